@@ -1,0 +1,217 @@
+"""The configuration: one YAML file, checked whole before anything is touched.
+
+`CDC__SECTION__KEY` environment variables override the file (`CDC__KAFKA__BOOTSTRAP_SERVERS=...`). Unknown keys are
+refused. Secrets are `SecretStr`: they never appear in a message, a log or a repr.
+"""
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from cdc.control import Topics
+from cdc.errors import ConfigError
+from cdc.events import TableId
+
+ENV_PREFIX = "CDC__"
+_NAME = re.compile(r"[a-z0-9_]{1,63}")  # what PostgreSQL allows for a slot
+_PREFIX = re.compile(r"[A-Za-z0-9_-]{1,100}")  # no dot: `<prefix>.state` must not be another prefix's table
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class SourceConfig(Section):
+    """The PostgreSQL database that is read."""
+
+    dsn: SecretStr  # a libpq connection string or URL; must reach the server directly, not through a pooler
+    tables: tuple[str, ...] = Field(min_length=1)  # schema.table
+    publication: str = "watershed"
+    slot: str = "watershed"
+
+    @field_validator("slot")
+    @classmethod
+    def _slot(cls, value: str) -> str:
+        if not _NAME.fullmatch(value):
+            raise ValueError("a slot's name has lower-case letters, digits and underscores, 63 at most")
+        return value
+
+    @field_validator("tables")
+    @classmethod
+    def _tables(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            schema, dot, table = name.partition(".")
+            if not (schema and dot and table):
+                raise ValueError(f"{name!r} is not schema.table")
+        if len(set(value)) != len(value):
+            raise ValueError("a table is listed twice")
+        return value
+
+    @property
+    def table_ids(self) -> tuple[TableId, ...]:
+        return tuple(TableId(*name.split(".", 1)) for name in self.tables)
+
+
+class KafkaConfig(Section):
+    """The brokers. `options` go to librdkafka as they are (security.protocol, sasl.*, ssl.*)."""
+
+    bootstrap_servers: str = Field(min_length=1)
+    options: dict[str, SecretStr] = {}
+
+
+class TopicConfig(Section):
+    """Topics that capture creates."""
+
+    prefix: str
+    partitions: Annotated[int, Field(ge=1, le=1000)] = 4
+    replication_factor: Annotated[int, Field(ge=1, le=10)] = 1
+
+    @field_validator("prefix")
+    @classmethod
+    def _prefix(cls, value: str) -> str:
+        if not _PREFIX.fullmatch(value):
+            raise ValueError("letters, digits, _ and -, 100 at most")
+        return value
+
+
+class CaptureConfig(Section):
+    """Limits of the capture process. A Kafka transaction ends when the input runs dry or at one of them."""
+
+    transaction_rows_max: Annotated[int, Field(ge=1)] = 50_000
+    transaction_bytes_max: Annotated[int, Field(ge=1024)] = 32 * 1024 * 1024
+    transaction_time_ms_max: Annotated[int, Field(ge=1)] = 500
+    idle_position_s: Annotated[float, Field(gt=0)] = 2.0  # how often an idle source's position is recorded
+    progress_interval_ms: Annotated[int, Field(ge=10)] = 250
+    load_workers: Annotated[int, Field(ge=1, le=1)] = 1
+
+
+class SearchConfig(Section):
+    """OpenSearch, or what speaks its protocol."""
+
+    url: SecretStr
+    index_prefix: str | None = None  # default: the topic prefix
+
+
+class CacheConfig(Section):
+    """Redis or Valkey."""
+
+    url: SecretStr
+    key_prefix: str | None = None  # default: the topic prefix
+    tombstone_ttl_s: Annotated[int, Field(ge=60)] = 14 * 86400
+
+
+class WarehouseConfig(Section):
+    """Iceberg tables through Spark, with a JDBC catalog."""
+
+    catalog_uri: SecretStr  # jdbc:sqlite:/path or jdbc:postgresql://...
+    location: str  # folder or URI of the tables' files
+    namespace: str | None = None  # default: the topic prefix
+
+
+class SinksConfig(Section):
+    search: SearchConfig | None = None
+    cache: CacheConfig | None = None
+    warehouse: WarehouseConfig | None = None
+
+
+class SparkConfig(Section):
+    """The Spark application that runs the sinks."""
+
+    checkpoint_location: str = ".watershed/checkpoints"
+    driver_memory: str = "1g"
+    trigger_ms: Annotated[int, Field(ge=0)] = 250  # search and cache
+    warehouse_trigger_ms: Annotated[int, Field(ge=0)] = 10_000
+    records_per_batch_max: Annotated[int, Field(ge=1)] = 100_000
+    options: dict[str, str] = {}  # spark.* properties
+
+
+class Config(BaseSettings):
+    """The whole file. Values from the environment go before the file's."""
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", env_prefix=ENV_PREFIX, env_nested_delimiter="__", hide_input_in_errors=True
+    )
+
+    source: SourceConfig
+    kafka: KafkaConfig
+    topics: TopicConfig
+    capture: CaptureConfig = CaptureConfig()
+    sinks: SinksConfig = SinksConfig()
+    spark: SparkConfig = SparkConfig()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return env_settings, init_settings
+
+    @model_validator(mode="after")
+    def _topics_differ(self) -> Self:
+        topics = Topics(self.topics.prefix)
+        seen: dict[str, str] = {}
+        for table in self.source.table_ids:
+            topic = topics.table(table)
+            if topic in seen:
+                raise ValueError(f"tables {seen[topic]} and {table} would share the topic {topic}")
+            if len(topic) > 249:
+                raise ValueError(f"topic name of {table} is longer than Kafka's 249 characters")
+            seen[topic] = str(table)
+        return self
+
+
+def load_config(path: Path) -> Config:
+    """Read and check the file. Raises ConfigError that names the file and the key, never a value."""
+    try:
+        content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"can't read {path}: {error.strerror}", "name the file with --config FILE") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ConfigError(f"{path} is not valid YAML{where}", "correct the file's syntax") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} has no sections", "see the README's example file")
+    _refuse_unknown_environment(path)
+    try:
+        return Config(**content)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(str(part) for part in e['loc']) or 'file'}: {_say(e)}"
+            for e in error.errors(include_input=False, include_url=False)
+        )
+        raise ConfigError(
+            f"{path}: {problems}", "correct these keys; the README's example file has them all"
+        ) from error
+
+
+def _say(error: Any) -> str:
+    match error["type"]:
+        case "extra_forbidden":
+            return "unknown key"
+        case "missing":
+            return "missing"
+        case _:
+            return str(error["msg"]).removeprefix("Value error, ")
+
+
+def _refuse_unknown_environment(path: Path) -> None:
+    """A mistyped override would otherwise be silently ignored."""
+    for name in sorted(os.environ):
+        if not name.startswith(ENV_PREFIX):
+            continue
+        section, _, key = name.removeprefix(ENV_PREFIX).lower().partition("__")
+        field = Config.model_fields.get(section)
+        if field is None or not key:
+            raise ConfigError(
+                f"environment variable {name} names no section", f"sections of {path}: {', '.join(Config.model_fields)}"
+            )

@@ -1,0 +1,264 @@
+"""Records of the state, control and progress topics: JSON, small, checked on the way in.
+
+| topic               | key                          | value          |
+|---------------------|------------------------------|----------------|
+| `<prefix>.state`    | `position`                   | PositionRecord |
+| `<prefix>.control`  | `schema/<table>/<version>`   | SchemaRecord   |
+| `<prefix>.control`  | `sweep/<table>`              | SweepRecord    |
+| `<prefix>.progress` | `progress`                   | ProgressRecord |
+| `<prefix>.progress` | `sink/<sink>/<generation>`   | SinkRecord     |
+
+Each topic has one partition and is compacted: the last record of a key is the one that counts.
+"""
+
+import json
+import zlib
+from typing import Annotated, Literal, Self
+from urllib.parse import quote
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from cdc.errors import GapError, WatershedError
+from cdc.events import Column, TableId, TableSchema
+
+U64 = Annotated[int, Field(ge=0, lt=1 << 64)]
+Epoch = Annotated[int, Field(ge=1, lt=1 << 15)]
+Seq = Annotated[int, Field(ge=0, lt=1 << 48)]
+
+
+class Topics:
+    """Names of the topics of one prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.state = f"{prefix}.state"
+        self.control = f"{prefix}.control"
+        self.progress = f"{prefix}.progress"
+
+    def table(self, table: TableId) -> str:
+        """The table's topic. Kafka allows letters, digits, `.`, `_` and `-`; anything else becomes `_`."""
+        safe = "".join(
+            c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in f"{table.schema}.{table.name}"
+        )
+        return f"{self.prefix}.{safe}"
+
+
+class Record(BaseModel):
+    """A value of one of the three topics."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def encode(self) -> bytes:
+        """Compact JSON."""
+        return self.model_dump_json().encode()
+
+    @classmethod
+    def decode(cls, value: bytes, where: str) -> Self:
+        """Raises WatershedError, naming `where`, for bytes that are not such a record."""
+        try:
+            return cls.model_validate_json(value)
+        except ValidationError as error:
+            first = error.errors(include_input=False, include_url=False)[0]
+            field = ".".join(str(part) for part in first["loc"])
+            raise WatershedError(
+                f"{where} holds a value that is not a {cls.__name__}: {field or 'value'}: {first['msg']}",
+                "a newer Watershed, or something else, wrote to this topic: run that version or use another prefix",
+            ) from error
+
+
+# ---- state
+
+
+class SourceIdentity(Record):
+    """What the position's LSNs belong to."""
+
+    system_identifier: str
+    timeline: int
+    database: str
+    slot: str
+
+
+class PartialTransaction(Record):
+    """A PostgreSQL transaction of which the changes below `next_index` are published."""
+
+    commit_lsn: U64
+    xid: int
+    next_index: int
+
+
+class TopicState(Record):
+    """What a topic was when the position was written; `end_offsets` are lower bounds, one for each partition."""
+
+    topic_id: str
+    end_offsets: tuple[int, ...]
+
+
+class PositionRecord(Record):
+    """Written in the same Kafka transaction as the data that it covers (DESIGN: exactly once into Kafka).
+
+    phase: `intent` before the slot exists, `loading` while existing rows are read, then `streaming`.
+    `resume_lsn` is the end of the last whole transaction, or a keepalive's; 0 in phase intent.
+    """
+
+    phase: Literal["intent", "loading", "streaming"]
+    epoch: Epoch
+    seq: Seq  # of the last row record published in this epoch
+    resume_lsn: U64
+    partial: PartialTransaction | None = None
+    source: SourceIdentity
+    publication: str
+    protocol: str  # options that tx_index depends on, e.g. "proto_version=1"
+    topics: dict[str, TopicState] = {}
+    checksum: int = 0
+
+    def _digest(self) -> int:
+        body = self.model_dump(mode="json", exclude={"checksum"})
+        return zlib.crc32(json.dumps(body, sort_keys=True, separators=(",", ":")).encode())
+
+    def sealed(self) -> Self:
+        """The same with its checksum."""
+        return self.model_copy(update={"checksum": self._digest()})
+
+    @classmethod
+    def open(cls, value: bytes, where: str) -> Self:
+        """Decode and check. Raises GapError when the checksum does not fit."""
+        record = cls.decode(value, where)
+        if record.checksum != record._digest():
+            raise GapError(
+                f"{where}: the position record's checksum does not fit its content",
+                "the record was damaged or edited: publishing stays stopped",
+            )
+        return record
+
+
+POSITION_KEY = "position"
+
+
+# ---- control
+
+
+class ColumnRecord(Record):
+    name: str
+    type_oid: int
+    type_modifier: int
+    type: str
+    type_kind: str
+    base_type_oid: int
+    nullable: bool
+
+
+class SchemaRecord(Record):
+    """One version of a table's shape."""
+
+    table_schema: str
+    table_name: str
+    oid: int
+    version: int
+    topic: str
+    columns: tuple[ColumnRecord, ...]
+    key: tuple[str, ...]
+
+    @classmethod
+    def of(cls, schema: TableSchema) -> Self:
+        return cls(
+            table_schema=schema.table.schema,
+            table_name=schema.table.name,
+            oid=schema.oid,
+            version=schema.version,
+            topic=schema.topic,
+            key=schema.key,
+            columns=tuple(
+                ColumnRecord(
+                    name=c.name,
+                    type_oid=c.type_oid,
+                    type_modifier=c.type_modifier,
+                    type=c.type_name,
+                    type_kind=c.type_kind,
+                    base_type_oid=c.base_type_oid,
+                    nullable=c.nullable,
+                )
+                for c in schema.columns
+            ),
+        )
+
+    def table_schema_of(self) -> TableSchema:
+        return TableSchema(
+            table=TableId(self.table_schema, self.table_name),
+            version=self.version,
+            oid=self.oid,
+            topic=self.topic,
+            key=self.key,
+            columns=tuple(
+                Column(c.name, c.type_oid, c.type_modifier, c.type, c.nullable, c.type_kind, c.base_type_oid)
+                for c in self.columns
+            ),
+        )
+
+
+class SweepRecord(Record):
+    """Rows of the table whose version is below `floor` are gone, once a consumer has applied up to `as_of_lsn`."""
+
+    table_schema: str
+    table_name: str
+    floor: U64
+    as_of_lsn: U64
+    epoch: Epoch
+
+    @property
+    def table(self) -> TableId:
+        return TableId(self.table_schema, self.table_name)
+
+
+def table_key(table: TableId) -> str:
+    """A table's name inside a record key; dots and slashes in quoted names are percent-encoded."""
+    return f"{quote(table.schema, safe='').replace('.', '%2E')}.{quote(table.name, safe='').replace('.', '%2E')}"
+
+
+def schema_key(table: TableId, version: int) -> str:
+    return f"schema/{table_key(table)}/{version}"
+
+
+def sweep_key(table: TableId) -> str:
+    return f"sweep/{table_key(table)}"
+
+
+# ---- progress
+
+
+class ProgressRecord(Record):
+    """Everything committed in the source up to `lsn` lies below `end_offsets` in each partition.
+
+    The offsets are high watermarks asked for *after* the Kafka transaction that covers `lsn` was committed.
+    """
+
+    epoch: Epoch
+    seq: Seq
+    lsn: U64
+    commit_ts_us: int  # commit time of the newest transaction covered, µs since 1970; 0 while loading
+    published_ts_us: int  # our clock when this was written, µs since 1970
+    end_offsets: dict[str, tuple[int, ...]]  # topic → one offset for each partition
+
+
+class SinkRecord(Record):
+    """What a sink has applied: every record below `end_offsets`, and every sweep of `sweeps`.
+
+    `applied_lsn` is the largest progress LSN whose offsets are covered and whose sweeps are done.
+    """
+
+    sink: str
+    generation: int
+    end_offsets: dict[str, tuple[int, ...]]
+    applied_lsn: U64
+    epoch: int  # of applied_lsn; 0 before the first progress
+    commit_ts_us: int  # commit time that belongs to applied_lsn
+    applied_ts_us: int  # our clock when it was readable in the store
+    sweeps: dict[str, U64]  # table key → floor of the last sweep finished
+    written: int  # changes written since the job started
+    stale: int  # changes that were already there, or superseded
+
+
+PROGRESS_KEY = "progress"
+
+
+def sink_key(sink: str, generation: int) -> str:
+    return f"sink/{sink}/{generation}"

@@ -1,0 +1,56 @@
+"""Errors that reach a user: each says what happened, where, and the next step. Never row values, never secrets."""
+
+from typing import ClassVar
+
+
+class WatershedError(Exception):
+    """What happened (`message`), and what to do about it (`hint`). Printed without a traceback."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}\n  next: {self.hint}" if self.hint else self.message
+
+
+class ConfigError(WatershedError):
+    """The configuration can't be used. Nothing was written."""
+
+    exit_code = 2
+
+
+class SourceError(WatershedError):
+    """The source database is not as capture needs it (permissions, settings, tables)."""
+
+
+class BrokerError(WatershedError):
+    """Kafka is not as capture needs it (unreachable, a topic of the wrong kind)."""
+
+
+class StackError(WatershedError):
+    """A server of the development stack could not be started or died."""
+
+
+class SinkError(WatershedError):
+    """A derived store or a sink's job can't go on."""
+
+
+class ProtocolError(WatershedError):
+    """Bytes that are not what PostgreSQL's protocol says. Carries message type, offset in it, and position."""
+
+
+class GapError(WatershedError):
+    """History that may hide a change: slot lost, timeline changed, topic truncated. Publishing stops (P4)."""
+
+
+class UnsupportedChangeError(WatershedError):
+    """A change that this version does not follow (TRUNCATE, an altered table, a large value that is not in the
+    log). Capture stops before it; nothing of its transaction is published."""
+
+
+class ConnectionLost(WatershedError):
+    """A server went away or fenced us; the session is started again from the position record."""

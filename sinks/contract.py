@@ -1,0 +1,95 @@
+"""What every sink does, and what it may rely on. `tests/conformance` holds each sink to this page.
+
+A sink keeps a derived store equal to the source's rows. It is called with changes that may arrive late, twice, in
+any order, in any grouping, and from two writers at once (a zombie job beside its successor). It gets the same
+result each time because every write is guarded by the change's **version**: strictly greater wins, equal is a
+replay, smaller is stale. The guard must be atomic *in the store* (external version, compare-and-set, guarded
+MERGE): a check in Python before the write is not a guard. A delete leaves its version behind (a tombstone), so a
+stale upsert that comes later can't bring the row back.
+
+Calls come from one thread at a time for each Sink object. Data errors are outcomes, for each change. A store that
+can't be reached, or refuses service, raises SinkError after bounded retries; the whole batch is then applied again.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
+
+from cdc.events import TableId, TableSchema
+
+Json = Any  # a decoded JSON value: None, bool, int, float, str, list, dict
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The newest known state of one key, as a record said it. Values are the record's JSON values."""
+
+    table: TableId
+    key: dict[str, Json]  # column → value, in key order, from the record's key
+    version: int  # cdc.events.pack_version
+    row: dict[str, Json] | None  # every published column; None: the row is deleted
+    schema_version: int | None  # None for a tombstone, which does not carry it
+
+
+class Outcome(Enum):
+    """What became of one change."""
+
+    WRITTEN = "written"
+    STALE = "stale"  # the store holds this version or a newer one: success
+    REJECTED = "rejected"  # the store can never take this row (a value its column can't hold)
+
+
+class Result(NamedTuple):
+    outcome: Outcome
+    reason: str = ""  # for REJECTED: which column and why, without the value
+
+
+class StoredRow(NamedTuple):
+    """A live row as the store holds it, for comparison with the source."""
+
+    key: dict[str, Json]
+    row: dict[str, Json]  # column → value in the record's JSON form, or a Python value of the column's type
+    version: int
+
+
+class Sink(Protocol):
+    """One derived store with all its tables."""
+
+    name: str  # search, cache, warehouse
+
+    def generation(self) -> int | None:
+        """The generation that the store says it holds, None when it holds none (empty, or its data was deleted).
+
+        Must come out None also when any table's object that was prepared has since been deleted from the store,
+        so that the job knows it must read the topics from the beginning.
+        """
+
+    def begin_generation(self, generation: int) -> None:
+        """Mark the store as holding `generation`. Idempotent."""
+
+    def prepare(self, schema: TableSchema) -> None:
+        """Create the table's index, keys or table if need be. Idempotent. Raises SinkError, naming table and column,
+        for a table that this store can't hold (a column name that it reserves)."""
+
+    def apply(self, changes: Sequence[Change]) -> list[Result]:
+        """Write changes, at most one for each (table, key), guarded by version; one result for each, in order.
+
+        When it returns, what it called WRITTEN survives a kill -9 of the job.
+        """
+
+    def sweep(self, table: TableId, floor: int) -> int:
+        """Delete the rows of `table` whose version is below `floor`, with version `floor`; rows deleted. Idempotent.
+
+        A deletion at `floor` must lose against every change at `floor` or above that was applied before or comes
+        later: the floor is never a row's own version (its seq is 0, or the sweep's own).
+        """
+
+    def make_readable(self) -> None:
+        """After this, what was applied is seen by readers of the store (an index refresh). Cheap if nothing is new."""
+
+    def rows(self, table: TableId) -> Iterator[StoredRow]:
+        """Every live row, in no particular order, in bounded memory."""
+
+    def close(self) -> None:
+        """Release connections. Idempotent."""
