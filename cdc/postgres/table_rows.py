@@ -1,0 +1,124 @@
+"""Read whole tables as PostgreSQL prints them, all in one transaction: the source's side of a comparison.
+
+Values come as COPY's text, unescaped by psycopg; the codec that encodes records takes no part.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self, cast
+
+import psycopg
+from psycopg import sql
+
+from cdc.config import SourceConfig
+from cdc.errors import SourceError
+from cdc.events import TableId
+from cdc.postgres.connection import connect, lost
+
+APPLICATION = "watershed verify"
+
+# Columns in attribute order. A type is named by pg_type.typname where it is built in, else schema.typname; domains
+# are resolved, an array is its element's name with []. typlen -1 tells a true array from int2vector and its like.
+_COLUMNS = """
+WITH RECURSIVE base AS (
+  SELECT a.attnum, a.attname, t.oid, t.typtype, t.typbasetype
+  FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+  WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
+  UNION ALL
+  SELECT b.attnum, b.attname, t.oid, t.typtype, t.typbasetype
+  FROM base b JOIN pg_type t ON t.oid = b.typbasetype WHERE b.typtype = 'd'
+), element AS (
+  SELECT b.attnum, b.attname, b.oid, e.oid AS element_oid, e.typtype, e.typbasetype
+  FROM base b JOIN pg_type t ON t.oid = b.oid
+  LEFT JOIN pg_type e ON e.oid = t.typelem AND t.typlen = -1 AND t.typcategory = 'A'
+  WHERE b.typtype <> 'd'
+  UNION ALL
+  SELECT x.attnum, x.attname, x.oid, t.oid, t.typtype, t.typbasetype
+  FROM element x JOIN pg_type t ON t.oid = x.typbasetype WHERE x.typtype = 'd'
+)
+SELECT x.attname::text,
+       CASE WHEN n.nspname = 'pg_catalog' THEN '' ELSE n.nspname || '.' END || t.typname
+         || CASE WHEN x.element_oid IS NULL THEN '' ELSE '[]' END
+FROM element x
+JOIN pg_type t ON t.oid = coalesce(x.element_oid, x.oid)
+JOIN pg_namespace n ON n.oid = t.typnamespace
+WHERE x.typtype IS DISTINCT FROM 'd'
+ORDER BY x.attnum
+"""
+
+# The replica identity's index where one is chosen, else the primary key; its columns in key order.
+_KEY = """
+SELECT a.attname::text
+FROM pg_index i
+JOIN pg_class c ON c.oid = i.indrelid
+CROSS JOIN unnest(i.indkey) WITH ORDINALITY AS k(attnum, place)
+JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+WHERE i.indrelid = %(oid)s AND k.place <= i.indnkeyatts
+  AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END
+ORDER BY k.place
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TableShape:
+    """What a table's rows look like: types are named as above."""
+
+    table: TableId
+    columns: dict[str, str]  # name → type, in attribute order
+    key: tuple[str, ...]  # column names, in key order
+
+
+class TableReader:
+    """One REPEATABLE READ transaction that reads tables. Use it in a with statement, and close it soon: as long as
+    it is open, VACUUM keeps what it may still read."""
+
+    def __init__(self, source: SourceConfig) -> None:
+        """Raises SourceError where the source can't be reached."""
+        self._connection = connect(source, application=APPLICATION)
+        self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+
+    def shape(self, table: TableId) -> TableShape:
+        """Raises SourceError for a table that is not there or has no key."""
+        try:
+            found = self._connection.execute(
+                "SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+                "WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')",
+                table,
+            ).fetchone()
+            if found is None:
+                raise SourceError(f"there is no table {table}", "correct source.tables")
+            parameters = {"oid": found[0]}
+            columns: dict[str, str] = dict(self._connection.execute(_COLUMNS, parameters).fetchall())
+            key = tuple(name for (name,) in self._connection.execute(_KEY, parameters))
+        except psycopg.Error as error:
+            raise lost(error) from error
+        if not key:
+            raise SourceError(f"table {table} has no key", "give it a primary key, or REPLICA IDENTITY USING INDEX")
+        return TableShape(table, columns, key)
+
+    def rows(self, shape: TableShape) -> Iterator[tuple[str | None, ...]]:
+        """Every row, as texts in the shape's column order; None is NULL. Streams: one row in memory at a time."""
+        query = sql.SQL("COPY (SELECT {} FROM {}) TO STDOUT").format(
+            sql.SQL(", ").join(map(sql.Identifier, shape.columns)), sql.Identifier(*shape.table)
+        )
+        try:
+            with self._connection.cursor() as cursor, cursor.copy(query) as copy:
+                for row in copy.rows():
+                    yield cast("tuple[str | None, ...]", row)
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise SourceError(
+                f"may not read {shape.table}: {' '.join(str(error).split())}",
+                f"as its owner: GRANT SELECT ON {shape.table} TO <role>",
+            ) from error
+        except psycopg.Error as error:
+            raise lost(error) from error
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
