@@ -85,9 +85,8 @@ class CaptureConfig(Section):
     transaction_rows_max: Annotated[int, Field(ge=1)] = 50_000
     transaction_bytes_max: Annotated[int, Field(ge=1024)] = 32 * 1024 * 1024
     transaction_time_ms_max: Annotated[int, Field(ge=1)] = 500
-    idle_position_s: Annotated[float, Field(gt=0)] = 2.0  # how often an idle source's position is recorded
+    idle_position_s: Annotated[float, Field(gt=0)] = 1.0  # how often an idle source's position is recorded
     progress_interval_ms: Annotated[int, Field(ge=10)] = 250
-    load_workers: Annotated[int, Field(ge=1, le=1)] = 1
 
 
 class SearchConfig(Section):
@@ -147,11 +146,11 @@ class Config(BaseSettings):
     @classmethod
     def settings_customise_sources(
         cls,
-        settings_cls: type[BaseSettings],
+        settings_cls: type[BaseSettings],  # noqa: ARG003
         init_settings: PydanticBaseSettingsSource,
         env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return env_settings, init_settings
 

@@ -31,12 +31,20 @@ class BrokerError(WatershedError):
     """Kafka is not as capture needs it (unreachable, a topic of the wrong kind)."""
 
 
+class UnreachableError(WatershedError):
+    """A server does not answer. At a start that is the user's business; later it is tried again."""
+
+
 class StackError(WatershedError):
     """A server of the development stack could not be started or died."""
 
 
 class SinkError(WatershedError):
     """A derived store or a sink's job can't go on."""
+
+
+class RefusedError(SinkError):
+    """A table or a row that a store can never hold. Trying again can't help: the sink stops, nothing is skipped."""
 
 
 class ProtocolError(WatershedError):
@@ -52,5 +60,5 @@ class UnsupportedChangeError(WatershedError):
     log). Capture stops before it; nothing of its transaction is published."""
 
 
-class ConnectionLost(WatershedError):
+class ConnectionLost(WatershedError):  # noqa: N818
     """A server went away or fenced us; the session is started again from the position record."""

@@ -1,0 +1,274 @@
+"""The very first start, and its repetition after a crash: intent record, slot, record with the consistent point, data.
+
+Until the stream holds the slot there is nothing at the source that keeps a second instance away, so the whole of it
+happens under an advisory lock.
+"""
+
+import hashlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
+from types import TracebackType
+
+import psycopg
+import structlog
+
+import cdc
+from cdc.config import Config, SourceConfig
+from cdc.control import POSITION_KEY, PositionRecord, SourceIdentity, Topics
+from cdc.errors import GapError, SourceError
+from cdc.events import EPOCH_MAX, TableSchema
+from cdc.formats.debezium import EnvelopeContext, TableEncoder
+from cdc.kafka.broker import KafkaBroker
+from cdc.kafka.records import read_position, read_schemas
+from cdc.kafka.topics import TopicAdmin, TopicDescription
+from cdc.load import InitialLoad, TableLoad
+from cdc.lsn import Lsn, format_lsn
+from cdc.pgoutput.messages import Relation, RelationColumn
+from cdc.ports import Clock, Probe, TopicRecord
+from cdc.postgres.catalog import Publication, SourceTable, read_publication, read_table
+from cdc.postgres.connection import connect, lost
+from cdc.postgres.load import SnapshotReader, TableLocks
+from cdc.postgres.replication import (
+    CreatedSlot,
+    ReplicationConnection,
+    SlotExistsError,
+    SlotWaitError,
+    SystemIdentity,
+)
+from cdc.postgres.source import create_publication, drop_slot, read_slot
+from cdc.publisher import PROTOCOL, Lineage, Publisher
+
+log = structlog.get_logger(__name__)
+
+
+class StartLock(AbstractContextManager["StartLock"]):
+    """A session-level advisory lock at the source, named after the slot."""
+
+    def __init__(self, source: SourceConfig) -> None:
+        self._connection = connect(source, application="watershed start")
+        digest = hashlib.sha256(f"watershed start {source.slot}".encode()).digest()
+        self._key = int.from_bytes(digest[:8], "big", signed=True)
+
+    def try_acquire(self) -> bool:
+        """False while another instance holds it. Raises ConnectionLost."""
+        try:
+            row = self._connection.execute("SELECT pg_try_advisory_lock(%s)", (self._key,)).fetchone()
+        except psycopg.OperationalError as error:
+            raise lost(error) from error
+        return row == (True,)
+
+    def release(self) -> None:
+        """Idempotent."""
+        self._connection.close()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+class Bootstrap:
+    """From no position, or the position of a load that did not end, to one from which streaming begins."""
+
+    def __init__(
+        self, config: Config, admin: TopicAdmin, clock: Clock, should_stop: Callable[[], bool], probe: Probe
+    ) -> None:
+        self._config = config
+        self._source = config.source
+        self._topics = Topics(config.topics.prefix)
+        self._table_topics = [self._topics.table(table) for table in config.source.table_ids]
+        self._admin = admin
+        self._clock = clock
+        self._should_stop = should_stop
+        self._probe = probe
+
+    def run(self, previous: PositionRecord | None) -> PositionRecord:
+        """Raises LoadStopped when asked to stop; SourceError, BrokerError, GapError, ConnectionLost."""
+        epoch = 1 if previous is None else previous.epoch + 1
+        if epoch > EPOCH_MAX:
+            raise GapError(f"epoch {epoch} is past the last one", "start with a new topics.prefix")
+        with ExitStack() as resources, connect(self._source) as connection:
+            if previous is None:
+                self._require_nothing_published()
+                self._require_no_slot(connection)
+            topics = self._create_topics()
+            broker = self._open_broker(topics)
+            resources.callback(broker.close)
+            if previous is not None:
+                log.info("the last initial load did not end, beginning anew", epoch=epoch)
+                drop_slot(connection, self._source.slot)
+            publication = read_publication(connection, self._source.publication, self._source.table_ids)
+            if publication is None:
+                publication = create_publication(connection, self._source)
+                log.info("publication created", publication=publication.name)
+            replication = ReplicationConnection(self._source)
+            resources.callback(replication.close)
+            identity = replication.identify()
+            lineage = self._lineage(epoch, identity, publication, topics)
+            self._record_intent(broker, lineage)
+            locks, slot = self._create_slot(replication)
+            resources.enter_context(locks)
+            log.info("slot created", slot=self._source.slot, consistent_point=format_lsn(slot.consistent_point))
+            tables = self._describe(connection, publication)
+            reader = resources.enter_context(SnapshotReader(self._source, slot.snapshot_name))
+            load = InitialLoad(
+                broker=broker,
+                publisher=Publisher(lineage, self._config.capture, {}),
+                topics=self._topics,
+                consistent_point=slot.consistent_point,
+                clock=self._clock,
+                should_stop=self._should_stop,
+                probe=self._probe,
+            )
+            load.run(self._table_loads(tables, reader, lineage, slot.consistent_point, publication))
+        position = read_position(self._config)
+        assert position is not None, "the load recorded one"
+        return position
+
+    # ---- topics
+
+    def _require_nothing_published(self) -> None:
+        """Records without a position: the state topic was lost, and with it what the records mean."""
+        found = self._admin.check(self._table_topics)
+        ends = self._admin.request_end_offsets({t.name: t.partition_count for t in found.values()}).wait()
+        for topic, offsets in ends.items():
+            if any(offsets):
+                raise GapError(
+                    f"topic {topic} holds records, but {self._topics.state} holds no position",
+                    "delete the prefix's topics, or choose another topics.prefix",
+                )
+
+    def _require_no_slot(self, connection: psycopg.Connection) -> None:
+        if read_slot(connection, self._source.slot) is not None:
+            raise SourceError(
+                f"slot {self._source.slot} exists, but the topics of prefix {self._topics.prefix} know nothing of it",
+                f"choose another source.slot, or SELECT pg_drop_replication_slot('{self._source.slot}')",
+            )
+
+    def _create_topics(self) -> dict[str, TopicDescription]:
+        records = [self._topics.state, self._topics.control, self._topics.progress]
+        found = self._admin.check([*self._table_topics, *records])
+        self._admin.create(
+            [name for name in self._table_topics if name not in found],
+            [name for name in records if name not in found],
+            self._config.topics,
+        )
+        return self._admin.check(self._table_topics)
+
+    def _open_broker(self, topics: dict[str, TopicDescription]) -> KafkaBroker:
+        broker = KafkaBroker(
+            self._config.kafka,
+            transactional_id=transactional_id(self._topics.prefix),
+            admin=self._admin,
+            partition_counts={topic.name: topic.partition_count for topic in topics.values()},
+        )
+        broker.fence_predecessors(_nobody_waits)
+        return broker
+
+    # ---- slot
+
+    def _lineage(
+        self, epoch: int, identity: SystemIdentity, publication: Publication, topics: dict[str, TopicDescription]
+    ) -> Lineage:
+        source = SourceIdentity(
+            system_identifier=identity.system_identifier,
+            timeline=identity.timeline,
+            database=identity.database,
+            slot=self._source.slot,
+        )
+        return Lineage(epoch, source, publication.fingerprint, {t.name: t.topic_id for t in topics.values()})
+
+    def _record_intent(self, broker: KafkaBroker, lineage: Lineage) -> None:
+        """Before the slot: a crash from here on finds out whose slot it is."""
+        intent = PositionRecord(
+            phase="intent",
+            epoch=lineage.epoch,
+            seq=0,
+            resume_lsn=0,
+            source=lineage.source,
+            publication=lineage.publication,
+            protocol=PROTOCOL,
+        ).sealed()
+        broker.produce([TopicRecord(self._topics.state, POSITION_KEY.encode(), intent.encode())], _nobody_waits)
+        broker.commit(_nobody_waits)
+
+    def _create_slot(self, replication: ReplicationConnection) -> tuple[TableLocks, CreatedSlot]:
+        """Tables locked, then the slot with its exported snapshot."""
+        while True:
+            locks = TableLocks(self._source)
+            with ExitStack() as undo:
+                undo.enter_context(locks)
+                try:
+                    slot = replication.create_slot(self._source.slot)
+                except SlotWaitError:
+                    log.warning("slot creation waits for write transactions that began before; trying again")
+                    continue
+                except SlotExistsError as error:
+                    raise SourceError(
+                        f"slot {self._source.slot} was created by somebody else meanwhile", "choose another source.slot"
+                    ) from error
+                undo.pop_all()
+                return locks, slot
+
+    # ---- tables
+
+    def _describe(
+        self, connection: psycopg.Connection, publication: Publication
+    ) -> list[tuple[TableSchema, SourceTable]]:
+        """Their shape, under the locks; a version of its own for each shape ever published."""
+        known = read_schemas(self._config)
+        described = []
+        for table in self._source.table_ids:
+            found = read_table(connection, table, publication.columns[table])
+            before = known.get(table)
+            schema = TableSchema(table, 1, found.oid, found.columns, found.key, self._topics.table(table))
+            if before is not None:
+                same = (before.oid, before.columns, before.key) == (found.oid, found.columns, found.key)
+                version = before.version if same else before.version + 1
+                schema = TableSchema(table, version, found.oid, found.columns, found.key, schema.topic)
+            described.append((schema, found))
+        return described
+
+    def _table_loads(
+        self,
+        tables: list[tuple[TableSchema, SourceTable]],
+        reader: SnapshotReader,
+        lineage: Lineage,
+        consistent_point: Lsn,
+        publication: Publication,
+    ) -> list[TableLoad]:
+        context = EnvelopeContext(self._topics.prefix, lineage.source.database, lineage.epoch, cdc.__version__)
+        estimates = reader.estimate(self._source.table_ids)
+        loads = []
+        for schema, found in tables:
+            encoder = TableEncoder(schema, relation_of(schema), context)
+            encoder.start_snapshot(consistent_point, self._clock.now_us())
+            lines = reader.lines(
+                schema,
+                is_partitioned=found.is_partitioned,
+                row_filter=publication.row_filters.get(schema.table),
+            )
+            loads.append(TableLoad(schema, encoder, lines, estimates.get(schema.table, 0)))
+        return loads
+
+
+def relation_of(schema: TableSchema) -> Relation:
+    """The relation message that the stream would send for this shape under REPLICA IDENTITY DEFAULT."""
+    return Relation(
+        oid=schema.oid,
+        schema=schema.table.schema,
+        name=schema.table.name,
+        replica_identity="d",
+        columns=tuple(
+            RelationColumn(c.name in schema.key, c.name, c.type_oid, c.type_modifier) for c in schema.columns
+        ),
+    )
+
+
+def transactional_id(prefix: str) -> str:
+    """One producer for a prefix: whoever writes its topics fences whoever did."""
+    return f"watershed-{prefix}"
+
+
+def _nobody_waits() -> None:
+    """Before streaming no server expects to hear from us."""

@@ -1,0 +1,193 @@
+"""The loop: read frames, assemble, produce, commit the Kafka transaction, confirm. One thread that decides.
+
+It runs at its own pace: signals and callbacks only record. Its steps are numbered where a crash between two of them
+matters; after each of them a restart finds a position record that tells exactly what is published.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from cdc.config import CaptureConfig
+from cdc.control import POSITION_KEY, PROGRESS_KEY, ProgressRecord, Topics
+from cdc.delivery import Delivery
+from cdc.failpoints import unarmed
+from cdc.lsn import Lsn
+from cdc.ports import Broker, Clock, EndOffsetsRequest, LogStream, Probe, TopicRecord
+from cdc.publisher import Publisher
+from cdc.transactions import Assembler, StreamState
+
+# One round of reading. Bounds what is held in memory beside librdkafka's queue, and how late a status can be.
+READ_MESSAGES_MAX = 4_000
+READ_BYTES_MAX = 8 * 1024 * 1024
+# PostgreSQL hangs up after wal_sender_timeout (default 60 s, often 30); it asks earlier, we speak earlier still.
+STATUS_INTERVAL_S = 5.0
+# How often the catalog is looked at for what the stream does not tell (a publication that lost a table).
+WATCH_INTERVAL_S = 5.0
+WAIT_S_MAX = 0.2
+ANSWER_WAIT_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class _AskedProgress:
+    request: EndOffsetsRequest
+    state: StreamState
+
+
+class Capture:
+    """Streams from `stream` to `broker` until asked to stop. Holds no connection that it did not get."""
+
+    def __init__(
+        self,
+        *,
+        stream: LogStream,
+        broker: Broker,
+        assembler: Assembler,
+        publisher: Publisher,
+        topics: Topics,
+        limits: CaptureConfig,
+        clock: Clock,
+        should_stop: Callable[[], bool],
+        watch: Callable[[], None] = lambda: None,
+        probe: Probe = unarmed,
+    ) -> None:
+        self._stream = stream
+        self._broker = broker
+        self._assembler = assembler
+        self._publisher = publisher
+        self._topics = topics
+        self._limits = limits
+        self._clock = clock
+        self._should_stop = should_stop
+        self._watch = watch
+        self._probe = probe
+        self._delivery = Delivery(assembler.state.resume_lsn)
+        self._status_at = float("-inf")
+        self._position_at = float("-inf")
+        self._told_at = float("-inf")
+        self._told_lsn = Lsn(0)
+        self._watched_at = clock.monotonic()
+        self._asked: _AskedProgress | None = None
+        self._committed = assembler.state
+
+    def run(self) -> None:
+        """Stream until `should_stop`; then everything received is published, recorded and confirmed.
+
+        Raises ConnectionLost when the session must start anew, other WatershedErrors when capture must stop. The open
+        Kafka transaction is aborted in both cases.
+        """
+        try:
+            while not self._should_stop():
+                self._step()
+            self._commit()
+            self._send_status()
+        except BaseException:
+            self._broker.abort()
+            raise
+
+    def _step(self) -> None:
+        frames = self._stream.read(READ_MESSAGES_MAX, READ_BYTES_MAX)
+        if frames:
+            self._consume(frames)
+        now = self._clock.monotonic()
+        self._tell_progress(now)
+        if self._publisher.is_due(now, is_dry=not frames) or self._idle_position_is_due(now):
+            self._commit()
+        if self._assembler.reply_requested or now - self._status_at >= STATUS_INTERVAL_S:
+            self._send_status()
+        if now - self._watched_at >= WATCH_INTERVAL_S:
+            self._watched_at = now
+            self._watch()
+        if not frames:
+            self._stream.wait(WAIT_S_MAX if self._asked is None else ANSWER_WAIT_S)
+
+    # ---- 1. produce
+
+    def _consume(self, frames: Sequence[bytes]) -> None:
+        records, failure = self._assembler.consume(frames, self._clock.now_us())
+        self._delivery.on_received(self._assembler.received_lsn)
+        self._produce(records)
+        if failure is None:
+            return
+        # What is whole before the change that can't be followed is published; that change never is.
+        if not self._assembler.in_transaction:
+            self._commit()
+            self._send_status()
+        raise failure
+
+    def _produce(self, records: Sequence[TopicRecord]) -> None:
+        if records:
+            self._publisher.on_produced(records, self._clock.monotonic())
+            self._broker.produce(records, self._while_waiting)
+
+    # ---- 2. commit, with the position in the same Kafka transaction
+
+    def _commit(self) -> None:
+        state = self._assembler.state
+        if state == self._committed and not self._publisher.is_open:
+            return
+        position = self._publisher.position(state)
+        self._broker.produce(
+            [TopicRecord(self._topics.state, POSITION_KEY.encode(), position.encode())], self._while_waiting
+        )
+        self._probe("kafka.before-commit")
+        self._broker.commit(self._while_waiting)
+        self._probe("kafka.after-commit")
+        if state.partial is not None:
+            self._probe("transaction.part-committed")
+        self._publisher.on_committed()
+        self._position_at = self._clock.monotonic()
+        self._committed = state
+        # ---- 3. confirm what the committed record covers
+        self._delivery.on_recorded(Lsn(state.resume_lsn))
+        self._send_status()
+
+    def _idle_position_is_due(self, now: float) -> bool:
+        """Whether the server's keepalives moved the position while there was nothing to publish."""
+        return (
+            not self._assembler.in_transaction
+            and self._assembler.state.resume_lsn > self._committed.resume_lsn
+            and now - self._position_at >= self._limits.idle_position_s
+        )
+
+    # ---- 4. progress: how far every partition reaches for an LSN
+
+    def _tell_progress(self, now: float) -> None:
+        if self._asked is not None:
+            end_offsets = self._asked.request.result()
+            if end_offsets is not None:
+                told, self._asked = self._asked.state, None
+                self._publisher.on_end_offsets(end_offsets)
+                self._publish_progress(told, end_offsets)
+        elif (
+            self._committed.resume_lsn > self._told_lsn
+            and (now - self._told_at) * 1000 >= self._limits.progress_interval_ms
+        ):
+            # Asked after the commit of this LSN has returned: the answer lies above all of its records. The *stable*
+            # offset would not do: a commit returns before its markers are written, so it can still lie below them.
+            self._asked = _AskedProgress(self._broker.request_end_offsets(), self._committed)
+            self._told_at = now
+
+    def _publish_progress(self, state: StreamState, end_offsets: Mapping[str, Sequence[int]]) -> None:
+        progress = ProgressRecord(
+            epoch=self._publisher.lineage.epoch,
+            seq=state.seq,
+            lsn=state.resume_lsn,
+            commit_ts_us=state.commit_ts_us,
+            published_ts_us=self._clock.now_us(),
+            end_offsets={topic: tuple(offsets) for topic, offsets in end_offsets.items()},
+        )
+        self._produce([TopicRecord(self._topics.progress, PROGRESS_KEY.encode(), progress.encode())])
+        self._told_lsn = state.resume_lsn
+
+    # ---- status updates
+
+    def _send_status(self) -> None:
+        self._stream.send_status(self._delivery.received, self._delivery.confirmed, reply_requested=False)
+        self._assembler.reply_requested = False
+        self._status_at = self._clock.monotonic()
+        self._probe("status.sent")
+
+    def _while_waiting(self) -> None:
+        """The brokers are slow or away: PostgreSQL must still hear from us, or it hangs up."""
+        if self._clock.monotonic() - self._status_at >= STATUS_INTERVAL_S:
+            self._send_status()

@@ -1,0 +1,59 @@
+"""`cdc run` and `cdc check`."""
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from cdc.config import load_config
+from cdc.failpoints import armed_probe
+from cdc.logs import configure_logs
+from cdc.service import Service
+
+ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")]
+LogLevelOption = Annotated[Literal["debug", "info", "warning", "error"], typer.Option(envvar="CDC_LOG_LEVEL")]
+LogJsonOption = Annotated[bool, typer.Option("--log-json", help="Log lines as JSON objects.", envvar="CDC_LOG_JSON")]
+
+
+def run(
+    config: ConfigOption = Path("watershed.yml"), log_level: LogLevelOption = "info", log_json: LogJsonOption = False
+) -> None:
+    """Capture: publish every committed change of the source to Kafka, until SIGTERM."""
+    configure_logs(level=log_level, as_json=log_json)
+    Service(load_config(config), armed_probe(os.environ)).run()
+
+
+def check(
+    config: ConfigOption = Path("watershed.yml"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Look at source and brokers as `run` would; write nothing."""
+    configure_logs(level="warning")
+    settings = load_config(config)
+    source = Service(settings, armed_probe({})).check()
+    if as_json:
+        typer.echo(
+            json.dumps(
+                {
+                    "database": source.identity.database,
+                    "system_identifier": source.identity.system_identifier,
+                    "timeline": source.identity.timeline,
+                    "publication_exists": source.publication is not None,
+                    "tables": [
+                        {"table": str(t.table), "key": list(t.key), "columns": len(t.columns)} for t in source.tables
+                    ],
+                }
+            )
+        )
+        return
+    table = Table("table", "key", "columns")
+    for found in source.tables:
+        table.add_row(str(found.table), ", ".join(found.key), str(len(found.columns)))
+    console = Console()
+    console.print(table)
+    will = "exists" if source.publication is not None else "will be created"
+    console.print(f"source and brokers are fit for capture; publication {settings.source.publication} {will}")

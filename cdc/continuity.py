@@ -1,0 +1,109 @@
+"""Is history continuous between the position record and what the servers hold now? (P4: fail closed.)
+
+Looked at with the slot held and earlier producers fenced, so that nothing moves meanwhile. A mismatch that could hide a
+change is a GapError: nothing is published.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cdc.control import PositionRecord
+from cdc.errors import GapError, UnsupportedChangeError
+from cdc.events import TableId, TableSchema
+from cdc.lsn import Lsn, format_lsn
+from cdc.publisher import PROTOCOL
+
+NEXT = "changes may be missing from the topics: start with a new topics.prefix and slot"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceNow:
+    """The source as it is."""
+
+    system_identifier: str
+    timeline: int
+    database: str
+    flush_lsn: Lsn
+    slot_wal_status: str | None
+    slot_confirmed_lsn: Lsn | None
+    publication: str | None  # fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class TopicNow:
+    """A table's topic as it is."""
+
+    topic_id: str
+    end_offsets: Sequence[int]
+
+
+def require_same_source(position: PositionRecord, now: SourceNow) -> None:
+    """Raises GapError when the position's LSNs do not belong to this source, slot and publication."""
+    then = position.source
+    if then.system_identifier != now.system_identifier or then.database != now.database:
+        raise GapError(
+            f"the source is another database (system identifier {now.system_identifier}, {now.database}) than the one "
+            f"that was captured ({then.system_identifier}, {then.database})",
+            "correct source.dsn, or choose another topics.prefix",
+        )
+    if then.timeline != now.timeline:
+        raise GapError(
+            f"the source is on timeline {now.timeline}, the position on {then.timeline}: a failover or a restore",
+            NEXT,
+        )
+    if now.slot_wal_status in (None, "lost"):
+        raise GapError(f"slot {then.slot} {'is gone' if now.slot_wal_status is None else 'lost its WAL'}", NEXT)
+    if now.slot_confirmed_lsn is not None and now.slot_confirmed_lsn > position.resume_lsn:
+        raise GapError(
+            f"slot {then.slot} was moved to {format_lsn(now.slot_confirmed_lsn)}, past our position "
+            f"{format_lsn(position.resume_lsn)}",
+            NEXT,
+        )
+    if position.resume_lsn > now.flush_lsn:
+        raise GapError(
+            f"the source's log ends at {format_lsn(now.flush_lsn)}, before our position "
+            f"{format_lsn(position.resume_lsn)}: it was restored",
+            NEXT,
+        )
+    if position.publication != now.publication:
+        raise GapError("the publication was altered, dropped or created anew since it was last read", NEXT)
+    if position.partial is not None and position.protocol != PROTOCOL:
+        raise GapError(
+            f"a transaction was half published with {position.protocol}, this version reads with {PROTOCOL}",
+            "let the version that began it finish it",
+        )
+
+
+def require_same_topics(position: PositionRecord, now: Mapping[str, TopicNow]) -> None:
+    """Raises GapError when a topic was deleted, created anew, repartitioned or lost its newest records."""
+    for name, then in position.topics.items():
+        topic = now.get(name)
+        if topic is None:
+            raise GapError(f"topic {name} is gone", NEXT)
+        if topic.topic_id != then.topic_id:
+            raise GapError(f"topic {name} was deleted and created anew", NEXT)
+        if then.end_offsets and len(topic.end_offsets) != len(then.end_offsets):
+            raise GapError(
+                f"topic {name} has {len(topic.end_offsets)} partitions, it had {len(then.end_offsets)}: "
+                "a key's records would no longer be in one order",
+                NEXT,
+            )
+        for partition, (end, least) in enumerate(zip(topic.end_offsets, then.end_offsets, strict=False)):
+            if end < least:
+                raise GapError(f"topic {name}, partition {partition} ends at {end}, it had reached {least}", NEXT)
+
+
+def require_same_tables(
+    configured: Sequence[TableId], captured: Mapping[TableId, TableSchema], position: PositionRecord
+) -> list[TableSchema]:
+    """The schemas of the configured tables. Raises UnsupportedChangeError for one that was not captured so far."""
+    schemas = []
+    for table in configured:
+        schema = captured.get(table)
+        if schema is None or schema.topic not in position.topics:
+            raise UnsupportedChangeError(
+                f"table {table} was added to source.tables after capture began",
+                "adding tables is not followed yet: start with a new topics.prefix and slot",
+            )
+        schemas.append(schema)
+    return schemas

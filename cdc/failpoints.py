@@ -1,0 +1,44 @@
+"""Points at which a crash is interesting. The loop names them to its probe; a probe that kills is armed by the
+environment: `CDC_FAILPOINT=kafka.after-commit:3` kills the process with SIGKILL at the third passing."""
+
+import os
+import signal
+from collections.abc import Mapping
+
+from cdc.errors import ConfigError
+from cdc.ports import Probe
+
+FAILPOINTS = {
+    "load.rows-produced": "existing rows are in an open Kafka transaction",
+    "load.part-committed": "a part of the existing rows is committed",
+    "load.before-end": "all existing rows are committed, the stream has not begun",
+    "transaction.part-committed": "a part of a large PostgreSQL transaction is committed to Kafka",
+    "kafka.before-commit": "records and position are produced, not committed",
+    "kafka.after-commit": "the Kafka transaction is committed, the server has not been told",
+    "status.sent": "the server was told a newer confirmed LSN",
+}
+VARIABLE = "CDC_FAILPOINT"
+
+
+def unarmed(_name: str) -> None:
+    """The probe of a process that nobody wants to crash."""
+
+
+def armed_probe(environment: Mapping[str, str]) -> Probe:
+    """The probe that the environment asks for. Raises ConfigError for a name that does not exist."""
+    wanted = environment.get(VARIABLE)
+    if not wanted:
+        return unarmed
+    name, _, count = wanted.partition(":")
+    if name not in FAILPOINTS or (count and not count.isdigit()):
+        raise ConfigError(f"{VARIABLE}={wanted!r} names no failpoint", f"one of {', '.join(FAILPOINTS)}")
+    left = int(count or 1)
+
+    def probe(passed: str) -> None:
+        nonlocal left
+        if passed == name:
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return probe

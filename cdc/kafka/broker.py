@@ -1,0 +1,156 @@
+"""The transactional producer (cdc.ports.Broker)."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from cdc.config import KafkaConfig
+from cdc.errors import BrokerError, ConnectionLost, WatershedError
+from cdc.kafka.client import MESSAGE_BYTES_MAX, broker_error, client_settings, kafka_error
+from cdc.kafka.topics import EndOffsets, TopicAdmin
+from cdc.ports import TopicRecord, WhileWaiting
+
+log = structlog.get_logger(__name__)
+
+# Of one wait, after which `while_waiting` is called.
+WAIT_S = 1.0
+# librdkafka's queue is the only buffer between us and the brokers; when it is full the loop stops reading.
+QUEUE_MESSAGES_MAX = 200_000
+QUEUE_KIBIBYTES_MAX = 64 * 1024
+# The brokers' default limit is 15 min; a transaction that is open longer was forgotten.
+TRANSACTION_TIMEOUT_MS = 120_000
+
+
+class KafkaBroker:
+    """Constructing it does not touch the brokers' transaction state; `fence_predecessors` does."""
+
+    def __init__(
+        self, kafka: KafkaConfig, *, transactional_id: str, admin: TopicAdmin, partition_counts: Mapping[str, int]
+    ) -> None:
+        self._admin = admin
+        self._partition_counts = dict(partition_counts)
+        self._is_open = False
+        self._delivery_error: KafkaError | None = None
+        self._delivery_topic = ""
+        self._producer = Producer(
+            client_settings(
+                kafka,
+                **{
+                    "transactional.id": transactional_id,
+                    "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+                    "partitioner": "murmur2_random",  # what Java's producers do, so that both agree on a key's place
+                    "message.max.bytes": MESSAGE_BYTES_MAX,
+                    "queue.buffering.max.messages": QUEUE_MESSAGES_MAX,
+                    "queue.buffering.max.kbytes": QUEUE_KIBIBYTES_MAX,
+                    "linger.ms": 5,
+                    "compression.type": "lz4",
+                    "delivery.report.only.error": True,
+                    "on_delivery": self._on_delivery_error,
+                },
+            )
+        )
+
+    def fence_predecessors(self, while_waiting: WhileWaiting) -> None:
+        """`init_transactions`: from now on no earlier producer of this id can write, and what it left is ended."""
+        self._until_answered(self._producer.init_transactions, "init_transactions", while_waiting)
+
+    def produce(self, records: Iterable[TopicRecord], while_waiting: WhileWaiting) -> None:
+        """See cdc.ports.Broker."""
+        producer = self._producer
+        topic = ""
+        try:
+            if not self._is_open:
+                producer.begin_transaction()
+                self._is_open = True
+            for topic, key, value, headers in records:
+                while True:
+                    try:
+                        if headers is None:
+                            producer.produce(topic, value, key)
+                        else:
+                            producer.produce(topic, value, key, headers=[*headers])
+                        break
+                    except BufferError:
+                        producer.poll(WAIT_S)
+                        self._raise_delivery_error()
+                        while_waiting()
+            producer.poll(0)
+        except KafkaException as exception:
+            raise self._translate("produce", exception, topic) from exception
+
+    def commit(self, while_waiting: WhileWaiting) -> None:
+        """See cdc.ports.Broker."""
+        self._until_answered(self._producer.commit_transaction, "commit", while_waiting)
+        self._is_open = False
+
+    def abort(self) -> None:
+        """See cdc.ports.Broker."""
+        if not self._is_open:
+            return
+        self._is_open = False
+        try:
+            self._producer.purge()
+            self._producer.abort_transaction(5.0)
+        except KafkaException as exception:
+            # The next producer of this id ends it.
+            log.warning("kafka transaction not aborted", error=kafka_error(exception).str())
+
+    def request_end_offsets(self) -> EndOffsets:
+        """See cdc.ports.Broker."""
+        return self._admin.request_end_offsets(self._partition_counts)
+
+    def close(self) -> None:
+        """Give up what is open and forget the producer."""
+        self.abort()
+
+    # ---- errors
+
+    def _until_answered(self, call: Callable[[float], None], what: str, while_waiting: WhileWaiting) -> None:
+        while True:
+            try:
+                call(WAIT_S)
+            except KafkaException as exception:
+                if not kafka_error(exception).retriable():
+                    raise self._translate(what, exception) from exception
+                while_waiting()
+            else:
+                return
+
+    def _on_delivery_error(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None and self._delivery_error is None:
+            self._delivery_error = error
+            self._delivery_topic = message.topic() or ""
+
+    def _raise_delivery_error(self) -> None:
+        error = self._delivery_error
+        if error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            raise self._too_large(self._delivery_topic)
+
+    def _too_large(self, topic: str) -> BrokerError:
+        return BrokerError(
+            f"topic {topic}: a record is larger than the brokers take ({MESSAGE_BYTES_MAX} bytes at most from us)",
+            f"raise max.message.bytes of {topic}, or leave the large column out of the publication",
+        )
+
+    def _translate(self, what: str, exception: KafkaException, topic: str = "") -> WatershedError:
+        error = kafka_error(exception)
+        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            return self._too_large(topic)
+        cause = self._delivery_error
+        if cause is not None and cause.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            return self._too_large(self._delivery_topic)
+        if error.code() in _LOST or error.fatal() or error.txn_requires_abort() or error.retriable():
+            return ConnectionLost(f"Kafka: {what}: {error.str()} ({error.name()})")
+        return broker_error(what, exception, "see the brokers' log; capture resumes from its position record")
+
+
+_LOST = {
+    KafkaError._FENCED,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+    KafkaError.PRODUCER_FENCED,
+    KafkaError._TIMED_OUT,
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._STATE,
+}

@@ -1,0 +1,69 @@
+"""Reading a compacted topic of ours to its end: the last value of each key."""
+
+import time
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from cdc.config import KafkaConfig
+from cdc.errors import BrokerError
+from cdc.kafka.client import NEXT_REACHABLE, broker_error, client_settings
+
+READ_S_MAX = 60.0
+
+
+def read_latest(kafka: KafkaConfig, topic: str) -> dict[str, bytes]:
+    """Key → last committed value of a topic with one partition, up to the high watermark at the time of the call.
+
+    Reads past nothing that is still open: an unfinished transaction of another producer is waited for, READ_S_MAX
+    at most. Raises BrokerError.
+    """
+    consumer = Consumer(
+        client_settings(
+            kafka,
+            **{
+                "group.id": "watershed-reader",  # required by the client; nothing is committed
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": 50,
+            },
+        )
+    )
+    try:
+        return _read(consumer, TopicPartition(topic, 0))
+    except KafkaException as exception:
+        raise broker_error(f"can't read topic {topic}", exception) from exception
+    finally:
+        consumer.close()
+
+
+def _read(consumer: Consumer, partition: TopicPartition) -> dict[str, bytes]:
+    low, high = consumer.get_watermark_offsets(partition, timeout=15.0)
+    latest: dict[str, bytes] = {}
+    if high <= low:
+        return latest
+    consumer.assign([TopicPartition(partition.topic, partition.partition, low)])
+    deadline = time.monotonic() + READ_S_MAX
+    while time.monotonic() < deadline:
+        for message in consumer.consume(5_000, 0.1):
+            error = message.error()
+            if error is None:
+                key, value = message.key(), message.value()
+                if value is None:
+                    latest.pop(_text(key), None)
+                else:
+                    latest[_text(key)] = value
+            elif error.code() != KafkaError._PARTITION_EOF:
+                raise KafkaException(error)
+        # The consumer's position passes transaction markers, which hold the last offsets of the log.
+        if consumer.position([partition])[0].offset >= high:
+            return latest
+    raise BrokerError(
+        f"topic {partition.topic}: another producer's transaction stayed open for {READ_S_MAX:.0f} s",
+        NEXT_REACHABLE,
+    )
+
+
+def _text(key: bytes | None) -> str:
+    return (key or b"").decode("utf-8", "replace")

@@ -1,0 +1,150 @@
+"""The topics that capture publishes to: looked at, checked, created."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewTopic
+
+from cdc.config import KafkaConfig, TopicConfig
+from cdc.errors import BrokerError, ConnectionLost
+from cdc.kafka.client import MESSAGE_BYTES_MAX, broker_error, client_settings, kafka_error
+
+ANSWER_S_MAX = 15.0
+
+_DAY_MS = 86_400_000
+# A reader may be away for a week and still see every delete; a day of history is whole.
+_TABLE_SETTINGS = {
+    "cleanup.policy": "compact",
+    "delete.retention.ms": str(7 * _DAY_MS),
+    "min.compaction.lag.ms": str(_DAY_MS),
+    "max.message.bytes": str(MESSAGE_BYTES_MAX),
+}
+# A position for each Kafka transaction: only the last one counts, so segments are small and cleaned soon.
+_RECORD_SETTINGS = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(16 * 1024 * 1024),
+    "segment.ms": str(600_000),
+    "min.cleanable.dirty.ratio": "0.2",
+    "max.message.bytes": str(MESSAGE_BYTES_MAX),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic as the brokers have it."""
+
+    name: str
+    topic_id: str
+    partition_count: int
+    cleanup_policy: str
+
+
+class TopicAdmin:
+    """Admin calls. Each raises BrokerError when the brokers can't be reached or refuse."""
+
+    def __init__(self, kafka: KafkaConfig) -> None:
+        self._admin = AdminClient(client_settings(kafka, **{"socket.timeout.ms": 10_000}))
+        self._servers = kafka.bootstrap_servers
+
+    def require_reachable(self) -> None:
+        """Raises BrokerError when no broker answers."""
+        try:
+            self._admin.list_topics(timeout=ANSWER_S_MAX)
+        except KafkaException as exception:
+            raise broker_error(f"no broker answers at {self._servers}", exception) from exception
+
+    def describe(self, names: Iterable[str]) -> dict[str, TopicDescription]:
+        """Those of `names` that exist."""
+        try:
+            existing = self._admin.list_topics(timeout=ANSWER_S_MAX).topics
+            wanted = [name for name in names if name in existing]
+            if not wanted:
+                return {}
+            described = self._admin.describe_topics(TopicCollection(wanted), request_timeout=ANSWER_S_MAX)
+            settings = self._admin.describe_configs(
+                [ConfigResource(ResourceType.TOPIC, name) for name in wanted], request_timeout=ANSWER_S_MAX
+            )
+            policies = {
+                resource.name: future.result(ANSWER_S_MAX)["cleanup.policy"].value
+                for resource, future in settings.items()
+            }
+            found = {}
+            for name, future in described.items():
+                topic = future.result(ANSWER_S_MAX)
+                found[name] = TopicDescription(name, str(topic.topic_id), len(topic.partitions), policies[name])
+        except KafkaException as exception:
+            raise broker_error("can't describe topics", exception) from exception
+        return found
+
+    def check(self, names: Iterable[str]) -> dict[str, TopicDescription]:
+        """Like `describe`; raises BrokerError for one that is not compacted."""
+        found = self.describe(names)
+        for topic in found.values():
+            if topic.cleanup_policy != "compact":
+                raise BrokerError(
+                    f"topic {topic.name} exists with cleanup.policy={topic.cleanup_policy}, not compact: its oldest "
+                    "rows would be deleted",
+                    f"set cleanup.policy=compact on {topic.name}, or choose another topics.prefix",
+                )
+        return found
+
+    def create(self, tables: Iterable[str], records: Iterable[str], config: TopicConfig) -> None:
+        """Create the topics, those of tables with the configured partitions, those of records with one."""
+        new = [
+            NewTopic(name, config.partitions, config.replication_factor, config=_TABLE_SETTINGS) for name in tables
+        ] + [NewTopic(name, 1, config.replication_factor, config=_RECORD_SETTINGS) for name in records]
+        if not new:
+            return
+        for name, future in self._admin.create_topics(new, operation_timeout=ANSWER_S_MAX).items():
+            try:
+                future.result(ANSWER_S_MAX * 2)
+            except KafkaException as exception:
+                if kafka_error(exception).name() != "TOPIC_ALREADY_EXISTS":
+                    raise broker_error(
+                        f"can't create topic {name}", exception, "grant Create, or create the topic compacted"
+                    ) from exception
+
+    def request_end_offsets(self, partition_counts: Mapping[str, int]) -> "EndOffsets":
+        """Ask for high watermarks (of `read_uncommitted`), without waiting."""
+        asked = {
+            TopicPartition(topic, partition): OffsetSpec.latest()  # type: ignore[no-untyped-call]
+            for topic, count in partition_counts.items()
+            for partition in range(count)
+        }
+        return EndOffsets(
+            self._admin.list_offsets(
+                asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=ANSWER_S_MAX
+            )
+            if asked
+            else {}
+        )
+
+
+class EndOffsets:
+    """High watermarks that are on their way (cdc.ports.EndOffsetsRequest)."""
+
+    def __init__(self, futures: Mapping[TopicPartition, "Future[Any]"]) -> None:
+        self._futures = futures
+
+    def result(self) -> dict[str, Sequence[int]] | None:
+        """Topic → offset for each partition, None while not all have answered. Raises ConnectionLost."""
+        if not all(future.done() for future in self._futures.values()):
+            return None
+        return self.wait()
+
+    def wait(self) -> dict[str, Sequence[int]]:
+        """The same, waiting for the brokers."""
+        offsets: dict[str, list[int]] = {}
+        try:
+            for partition in sorted(self._futures, key=lambda p: (p.topic, p.partition)):
+                offsets.setdefault(partition.topic, []).append(self._futures[partition].result(ANSWER_S_MAX).offset)
+        except (KafkaException, TimeoutError) as exception:
+            raise ConnectionLost(f"Kafka did not tell end offsets: {exception}") from exception
+        return {topic: tuple(numbers) for topic, numbers in offsets.items()}

@@ -1,0 +1,166 @@
+"""The initial load: every existing row becomes an `r` event at the slot's consistent point.
+
+Its positions have phase `loading`: a process that finds one of those starts over under the next epoch, because the
+transaction snapshot died with the old process. The new attempt ends with a sweep for each table: rows that the old
+attempt published and that were deleted since are in neither the new snapshot nor the new stream.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from cdc.control import POSITION_KEY, SchemaRecord, SweepRecord, Topics, schema_key, sweep_key
+from cdc.events import TableId, TableSchema, pack_version
+from cdc.failpoints import unarmed
+from cdc.formats.debezium import TableEncoder
+from cdc.lsn import Lsn
+from cdc.ports import Broker, Clock, Probe, TopicRecord
+from cdc.publisher import Publisher
+from cdc.transactions import StreamState
+
+log = structlog.get_logger(__name__)
+
+# Rows encoded between two looks at the limits.
+BATCH_ROWS = 1_000
+BATCH_BYTES = 4 * 1024 * 1024
+REPORT_INTERVAL_S = 5.0
+
+
+class LoadStopped(Exception):  # noqa: N818
+    """The process was asked to stop; the load starts over next time."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableLoad:
+    """A table to load: its encoder, and its rows as lines of COPY's text format."""
+
+    schema: TableSchema
+    encoder: TableEncoder
+    lines: Iterator[bytes]
+    rows_estimated: int
+
+
+class InitialLoad:
+    """Publishes the rows of `tables`, then the record from which streaming begins."""
+
+    def __init__(
+        self,
+        *,
+        broker: Broker,
+        publisher: Publisher,
+        topics: Topics,
+        consistent_point: Lsn,
+        clock: Clock,
+        should_stop: Callable[[], bool],
+        probe: Probe = unarmed,
+    ) -> None:
+        self._broker = broker
+        self._publisher = publisher
+        self._topics = topics
+        self._lsn = consistent_point
+        self._clock = clock
+        self._should_stop = should_stop
+        self._probe = probe
+        self._seq = 0
+
+    def run(self, tables: Sequence[TableLoad]) -> None:
+        """Raises LoadStopped; ConnectionLost and the rest as the broker and the lines do."""
+        try:
+            self._produce(
+                TopicRecord(
+                    self._topics.control,
+                    schema_key(table.schema.table, table.schema.version).encode(),
+                    SchemaRecord.of(table.schema).encode(),
+                )
+                for table in tables
+            )
+            self._commit(is_loading=True)
+            for table in tables:
+                self._load(table)
+            self._probe("load.before-end")
+            self._finish([table.schema.table for table in tables])
+        except BaseException:
+            self._broker.abort()
+            raise
+
+    def _load(self, table: TableLoad) -> None:
+        began = reported = self._clock.monotonic()
+        first = self._seq
+        for batch in _batches(table.lines):
+            self._produce(self._records(table, batch))
+            self._probe("load.rows-produced")
+            now = self._clock.monotonic()
+            if self._publisher.is_due(now, is_dry=False):
+                self._commit(is_loading=True)
+                self._probe("load.part-committed")
+            if self._should_stop():
+                raise LoadStopped
+            if now - reported >= REPORT_INTERVAL_S:
+                reported = now
+                log.info(
+                    "loading",
+                    table=str(table.schema.table),
+                    rows=self._seq - first,
+                    rows_estimated=table.rows_estimated or None,
+                    rows_per_s=round((self._seq - first) / (now - began)),
+                )
+        log.info("table loaded", table=str(table.schema.table), rows=self._seq - first)
+
+    def _records(self, table: TableLoad, lines: Sequence[bytes]) -> Iterator[TopicRecord]:
+        now_us = self._clock.now_us()
+        for line in lines:
+            self._seq += 1
+            key, value, headers = table.encoder.copy_row(line, self._lsn, self._seq - 1, self._seq, now_us)
+            yield TopicRecord(table.schema.topic, key, value, headers)
+
+    def _finish(self, tables: Sequence[TableId]) -> None:
+        """One Kafka transaction ends the load: from here on a restart streams."""
+        epoch = self._publisher.lineage.epoch
+        if epoch > 1:
+            self._produce(
+                TopicRecord(
+                    self._topics.control,
+                    sweep_key(table).encode(),
+                    SweepRecord(
+                        table_schema=table.schema,
+                        table_name=table.name,
+                        floor=pack_version(epoch, 0),
+                        as_of_lsn=self._lsn,
+                        epoch=epoch,
+                    ).encode(),
+                )
+                for table in tables
+            )
+        self._commit(is_loading=False)
+
+    # ---- Kafka
+
+    def _produce(self, records: Iterable[TopicRecord]) -> None:
+        batch = list(records)
+        self._publisher.on_produced(batch, self._clock.monotonic())
+        self._broker.produce(batch, _nobody_waits)
+
+    def _commit(self, *, is_loading: bool) -> None:
+        state = StreamState(resume_lsn=self._lsn, partial=None, seq=self._seq, commit_ts_us=0)
+        position = self._publisher.position(state, is_loading=is_loading)
+        self._broker.produce([TopicRecord(self._topics.state, POSITION_KEY.encode(), position.encode())], _nobody_waits)
+        self._broker.commit(_nobody_waits)
+        self._publisher.on_committed()
+
+
+def _nobody_waits() -> None:
+    """While existing rows are read no server expects to hear from us."""
+
+
+def _batches(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
+    batch: list[bytes] = []
+    size = 0
+    for line in lines:
+        batch.append(line)
+        size += len(line)
+        if len(batch) >= BATCH_ROWS or size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

@@ -1,0 +1,163 @@
+"""What the source's catalog says of the tables that we capture: shape, key, publication."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import LiteralString
+
+import psycopg
+from psycopg import sql
+
+from cdc.errors import SourceError
+from cdc.events import Column, TableId
+
+_TABLES: LiteralString = """
+SELECT c.oid::int8, c.relkind::text, c.relreplident::text, c.relpersistence::text,
+       has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(n.oid, 'USAGE'), row_security_active(c.oid),
+       pg_has_role(c.relowner, 'USAGE'),
+       -- columns of the primary key and of the replica identity index, in index order
+       (SELECT array_agg(a.attname::text ORDER BY k.ord) FROM pg_index i
+          CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, ord)
+          JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
+         WHERE i.indrelid = c.oid AND i.indisprimary AND k.ord <= i.indnkeyatts),
+       (SELECT array_agg(a.attname::text ORDER BY k.ord) FROM pg_index i
+          CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, ord)
+          JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
+         WHERE i.indrelid = c.oid AND i.indisreplident AND k.ord <= i.indnkeyatts)
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = %s AND c.relname = %s
+"""
+
+# A domain's values are its base type's; domains over domains are followed to the end.
+_COLUMNS: LiteralString = """
+WITH RECURSIVE base(attnum, oid) AS (
+    SELECT attnum, atttypid FROM pg_attribute WHERE attrelid = %(oid)s AND attnum > 0 AND NOT attisdropped
+    UNION ALL
+    SELECT base.attnum, t.typbasetype FROM base JOIN pg_type t ON t.oid = base.oid WHERE t.typtype = 'd'
+)
+SELECT a.attname::text, a.atttypid::int8, a.atttypmod, format_type(a.atttypid, a.atttypmod), NOT a.attnotnull,
+       t.typtype::text, t.oid::int8
+  FROM pg_attribute a
+  JOIN base ON base.attnum = a.attnum
+  JOIN pg_type t ON t.oid = base.oid AND t.typtype <> 'd'
+ WHERE a.attrelid = %(oid)s AND (a.attgenerated = '' OR %(generated)s)
+   AND (%(published)s::text[] IS NULL OR a.attname = ANY (%(published)s::text[]))
+ ORDER BY a.attnum
+"""
+
+_PUBLICATION: LiteralString = """
+SELECT p.oid::int8, p.xmin::text, p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate,
+       (SELECT coalesce(string_agg(concat_ws(':', r.oid, r.xmin, r.prrelid), ',' ORDER BY r.oid), '')
+          FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid::int8 = ANY (%(oids)s))
+       || (SELECT coalesce(string_agg(concat_ws(':', s.oid, s.xmin, s.pnnspid), ',' ORDER BY s.oid), '')
+             FROM pg_publication_namespace s WHERE s.pnpubid = p.oid)
+  FROM pg_publication p WHERE p.pubname = %(name)s
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """A publication and the tables in it."""
+
+    name: str
+    publishes_all: bool  # insert, update, delete and truncate
+    # Changes when its options or one of the captured tables' entries were altered, even if altered back.
+    fingerprint: str
+    columns: dict[TableId, tuple[str, ...]]  # published columns of each table
+    row_filters: dict[TableId, str]
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """A table as the catalog has it."""
+
+    table: TableId
+    oid: int
+    is_partitioned: bool
+    may_select: bool
+    hides_rows: bool  # row security applies to our role
+    is_owned: bool
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]  # empty: the table has no key that its replica identity covers
+
+
+def read_publication(connection: psycopg.Connection, name: str, tables: Sequence[TableId]) -> Publication | None:
+    """The publication as far as it concerns `tables`; None when there is none of that name."""
+    oids = [
+        row[0]
+        for row in connection.execute(
+            "SELECT c.oid::int8 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " JOIN unnest(%s::text[], %s::text[]) AS t(schema, name) ON t.schema = n.nspname AND t.name = c.relname",
+            ([table.schema for table in tables], [table.name for table in tables]),
+        )
+    ]
+    row = connection.execute(_PUBLICATION, {"name": name, "oids": oids}).fetchone()
+    if row is None:
+        return None
+    oid, xmin, publishes_all, members = row
+    columns: dict[TableId, tuple[str, ...]] = {}
+    row_filters: dict[TableId, str] = {}
+    for schema, table, names, row_filter in connection.execute(
+        "SELECT schemaname::text, tablename::text, attnames::text[], rowfilter"
+        "  FROM pg_publication_tables WHERE pubname = %s",
+        (name,),
+    ):
+        columns[TableId(schema, table)] = tuple(names)
+        if row_filter is not None:
+            row_filters[TableId(schema, table)] = row_filter
+    digest = hashlib.sha256(f"{oid}:{xmin}:{members}".encode()).hexdigest()[:16]
+    return Publication(name, publishes_all, f"{name}:{digest}", columns, row_filters)
+
+
+def read_table(connection: psycopg.Connection, table: TableId, published: Sequence[str] | None) -> SourceTable:
+    """The table with its published columns (all when `published` is None). Raises SourceError if it can't be captured
+    whatever the publication says."""
+    row = connection.execute(_TABLES, (table.schema, table.name)).fetchone()
+    if row is None:
+        raise SourceError(f"table {table} does not exist", "correct source.tables, or create the table")
+    oid, kind, identity, persistence, may_select, hides_rows, is_owned, primary_key, identity_index = row
+    if kind not in ("r", "p"):
+        raise SourceError(f"{table} is not a table (relkind {kind})", "name tables only in source.tables")
+    if persistence != "p":
+        raise SourceError(f"table {table} is not logged: its changes are not in the log", "ALTER TABLE … SET LOGGED")
+    columns = tuple(
+        Column(name, type_oid, modifier, type_name, nullable, kind_, base_oid)
+        for name, type_oid, modifier, type_name, nullable, kind_, base_oid in connection.execute(
+            _COLUMNS,
+            {
+                "oid": oid,
+                "published": list(published) if published is not None else None,
+                # Older versions list generated columns as published, and never send them.
+                "generated": published is not None and connection.info.server_version >= 180_000,
+            },
+        )
+    )
+    return SourceTable(
+        table=table,
+        oid=oid,
+        is_partitioned=kind == "p",
+        may_select=may_select,
+        hides_rows=hides_rows,
+        is_owned=is_owned,
+        columns=columns,
+        key=_record_key(identity, primary_key or [], identity_index or []),
+    )
+
+
+def _record_key(identity: str, primary_key: list[str], identity_index: list[str]) -> tuple[str, ...]:
+    """The primary key where the replica identity covers it, else the identity's columns."""
+    match identity:
+        case "d" | "f":
+            return tuple(primary_key)
+        case "i":
+            covers = bool(primary_key) and set(primary_key) <= set(identity_index)
+            return tuple(primary_key if covers else identity_index)
+        case _:
+            return ()
+
+
+def create_publication_statement(name: str, tables: Sequence[TableId]) -> sql.Composed:
+    """CREATE PUBLICATION for these tables; partitioned tables are published as their root."""
+    return sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)").format(
+        sql.Identifier(name), sql.SQL(", ").join(sql.Identifier(*table) for table in tables)
+    )

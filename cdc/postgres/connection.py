@@ -1,0 +1,86 @@
+"""Connections to the source, with every setting pinned that changes bytes, and errors as sentences."""
+
+from typing import Any
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from cdc.config import SourceConfig
+from cdc.errors import ConfigError, ConnectionLost, SourceError, UnreachableError
+
+CONNECT_TIMEOUT_S = 10
+
+# Whatever a role, database or user sets: the same row must give the same bytes, now and after a restart.
+PINNED_SETTINGS = {
+    "datestyle": "ISO",
+    "intervalstyle": "postgres",
+    "timezone": "UTC",
+    "bytea_output": "hex",
+    "extra_float_digits": "3",
+    "xmloption": "content",
+    "client_min_messages": "warning",
+    "row_security": "off",  # a policy must raise an error, never hide rows
+    "search_path": "pg_catalog",
+    "statement_timeout": "0",
+    "idle_in_transaction_session_timeout": "0",
+    "lock_timeout": "0",
+}
+# Not known to every version we support, so set where it exists only.
+_OPTIONAL_SETTINGS = {"transaction_timeout": "0", "idle_session_timeout": "0"}
+
+
+def conninfo(source: SourceConfig, *, application: str, replication: bool = False) -> str:
+    """A libpq connection string with our settings. Raises ConfigError for a DSN that libpq does not understand."""
+    try:
+        given: dict[str, Any] = conninfo_to_dict(source.dsn.get_secret_value())
+    except psycopg.ProgrammingError as error:
+        raise ConfigError(
+            "source.dsn is not a PostgreSQL connection string", "for example postgresql://user@host:5432/database"
+        ) from error
+    pinned = " ".join(f"-c {name}={value}" for name, value in PINNED_SETTINGS.items())
+    settings: dict[str, Any] = {
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "keepalives_idle": 10,
+        "keepalives_interval": 5,
+        "keepalives_count": 3,
+        "tcp_user_timeout": 30_000,
+        **given,
+        "application_name": application,
+        "client_encoding": "UTF8",
+        "options": f"{given.get('options', '')} {pinned}".strip(),
+    }
+    if replication:
+        settings["replication"] = "database"
+    return make_conninfo("", **settings)
+
+
+def connect(source: SourceConfig, *, application: str = "watershed") -> psycopg.Connection:
+    """A connection in autocommit mode. Raises SourceError or UnreachableError with the server's own words."""
+    try:
+        connection = psycopg.connect(conninfo(source, application=application), autocommit=True)
+        for name, value in _OPTIONAL_SETTINGS.items():
+            connection.execute(
+                "SELECT set_config(name, %s, false) FROM pg_catalog.pg_settings WHERE name = %s", (value, name)
+            )
+    except psycopg.OperationalError as error:
+        raise connect_error(str(error)) from error
+    return connection
+
+
+def connect_error(words: str) -> SourceError | UnreachableError:
+    """A connection that could not be made, with the next step that fits the server's words."""
+    said = " ".join(words.split()).removeprefix("connection failed: ")
+    if "start WAL sender" in said or "start walsender" in said or "replication role" in said:
+        return SourceError(f"the role may not replicate: {said}", "as a superuser: ALTER ROLE <role> REPLICATION")
+    if "no pg_hba.conf entry" in said:
+        return SourceError(f"the server refuses us: {said}", "add a pg_hba.conf line for this role, database and host")
+    if "password authentication failed" in said or "no password supplied" in said:
+        return SourceError(f"the server refuses us: {said}", "correct user and password in source.dsn")
+    if "does not exist" in said:
+        return SourceError(f"can't connect: {said}", "correct database and user in source.dsn")
+    return UnreachableError(f"can't connect to PostgreSQL: {said}", "check source.dsn and that the server runs")
+
+
+def lost(error: psycopg.Error | str) -> ConnectionLost:
+    """The server went away in the middle."""
+    return ConnectionLost(f"PostgreSQL: {' '.join(str(error).split()) or 'the connection was closed'}")

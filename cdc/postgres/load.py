@@ -1,0 +1,102 @@
+"""Existing rows, at one point in time: tables locked, slot created, its exported snapshot read with COPY.
+
+The locks come before the slot. A snapshot that was taken first and then waited behind a TRUNCATE or a rewriting ALTER
+would see an empty table, and a table altered in between would not be the one that was described.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Self
+
+import psycopg
+from psycopg import sql
+
+from cdc.config import SourceConfig
+from cdc.errors import SourceError
+from cdc.events import TableId, TableSchema
+from cdc.postgres.connection import connect, lost
+
+LOCK_WAIT_S = 60
+
+
+class TableLocks(AbstractContextManager["TableLocks"]):
+    """ACCESS SHARE on every captured table: rows may be written, the tables can't be altered, dropped, truncated."""
+
+    def __init__(self, source: SourceConfig) -> None:
+        self._tables = source.table_ids
+        self.connection = connect(source, application="watershed load")
+
+    def __enter__(self) -> Self:
+        try:
+            self.connection.execute("BEGIN")
+            self.connection.execute(f"SET LOCAL lock_timeout = '{LOCK_WAIT_S}s'")
+            self.connection.execute(
+                sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(
+                    sql.SQL(", ").join(sql.Identifier(*table) for table in self._tables)
+                )
+            )
+        except psycopg.errors.LockNotAvailable as error:
+            self.connection.close()
+            raise SourceError(
+                f"the captured tables could not be locked in {LOCK_WAIT_S} s: something alters or truncates one",
+                "wait for it to end, then start again",
+            ) from error
+        except psycopg.OperationalError as error:
+            raise lost(error) from error
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.connection.close()
+
+
+class SnapshotReader(AbstractContextManager["SnapshotReader"]):
+    """Reads tables in an exported transaction snapshot. Make it while the TableLocks are held."""
+
+    def __init__(self, source: SourceConfig, snapshot_name: str) -> None:
+        self._connection = connect(source, application="watershed load")
+        try:
+            self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            self._connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot_name)))
+        except psycopg.Error as error:
+            self._connection.close()
+            raise lost(error) from error
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connection.close()
+
+    def estimate(self, tables: Sequence[TableId]) -> dict[TableId, int]:
+        """Rows of each table as the planner has them; 0 where it never looked."""
+        rows = self._connection.execute(
+            "SELECT n.nspname::text, c.relname::text, greatest(c.reltuples, 0)::int8"
+            "  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+            " WHERE n.nspname = ANY (%s) AND c.relname = ANY (%s)",
+            ([table.schema for table in tables], [table.name for table in tables]),
+        ).fetchall()
+        return {TableId(schema, name): count for schema, name, count in rows if TableId(schema, name) in tables}
+
+    def lines(self, schema: TableSchema, *, is_partitioned: bool, row_filter: str | None) -> Iterator[bytes]:
+        """Each row as a line of COPY's text format, columns in the schema's order, without the line's end."""
+        columns = sql.SQL(", ").join(sql.Identifier(column.name) for column in schema.columns)
+        # A row filter comes from the catalog, as the server itself prints it.
+        where = sql.SQL(f"WHERE {row_filter}") if row_filter else sql.SQL("")
+        statement = sql.SQL("COPY (SELECT {} FROM {} {} {}) TO STDOUT").format(
+            columns,
+            sql.SQL("") if is_partitioned else sql.SQL("ONLY"),
+            sql.Identifier(*schema.table),
+            where,
+        )
+        try:
+            with self._connection.cursor() as cursor, cursor.copy(statement) as copy:
+                for data in copy:
+                    yield bytes(data).removesuffix(b"\n")
+        except psycopg.OperationalError as error:
+            raise lost(error) from error
+        except psycopg.Error as error:
+            raise SourceError(
+                f"existing rows of table {schema.table} can't be read: {error.diag.message_primary}"
+            ) from error

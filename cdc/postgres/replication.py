@@ -1,0 +1,219 @@
+"""A replication connection: slots, and the log as a stream of CopyData payloads (cdc.ports.LogStream).
+
+libpq is used directly: psycopg's cursors know nothing of COPY BOTH, and no library's automatic feedback may tell the
+server a position that is not ours.
+"""
+
+import select
+import time
+from dataclasses import dataclass
+from typing import NoReturn
+
+import psycopg
+from psycopg import pq
+
+from cdc.config import SourceConfig
+from cdc.errors import GapError, SourceError
+from cdc.lsn import Lsn, format_lsn, parse_lsn
+from cdc.pgoutput.frames import standby_status
+from cdc.postgres.connection import connect_error, conninfo, lost
+
+# A reader that wakes for every packet makes the server send tiny packets: let some gather.
+NAP_S = 0.0005
+# Slot creation waits for every write transaction that runs. One of them may wait for our table locks, which no
+# deadlock detector sees; so we let go and begin again.
+SLOT_WAIT_S = 30
+
+SEND_S_MAX = 30.0
+
+NEXT_AFTER_GAP = "changes may be missing from the topics: start with a new topics.prefix and slot"
+
+# undefined_object (publication dropped), object_not_in_prerequisite_state (slot invalidated), undefined_file (WAL
+# segment removed)
+_HISTORY_IS_GONE = {"42704", "55000", "58P01"}
+# connection exceptions, operator intervention (shutdown, terminated)
+_CONNECTION_CLASSES = {"08", "57"}
+
+
+class SlotInUseError(SourceError):
+    """Another process streams from the slot."""
+
+
+class SlotMissingError(SourceError):
+    """There is no such slot, or it can't be used any more."""
+
+
+class SlotExistsError(SourceError):
+    """A slot of that name is there already."""
+
+
+class SlotWaitError(SourceError):
+    """Slot creation waited too long for running transactions."""
+
+
+@dataclass(frozen=True, slots=True)
+class SystemIdentity:
+    """IDENTIFY_SYSTEM's answer."""
+
+    system_identifier: str
+    timeline: int
+    flush_lsn: Lsn
+    database: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedSlot:
+    """Where the stream begins, and the transaction snapshot that shows everything before it."""
+
+    consistent_point: Lsn
+    snapshot_name: str
+
+
+class ReplicationConnection:
+    """One connection in replication mode; after `start` it is a LogStream."""
+
+    def __init__(self, source: SourceConfig) -> None:
+        pgconn = pq.PGconn.connect(conninfo(source, application="watershed", replication=True).encode())
+        if pgconn.status != pq.ConnStatus.OK:
+            words = pgconn.error_message.decode("utf-8", "replace")
+            pgconn.finish()
+            raise connect_error(words)
+        self._pgconn = pgconn
+        self.notices: list[str] = []
+        pgconn.notice_handler = self._on_notice
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._pgconn.status == pq.ConnStatus.OK:
+            self._pgconn.finish()
+
+    def _on_notice(self, result: pq.abc.PGresult) -> None:
+        self.notices.append((result.error_message or b"").decode("utf-8", "replace").strip())
+
+    # ---- commands
+
+    def identify(self) -> SystemIdentity:
+        """Whom we are connected to."""
+        row = self._row("IDENTIFY_SYSTEM")
+        return SystemIdentity(row[0], int(row[1]), parse_lsn(row[2]), row[3])
+
+    def create_slot(self, name: str) -> CreatedSlot:
+        """Create a logical slot for pgoutput and export its snapshot, which lives until the next command here.
+
+        Raises SlotExistsError; SlotWaitError when write transactions that run did not end in SLOT_WAIT_S.
+        """
+        self._row(f"SET lock_timeout = '{SLOT_WAIT_S}s'")
+        row = self._row(f'CREATE_REPLICATION_SLOT "{name}" LOGICAL pgoutput EXPORT_SNAPSHOT')
+        return CreatedSlot(parse_lsn(row[1]), row[2])
+
+    def start(self, slot: str, publication: str, lsn: Lsn) -> None:
+        """Begin to stream transactions that commit at or after `lsn`.
+
+        Raises SlotInUseError while another process has the slot, SlotMissingError when it is gone or invalidated.
+        """
+        # The option's value is a list of quoted identifiers inside a quoted literal.
+        names = '"' + publication.replace('"', '""') + '"'
+        literal = names.replace("'", "''")
+        self._exec(
+            f'START_REPLICATION SLOT "{slot}" LOGICAL {format_lsn(lsn)} '
+            f"(proto_version '1', publication_names '{literal}')",
+            pq.ExecStatus.COPY_BOTH,
+        )
+        self._pgconn.nonblocking = 1
+
+    def _row(self, command: str) -> list[str]:
+        result = self._exec(command, pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
+        return [(result.get_value(0, i) or b"").decode() for i in range(result.nfields)] if result.ntuples else []
+
+    def _exec(self, command: str, *expected: pq.ExecStatus) -> pq.abc.PGresult:
+        if self._pgconn.status != pq.ConnStatus.OK:
+            raise lost("the connection is closed")
+        result = self._pgconn.exec_(command.encode())
+        if result.status in expected:
+            return result
+        state = (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode()
+        words = " ".join((result.error_message or b"").decode("utf-8", "replace").split())
+        match state:
+            case "55006":  # object_in_use
+                raise SlotInUseError(words)
+            case "42710":  # duplicate_object
+                raise SlotExistsError(words)
+            case "55P03":  # lock_not_available: lock_timeout
+                raise SlotWaitError(words)
+            case "42704" | "55000":  # undefined_object, object_not_in_prerequisite_state
+                raise SlotMissingError(words)
+            case _ if not state or state[:2] in _CONNECTION_CLASSES:
+                raise lost(words)
+            case _:
+                raise SourceError(f"PostgreSQL refused {command.split()[0]}: {words}", "see the server's log")
+
+    # ---- LogStream
+
+    def read(self, messages_max: int, bytes_max: int) -> list[bytes]:
+        """See cdc.ports.LogStream. Raises GapError when the server says that history is gone."""
+        pgconn = self._pgconn
+        frames: list[bytes] = []
+        size = 0
+        try:
+            pgconn.consume_input()
+            while len(frames) < messages_max and size < bytes_max:
+                count, view = pgconn.get_copy_data(1)
+                if count > 0:
+                    frames.append(bytes(view))
+                    size += count
+                elif count == 0:
+                    break
+                elif frames:
+                    break  # the end is met again, alone, at the next call
+                else:
+                    self._raise_end()
+        except psycopg.OperationalError as error:
+            raise lost(error) from error
+        if self.notices:
+            self._raise_notice()
+        return frames
+
+    def wait(self, timeout_s: float) -> None:
+        """See cdc.ports.LogStream."""
+        if self._pgconn.status != pq.ConnStatus.OK:
+            raise lost("the connection is closed")
+        readable, _, _ = select.select([self._pgconn.socket], [], [], timeout_s)
+        if readable:
+            time.sleep(NAP_S)
+
+    def send_status(self, received: Lsn, confirmed: Lsn, *, reply_requested: bool) -> None:
+        """See cdc.ports.LogStream."""
+        payload = standby_status(received, confirmed, confirmed, time.time_ns() // 1000, reply_requested)
+        deadline = time.monotonic() + SEND_S_MAX
+        try:
+            while self._pgconn.put_copy_data(payload) == 0:
+                self._let_drain(deadline)
+            while self._pgconn.flush() == 1:
+                self._let_drain(deadline)
+        except psycopg.OperationalError as error:
+            raise lost(error) from error
+
+    def _let_drain(self, deadline: float) -> None:
+        """The server reads us only between its writes, and it may be blocked writing to us: keep taking."""
+        if time.monotonic() > deadline:
+            raise lost("the server takes no status updates")
+        select.select([self._pgconn.socket], [self._pgconn.socket], [], 0.1)
+        self._pgconn.consume_input()
+
+    def _raise_end(self) -> NoReturn:
+        """The server ended the stream: why?"""
+        result = self._pgconn.get_result()
+        words = " ".join(((result and result.error_message) or b"").decode("utf-8", "replace").split())
+        state = ((result and result.error_field(pq.DiagnosticField.SQLSTATE)) or b"").decode()
+        if state in _HISTORY_IS_GONE:
+            raise GapError(f"the server can't go on from our position: {words}", NEXT_AFTER_GAP)
+        if not state or state[:2] in _CONNECTION_CLASSES:
+            raise lost(words)
+        raise SourceError(f"the server ended the stream: {words}", "see the server's log")
+
+    def _raise_notice(self) -> None:
+        """PostgreSQL 18 only warns that a publication is missing, and skips its changes."""
+        words = " ".join("; ".join(self.notices).split())
+        self.notices.clear()
+        if "publication" in words:
+            raise GapError(f"the server warns: {words}", NEXT_AFTER_GAP)

@@ -1,0 +1,174 @@
+"""The source database: checked before anything is written, described as capture needs it."""
+
+from dataclasses import dataclass
+
+import psycopg
+
+from cdc.config import SourceConfig
+from cdc.errors import SourceError
+from cdc.events import TableId
+from cdc.lsn import Lsn, parse_lsn
+from cdc.postgres.catalog import (
+    Publication,
+    SourceTable,
+    create_publication_statement,
+    read_publication,
+    read_table,
+)
+from cdc.postgres.connection import connect
+from cdc.postgres.replication import ReplicationConnection, SystemIdentity
+
+OLDEST_VERSION = 150_000
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A row of pg_replication_slots."""
+
+    plugin: str | None
+    database: str | None
+    active_pid: int | None
+    confirmed_flush_lsn: Lsn | None
+    wal_status: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A source that passed the checks."""
+
+    identity: SystemIdentity
+    tables: tuple[SourceTable, ...]
+    publication: Publication | None  # None: it will be created
+
+
+def check_source(config: SourceConfig) -> Source:
+    """Look at everything that capture needs; writes nothing. Raises SourceError with the next step."""
+    with connect(config) as connection:
+        _check_settings(connection)
+        publication = read_publication(connection, config.publication, config.table_ids)
+        tables = tuple(_checked_table(connection, table, publication) for table in config.table_ids)
+        if publication is None:
+            _check_may_create(connection, config, tables)
+        replication = ReplicationConnection(config)  # refuses a role that may not replicate
+        try:
+            identity = replication.identify()
+        finally:
+            replication.close()
+        return Source(identity, tables, publication)
+
+
+def _check_settings(connection: psycopg.Connection) -> None:
+    version = connection.info.server_version
+    if version < OLDEST_VERSION:
+        raise SourceError(
+            f"PostgreSQL {version // 10000} is older than {OLDEST_VERSION // 10000}", "upgrade the source database"
+        )
+    if connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,):
+        raise SourceError("the server is a standby", "name the primary in source.dsn")
+    settings: dict[str, str] = dict(
+        connection.execute(
+            "SELECT name, setting FROM pg_settings"
+            " WHERE name IN ('wal_level', 'max_replication_slots', 'max_wal_senders')"
+        ).fetchall()
+    )
+    if settings["wal_level"] != "logical":
+        raise SourceError(
+            f"wal_level is {settings['wal_level']}, not logical: the log does not hold row changes",
+            "ALTER SYSTEM SET wal_level = logical; then restart PostgreSQL",
+        )
+    for name in ("max_replication_slots", "max_wal_senders"):
+        if int(settings[name]) == 0:
+            raise SourceError(f"{name} is 0", f"ALTER SYSTEM SET {name} = 10; then restart PostgreSQL")
+
+
+def _checked_table(connection: psycopg.Connection, table: TableId, publication: Publication | None) -> SourceTable:
+    published = None
+    if publication is not None:
+        published = publication.columns.get(table)
+        if published is None:
+            raise SourceError(
+                f"publication {publication.name} does not contain table {table}",
+                f"ALTER PUBLICATION {publication.name} ADD TABLE {table}; or take it out of source.tables "
+                "(a partitioned table needs publish_via_partition_root)",
+            )
+        if not publication.publishes_all:
+            raise SourceError(
+                f"publication {publication.name} leaves out some operations",
+                f"ALTER PUBLICATION {publication.name} SET (publish = 'insert, update, delete, truncate')",
+            )
+    found = read_table(connection, table, published)
+    if not found.key:
+        raise SourceError(
+            f"table {table} has no key: no primary key that its replica identity covers",
+            f"ALTER TABLE {table} ADD PRIMARY KEY (…); or REPLICA IDENTITY USING INDEX a unique index",
+        )
+    missing = set(found.key) - {column.name for column in found.columns}
+    if missing:
+        raise SourceError(
+            f"key column {sorted(missing)[0]} of table {table} is not published",
+            "add it to the publication's column list",
+        )
+    if not found.may_select:
+        raise SourceError(
+            f"the role may not read table {table}, so its existing rows can't be loaded",
+            f"GRANT USAGE ON SCHEMA {table.schema} TO <role>; GRANT SELECT ON {table} TO <role>",
+        )
+    if found.hides_rows:
+        raise SourceError(
+            f"row security hides rows of table {table} from the role, but not from the log",
+            "ALTER ROLE <role> BYPASSRLS, or make the role the table's owner",
+        )
+    return found
+
+
+def _check_may_create(connection: psycopg.Connection, config: SourceConfig, tables: tuple[SourceTable, ...]) -> None:
+    row = connection.execute("SELECT has_database_privilege(current_database(), 'CREATE')").fetchone()
+    statement = create_publication_statement(config.publication, config.table_ids).as_string(connection)
+    if row != (True,) or not all(table.is_owned for table in tables):
+        raise SourceError(
+            f"publication {config.publication} does not exist and the role may not create it",
+            f"as the tables' owner: {statement}",
+        )
+
+
+def create_publication(connection: psycopg.Connection, config: SourceConfig) -> Publication:
+    """Create the configured publication for the configured tables. Raises SourceError."""
+    try:
+        connection.execute(create_publication_statement(config.publication, config.table_ids))
+    except psycopg.Error as error:
+        raise SourceError(f"can't create publication {config.publication}: {error.diag.message_primary}") from error
+    publication = read_publication(connection, config.publication, config.table_ids)
+    assert publication is not None
+    return publication
+
+
+def read_slot(connection: psycopg.Connection, name: str) -> Slot | None:
+    """None when there is no such slot."""
+    row = connection.execute(
+        "SELECT plugin::text, database::text, active_pid, confirmed_flush_lsn::text, wal_status"
+        "  FROM pg_replication_slots WHERE slot_name = %s",
+        (name,),
+    ).fetchone()
+    if row is None:
+        return None
+    plugin, database, active_pid, confirmed, wal_status = row
+    return Slot(plugin, database, active_pid, parse_lsn(confirmed) if confirmed else None, wal_status)
+
+
+def read_flush_lsn(connection: psycopg.Connection) -> Lsn:
+    """Where the source's durable log ends now."""
+    row = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
+    assert row is not None
+    return parse_lsn(row[0])
+
+
+def drop_slot(connection: psycopg.Connection, name: str) -> None:
+    """Drop the slot of an initial load that did not end. Raises SourceError while somebody uses it."""
+    try:
+        connection.execute("SELECT pg_drop_replication_slot(%s)", (name,))
+    except psycopg.errors.UndefinedObject:
+        return
+    except psycopg.errors.ObjectInUse as error:
+        raise SourceError(
+            f"slot {name} is in use: {error.diag.message_primary}", "stop the process that uses it"
+        ) from error

@@ -1,0 +1,271 @@
+"""Wiring: the order of a start, standby, and what is tried again. The initial load's wiring is in cdc/bootstrap.py.
+
+A start never touches the producer before the slot is held (or, before there is a slot, the start lock), so that two
+instances can't fence each other in turn: 1. read the position; 2. take the slot, waiting as standby; 3. fence earlier
+producers; 4. read the position again, to its end; 5. check that history is continuous; 6. stream.
+"""
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import FrameType
+
+import psycopg
+import structlog
+
+import cdc
+from cdc.bootstrap import Bootstrap, StartLock, transactional_id
+from cdc.capture import Capture
+from cdc.config import Config
+from cdc.continuity import SourceNow, TopicNow, require_same_source, require_same_tables, require_same_topics
+from cdc.control import PositionRecord, Topics
+from cdc.errors import ConnectionLost, GapError, UnreachableError
+from cdc.events import TableSchema
+from cdc.formats.debezium import EnvelopeContext
+from cdc.kafka.broker import KafkaBroker
+from cdc.kafka.records import read_position, read_schemas
+from cdc.kafka.topics import TopicAdmin, TopicDescription
+from cdc.load import LoadStopped
+from cdc.lsn import Lsn, format_lsn
+from cdc.ports import Probe
+from cdc.postgres.catalog import read_publication
+from cdc.postgres.connection import connect
+from cdc.postgres.replication import (
+    NEXT_AFTER_GAP,
+    ReplicationConnection,
+    SlotInUseError,
+    SlotMissingError,
+    SystemIdentity,
+)
+from cdc.postgres.source import Source, check_source, read_flush_lsn, read_slot
+from cdc.publisher import Lineage, Publisher
+from cdc.transactions import Assembler, StreamState
+
+log = structlog.get_logger(__name__)
+
+STANDBY_POLL_S = 0.5
+RETRY_S_FIRST = 0.2
+RETRY_S_MAX = 10.0
+
+
+class SystemClock:
+    """cdc.ports.Clock."""
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def now_us(self) -> int:
+        return time.time_ns() // 1000
+
+
+class Service:
+    """Capture as a daemon. `check` writes nothing; `run` returns when it was asked to stop."""
+
+    def __init__(self, config: Config, probe: Probe) -> None:
+        self._config = config
+        self._probe = probe
+        self._topics = Topics(config.topics.prefix)
+        self._table_topics = [self._topics.table(table) for table in config.source.table_ids]
+        self._admin = TopicAdmin(config.kafka)
+        self._clock = SystemClock()
+        self._stop = threading.Event()
+
+    def check(self) -> Source:
+        """Look at source and brokers. Raises SourceError, BrokerError, UnreachableError with the next step."""
+        source = check_source(self._config.source)
+        self._admin.require_reachable()
+        self._admin.check([*self._table_topics, self._topics.state, self._topics.control, self._topics.progress])
+        return source
+
+    def run(self) -> None:
+        """Capture until SIGTERM or SIGINT. A lost server is waited for; any other error ends the service."""
+        self._listen_to_signals()
+        source = self.check()
+        log.info("source checked", database=source.identity.database, tables=len(source.tables))
+        retry_s = RETRY_S_FIRST
+        while not self._stop.is_set():
+            began = time.monotonic()
+            try:
+                self._session()
+            except (ConnectionLost, UnreachableError) as error:
+                if time.monotonic() - began > RETRY_S_MAX:
+                    retry_s = RETRY_S_FIRST
+                log.warning("session lost, starting anew", error=error.message, in_s=round(retry_s, 1))
+                self._stop.wait(retry_s)
+                retry_s = min(retry_s * 2, RETRY_S_MAX)
+            except LoadStopped:
+                log.info("initial load interrupted, the next start begins it anew")
+        log.info("stopped")
+
+    def _listen_to_signals(self) -> None:
+        def stop(number: int, _frame: FrameType | None) -> None:
+            log.info("stopping", signal=signal.Signals(number).name)
+            self._stop.set()
+            # A second signal of the same kind does not wait for us.
+            signal.signal(number, signal.SIG_DFL)
+
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGINT, stop)
+
+    # ---- one session: from reading the position to losing a server
+
+    def _session(self) -> None:
+        with ExitStack() as resources:
+            position = read_position(self._config)
+            lock: StartLock | None = None
+            if position is None or position.phase != "streaming":
+                lock = resources.enter_context(StartLock(self._config.source))
+                if not self._wait_for("another instance is loading", lock.try_acquire):
+                    return
+                position = read_position(self._config)
+                if position is None or position.phase != "streaming":
+                    position = Bootstrap(self._config, self._admin, self._clock, self._stop.is_set, self._probe).run(
+                        position
+                    )
+            connection = ReplicationConnection(self._config.source)
+            resources.callback(connection.close)
+            identity = connection.identify()
+            if not self._take_slot(connection, position):
+                return
+            if lock is not None:
+                lock.release()
+            self._stream(resources, connection, identity, position)
+
+    def _take_slot(self, connection: ReplicationConnection, position: PositionRecord) -> bool:
+        """Start streaming; wait as standby while another instance does. False: asked to stop."""
+        slot, publication = self._config.source.slot, self._config.source.publication
+        if position.source.slot != slot:
+            raise GapError(
+                f"the topics of prefix {self._topics.prefix} were written from slot {position.source.slot}, not {slot}",
+                "correct source.slot, or choose another topics.prefix",
+            )
+
+        def try_start() -> bool:
+            try:
+                connection.start(slot, publication, Lsn(position.resume_lsn))
+            except SlotInUseError:
+                return False
+            except SlotMissingError as error:
+                raise GapError(f"slot {slot} can't be used any more: {error.message}", NEXT_AFTER_GAP) from error
+            return True
+
+        return self._wait_for(f"another process streams from slot {slot}", try_start)
+
+    def _wait_for(self, why: str, attempt: Callable[[], bool]) -> bool:
+        """Try until it succeeds, saying so once; False when asked to stop."""
+        if attempt():
+            return True
+        log.info("standing by", reason=why)
+        while not self._stop.wait(STANDBY_POLL_S):
+            if attempt():
+                log.info("taking over")
+                return True
+        return False
+
+    def _stream(
+        self,
+        resources: ExitStack,
+        connection: ReplicationConnection,
+        identity: SystemIdentity,
+        position: PositionRecord,
+    ) -> None:
+        resume_lsn = Lsn(position.resume_lsn)
+        described = self._admin.check(self._table_topics)
+        broker = KafkaBroker(
+            self._config.kafka,
+            transactional_id=transactional_id(self._topics.prefix),
+            admin=self._admin,
+            partition_counts={topic.name: topic.partition_count for topic in described.values()},
+        )
+        resources.callback(broker.close)
+        broker.fence_predecessors(lambda: connection.send_status(resume_lsn, resume_lsn, reply_requested=False))
+        current = read_position(self._config)
+        if current is None:
+            raise GapError(f"topic {self._topics.state} lost its position record", NEXT_AFTER_GAP)
+        schemas = self._require_continuity(current, identity, described)
+        watch = PublicationWatch(self._config, current)
+        resources.callback(watch.close)
+        capture = Capture(
+            stream=connection,
+            broker=broker,
+            assembler=Assembler(schemas, self._context(current), stream_state(current)),
+            publisher=Publisher(
+                Lineage(
+                    current.epoch, current.source, current.publication, {t.name: t.topic_id for t in described.values()}
+                ),
+                self._config.capture,
+                {name: topic.end_offsets for name, topic in current.topics.items()},
+            ),
+            topics=self._topics,
+            limits=self._config.capture,
+            clock=self._clock,
+            should_stop=self._stop.is_set,
+            watch=watch,
+            probe=self._probe,
+        )
+        log.info("streaming", epoch=current.epoch, seq=current.seq, position=format_lsn(current.resume_lsn))
+        capture.run()
+
+    def _require_continuity(
+        self, position: PositionRecord, identity: SystemIdentity, described: dict[str, TopicDescription]
+    ) -> list[TableSchema]:
+        source = self._config.source
+        with connect(source) as sql:
+            flush_lsn = read_flush_lsn(sql)
+            slot = read_slot(sql, source.slot)
+            publication = read_publication(sql, source.publication, source.table_ids)
+        require_same_source(
+            position,
+            SourceNow(
+                system_identifier=identity.system_identifier,
+                timeline=identity.timeline,
+                database=identity.database,
+                flush_lsn=flush_lsn,
+                slot_wal_status=slot.wal_status if slot else None,
+                slot_confirmed_lsn=slot.confirmed_flush_lsn if slot else None,
+                publication=publication.fingerprint if publication else None,
+            ),
+        )
+        ends = self._admin.request_end_offsets({t.name: t.partition_count for t in described.values()}).wait()
+        require_same_topics(position, {t.name: TopicNow(t.topic_id, ends[t.name]) for t in described.values()})
+        return require_same_tables(source.table_ids, read_schemas(self._config), position)
+
+    def _context(self, position: PositionRecord) -> EnvelopeContext:
+        return EnvelopeContext(self._topics.prefix, position.source.database, position.epoch, cdc.__version__)
+
+
+class PublicationWatch:
+    """Looks at the publication now and then: a table taken out of it just falls silent in the stream."""
+
+    def __init__(self, config: Config, position: PositionRecord) -> None:
+        self._config = config
+        self._expected = position.publication
+        self._connection: psycopg.Connection | None = None
+
+    def __call__(self) -> None:
+        """Raises GapError when the publication is not what it was."""
+        source = self._config.source
+        try:
+            if self._connection is None:
+                self._connection = connect(source, application="watershed watch")
+            publication = read_publication(self._connection, source.publication, source.table_ids)
+        except (psycopg.OperationalError, UnreachableError) as error:
+            # The stream will notice a lost server, and its own error says more.
+            log.debug("publication not looked at", error=str(error))
+            self.close()
+            return
+        if publication is None or publication.fingerprint != self._expected:
+            raise GapError(f"publication {source.publication} was altered or dropped", NEXT_AFTER_GAP)
+
+    def close(self) -> None:
+        """Idempotent."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def stream_state(position: PositionRecord) -> StreamState:
+    """Where the assembler begins."""
+    return StreamState(Lsn(position.resume_lsn), position.partial, position.seq, commit_ts_us=0)

@@ -1,0 +1,253 @@
+"""pgoutput messages → records and positions. Pure: bytes in, records out, the position kept.
+
+The assembler counts every row change of a transaction as received (before our own filters), so that a change has the
+same position each time its transaction is sent, and drops what the position record says is published.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cdc.control import PartialTransaction
+from cdc.errors import GapError, ProtocolError, UnsupportedChangeError
+from cdc.events import Position, TableId, TableSchema
+from cdc.formats.debezium import EnvelopeContext, TableEncoder, relation_differs
+from cdc.lsn import Lsn, format_lsn
+from cdc.pgoutput.decoder import decode
+from cdc.pgoutput.frames import XLOG_DATA_BYTES, Keepalive, parse_frame, start_lsn
+from cdc.pgoutput.messages import Begin, Commit, LogicalMessage, Origin, Relation, Truncate, Type
+from cdc.ports import TopicRecord
+
+_XLOG_DATA = b"w"
+_ROW_TAGS = frozenset(b"IUD")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """What the assembler has consumed: the part of a position record that the stream determines."""
+
+    resume_lsn: Lsn
+    partial: PartialTransaction | None
+    seq: int
+    commit_ts_us: int  # of the newest transaction consumed whole
+
+
+@dataclass(slots=True)
+class _Transaction:
+    """The PostgreSQL transaction that is being received."""
+
+    commit_lsn: Lsn
+    commit_ts_us: int
+    xid: int
+    next_index: int = 0
+    skip_below: int = 0  # changes with a smaller index are published already
+    published: bool = False  # at least one of its records left the assembler
+
+
+_WHOLE = 1 << 62  # skip_below of a transaction that is published whole
+
+
+class Assembler:
+    """Feed it CopyData payloads in order; it returns the records to produce.
+
+    After `consume` returned, `state` covers exactly the records returned so far. When it raises UnsupportedChangeError,
+    `state` and `unpublished` tell what may still be published: see `consume`.
+    """
+
+    def __init__(
+        self,
+        schemas: Sequence[TableSchema],
+        context: EnvelopeContext,
+        resume: StreamState,
+    ) -> None:
+        self._schema_of_oid: Mapping[int, TableSchema] = {schema.oid: schema for schema in schemas}
+        self._schema_of_name: Mapping[TableId, TableSchema] = {s.table: s for s in schemas}
+        self._context = context
+        self._encoders: dict[int, tuple[TableEncoder, str] | None] = {}  # relation oid → encoder, topic
+        self._started: set[int] = set()  # relations whose encoder knows the current transaction
+        self._resume_lsn = resume.resume_lsn
+        self._published_below = resume.resume_lsn  # commits before this are not published again
+        self._partial = resume.partial
+        self._seq = resume.seq
+        self._commit_ts_us = resume.commit_ts_us
+        self._last_commit_lsn: Lsn | None = None
+        self._transaction: _Transaction | None = None
+        self.received_lsn = resume.resume_lsn  # the newest WAL position that the server told us of
+        self.reply_requested = False
+
+    @property
+    def state(self) -> StreamState:
+        """What has been consumed so far."""
+        partial = self._partial
+        transaction = self._transaction
+        if transaction is not None and transaction.published:
+            partial = PartialTransaction(
+                commit_lsn=transaction.commit_lsn,
+                xid=transaction.xid,
+                next_index=max(transaction.next_index, transaction.skip_below),
+            )
+        return StreamState(self._resume_lsn, partial, self._seq, self._commit_ts_us)
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a PostgreSQL transaction has begun and not ended."""
+        return self._transaction is not None
+
+    def consume(self, frames: Sequence[bytes], now_us: int) -> tuple[list[TopicRecord], UnsupportedChangeError | None]:
+        """The records of these frames, in order.
+
+        When a change can't be followed, the error is returned with the records of the whole transactions before it,
+        and `state` stands at their end; if part of the failing transaction left the assembler earlier, no records
+        are returned and `state` is not to be used: abort. Raises ProtocolError and GapError.
+        """
+        records: list[TopicRecord] = []
+        boundary = (0, self.state) if self._transaction is None else None
+        try:
+            for frame in frames:
+                if frame[:1] == _XLOG_DATA and len(frame) > XLOG_DATA_BYTES:
+                    self._message(frame, records, now_us)
+                else:
+                    self._other(frame)
+                if self._transaction is None:
+                    boundary = (len(records), self.state)
+        except UnsupportedChangeError as error:
+            if boundary is None:
+                return [], error
+            count, state = boundary
+            self._transaction = None
+            self._resume_lsn, self._partial, self._seq = state.resume_lsn, state.partial, state.seq
+            self._commit_ts_us = state.commit_ts_us
+            return records[:count], error
+        return records, None
+
+    # ---- frames
+
+    def _other(self, frame: bytes) -> None:
+        keepalive = parse_frame(frame)
+        assert isinstance(keepalive, Keepalive)
+        self.received_lsn = max(self.received_lsn, keepalive.wal_end)
+        self.reply_requested = self.reply_requested or keepalive.reply_requested
+        # Everything that commits before wal_end has been sent before this message; with no transaction open, a
+        # restart may begin there. Its durability is the delivery's business: it is confirmed only once recorded.
+        if self._transaction is None and self._partial is None:
+            self._resume_lsn = max(self._resume_lsn, keepalive.wal_end)
+
+    def _message(self, frame: bytes, records: list[TopicRecord], now_us: int) -> None:
+        if frame[XLOG_DATA_BYTES] in _ROW_TAGS:
+            self._row(frame, start_lsn(frame), records, now_us)
+            return
+        where = format_lsn(start_lsn(frame))
+        match decode(memoryview(frame)[XLOG_DATA_BYTES:], where):
+            case Begin() as begin:
+                self._begin(begin)
+            case Commit() as commit:
+                self._commit(commit)
+            case Relation() as relation:
+                self._relation(relation)
+            case Truncate() as truncate:
+                self._truncate(truncate)
+            case Type() | Origin() | LogicalMessage():
+                pass  # nothing that a record holds
+            case other:
+                raise ProtocolError(f"unexpected {type(other).__name__} at {where}")
+
+    # ---- transactions
+
+    def _begin(self, begin: Begin) -> None:
+        if self._transaction is not None:
+            raise ProtocolError(
+                f"Begin inside the transaction that commits at {format_lsn(self._transaction.commit_lsn)}"
+            )
+        transaction = _Transaction(begin.final_lsn, begin.commit_ts_us, begin.xid)
+        if begin.final_lsn < self._published_below:
+            transaction.skip_below = _WHOLE
+        elif self._partial is not None:
+            if (begin.final_lsn, begin.xid) != (self._partial.commit_lsn, self._partial.xid):
+                raise GapError(
+                    f"the server sends the transaction that commits at {format_lsn(begin.final_lsn)}, but the one at "
+                    f"{format_lsn(self._partial.commit_lsn)} is published only in part",
+                    "the log no longer holds what was promised: the source was restored or the slot was moved",
+                )
+            transaction.skip_below = self._partial.next_index
+            transaction.published = True
+        self._transaction = transaction
+        self._started.clear()
+
+    def _commit(self, commit: Commit) -> None:
+        transaction = self._open(f"Commit at {format_lsn(commit.commit_lsn)}")
+        if commit.commit_lsn != transaction.commit_lsn:
+            raise ProtocolError(
+                f"Commit at {format_lsn(commit.commit_lsn)} ends a transaction that began with "
+                f"{format_lsn(transaction.commit_lsn)}"
+            )
+        if transaction.skip_below != _WHOLE:
+            if transaction.next_index < transaction.skip_below:
+                raise GapError(
+                    f"the transaction at {format_lsn(commit.commit_lsn)} has {transaction.next_index} changes now, "
+                    f"but {transaction.skip_below} were published",
+                    "the publication or its options changed while the transaction was half published",
+                )
+            self._partial = None
+            self._resume_lsn = max(self._resume_lsn, commit.end_lsn)
+            self._commit_ts_us = transaction.commit_ts_us
+        self.received_lsn = max(self.received_lsn, commit.end_lsn)
+        self._last_commit_lsn = transaction.commit_lsn
+        self._transaction = None
+
+    def _open(self, what: str) -> _Transaction:
+        if self._transaction is None:
+            raise ProtocolError(f"{what} outside a transaction")
+        return self._transaction
+
+    # ---- changes
+
+    def _relation(self, relation: Relation) -> None:
+        schema = self._schema_of_oid.get(relation.oid) or self._schema_of_name.get(
+            TableId(relation.schema, relation.name)
+        )
+        if schema is None:
+            self._encoders[relation.oid] = None  # published, but not captured
+            return
+        difference = relation_differs(schema, relation)
+        if difference is not None:
+            raise UnsupportedChangeError(
+                f"table {schema.table} was altered: {difference}",
+                "altered tables are not followed yet: start with a new topics.prefix and slot",
+            )
+        self._encoders[relation.oid] = (TableEncoder(schema, relation, self._context), schema.topic)
+        self._started.discard(relation.oid)
+
+    def _row(self, frame: bytes, lsn: int, records: list[TopicRecord], now_us: int) -> None:
+        transaction = self._transaction
+        if transaction is None:
+            raise ProtocolError(f"row change at {format_lsn(lsn)} outside a transaction")
+        index = transaction.next_index
+        oid = int.from_bytes(frame[26:30], "big")
+        try:
+            captured = self._encoders[oid]
+        except KeyError:
+            raise ProtocolError(f"row change at {format_lsn(lsn)} for relation {oid}, never described") from None
+        if captured is not None and index >= transaction.skip_below:
+            encoder, topic = captured
+            if oid not in self._started:
+                encoder.start_transaction(
+                    transaction.commit_lsn, transaction.commit_ts_us, transaction.xid, self._last_commit_lsn
+                )
+                self._started.add(oid)
+            for key, value, headers in encoder.encode(frame, XLOG_DATA_BYTES, lsn, index, self._seq + 1, now_us):
+                if value is not None:
+                    self._seq += 1
+                records.append(TopicRecord(topic, key, value, headers))
+            transaction.published = True
+        transaction.next_index = index + 1
+
+    def _truncate(self, truncate: Truncate) -> None:
+        transaction = self._open("Truncate")
+        for oid in truncate.relation_oids:
+            captured = self._encoders.get(oid)
+            if captured is not None and transaction.next_index >= transaction.skip_below:
+                raise UnsupportedChangeError(
+                    f"TRUNCATE of {self._schema_of_oid[oid].table} at "
+                    f"{Position(transaction.commit_lsn, transaction.next_index)}",
+                    "TRUNCATE is not followed yet: start with a new topics.prefix and slot",
+                )
+            transaction.next_index += 1
