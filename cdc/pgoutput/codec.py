@@ -1,0 +1,344 @@
+"""One relation's rows: pgoutput messages and COPY lines → JSON text, without an object for each column.
+
+A RowCodec is made when a relation message arrives. It writes Python source for that relation, a straight line over
+its columns with names, key and value encoders folded in, and works on a latin-1 view of the message (see `values`).
+The generated code takes the usual case only: text and nulls, every length inside the message. At anything else it
+gives up and the exact path decides, with `decoder`, either what the row is (a large value that was not sent) or which
+error it is, with column and offset. Both give the same bytes, which a differential property test holds them to.
+"""
+
+import re
+import struct
+from collections.abc import Callable
+from typing import Any, Literal
+
+from cdc.errors import ProtocolError, UnsupportedChangeError
+from cdc.events import Position, TableId, TableSchema
+from cdc.lsn import Lsn
+from cdc.pgoutput.decoder import decode
+from cdc.pgoutput.messages import NULL, UNCHANGED, Binary, Delete, Insert, Relation, Tuple, TupleValue, Update
+from cdc.pgoutput.values import Encoder, MalformedValueError, boolean, encoder_for, integer, quote
+
+_U32 = struct.Struct(">I")
+_HEAD_BYTES = 8  # message type 1, relation oid 4, tuple kind 1, column count 2
+_NEW_HEAD_BYTES = 3  # tuple kind 1, column count 2
+_FULL = "f"
+
+
+# (op, before, after, old key, new key), JSON as latin-1 view of UTF-8. A plain tuple: it is made once for each row.
+# `before` is the old row as far as it is known, "null" if it is not; `after` is "null" for a delete. Keys are objects
+# of the key columns, in key order; they differ only if an update moved the row.
+RowChange = tuple[Literal["c", "u", "d"], str, str, str, str]
+
+
+class _Unusual(Exception):  # noqa: N818 - not an error: the generated code hands the message to the exact path
+    pass
+
+
+_GIVES_UP = (_Unusual, MalformedValueError, IndexError, struct.error)
+
+
+class RowCodec:
+    """Turns the rows of one relation, as `schema` publishes it, into JSON text.
+
+    Raises UnsupportedChangeError if the relation is not the one that the schema describes (see relation_differs).
+    """
+
+    def __init__(self, schema: TableSchema, relation: Relation) -> None:
+        if difference := relation_differs(schema, relation):
+            raise UnsupportedChangeError(
+                f"{schema.table} was altered: {difference}",
+                "this version does not follow altered tables: take the change back, or start with a new prefix",
+            )
+        self._table = schema.table
+        self._relation = relation
+        self._names = tuple(column.name for column in schema.columns)
+        self._encoders = tuple(encoder_for(column) for column in schema.columns)
+        self._key = tuple(self._names.index(name) for name in schema.key)
+        self._identity = tuple(i for i, column in enumerate(relation.columns) if column.is_key)
+
+        self._read_row, self._read_identity, self._read_fields = _generate(self)
+        is_full = relation.replica_identity == _FULL
+        self._read_old = self._read_row if is_full else self._read_identity
+        oid, count = relation.oid.to_bytes(4), len(self._names).to_bytes(2)
+        old_kind = b"O" if is_full else b"K"
+        self._insert_head = b"I" + oid + b"N" + count
+        self._update_head = b"U" + oid + b"N" + count
+        self._update_old_head = b"U" + oid + old_kind + count
+        self._new_head = b"N" + count
+        self._delete_head = b"D" + oid + old_kind + count
+
+    def change(self, message: bytes, offset: int, commit_lsn: int, tx_index: int) -> RowChange:
+        """The row change in `message[offset:]`, which starts at its I, U or D byte.
+
+        Raises ProtocolError for bytes that are no such message of this relation, or a value that is not its type's;
+        UnsupportedChangeError for a large value that is not in the log and for a null in the key. Both name table,
+        column and position, which is all that `commit_lsn` and `tx_index` are for.
+        """
+        try:
+            text = str(message, "latin-1")
+            if message.startswith(self._insert_head, offset):
+                row, key, end = self._read_row(message, text, offset + _HEAD_BYTES)
+                if end == len(message):
+                    return "c", "null", row, key, key
+            elif message.startswith(self._update_head, offset):
+                row, key, end = self._read_row(message, text, offset + _HEAD_BYTES)
+                if end == len(message):
+                    return "u", "null", row, key, key
+            elif message.startswith(self._update_old_head, offset):
+                before, old_key, end = self._read_old(message, text, offset + _HEAD_BYTES)
+                if message.startswith(self._new_head, end):
+                    row, key, end = self._read_row(message, text, end + _NEW_HEAD_BYTES)
+                    if end == len(message):
+                        return "u", before, row, old_key, key
+            elif message.startswith(self._delete_head, offset):
+                before, old_key, end = self._read_old(message, text, offset + _HEAD_BYTES)
+                if end == len(message):
+                    return "d", before, "null", old_key, old_key
+        except _GIVES_UP:
+            pass
+        return _Exact(self, Position(Lsn(commit_lsn), tx_index)).change(message[offset:])
+
+    def copy(self, line: bytes, commit_lsn: int, tx_index: int) -> tuple[str, str]:
+        """(row, key) of a line of `COPY (SELECT <the schema's columns, in order>) TO STDOUT` in text format, with or
+        without its newline. Raises like `change`."""
+        try:
+            fields = _copy_fields(line)
+            if len(fields) == len(self._names):
+                return self._read_fields(fields)
+        except (_Unusual, MalformedValueError):
+            pass
+        return _Exact(self, Position(Lsn(commit_lsn), tx_index)).copy(line)
+
+
+def relation_differs(schema: TableSchema, relation: Relation) -> str | None:
+    """What of the relation is not as the schema says, in words; None if rows can be published by it."""
+    if relation.oid != schema.oid:
+        return f"its oid is {relation.oid}, it was {schema.oid}: the table was created anew"
+    if (relation.schema, relation.name) != schema.table:
+        return f"it is called {TableId(relation.schema, relation.name)} now"
+    was = [column.name for column in schema.columns]
+    now = [column.name for column in relation.columns]
+    if was != now:
+        added = [name for name in now if name not in was]
+        dropped = [name for name in was if name not in now]
+        if added or dropped:
+            said = [f"column {name} was added" for name in added] + [f"column {name} was dropped" for name in dropped]
+            return ", ".join(said)
+        return f"its columns are in another order: {', '.join(now)}"
+    for column, sent in zip(schema.columns, relation.columns, strict=True):
+        if sent.type_oid != column.type_oid:
+            return f"column {column.name} has type oid {sent.type_oid}, it was {column.type_oid} ({column.type_name})"
+        if sent.type_modifier != column.type_modifier:
+            return (
+                f"column {column.name} has type modifier {sent.type_modifier}, "
+                f"it was {column.type_modifier} ({column.type_name})"
+            )
+    for name in schema.key:
+        if not relation.columns[was.index(name)].is_key:
+            return f"key column {name} is not in the replica identity"
+    return None
+
+
+class _Exact:
+    """The exact path for one message: decodes all of it, then either knows the row or which error to raise."""
+
+    def __init__(self, codec: RowCodec, position: Position) -> None:
+        self._codec = codec
+        self._position = str(position)
+
+    def change(self, message: bytes) -> RowChange:
+        codec = self._codec
+        decoded = decode(message, self._position)
+        if not isinstance(decoded, Insert | Update | Delete) or decoded.relation_oid != codec._relation.oid:
+            raise self._refused("the message is not a row of this table")
+        if isinstance(decoded, Insert):
+            after, key = self._row(decoded.new)
+            return "c", "null", after, key, key
+        if decoded.old is not None:
+            if (decoded.old_kind == "O") != (codec._relation.replica_identity == _FULL):
+                raise self._refused(f"old tuple of kind {decoded.old_kind} does not fit the replica identity")
+            before, old_key = self._row(decoded.old) if decoded.old_kind == "O" else self._identity_row(decoded.old)
+            if isinstance(decoded, Delete):
+                return "d", before, "null", old_key, old_key
+            after, key = self._row(self._filled(decoded.new, decoded.old))
+            return "u", before, after, old_key, key
+        assert isinstance(decoded, Update)
+        after, key = self._row(decoded.new)
+        return "u", "null", after, key, key
+
+    def copy(self, line: bytes) -> tuple[str, str]:
+        try:
+            fields = _copy_fields(line)
+        except _Unusual:
+            raise self._refused("the line is not COPY's text format") from None
+        return self._row(tuple(NULL if field is None else field.encode("latin-1") for field in fields))
+
+    def _filled(self, new: Tuple, old: Tuple) -> Tuple:
+        """The new tuple with what was not sent taken from the old one, where that has it."""
+        self._check_width(new)
+        self._check_width(old)
+        return tuple(
+            there if here is UNCHANGED and there is not NULL else here for here, there in zip(new, old, strict=True)
+        )
+
+    def _row(self, values: Tuple) -> tuple[str, str]:
+        self._check_width(values)
+        encoded = [self._value(i, value) for i, value in enumerate(values)]
+        return self._object(range(len(encoded)), encoded), self._key_object(encoded)
+
+    def _identity_row(self, values: Tuple) -> tuple[str, str]:
+        self._check_width(values)
+        identity = self._codec._identity
+        encoded = ["" if i not in identity else self._value(i, value) for i, value in enumerate(values)]
+        for i, value in enumerate(values):
+            if isinstance(value, Binary):
+                self._value(i, value)
+        return self._object(identity, encoded), self._key_object(encoded)
+
+    def _value(self, i: int, value: TupleValue) -> str:
+        name = self._codec._names[i]
+        if value is NULL:
+            if i in self._codec._key:
+                raise UnsupportedChangeError(
+                    f"{self._place(name)} is NULL, but it is part of the record key",
+                    "a record key must be NOT NULL: give the table a primary key, and start with a new prefix",
+                )
+            return "null"
+        if value is UNCHANGED:
+            raise UnsupportedChangeError(
+                f"{self._place(name)}: the row was updated without its large (TOAST) value, which is not in the log",
+                f"ALTER TABLE {self._codec._table} REPLICA IDENTITY FULL, or move the column to a table of its own; "
+                "then start with a new prefix",
+            )
+        if isinstance(value, Binary):
+            raise self._refused(f"column {name} came in binary format, text was asked for")
+        try:
+            return self._codec._encoders[i](value.decode("latin-1"))
+        except MalformedValueError as error:
+            raise ProtocolError(f"{self._place(name)}: {error.message}", error.hint) from None
+
+    def _object(self, columns: Any, encoded: list[str]) -> str:
+        names = self._codec._names
+        return "{" + ",".join(f"{_json_name(names[i])}:{encoded[i]}" for i in columns) + "}"
+
+    def _key_object(self, encoded: list[str]) -> str:
+        return self._object(self._codec._key, encoded)
+
+    def _check_width(self, values: Tuple) -> None:
+        if len(values) != len(self._codec._names):
+            raise self._refused(f"{len(values)} columns, the relation has {len(self._codec._names)}")
+
+    def _place(self, column: str) -> str:
+        return f"{self._codec._table} at {self._position}, column {column}"
+
+    def _refused(self, what: str) -> ProtocolError:
+        return ProtocolError(
+            f"{self._codec._table} at {self._position}: {what}",
+            "the stream is damaged: nothing after this is published",
+        )
+
+
+# ---- COPY text format (PostgreSQL manual, COPY, "Text Format")
+
+_escapes = re.compile(r"\\(.?)", re.DOTALL).sub
+_ESCAPED = {"\\": "\\", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+
+
+def _copy_fields(line: bytes) -> list[str | None]:
+    """Fields of a line, unescaped; None for NULL. Raises _Unusual for what COPY TO does not print."""
+    text = str(line, "latin-1")
+    if text.endswith("\n"):
+        text = text[:-1]
+    if "\n" in text or "\r" in text:
+        raise _Unusual
+    fields: list[Any] = text.split("\t")
+    if "\\" in text:
+        for i, field in enumerate(fields):
+            if "\\" in field:
+                fields[i] = None if field == "\\N" else _escapes(_unescape, field)
+    return fields
+
+
+def _unescape(escape: re.Match[str]) -> str:
+    character = _ESCAPED.get(escape[1])
+    if character is None:
+        raise _Unusual
+    return character
+
+
+# ---- generated code
+
+_ReadTuple = Callable[[bytes, str, int], tuple[str, str, int]]  # message, its view, offset → row, key, end
+_ReadFields = Callable[[list[str | None]], tuple[str, str]]
+
+# What stands for an encoder in the generated code: the usual value without a call.
+_INLINE: dict[Encoder, str] = {
+    integer: 'v if v.isdecimal() and v[0] != "0" else integer(v)',
+    boolean: '"true" if v == "t" else boolean(v)',
+    quote: "quote(v)",
+}
+
+
+def _generate(codec: RowCodec) -> tuple[_ReadTuple, _ReadTuple, _ReadFields]:
+    """(read a whole tuple, read a key-only old tuple, read the fields of a COPY line) for this relation."""
+    everything = tuple(range(len(codec._names)))
+    source = [
+        *_tuple_reader(codec, "read_row", everything),
+        *_tuple_reader(codec, "read_identity", codec._identity),
+        *_fields_reader(codec, everything),
+    ]
+    namespace: dict[str, Any] = {"u32": _U32.unpack_from, "Unusual": _Unusual}
+    namespace |= {"integer": integer, "boolean": boolean, "quote": quote}
+    namespace |= {f"e{i}": encoder for i, encoder in enumerate(codec._encoders)}
+    # The source holds no outside text: names are written as escapes of each character (_literal).
+    exec(compile("\n".join(source), f"<codec of relation {codec._relation.oid}>", "exec"), namespace)  # noqa: S102
+    return namespace["read_row"], namespace["read_identity"], namespace["read_fields"]
+
+
+def _tuple_reader(codec: RowCodec, function: str, wanted: tuple[int, ...]) -> list[str]:
+    lines = [f"def {function}(b, s, p):"]
+    for i in range(len(codec._names)):
+        if i in wanted:
+            lines += [
+                "    if b[p] == 116:",
+                "        q = p + 5",
+                "        p = q + u32(b, p + 1)[0]",
+                "        v = s[q:p]",
+                f"        j{i} = {_expression(codec, i)}",
+            ]
+            if i not in codec._key:
+                lines += ["    elif b[p] == 110:", "        p += 1", f'        j{i} = "null"']
+        else:
+            lines += ["    if b[p] == 110 or b[p] == 117:", "        p += 1"]
+            lines += ["    elif b[p] == 116:", "        p += 5 + u32(b, p + 1)[0]"]
+        lines += ["    else:", "        raise Unusual"]
+    return [*lines, f"    return {_object_source(codec, wanted)}, {_object_source(codec, codec._key)}, p"]
+
+
+def _fields_reader(codec: RowCodec, wanted: tuple[int, ...]) -> list[str]:
+    lines = ["def read_fields(f):"]
+    for i in wanted:
+        lines += [f"    v = f[{i}]", "    if v is not None:", f"        j{i} = {_expression(codec, i)}", "    else:"]
+        lines += ["        raise Unusual" if i in codec._key else f'        j{i} = "null"']
+    return [*lines, f"    return {_object_source(codec, wanted)}, {_object_source(codec, codec._key)}"]
+
+
+def _expression(codec: RowCodec, i: int) -> str:
+    return _INLINE.get(codec._encoders[i], f"e{i}(v)")
+
+
+def _object_source(codec: RowCodec, columns: tuple[int, ...]) -> str:
+    """Source of an f-string that makes the JSON object of these columns."""
+    members = (_literal(f"{_json_name(codec._names[i])}:") + f"{{j{i}}}" for i in columns)
+    return "f'" + _literal("{") + _literal(",").join(members) + _literal("}") + "'"
+
+
+def _json_name(name: str) -> str:
+    """A name as JSON string, latin-1 view."""
+    return quote(name.encode().decode("latin-1"))
+
+
+def _literal(view: str) -> str:
+    """Text as it stands inside an f-string's quotes: only letters, digits and blanks as they are."""
+    return "".join(c if c.isascii() and (c.isalnum() or c in " _,:") else f"\\x{ord(c):02x}" for c in view)

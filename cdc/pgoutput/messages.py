@@ -1,0 +1,132 @@
+"""Decoded pgoutput messages, protocol version 1. One frozen type for each, in the manual's words."""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal
+
+from cdc.lsn import Lsn
+
+
+class Absent(Enum):
+    """What stands in a tuple in place of a value. A null and a value that was not sent are different things."""
+
+    NULL = "n"
+    UNCHANGED = "u"  # a large (TOAST) value that the update did not touch, hence not in the log
+
+
+NULL: Literal[Absent.NULL] = Absent.NULL
+UNCHANGED: Literal[Absent.UNCHANGED] = Absent.UNCHANGED
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """A value in the type's binary format (sent only when asked for)."""
+
+    content: bytes
+
+
+TupleValue = bytes | Binary | Literal[Absent.NULL, Absent.UNCHANGED]  # bytes: the value's text in client encoding
+Tuple = tuple[TupleValue, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    final_lsn: Lsn  # of the commit record: the transaction's commit_lsn
+    commit_ts_us: int  # µs since 1970
+    xid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    flags: int
+    commit_lsn: Lsn
+    end_lsn: Lsn  # the byte after the commit record: what may be confirmed
+    commit_ts_us: int  # µs since 1970
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The transaction came here by replication from another server."""
+
+    commit_lsn: Lsn  # on that server
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RelationColumn:
+    is_key: bool  # part of the replica identity; every column is under REPLICA IDENTITY FULL
+    name: str
+    type_oid: int
+    type_modifier: int
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """What the rows of a table look like from here on."""
+
+    oid: int
+    schema: str
+    name: str
+    replica_identity: str  # pg_class.relreplident: d(efault), n(othing), f(ull), i(ndex)
+    columns: tuple[RelationColumn, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """Name of a type that is not built in; for a domain its base type's."""
+
+    oid: int
+    schema: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    relation_oid: int
+    new: Tuple
+
+
+OldKind = Literal["K", "O"]  # K: only the replica identity's columns are real, the others NULL; O: the whole old row
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    relation_oid: int
+    old_kind: OldKind | None  # None: no old tuple was sent
+    old: Tuple | None
+    new: Tuple
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    relation_oid: int
+    old_kind: OldKind
+    old: Tuple
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    options: int  # 1 CASCADE, 2 RESTART IDENTITY
+    relation_oids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LogicalMessage:
+    """Written by pg_logical_emit_message()."""
+
+    transactional: bool
+    lsn: Lsn
+    prefix: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StreamAbort:
+    """A rolled-back subtransaction of a transaction in progress. Protocol 1 never streams such transactions, but
+    servers of version 18 have been seen to send this all the same: it says nothing about what we received. Ignore."""
+
+    xid: int
+    subxid: int
+
+
+Message = Begin | Commit | Origin | Relation | Type | Insert | Update | Delete | Truncate | LogicalMessage | StreamAbort

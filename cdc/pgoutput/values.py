@@ -1,0 +1,171 @@
+"""PostgreSQL's text of a value → JSON text, by type: the `readable` profile.
+
+| type                          | JSON                                                                       |
+|-------------------------------|----------------------------------------------------------------------------|
+| boolean                       | true, false                                                                |
+| smallint, integer, bigint, oid| number                                                                     |
+| real, double precision        | number; "NaN", "Infinity", "-Infinity"                                     |
+| date                          | "2024-01-31"                                                               |
+| timestamp                     | "2024-01-31T12:00:00.123"; PostgreSQL's text if infinite, BC or after 9999 |
+| timestamp with time zone      | the same with Z; the session is in UTC                                     |
+| bytea                         | base64                                                                     |
+| array                         | array, nested for dimensions, of its element's form; PostgreSQL's text if  |
+|                               | its subscripts do not start at 1                                           |
+| numeric and every other type  | PostgreSQL's text                                                          |
+
+Text goes in and comes out as a *latin-1 view*: the UTF-8 bytes decoded as latin-1, one character for each byte. That
+costs nothing, slices in constant time, and encoding it as latin-1 gives the same bytes back. It is safe because every
+character with a meaning here or in JSON is ASCII, and UTF-8's other bytes are all above 0x7F. So patterns name their
+characters: `\\d` or `\\s` would match more than ASCII.
+
+Types whose text is passed on unchanged need no grammar: nothing can be lost. Where we transform, or write what is
+not a JSON string, or must know the session's style, the text is matched first and refused if it does not fit.
+"""
+
+import re
+from binascii import Error as BinasciiError
+from binascii import b2a_base64, unhexlify
+from collections.abc import Callable
+from json.encoder import encode_basestring
+
+from cdc.errors import ProtocolError
+from cdc.events import Column
+from cdc.pgoutput.arrays import array_encoder
+
+Encoder = Callable[[str], str]  # PostgreSQL's text → JSON text, both as latin-1 view
+
+quote: Encoder = encode_basestring  # escapes ", \ and control characters only
+
+
+class MalformedValueError(ProtocolError):
+    """A text that is not what PostgreSQL prints for the type. Says which type, never the value."""
+
+    def __init__(self, type_name: str) -> None:
+        super().__init__(
+            f"a value is not a {type_name} as PostgreSQL prints it in Watershed's session",
+            "the session's settings were changed on the way (a pooler?), or the stream is damaged",
+        )
+
+
+_INTEGER = re.compile(r"0|-?[1-9][0-9]*").fullmatch
+_FLOAT = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?").fullmatch
+_DATE = re.compile(r"[0-9]{4,7}-[0-9]{2}-[0-9]{2}(?: BC)?|-?infinity").fullmatch
+_PLAIN = r"([0-9]{4}-[0-9]{2}-[0-9]{2}) ([0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?)"
+_WIDE = r"[0-9]{4,6}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"
+_TIMESTAMP = re.compile(_PLAIN).fullmatch
+_TIMESTAMP_OTHER = re.compile(rf"{_WIDE}(?: BC)?|-?infinity").fullmatch
+_TIMESTAMPTZ = re.compile(rf"{_PLAIN}\+00").fullmatch
+_TIMESTAMPTZ_OTHER = re.compile(rf"{_WIDE}\+00(?: BC)?|-?infinity").fullmatch
+
+
+def boolean(text: str) -> str:
+    if text == "t":
+        return "true"
+    if text == "f":
+        return "false"
+    raise MalformedValueError("boolean")
+
+
+def integer(text: str) -> str:
+    if _INTEGER(text):
+        return text
+    raise MalformedValueError("integer")
+
+
+def floating(text: str) -> str:
+    if _FLOAT(text):
+        return text
+    if text in ("NaN", "Infinity", "-Infinity"):
+        return f'"{text}"'
+    raise MalformedValueError("floating-point number")
+
+
+def bytea(text: str) -> str:
+    if text.startswith("\\x"):
+        try:
+            return f'"{b2a_base64(unhexlify(text[2:]), newline=False).decode("ascii")}"'
+        except (BinasciiError, ValueError):
+            pass
+    raise MalformedValueError("bytea in hex format")
+
+
+def date(text: str) -> str:
+    if _DATE(text):
+        return f'"{text}"'
+    raise MalformedValueError("date in ISO style")
+
+
+def timestamp(text: str) -> str:
+    if plain := _TIMESTAMP(text):
+        return f'"{plain[1]}T{plain[2]}"'
+    if _TIMESTAMP_OTHER(text):
+        return f'"{text}"'
+    raise MalformedValueError("timestamp in ISO style")
+
+
+def timestamptz(text: str) -> str:
+    if plain := _TIMESTAMPTZ(text):
+        return f'"{plain[1]}T{plain[2]}Z"'
+    if _TIMESTAMPTZ_OTHER(text):
+        return f'"{text}"'
+    raise MalformedValueError("timestamp with time zone in ISO style and UTC")
+
+
+_BY_OID: dict[int, Encoder] = {
+    16: boolean,
+    17: bytea,
+    20: integer,  # bigint
+    21: integer,  # smallint
+    23: integer,
+    26: integer,  # oid
+    700: floating,  # real
+    701: floating,  # double precision
+    1082: date,
+    1114: timestamp,
+    1184: timestamptz,
+}
+
+_BOX_ARRAY_OID = 1020  # the one built-in type whose arrays are delimited by a semicolon
+
+# pg_type.oid of the built-in array types → their element's (int2vector and oidvector print in another form).
+_ELEMENT_OID: dict[int, int] = {
+    1000: 16,
+    1001: 17,
+    1005: 21,
+    1007: 23,
+    1016: 20,
+    1021: 700,
+    1022: 701,
+    1028: 26,
+    1115: 1114,
+    1182: 1082,
+    1185: 1184,
+}
+# The other built-in array types, whose elements are text: numeric, text, varchar, uuid, json, networks, ranges, ...
+# fmt: off
+_TEXT_ARRAYS = frozenset({
+    143, 199, 210, 270, 271, 272, 273, 629, 651, 719, 775, 791, 1002, 1003, 1006, 1008, 1009, 1010, 1011, 1012,
+    1013, 1014, 1015, 1017, 1018, 1019, 1020, 1027, 1034, 1040, 1041, 1183, 1187, 1231, 1263, 1270, 1561, 1563,
+    2201, 2207, 2208, 2209, 2210, 2211, 2949, 2951, 3221, 3643, 3644, 3645, 3735, 3770, 3807, 3905, 3907, 3909,
+    3911, 3913, 3927, 4073, 4090, 4097, 4192, 5039, 6150, 6151, 6152, 6153, 6155, 6157,
+})
+# fmt: on
+
+# PostGIS types: the only common ones outside the server with another delimiter.
+_COLON_DELIMITED = re.compile(r'(?:.*\.)?"?(?:geometry|geography)"?(?:\([^)]*\))?\[\]', re.DOTALL).fullmatch
+
+
+def encoder_for(column: Column) -> Encoder:
+    """The encoder of a column's values. It raises MalformedValueError for text that is not its type's."""
+    oid = column.base_type_oid or column.type_oid
+    if oid in _ELEMENT_OID:
+        return array_encoder(_BY_OID[_ELEMENT_OID[oid]], ",", _malformed_array)
+    if oid in _TEXT_ARRAYS:
+        return array_encoder(quote, ";" if oid == _BOX_ARRAY_OID else ",", _malformed_array)
+    if column.type_kind == "b" and column.type_name.endswith("[]"):  # of an enum or another user-defined type
+        return array_encoder(quote, ":" if _COLON_DELIMITED(column.type_name) else ",", _malformed_array)
+    return _BY_OID.get(oid, quote)
+
+
+def _malformed_array() -> MalformedValueError:
+    return MalformedValueError("array")
