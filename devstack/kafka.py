@@ -1,0 +1,140 @@
+"""Kafka 4.3 as one KRaft broker and controller, with transactions, sized for a development machine."""
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from cdc.errors import StackError
+from devstack.java import JVM_OPTIONS, server_java
+from devstack.keeper import Command
+from devstack.place import HOST, Place
+from devstack.server import base_environment, see_log
+from jars.resolver import resolve
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+SETTINGS = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "inter.broker.listener.name": "PLAINTEXT",
+    "controller.listener.names": "CONTROLLER",
+    "auto.create.topics.enable": "false",
+    "num.partitions": "1",
+    "default.replication.factor": "1",
+    "min.insync.replicas": "1",
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "1",
+    "group.initial.rebalance.delay.ms": "0",
+    "num.network.threads": "2",
+    "num.io.threads": "2",
+    "num.recovery.threads.per.data.dir": "1",
+    "log.cleaner.dedupe.buffer.size": "4194304",
+    "log.index.size.max.bytes": "1048576",
+    "initial.broker.registration.timeout.ms": "20000",
+    "controlled.shutdown.enable": "false",
+    # After kill -9 the broker may register again only when its old session has ended: 9 s by default.
+    "broker.heartbeat.interval.ms": "200",
+    "broker.session.timeout.ms": "1000",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kafka:
+    name: ClassVar[str] = "kafka"
+    title: ClassVar[str] = "Kafka"
+    port_names: ClassVar[tuple[str, ...]] = ("kafka", "controller")
+    stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
+    start_timeout_s: ClassVar[float] = 120.0
+    jar_sets: ClassVar[tuple[str, ...]] = ("kafka",)
+
+    def prepare(self, place: Place) -> Command:
+        place.folder.mkdir(parents=True, exist_ok=True)
+        configuration = place.folder / "server.properties"
+        configuration.write_text(_properties(place), encoding="utf-8")
+        java = server_java()
+        class_path = os.pathsep.join(map(str, resolve("kafka", place.cache)))
+        argv = [
+            str(java.home / "bin" / "java"),
+            "-Xms128m",
+            "-Xmx512m",
+            *JVM_OPTIONS,
+            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+            "-cp",
+            class_path,
+        ]
+        self._format(argv, configuration, place)
+        return Command(
+            [*argv, "kafka.Kafka", str(configuration)],
+            cwd=place.folder,
+            log=place.log,
+            env=base_environment(place.folder),
+        )
+
+    def _format(self, java: Sequence[str], configuration: Path, place: Place) -> None:
+        """Give the data folder the stack's identity as its cluster's id. Once: the marker comes last."""
+        marker = place.folder / "formatted"
+        if marker.exists():
+            return
+        shutil.rmtree(place.folder / "data", ignore_errors=True)
+        tool = ["kafka.tools.StorageTool", "format", "-t", place.identity, "-c", str(configuration)]
+        with place.log.open("a", encoding="utf-8") as log:
+            done = subprocess.run(
+                [*java, *tool],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=place.folder,
+                env=base_environment(place.folder),
+                check=False,
+            )
+        if done.returncode:
+            raise StackError(f"Kafka's storage tool ended with exit code {done.returncode}", see_log(place.log))
+        marker.touch()
+
+    def answering_pid(self, place: Place) -> int | None:
+        metadata = _client(bootstrap_servers(place)).list_topics(timeout=2)
+        if not metadata.brokers:
+            return None
+        if metadata.cluster_id != place.identity:
+            raise StackError(
+                f"another Kafka (cluster {metadata.cluster_id}) answers on port {place.ports['kafka']}",
+                "stop it, then start the stack again",
+            )
+        return 0  # a broker does not tell its pid; the cluster's id is this place's alone
+
+
+def bootstrap_servers(place: Place) -> str:
+    return f"{HOST}:{place.ports['kafka']}"
+
+
+@cache
+def _client(servers: str) -> "AdminClient":
+    """One for each broker: a new one for each question would start threads each time."""
+    from confluent_kafka.admin import AdminClient
+
+    return AdminClient({"bootstrap.servers": servers, "log_level": 0, "reconnect.backoff.max.ms": 200})
+
+
+def _properties(place: Place) -> str:
+    broker, controller = place.ports["kafka"], place.ports["controller"]
+    settings = SETTINGS | {
+        "controller.quorum.voters": f"1@{HOST}:{controller}",
+        "listeners": f"PLAINTEXT://{HOST}:{broker},CONTROLLER://{HOST}:{controller}",
+        "advertised.listeners": f"PLAINTEXT://{HOST}:{broker}",
+        "log.dirs": str(place.folder / "data"),
+    }
+    return "".join(f"{name}={value}\n" for name, value in settings.items())

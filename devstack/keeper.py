@@ -1,0 +1,101 @@
+"""The owner's side of the keeper process, which is the parent of the servers (see keeper_main)."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cdc.errors import StackError
+
+_PROGRAM = Path(__file__).with_name("keeper_main.py")
+EXIT_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What the keeper is to run."""
+
+    argv: Sequence[str]
+    cwd: Path
+    log: Path  # standard output and error are appended
+    env: Mapping[str, str]
+    uid: int | None = None  # user and group to become; None: stay
+    end_signal: signal.Signals = signal.SIGKILL  # sent when the owner is gone and nobody waits
+
+
+class Keeper:
+    """Starts servers that end with this process. Usable from several threads."""
+
+    def __init__(self, *descriptors: int) -> None:
+        """`descriptors` stay open in the keeper until it ends."""
+        self._lock = threading.Lock()
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", str(_PROGRAM), str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            cwd="/",
+            pass_fds=descriptors,
+        )
+
+    def spawn(self, command: Command, *, bound: bool) -> int:
+        """The server's pid. Raises StackError when it can't even be run."""
+        answer = self._ask(
+            do="spawn",
+            argv=list(command.argv),
+            cwd=str(command.cwd),
+            log=str(command.log),
+            env=dict(command.env),
+            uid=command.uid,
+            end_signal=int(command.end_signal),
+            bound=bound,
+        )
+        if problem := answer.get("error"):
+            raise StackError(f"{command.argv[0]} can't be run: {problem}", "check the installation with `make setup`")
+        return int(answer["pid"])
+
+    def exit_code(self, pid: int) -> int | None:
+        """Of a server that this keeper spawned; None while it runs. Negative: the signal that ended it."""
+        code = self._ask(do="exit_code", pid=pid)["exit_code"]
+        return None if code is None else int(code)
+
+    def erase_at_end(self, folder: Path) -> None:
+        self._ask(do="erase", folder=str(folder))
+
+    def release(self) -> None:
+        """End the keeper and leave the servers running."""
+        self._ask(do="release")
+        self.close()
+
+    def close(self) -> None:
+        """End the keeper and the servers that still run."""
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.close()
+        try:
+            self._process.wait(EXIT_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+
+    def _ask(self, **request: Any) -> dict[str, Any]:
+        assert self._process.stdin and self._process.stdout
+        with self._lock:
+            try:
+                self._process.stdin.write(json.dumps(request).encode() + b"\n")
+                self._process.stdin.flush()
+                line = self._process.stdout.readline()
+            except (OSError, ValueError):  # ValueError: closed
+                line = b""
+        if not line:
+            raise StackError(
+                "the process that keeps the stack's servers has ended, and they with it", "start the stack again"
+            )
+        answer: dict[str, Any] = json.loads(line)
+        return answer

@@ -1,0 +1,143 @@
+"""OpenSearch 3.8 as one node, laid out from its jars: core, and the modules that the sinks and their tests need."""
+
+import json
+import shutil
+import signal
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from devstack.java import JVM_OPTIONS, server_java
+from devstack.keeper import Command
+from devstack.place import HOST, Place, link_or_copy
+from devstack.server import base_environment
+from jars.lock import read_lock
+from jars.resolver import resolve
+
+VERSION = "3.8.0"
+# Module → its class and the module that it extends.
+MODULES = {
+    "analysis-common": ("org.opensearch.analysis.common.CommonAnalysisModulePlugin", "lang-painless"),
+    "lang-painless": ("org.opensearch.painless.PainlessModulePlugin", ""),
+    "mapper-extras": ("org.opensearch.index.mapper.MapperExtrasModulePlugin", ""),
+    "parent-join": ("org.opensearch.join.ParentJoinModulePlugin", ""),
+    "percolator": ("org.opensearch.percolator.PercolatorModulePlugin", ""),
+    "reindex": ("org.opensearch.index.reindex.ReindexModulePlugin", ""),
+    "transport-netty4": ("org.opensearch.transport.Netty4ModulePlugin", ""),
+}
+LOGGING = """\
+status = error
+appender.console.type = Console
+appender.console.name = console
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = [%d{ISO8601}][%-5p][%-25c{1.}] %m%n
+rootLogger.level = warn
+rootLogger.appenderRef.console.ref = console
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSearch:
+    name: ClassVar[str] = "opensearch"
+    title: ClassVar[str] = "OpenSearch"
+    port_names: ClassVar[tuple[str, ...]] = ("http", "transport")
+    stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
+    start_timeout_s: ClassVar[float] = 120.0
+    jar_sets: ClassVar[tuple[str, ...]] = ("opensearch", "icu")
+
+    def prepare(self, place: Place) -> Command:
+        folder = place.own()
+        data, temporary, logs = place.own("data"), place.own("tmp"), place.own("logs")
+        home = _lay_out(place)
+        configuration = place.own("config")
+        settings = {
+            "cluster.name": cluster_name(place),
+            "node.name": "watershed",
+            "discovery.type": "single-node",
+            "network.host": HOST,
+            "http.port": place.ports["http"],
+            "transport.port": place.ports["transport"],
+            "path.data": str(data),
+            "path.logs": str(logs),
+            "cluster.routing.allocation.disk.threshold_enabled": False,
+            "action.auto_create_index": False,
+        }
+        lines = (f"{name}: {json.dumps(value)}\n" for name, value in settings.items())
+        (configuration / "opensearch.yml").write_text("".join(lines), encoding="utf-8")
+        (configuration / "log4j2.properties").write_text(LOGGING, encoding="utf-8")
+        java = server_java()
+        # The runtime from the wheel lacks the locales that the analysis module loads; ICU's jars bring them.
+        locales = [] if java.has_all_locales else ["-Djava.locale.providers=CLDR,SPI"]
+        class_path = f"{home}/lib/*" + ("" if java.has_all_locales else f":{home}/icu/*")
+        argv = [
+            str(place.public(java.home) / "bin" / "java"),
+            "-Xms512m",
+            "-Xmx512m",
+            *JVM_OPTIONS,
+            "--enable-native-access=ALL-UNNAMED",
+            *locales,
+            f"-Dopensearch.path.home={home}",
+            f"-Dopensearch.path.conf={configuration}",
+            "-Dopensearch.distribution.type=tar",
+            "-Dopensearch.bundled_jdk=false",
+            f"-Djna.tmpdir={temporary}",
+            f"-Djava.io.tmpdir={temporary}",
+            "-cp",
+            class_path,
+            "org.opensearch.bootstrap.OpenSearch",
+        ]
+        return Command(argv, cwd=folder, log=place.log, env=base_environment(folder), uid=place.unprivileged)
+
+    def answering_pid(self, place: Place) -> int | None:
+        if _get(place, "/_cluster/health")["status"] not in ("green", "yellow"):
+            return None
+        (node,) = _get(place, "/_nodes/_local/process")["nodes"].values()
+        return int(node["process"]["id"])
+
+
+def url(place: Place) -> str:
+    return f"http://{HOST}:{place.ports['http']}"
+
+
+def cluster_name(place: Place) -> str:
+    return f"watershed-{place.identity}"
+
+
+def _get(place: Place, path: str) -> Any:
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through a proxy
+    with direct.open(url(place) + path, timeout=2) as answer:
+        return json.load(answer)
+
+
+def _lay_out(place: Place) -> Path:
+    """The home folder that OpenSearch expects, as hard links to the cached jars, under another name until whole."""
+    home = place.folder / f"home-{VERSION}"
+    if home.exists():
+        return home
+    partial = home.with_suffix(".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    lock = read_lock()
+    for set_name, prefix in (("opensearch", ""), ("icu", "icu")):
+        files = resolve(set_name, place.cache)
+        for file, (_, folder) in zip(files, lock.placed(set_name), strict=True):
+            target = partial / prefix / folder
+            target.mkdir(parents=True, exist_ok=True)
+            link_or_copy(file, target / file.name)
+    for name in ("bin", "plugins"):
+        (partial / name).mkdir()  # it refuses to start without them
+    for name, (main_class, extended) in MODULES.items():
+        description = {
+            "name": name,
+            "description": name,
+            "version": VERSION,
+            "opensearch.version": VERSION,
+            "java.version": "21",
+            "classname": main_class,
+            "extended.plugins": extended,
+            "has.native.controller": "false",
+        }
+        text = "".join(f"{key}={value}\n" for key, value in description.items())
+        (partial / "modules" / name / "plugin-descriptor.properties").write_text(text, encoding="utf-8")
+    partial.rename(home)
+    return home

@@ -1,0 +1,133 @@
+"""Where a server lives: its folder, its ports, the account it runs under, and the files it runs from."""
+
+import importlib.util
+import os
+import random
+import shutil
+import socket
+import stat
+import tempfile
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cdc.errors import StackError
+
+HOST = "127.0.0.1"
+# Below the range from which systems take ports for outgoing connections: a server that is down must not find a
+# client of another one on its port.
+PORT_RANGE = range(15_000, 32_000)
+NOBODY = 65534
+_HOME_NOTE = "home"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One server's own."""
+
+    folder: Path
+    ports: Mapping[str, int]
+    identity: str  # of the stack; 22 characters of URL-safe base64, as Kafka wants a cluster's id
+    unprivileged: int | None  # uid for servers that refuse to run as root; None: as we are
+    cache: Path
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "server.log"
+
+    def own(self, *names: str) -> Path:
+        """A folder within this one, made if missing, that an unprivileged server may write to."""
+        path = self.folder.joinpath(*names)
+        path.mkdir(parents=True, exist_ok=True)
+        if self.unprivileged is not None:
+            os.chown(path, self.unprivileged, self.unprivileged)
+        return path
+
+    def public(self, source: Path) -> Path:
+        """`source`, or a copy in this place where the unprivileged account could not reach it."""
+        if self.unprivileged is None or reachable(source):
+            return source
+        copy = self.folder.parent / "packages" / source.name
+        if not copy.exists():
+            partial = Path(tempfile.mkdtemp(prefix=f".{source.name}-", dir=_made(copy.parent)))
+            shutil.copytree(source, partial, symlinks=True, copy_function=link_or_copy, dirs_exist_ok=True)
+            partial.chmod(0o755)
+            partial.replace(copy)
+        return copy
+
+
+def unprivileged_account() -> int | None:
+    """PostgreSQL and OpenSearch refuse to run as root."""
+    return NOBODY if os.geteuid() == 0 else None
+
+
+def public_home(folder: Path) -> Path:
+    """Where the servers' folders go: `folder` itself, or, for root in a folder that others can't enter, one beneath
+    /var/tmp, which is noted in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if unprivileged_account() is None or reachable(folder):
+        return folder
+    if (home := noted_home(folder)) != folder and home.is_dir():
+        return home
+    home = Path(tempfile.mkdtemp(prefix="watershed-stack-", dir="/var/tmp"))
+    home.chmod(0o711)
+    (folder / _HOME_NOTE).write_text(str(home), encoding="utf-8")
+    return home
+
+
+def noted_home(folder: Path) -> Path:
+    """What `public_home` decided before; `folder` if nothing is noted."""
+    try:
+        return Path((folder / _HOME_NOTE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return folder
+
+
+def reachable(path: Path) -> bool:
+    """Whether an account that owns nothing can get to `path` and read it."""
+    path = path.resolve()
+    wanted = stat.S_IXOTH if path.is_dir() else stat.S_IROTH
+    return bool(path.stat().st_mode & wanted) and all(p.stat().st_mode & stat.S_IXOTH for p in path.parents)
+
+
+def link_or_copy(source: str | Path, target: str | Path) -> None:
+    """A hard link costs nothing and, unlike a symbolic one, asks for no right to the folders above the source."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        shutil.copy2(source, target, follow_symlinks=False)
+
+
+def package_folder(name: str) -> Path:
+    """Folder of an installed Python package, found without importing it. Raises StackError if it isn't installed."""
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
+        raise StackError(f"the package {name} is not installed", "pip install 'watershed-cdc[stack]'")
+    return Path(spec.submodule_search_locations[0])
+
+
+def choose_ports(count: int, taken: Collection[int] = ()) -> list[int]:
+    """Free ports, at random, so that stacks that start at the same moment seldom choose the same."""
+    candidates = random.sample(PORT_RANGE, len(PORT_RANGE))
+    found: list[int] = []
+    for port in candidates:
+        if len(found) == count:
+            return found
+        if port not in taken and is_free(port):
+            found.append(port)
+    raise StackError(f"no free port between {PORT_RANGE.start} and {PORT_RANGE.stop}", "stop some servers")
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: closed connections don't count
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

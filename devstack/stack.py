@@ -1,0 +1,314 @@
+"""The stack: any of PostgreSQL, Kafka, OpenSearch and Redis, native, in one folder.
+
+    with Stack(folder) as stack:
+        stack.start("postgres", "kafka")
+        stack.endpoints.dsn, stack.endpoints.bootstrap_servers
+        stack.kill("kafka"); stack.restart("kafka")
+
+Servers of an owned stack end with the process that made it, however that ends. Those of a detached stack run until
+`stop()`, from whichever process.
+"""
+
+import shutil
+import signal
+import threading
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+
+from cdc.errors import StackError
+from devstack import kafka, opensearch, postgres, redis
+from devstack.endpoints import SERVICES, VARIABLES, Endpoints, given_addresses
+from devstack.keeper import Keeper
+from devstack.place import Place, choose_ports, is_free, noted_home, public_home, unprivileged_account
+from devstack.processes import Process, identify, runs, send, wait_until_gone, with_descendants
+from devstack.server import Server, wait_until_ready
+from devstack.state import STATE_FILE, FolderLock, State, new_state, read_state, take_lock
+from jars.resolver import default_cache, resolve_sets
+
+STOP_TIMEOUT_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStatus:
+    service: str
+    state: str  # running, stopped, died, given
+    address: str | None
+    pid: int | None
+    log: Path | None
+
+
+class Stack:
+    """Servers in a folder. Usable from several threads; calls wait for each other."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        postgres_version: int = 18,
+        detached: bool = False,
+        temporary: bool = False,
+        cache: Path | None = None,
+        progress: Console | None = None,
+        given: Mapping[str, str] | None = None,
+    ) -> None:
+        """`temporary`: the folder is deleted at the end, also when the owner was killed. `given`: addresses of services
+        that run already, by default those in the environment."""
+        self.folder = folder.absolute()
+        self._postgres_version = postgres_version
+        self._detached = detached
+        self._temporary = temporary
+        self._cache = cache or default_cache()
+        self._progress = progress
+        self._given = dict(given_addresses() if given is None else given)
+        self._calls = threading.RLock()
+        self._writes = threading.Lock()
+        self._folder_lock: FolderLock | None = None
+        self._keeper: Keeper | None = None
+        self._state: State | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._detached:
+            self.stop()
+
+    def start(self, *services: str) -> Endpoints:
+        """Start what is named (all, if nothing is) and does not run yet, all at once; return when each answers.
+        Raises StackError, after stopping what this call started."""
+        wanted = [_server(name, self._postgres_version) for name in services or SERVICES if name not in self._given]
+        with self._calls:
+            state = self._open()
+            starting = [server for server in wanted if not self._running(server.name)]
+            resolve_sets(sorted({name for s in starting for name in s.jar_sets}), self._cache, self._progress)
+            self._assign_ports(state, starting)
+            self._keeper = self._keeper or self._new_keeper()
+            try:
+                with ThreadPoolExecutor(len(SERVICES)) as pool:
+                    for started in [pool.submit(self._start, server, state) for server in starting]:
+                        started.result()
+            except BaseException:
+                self._stop_servers([server.name for server in starting])
+                raise
+            if self._detached:
+                self._keeper.release()
+                self._keeper = None
+                self._close()
+            return self.endpoints
+
+    def kill(self, service: str) -> None:
+        """SIGKILL, to the server and its children; returns when they are gone. Data and ports stay."""
+        with self._calls:
+            family = with_descendants(self._process(service))
+            for member in family:
+                send(member, signal.SIGKILL)
+            _await_end(service, family)
+
+    def restart(self, service: str) -> Endpoints:
+        """Stop the server if it runs, start it again on the same ports and data, and wait until it answers."""
+        with self._calls:
+            self._open()
+            self._stop_servers([self._ours(service)])
+            return self.start(service)
+
+    def stop(self) -> None:
+        """End all servers. Data and ports stay, unless the stack is temporary."""
+        with self._calls:
+            try:
+                if self._state or (self.folder / STATE_FILE).exists():
+                    self._stop_servers(list(self._open().servers))
+            finally:
+                if self._keeper:
+                    self._keeper.close()
+                    self._keeper = None
+                if self._temporary:
+                    self.erase()
+                self._close()
+
+    def erase(self) -> None:
+        """Delete what a stopped stack holds."""
+        for folder in {noted_home(self.folder), self.folder}:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def pid(self, service: str) -> int:
+        """Of the server's main process. Raises StackError if it does not run."""
+        return self._process(service).pid
+
+    @property
+    def endpoints(self) -> Endpoints:
+        """Addresses of what is given and of what runs."""
+        places = {name: self._place(name) for name in SERVICES if name not in self._given and self._running(name)}
+        addresses = self._given | {name: _address(name, place) for name, place in places.items()}
+        return Endpoints(addresses, postgres.superuser_dsn(places["postgres"]) if "postgres" in places else None)
+
+    def status(self) -> list[ServerStatus]:
+        return [self._status(service) for service in SERVICES]
+
+    def _status(self, service: str) -> ServerStatus:
+        if service in self._given:
+            return ServerStatus(service, "given", None, None, None)  # no address: it may hold a password
+        state = self._known()
+        if state is None or service not in state.ports:
+            return ServerStatus(service, "stopped", None, None, None)
+        place = self._place(service)
+        if process := self._running(service):
+            return ServerStatus(service, "running", _address(service, place), process.pid, place.log)
+        return ServerStatus(service, "died" if service in state.servers else "stopped", None, None, place.log)
+
+    def _start(self, server: Server, state: State) -> None:
+        place = self._place(server.name)
+        for port in place.ports.values():
+            if not is_free(port):
+                raise StackError(
+                    f"port {port}, which is {server.title}'s in this stack, is taken by another process",
+                    f"end that process, or delete {self.folder} and its data so that new ports are chosen",
+                )
+        command = server.prepare(place)
+        log_start = place.log.stat().st_size if place.log.exists() else 0
+        assert self._keeper
+        keeper = self._keeper
+        pid = keeper.spawn(command, bound=not self._detached)
+        if process := identify(pid):
+            with self._writes:
+                state.servers[server.name] = process
+                state.write(self.folder)
+        wait_until_ready(server, place, pid, log_start, lambda: keeper.exit_code(pid))
+
+    def _stop_servers(self, services: Iterable[str]) -> None:
+        running = {name: process for name in services if (process := self._running(name))}
+        families = {name: with_descendants(process) for name, process in running.items()}
+        for name, process in running.items():
+            send(process, _server(name, self._postgres_version).stop_signal)
+        for name, family in families.items():
+            if not wait_until_gone(family, STOP_TIMEOUT_S):
+                for member in family:
+                    send(member, signal.SIGKILL)
+                _await_end(name, family)
+        if self._state:
+            for name in services:
+                self._state.servers.pop(name, None)
+            self._state.write(self.folder)
+
+    def _assign_ports(self, state: State, servers: Iterable[Server]) -> None:
+        """Chosen once and remembered: clients that were told an address find the server there after a restart."""
+        for server in servers:
+            if server.name not in state.ports:
+                taken = [port for ports in state.ports.values() for port in ports.values()]
+                chosen = choose_ports(len(server.port_names), taken)
+                state.ports[server.name] = dict(zip(server.port_names, chosen, strict=True))
+        state.write(self.folder)
+
+    def _open(self) -> State:
+        """Take the folder for this process. Raises StackError while another has it."""
+        if self._state is None:
+            self._folder_lock = take_lock(self.folder)
+            try:
+                self._state = self._checked(read_state(self.folder) or new_state())
+                public_home(self.folder)
+            except BaseException:
+                self._close()
+                raise
+        return self._state
+
+    def _checked(self, state: State) -> State:
+        running = [name for name, process in state.servers.items() if runs(process)]
+        if running and not self._detached:
+            raise StackError(
+                f"servers started with `cdc stack up` run in {self.folder}: {', '.join(running)}",
+                "`cdc stack down`, or use another folder",
+            )
+        if "postgres" in running and state.postgres_version != self._postgres_version:
+            raise StackError(
+                f"PostgreSQL {state.postgres_version} runs in {self.folder}, not {self._postgres_version}",
+                "`cdc stack down` first",
+            )
+        state.postgres_version = self._postgres_version
+        return state
+
+    def _new_keeper(self) -> Keeper:
+        assert self._folder_lock
+        # The keeper has the lock too: if we are killed, the folder is free only when the servers have ended.
+        keeper = Keeper(self._folder_lock.descriptor)
+        if self._temporary:
+            for folder in {public_home(self.folder), self.folder}:
+                keeper.erase_at_end(folder)
+        return keeper
+
+    def _close(self) -> None:
+        self._state = None
+        if self._folder_lock:
+            self._folder_lock.release()
+            self._folder_lock = None
+
+    def _known(self) -> State | None:
+        return self._state or read_state(self.folder)
+
+    def _running(self, service: str) -> Process | None:
+        state = self._known()
+        process = state.servers.get(service) if state else None
+        return process if process and runs(process) else None
+
+    def _process(self, service: str) -> Process:
+        process = self._running(self._ours(service))
+        if process is None:
+            raise StackError(f"{service} is not running", "start it first")
+        return process
+
+    def _ours(self, service: str) -> str:
+        if service in self._given:
+            raise StackError(
+                f"{service} is given by {VARIABLES[service]}, and only used", f"unset {VARIABLES[service]} to start one"
+            )
+        return service
+
+    def _place(self, service: str) -> Place:
+        state = self._known()
+        assert state
+        return Place(
+            folder=noted_home(self.folder) / service,
+            ports=state.ports[service],
+            identity=state.identity,
+            unprivileged=unprivileged_account(),
+            cache=self._cache,
+        )
+
+
+def _server(name: str, postgres_version: int) -> Server:
+    match name:
+        case "postgres":
+            return postgres.Postgres(postgres_version)
+        case "kafka":
+            return kafka.Kafka()
+        case "opensearch":
+            return opensearch.OpenSearch()
+        case "redis":
+            return redis.Redis()
+        case other:
+            raise StackError(f"the stack has no {other!r}", f"it has {', '.join(SERVICES)}")
+
+
+def _address(service: str, place: Place) -> str:
+    match service:
+        case "postgres":
+            return postgres.dsn(place)
+        case "kafka":
+            return kafka.bootstrap_servers(place)
+        case "opensearch":
+            return opensearch.url(place)
+        case _:
+            return redis.url(place)
+
+
+def _await_end(service: str, family: list[Process]) -> None:
+    if not wait_until_gone(family):
+        raise StackError(
+            f"{service} (process {family[0].pid}) does not end, not even by SIGKILL", "see whether its disk hangs"
+        )

@@ -1,0 +1,140 @@
+"""Real servers for the tests: each is started when the first test asks for it, and ends with the test run."""
+
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from devstack.endpoints import given_addresses
+from devstack.stack import Stack
+from tests.waiting import eventually
+
+SLOT_RELEASE_S = 30.0
+
+
+@dataclass(frozen=True)
+class PostgresServer:
+    """A server of the test run. Tests take a database of their own from `fresh_database`."""
+
+    dsn: str  # role `watershed`: may replicate and create databases, is no superuser
+    superuser_dsn: str
+    stack: Stack  # to kill and restart `postgres`
+
+
+@dataclass(frozen=True)
+class KafkaBroker:
+    """Shared by all tests: names of topics, groups and transactional ids must be the test's own."""
+
+    bootstrap_servers: str
+    stack: Stack
+
+
+@pytest.fixture(scope="session")
+def stack() -> Iterator[Stack]:
+    """The test run's servers. Fault tests call `stack.kill(...)` and `stack.restart(...)`."""
+    with _temporary_stack() as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def postgres(stack: Stack) -> PostgresServer:
+    """PostgreSQL 18."""
+    endpoints = stack.start("postgres")
+    return PostgresServer(endpoints.dsn, endpoints.superuser_dsn, stack)
+
+
+@pytest.fixture(scope="session")
+def postgres16() -> Iterator[PostgresServer]:
+    """PostgreSQL 16, beside the other. Always our own: the environment names one server."""
+    with _temporary_stack(postgres_version=16, without_given="postgres") as made:
+        endpoints = made.start("postgres")
+        yield PostgresServer(endpoints.dsn, endpoints.superuser_dsn, made)
+
+
+@pytest.fixture
+def fresh_database(postgres: PostgresServer) -> Iterator[str]:
+    """DSN of an empty database that the role `watershed` owns. Dropped at the end, with its slots."""
+    with new_database(postgres) as dsn:
+        yield dsn
+
+
+@pytest.fixture
+def fresh_database16(postgres16: PostgresServer) -> Iterator[str]:
+    """The same on PostgreSQL 16."""
+    with new_database(postgres16) as dsn:
+        yield dsn
+
+
+@pytest.fixture(scope="session")
+def kafka(stack: Stack) -> KafkaBroker:
+    return KafkaBroker(stack.start("kafka").bootstrap_servers, stack)
+
+
+@pytest.fixture(scope="session")
+def opensearch(stack: Stack) -> str:
+    """URL. Shared by all tests: names of indices must be the test's own."""
+    return stack.start("opensearch").opensearch_url
+
+
+@pytest.fixture(scope="session")
+def redis(stack: Stack) -> str:
+    """URL. Shared by all tests: keys must be the test's own."""
+    return stack.start("redis").redis_url
+
+
+@pytest.fixture
+def unique() -> str:
+    """A name that no other test or earlier run has: lower case, a valid slot, topic prefix, index and key."""
+    return f"t{secrets.token_hex(5)}"
+
+
+@contextmanager
+def new_database(server: PostgresServer) -> Iterator[str]:
+    """For tests that need several. Yields the DSN."""
+    name = f"t{secrets.token_hex(5)}"
+    owner = str(conninfo_to_dict(server.dsn)["user"])
+    with psycopg.connect(server.superuser_dsn, autocommit=True) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {} OWNER {}").format(sql.Identifier(name), sql.Identifier(owner)))
+    try:
+        yield make_conninfo(server.dsn, dbname=name)
+    finally:
+        drop_database(server, name)
+
+
+def drop_database(server: PostgresServer, name: str) -> None:
+    """With its replication slots, whoever still reads from them."""
+    with psycopg.connect(server.superuser_dsn, autocommit=True) as connection:
+
+        def slots_are_gone() -> bool:
+            slots = connection.execute(
+                "SELECT slot_name, active_pid FROM pg_replication_slots WHERE database = %s", [name]
+            ).fetchall()
+            for slot, active_pid in slots:
+                if active_pid is not None:
+                    connection.execute("SELECT pg_terminate_backend(%s)", [active_pid])
+                else:
+                    connection.execute("SELECT pg_drop_replication_slot(%s)", [slot])
+            return not slots
+
+        eventually(slots_are_gone, SLOT_RELEASE_S, f"the slots of database {name} are dropped")
+        connection.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+@contextmanager
+def _temporary_stack(postgres_version: int = 18, without_given: str | None = None) -> Iterator[Stack]:
+    given = {service: address for service, address in given_addresses().items() if service != without_given}
+    folder = Path(tempfile.mkdtemp(prefix="watershed-test-"))
+    folder.chmod(0o711)  # PostgreSQL and OpenSearch may run under another account than ours
+    try:
+        with Stack(folder, postgres_version=postgres_version, temporary=True, given=given) as made:
+            yield made
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
