@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import psycopg
 
 from cdc.config import SourceConfig
-from cdc.errors import SourceError
+from cdc.errors import ConnectionLost, SourceError
 from cdc.events import TableId
 from cdc.lsn import Lsn, parse_lsn
 from cdc.postgres.catalog import (
@@ -163,12 +163,11 @@ def read_flush_lsn(connection: psycopg.Connection) -> Lsn:
 
 
 def drop_slot(connection: psycopg.Connection, name: str) -> None:
-    """Drop the slot of an initial load that did not end. Raises SourceError while somebody uses it."""
+    """Drop the slot of an initial load that did not end. Raises ConnectionLost while a server process still has it:
+    creating a slot goes on for a while at the server after its client has died."""
     try:
         connection.execute("SELECT pg_drop_replication_slot(%s)", (name,))
     except psycopg.errors.UndefinedObject:
         return
     except psycopg.errors.ObjectInUse as error:
-        raise SourceError(
-            f"slot {name} is in use: {error.diag.message_primary}", "stop the process that uses it"
-        ) from error
+        raise ConnectionLost(f"slot {name} is still in use: {error.diag.message_primary}") from error
