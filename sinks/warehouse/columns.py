@@ -1,0 +1,209 @@
+"""PostgreSQL's types to Iceberg's, and a record's JSON values to the columns of an Arrow table. Pure.
+
+| PostgreSQL                         | Iceberg (Spark's word)              | Arrow               |
+|------------------------------------|-------------------------------------|---------------------|
+| boolean                            | boolean                             | bool                |
+| smallint, integer                  | int                                 | int32               |
+| bigint, oid                        | bigint                              | int64               |
+| real, double precision             | float, double                       | float32, float64    |
+| numeric(p,s), 0 ≤ s ≤ p ≤ 38       | decimal(p,s)                        | decimal128(p,s)     |
+| date                               | date                                | date32              |
+| timestamp, timestamp with time zone| timestamp_ntz, timestamp            | µs, µs in UTC       |
+| bytea                              | binary                              | binary              |
+| an array of these                  | array of it                         | list                |
+| everything else                    | string, as PostgreSQL prints it     | string              |
+
+A value that its column can't hold exactly is refused, never changed: infinity, NaN in a decimal, a date outside the
+years 1 to 9999, an array of another depth than one.
+"""
+
+import base64
+import binascii
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any, Final
+
+import pyarrow as pa
+
+from cdc.events import Column
+from sinks.contract import Json
+
+DECIMAL_PRECISION_MAX: Final = 38  # of Iceberg and Spark
+_TYPMOD_HEADER: Final = 4  # PostgreSQL's type modifiers count from here (VARHDRSZ)
+_REAL_MAX: Final = 3.4028235677973366e38  # what rounds to infinity in 32 bits starts here
+
+
+class Unholdable(Exception):  # noqa: N818
+    """Why a column can't hold a value; never the value itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnType:
+    """How a column is stored."""
+
+    sql: str  # Spark's name of the type
+    arrow: pa.DataType
+    convert: Callable[[Json], Any]  # from the record's JSON value, not None; raises Unholdable
+
+
+def column_type(column: Column) -> ColumnType:
+    """The type of a published column."""
+    oid = column.base_type_oid or column.type_oid
+    if oid in _ELEMENT_OF:
+        return _array_of(_scalar(_ELEMENT_OF[oid], column.type_modifier))
+    if column.type_name.endswith("[]"):
+        return _array_of(_TEXT)
+    return _scalar(oid, column.type_modifier)
+
+
+def _scalar(oid: int, modifier: int) -> ColumnType:
+    if oid == _NUMERIC:
+        return _numeric(modifier)
+    return _SCALARS.get(oid, _TEXT)
+
+
+def _numeric(modifier: int) -> ColumnType:
+    """numeric's modifier is precision << 16 | scale (11 bits, signed) + 4; without one its values have any length."""
+    if modifier < _TYPMOD_HEADER:
+        return _TEXT
+    packed = modifier - _TYPMOD_HEADER
+    precision, scale = packed >> 16 & 0xFFFF, (packed & 0x7FF ^ 1024) - 1024
+    if not 0 <= scale <= precision <= DECIMAL_PRECISION_MAX:
+        return _TEXT
+
+    def convert(value: Json) -> Decimal:
+        try:
+            number = Decimal(_text(value))
+        except InvalidOperation:
+            raise Unholdable("not a number") from None
+        if not number.is_finite():
+            raise Unholdable("NaN or infinity has no place in a decimal column")
+        exponent = number.as_tuple().exponent
+        assert isinstance(exponent, int), "a finite decimal"
+        if -exponent > scale or (number and number.adjusted() >= precision - scale):
+            raise Unholdable(f"more digits than decimal({precision},{scale}) has")
+        return number
+
+    return ColumnType(f"decimal({precision},{scale})", pa.decimal128(precision, scale), convert)
+
+
+def _array_of(element: ColumnType) -> ColumnType:
+    def convert(value: Json) -> list[Any]:
+        if not isinstance(value, list):
+            raise Unholdable("an array with explicit lower bounds has no place in an array column")
+        if any(isinstance(item, list) for item in value):
+            raise Unholdable("the column holds arrays of one dimension")
+        return [None if item is None else element.convert(item) for item in value]
+
+    return ColumnType(f"array<{element.sql}>", pa.list_(element.arrow), convert)
+
+
+def _text(value: Json) -> str:
+    if not isinstance(value, str):
+        raise Unholdable("not text")
+    return value
+
+
+def _bool(value: Json) -> bool:
+    if not isinstance(value, bool):
+        raise Unholdable("not a boolean")
+    return value
+
+
+def _integer(bits: int) -> Callable[[Json], int]:
+    limit = 1 << bits - 1
+
+    def convert(value: Json) -> int:
+        if type(value) is not int:
+            raise Unholdable("not an integer")
+        if not -limit <= value < limit:
+            raise Unholdable(f"outside {bits} bits")
+        return value
+
+    return convert
+
+
+def _double(value: Json) -> float:
+    if type(value) is float or type(value) is int:
+        return float(value)
+    if value in ("NaN", "Infinity", "-Infinity"):
+        return float(value)
+    raise Unholdable("not a number")
+
+
+def _real(value: Json) -> float:
+    number = _double(value)
+    if _REAL_MAX <= abs(number) != float("inf"):
+        raise Unholdable("outside 32 bits")
+    return number
+
+
+def _date(value: Json) -> date:
+    try:
+        return date.fromisoformat(_text(value))
+    except ValueError:
+        raise Unholdable("infinity, or outside the years 1 to 9999") from None
+
+
+def _timestamp(value: Json) -> datetime:
+    try:
+        moment = datetime.fromisoformat(_text(value))
+    except ValueError:
+        raise Unholdable("infinity, or outside the years 1 to 9999") from None
+    if moment.tzinfo is not None:
+        raise Unholdable("a timestamp with a time zone")
+    return moment
+
+
+def _timestamp_utc(value: Json) -> datetime:
+    text = _text(value)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise Unholdable("infinity, or outside the years 1 to 9999") from None
+    if not text.endswith("Z"):
+        raise Unholdable("not in UTC")
+    return moment
+
+
+def _bytes(value: Json) -> bytes:
+    try:
+        return base64.b64decode(_text(value), validate=True)
+    except binascii.Error:
+        raise Unholdable("not base64") from None
+
+
+_TEXT: Final = ColumnType("string", pa.string(), _text)
+_NUMERIC: Final = 1700
+
+# pg_type.oid of PostgreSQL's own types, which never change.
+_SCALARS: Final[dict[int, ColumnType]] = {
+    16: ColumnType("boolean", pa.bool_(), _bool),
+    17: ColumnType("binary", pa.binary(), _bytes),
+    20: ColumnType("bigint", pa.int64(), _integer(64)),
+    21: ColumnType("int", pa.int32(), _integer(32)),
+    23: ColumnType("int", pa.int32(), _integer(32)),
+    26: ColumnType("bigint", pa.int64(), _integer(64)),  # oid: 32 bits without a sign
+    700: ColumnType("float", pa.float32(), _real),
+    701: ColumnType("double", pa.float64(), _double),
+    1082: ColumnType("date", pa.date32(), _date),
+    1114: ColumnType("timestamp_ntz", pa.timestamp("us"), _timestamp),
+    1184: ColumnType("timestamp", pa.timestamp("us", tz="UTC"), _timestamp_utc),
+}
+# Array type → element type. Arrays of other types hold text; format_type()'s `[]` tells them.
+_ELEMENT_OF: Final[dict[int, int]] = {
+    1000: 16,
+    1001: 17,
+    1016: 20,
+    1005: 21,
+    1007: 23,
+    1028: 26,
+    1021: 700,
+    1022: 701,
+    1231: _NUMERIC,
+    1182: 1082,
+    1115: 1114,
+    1185: 1184,
+}

@@ -1,0 +1,49 @@
+"""What the warehouse needs of the engine that runs its statements."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import pyarrow as pa
+
+
+class Conflict(Exception):  # noqa: N818
+    """Another writer committed to the table meanwhile; nothing of this statement was committed. Plan it again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One commit of a table."""
+
+    id: int
+    parent_id: int | None
+    summary: Mapping[str, str]  # Iceberg's counts, and the properties that its writer gave
+
+
+class Engine(Protocol):
+    """An SQL session on the catalog. Names are quoted by the caller. Every method raises SinkError when the engine or
+    the catalog fails."""
+
+    def run(self, statement: str, properties: Mapping[str, str] | None = None) -> None:
+        """Run one statement; what it commits carries `properties` in its snapshot's summary. Raises Conflict."""
+
+    def query(self, statement: str) -> pa.Table:
+        """Run one SELECT."""
+
+    def source(self, name: str, rows: pa.Table) -> None:
+        """Make `rows` readable in this session's statements under `name`, instead of what had this name before."""
+
+    def history(self, table: tuple[str, ...]) -> Iterator[Snapshot]:
+        """The table's commits, newest first, as far back as they are kept."""
+
+    def table_properties(self, table: tuple[str, ...]) -> Mapping[str, str] | None:
+        """None for a table that is not there, or whose metadata is gone."""
+
+    def namespace_properties(self, namespace: tuple[str, ...]) -> Mapping[str, str] | None:
+        """None for a namespace, or a catalog, that is not there."""
+
+    def drop(self, name: tuple[str, ...]) -> None:
+        """Forget a table or view of the catalog, also one whose metadata is gone. Its files stay. Idempotent."""
+
+    def close(self) -> None:
+        """Release the session. Idempotent."""

@@ -1,0 +1,289 @@
+"""The warehouse as a sink: one guarded MERGE for each table of a batch."""
+
+import json
+import random
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Final
+
+import pyarrow as pa
+
+from cdc.control import table_key
+from cdc.errors import RefusedError, SinkError
+from cdc.events import TableId, TableSchema
+from sinks.contract import Change, Json, Outcome, Result, StoredRow
+from sinks.warehouse import properties, statements
+from sinks.warehouse.columns import ColumnType, Unholdable, column_type
+from sinks.warehouse.engine import Conflict, Engine
+from sinks.warehouse.maintenance import Maintenance
+from sinks.warehouse.naming import DELETED, VERSION, Place, check_columns, place
+from sinks.warehouse.reader import WarehouseReader
+
+# A zombie beside us loses or wins a few commits, then its job ends; each attempt costs about a second.
+ATTEMPT_COUNT_MAX: Final = 20
+# Snapshots looked at to find our own commit: others commit between ours and the look only in a race.
+HISTORY_MAX: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """A prepared table."""
+
+    place: Place
+    columns: dict[str, ColumnType]
+    key: tuple[str, ...]
+    source: pa.Schema  # of the rows that MERGE reads
+
+
+class WarehouseSink:
+    """Iceberg tables behind an Engine. See `sinks.contract.Sink` for what each method promises."""
+
+    name = "warehouse"
+
+    def __init__(self, engine: Engine, reader: WarehouseReader, namespace: str, now: Callable[[], float]) -> None:
+        """`now`: seconds since 1970, for the age of snapshots."""
+        self._engine = engine
+        self._reader = reader
+        self._namespace = namespace
+        self._tables: dict[TableId, _Table] = {}
+        self._maintenance = Maintenance(engine, now)
+
+    # ---- generation
+
+    def generation(self) -> int | None:
+        """The namespace's marker, provided that every table it lists is there and bears the same."""
+        noted = self._engine.namespace_properties((self._namespace,))
+        if noted is None or not noted.get(properties.GENERATION, "").isdecimal():
+            return None
+        marker = noted[properties.GENERATION]
+        for table in _tables(noted):
+            found = self._engine.table_properties(place(self._namespace, table).rows)
+            if found is None or found.get(properties.GENERATION) != marker:
+                return None
+        return int(marker)
+
+    def begin_generation(self, generation: int) -> None:
+        """Tables of earlier generations stay as they are until they are prepared."""
+        if self.generation() == generation:
+            return
+        self._engine.run(statements.create_namespace((self._namespace,)))
+        marker = {properties.GENERATION: str(generation), properties.TABLES: "[]"}
+        self._engine.run(statements.set_namespace_properties((self._namespace,), marker))
+
+    # ---- tables
+
+    def prepare(self, schema: TableSchema) -> None:
+        check_columns(schema)
+        where = place(self._namespace, schema.table)
+        columns = {column.name: column_type(column) for column in schema.columns}
+        noted = self._engine.namespace_properties((self._namespace,)) or {}
+        marker, tables = noted.get(properties.GENERATION), _tables(noted)
+        found = self._engine.table_properties(where.rows)
+        if marker is None or (schema.table in tables and (found is None or found.get(properties.GENERATION) != marker)):
+            raise SinkError(
+                f"warehouse: {'.'.join(where.rows)} was dropped, or its files were deleted: rows may be missing",
+                "start the sink again: it fills the warehouse anew from the topics",
+            )
+        shape = {
+            properties.TABLE: table_key(schema.table),
+            properties.KEY: json.dumps(schema.key),
+            properties.COLUMNS: json.dumps([[name, kind.sql] for name, kind in columns.items()]),
+        }
+        if found is None:
+            self._create(where, columns, {**shape, properties.GENERATION: marker})
+        else:
+            _check_shape(schema.table, where, shape, found)
+            if found.get(properties.GENERATION) != marker:
+                self._engine.run(statements.set_table_properties(where.rows, {properties.GENERATION: marker}))
+        if schema.table not in self._tables:
+            self._engine.run(statements.create_view(where, columns))
+        if schema.table not in tables:
+            listed = {properties.TABLES: json.dumps(sorted([*tables, schema.table]))}
+            self._engine.run(statements.set_namespace_properties((self._namespace,), listed))
+        fields = [pa.field(name, kind.arrow) for name, kind in columns.items()]
+        fields += [pa.field(VERSION, pa.int64()), pa.field(DELETED, pa.bool_())]
+        self._tables[schema.table] = _Table(where, columns, schema.key, pa.schema(fields))
+
+    def _create(self, where: Place, columns: dict[str, ColumnType], noted: dict[str, str]) -> None:
+        # What is left of objects whose files are gone.
+        self._engine.drop(where.live)
+        self._engine.drop(where.rows)
+        namespace = where.rows[:-1]
+        for depth in range(1, len(namespace) + 1):
+            self._engine.run(statements.create_namespace(namespace[:depth]))
+        typed = [(name, kind.sql) for name, kind in columns.items()]
+        self._engine.run(statements.create_table(where, typed, noted))
+
+    # ---- rows
+
+    def apply(self, changes: Sequence[Change]) -> list[Result]:
+        results: list[Result] = [Result(Outcome.STALE)] * len(changes)
+        by_table: dict[TableId, list[int]] = {}
+        for index, change in enumerate(changes):
+            by_table.setdefault(change.table, []).append(index)
+        for table_id, indices in by_table.items():
+            table = self._tables[table_id]
+            held: list[int] = []
+            rows: list[list[Any]] = []
+            for index in indices:
+                try:
+                    rows.append(_convert(table, changes[index]))
+                    held.append(index)
+                except Unholdable as error:
+                    results[index] = Result(Outcome.REJECTED, str(error))
+            if rows:
+                for index, written in zip(held, self._merge(table, _arrow(table, rows)), strict=True):
+                    results[index] = Result(Outcome.WRITTEN if written else Outcome.STALE)
+        return results
+
+    def _merge(self, table: _Table, rows: pa.Table) -> list[bool]:
+        """Write what is newer than the table; whether each row was. One commit, or none if nothing can win."""
+        versions = rows.column(VERSION).to_pylist()
+        batch = uuid.uuid4().hex
+        for attempt in range(ATTEMPT_COUNT_MAX):
+            planned = next(self._engine.history(table.place.rows), None)
+            self._register(rows)
+            stored = self._stored(table, len(versions), planned.id if planned else None)
+            newer = [held is None or version > held for version, held in zip(versions, stored, strict=True)]
+            if not any(newer):
+                return newer
+            if not all(newer):
+                self._register(rows.filter(pa.array(newer)))
+            try:
+                self._engine.run(
+                    statements.merge(table.place.rows, list(table.columns), table.key), {properties.BATCH: batch}
+                )
+            except Conflict:
+                # Two writers that lose to each other in step must not do so again.
+                time.sleep(random.random() * min(2.0, 0.1 * 2**attempt))  # noqa: S311
+                continue
+            if self._follows(table, batch, planned.id if planned else None):
+                return newer
+            self._register(rows)
+            self._remove_doubles(table)
+            latest = next(self._engine.history(table.place.rows), None)
+            stored = self._stored(table, len(versions), latest.id if latest else None)
+            return [won and version == held for won, version, held in zip(newer, versions, stored, strict=True)]
+        raise SinkError(
+            f"warehouse: table {'.'.join(table.place.rows)}: other writers' commits came before ours "
+            f"{ATTEMPT_COUNT_MAX} times",
+            "one job may write a warehouse: stop the others",
+        )
+
+    def _register(self, rows: pa.Table) -> None:
+        ordinals = pa.array(range(len(rows)), pa.int32())
+        self._engine.source(statements.SOURCE, rows.append_column(statements.ORDINAL, ordinals))
+
+    def _stored(self, table: _Table, row_count: int, snapshot_id: int | None) -> list[int | None]:
+        """The version that the table holds of each of the batch's keys. Mends doubled keys where it meets them."""
+        stored: list[int | None] = [None] * row_count
+        if snapshot_id is None:
+            return stored
+        found = self._engine.query(statements.stored_versions(table.place.rows, table.key, snapshot_id))
+        doubled = False
+        for ordinal, version in zip(found.column(0).to_pylist(), found.column(1).to_pylist(), strict=True):
+            held = stored[ordinal]
+            doubled = doubled or held is not None
+            stored[ordinal] = version if held is None else max(held, version)
+        if doubled:
+            self._remove_doubles(table)
+        return stored
+
+    def _follows(self, table: _Table, batch: str, planned_id: int | None) -> bool:
+        """Whether our commit stands directly on the snapshot that it was planned on. If another's commit came between,
+        the catalog's own check for conflicts may have had a hole (two MERGEs that match nothing are both appends)."""
+        for snapshot in islice(self._engine.history(table.place.rows), HISTORY_MAX):
+            if snapshot.summary.get(properties.BATCH) == batch:
+                return snapshot.parent_id == planned_id
+        return False
+
+    def _remove_doubles(self, table: _Table) -> None:
+        """Leave one row for each of the registered keys, the newest."""
+        for _ in range(ATTEMPT_COUNT_MAX):
+            try:
+                return self._engine.run(statements.remove_doubles(table.place.rows, table.key))
+            except Conflict:
+                continue
+        raise SinkError(
+            f"warehouse: table {'.'.join(table.place.rows)}: other writers keep it from being mended",
+            "one job may write a warehouse: stop the others",
+        )
+
+    def sweep(self, table: TableId, floor: int) -> int:
+        known = self._tables[table]
+        for _ in range(ATTEMPT_COUNT_MAX):
+            count = int(self._engine.query(statements.count_below(known.place.rows, floor)).column(0)[0].as_py())
+            if not count:
+                return 0
+            try:
+                self._engine.run(statements.sweep(known.place.rows, list(known.columns), known.key, floor))
+            except Conflict:
+                continue
+            return count
+        raise SinkError(
+            f"warehouse: table {table}: other writers' commits came before the sweep {ATTEMPT_COUNT_MAX} times",
+            "one job may write a warehouse: stop the others",
+        )
+
+    def make_readable(self) -> None:
+        """Nothing to do: a commit is readable."""
+
+    def maintain(self) -> None:
+        """Merge small files and forget old snapshots where they pile up. For the job, between batches."""
+        for table in self._tables.values():
+            self._maintenance.tend(table.place.rows)
+
+    def rows(self, table: TableId) -> Iterator[StoredRow]:
+        return self._reader.rows(table)
+
+    def close(self) -> None:
+        self._engine.close()
+
+
+def _tables(noted: Mapping[str, str]) -> list[TableId]:
+    """Those prepared in the generation that the namespace holds."""
+    return [TableId(*name) for name in json.loads(noted.get(properties.TABLES, "[]"))]
+
+
+def _check_shape(table: TableId, where: Place, shape: Mapping[str, str], found: Mapping[str, str]) -> None:
+    name = ".".join(where.rows)
+    if found.get(properties.TABLE) != shape[properties.TABLE]:
+        raise RefusedError(
+            f"warehouse: {name} is not the table of {table}: it was made for another, or by something else",
+            "choose another sinks.warehouse.namespace",
+        )
+    if found.get(properties.KEY) != shape[properties.KEY] or found.get(properties.COLUMNS) != shape[properties.COLUMNS]:
+        raise RefusedError(
+            f"warehouse: {name} has other columns, types or key than {table} has now",
+            f"drop the table {name} and start the sink again: it is then filled from the topics",
+        )
+
+
+def _arrow(table: _Table, rows: list[list[Any]]) -> pa.Table:
+    columns = zip(*rows, strict=True)
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, table.source, strict=True)]
+    return pa.table(arrays, schema=table.source)
+
+
+def _convert(table: _Table, change: Change) -> list[Any]:
+    """The row that MERGE reads, in the order of `table.source`. Raises Unholdable, naming the column."""
+    row = change.row
+    if row is None:
+        row = dict.fromkeys(table.columns) | change.key
+    elif len(row) != len(table.columns):
+        raise Unholdable("the row has other columns than the table")
+    values = [_convert_value(name, kind, row) for name, kind in table.columns.items()]
+    return [*values, change.version, change.row is None]
+
+
+def _convert_value(name: str, kind: ColumnType, row: dict[str, Json]) -> Any:
+    try:
+        value = row[name]
+        return None if value is None else kind.convert(value)
+    except KeyError:
+        raise Unholdable(f"column {name}: absent") from None
+    except Unholdable as error:
+        raise Unholdable(f"column {name} ({kind.sql}): {error}") from None

@@ -1,0 +1,129 @@
+"""The SQL that the warehouse runs. Pure text; names come quoted from here, values as literals."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from sinks.warehouse.naming import DELETED, VERSION, Place, quoted
+
+CATALOG = "watershed"  # also the catalog's name inside its own tables: readers need the same
+SOURCE = "ws_source"  # the batch's rows
+ORDINAL = "ws_ordinal"  # a row's number in the batch
+
+TABLE_PROPERTIES: Final[Mapping[str, str]] = {
+    # Deletion vectors: a commit writes what changed, not the files that it changes.
+    "format-version": "3",
+    "write.merge.mode": "merge-on-read",
+    "write.update.mode": "merge-on-read",
+    "write.delete.mode": "merge-on-read",
+    # Two writers of the same new keys: one of them is refused.
+    "write.merge.isolation-level": "serializable",
+    "write.update.isolation-level": "serializable",
+    "write.delete.isolation-level": "serializable",
+    # A commit every few seconds leaves one metadata file each.
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "20",
+    # Files of this size are left alone by compaction, which bounds what one compaction rewrites.
+    "write.target-file-size-bytes": str(128 * 1024 * 1024),
+}
+
+
+def full(name: tuple[str, ...]) -> str:
+    """A name with its catalog."""
+    return quoted(CATALOG, *name)
+
+
+def literal(text: str) -> str:
+    """A string in a statement."""
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def create_namespace(namespace: tuple[str, ...]) -> str:
+    return f"CREATE NAMESPACE IF NOT EXISTS {full(namespace)}"
+
+
+def set_namespace_properties(namespace: tuple[str, ...], properties: Mapping[str, str]) -> str:
+    return f"ALTER NAMESPACE {full(namespace)} SET PROPERTIES ({_properties(properties)})"
+
+
+def set_table_properties(table: tuple[str, ...], properties: Mapping[str, str]) -> str:
+    return f"ALTER TABLE {full(table)} SET TBLPROPERTIES ({_properties(properties)})"
+
+
+def create_table(place: Place, columns: Iterable[tuple[str, str]], properties: Mapping[str, str]) -> str:
+    """`columns`: name and Spark type, ours excluded."""
+    listed = [f"{quoted(name)} {sql_type}" for name, sql_type in columns]
+    listed += [f"{VERSION} bigint", f"{DELETED} boolean"]
+    every = {**TABLE_PROPERTIES, **properties}
+    return f"CREATE TABLE {full(place.rows)} ({', '.join(listed)}) USING iceberg TBLPROPERTIES ({_properties(every)})"
+
+
+def create_view(place: Place, columns: Iterable[str]) -> str:
+    return (
+        f"CREATE VIEW IF NOT EXISTS {full(place.live)} AS "
+        f"SELECT {', '.join(map(quoted, columns))} FROM {full(place.rows)} WHERE NOT {DELETED}"
+    )
+
+
+def stored_versions(table: tuple[str, ...], key: Sequence[str], snapshot_id: int) -> str:
+    """(ordinal, version) of each row of the batch whose key the table holds, as of a snapshot."""
+    return (
+        f"SELECT /*+ BROADCAST(s) */ s.{ORDINAL}, t.{VERSION} FROM {SOURCE} s "
+        f"JOIN (SELECT * FROM {full(table)} VERSION AS OF {snapshot_id}) t ON {_same_key(key)}"
+    )
+
+
+def merge(table: tuple[str, ...], columns: Sequence[str], key: Sequence[str]) -> str:
+    """The guarded write: in the commit itself a greater version wins."""
+    every = [*map(quoted, columns), VERSION, DELETED]
+    changed = [*(quoted(name) for name in columns if name not in key), VERSION, DELETED]
+    return (
+        f"MERGE INTO {full(table)} t USING {SOURCE} s ON {_same_key(key)} "
+        f"WHEN MATCHED AND s.{VERSION} > t.{VERSION} THEN "
+        f"UPDATE SET {', '.join(f't.{name} = s.{name}' for name in changed)} "
+        f"WHEN NOT MATCHED THEN "
+        f"INSERT ({', '.join(every)}) VALUES ({', '.join(f's.{name}' for name in every)})"
+    )
+
+
+def remove_doubles(table: tuple[str, ...], key: Sequence[str]) -> str:
+    """Of the batch's keys, keep one row each: the newest, among equals the first by file and position."""
+    same_row = "t._file = d.ws_file AND t._pos = d.ws_pos"
+    ranked = (
+        f"SELECT t._file AS ws_file, t._pos AS ws_pos, row_number() OVER (PARTITION BY "
+        f"{', '.join(f't.{quoted(name)}' for name in key)} ORDER BY t.{VERSION} DESC, t._file, t._pos) AS ws_rank "
+        f"FROM {full(table)} t JOIN {SOURCE} s ON {_same_key(key)}"
+    )
+    return (
+        f"MERGE INTO {full(table)} t USING (SELECT ws_file, ws_pos FROM ({ranked}) WHERE ws_rank > 1) d "
+        f"ON {same_row} WHEN MATCHED THEN DELETE"
+    )
+
+
+def count_below(table: tuple[str, ...], floor: int) -> str:
+    return f"SELECT count(*) AS rows FROM {full(table)} WHERE {VERSION} < {floor} AND NOT {DELETED}"
+
+
+def sweep(table: tuple[str, ...], columns: Sequence[str], key: Sequence[str], floor: int) -> str:
+    emptied = [f"{quoted(name)} = NULL" for name in columns if name not in key]
+    assigned = [*emptied, f"{VERSION} = {floor}L", f"{DELETED} = true"]
+    return f"UPDATE {full(table)} SET {', '.join(assigned)} WHERE {VERSION} < {floor} AND NOT {DELETED}"
+
+
+def compact(table: tuple[str, ...]) -> str:
+    return f"CALL {CATALOG}.system.rewrite_data_files(table => {literal(quoted(*table))})"
+
+
+def expire(table: tuple[str, ...], older_than: str, retain_last: int) -> str:
+    """`older_than`: a timestamp in UTC."""
+    return (
+        f"CALL {CATALOG}.system.expire_snapshots(table => {literal(quoted(*table))}, "
+        f"older_than => TIMESTAMP {literal(older_than)}, retain_last => {retain_last})"
+    )
+
+
+def _same_key(key: Sequence[str]) -> str:
+    return " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in key)
+
+
+def _properties(properties: Mapping[str, str]) -> str:
+    return ", ".join(f"{literal(name)} = {literal(value)}" for name, value in properties.items())

@@ -1,0 +1,121 @@
+"""How far a sink has applied the source's history. Pure.
+
+A progress record says: everything up to LSN L lies below these offsets. A batch's end offsets say what the store
+holds. L is applied when they cover its offsets, and when every sweep as of L or earlier is done: before that, the
+store still shows rows that are gone.
+
+Positions of different epochs are ordered by epoch first: LSNs may start again lower after a failover or restore.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from cdc.control import ProgressRecord, SweepRecord, table_key
+
+Offsets = Mapping[str, tuple[int, ...]]  # topic → the offset after the last one applied, for each partition
+
+# A sink that lags keeps this many progress records, thinned evenly: what is lost is precision, not truth.
+PENDING_MAX: Final = 512
+
+
+class Applied(NamedTuple):
+    """The source position that a store shows."""
+
+    epoch: int
+    lsn: int
+    commit_ts_us: int  # commit time that belongs to it, µs since 1970
+
+
+NOTHING: Final = Applied(0, 0, 0)
+
+
+def covers(offsets: Offsets, wanted: Offsets) -> bool:
+    """Whether everything below `wanted` is below `offsets`. A partition that `offsets` doesn't have stands at 0."""
+    for topic, ends in wanted.items():
+        have = offsets.get(topic, ())
+        for partition, end in enumerate(ends):
+            if end > 0 and (partition >= len(have) or have[partition] < end):
+                return False
+    return True
+
+
+def furthest(left: Offsets, right: Offsets) -> dict[str, tuple[int, ...]]:
+    """The greater offset of each partition."""
+    merged = dict(left)
+    for topic, ends in right.items():
+        have = merged.get(topic, ())
+        count = max(len(have), len(ends))
+        merged[topic] = tuple(
+            max(have[n] if n < len(have) else 0, ends[n] if n < len(ends) else 0) for n in range(count)
+        )
+    return merged
+
+
+class AppliedPosition:
+    """Follows one generation of one sink. Fed with what is read and done; says which sweeps are due, and the position.
+
+    A caller must have read the control topic to its end *after* it read a progress record, before it hands over
+    either: the sweep that belongs to an LSN is committed before a progress record of that LSN.
+    """
+
+    def __init__(
+        self, offsets: Offsets | None = None, sweeps: Mapping[str, int] | None = None, applied: Applied = NOTHING
+    ) -> None:
+        """What an earlier run is known to have reached; `sweeps`: table key → floor of the last sweep finished."""
+        self.offsets: dict[str, tuple[int, ...]] = dict(offsets or {})
+        self.sweeps: dict[str, int] = dict(sweeps or {})
+        self.applied = applied
+        self._covered = applied  # as applied, sweeps left aside
+        self._pending: list[ProgressRecord] = []  # in order of arrival, not yet covered
+        self._unfinished: dict[tuple[str, int], SweepRecord] = {}
+
+    def learn(self, progress: Iterable[ProgressRecord], sweeps: Iterable[SweepRecord]) -> None:
+        """Take in records as they come; repetitions are harmless."""
+        for sweep in sweeps:
+            table = table_key(sweep.table)
+            if self.sweeps.get(table, -1) < sweep.floor:
+                self._unfinished[table, sweep.floor] = sweep
+        self._pending.extend(progress)
+        while len(self._pending) > PENDING_MAX:
+            self._pending = [*self._pending[:-1:2], self._pending[-1]]
+        self._advance()
+
+    def reach(self, offsets: Offsets) -> None:
+        """Everything below `offsets` is applied and readable."""
+        self.offsets = furthest(self.offsets, offsets)
+        self._advance()
+
+    def due_sweeps(self) -> list[SweepRecord]:
+        """Sweeps whose as-of position is reached, lowest floor first. The caller does them, then says so."""
+        due = [sweep for sweep in self._unfinished.values() if _as_of(sweep) <= self._covered[:2]]
+        return sorted(due, key=lambda sweep: sweep.floor)
+
+    def finish(self, sweep: SweepRecord) -> None:
+        """The sweep is applied and readable; so is every lower one of its table."""
+        table = table_key(sweep.table)
+        self.sweeps[table] = max(self.sweeps.get(table, 0), sweep.floor)
+        self._unfinished = {
+            (other, floor): kept
+            for (other, floor), kept in self._unfinished.items()
+            if other != table or floor > sweep.floor
+        }
+        self._advance()
+
+    def _advance(self) -> None:
+        reached = [number for number, record in enumerate(self._pending) if covers(self.offsets, record.end_offsets)]
+        for number in reached:
+            record = self._pending[number]
+            self._covered = max(self._covered, Applied(record.epoch, record.lsn, record.commit_ts_us))
+            self._settle()
+        if reached:
+            self._pending = self._pending[reached[-1] + 1 :]
+        self._settle()
+
+    def _settle(self) -> None:
+        """Applied LSN never passes an unfinished sweep, and never goes back."""
+        if not any(_as_of(sweep) <= self._covered[:2] for sweep in self._unfinished.values()):
+            self.applied = max(self.applied, self._covered)
+
+
+def _as_of(sweep: SweepRecord) -> tuple[int, int]:
+    return sweep.epoch, sweep.as_of_lsn

@@ -1,0 +1,152 @@
+"""The warehouse's engine: a Spark session of its own on the Iceberg catalog."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, TypeVar
+
+import pyarrow as pa
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from cdc.errors import SinkError
+from sinks.warehouse.catalog import CatalogPlace
+from sinks.warehouse.engine import Conflict, Snapshot
+from sinks.warehouse.statements import CATALOG
+
+T = TypeVar("T")
+
+CAUSES_MAX: Final = 20  # of an exception: a chain is short, a cycle never ends
+REASON_CHARS_MAX: Final = 300
+_SNAPSHOT_PROPERTY: Final = "spark.sql.iceberg.snapshot-property."
+_CONFLICTS: Final = frozenset(
+    {"org.apache.iceberg.exceptions.ValidationException", "org.apache.iceberg.exceptions.CommitFailedException"}
+)
+_MISSING: Final = frozenset(
+    {
+        "org.apache.iceberg.exceptions.NoSuchTableException",
+        "org.apache.iceberg.exceptions.NoSuchNamespaceException",
+        "org.apache.iceberg.exceptions.NotFoundException",  # the metadata file
+    }
+)
+
+
+class SparkEngine:
+    """Implements `sinks.warehouse.engine.Engine`. A new session shares the JVM and nothing else, so that settings and
+    source views of two engines don't meet."""
+
+    def __init__(self, spark: SparkSession, catalog: CatalogPlace) -> None:
+        self._session = spark.newSession()
+        self._database = catalog.database
+        catalog.database.parent.mkdir(parents=True, exist_ok=True)
+        prefix = f"spark.sql.catalog.{CATALOG}"
+        for name, value in {
+            prefix: "org.apache.iceberg.spark.SparkCatalog",
+            f"{prefix}.type": "jdbc",
+            f"{prefix}.uri": catalog.jdbc_uri,
+            f"{prefix}.jdbc.schema-version": "V1",  # with views
+            f"{prefix}.warehouse": catalog.location,
+            # Other sessions' commits are seen at once.
+            f"{prefix}.cache-enabled": "false",
+        }.items():
+            self._session.conf.set(name, value)
+        self._jvm: Any = self._session._jvm
+        # A catalog is made from the settings of the session that runs the first statement with it.
+        self.query(f"SHOW NAMESPACES IN {CATALOG}")
+        self._catalog: Any = self._call(
+            lambda: self._jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergCatalog(
+                self._session._jsparkSession, CATALOG
+            )
+        )
+        self._opened = catalog.database.stat().st_ino
+
+    def run(self, statement: str, properties: Mapping[str, str] | None = None) -> None:
+        names = {_SNAPSHOT_PROPERTY + name: value for name, value in (properties or {}).items()}
+        for name, value in names.items():
+            self._session.conf.set(name, value)
+        try:
+            self._call(lambda: self._session.sql(statement))
+        finally:
+            for name in names:
+                self._session.conf.unset(name)
+
+    def query(self, statement: str) -> pa.Table:
+        return self._call(lambda: self._session.sql(statement).toArrow())
+
+    def source(self, name: str, rows: pa.Table) -> None:
+        self._call(lambda: self._session.createDataFrame(rows).createOrReplaceTempView(name))
+
+    def history(self, table: tuple[str, ...]) -> Iterator[Snapshot]:
+        found = self._call(lambda: self._catalog.loadTable(self._identifier(table)))
+        snapshot = found.currentSnapshot()
+        while snapshot is not None:
+            parent_id = snapshot.parentId()
+            yield Snapshot(snapshot.snapshotId(), parent_id, dict(snapshot.summary()))
+            snapshot = None if parent_id is None else found.snapshot(parent_id)
+
+    def table_properties(self, table: tuple[str, ...]) -> Mapping[str, str] | None:
+        return self._read(lambda: self._catalog.loadTable(self._identifier(table)).properties())
+
+    def namespace_properties(self, namespace: tuple[str, ...]) -> Mapping[str, str] | None:
+        return self._read(lambda: self._catalog.loadNamespaceMetadata(self._namespace(namespace)))
+
+    def drop(self, name: tuple[str, ...]) -> None:
+        identifier = self._identifier(name)
+        self._call(lambda: self._catalog.dropTable(identifier, False))
+        self._call(lambda: self._catalog.dropView(identifier))
+
+    def close(self) -> None:
+        """A session is only settings; the JVM is the process's."""
+
+    def _read(self, properties: Callable[[], Any]) -> Mapping[str, str] | None:
+        if not self._is_there():
+            return None
+        try:
+            return dict(properties())
+        except (Py4JJavaError, PySparkException) as error:
+            if any(name in _MISSING for name, _ in _causes(error)):
+                return None
+            raise _sink_error(error) from error
+
+    def _is_there(self) -> bool:
+        """An open connection goes on reading a file that was deleted."""
+        try:
+            return self._database.stat().st_ino == self._opened
+        except FileNotFoundError:
+            return False
+
+    def _namespace(self, parts: tuple[str, ...]) -> Any:
+        gateway: Any = self._session.sparkContext._gateway
+        array = gateway.new_array(self._jvm.java.lang.String, len(parts))
+        for index, part in enumerate(parts):
+            array[index] = part
+        return self._jvm.org.apache.iceberg.catalog.Namespace.of(array)
+
+    def _identifier(self, name: tuple[str, ...]) -> Any:
+        return self._jvm.org.apache.iceberg.catalog.TableIdentifier.of(self._namespace(name[:-1]), name[-1])
+
+    def _call(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except (Py4JError, PySparkException) as error:
+            if any(name in _CONFLICTS for name, _ in _causes(error)):
+                raise Conflict from error
+            raise _sink_error(error) from error
+
+
+def _sink_error(error: Exception) -> SinkError:
+    """The innermost cause says most. Its class and first line only: no statement, no rows."""
+    name, message = next(reversed(list(_causes(error))), (type(error).__name__, str(error)))
+    reason = (message.splitlines() or [""])[0][:REASON_CHARS_MAX]
+    return SinkError(
+        f"warehouse: {name.rpartition('.')[2]}: {reason}", "check sinks.warehouse, its disk and the catalog's file"
+    )
+
+
+def _causes(error: Exception) -> Iterator[tuple[str, str]]:
+    """(class, message) of a Java exception and its causes, outermost first."""
+    cause = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
+    for _ in range(CAUSES_MAX):
+        if cause is None:
+            return
+        yield cause.getClass().getName(), str(cause.getMessage())
+        cause = cause.getCause()
