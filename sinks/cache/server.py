@@ -1,0 +1,139 @@
+"""Calls to Redis: repeated where that can help, and every failure told as a SinkError without values or secrets."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    AuthorizationError,
+    BusyLoadingError,
+    ClusterDownError,
+    MaxConnectionsError,
+    NoPermissionError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+    TryAgainError,
+)
+from redis.retry import Retry
+
+from cdc.errors import SinkError
+from sinks.cache.scripts import Script
+from sinks.retries import Retries
+
+CONNECT_TIMEOUT_S = 5
+# A script of 200 keys takes a millisecond; this is for a server that saves, swaps or is stopped.
+ANSWER_TIMEOUT_S = 30
+
+T = TypeVar("T")
+Command = tuple[Any, ...]
+
+
+class RedisServer:
+    """A connection to one Redis or Valkey server."""
+
+    def __init__(self, url: str, retries: Retries) -> None:
+        try:
+            self._client = redis.Redis.from_url(
+                url,
+                socket_connect_timeout=CONNECT_TIMEOUT_S,
+                socket_timeout=ANSWER_TIMEOUT_S,
+                retry=Retry(NoBackoff(), 0),  # repetition is ours, so that it has one limit
+                client_name="watershed",
+            )
+        except ValueError as error:
+            raise SinkError(
+                "sinks.cache.url is not a Redis address", "write redis://host:6379/0, rediss:// for TLS"
+            ) from error
+        self._retries = retries
+        self.name = _name(url)
+
+    def run(self, *command: Any) -> Any:
+        """One command's answer."""
+        return self.run_all([command])[0]
+
+    def run_all(self, commands: Sequence[Command], scripts: Sequence[Script] = ()) -> list[Any]:
+        """Answers to commands that are sent together; all are repeated when the connection is lost in between, so
+        each must be safe to repeat. `scripts` are what EVALSHA commands among them need; they are loaded on demand.
+        """
+
+        def once() -> list[Any]:
+            answers = self._send(commands)
+            if any(isinstance(answer, NoScriptError) for answer in answers):
+                self._send([("SCRIPT LOAD", script.source) for script in scripts])
+                answers = self._send(commands)
+            for answer in answers:
+                if isinstance(answer, ResponseError):
+                    raise answer
+            return answers
+
+        return self._guarded(once)
+
+    def info(self, section: str) -> dict[str, Any]:
+        """A section of INFO."""
+        answer: dict[str, Any] = self._guarded(lambda: self._client.info(section))
+        return answer
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _send(self, commands: Sequence[Command]) -> list[Any]:
+        pipeline: Any = self._client.pipeline(transaction=False)
+        for command in commands:
+            pipeline.execute_command(*command)
+        # raise_on_error would put the command, values included, into the message.
+        answers: list[Any] = pipeline.execute(raise_on_error=False)
+        return answers
+
+    def _guarded(self, work: Callable[[], T]) -> T:
+        try:
+            return self._retries.call(work, _is_transient)
+        except (RedisError, OSError) as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: Exception) -> SinkError:
+        where = f"Redis at {self.name}"
+        match error:
+            case AuthenticationError() | AuthorizationError() | NoPermissionError():
+                return SinkError(f"{where} refuses this user", "check user, password and ACL of sinks.cache.url")
+            case OutOfMemoryError():
+                return SinkError(
+                    f"{where} is full and refuses writes", "raise its maxmemory, then start the sink again"
+                )
+            case ReadOnlyError():
+                return SinkError(f"{where} is a read-only replica", "give the primary's address in sinks.cache.url")
+            case BusyLoadingError():
+                return SinkError(f"{where} is still loading its data", "start the sink again when it is ready")
+            case ResponseError():
+                # Only the code: the rest of the sentence can hold arguments.
+                code = str(error).split(" ", 1)[0][:40]
+                return SinkError(f"{where} refuses a command ({code})", "see the server's log for this error")
+            case _:
+                return SinkError(
+                    f"{where} does not answer ({type(error).__name__})",
+                    "check that it runs and that sinks.cache.url is right, then start the sink again",
+                )
+
+
+def _is_transient(error: Exception) -> bool:
+    match error:
+        case AuthenticationError() | AuthorizationError() | MaxConnectionsError():
+            return False
+        # A replica is promoted, a cluster heals: the same address may take writes in a moment.
+        case ReadOnlyError() | TryAgainError() | ClusterDownError():
+            return True
+        case redis.ConnectionError() | redis.TimeoutError() | OSError():
+            return True
+        case _:
+            return False
+
+
+def _name(url: str) -> str:
+    """Host and port of the address, or the socket's path: no user, no password."""
+    parts = urlsplit(url)
+    return f"{parts.hostname}:{parts.port or 6379}" if parts.hostname else parts.path

@@ -1,0 +1,219 @@
+"""The sink that keeps rows in Redis or Valkey. Its keys are described in sinks/cache/keys.py."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Final, Self
+
+from cdc.config import CacheConfig
+from cdc.errors import SinkError
+from cdc.events import TableId, TableSchema
+from sinks.cache.keys import DELETED_FIELD, DOCUMENT_FIELD, VERSION_FIELD, CacheKeys, version_text
+from sinks.cache.scripts import APPLY, SWEEP, Script
+from sinks.cache.server import Command, RedisServer
+from sinks.contract import Change, Outcome, Result, StoredRow
+from sinks.records import decode_json, encode_json
+from sinks.reduction import document_id
+from sinks.retries import Retries
+
+# A script blocks the server: 200 keys take about a millisecond, and more a call brings no more keys a second.
+SCRIPT_KEYS_MAX: Final = 200
+SCRIPT_BYTES_MAX: Final = 1024 * 1024
+# What is sent before an answer is read: some milliseconds of the server's work, 8 MiB at most unless a row is larger.
+PIPELINE_SCRIPTS_MAX: Final = 8
+SCAN_COUNT: Final = 1000
+SCAN_PAGES_REMEMBERED: Final = 16
+
+_WRITTEN = Result(Outcome.WRITTEN)
+_STALE = Result(Outcome.STALE)
+
+
+class CacheSink:
+    """See sinks.contract.Sink. Rejects nothing: a document is text to Redis.
+
+    A server that was restarted may have lost its last writes (its append-only file is written every second, if there
+    is one) or come back with an old file. So the generation is bound to the server's run id: after a restart, or a
+    fail-over, the store holds no generation, and the job fills it anew from the topics while readers go on.
+    """
+
+    name = "cache"
+
+    def __init__(self, server: RedisServer, key_prefix: str, tombstone_ttl_s: int) -> None:
+        self._server = server
+        self._keys = CacheKeys(key_prefix)
+        self._tombstone_ttl_ms = tombstone_ttl_s * 1000
+        self._schemas: dict[TableId, TableSchema] = {}
+
+    @classmethod
+    def open(cls, config: CacheConfig, prefix: str, retries: Retries | None = None) -> Self:
+        """Connect and check the server. Raises SinkError for one that would throw rows away by itself."""
+        server = RedisServer(config.url.get_secret_value(), retries or Retries())
+        try:
+            _check(server)
+        except SinkError:
+            server.close()
+            raise
+        return cls(server, prefix if config.key_prefix is None else config.key_prefix, config.tombstone_ttl_s)
+
+    def generation(self) -> int | None:
+        fields = self._generation_fields()
+        if b"generation" not in fields or fields.get(b"run_id") != self._run_id():
+            return None
+        marks = [mark for field in fields if (mark := self._keys.table_of_field(field.decode()))]
+        if marks and None in self._server.run("MGET", *marks):
+            return None
+        return int(fields[b"generation"])
+
+    def begin_generation(self, generation: int) -> None:
+        if self.generation() == generation:
+            return
+        key = self._keys.generation
+        # A crash in between leaves the store without a generation.
+        self._server.run_all([("DEL", key), ("HSET", key, "generation", generation, "run_id", self._run_id())])
+
+    def prepare(self, schema: TableSchema) -> None:
+        fields = self._generation_fields()
+        if b"generation" not in fields:
+            raise self._lost(schema.table)
+        field, mark = self._keys.table_field(schema.table), self._keys.table(schema.table)
+        if field.encode() in fields:
+            if self._server.run("GET", mark) is None:
+                raise self._lost(schema.table)
+        else:
+            # The mark first: a crash in between leaves the table unprepared.
+            self._server.run_all([("SET", mark, "1"), ("HSET", self._keys.generation, field, "1")])
+        self._schemas[schema.table] = schema
+
+    def apply(self, changes: Sequence[Change]) -> list[Result]:
+        written: list[int] = []
+        calls = self._script_calls(changes)
+        tables = {change.table for change in changes}
+        while pipeline := list(islice(calls, PIPELINE_SCRIPTS_MAX)):
+            for answer in self._run_scripts(pipeline, APPLY, tables):
+                written.extend(answer)
+        assert len(written) == len(changes)
+        return [_WRITTEN if flag else _STALE for flag in written]
+
+    def sweep(self, table: TableId, floor: int) -> int:
+        swept = 0
+        for keys in self._scan(table):
+            calls = [
+                _evalsha(SWEEP, keys[start : start + SCRIPT_KEYS_MAX], [self._tombstone_ttl_ms, version_text(floor)])
+                for start in range(0, len(keys), SCRIPT_KEYS_MAX)
+            ]
+            swept += sum(self._run_scripts(calls, SWEEP, {table}))
+        return swept
+
+    def make_readable(self) -> None:
+        """Nothing to do: Redis shows what it holds."""
+
+    def rows(self, table: TableId) -> Iterator[StoredRow]:
+        schema = self._schema(table)
+        for keys in self._scan(table):
+            commands: list[Command] = [("HMGET", key, VERSION_FIELD, DELETED_FIELD, DOCUMENT_FIELD) for key in keys]
+            for version, deleted, document in self._server.run_all(commands):
+                if version is not None and deleted is None:  # None: expired since SCAN named it
+                    row = decode_json(document)
+                    yield StoredRow({column: row[column] for column in schema.key}, row, int(version))
+
+    def close(self) -> None:
+        self._server.close()
+
+    def _script_calls(self, changes: Iterable[Change]) -> Iterator[Command]:
+        keys: list[str] = []
+        arguments: list[Any] = [self._tombstone_ttl_ms]
+        size_bytes = 0
+        for change in changes:
+            self._schema(change.table)
+            document = b"" if change.row is None else encode_json(change.row)
+            if keys and (len(keys) == SCRIPT_KEYS_MAX or size_bytes + len(document) > SCRIPT_BYTES_MAX):
+                yield _evalsha(APPLY, keys, arguments)
+                keys, arguments, size_bytes = [], [self._tombstone_ttl_ms], 0
+            keys.append(self._keys.table(change.table) + document_id(change.key))
+            arguments += (version_text(change.version), document)
+            size_bytes += len(document)
+        if keys:
+            yield _evalsha(APPLY, keys, arguments)
+
+    def _run_scripts(self, calls: Sequence[Command], script: Script, tables: Iterable[TableId]) -> list[Any]:
+        """Answers to the calls, after which the tables' marks still stood and the server was the one we began with.
+
+        The check comes last in the same round trip: data deleted before or during the calls is noticed now, data
+        deleted later by the next batch or generation().
+        """
+        tables = list(tables)
+        checks: list[Command] = [
+            ("HMGET", self._keys.generation, "generation", "run_id"),
+            ("MGET", *(self._keys.table(table) for table in tables)),
+            ("INFO", "server"),
+        ]
+        *answers, (generation, run_id), marks, info = self._server.run_all([*calls, *checks], [script])
+        lost = next((table for table, mark in zip(tables, marks, strict=True) if mark is None), None)
+        if lost is not None or generation is None or run_id != _run_id(info):
+            raise self._lost(lost)
+        return answers
+
+    def _scan(self, table: TableId) -> Iterator[list[bytes]]:
+        """Keys of the table's rows, live or deleted, a few hundred at a time, each once.
+
+        When Redis shrinks its hash table, SCAN goes again through the buckets that it merges; they are the last ones
+        it went through, so that it is enough to remember those. A cursor means nothing to another server process:
+        the marks are checked at the end.
+        """
+        recent: deque[frozenset[bytes]] = deque(maxlen=SCAN_PAGES_REMEMBERED)
+        cursor = 0
+        while True:
+            cursor, keys = self._server.run(
+                "SCAN", cursor, "MATCH", self._keys.pattern(table), "COUNT", SCAN_COUNT, "TYPE", "hash"
+            )
+            fresh = frozenset(keys).difference(*recent)
+            recent.append(fresh)
+            if fresh:
+                yield list(fresh)
+            if cursor == 0:
+                break
+        self._run_scripts([], SWEEP, {table})
+
+    def _schema(self, table: TableId) -> TableSchema:
+        schema = self._schemas.get(table)
+        assert schema is not None, f"{table} was not prepared"
+        return schema
+
+    def _generation_fields(self) -> dict[bytes, bytes]:
+        fields: dict[bytes, bytes] = self._server.run("HGETALL", self._keys.generation)
+        return fields
+
+    def _run_id(self) -> bytes:
+        return _run_id(self._server.info("server"))
+
+    def _lost(self, table: TableId | None) -> SinkError:
+        what = f"keys of {table}" if table else "its keys"
+        return SinkError(
+            f"Redis at {self._server.name} was restarted, or {what} were deleted: rows may be missing",
+            "start the sink again: it fills the cache anew from the topics",
+        )
+
+
+def _evalsha(script: Script, keys: Sequence[str | bytes], arguments: Sequence[Any]) -> Command:
+    return ("EVALSHA", script.sha, len(keys), *keys, *arguments)
+
+
+def _run_id(info: Any) -> bytes:
+    return str(info["run_id"]).encode()
+
+
+def _check(server: RedisServer) -> None:
+    """Refuse a server that would lose rows or can't run the guard."""
+    memory = server.info("memory")
+    policy = str(memory.get("maxmemory_policy", "noeviction"))
+    if int(memory.get("maxmemory", 0)) > 0 and policy != "noeviction":
+        raise SinkError(
+            f"Redis at {server.name} evicts keys when it is full (maxmemory-policy {policy}): rows would vanish, and "
+            "deleted rows come back",
+            "set maxmemory-policy to noeviction, or give the cache a Redis of its own",
+        )
+    if server.info("server").get("redis_mode") == "cluster":
+        raise SinkError(
+            f"Redis at {server.name} is a cluster, whose scripts can't write keys of several slots",
+            "give the address of a server that is not in cluster mode in sinks.cache.url",
+        )

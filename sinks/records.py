@@ -1,0 +1,172 @@
+"""Kafka records to changes, and rows to the JSON that stores hold. Pure."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from cdc.errors import SinkError
+from cdc.events import EPOCH_MAX, SEQ_MAX, TableSchema, pack_version
+from sinks.contract import Change, Json
+
+VERSION_HEADER: Final = "watershed.version"
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+class RecordCoordinates(NamedTuple):
+    """Where a record stands in Kafka."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}, partition {self.partition}, offset {self.offset}"
+
+
+_NEXT_STEP = (
+    "something other than Watershed, or a newer version of it, wrote to this topic: run that version, "
+    "or use a topic prefix that nobody else writes to"
+)
+# orjson reads integers up to 64 bits; a longer one comes back as a float of at least this size.
+_INTEGER_LIMIT = float(1 << 63)
+
+
+def read_record(
+    schemas_by_topic: Mapping[str, TableSchema],
+    topic: str,
+    partition: int,
+    offset: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: Headers | None = None,
+) -> Change:
+    """The change that a record of a table's topic says.
+
+    `schemas_by_topic` has the newest schema of each table; the job reads it from the control topic after it knows
+    the batch's end offsets, so that it covers every record of the batch. A null value is a tombstone, whose version
+    is in the header `watershed.version` (ASCII decimal). Raises SinkError, naming topic, partition and offset, for
+    anything that capture does not write.
+    """
+    where = RecordCoordinates(topic, partition, offset)
+    schema = schemas_by_topic.get(topic)
+    if schema is None:
+        raise SinkError(
+            f"record at {where}: no schema record names this topic",
+            "the control topic was truncated or belongs to another prefix: publish anew under a new prefix",
+        )
+    key_columns = _read_key(schema, key, where)
+    if value is None:
+        return Change(schema.table, key_columns, _header_version(headers, where), None, None)
+    envelope = _decode(value, where, "value")
+    source = envelope.get("source")
+    if not isinstance(source, dict):
+        raise _not_ours(where, "its value has no source block")
+    if source.get("schema") != schema.table.schema or source.get("table") != schema.table.name:
+        raise _not_ours(where, f"its source block names another table than {schema.table}")
+    version = _source_version(source, where)
+    schema_version = source.get("schema_version")
+    if type(schema_version) is not int:
+        raise _not_ours(where, "its source block has no schema_version")
+    if schema_version > schema.version:
+        raise SinkError(
+            f"record at {where} has schema version {schema_version} of {schema.table}; known is {schema.version}",
+            "start the sink again: it then reads the newer schema from the control topic",
+        )
+    row = _read_row(schema, envelope, schema_version, where)
+    return Change(schema.table, key_columns, version, row, schema_version)
+
+
+def encode_json(value: Json) -> bytes:
+    """Compact UTF-8 JSON. Integers of any size stay exact."""
+    try:
+        return orjson.dumps(value)
+    except TypeError:  # an integer above 64 bits
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def decode_json(content: bytes) -> Json:
+    """The reverse of encode_json. Raises ValueError for what is not JSON."""
+    value = orjson.loads(content)
+    return json.loads(content) if _may_have_lost_digits(value) else value
+
+
+def _read_key(schema: TableSchema, key: bytes | None, where: RecordCoordinates) -> dict[str, Json]:
+    if key is None:
+        raise _not_ours(where, "it has no key")
+    columns = _decode(key, where, "key")
+    if tuple(columns) != schema.key:
+        raise _not_ours(where, f"its key has not the columns ({', '.join(schema.key)}) of {schema.table}")
+    if None in columns.values():
+        raise _not_ours(where, "its key holds a null")
+    return columns
+
+
+def _read_row(
+    schema: TableSchema, envelope: dict[str, Json], schema_version: int, where: RecordCoordinates
+) -> dict[str, Json] | None:
+    match envelope.get("op"):
+        case "d":
+            return None
+        case "c" | "u" | "r":
+            row = envelope.get("after")
+            if not isinstance(row, dict):
+                raise _not_ours(where, "its after block is missing")
+            # A sink writes whole rows: a column left out would be lost in the store. Counting is enough against that
+            # and costs nothing; names are capture's to get right.
+            if schema_version == schema.version and len(row) != len(schema.columns):
+                raise _not_ours(
+                    where, f"its after block has not the columns of {schema.table}, schema version {schema_version}"
+                )
+            return row
+        case op:
+            raise _not_ours(where, f"its operation {op!r} is not c, u, d or r" if type(op) is str else "it has no op")
+
+
+def _source_version(source: dict[str, Json], where: RecordCoordinates) -> int:
+    epoch, seq = source.get("epoch"), source.get("seq")
+    if type(epoch) is not int or type(seq) is not int or not (0 < epoch <= EPOCH_MAX and 0 <= seq <= SEQ_MAX):
+        raise _not_ours(where, "its source block has no epoch and seq")
+    return pack_version(epoch, seq)
+
+
+def _header_version(headers: Headers | None, where: RecordCoordinates) -> int:
+    for name, content in headers or ():
+        if name == VERSION_HEADER:
+            # At most 19 digits: what int() takes is wider than what capture writes.
+            if content is not None and content.isdigit() and len(content) <= 19 and int(content) < 1 << 63:
+                return int(content)
+            raise _not_ours(where, f"its header {VERSION_HEADER} is not a version")
+    raise _not_ours(where, f"it is a tombstone without the header {VERSION_HEADER}")
+
+
+def _decode(content: bytes, where: RecordCoordinates, part: str) -> dict[str, Any]:
+    try:
+        decoded = decode_json(content)
+    except ValueError as error:
+        raise _not_ours(where, f"its {part} is not JSON") from error
+    if not isinstance(decoded, dict):
+        raise _not_ours(where, f"its {part} is not a JSON object")
+    return decoded
+
+
+def _may_have_lost_digits(value: Json) -> bool:
+    """Whether an integer may have become a float in orjson. A loop over dicts, because it sees every record."""
+    kind = type(value)
+    if kind is dict:
+        for inner in value.values():
+            kind = type(inner)
+            if kind is float:
+                if not -_INTEGER_LIMIT < inner < _INTEGER_LIMIT:
+                    return True
+            elif (kind is dict or kind is list) and _may_have_lost_digits(inner):
+                return True
+        return False
+    if kind is list:
+        return any(map(_may_have_lost_digits, value))
+    return kind is float and not -_INTEGER_LIMIT < value < _INTEGER_LIMIT
+
+
+def _not_ours(where: RecordCoordinates, what: str) -> SinkError:
+    return SinkError(f"record at {where} is not a change record: {what}", _NEXT_STEP)

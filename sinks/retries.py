@@ -1,0 +1,41 @@
+"""Bounded repetition of calls to a store that is away for a moment."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """How often, and after which pauses, a call is repeated: each pause is twice the last.
+
+    The default gives a store about 12 s to come back: a restart of Redis or a shard's move fits, and a job that is
+    told to stop still ends soon. What lasts longer is the supervisor's to retry, with the whole batch.
+    """
+
+    attempt_count_max: int = 8
+    delay_s_first: float = 0.1
+    delay_s_max: float = 5.0
+    sleep: Callable[[float], None] = time.sleep
+
+    def attempts(self) -> Iterator[int]:
+        """Attempt numbers from 1; the pause before each but the first happens here."""
+        delay_s = self.delay_s_first
+        for attempt in range(1, self.attempt_count_max + 1):
+            if attempt > 1:
+                self.sleep(min(delay_s, self.delay_s_max))
+                delay_s *= 2
+            yield attempt
+
+    def call(self, work: Callable[[], T], transient: Callable[[Exception], bool]) -> T:
+        """What `work` returns. An exception that is `transient` is repeated, and raised after the last attempt."""
+        for attempt in self.attempts():
+            try:
+                return work()
+            except Exception as error:
+                if attempt == self.attempt_count_max or not transient(error):
+                    raise
+        raise AssertionError("unreachable: the last attempt returns or raises")

@@ -1,0 +1,1 @@
+"""The search index: OpenSearch, one index for each table."""

@@ -1,0 +1,122 @@
+"""Bulk requests: their bytes, their size, and what each item of the answer means. Pure."""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from cdc.errors import SinkError
+from sinks.contract import Outcome, Result
+from sinks.records import encode_json
+from sinks.search.mapping import DELETED_FIELD, VERSION_FIELD
+
+# OpenSearch takes 100 MiB a request; more than this brings no more documents a second and costs heap.
+BULK_BYTES_MAX: Final = 5 * 1024 * 1024
+BULK_DOCUMENTS_MAX: Final = 2_000
+
+_WRITTEN = Result(Outcome.WRITTEN)
+_STALE = Result(Outcome.STALE)
+_FIELD = re.compile(r"field \[([^\]]*)\] of type \[([^\]]*)\]")
+_IMMENSE_TERM = re.compile(r'immense term in field="([^"]*)"')
+# 429: queues or heap are full, or the disk (flood stage). 502, 504: a proxy. 503: a shard is moving.
+TRANSIENT_STATUSES: Final = frozenset({429, 502, 503, 504})
+
+
+class Item(NamedTuple):
+    """One document of a bulk request."""
+
+    alias: str  # what it is written through
+    document_id: str
+    content: bytes  # action line and document line
+
+
+class Busy(NamedTuple):
+    """The store could not take the item now: send it again, with the same version."""
+
+    status: int
+    error_type: str
+
+
+def item(alias: str, document_id: str, version: int, row: dict[str, Any] | None) -> Item:
+    """A document that is written if its version is above the one held. Without a row: one that says deleted.
+
+    A deleted row stays as a document without columns, because OpenSearch forgets the version of a document that it
+    deletes (after index.gc_deletes, one minute).
+    """
+    action = {"index": {"_index": alias, "_id": document_id, "version": version, "version_type": "external"}}
+    document = {**(row or {}), VERSION_FIELD: version, DELETED_FIELD: row is None}
+    return Item(alias, document_id, b"%b\n%b\n" % (encode_json(action), encode_json(document)))
+
+
+def requests(items: Iterable[Item]) -> Iterator[list[Item]]:
+    """The items in order, cut where a request gets too large. An item larger than the limit is alone."""
+    request: list[Item] = []
+    size_bytes = 0
+    for entry in items:
+        if request and (len(request) == BULK_DOCUMENTS_MAX or size_bytes + len(entry.content) > BULK_BYTES_MAX):
+            yield request
+            request, size_bytes = [], 0
+        request.append(entry)
+        size_bytes += len(entry.content)
+    if request:
+        yield request
+
+
+def outcome(answer: dict[str, Any]) -> Result | Busy:
+    """What an item of the answer means. Raises SinkError when it says that the store is not as we need it."""
+    ((_, said),) = answer.items()
+    status = int(said["status"])
+    if status in (200, 201):
+        return _WRITTEN
+    error = said.get("error") or {}
+    error_type, reason = str(error.get("type", "")), str(error.get("reason", ""))
+    if status == 409 and error_type == "version_conflict_engine_exception":
+        return _STALE
+    if status in TRANSIENT_STATUSES:
+        return Busy(status, error_type)
+    if status == 400 and (rejection := _rejection(error_type, reason)):
+        return Result(Outcome.REJECTED, rejection)
+    raise _refused(status, error_type, said.get("_index"))
+
+
+def busy(blocked: Busy, where: str) -> SinkError:
+    """What is said when the store stayed busy, or away (status 0)."""
+    if blocked.status == 0:
+        return SinkError(
+            f"{where} does not answer ({blocked.error_type})",
+            "check that it runs and that sinks.search.url is right, then start the sink again",
+        )
+    disk = blocked.error_type == "cluster_block_exception"
+    return SinkError(
+        f"{where} takes no writes (status {blocked.status}, {blocked.error_type or 'no reason given'})",
+        "free disk space on its nodes, then start the sink again"
+        if disk
+        else "check its load and its cluster health, then start the sink again",
+    )
+
+
+def _rejection(error_type: str, reason: str) -> str | None:
+    """Why this document can never be taken, or None when the error is not about its content."""
+    if error_type in ("mapper_parsing_exception", "document_parsing_exception"):
+        field = _FIELD.search(reason)
+        return (
+            f"column {field[1]}: its value does not fit the field type {field[2]}"
+            if field
+            else f"the document does not fit the index ({error_type})"
+        )
+    if error_type == "illegal_argument_exception" and (field := _IMMENSE_TERM.search(reason)):
+        return f"column {field[1]}: its value is too long to be a term of the index"
+    return None
+
+
+def _refused(status: int, error_type: str, index: str | None) -> SinkError:
+    what = f"status {status}, {error_type or 'no reason given'}"
+    if status == 404:
+        return SinkError(
+            f"search index {index} is gone ({what})", "start the sink again: it fills the index anew from the topics"
+        )
+    if error_type == "cluster_block_exception":
+        return SinkError(
+            f"search index {index} is blocked for writes ({what})",
+            "free disk space on its nodes and remove the block index.blocks.*, then start the sink again",
+        )
+    return SinkError(f"search index {index} refuses a document ({what})", "see the server's log for this error")

@@ -1,0 +1,109 @@
+"""Which generation the search index holds, and whether every index that belongs to it is still the same one.
+
+The marker index has a document `generation`, and one for each prepared index with the index's UUID: an index that was
+deleted, or deleted and made again by somebody else, has another UUID or none.
+"""
+
+from functools import partial
+from typing import Any, Final
+
+from opensearchpy import OpenSearch
+from opensearchpy.exceptions import NotFoundError, RequestError
+
+from cdc.errors import SinkError
+from sinks.search.server import SearchServer, error_type
+
+_GENERATION_ID: Final = "generation"
+# One page. A node takes 1,000 shards by default, so a prefix has fewer tables than this.
+_INDEXES_MAX: Final = 10_000
+_NAMES_MAX: Final = 5  # in one URL
+
+
+class Generations:
+    """The marker index of one prefix."""
+
+    def __init__(self, server: SearchServer, marker: str) -> None:
+        self._server = server
+        self._marker = marker
+
+    def current(self) -> int | None:
+        """The generation held; None when there is none, or one of its indexes is gone."""
+        documents = self._documents()
+        generation = documents.pop(_GENERATION_ID, None)
+        if generation is None:
+            return None
+        held = self._uuids([str(name) for name in documents])
+        if any(held.get(index) != document["uuid"] for index, document in documents.items()):
+            return None
+        return int(generation["generation"])
+
+    def begin(self, generation: int) -> None:
+        """Forget all indexes and hold `generation`. A crash in between leaves no generation."""
+        self._server.call(lambda client: client.indices.delete(index=self._marker, ignore_unavailable=True))
+        body = {"settings": {"auto_expand_replicas": "0-1"}, "mappings": {"dynamic": False}}
+        try:
+            self._server.call(lambda client: client.indices.create(index=self._marker, body=body), (400,))
+        except RequestError as error:
+            if error_type(error) != "resource_already_exists_exception":  # another writer was faster: fine
+                raise self._server.explained(error) from error
+        self._put(_GENERATION_ID, {"generation": generation})
+
+    def is_begun(self) -> bool:
+        return self._get(_GENERATION_ID) is not None
+
+    def marked_uuid(self, index: str) -> str | None:
+        """The UUID of the index when it was prepared in this generation."""
+        document = self._get(index)
+        return document["uuid"] if document else None
+
+    def mark(self, index: str, uuid: str) -> None:
+        """The index belongs to the generation from now on."""
+        self._put(index, {"uuid": uuid})
+
+    def uuid(self, index: str) -> str | None:
+        """The UUID that the index has now; None when there is no such index."""
+        return self._uuids([index]).get(index)
+
+    def _uuids(self, indexes: list[str]) -> dict[str, str]:
+        # Servers take URLs of 4 KiB.
+        found: dict[str, str] = {}
+        for start in range(0, len(indexes), _NAMES_MAX):
+            names = ",".join(indexes[start : start + _NAMES_MAX])
+            read = partial(_read_uuids, names=names)
+            found |= {name: entry["settings"]["index"]["uuid"] for name, entry in self._server.call(read).items()}
+        return found
+
+    def _documents(self) -> dict[str, dict[str, Any]]:
+        def read(client: OpenSearch) -> Any:
+            client.indices.refresh(index=self._marker)
+            return client.search(index=self._marker, body={"size": _INDEXES_MAX, "query": {"match_all": {}}})
+
+        try:
+            hits = self._server.call(read, (404,))["hits"]["hits"]
+        except NotFoundError:
+            return {}
+        return {hit["_id"]: hit["_source"] for hit in hits}
+
+    def _get(self, document_id: str) -> dict[str, Any] | None:
+        try:
+            answer = self._server.call(lambda client: client.get(index=self._marker, id=document_id), (404,))
+        except NotFoundError:
+            return None
+        source: dict[str, Any] = answer["_source"]
+        return source
+
+    def _put(self, document_id: str, document: dict[str, Any]) -> None:
+        try:
+            self._server.call(
+                lambda client: client.index(index=self._marker, id=document_id, body=document, refresh="true"),
+                (404,),
+            )
+        except NotFoundError as error:
+            raise SinkError(
+                f"{self._server.name}: the index {self._marker} was deleted just now", "start the sink again"
+            ) from error
+
+
+def _read_uuids(client: OpenSearch, names: str) -> dict[str, Any]:
+    answer: dict[str, Any] = client.indices.get_settings(index=names, name="index.uuid", ignore_unavailable=True)
+    return answer

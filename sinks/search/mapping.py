@@ -1,0 +1,131 @@
+"""What a table's index looks like: each column's field from its PostgreSQL type. Pure.
+
+A document is the row's JSON as the record had it, and two fields of ours. The mapping only says how a value is
+searched; what it can't index it leaves out of the search (`ignore_malformed`, `ignore_above`) and keeps in the
+document, because a document must equal its row. New fields appear by schema versions only (`dynamic: false`).
+"""
+
+import re
+from typing import Any, Final
+
+from cdc.errors import RefusedError
+from cdc.events import Column, TableId, TableSchema
+
+VERSION_FIELD: Final = "ws_version"
+DELETED_FIELD: Final = "ws_deleted"
+LIVE: Final[dict[str, Any]] = {"term": {DELETED_FIELD: False}}
+
+Field = dict[str, Any]
+
+# Lucene refuses terms above 32,766 bytes; a character takes up to 4.
+_KEYWORD_CHARS_MAX = 8191
+_KEYWORD: Field = {"type": "keyword", "ignore_above": _KEYWORD_CHARS_MAX}
+_TEXT: Field = {"type": "text", "fields": {"keyword": _KEYWORD}}
+_LONG_TEXT: Field = {"type": "text"}
+_BOOLEAN: Field = {"type": "boolean"}
+_DATE: Field = {"type": "date", "format": "strict_date_optional_time", "ignore_malformed": True}
+_KEPT_ONLY: Field = {"type": "object", "enabled": False}
+
+
+def _number(kind: str) -> Field:
+    return {"type": kind, "ignore_malformed": True}
+
+
+# PostgreSQL's fixed type oids: (scalar, array) → field. An array's elements are searched like the scalar.
+_FIELDS_BY_OID: Final[dict[int, Field]] = {
+    oid: field
+    for oids, field in (
+        ((16,), _BOOLEAN),
+        ((1000,), _KEYWORD),  # bool[]: with explicit bounds it is a text, which a boolean field refuses
+        ((17, 1001), _KEPT_ONLY),  # bytea
+        ((20, 1016), _number("long")),  # int8
+        ((21, 1005), _number("short")),  # int2
+        ((23, 1007), _number("integer")),  # int4
+        ((26, 1028), _number("long")),  # oid
+        ((700, 1021), _number("float")),  # float4
+        ((701, 1022), _number("double")),  # float8
+        ((1700, 1231), _number("double")),  # numeric: exact in the document, found as the nearest double
+        ((25, 1009), _TEXT),  # text
+        ((1042, 1014), _TEXT),  # char(n)
+        ((1043, 1015), _TEXT),  # varchar
+        ((19, 1003), _KEYWORD),  # name
+        ((114, 199), _LONG_TEXT),  # json
+        ((3802, 3807), _LONG_TEXT),  # jsonb
+        ((142, 143), _LONG_TEXT),  # xml
+        ((1082, 1182), _DATE),  # date
+        ((1114, 1115), _DATE),  # timestamp
+        ((1184, 1185), _DATE),  # timestamptz
+    )
+    for oid in oids
+}
+
+# Fields that OpenSearch keeps for itself at the top of a document.
+_METADATA_FIELD: Final = re.compile(
+    r"_(id|index|source|type|routing|field_names|feature|ignored|nested_path|seq_no|primary_term|version|size"
+    r"|doc_count|data_stream_timestamp|recovery_source)"
+)
+
+
+def field_of(column: Column) -> Field:
+    """How a column is searched. Every other type (uuid, enum, time, interval, inet…) is one exact keyword."""
+    field = _FIELDS_BY_OID.get(column.base_type_oid or column.type_oid)
+    if field is None:
+        # An extension's type has no fixed oid; citext is the one that is read like text.
+        field = _TEXT if column.type_name.removesuffix("[]").rpartition(".")[2] == "citext" else _KEYWORD
+    return field
+
+
+def index_body(schema: TableSchema, prefix: str, alias: str) -> dict[str, Any]:
+    """Settings, mapping and alias of the table's index."""
+    return {
+        "settings": {
+            # No replica on a single node, where it could never be assigned; one where there are more.
+            "auto_expand_replicas": "0-1",
+            # A text column takes two fields.
+            "mapping": {"total_fields": {"limit": max(1000, 4 * len(schema.columns))}},
+        },
+        "mappings": mapping(schema, prefix),
+        "aliases": {alias: {"filter": LIVE}},
+    }
+
+
+def mapping(schema: TableSchema, prefix: str) -> dict[str, Any]:
+    """The explicit mapping, with the table's name in `_meta`."""
+    return {
+        "dynamic": False,
+        "_meta": {"watershed": owner(schema.table, prefix) | {"schema_version": schema.version}},
+        "properties": {column.name: field_of(column) for column in schema.columns}
+        | {VERSION_FIELD: {"type": "long"}, DELETED_FIELD: {"type": "boolean"}},
+    }
+
+
+def owner(table: TableId, prefix: str) -> dict[str, str]:
+    """Whose index it is: what is written to `_meta` and compared before an existing index is used."""
+    return {"prefix": prefix, "table_schema": table.schema, "table_name": table.name}
+
+
+def check_columns(schema: TableSchema) -> None:
+    """Raises RefusedError, naming the column, for a table whose columns can't all be fields of one document.
+
+    OpenSearch reads a dot in a field's name as a path: `a.b` is taken as long as there is no column `a`.
+    """
+    names = {column.name for column in schema.columns}
+    for name in sorted(names):
+        parts = name.split(".")
+        parents = [".".join(parts[:count]) for count in range(1, len(parts))]
+        if name in (VERSION_FIELD, DELETED_FIELD):
+            problem = "the search index keeps this name for itself"
+        elif _METADATA_FIELD.fullmatch(parts[0]):
+            problem = "OpenSearch keeps this name for itself"
+        elif parts[0] in (VERSION_FIELD, DELETED_FIELD):
+            problem = f"the search index reads it as a part of its own field {parts[0]}"
+        elif parents and not all(part.strip() for part in parts):
+            problem = "OpenSearch takes no field name with a blank part beside a dot"
+        elif parent := next((parent for parent in parents if parent in names), None):
+            problem = f"OpenSearch reads its dot as a path into column {parent!r}, which is no object"
+        else:
+            continue
+        raise RefusedError(
+            f"table {schema.table}: column {name!r} can't be a field: {problem}",
+            "rename the column, or leave the table out of source.tables",
+        )

@@ -1,0 +1,51 @@
+"""Names in the search index. Pure.
+
+| name                                  | kind  | what it is                                              |
+|---------------------------------------|-------|---------------------------------------------------------|
+| `<prefix>.<schema>.<table>`           | alias | what readers use: a filter hides deleted rows           |
+| `<prefix>.<schema>.<table>.documents` | index | the documents, deleted ones too                         |
+| `<prefix>.watershed`                  | index | the generation, and the identity of each prepared index |
+
+Names are in lower case; what OpenSearch does not allow in a name becomes `_`. Two tables that would share a name are
+refused when the second is prepared.
+"""
+
+import re
+from typing import Final
+
+from cdc.errors import RefusedError
+from cdc.events import TableId
+
+NAME_BYTES_MAX: Final = 255
+_ILLEGAL = re.compile(r'[\\/*?"<>|,#:\s\x00-\x1f]')
+
+
+class SearchNames:
+    """The names of one prefix. Raises RefusedError for a prefix that no index name can begin with."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = _legal(prefix)
+        if not self.prefix or self.prefix[0] in "-_+.":
+            raise RefusedError(
+                f"an index name can't begin with {prefix!r}",
+                "set sinks.search.index_prefix to a name that begins with a letter or a digit",
+            )
+        self.marker = f"{self.prefix}.watershed"
+
+    def alias(self, table: TableId) -> str:
+        """What readers use."""
+        return f"{self.prefix}.{_legal(table.schema)}.{_legal(table.name)}"
+
+    def index(self, table: TableId) -> str:
+        """What holds the documents. Raises RefusedError when the name gets too long."""
+        name = f"{self.alias(table)}.documents"
+        if len(name.encode()) > NAME_BYTES_MAX:
+            raise RefusedError(
+                f"the index name of table {table} would be longer than {NAME_BYTES_MAX} bytes",
+                "set a shorter sinks.search.index_prefix",
+            )
+        return name
+
+
+def _legal(name: str) -> str:
+    return _ILLEGAL.sub("_", name.lower())

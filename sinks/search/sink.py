@@ -1,0 +1,233 @@
+"""The sink that keeps rows in OpenSearch. Its names are described in sinks/search/names.py."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Self
+
+from opensearchpy.exceptions import NotFoundError, RequestError, TransportError
+
+from cdc.config import SearchConfig
+from cdc.errors import RefusedError, SinkError
+from cdc.events import TableId, TableSchema
+from sinks.contract import Change, Outcome, Result, StoredRow
+from sinks.reduction import document_id
+from sinks.retries import Retries
+from sinks.search import bulk, mapping
+from sinks.search.bulk import Busy, Item
+from sinks.search.generations import Generations
+from sinks.search.mapping import DELETED_FIELD, LIVE, VERSION_FIELD
+from sinks.search.names import SearchNames
+from sinks.search.pages import live_documents
+from sinks.search.server import SearchServer, error_type, is_transient, status
+
+_ANSWER_FIELDS: Final = "items.*.status,items.*._index,items.*.error.type,items.*.error.reason"
+_NAMES_MAX: Final = 5  # in one URL, of which servers take 4 KiB
+_NO_ANSWER = Busy(0, "no answer")
+
+
+class SearchSink:
+    """See sinks.contract.Sink. Rejects a row that has a value which its field can't hold."""
+
+    name = "search"
+
+    def __init__(self, server: SearchServer, prefix: str) -> None:
+        self._server = server
+        self._names = SearchNames(prefix)
+        self._generations = Generations(server, self._names.marker)
+        self._schemas: dict[TableId, TableSchema] = {}
+        self._unrefreshed: set[str] = set()  # aliases written through since the last refresh
+
+    @classmethod
+    def open(cls, config: SearchConfig, prefix: str, retries: Retries | None = None) -> Self:
+        """Connect. Raises SinkError when nothing answers there."""
+        server = SearchServer(config.url.get_secret_value(), retries or Retries())
+        try:
+            sink = cls(server, prefix if config.index_prefix is None else config.index_prefix)
+            server.call(lambda client: client.info())
+        except SinkError:
+            server.close()
+            raise
+        return sink
+
+    def generation(self) -> int | None:
+        return self._generations.current()
+
+    def begin_generation(self, generation: int) -> None:
+        if self._generations.current() != generation:
+            self._generations.begin(generation)
+
+    def prepare(self, schema: TableSchema) -> None:
+        mapping.check_columns(schema)
+        table, index, alias = schema.table, self._names.index(schema.table), self._names.alias(schema.table)
+        for other in self._schemas:
+            if other != table and {index, alias} & {self._names.index(other), self._names.alias(other)}:
+                raise self._shared(table, other)
+        if not self._generations.is_begun():
+            raise self._lost(self._names.marker)
+        marked, uuid = self._generations.marked_uuid(index), self._generations.uuid(index)
+        if marked is not None and uuid != marked:
+            raise self._lost(index)
+        if uuid is None:
+            self._create(schema)
+        self._update(schema)
+        if marked is None:
+            uuid = uuid or self._generations.uuid(index)
+            if uuid is None:
+                raise self._lost(index)
+            self._generations.mark(index, uuid)
+        self._schemas[table] = schema
+
+    def apply(self, changes: Sequence[Change]) -> list[Result]:
+        results: list[Result] = []
+        for request in bulk.requests(map(self._item, changes)):
+            results += self._write(request)
+        return results
+
+    def sweep(self, table: TableId, floor: int) -> int:
+        index, alias = self._names.index(table), self._names.alias(table)
+        self._refresh([alias])
+        query = {"bool": {"filter": [LIVE, {"range": {VERSION_FIELD: {"lt": floor}}}]}}
+        swept = 0
+        deletions = (
+            bulk.item(alias, hit["_id"], floor, None)
+            for hit in live_documents(self._server, index, query, with_row=False)
+        )
+        for request in bulk.requests(deletions):
+            swept += sum(result.outcome is Outcome.WRITTEN for result in self._write(request))
+        return swept
+
+    def make_readable(self) -> None:
+        if self._unrefreshed:
+            self._refresh(sorted(self._unrefreshed))
+            self._unrefreshed.clear()
+
+    def rows(self, table: TableId) -> Iterator[StoredRow]:
+        """As readers see them: what was written since make_readable may be missing."""
+        schema = self._schema(table)
+        for hit in live_documents(self._server, self._names.index(table), LIVE, with_row=True):
+            row: dict[str, Any] = hit["_source"]
+            del row[DELETED_FIELD]
+            version = int(row.pop(VERSION_FIELD))
+            yield StoredRow({column: row[column] for column in schema.key}, row, version)
+
+    def close(self) -> None:
+        self._server.close()
+
+    def _item(self, change: Change) -> Item:
+        self._schema(change.table)
+        return bulk.item(self._names.alias(change.table), document_id(change.key), change.version, change.row)
+
+    def _write(self, items: Sequence[Item]) -> list[Result]:
+        """One result for each item, after what was busy was sent again with the same versions."""
+        results: dict[int, Result] = {}
+        waiting = list(range(len(items)))
+        blocked = _NO_ANSWER
+        for _ in self._server.retries.attempts():
+            answers = self._send([items[number] for number in waiting])
+            for number, answer in zip(waiting, answers, strict=True):
+                match answer:
+                    case Result():
+                        results[number] = answer
+                    case Busy():
+                        blocked = answer
+            waiting = [number for number in waiting if number not in results]
+            if not waiting:
+                return [results[number] for number in range(len(items))]
+        raise bulk.busy(blocked, self._server.name)
+
+    def _send(self, items: Sequence[Item]) -> Sequence[Result | Busy]:
+        # Also where all is stale: another writer, or this one before a kill, may have written without a refresh.
+        self._unrefreshed |= {item.alias for item in items}
+        body = b"".join(item.content for item in items)
+        try:
+            # require_alias: an index that was deleted must not be made anew by the write, without our mapping.
+            answer = self._server.once(
+                lambda client: client.bulk(body=body, params={"require_alias": "true", "filter_path": _ANSWER_FIELDS})
+            )
+        except TransportError as error:
+            if status(error) == 413:
+                return self._send_smaller(items)
+            if is_transient(error):
+                return [Busy(status(error), error_type(error) or type(error).__name__)] * len(items)
+            raise self._server.explained(error) from error
+        said = answer.get("items", [])
+        if len(said) != len(items):
+            raise SinkError(f"{self._server.name} answered a bulk request in part", "is there a proxy in between?")
+        return [bulk.outcome(entry) for entry in said]
+
+    def _send_smaller(self, items: Sequence[Item]) -> Sequence[Result | Busy]:
+        """The request was larger than http.max_content_length, or a proxy's limit: in halves, down to one document."""
+        if len(items) == 1:
+            return [Result(Outcome.REJECTED, "the row is larger than the search index takes in one request")]
+        middle = len(items) // 2
+        return [*self._send(items[:middle]), *self._send(items[middle:])]
+
+    def _create(self, schema: TableSchema) -> None:
+        index = self._names.index(schema.table)
+        body = mapping.index_body(schema, self._names.prefix, self._names.alias(schema.table))
+        try:
+            self._server.call(lambda client: client.indices.create(index=index, body=body), (400,))
+        except RequestError as error:
+            if error_type(error) != "resource_already_exists_exception":  # another writer was faster: fine
+                raise self._unusable(schema.table, error) from error
+
+    def _update(self, schema: TableSchema) -> None:
+        """Give an index that is there the schema's new fields and our alias; refuse one that is not this table's."""
+        index, alias = self._names.index(schema.table), self._names.alias(schema.table)
+        held = self._server.call(lambda client: client.indices.get_mapping(index=index))
+        meta = held.get(index, {}).get("mappings", {}).get("_meta", {}).get("watershed", {})
+        owner = mapping.owner(schema.table, self._names.prefix)
+        if any(meta.get(name) != value for name, value in owner.items()):
+            raise self._shared(schema.table, _owner_name(meta))
+        if meta.get("schema_version") == schema.version and not self._lacks_alias(index, alias):
+            return
+        body = mapping.mapping(schema, self._names.prefix)
+        try:
+            self._server.call(lambda client: client.indices.put_mapping(index=index, body=body), (400,))
+            self._server.call(
+                lambda client: client.indices.put_alias(index=index, name=alias, body={"filter": LIVE}), (400,)
+            )
+        except RequestError as error:
+            raise self._unusable(schema.table, error) from error
+
+    def _lacks_alias(self, index: str, alias: str) -> bool:
+        return not self._server.call(lambda client: client.indices.exists_alias(index=index, name=alias))
+
+    def _refresh(self, aliases: Sequence[str]) -> None:
+        for start in range(0, len(aliases), _NAMES_MAX):
+            names = ",".join(aliases[start : start + _NAMES_MAX])
+            self._refresh_some(names)
+
+    def _refresh_some(self, names: str) -> None:
+        try:
+            self._server.call(lambda client: client.indices.refresh(index=names), (404,))
+        except NotFoundError as error:
+            raise self._lost(names) from error
+
+    def _schema(self, table: TableId) -> TableSchema:
+        schema = self._schemas.get(table)
+        assert schema is not None, f"{table} was not prepared"
+        return schema
+
+    def _lost(self, index: str) -> SinkError:
+        return SinkError(
+            f"{self._server.name}: index {index} was deleted, or made anew by somebody else",
+            "start the sink again: it fills the search index anew from the topics",
+        )
+
+    def _shared(self, table: TableId, other: object) -> SinkError:
+        return RefusedError(
+            f"table {table} and {other} would share the search index {self._names.index(table)}",
+            "leave one of them out of source.tables, or set another sinks.search.index_prefix",
+        )
+
+    def _unusable(self, table: TableId, error: RequestError) -> SinkError:
+        return RefusedError(
+            f"{self._server.name} refuses the index {self._names.index(table)} of table {table} ({error_type(error)})",
+            "see the server's log; an index of another origin with this name, or another type of a column, is likely",
+        )
+
+
+def _owner_name(meta: dict[str, Any]) -> str:
+    if not meta:
+        return "something that is not Watershed's"
+    return f"table {meta.get('table_schema')}.{meta.get('table_name')} of prefix {meta.get('prefix')}"
