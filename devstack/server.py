@@ -39,11 +39,19 @@ def base_environment(folder: Path) -> dict[str, str]:
 
 
 def wait_until_ready(
-    server: Server, place: Place, pid: int, log_start: int, exit_code: Callable[[], int | None]
+    server: Server,
+    place: Place,
+    pid: int,
+    log_start: int,
+    exit_code: Callable[[], int | None],
+    abandoned: Callable[[], bool],
 ) -> None:
-    """Raises StackError if the server ends, is not ready in time, or another one answers in its stead."""
+    """Raises StackError if the server ends, is not ready in time, the wait is abandoned, or another server answers in
+    its stead. `log_start`: the log's size in bytes before the start."""
     deadline = time.monotonic() + server.start_timeout_s
     while True:
+        if abandoned():
+            raise StackError(f"the start of {server.title} was abandoned", "see what else went wrong")
         code = exit_code()
         if code is not None:
             raise StackError(f"{server.title} ended while it started ({_ending(code)})", see_log(place.log, log_start))

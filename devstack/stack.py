@@ -13,7 +13,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -92,16 +92,15 @@ class Stack:
             self._assign_ports(state, starting)
             self._keeper = self._keeper or self._new_keeper()
             try:
-                with ThreadPoolExecutor(len(SERVICES)) as pool:
-                    for started in [pool.submit(self._start, server, state) for server in starting]:
-                        started.result()
+                self._start_all(starting, state)
             except BaseException:
                 self._stop_servers([server.name for server in starting])
                 raise
-            if self._detached:
-                self._keeper.release()
-                self._keeper = None
-                self._close()
+            finally:
+                if self._detached:
+                    self._keeper.release()
+                    self._keeper = None
+                    self._close()
             return self.endpoints
 
     def kill(self, service: str) -> None:
@@ -163,7 +162,18 @@ class Stack:
             return ServerStatus(service, "running", _address(service, place), process.pid, place.log)
         return ServerStatus(service, "died" if service in state.servers else "stopped", None, None, place.log)
 
-    def _start(self, server: Server, state: State) -> None:
+    def _start_all(self, servers: Iterable[Server], state: State) -> None:
+        """Each in a thread. The first failure, or Ctrl-C, ends the other waits."""
+        abandoned = threading.Event()
+        with ThreadPoolExecutor(len(SERVICES)) as pool:
+            try:
+                for started in as_completed([pool.submit(self._start, s, state, abandoned) for s in servers]):
+                    started.result()
+            except BaseException:
+                abandoned.set()
+                raise
+
+    def _start(self, server: Server, state: State, abandoned: threading.Event) -> None:
         place = self._place(server.name)
         for port in place.ports.values():
             if not is_free(port):
@@ -172,6 +182,8 @@ class Stack:
                     f"end that process, or delete {self.folder} and its data so that new ports are chosen",
                 )
         command = server.prepare(place)
+        if abandoned.is_set():
+            return
         log_start = place.log.stat().st_size if place.log.exists() else 0
         assert self._keeper
         keeper = self._keeper
@@ -180,7 +192,7 @@ class Stack:
             with self._writes:
                 state.servers[server.name] = process
                 state.write(self.folder)
-        wait_until_ready(server, place, pid, log_start, lambda: keeper.exit_code(pid))
+        wait_until_ready(server, place, pid, log_start, lambda: keeper.exit_code(pid), abandoned.is_set)
 
     def _stop_servers(self, services: Iterable[str]) -> None:
         running = {name: process for name in services if (process := self._running(name))}
@@ -292,7 +304,7 @@ def _server(name: str, postgres_version: int) -> Server:
         case "redis":
             return redis.Redis()
         case other:
-            raise StackError(f"the stack has no {other!r}", f"it has {', '.join(SERVICES)}")
+            raise StackError(f"the stack has no {other!r}", f"choose from {', '.join(SERVICES)}")
 
 
 def _address(service: str, place: Place) -> str:

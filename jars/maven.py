@@ -17,22 +17,30 @@ except ImportError as error:
     ) from error
 
 
+def context(cache: Path, address: str | None = None, received: Callable[[int], None] | None = None) -> MavenContext:
+    """The library set up for Maven Central, or for the mirror whose root `address` is. It writes straight to the final
+    names in `cache`, so a cache must not be shared."""
+
+    @contextmanager
+    def progress(_name: str, _size: int) -> Iterator[Callable[[int], None]]:
+        yield received or (lambda _: None)
+
+    return MavenContext(
+        PythonResolver(progress_callback=progress),
+        repo_cache=cache,
+        remote_repos={"mirror": address.rstrip("/")} if address else None,
+        timeout=TIMEOUT_S,
+    )
+
+
 class MavenRepository:
-    """Maven Central, or the mirror whose root `address` is."""
+    """Where jars come from: Maven Central, or the mirror whose root `address` is."""
 
     def __init__(self, address: str | None) -> None:
         self.name = f"the repository in {MIRROR_VARIABLE}" if address else "Maven Central"
-        self._remote = {"mirror": address.rstrip("/")} if address else None
+        self._address = address
 
     def fetch(self, jar: Jar, folder: Path, received: Callable[[int], None]) -> Path:
-        @contextmanager
-        def progress(_name: str, _size: int) -> Iterator[Callable[[int], None]]:
-            yield received
-
-        # The library writes straight to its cache's final names, so each jar gets an empty cache of its own.
-        context = MavenContext(
-            PythonResolver(progress_callback=progress), repo_cache=folder, remote_repos=self._remote, timeout=TIMEOUT_S
-        )
         at = jar.coordinates
-        component = context.project(at.group, at.artifact).at_version(at.version)
-        return component.artifact(classifier=at.classifier).resolve()
+        project = context(folder, self._address, received).project(at.group, at.artifact)
+        return project.at_version(at.version).artifact(classifier=at.classifier).resolve()

@@ -40,6 +40,11 @@ def default_cache() -> Path:
     return Path(base).expanduser().absolute() / "watershed"
 
 
+def mirror() -> str | None:
+    """Root of the repository to use instead of the public one."""
+    return os.environ.get(MIRROR_VARIABLE)
+
+
 def resolve(set_name: str, cache: Path | None = None, progress: Console | None = None) -> list[Path]:
     """The set's jars as files, in the lock's order; what the cache lacks is fetched, with a bar on `progress`.
     Raises StackError when a jar can't be had or is not the one that was locked."""
@@ -149,4 +154,4 @@ def _bar(console: Console | None, title: str, total: int) -> Iterator[Callable[[
 def _default_repository() -> Repository:
     from jars.maven import MavenRepository  # the resolver library is an extra: a warm cache works without it
 
-    return MavenRepository(os.environ.get(MIRROR_VARIABLE))
+    return MavenRepository(mirror())

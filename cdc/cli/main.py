@@ -1,0 +1,89 @@
+"""The command `cdc`: finds the command that was asked for, imports only that one, and says errors as sentences."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Annotated
+
+import typer
+
+from cdc import __version__
+from cdc.errors import WatershedError
+
+INTERRUPTED = 130  # what a shell reports for a command that Ctrl-C ended
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Where a command is, `module:name`: a function is a command, a typer app a group of them."""
+
+    target: str
+    help: str
+
+
+COMMANDS = {
+    "check": Entry("cdc.cli.run:check", "Look at source and brokers as `run` would; write nothing."),
+    "run": Entry("cdc.cli.run:run", "Capture: publish every committed change to Kafka."),
+    "stack": Entry("cdc.cli.stack:app", "Start and stop PostgreSQL, Kafka, OpenSearch and Redis for development."),
+}
+
+
+def main() -> None:
+    """Entry point. Ends with the command's exit code; a WatershedError is said without a traceback."""
+    arguments = sys.argv[1:]
+    try:
+        application(arguments)(arguments, prog_name="cdc")
+    except WatershedError as error:
+        typer.secho(f"error: {error}", fg=typer.colors.RED if sys.stderr.isatty() else None, err=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+def application(arguments: Sequence[str]) -> typer.Typer:
+    """The commands by name. Only the one that the arguments name is imported: a sink's brings Spark, which the others
+    need not wait for."""
+    app = typer.Typer(
+        name="cdc",
+        help="Watershed: keeps derived data in step with PostgreSQL.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(_options)
+    named = next((word for word in arguments if not word.startswith("-")), None)
+    for name, entry in COMMANDS.items():
+        if name != named:
+            app.command(name, help=entry.help)(_not_imported)
+            continue
+        module, _, attribute = entry.target.partition(":")
+        target = getattr(import_module(module), attribute)
+        if isinstance(target, typer.Typer):
+            app.add_typer(target, name=name, help=entry.help)
+        else:
+            app.command(name, help=entry.help)(target)
+    return app
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"watershed {__version__}")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """What goes before a command's name."""
+
+
+def _not_imported() -> None:
+    """Stands for a command in the list of commands."""
+    raise AssertionError("a command that was not named on the command line can't be called")
+
+
+if __name__ == "__main__":
+    main()

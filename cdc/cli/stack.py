@@ -1,0 +1,73 @@
+"""`cdc stack`: the development stack, detached from the terminal."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from devstack.endpoints import VARIABLES
+from devstack.postgres import VERSIONS
+from devstack.stack import ServerStatus, Stack
+
+DEFAULT_FOLDER = Path(".watershed/stack")
+
+app = typer.Typer(no_args_is_help=True)
+FolderOption = Annotated[Path, typer.Option("--folder", help="Where its data, logs and ports are.")]
+
+
+@app.command()
+def up(
+    services: Annotated[
+        list[str] | None, typer.Argument(help=f"Which of {', '.join(VARIABLES)}; all by default.")
+    ] = None,
+    folder: FolderOption = DEFAULT_FOLDER,
+    postgres_version: Annotated[
+        int, typer.Option(help=f"One of {', '.join(map(str, VERSIONS))}; each has its own data.")
+    ] = 18,
+) -> None:
+    """Start what does not run yet, wait until it answers, and leave it running until `down`."""
+    console = Console(stderr=True)
+    stack = Stack(folder, postgres_version=postgres_version, detached=True, progress=console)
+    with console.status("starting"):
+        stack.start(*services or ())
+    _print(stack.status())
+
+
+@app.command()
+def down(
+    folder: FolderOption = DEFAULT_FOLDER,
+    erase: Annotated[bool, typer.Option("--erase", help="Delete data, logs and ports too.")] = False,
+) -> None:
+    """Stop all servers that `up` started. Data and ports stay for the next `up`."""
+    stack = Stack(folder, detached=True)
+    stack.stop()
+    if erase:
+        stack.erase()
+
+
+@app.command()
+def status(
+    folder: FolderOption = DEFAULT_FOLDER,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say what runs and where. The exit code is 1 if a server that was started has died."""
+    servers = Stack(folder, detached=True).status()
+    if as_json:
+        fields = [asdict(server) | {"log": server.log and str(server.log)} for server in servers]
+        typer.echo(json.dumps({"folder": str(folder.absolute()), "servers": fields}))
+    else:
+        _print(servers)
+    if any(server.state == "died" for server in servers):
+        raise typer.Exit(1)
+
+
+def _print(servers: list[ServerStatus]) -> None:
+    table = Table("server", "state", "address", "pid", box=None)
+    for server in servers:
+        where = f"named in {VARIABLES[server.service]}" if server.state == "given" else server.address or ""
+        table.add_row(server.service, server.state, where, str(server.pid or ""))
+    Console(soft_wrap=True).print(table)
