@@ -57,6 +57,12 @@ def flushed_lsn(connection: psycopg.Connection) -> Lsn:
     return parse_lsn(row[0])
 
 
+def flushed_lsn_of(dsn: str) -> Lsn:
+    """The same, with a connection of its own."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        return flushed_lsn(connection)
+
+
 class Workload:
     """Clients in threads of their own. Start it once; stop() ends it cleanly, with no transaction half done."""
 
@@ -104,8 +110,7 @@ class Workload:
         """End the clients after their current transactions; the LSN below which all they committed lies."""
         self.halt()
         self.check()
-        with psycopg.connect(self._dsn, autocommit=True) as connection:
-            return flushed_lsn(connection)
+        return flushed_lsn_of(self._dsn)
 
     def halt(self) -> None:
         """The same for a run that is given up: no answer, no error."""

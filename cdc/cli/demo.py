@@ -1,0 +1,37 @@
+"""`cdc demo`: the whole path on servers of its own, with kill -9 in the middle and a comparison at the end."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+import cdc
+from cdc.errors import WatershedError
+
+CONSOLE_WIDTH_PLAIN = 160  # where standard output is a file or a pipe, tables must not be cut to 80 columns
+
+
+def demo(
+    seconds: Annotated[float, typer.Option(help="How long the workload runs.", min=5)] = 120,
+    rows: Annotated[int, typer.Option(help="Rows that exist before.", min=500, max=5_000_000)] = 50_000,
+    rate: Annotated[float, typer.Option(help="Committed row changes a second.", min=1, max=20_000)] = 300,
+    chaos: Annotated[bool, typer.Option(help="Kill capture and sinks with SIGKILL halfway.")] = True,
+    hold: Annotated[float, typer.Option(help="Seconds to pause before the comparison.", min=0)] = 0,
+    folder: Annotated[Path, typer.Option(help="Logs and data; emptied at the start.")] = Path(".watershed/demo"),
+) -> None:
+    """An online shop, its PostgreSQL synced to a search index, a cache and a warehouse. Exits 0 only if every row and
+    column of every store is equal at the end."""
+    # The demo is a room of the repository, beside the package, and not in the wheel.
+    repository = Path(cdc.__file__).parents[1]
+    if not (repository / "demo" / "main.py").exists():
+        raise WatershedError("the demo is not part of the installed package", "run it in a clone: make demo")
+    if str(repository) not in sys.path:
+        sys.path.insert(0, str(repository))
+    from demo.main import Options, run_demo
+
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=CONSOLE_WIDTH_PLAIN)
+    raise typer.Exit(run_demo(Options(seconds, rows, rate, chaos, hold, folder), console))

@@ -1,0 +1,293 @@
+"""The demo's story: a shop, its three derived stores, a workload, kill -9 in the middle, and the comparison."""
+
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+
+from cdc.config import Config, load_config
+from cdc.errors import WatershedError
+from cdc.lsn import Lsn, format_lsn
+from cdc.postgres.table_rows import TableReader
+from demo.figures import Kill, Rows, duration, kill_schedule
+from demo.monitor import Figures, Monitor
+from demo.place import demo_folder, write_config
+from demo.programs import Programs
+from demo.report import Run, print_differences, print_figures
+from demo.rows import Stock
+from demo.screen import Screen, View
+from demo.stores import STORES, Probe, cache_probe, search_probe, stored_rows, table_schemas
+from demo.workload import CommittedSample, Workload, create_shop, flushed_lsn_of
+from devstack.endpoints import Endpoints
+from devstack.stack import Stack
+from sinks.comparison import SourceRows, TableComparison, compare
+
+TICK_S = 0.25
+LOAD_S_MAX = 300.0  # from start of capture to all existing rows in all stores
+CATCH_UP_S_MAX = 300.0  # from the workload's end to the last LSN applied everywhere
+SEED = 20260101
+CAPTURE, SINKS = "capture", "sinks"
+DEFAULT_FOLDER = Path(".watershed/demo")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    seconds: float = 120.0
+    rows: int = 50_000
+    rate: float = 300.0  # committed row changes a second
+    chaos: bool = True
+    hold_s: float = 0.0  # pause before the comparison
+    folder: Path = DEFAULT_FOLDER
+
+
+def run_demo(options: Options, console: Console) -> int:
+    """0 when every row and column of every store is as in PostgreSQL, else 1. Whatever happens, nothing is left
+    running. Raises WatershedError when the path did not get that far."""
+    with _sigterm_as_interrupt(), demo_folder(options.folder) as folder, ExitStack() as closing:
+        screen = closing.enter_context(Screen(console))
+        screen.say("starting PostgreSQL, Kafka, OpenSearch and Redis")
+        began = time.monotonic()
+        # Its own servers, also where the environment names others: the demo fills and empties them as it likes.
+        servers = closing.enter_context(Stack(folder / "servers", temporary=True, progress=console, given={}))
+        closing.callback(_keep_logs, servers, folder / "logs")
+        endpoints = servers.start()
+        screen.say(f"servers answer after {time.monotonic() - began:.1f} s")
+        programs = closing.enter_context(Programs(folder, folder / "logs"))
+        return _Demo(options, folder, screen, servers, endpoints, programs, closing, began).run(console)
+
+
+class _Demo:
+    """One run, from running servers on."""
+
+    def __init__(
+        self,
+        options: Options,
+        folder: Path,
+        screen: Screen,
+        servers: Stack,
+        endpoints: Endpoints,
+        programs: Programs,
+        closing: ExitStack,
+        began: float,
+    ) -> None:
+        self._options = options
+        self._screen = screen
+        self._programs = programs
+        self._began = began
+        self._dsn = endpoints.dsn
+        self._config_file = write_config(folder, endpoints)
+        self._config: Config = load_config(self._config_file)
+        self._stock = Stock(SEED, options.rows)
+        self._workload = Workload(self._dsn, self._stock, rate=options.rate, on_sample=self._sampled)
+        self._probes: dict[str, Probe | None] = {
+            "search": search_probe(self._config), "cache": cache_probe(self._config), "warehouse": None,
+        }  # fmt: skip
+        self._monitor = Monitor(
+            self._config,
+            self._dsn,
+            self._probes,
+            lambda: self._workload.rows,
+            lambda: self._programs.pids() | {status.service: status.pid for status in servers.status() if status.pid},
+        )
+        closing.callback(self._monitor.stop)
+        closing.callback(self._workload.halt)
+        self._committed = Rows()
+        self._rates: list[float] = []
+
+    def run(self, console: Console) -> int:
+        loaded = create_shop(self._dsn, self._stock)
+        self._screen.say(f"the shop has {loaded:,} rows; capture and sinks start")
+        first_row_s, loaded_s = self._initial_load()
+        captured_before = self._monitor.figures().captured_rows
+        started_at, seconds, kills_at = self._change_and_kill()
+        captured = self._monitor.figures
+        last_lsn = self._workload.stop()
+        self._screen.say(f"workload stopped at {format_lsn(last_lsn)}, {self._workload.rows:,} row changes committed")
+        caught_up_s = self._applied("catching up", last_lsn, CATCH_UP_S_MAX, time.monotonic())
+        ended_at = time.time()
+        parts = {"whole run": (started_at, ended_at)}
+        if kills_at:
+            parts = {"before the kills": (started_at, kills_at[0]), "from the first kill on": (kills_at[0], ended_at)}
+        measured = Run(
+            seconds=seconds,
+            committed_rows=self._workload.rows,
+            transactions=self._workload.transactions,
+            captured_rows=captured().captured_rows - captured_before,
+            first_row_s=first_row_s,
+            loaded_s=loaded_s,
+            caught_up_s=caught_up_s,
+            freshness={
+                store: {part: self._monitor.freshness(store, *span) for part, span in parts.items()} for store in STORES
+            },
+            by_position=frozenset(store for store, probe in self._probes.items() if probe is None),
+            memory_mib=self._monitor.memory_mib_max(),
+        )
+        self._hold()
+        self._screen.close()
+        self._screen.say("comparing every row and column")
+        differences = print_differences(console, self._compare())
+        print_figures(console, measured)
+        verdict = f"{differences:,} rows differ" if differences else "0 differences"
+        self._screen.say(f"{verdict} in {', '.join(STORES)}", style="bold red" if differences else "bold green")
+        return 1 if differences else 0
+
+    # ---- acts
+
+    def _initial_load(self) -> tuple[float, dict[str, float]]:
+        """Seconds from the demo's start to the first row in a store; from capture's start until each store had all."""
+        lsn = flushed_lsn_of(self._dsn)
+        config = ("--config", str(self._config_file))
+        self._programs.start(SINKS, "sink", "run", *STORES, *config)
+        self._programs.start(CAPTURE, "run", *config)
+        started = time.monotonic()
+        self._monitor.start()
+        first = CommittedSample("customers", {"id": 1}, time.time(), lsn)
+        seen: list[str] = []
+
+        def row_is_there() -> bool:
+            seen.extend(name for name, probe in self._probes.items() if probe and probe([first]) == [True])
+            return bool(seen)
+
+        self._wait("first row", row_is_there, LOAD_S_MAX, lambda: "no store shows the first row")
+        first_row_s = time.monotonic() - self._began
+        self._screen.say(f"first synced row {first_row_s:.1f} s after the start, in {seen[0]}", style="bold")
+        return first_row_s, self._applied("existing rows", lsn, LOAD_S_MAX, started)
+
+    def _change_and_kill(self) -> tuple[float, float, list[float]]:
+        """Run the workload; when it started (time.time()), how long it took, when processes were killed."""
+        options = self._options
+        schedule = list(kill_schedule((CAPTURE, SINKS), options.seconds)) if options.chaos else []
+        kills_at: list[float] = []
+        self._screen.say(f"workload: {options.rate:g} row changes a second for {options.seconds:g} s")
+        self._workload.start()
+        started_at, started = time.time(), time.monotonic()
+
+        def is_over() -> bool:
+            elapsed = time.monotonic() - started
+            while schedule and schedule[0].at_s <= elapsed:
+                kills_at.append(time.time())
+                self._kill(schedule.pop(0))
+            return elapsed >= options.seconds and not schedule
+
+        self._wait("workload", is_over, options.seconds + CATCH_UP_S_MAX, lambda: "", options.seconds)
+        return started_at, time.monotonic() - started, kills_at
+
+    def _kill(self, kill: Kill) -> None:
+        killed = self._programs.kill(kill.process)
+        jobs = f" ({', '.join(STORES)} jobs)" if kill.process == SINKS else ""
+        pid = self._programs.restart(kill.process)
+        self._screen.say(f"kill -9 {kill.process}{jobs}, process {killed}; started again as {pid}", style="bold yellow")
+
+    def _hold(self) -> None:
+        if not self._options.hold_s:
+            return
+        assert self._config.sinks.search and self._config.sinks.cache
+        self._screen.say(
+            f"holding {self._options.hold_s:g} s: change a value in a store now, and the demo will name it"
+        )
+        self._screen.say(f"addresses are in {self._config_file}")
+        until = time.monotonic() + self._options.hold_s
+        self._wait(
+            "holding", lambda: time.monotonic() >= until, self._options.hold_s + 60, lambda: "", self._options.hold_s
+        )
+
+    def _compare(self) -> dict[str, list[TableComparison]]:
+        """Store → what was found in each table. The source is read once, in one transaction."""
+        schemas = table_schemas(self._config)
+        found: dict[str, list[TableComparison]] = {store: [] for store in STORES}
+        with TableReader(self._config.source) as reader:
+            for table in self._config.source.table_ids:
+                if table not in schemas:
+                    raise WatershedError(f"the control topic has no schema of {table}", self._programs.see_log(CAPTURE))
+                shape = reader.shape(table)
+                with SourceRows(table, shape.columns, shape.key, reader.rows(shape)) as source:
+                    for store in STORES:
+                        found[store].append(compare(source, stored_rows(store, self._config, schemas[table])))
+        return found
+
+    # ---- waiting
+
+    def _applied(self, phase: str, lsn: Lsn, limit_s: float, began: float) -> dict[str, float]:
+        """Wait until every store has applied `lsn`; seconds that each took since `began`."""
+        took: dict[str, float] = {}
+
+        def all_have_it() -> bool:
+            for name, store in self._monitor.figures().stores.items():
+                if name not in took and store.applied_lsn >= lsn:
+                    took[name] = time.monotonic() - began
+                    self._screen.say(f"{name} has everything up to {format_lsn(lsn)} after {duration(took[name])}")
+            return len(took) == len(STORES)
+
+        self._wait(phase, all_have_it, limit_s, lambda: self._behind(lsn))
+        return took
+
+    def _behind(self, lsn: Lsn) -> str:
+        figures = self._monitor.figures()
+        applied = {CAPTURE: figures.captured_lsn} | {name: s.applied_lsn for name, s in figures.stores.items()}
+        late = [f"{name} is at {format_lsn(at)}" for name, at in applied.items() if at < lsn]
+        return f"{'; '.join(late)}; the source's end is {format_lsn(lsn)}"
+
+    def _wait(
+        self,
+        phase: str,
+        done: Callable[[], bool],
+        limit_s: float,
+        missing: Callable[[], str],
+        total_s: float | None = None,
+    ) -> None:
+        """Keep the screen and watch everything until `done`. Raises WatershedError at the limit, or when a process has
+        ended by itself."""
+        began = time.monotonic()
+        while not done():
+            elapsed = time.monotonic() - began
+            self._programs.check()
+            self._workload.check()
+            self._monitor.check()
+            if elapsed > limit_s:
+                logs = "\n".join(self._programs.see_log(name) for name in self._programs.pids())
+                raise WatershedError(f"{phase}: not done after {limit_s:.0f} s: {missing()}", logs)
+            self._screen.show(self._view(phase, elapsed, total_s))
+            time.sleep(TICK_S)
+
+    def _view(self, phase: str, elapsed_s: float, total_s: float | None) -> View:
+        now = time.time()
+        figures: Figures = self._monitor.figures()
+        self._committed.observe(now, 1, self._workload.rows)
+        if len(self._rates) <= int(time.monotonic() - self._began):
+            self._rates.append(figures.captured_rate)
+        return View(
+            phase, elapsed_s, total_s, self._committed.total, self._committed.rate(now), figures, tuple(self._rates)
+        )
+
+    def _sampled(self, sample: CommittedSample) -> None:
+        self._monitor.sample(sample)
+
+
+def _keep_logs(servers: Stack, logs: Path) -> None:
+    for status in servers.status():
+        if status.log and status.log.exists():
+            shutil.copy(status.log, logs / f"{status.service}.log")
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """SIGTERM ends the demo as Ctrl-C does: through every `finally`."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,67 @@
+"""The demo's folder and the configuration file in it."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+
+from cdc.errors import ConfigError
+from demo.rows import TABLES
+from demo.stores import SCHEMA
+from devstack.endpoints import Endpoints
+from devstack.state import LOCK_FILE, take_lock
+
+PREFIX = "shop"
+_MARKER = "made-by-cdc-demo"
+
+
+@contextmanager
+def demo_folder(folder: Path) -> Iterator[Path]:
+    """An empty folder of the demo's own, kept from other demos while it is in use. What an earlier demo left there is
+    deleted. Raises ConfigError for a folder with anything else in it, StackError while another demo uses it."""
+    folder = folder.absolute()
+    if folder.exists() and any(folder.iterdir()) and not (folder / _MARKER).exists():
+        raise ConfigError(f"{folder} has files that are not the demo's", "name another folder with --folder")
+    lock = take_lock(folder)
+    try:
+        (folder / _MARKER).touch()
+        for entry in folder.iterdir():
+            if entry.name in (LOCK_FILE, _MARKER):
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+        (folder / "logs").mkdir()
+        yield folder
+    finally:
+        lock.release()
+
+
+def write_config(folder: Path, endpoints: Endpoints) -> Path:
+    """The file that capture and sinks are started with; it works by hand too, while the servers run."""
+    content = {
+        "source": {
+            "dsn": endpoints.dsn,
+            "tables": [f"{SCHEMA}.{table}" for table in TABLES],
+            "publication": PREFIX,
+            "slot": PREFIX,
+        },
+        "kafka": {"bootstrap_servers": endpoints.bootstrap_servers},
+        "topics": {"prefix": PREFIX},
+        "sinks": {
+            "search": {"url": endpoints.opensearch_url},
+            "cache": {"url": endpoints.redis_url},
+            "warehouse": {
+                "catalog_uri": f"jdbc:sqlite:{folder / 'warehouse' / 'catalog.db'}",
+                "location": str(folder / "warehouse" / "tables"),
+            },
+        },
+        "spark": {"checkpoint_location": str(folder / "checkpoints")},
+    }
+    path = folder / "watershed.yml"
+    path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    path.chmod(0o600)  # addresses may hold passwords
+    return path

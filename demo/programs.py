@@ -1,0 +1,101 @@
+"""The `cdc` commands that the demo runs as a user would: real processes with a log each, killed and started again."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from cdc.errors import WatershedError
+from devstack.keeper import Command, Keeper
+from devstack.processes import Process, identify, send, wait_until_gone, with_descendants
+
+STOP_TIMEOUT_S = 20.0  # capture promises 10 s
+LOG_LINES = 15  # of a program that failed, in the error
+
+
+class Programs:
+    """Processes by name. They end with this process, however that ends. Not for use by two threads."""
+
+    def __init__(self, folder: Path, logs: Path) -> None:
+        self._folder = folder
+        self._logs = logs
+        self._arguments: dict[str, Sequence[str]] = {}
+        self._running: dict[str, Process] = {}
+        self._keeper = Keeper()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        try:
+            self.stop()
+        finally:
+            self._keeper.close()
+
+    def start(self, name: str, *arguments: str) -> None:
+        """Run `cdc` with these arguments; its output goes to `<name>.log`."""
+        self._arguments[name] = arguments
+        self._start(name)
+
+    def kill(self, name: str) -> int:
+        """SIGKILL to the program and everything it started, at once; the pid it had. Returns when they are gone."""
+        process = self._running.pop(name)
+        family = with_descendants(process)
+        for member in family:
+            send(member, signal.SIGKILL)
+        if not wait_until_gone(family):
+            raise WatershedError(f"{name} (process {process.pid}) does not end, not even by SIGKILL")
+        return process.pid
+
+    def restart(self, name: str) -> int:
+        """Start a killed program again with the same arguments; its new pid."""
+        self._start(name)
+        return self._running[name].pid
+
+    def pids(self) -> dict[str, int]:
+        """Of the programs that should be running. This one may be asked from any thread."""
+        return {name: process.pid for name, process in self._running.copy().items()}
+
+    def check(self) -> None:
+        """Raises WatershedError, with the log's last lines, when a program has ended by itself."""
+        for name, process in self._running.items():
+            code = self._keeper.exit_code(process.pid)
+            if code is not None:
+                raise WatershedError(f"{name} ended by itself (exit code {code})", self.see_log(name))
+
+    def see_log(self, name: str) -> str:
+        """Where the program's log is, and its last lines."""
+        path = self._log(name)
+        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+        lines = text.rstrip().splitlines()[-LOG_LINES:]
+        return "\n".join([f"see {path}" + ("; its last lines:" if lines else ", which is empty"), *lines])
+
+    def stop(self) -> None:
+        """SIGTERM to all, SIGKILL to what does not follow."""
+        families = {name: with_descendants(process) for name, process in self._running.items()}
+        for process in self._running.values():
+            send(process, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_TIMEOUT_S
+        for family in families.values():
+            if not wait_until_gone(family, max(0.0, deadline - time.monotonic())):
+                for member in family:
+                    send(member, signal.SIGKILL)
+                wait_until_gone(family)
+        self._running.clear()
+
+    def _start(self, name: str) -> None:
+        assert name not in self._running, f"{name} runs"
+        argv = [sys.executable, "-m", "cdc.cli.main", *self._arguments[name]]
+        command = Command(argv, self._folder, self._log(name), dict(os.environ))
+        pid = self._keeper.spawn(command, bound=True)
+        process = identify(pid)
+        if process is None:
+            raise WatershedError(f"{name} ended at once", self.see_log(name))
+        self._running[name] = process
+
+    def _log(self, name: str) -> Path:
+        return self._logs / f"{name}.log"

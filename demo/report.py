@@ -1,0 +1,97 @@
+"""The end of the demo: the table of differences, and the figures."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from demo.figures import Spread, duration
+from sinks.comparison import TableComparison
+
+EXAMPLES_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What the run measured."""
+
+    seconds: float  # of the workload
+    committed_rows: int
+    transactions: int
+    captured_rows: int  # records published while the workload ran
+    first_row_s: float  # from the demo's start
+    loaded_s: Mapping[str, float]  # store → from capture's start until it held all existing rows
+    caught_up_s: Mapping[str, float]  # store → from the workload's end until it had applied the last LSN
+    freshness: Mapping[str, Mapping[str, Spread]]  # store → part of the run → spread
+    by_position: frozenset[str]  # stores whose freshness is what their sink says
+    memory_mib: Mapping[str, int]
+
+
+def print_differences(console: Console, found: Mapping[str, Sequence[TableComparison]]) -> int:
+    """Print what comparing found, for each store and table; the number of rows that are not as in the source."""
+    table = Table(title="Every row and column against PostgreSQL", title_justify="left")
+    for title in ("store", "table"):
+        table.add_column(title)
+    for title in ("source rows", "store rows", "missing", "extra", "differing"):
+        table.add_column(title, justify="right")
+    total = 0
+    for store, comparisons in found.items():
+        for one in comparisons:
+            total += one.differences
+            table.add_row(
+                store,
+                str(one.table),
+                f"{one.source_rows:,}",
+                f"{one.store_rows:,}",
+                *(_count(count) for count in (one.missing, one.extra, one.differing)),
+            )
+        table.add_section()
+    console.print(table)
+    for store, comparisons in found.items():
+        examples = [example for one in comparisons for example in one.examples]
+        for example in examples[:EXAMPLES_SHOWN]:
+            console.print(Text(f"{store}: {example}", style="red"), soft_wrap=True)
+        if len(examples) > EXAMPLES_SHOWN:
+            console.print(Text(f"{store}: and more", style="red"))
+    return total
+
+
+def print_figures(console: Console, run: Run) -> None:
+    console.print()
+    table = Table(title="Figures", title_justify="left", show_header=False)
+    table.add_column(style="dim")
+    table.add_column()
+    rate = run.captured_rows / run.seconds if run.seconds else 0.0
+    table.add_row("committed", f"{run.committed_rows:,} row changes in {run.transactions:,} transactions")
+    table.add_row("captured", f"{run.captured_rows:,} records, {rate:,.0f}/s over {run.seconds:.0f} s")
+    table.add_row("first synced row", f"{run.first_row_s:.1f} s after the start")
+    table.add_row("memory at most, MiB", ", ".join(f"{name} {mib:,}" for name, mib in run.memory_mib.items()))
+    console.print(table)
+    console.print()
+    stores = Table(title="Freshness, commit to readable", title_justify="left")
+    stores.add_column("store")
+    stores.add_column("part of the run")
+    for title in ("rows timed", "p50", "p95", "worst", "existing rows", "last LSN after"):
+        stores.add_column(title, justify="right")
+    for store, parts in run.freshness.items():
+        for place, (part, spread) in enumerate(parts.items()):
+            stores.add_row(
+                (store + ("*" if store in run.by_position else "")) if place == 0 else "",
+                part,
+                f"{spread.count}",
+                duration(spread.p50),
+                duration(spread.p95),
+                duration(spread.worst),
+                duration(run.loaded_s.get(store)) if place == 0 else "",
+                duration(run.caught_up_s.get(store)) if place == 0 else "",
+            )
+        stores.add_section()
+    console.print(stores)
+    if run.by_position:
+        console.print(Text("* by its sink's applied position; the others by reading the row itself", style="dim"))
+
+
+def _count(count: int) -> Text:
+    return Text(f"{count:,}", style="bold red" if count else "green")

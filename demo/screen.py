@@ -1,0 +1,155 @@
+"""What the demo shows: one live screen in a terminal, a plain line every few seconds elsewhere (a log of CI)."""
+
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from demo.figures import duration, sparkline
+from demo.monitor import Figures
+
+PLAIN_INTERVAL_S = 5.0
+SPARK_WIDTH = 40
+LATE_S = {"search": 3.0, "cache": 3.0, "warehouse": 30.0}  # lag from which a store is shown as behind
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One moment of the demo."""
+
+    phase: str
+    elapsed_s: float  # of the phase
+    total_s: float | None  # None: it takes as long as it takes
+    committed_rows: int
+    committed_rate: float
+    figures: Figures | None  # None until something can be measured
+    rates: tuple[float, ...]  # rows/s captured, one a second
+
+
+class Screen:
+    """Use it in a with statement. `say` stays, `show` replaces what it showed before."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live: Live | None = None
+        self._plain_at = 0.0
+        self._plain_phase = ""
+        self._began = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave the live screen; what `say` prints from now on is plain output."""
+        if self._live:
+            self._live.update(Text(), refresh=True)
+            self._live.stop()
+            self._live = None
+
+    def say(self, text: str, style: str = "") -> None:
+        """A line of the story, with the time since the demo's start."""
+        line = Text(f"{clock(time.monotonic() - self._began)}  ", style="dim")
+        line.append(text, style=style)
+        self._console.print(line, soft_wrap=not self._console.is_terminal)
+
+    def show(self, view: View) -> None:
+        if self._console.is_terminal:
+            if self._live is None:
+                self._live = Live(console=self._console, auto_refresh=False)
+                self._live.start()
+            self._live.update(render(view), refresh=True)
+            return
+        now = time.monotonic()
+        if view.figures and (view.phase != self._plain_phase or now - self._plain_at >= PLAIN_INTERVAL_S):
+            self._plain_at, self._plain_phase = now, view.phase
+            self.say(plain(view))
+
+
+def clock(seconds: float) -> str:
+    return f"{int(seconds // 60):02}:{int(seconds % 60):02}"
+
+
+def plain(view: View) -> str:
+    """The screen in one line."""
+    figures = view.figures
+    assert figures
+    total = f"/{clock(view.total_s)}" if view.total_s is not None else ""
+    parts = [
+        f"{view.phase} {clock(view.elapsed_s)}{total}",
+        f"captured {figures.captured_rows} rows, {figures.captured_rate:.0f}/s",
+    ]
+    for name, store in figures.stores.items():
+        fresh = f"{duration(store.recent.p50)}/{duration(store.recent.p95)}"
+        parts.append(f"{name} lag {duration(store.lag.seconds)}, {store.lag.rows} rows, fresh p50/p95 {fresh}")
+    return " | ".join(parts)
+
+
+def render(view: View) -> RenderableType:
+    """The live screen."""
+    parts: list[RenderableType] = [Text(), _header(view)]
+    if view.figures:
+        parts += [Text(), _path(view, view.figures), Text(), _stores(view.figures), Text(), _memory(view.figures)]
+    return Group(*parts)
+
+
+def _header(view: View) -> RenderableType:
+    grid = Table.grid(padding=(0, 2), expand=False)
+    shown = clock(view.elapsed_s)
+    if view.total_s is None:
+        grid.add_row(Text(view.phase, style="bold"), Text(shown, style="dim"))
+        return grid
+    bar = ProgressBar(total=view.total_s, completed=min(view.elapsed_s, view.total_s), width=40)
+    grid.add_row(Text(view.phase, style="bold"), bar, Text(f"{shown} / {clock(view.total_s)}", style="dim"))
+    return grid
+
+
+def _path(view: View, figures: Figures) -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim")
+    grid.add_column(justify="right")
+    grid.add_column(justify="right")
+    grid.add_column()
+    grid.add_row("committed", f"{view.committed_rows:,} rows", f"{view.committed_rate:,.0f}/s", "")
+    grid.add_row(
+        "captured",
+        f"{figures.captured_rows:,} rows",
+        f"{figures.captured_rate:,.0f}/s",
+        Text(sparkline(view.rates, SPARK_WIDTH), style="cyan"),
+    )
+    return grid
+
+
+def _stores(figures: Figures) -> RenderableType:
+    table = Table(box=None, padding=(0, 2), pad_edge=False, header_style="dim")
+    table.add_column("")
+    for title in ("behind", "rows behind", "commit → readable p50", "p95", "changes written"):
+        table.add_column(title, justify="right")
+    table.add_row("capture", _late(figures.capture_lag.seconds, 3.0), f"{figures.capture_lag.rows:,}", "", "", "")
+    for name, store in figures.stores.items():
+        table.add_row(
+            name,
+            _late(store.lag.seconds, LATE_S.get(name, 3.0)),
+            f"{store.lag.rows:,}",
+            duration(store.recent.p50),
+            duration(store.recent.p95),
+            f"{store.written:,}",
+        )
+    return table
+
+
+def _late(seconds: float, late_s: float) -> Text:
+    return Text(duration(seconds) if seconds else "0 s", style="green" if seconds < late_s else "yellow")
+
+
+def _memory(figures: Figures) -> RenderableType:
+    held = "  ".join(f"{name} {mib:,}" for name, mib in figures.memory_mib.items())
+    return Text(f"memory, MiB: {held}", style="dim") if held else Text()

@@ -1,0 +1,115 @@
+"""The three derived stores as an application sees them: is a row readable yet, and which rows are there."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import redis
+from opensearchpy import OpenSearch
+
+from cdc.config import Config
+from cdc.control import SchemaRecord, Topics
+from cdc.errors import WatershedError
+from cdc.events import TableId, TableSchema
+from cdc.kafka.compacted import read_latest
+from demo.workload import CommittedSample
+from sinks.cache.keys import DOCUMENT_FIELD, CacheKeys
+from sinks.cache.sink import CacheSink
+from sinks.contract import StoredRow
+from sinks.reduction import document_id
+from sinks.search.names import SearchNames
+from sinks.search.sink import SearchSink
+from sinks.warehouse.catalog import catalog_place
+from sinks.warehouse.reader import WarehouseReader
+
+STORES = ("search", "cache", "warehouse")
+SCHEMA = "public"
+PROBE_TIMEOUT_S = 10
+
+Probe = Callable[[Sequence[CommittedSample]], list[bool]]
+"""Which of these rows a reader of the store finds now."""
+
+
+def cache_probe(config: Config) -> Probe:
+    """HEXISTS on the row's key."""
+    assert config.sinks.cache
+    url = config.sinks.cache.url.get_secret_value()
+    client = redis.Redis.from_url(url, socket_timeout=PROBE_TIMEOUT_S)
+    keys = CacheKeys(config.sinks.cache.key_prefix or config.topics.prefix)
+
+    def probe(samples: Sequence[CommittedSample]) -> list[bool]:
+        pipeline: Any = client.pipeline(transaction=False)
+        for sample in samples:
+            pipeline.hexists(keys.table(TableId(SCHEMA, sample.table)) + document_id(sample.key), DOCUMENT_FIELD)
+        return [bool(found) for found in pipeline.execute()]
+
+    return probe
+
+
+def search_probe(config: Config) -> Probe:
+    """A search through the alias that readers use; unlike a get by id, it sees refreshed documents only."""
+    assert config.sinks.search
+    client = OpenSearch([config.sinks.search.url.get_secret_value()], timeout=PROBE_TIMEOUT_S)
+    names = SearchNames(config.sinks.search.index_prefix or config.topics.prefix)
+
+    def probe(samples: Sequence[CommittedSample]) -> list[bool]:
+        ids = [document_id(sample.key) for sample in samples]
+        tables = {names.alias(TableId(SCHEMA, sample.table)) for sample in samples}
+        answer: Any = client.search(
+            index=",".join(sorted(tables)),
+            body={"query": {"ids": {"values": ids}}, "_source": False, "size": len(ids)},
+            params={"ignore_unavailable": "true", "allow_no_indices": "true"},
+        )
+        found = {hit["_id"] for hit in answer["hits"]["hits"]}
+        return [name in found for name in ids]
+
+    return probe
+
+
+def table_schemas(config: Config) -> dict[TableId, TableSchema]:
+    """Each table's newest schema, from the control topic."""
+    newest: dict[TableId, TableSchema] = {}
+    control = Topics(config.topics.prefix).control
+    for key, value in read_latest(config.kafka, control).items():
+        if key.startswith("schema/"):
+            schema = SchemaRecord.decode(value, f"topic {control}, key {key}").table_schema_of()
+            held = newest.get(schema.table)
+            if held is None or schema.version > held.version:
+                newest[schema.table] = schema
+    return newest
+
+
+def stored_rows(store: str, config: Config, schema: TableSchema) -> Iterator[StoredRow]:
+    """Every live row of a table in a store."""
+    match store:
+        case "search":
+            assert config.sinks.search
+            search = SearchSink.open(config.sinks.search, config.topics.prefix)
+            try:
+                search.prepare(schema)
+                yield from search.rows(schema.table)
+            finally:
+                search.close()
+        case "cache":
+            assert config.sinks.cache
+            cache = CacheSink.open(config.sinks.cache, config.topics.prefix)
+            try:
+                cache.prepare(schema)
+                # SCAN may name a key twice.
+                yield from _once(cache.rows(schema.table))
+            finally:
+                cache.close()
+        case "warehouse":
+            assert config.sinks.warehouse
+            place = catalog_place(config.sinks.warehouse, config.topics.prefix)
+            yield from WarehouseReader(place).rows(schema.table)
+        case _:
+            raise WatershedError(f"there is no store {store!r}", f"the stores are {', '.join(STORES)}")
+
+
+def _once(rows: Iterator[StoredRow]) -> Iterator[StoredRow]:
+    seen: set[str] = set()
+    for row in rows:
+        name = document_id(row.key)
+        if name not in seen:
+            seen.add(name)
+            yield row
