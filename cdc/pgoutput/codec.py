@@ -48,7 +48,7 @@ class RowCodec:
         if difference := relation_differs(schema, relation):
             raise UnsupportedChangeError(
                 f"{schema.table} was altered: {difference}",
-                "this version does not follow altered tables: take the change back, or start with a new prefix",
+                "altered tables are not followed yet: start with a new topics.prefix and slot",
             )
         self._table = schema.table
         self._relation = relation
@@ -75,6 +75,12 @@ class RowCodec:
         UnsupportedChangeError for a large value that is not in the log and for a null in the key. Both name table,
         column and position, which is all that `commit_lsn` and `tx_index` are for.
         """
+        return self.usual_change(message, offset) or _Exact(self, Position(Lsn(commit_lsn), tx_index)).change(
+            message[offset:]
+        )
+
+    def usual_change(self, message: bytes, offset: int) -> RowChange | None:
+        """`change` by the generated code; None if that gives up. For `change`, and for tests of how often."""
         try:
             text = str(message, "latin-1")
             if message.startswith(self._insert_head, offset):
@@ -97,7 +103,7 @@ class RowCodec:
                     return "d", before, "null", old_key, old_key
         except _GIVES_UP:
             pass
-        return _Exact(self, Position(Lsn(commit_lsn), tx_index)).change(message[offset:])
+        return None
 
     def copy(self, line: bytes, commit_lsn: int, tx_index: int) -> tuple[str, str]:
         """(row, key) of a line of `COPY (SELECT <the schema's columns, in order>) TO STDOUT` in text format, with or
@@ -202,14 +208,15 @@ class _Exact:
             if i in self._codec._key:
                 raise UnsupportedChangeError(
                     f"{self._place(name)} is NULL, but it is part of the record key",
-                    "a record key must be NOT NULL: give the table a primary key, and start with a new prefix",
+                    "a record key must be NOT NULL: give the table a primary key, then start with a new topics.prefix "
+                    "and slot",
                 )
             return "null"
         if value is UNCHANGED:
             raise UnsupportedChangeError(
                 f"{self._place(name)}: the row was updated without its large (TOAST) value, which is not in the log",
-                f"ALTER TABLE {self._codec._table} REPLICA IDENTITY FULL, or move the column to a table of its own; "
-                "then start with a new prefix",
+                f"ALTER TABLE {_sql_name(self._codec._table)} REPLICA IDENTITY FULL, or move the column to a table of "
+                "its own; then start with a new topics.prefix and slot",
             )
         if isinstance(value, Binary):
             raise self._refused(f"column {name} came in binary format, text was asked for")
@@ -237,6 +244,13 @@ class _Exact:
             f"{self._codec._table} at {self._position}: {what}",
             "the stream is damaged: nothing after this is published",
         )
+
+
+def _sql_name(table: TableId) -> str:
+    """The table's name as it stands in a statement."""
+    return ".".join(
+        part if re.fullmatch("[a-z_][a-z0-9_]*", part) else '"' + part.replace('"', '""') + '"' for part in table
+    )
 
 
 # ---- COPY text format (PostgreSQL manual, COPY, "Text Format")

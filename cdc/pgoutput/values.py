@@ -30,7 +30,7 @@ from json.encoder import encode_basestring
 
 from cdc.errors import ProtocolError
 from cdc.events import Column
-from cdc.pgoutput.arrays import array_encoder
+from cdc.pgoutput.arrays import ArrayEncoder
 
 Encoder = Callable[[str], str]  # PostgreSQL's text → JSON text, both as latin-1 view
 
@@ -38,11 +38,11 @@ quote: Encoder = encode_basestring  # escapes ", \ and control characters only
 
 
 class MalformedValueError(ProtocolError):
-    """A text that is not what PostgreSQL prints for the type. Says which type, never the value."""
+    """A text that is not what PostgreSQL prints for the type. Says which type ("a date"), never the value."""
 
-    def __init__(self, type_name: str) -> None:
+    def __init__(self, what: str) -> None:
         super().__init__(
-            f"a value is not a {type_name} as PostgreSQL prints it in Watershed's session",
+            f"a value is not {what} as PostgreSQL prints it in Watershed's session",
             "the session's settings were changed on the way (a pooler?), or the stream is damaged",
         )
 
@@ -63,13 +63,13 @@ def boolean(text: str) -> str:
         return "true"
     if text == "f":
         return "false"
-    raise MalformedValueError("boolean")
+    raise MalformedValueError("a boolean")
 
 
 def integer(text: str) -> str:
     if _INTEGER(text):
         return text
-    raise MalformedValueError("integer")
+    raise MalformedValueError("an integer")
 
 
 def floating(text: str) -> str:
@@ -77,7 +77,7 @@ def floating(text: str) -> str:
         return text
     if text in ("NaN", "Infinity", "-Infinity"):
         return f'"{text}"'
-    raise MalformedValueError("floating-point number")
+    raise MalformedValueError("a floating-point number")
 
 
 def bytea(text: str) -> str:
@@ -92,7 +92,7 @@ def bytea(text: str) -> str:
 def date(text: str) -> str:
     if _DATE(text):
         return f'"{text}"'
-    raise MalformedValueError("date in ISO style")
+    raise MalformedValueError("a date in ISO style")
 
 
 def timestamp(text: str) -> str:
@@ -100,7 +100,7 @@ def timestamp(text: str) -> str:
         return f'"{plain[1]}T{plain[2]}"'
     if _TIMESTAMP_OTHER(text):
         return f'"{text}"'
-    raise MalformedValueError("timestamp in ISO style")
+    raise MalformedValueError("a timestamp in ISO style")
 
 
 def timestamptz(text: str) -> str:
@@ -108,7 +108,7 @@ def timestamptz(text: str) -> str:
         return f'"{plain[1]}T{plain[2]}Z"'
     if _TIMESTAMPTZ_OTHER(text):
         return f'"{text}"'
-    raise MalformedValueError("timestamp with time zone in ISO style and UTC")
+    raise MalformedValueError("a timestamp with time zone in ISO style and UTC")
 
 
 _BY_OID: dict[int, Encoder] = {
@@ -159,13 +159,13 @@ def encoder_for(column: Column) -> Encoder:
     """The encoder of a column's values. It raises MalformedValueError for text that is not its type's."""
     oid = column.base_type_oid or column.type_oid
     if oid in _ELEMENT_OID:
-        return array_encoder(_BY_OID[_ELEMENT_OID[oid]], ",", _malformed_array)
+        return ArrayEncoder(_BY_OID[_ELEMENT_OID[oid]], ",", _malformed_array)
     if oid in _TEXT_ARRAYS:
-        return array_encoder(quote, ";" if oid == _BOX_ARRAY_OID else ",", _malformed_array)
+        return ArrayEncoder(quote, ";" if oid == _BOX_ARRAY_OID else ",", _malformed_array)
     if column.type_kind == "b" and column.type_name.endswith("[]"):  # of an enum or another user-defined type
-        return array_encoder(quote, ":" if _COLON_DELIMITED(column.type_name) else ",", _malformed_array)
+        return ArrayEncoder(quote, ":" if _COLON_DELIMITED(column.type_name) else ",", _malformed_array)
     return _BY_OID.get(oid, quote)
 
 
 def _malformed_array() -> MalformedValueError:
-    return MalformedValueError("array")
+    return MalformedValueError("an array")
