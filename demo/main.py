@@ -93,17 +93,18 @@ class _Demo:
             self._config,
             self._dsn,
             self._probes,
-            lambda: self._workload.rows,
+            lambda: self._loaded + self._workload.rows,
             lambda: self._programs.pids() | {status.service: status.pid for status in servers.status() if status.pid},
         )
         closing.callback(self._monitor.stop)
         closing.callback(self._workload.halt)
+        self._loaded = 0
         self._committed = Rows()
         self._rates: list[float] = []
 
     def run(self, console: Console) -> int:
-        loaded = create_shop(self._dsn, self._stock)
-        self._screen.say(f"the shop has {loaded:,} rows; capture and sinks start")
+        self._loaded = create_shop(self._dsn, self._stock)
+        self._screen.say(f"the shop has {self._loaded:,} rows; capture and sinks start")
         first_row_s, loaded_s = self._initial_load()
         captured_before = self._monitor.figures().captured_rows
         started_at, seconds, kills_at = self._change_and_kill()

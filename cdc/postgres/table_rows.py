@@ -19,7 +19,7 @@ from cdc.postgres.connection import connect, lost
 APPLICATION = "watershed verify"
 
 # Columns in attribute order. A type is named by pg_type.typname where it is built in, else schema.typname; domains
-# are resolved, an array is its element's name with []. typlen -1 tells a true array from int2vector and its like.
+# are resolved, an array is its element's name with []. int2vector and its like have elements and are no arrays.
 _COLUMNS = """
 WITH RECURSIVE base AS (
   SELECT a.attnum, a.attname, t.oid, t.typtype, t.typbasetype
@@ -31,7 +31,7 @@ WITH RECURSIVE base AS (
 ), element AS (
   SELECT b.attnum, b.attname, b.oid, e.oid AS element_oid, e.typtype, e.typbasetype
   FROM base b JOIN pg_type t ON t.oid = b.oid
-  LEFT JOIN pg_type e ON e.oid = t.typelem AND t.typlen = -1 AND t.typcategory = 'A'
+  LEFT JOIN pg_type e ON e.typarray = t.oid
   WHERE b.typtype <> 'd'
   UNION ALL
   SELECT x.attnum, x.attname, x.oid, t.oid, t.typtype, t.typbasetype

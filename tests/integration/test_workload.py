@@ -1,0 +1,92 @@
+"""The shop's clients on a real server: what they say they committed is what PostgreSQL's log has."""
+
+import time
+from collections import Counter
+
+import psycopg
+
+from demo.rows import COLUMNS, TABLES, Stock
+from demo.shopper import PRICE_RISE_PRODUCTS, Shopper
+from demo.workload import CLIENT_COUNT, CommittedSample, Workload, create_shop, flushed_lsn, run_transaction
+from tests.waiting import eventually
+
+STOCK = Stock(5, 1000)
+
+
+def test_the_shop_is_created_as_planned(fresh_database: str) -> None:
+    assert create_shop(fresh_database, STOCK) == 1000
+    with psycopg.connect(fresh_database) as connection:
+        for table in TABLES:
+            found = connection.execute(
+                "SELECT array_agg(attname::text ORDER BY attnum) FROM pg_attribute "
+                "WHERE attrelid = %s::regclass AND attnum > 0",
+                [table],
+            ).fetchall()[0][0]
+            assert tuple(found) == COLUMNS[table]
+        # Large values would be stored out of line, and leave the log.
+        out_of_line = connection.execute(
+            """
+            SELECT sum(pg_relation_size(reltoastrelid)) FROM pg_class WHERE relname = ANY(%s)
+        """,
+            [list(TABLES)],
+        ).fetchall()
+        assert out_of_line == [(0,)]
+
+
+def test_a_plan_counts_exactly_the_row_changes_in_the_log(fresh_database: str) -> None:
+    create_shop(fresh_database, STOCK)
+    with psycopg.connect(fresh_database, autocommit=True) as connection:
+        connection.execute(f"CREATE PUBLICATION shop FOR TABLE {', '.join(TABLES)}".encode())
+        connection.execute("SELECT pg_create_logical_replication_slot('counted', 'pgoutput', true)")
+        planned = 0
+        kinds: Counter[str] = Counter()
+        shoppers = [Shopper(STOCK, client, CLIENT_COUNT) for client in range(CLIENT_COUNT)]
+        for _ in range(150):
+            for shopper in shoppers:
+                transaction = shopper.next()
+                run_transaction(connection, transaction)
+                planned += transaction.rows
+                kinds[transaction.kind] += 1
+        logged = connection.execute("""
+            SELECT count(*) FROM pg_logical_slot_get_binary_changes(
+              'counted', NULL, NULL, 'proto_version', '1', 'publication_names', 'shop')
+            WHERE get_byte(data, 0) IN (ascii('I'), ascii('U'), ascii('D'))
+        """).fetchall()
+    assert {"move customer", "remove order", "roll back", "change of mind"} <= set(kinds)
+    assert logged == [(planned,)]
+
+
+def test_the_workload_stops_cleanly_below_the_lsn_that_it_reports(fresh_database: str) -> None:
+    create_shop(fresh_database, STOCK)
+    samples: list[CommittedSample] = []
+    workload = Workload(fresh_database, STOCK, rate=600, on_sample=samples.append)
+    workload.start()
+    try:
+        eventually(lambda: workload.rows > 300 and samples, 30, "row changes and a sample")
+    finally:
+        lsn = workload.stop()
+    committed = workload.rows
+    with psycopg.connect(fresh_database, autocommit=True) as connection:
+        assert connection.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'shop client%'"
+        ).fetchall() == [(0,)]
+        keys = [sample.key["id"] for sample in samples]
+        found = connection.execute("SELECT count(*) FROM orders WHERE id = ANY(%s)", [keys]).fetchall()
+        assert found == [(len(keys),)]
+        assert all(sample.lsn <= lsn for sample in samples)
+        assert lsn <= flushed_lsn(connection)
+    assert workload.rows == committed
+
+
+def test_the_workload_does_not_exceed_its_rate(fresh_database: str) -> None:
+    create_shop(fresh_database, STOCK)
+    workload = Workload(fresh_database, STOCK, rate=200)
+    began = time.monotonic()
+    workload.start()
+    try:
+        eventually(lambda: workload.rows >= 400, 30, "400 row changes")
+    finally:
+        workload.stop()
+    # Each client's next transaction waits for what the last one cost: one transaction of each is not paid for yet.
+    largest = PRICE_RISE_PRODUCTS * CLIENT_COUNT
+    assert workload.rows <= 200 * (time.monotonic() - began) + largest
