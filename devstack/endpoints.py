@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from cdc.errors import StackError
 
@@ -48,6 +49,27 @@ class Endpoints:
         if service not in self.addresses:
             raise StackError(f"{service} is not running", f"start it, or name one in {VARIABLES[service]}")
         return self.addresses[service]
+
+
+class Servers(Protocol):
+    """What a stack can do, native or in containers."""
+
+    def start(self, *services: str) -> Endpoints:
+        """Start what is named (all, if nothing is) and does not run yet; return when each answers. Raises
+        StackError."""
+
+    def kill(self, service: str) -> None:
+        """SIGKILL; returns when it is gone. Data and address stay. Raises StackError if it is not ours or is down."""
+
+    def restart(self, service: str) -> Endpoints:
+        """Stop it if it runs, start it on the same address and data, and wait until it answers."""
+
+    def stop(self) -> None:
+        """End all servers."""
+
+    @property
+    def endpoints(self) -> Endpoints:
+        """Addresses of what is given and of what runs."""
 
 
 def given_addresses(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

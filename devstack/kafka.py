@@ -117,6 +117,11 @@ class Kafka:
         return 0  # a broker does not tell its pid; the cluster's id is this place's alone
 
 
+def has_brokers(servers: str) -> bool:
+    """Raises what the client's library raises while none answers."""
+    return bool(_client(servers).list_topics(timeout=2).brokers)
+
+
 def bootstrap_servers(place: Place) -> str:
     return f"{HOST}:{place.ports['kafka']}"
 

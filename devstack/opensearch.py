@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from devstack.java import JVM_OPTIONS, server_java
 from devstack.keeper import Command
-from devstack.place import HOST, Place, link_or_copy
+from devstack.place import HOST, Place, grant_read, link_or_copy
 from devstack.server import base_environment
 from jars.lock import read_lock
 from jars.resolver import resolve
@@ -66,6 +66,7 @@ class OpenSearch:
         lines = (f"{name}: {json.dumps(value)}\n" for name, value in settings.items())
         (configuration / "opensearch.yml").write_text("".join(lines), encoding="utf-8")
         (configuration / "log4j2.properties").write_text(LOGGING, encoding="utf-8")
+        grant_read(configuration)
         java = server_java()
         # The runtime from the wheel lacks the locales that the analysis module loads; ICU's jars bring them.
         locales = [] if java.has_all_locales else ["-Djava.locale.providers=CLDR,SPI"]
@@ -90,9 +91,9 @@ class OpenSearch:
         return Command(argv, cwd=folder, log=place.log, env=base_environment(folder), uid=place.unprivileged)
 
     def answering_pid(self, place: Place) -> int | None:
-        if _get(place, "/_cluster/health")["status"] not in ("green", "yellow"):
+        if not is_healthy(url(place)):
             return None
-        (node,) = _get(place, "/_nodes/_local/process")["nodes"].values()
+        (node,) = _get(url(place) + "/_nodes/_local/process")["nodes"].values()
         return int(node["process"]["id"])
 
 
@@ -104,9 +105,14 @@ def cluster_name(place: Place) -> str:
     return f"watershed-{place.identity}"
 
 
-def _get(place: Place, path: str) -> Any:
+def is_healthy(address: str) -> bool:
+    """Raises OSError while none answers there."""
+    return _get(address + "/_cluster/health")["status"] in ("green", "yellow")
+
+
+def _get(address: str) -> Any:
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # never through a proxy
-    with direct.open(url(place) + path, timeout=2) as answer:
+    with direct.open(address, timeout=2) as answer:
         return json.load(answer)
 
 
@@ -139,5 +145,6 @@ def _lay_out(place: Place) -> Path:
         }
         text = "".join(f"{key}={value}\n" for key, value in description.items())
         (partial / "modules" / name / "plugin-descriptor.properties").write_text(text, encoding="utf-8")
+    grant_read(partial)
     partial.rename(home)
     return home

@@ -1,5 +1,6 @@
 """Where a server lives: its folder, its ports, the account it runs under, and the files it runs from."""
 
+import hashlib
 import importlib.util
 import os
 import random
@@ -18,7 +19,8 @@ HOST = "127.0.0.1"
 # client of another one on its port.
 PORT_RANGE = range(15_000, 32_000)
 NOBODY = 65534
-_HOME_NOTE = "home"
+# Entered by all, and kept over a restart of the machine. What we make there is checked to be ours.
+PUBLIC_FOLDER = Path("/var/tmp")  # noqa: S108
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class Place:
         if not copy.exists():
             partial = Path(tempfile.mkdtemp(prefix=f".{source.name}-", dir=_made(copy.parent)))
             shutil.copytree(source, partial, symlinks=True, copy_function=link_or_copy, dirs_exist_ok=True)
-            partial.chmod(0o755)
+            grant_read(partial)
             partial.replace(copy)
         return copy
 
@@ -61,33 +63,42 @@ def unprivileged_account() -> int | None:
     return NOBODY if os.geteuid() == 0 else None
 
 
-def public_home(folder: Path) -> Path:
+def servers_home(folder: Path) -> Path:
     """Where the servers' folders go: `folder` itself, or, for root in a folder that others can't enter, one beneath
-    /var/tmp, which is noted in `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
+    /var/tmp that belongs to it."""
     if unprivileged_account() is None or reachable(folder):
         return folder
-    if (home := noted_home(folder)) != folder and home.is_dir():
-        return home
-    home = Path(tempfile.mkdtemp(prefix="watershed-stack-", dir="/var/tmp"))
-    home.chmod(0o711)
-    (folder / _HOME_NOTE).write_text(str(home), encoding="utf-8")
-    return home
+    return PUBLIC_FOLDER / f"watershed-{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"
 
 
-def noted_home(folder: Path) -> Path:
-    """What `public_home` decided before; `folder` if nothing is noted."""
-    try:
-        return Path((folder / _HOME_NOTE).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return folder
+def make_home(folder: Path, identity: str) -> None:
+    """Make the servers' home; empty it, if it was left there by an earlier stack whose own folder was deleted. Raises
+    StackError for one that another user made."""
+    home = servers_home(folder)
+    if home == folder:
+        return
+    owner = home / "identity"
+    if home.is_symlink() or (home.exists() and home.stat().st_uid != os.geteuid()):
+        raise StackError(f"{home} belongs to another user", f"delete it, or make {folder} accessible to others")
+    if not owner.exists() or owner.read_text(encoding="ascii") != identity:
+        shutil.rmtree(home, ignore_errors=True)
+        home.mkdir(mode=0o711)
+        owner.write_text(identity, encoding="ascii")
 
 
 def reachable(path: Path) -> bool:
-    """Whether an account that owns nothing can get to `path` and read it."""
+    """Whether an account that owns nothing can get to `path`. What does not exist yet is no obstacle."""
     path = path.resolve()
-    wanted = stat.S_IXOTH if path.is_dir() else stat.S_IROTH
-    return bool(path.stat().st_mode & wanted) and all(p.stat().st_mode & stat.S_IXOTH for p in path.parents)
+    folders = [p for p in (path, *path.parents) if p.is_dir()]
+    return all(folder.stat().st_mode & stat.S_IXOTH for folder in folders)
+
+
+def grant_read(tree: Path) -> None:
+    """Let all accounts read it, whatever the umask was when it was made."""
+    for path in (tree, *tree.rglob("*")):
+        if not path.is_symlink():
+            extra = stat.S_IXOTH if path.is_dir() else 0
+            path.chmod(path.stat().st_mode | stat.S_IROTH | extra)
 
 
 def link_or_copy(source: str | Path, target: str | Path) -> None:

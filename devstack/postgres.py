@@ -103,6 +103,14 @@ class Postgres:
         return int((data / "postmaster.pid").read_text(encoding="ascii").split("\n", 1)[0])
 
 
+def connects(address: str) -> bool:
+    """Whether a server answers there. Raises what the client's library raises while it does not."""
+    import psycopg
+
+    with psycopg.connect(address, connect_timeout=2):
+        return True
+
+
 def dsn(place: Place) -> str:
     return f"postgresql://{ROLE}@{HOST}:{place.ports['postgres']}/{DATABASE}"
 

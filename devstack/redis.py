@@ -39,12 +39,17 @@ class Redis:
         return Command([str(program), *words], cwd=place.folder, log=place.log, env=base_environment(place.folder))
 
     def answering_pid(self, place: Place) -> int | None:
-        import redis
-
-        with redis.Redis(host=HOST, port=place.ports["redis"], socket_timeout=2, decode_responses=True) as client:
-            client.ping()  # fails while the data are loaded
-            return int(client.info("server")["process_id"])
+        return server_pid(url(place))
 
 
 def url(place: Place) -> str:
     return f"redis://{HOST}:{place.ports['redis']}/0"
+
+
+def server_pid(address: str) -> int:
+    """Of the server that answers there, once it has loaded its data; before, raises what the library raises."""
+    import redis
+
+    with redis.Redis.from_url(address, socket_timeout=2, decode_responses=True) as client:
+        client.ping()  # refused while the data are loaded
+        return int(client.info("server")["process_id"])

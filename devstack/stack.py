@@ -25,7 +25,7 @@ from cdc.errors import StackError
 from devstack import kafka, opensearch, postgres, redis
 from devstack.endpoints import SERVICES, VARIABLES, Endpoints, given_addresses
 from devstack.keeper import Keeper
-from devstack.place import Place, choose_ports, is_free, noted_home, public_home, unprivileged_account
+from devstack.place import Place, choose_ports, is_free, make_home, servers_home, unprivileged_account
 from devstack.processes import Process, identify, runs, send, wait_until_gone, with_descendants
 from devstack.server import Server, wait_until_ready
 from devstack.state import STATE_FILE, FolderLock, State, new_state, read_state, take_lock
@@ -93,13 +93,14 @@ class Stack:
             self._keeper = self._keeper or self._new_keeper()
             try:
                 self._start_all(starting, state)
+                if self._detached:
+                    self._keeper.release()
+                    self._keeper = None
             except BaseException:
                 self._stop_servers([server.name for server in starting])
                 raise
             finally:
                 if self._detached:
-                    self._keeper.release()
-                    self._keeper = None
                     self._close()
             return self.endpoints
 
@@ -125,16 +126,11 @@ class Stack:
                 if self._state or (self.folder / STATE_FILE).exists():
                     self._stop_servers(list(self._open().servers))
             finally:
-                if self._keeper:
-                    self._keeper.close()
-                    self._keeper = None
-                if self._temporary:
-                    self.erase()
-                self._close()
+                self._close()  # with the keeper, which erases what is temporary
 
     def erase(self) -> None:
         """Delete what a stopped stack holds."""
-        for folder in {noted_home(self.folder), self.folder}:
+        for folder in {servers_home(self.folder), self.folder}:
             shutil.rmtree(folder, ignore_errors=True)
 
     def pid(self, service: str) -> int:
@@ -224,7 +220,7 @@ class Stack:
             self._folder_lock = take_lock(self.folder)
             try:
                 self._state = self._checked(read_state(self.folder) or new_state())
-                public_home(self.folder)
+                make_home(self.folder, self._state.identity)
             except BaseException:
                 self._close()
                 raise
@@ -250,11 +246,14 @@ class Stack:
         # The keeper has the lock too: if we are killed, the folder is free only when the servers have ended.
         keeper = Keeper(self._folder_lock.descriptor)
         if self._temporary:
-            for folder in {public_home(self.folder), self.folder}:
+            for folder in {servers_home(self.folder), self.folder}:
                 keeper.erase_at_end(folder)
         return keeper
 
     def _close(self) -> None:
+        if self._keeper:
+            self._keeper.close()
+            self._keeper = None
         self._state = None
         if self._folder_lock:
             self._folder_lock.release()
@@ -285,7 +284,7 @@ class Stack:
         state = self._known()
         assert state
         return Place(
-            folder=noted_home(self.folder) / service,
+            folder=servers_home(self.folder) / service,
             ports=state.ports[service],
             identity=state.identity,
             unprivileged=unprivileged_account(),

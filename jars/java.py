@@ -54,7 +54,7 @@ def spark_java() -> Path:
     raise StackError(
         "Spark needs a full Java 17 or 21; "
         + (f"found only {', '.join(found)}" if found else "there is no Java on this machine"),
-        f"`{install_command()}`, or set JAVA_HOME to one",
+        f"{install_command()}; or set JAVA_HOME to one",
     )
 
 
@@ -101,7 +101,7 @@ def install_command(which: Callable[[str], str | None] = shutil.which) -> str:
     """What a person on this system types to get a Java for Spark."""
     for tool, command in INSTALL_COMMANDS.items():
         if which(tool):
-            return command if os.geteuid() == 0 else f"sudo {command}"
+            return f"`{command}`" if os.geteuid() == 0 else f"`sudo {command}`"
     return "install your system's package of OpenJDK 17 or 21"
 
 

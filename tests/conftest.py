@@ -13,8 +13,8 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from devstack.endpoints import given_addresses
-from devstack.stack import Stack
+from devstack.endpoints import Servers, given_addresses
+from devstack.opening import open_stack
 from tests.waiting import eventually
 
 SLOT_RELEASE_S = 30.0
@@ -26,7 +26,7 @@ class PostgresServer:
 
     dsn: str  # role `watershed`: may replicate and create databases, is no superuser
     superuser_dsn: str
-    stack: Stack  # to kill and restart `postgres`
+    stack: Servers  # to kill and restart `postgres`
 
 
 @dataclass(frozen=True)
@@ -34,18 +34,18 @@ class KafkaBroker:
     """Shared by all tests: names of topics, groups and transactional ids must be the test's own."""
 
     bootstrap_servers: str
-    stack: Stack
+    stack: Servers
 
 
 @pytest.fixture(scope="session")
-def stack() -> Iterator[Stack]:
+def stack() -> Iterator[Servers]:
     """The test run's servers. Fault tests call `stack.kill(...)` and `stack.restart(...)`."""
     with _temporary_stack() as made:
         yield made
 
 
 @pytest.fixture(scope="session")
-def postgres(stack: Stack) -> PostgresServer:
+def postgres(stack: Servers) -> PostgresServer:
     """PostgreSQL 18."""
     endpoints = stack.start("postgres")
     return PostgresServer(endpoints.dsn, endpoints.superuser_dsn, stack)
@@ -74,18 +74,18 @@ def fresh_database16(postgres16: PostgresServer) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def kafka(stack: Stack) -> KafkaBroker:
+def kafka(stack: Servers) -> KafkaBroker:
     return KafkaBroker(stack.start("kafka").bootstrap_servers, stack)
 
 
 @pytest.fixture(scope="session")
-def opensearch(stack: Stack) -> str:
+def opensearch(stack: Servers) -> str:
     """URL. Shared by all tests: names of indices must be the test's own."""
     return stack.start("opensearch").opensearch_url
 
 
 @pytest.fixture(scope="session")
-def redis(stack: Stack) -> str:
+def redis(stack: Servers) -> str:
     """URL. Shared by all tests: keys must be the test's own."""
     return stack.start("redis").redis_url
 
@@ -129,12 +129,12 @@ def drop_database(server: PostgresServer, name: str) -> None:
 
 
 @contextmanager
-def _temporary_stack(postgres_version: int = 18, without_given: str | None = None) -> Iterator[Stack]:
+def _temporary_stack(postgres_version: int = 18, without_given: str | None = None) -> Iterator[Servers]:
     given = {service: address for service, address in given_addresses().items() if service != without_given}
     folder = Path(tempfile.mkdtemp(prefix="watershed-test-"))
     folder.chmod(0o711)  # PostgreSQL and OpenSearch may run under another account than ours
     try:
-        with Stack(folder, postgres_version=postgres_version, temporary=True, given=given) as made:
+        with open_stack(folder, postgres_version=postgres_version, temporary=True, given=given) as made:
             yield made
     finally:
         shutil.rmtree(folder, ignore_errors=True)
