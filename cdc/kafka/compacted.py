@@ -8,11 +8,13 @@ from cdc.config import KafkaConfig
 from cdc.errors import BrokerError
 from cdc.kafka.client import NEXT_REACHABLE, broker_error, client_settings
 
+ANSWER_S_MAX = 15.0
 READ_S_MAX = 60.0
 
 
 def read_latest(kafka: KafkaConfig, topic: str) -> dict[str, bytes]:
-    """Key → last committed value of a topic with one partition, up to the high watermark at the time of the call.
+    """Key → last committed value of a topic with one partition, up to the high watermark at the time of the call;
+    nothing for a topic that does not exist.
 
     Reads past nothing that is still open: an unfinished transaction of another producer is waited for, READ_S_MAX
     at most. Raises BrokerError.
@@ -39,8 +41,10 @@ def read_latest(kafka: KafkaConfig, topic: str) -> dict[str, bytes]:
 
 
 def _read(consumer: Consumer, partition: TopicPartition) -> dict[str, bytes]:
-    low, high = consumer.get_watermark_offsets(partition, timeout=15.0)
     latest: dict[str, bytes] = {}
+    if partition.topic not in consumer.list_topics(timeout=ANSWER_S_MAX).topics:
+        return latest
+    low, high = consumer.get_watermark_offsets(partition, timeout=ANSWER_S_MAX)
     if high <= low:
         return latest
     consumer.assign([TopicPartition(partition.topic, partition.partition, low)])
