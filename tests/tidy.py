@@ -1,0 +1,298 @@
+"""The rules of `tests/test_tidy.py`: pure functions from sources to violations, so that each can be seen to fail."""
+
+import ast
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import PurePosixPath
+from typing import Final
+
+FILE_LINES_MAX: Final = 450
+FUNCTION_LINES_MAX: Final = 70
+REASON_CHARS_MIN: Final = 10  # shorter than that says nothing
+
+# Who may import what of ours; the longest name that fits a module counts. Names of modules, with all below them.
+ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
+    "cdc": ("cdc",),
+    "cdc.cli": ("cdc", "sinks", "spark_jobs", "jars", "devstack", "demo"),
+    "sinks": ("sinks", "cdc.events", "cdc.control", "cdc.formats", "cdc.errors", "cdc.lsn", "cdc.config"),
+    "spark_jobs": ("spark_jobs", "sinks", "jars", "cdc"),
+    "jars": ("jars", "cdc.errors"),
+    "devstack": ("devstack", "jars", "cdc.errors", "cdc.lsn"),
+    "demo": ("demo", "devstack", "jars", "sinks", "spark_jobs", "cdc"),
+    "bench": ("bench", "demo", "devstack", "jars", "sinks", "spark_jobs", "cdc", "tests"),
+    "tests": ("tests", "bench", "demo", "devstack", "jars", "sinks", "spark_jobs", "cdc"),
+}
+OURS: Final = tuple(name for name in ROOMS if "." not in name)
+
+# Modules that only these may import.
+RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
+    "cdc.cli": ("cdc.cli", "tests"),
+    "psycopg": ("cdc.postgres", "devstack", "demo", "bench", "tests"),
+    "confluent_kafka": ("cdc.kafka", "spark_jobs", "devstack", "demo", "bench", "tests"),
+    "pyspark": ("spark_jobs", "bench", "tests"),
+    "py4j": ("spark_jobs", "bench", "tests"),
+    "pyarrow": ("spark_jobs", "sinks.warehouse", "demo", "bench", "tests"),
+    "pyiceberg": ("sinks.warehouse", "demo", "bench", "tests"),
+    "opensearchpy": ("sinks.search", "devstack", "demo", "bench", "tests"),
+    "redis": ("sinks.cache", "devstack", "demo", "bench", "tests"),
+    "jgo": ("jars", "tests"),
+    "typer": ("cdc.cli", "tests"),
+    "psutil": ("devstack", "demo", "bench", "tests"),
+    "pytest": ("tests",),
+    "hypothesis": ("tests",),
+}
+
+# The middle of capture: bytes and values in, bytes and values out.
+PURE: Final = (
+    "cdc.events",
+    "cdc.lsn",
+    "cdc.errors",
+    "cdc.control",
+    "cdc.pgoutput",
+    "cdc.formats",
+    "cdc.transactions",
+    "cdc.publisher",
+    "cdc.delivery",
+    "cdc.continuity",
+    "cdc.ports",
+)
+# The loops act, but through ports only.
+LOOPS: Final = ("cdc.capture", "cdc.load")
+EDGES: Final = ("cdc.postgres", "cdc.kafka", "cdc.service", "cdc.bootstrap", "psycopg", "confluent_kafka", "socket")
+WORLD: Final = (
+    *("asyncio", "http", "logging", "multiprocessing", "os", "pathlib", "random", "secrets", "select", "selectors"),
+    *("signal", "structlog", "subprocess", "tempfile", "threading", "time", "urllib.request"),
+)
+
+# What must not be in any file. One letter of each in brackets, because this file is searched too.
+UNFINISHED: Final = re.compile(r"\b(?:TO[D]O|FIX[M]E|XX[X]|NotImplemented[E]rror)\b")
+ELSEWHERE: Final = re.compile(r"/(?:root|farm|work)[/]|\.[l]ibrary\b|\.\./[s]hared\b")
+REGISTRIES: Final = re.compile(
+    r"\b(?:pypi\.[o]rg|pythonhosted\.[o]rg|repo1?\.[m]aven\.|maven\.[o]rg|npmjs\.[oc]|crates\.[i]o|proxy\.[g]olang\."
+    r"|deb\.[d]ebian\.|docker\.[i]o|ghcr\.[i]o|quay\.[i]o|gcr\.[i]o)"
+)
+
+TESTED_ROOMS: Final = ("cdc", "sinks", "spark_jobs", "devstack", "jars")
+SLEEPER: Final = PurePosixPath("tests/waiting.py")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file of the repository; `path` is relative to its root."""
+
+    path: PurePosixPath
+    text: str
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, filename=str(self.path))
+
+    @property
+    def is_python(self) -> bool:
+        return self.path.suffix == ".py"
+
+    @property
+    def module(self) -> str:
+        """`cdc/postgres/__init__.py` is `cdc.postgres`."""
+        parts = self.path.with_suffix("").parts
+        return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Violation:
+    path: PurePosixPath
+    line: int
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.what}"
+
+
+def is_below(module: str, names: Sequence[str]) -> bool:
+    """Is the module one of these, or in one of them?"""
+    return any(module == name or module.startswith(f"{name}.") for name in names)
+
+
+# Imports
+
+
+def imports(source: Source) -> Iterator[tuple[int, str]]:
+    """(line, full name) of every import, those in functions too: `from a import b` is `a.b`, relative ones are
+    resolved, and `import_module` of a literal counts."""
+    package = source.module.split(".")
+    if source.path.name != "__init__.py":
+        package = package[:-1]
+    for node in ast.walk(source.tree):
+        match node:
+            case ast.Import(names=names):
+                for alias in names:
+                    yield node.lineno, alias.name
+            case ast.ImportFrom(module=module, names=names, level=level):
+                base = package[: len(package) - level + 1] if level else []
+                base = [*base, *((module or "").split(".") if module else [])]
+                for alias in names:
+                    yield node.lineno, ".".join(base if alias.name == "*" else [*base, alias.name])
+            case ast.Call(func=ast.Name(id=called) | ast.Attribute(attr=called), args=[ast.Constant(value=str(name))]):
+                if called in ("import_module", "__import__"):
+                    yield node.lineno, name
+
+
+def rooms_are_kept(source: Source) -> Iterator[Violation]:
+    """Each package imports only what it may, and some libraries belong to one package."""
+    room = max((name for name in ROOMS if is_below(source.module, [name])), key=len, default=None)
+    if room is None:
+        return
+    for line, name in imports(source):
+        if is_below(name, OURS) and not is_below(name, ROOMS[room]):
+            yield Violation(source.path, line, f"{room} may not import {name}, only {', '.join(ROOMS[room])}")
+        for reserved, owners in RESERVED.items():
+            if is_below(name, [reserved]) and not is_below(source.module, owners):
+                yield Violation(source.path, line, f"only {', '.join(owners)} may import {reserved}")
+
+
+def the_middle_is_pure(source: Source) -> Iterator[Violation]:
+    """Capture's middle does no I/O, asks no clock, and draws no random number; its loops do so through ports."""
+    banned: tuple[str, ...]
+    if is_below(source.module, PURE):
+        banned, kind = (*EDGES, *WORLD), "is pure"
+    elif is_below(source.module, LOOPS):
+        banned, kind = EDGES, "reaches the world through cdc.ports"
+    else:
+        return
+    for line, name in imports(source):
+        if is_below(name, banned):
+            yield Violation(source.path, line, f"{source.module} {kind}, and may not import {name}")
+
+
+# Shape of sources
+
+
+def modules_say_what_they_are(source: Source) -> Iterator[Violation]:
+    if source.text.strip() and not ast.get_docstring(source.tree):
+        yield Violation(source.path, 1, "a module begins with a docstring")
+
+
+def sizes_are_bounded(source: Source, long_functions: Mapping[str, str]) -> Iterator[Violation]:
+    """`long_functions`: `path::name` of those that may be longer, with the reason."""
+    count = len(source.text.splitlines())
+    if count > FILE_LINES_MAX:
+        yield Violation(source.path, count, f"{count} lines, {FILE_LINES_MAX} at most: is it still one idea?")
+    for node in ast.walk(source.tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            length = (node.end_lineno or node.lineno) - node.lineno + 1
+            excused = f"{source.path}::{node.name}" in long_functions
+            if length > FUNCTION_LINES_MAX and not excused:
+                yield Violation(
+                    source.path, node.lineno, f"{node.name} has {length} lines, {FUNCTION_LINES_MAX} at most"
+                )
+            if length <= FUNCTION_LINES_MAX and excused:
+                yield Violation(source.path, node.lineno, f"{node.name} needs no exception any more")
+
+
+def broad_excepts_have_reasons(source: Source) -> Iterator[Violation]:
+    """One that catches everything raises it again, or says beside it why it may not."""
+    lines = source.text.splitlines()
+    for node in ast.walk(source.tree):
+        if not isinstance(node, ast.ExceptHandler) or not _is_broad(node.type):
+            continue
+        raises = any(isinstance(part, ast.Raise) and part.exc is None for part in ast.walk(node))
+        comments = " ".join(line.partition("#")[2] for line in lines[node.lineno - 1 : node.body[0].lineno - 1])
+        reason = comments.replace("noqa: BLE001", "").strip(" #:-")
+        if not raises and len(reason) < REASON_CHARS_MIN:
+            yield Violation(source.path, node.lineno, "catches everything: name the class, or say why in a comment")
+
+
+def _is_broad(caught: ast.expr | None) -> bool:
+    match caught:
+        case None:
+            return True
+        case ast.Name(id=name):
+            return name in ("Exception", "BaseException")
+        case ast.Tuple(elts=parts):
+            return any(map(_is_broad, parts))
+        case _:
+            return False
+
+
+def waits_are_for_conditions(source: Source) -> Iterator[Violation]:
+    """Only the polling helper sleeps."""
+    if source.path.parts[0] != "tests" or source.path == SLEEPER:
+        return
+    for node in ast.walk(source.tree):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="sleep")):
+                yield Violation(source.path, node.lineno, f"wait for a condition ({SLEEPER}), don't sleep")
+            case ast.ImportFrom(module="time", names=names) if any(alias.name == "sleep" for alias in names):
+                yield Violation(source.path, node.lineno, f"wait for a condition ({SLEEPER}), don't sleep")
+
+
+# Words, in every file that is text
+
+
+def nothing_is_unfinished(source: Source) -> Iterator[Violation]:
+    yield from _found(source, UNFINISHED, "a mark of unfinished work")
+
+
+def nothing_points_elsewhere(source: Source) -> Iterator[Violation]:
+    yield from _found(source, ELSEWHERE, "a path of somebody's machine")
+    yield from _found(source, REGISTRIES, "a registry's host name")
+
+
+def _found(source: Source, pattern: re.Pattern[str], what: str) -> Iterator[Violation]:
+    for number, line in enumerate(source.text.splitlines(), 1):
+        if found := pattern.search(line):
+            yield Violation(source.path, number, f"{what}: {found[0]}")
+
+
+# The whole
+
+
+def sources_have_tests(sources: Sequence[Source], covered: Mapping[str, str]) -> Iterator[Violation]:
+    """`cdc/a/b.py` has `tests/unit/cdc/a/test_b.py`, unless it only declares. `covered`: others that have not, with
+    `test file: reason`."""
+    paths = [source.path for source in sources]
+    known = set(paths)
+    declaring = {source.path for source in sources if source.is_python and only_declares(source)}
+    for path in sorted(path for path in paths if path.parts[0] in TESTED_ROOMS and path.suffix == ".py"):
+        if path.name == "__init__.py" or path in declaring:
+            continue
+        test = PurePosixPath("tests/unit", *path.parent.parts, f"test_{path.stem.strip('_')}.py")
+        reason = covered.get(str(path))
+        if reason is None and test not in known:
+            yield Violation(path, 1, f"has no {test}")
+        elif reason is not None and test in known:
+            yield Violation(path, 1, f"needs no exception: it has {test}")
+    for name, reason in covered.items():
+        test_name, _, why = reason.partition(": ")
+        if PurePosixPath(name) not in known:
+            yield Violation(PurePosixPath(name), 1, "is excepted, and is not there")
+        if PurePosixPath(test_name) not in known or len(why) < REASON_CHARS_MIN:
+            yield Violation(PurePosixPath(name), 1, f"its exception names no test file and reason: {reason}")
+
+
+def only_declares(source: Source) -> bool:
+    """Constants, types and signatures: no function in it does anything that a test could see."""
+    return not any(
+        isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and not all(map(_does_nothing, node.body))
+        for node in ast.walk(source.tree)
+    )
+
+
+def _does_nothing(part: ast.stmt) -> bool:
+    """A docstring, `...` or `pass`."""
+    return isinstance(part, ast.Pass) or (isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant))
+
+
+def dependencies_have_reasons(project: Source) -> Iterator[Violation]:
+    """Every dependency in pyproject.toml has a comment on its line."""
+    tables = tomllib.loads(project.text)["project"]
+    wanted = [*tables["dependencies"], *(name for names in tables["optional-dependencies"].values() for name in names)]
+    lines = project.text.splitlines()
+    for dependency in dict.fromkeys(wanted):
+        for number, line in enumerate(lines, 1):
+            _, quoted, rest = line.partition(f'"{dependency}"')
+            if quoted and not rest.partition("#")[2].strip():
+                yield Violation(project.path, number, f"{dependency} has no reason beside it")
