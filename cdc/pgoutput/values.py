@@ -4,7 +4,7 @@
 |-------------------------------|----------------------------------------------------------------------------|
 | boolean                       | true, false                                                                |
 | smallint, integer, bigint, oid| number                                                                     |
-| real, double precision        | number; "NaN", "Infinity", "-Infinity"                                     |
+| real, double precision        | number (-0 as -0.0); "NaN", "Infinity", "-Infinity"                        |
 | date                          | "2024-01-31"                                                               |
 | timestamp                     | "2024-01-31T12:00:00.123"; PostgreSQL's text if infinite, BC or after 9999 |
 | timestamp with time zone      | the same with Z; the session is in UTC                                     |
@@ -74,7 +74,7 @@ def integer(text: str) -> str:
 
 def floating(text: str) -> str:
     if _FLOAT(text):
-        return text
+        return "-0.0" if text == "-0" else text  # -0 reads as an integer, which has no negative zero
     if text in ("NaN", "Infinity", "-Infinity"):
         return f'"{text}"'
     raise MalformedValueError("a floating-point number")

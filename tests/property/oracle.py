@@ -51,7 +51,7 @@ def scalar_value(oid: int, text: str) -> Any:
             try:
                 if set(text) <= set("0123456789+-.e"):
                     json.loads(text)
-                    return Number(text)
+                    return Number("-0.0" if text == "-0" else text)
             except json.JSONDecodeError:
                 pass
             raise RefusedTextError("float")

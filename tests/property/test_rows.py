@@ -158,7 +158,9 @@ def key_only(values: list[TupleValue], held: list[bool]) -> list[TupleValue]:
 def changes(draw: st.DrawFn) -> tuple[TableEncoder, Oracle, bytes]:
     encoder, oracle, texts, old_kind, held = draw(tables())
     new = new_values(draw, texts)
-    old: list[TupleValue] = new if draw(st.booleans()) else new_values(draw, texts)
+    old = new_values(draw, texts)
+    if draw(st.booleans()):
+        old = new
     if old_kind == b"K" and draw(st.integers(0, 9)):
         old = key_only(old, held)
     message = draw(
