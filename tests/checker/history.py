@@ -1,0 +1,164 @@
+"""The topics against what the source did: event by event, and folded against its rows."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tests.checker.journal import Entry
+from tests.checker.positions import Sweep
+from tests.checker.records import Change, Row, key_text
+
+Complaints = Iterator[str]
+Table = dict[str, Row]  # a row's key as text → the row
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """A row record that a journal entry calls for."""
+
+    table: str
+    op: str
+    identity: str  # the key as text
+    after: Row | None
+    known: Row | None  # `before` holds some of it, or is null
+
+    def __str__(self) -> str:
+        return f"{self.op} of {self.table} {self.identity}"
+
+
+def expected_of(entry: Entry) -> list[Expected]:
+    """One, or for an update that changed the key a delete and a create."""
+    old, new = (None if key is None else key_text(key) for key in (entry.old_key, entry.new_key))
+    if old == new:
+        assert new is not None
+        return [Expected(entry.table, "u", new, entry.new_row, entry.old_row)]
+    expected = []
+    if old is not None:
+        expected.append(Expected(entry.table, "d", old, None, entry.old_row))
+    if new is not None:
+        expected.append(Expected(entry.table, "c", new, entry.new_row, None))
+    return expected
+
+
+def streams_the_journal(changes: Sequence[Change], journal: Sequence[Entry]) -> Complaints:
+    """Each transaction that is in the stream is there whole, once, unaltered and in its order; none is there that the
+    source does not know; none is missing that wrote after the stream's beginning."""
+    by_xid: dict[int, list[Change]] = {}
+    for change in sorted(changes, key=lambda c: (c.epoch, c.seq)):
+        if change.op != "r":
+            by_xid.setdefault(change.xid or 0, []).append(change)
+    committed = _transactions(journal)
+    for xid, events in by_xid.items():
+        if xid not in committed:
+            yield f"phantom: transaction {xid} is not in the source's journal ({len(events)} events, {events[0]})"
+            continue
+        yield from _unlike(xid, events, [wanted for entry in committed[xid] for wanted in expected_of(entry)])
+    begins = _stream_begin(changes)
+    for xid, entries in committed.items():
+        if xid not in by_xid and begins is not None and entries[-1].lsn >= begins:
+            yield f"lost: transaction {xid} with {len(entries)} changes, of {expected_of(entries[0])[0]}"
+
+
+def _unlike(xid: int, events: Sequence[Change], wanted: Sequence[Expected]) -> Complaints:
+    if len({(e.epoch, e.commit_lsn) for e in events}) != 1:
+        yield f"transaction {xid} was published in several epochs or with several commit LSNs"
+    for i in range(max(len(events), len(wanted))):
+        if i >= len(events):
+            yield f"transaction {xid}: {len(wanted) - i} changes lost, the first {wanted[i]}"
+            return
+        if i >= len(wanted):
+            yield f"transaction {xid}: {len(events) - i} events too many, the first {events[i]}"
+            return
+        event, want = events[i], wanted[i]
+        if (event.table, event.op, event.identity) != (want.table, want.op, want.identity):
+            yield f"transaction {xid}, change {i}: {event} instead of {want}"
+            return
+        if event.after != want.after:
+            yield f"transaction {xid}, change {i}: {event} holds another row than the source wrote"
+        if event.before is not None and (
+            want.known is None or any(want.known.get(name, ...) != value for name, value in event.before.items())
+        ):
+            yield f"transaction {xid}, change {i}: {event} knows an old row that was not there"
+
+
+def loads_what_came_before(changes: Sequence[Change], journal: Sequence[Entry]) -> Complaints:
+    """The last epoch's snapshot rows are the journal's transactions that are not in the stream, folded."""
+    if not changes:
+        return
+    epoch = max(change.epoch for change in changes)
+    streamed = {change.xid for change in changes if change.op != "r"}
+    rows: dict[str, Table] = {}
+    for entry in journal:
+        if entry.xid not in streamed:
+            for wanted in expected_of(entry):
+                _apply(rows.setdefault(wanted.table, {}), wanted.identity, wanted.after)
+    loaded: dict[str, Table] = {}
+    for change in changes:
+        if change.op == "r" and change.epoch == epoch:
+            table = loaded.setdefault(change.table, {})
+            if change.identity in table:
+                yield f"{change}: a row loaded twice"
+            _apply(table, change.identity, change.after)
+        elif change.op != "r" and change.epoch != epoch:
+            yield f"{change}: a streamed row of an epoch whose load did not end"
+    for name in sorted(rows.keys() | loaded.keys()):
+        yield from differences(f"load of {name}", rows.get(name, {}), loaded.get(name, {}))
+
+
+def fold(changes: Sequence[Change], sweeps: Sequence[Sweep]) -> dict[str, Table]:
+    """What a consumer holds that read everything and applied the sweeps. Partitions may be read in any order."""
+    newest: dict[tuple[str, str], Change] = {}
+    for change in changes:
+        place = change.table, change.identity
+        if place not in newest or newest[place].version < change.version:
+            newest[place] = change
+    floors = {sweep.table: sweep.floor for sweep in sweeps}
+    tables: dict[str, Table] = {}
+    for (table, identity), change in newest.items():
+        if change.version >= floors.get(table, 0):
+            _apply(tables.setdefault(table, {}), identity, change.after)
+    return tables
+
+
+def folds_to_the_source(
+    changes: Sequence[Change], sweeps: Sequence[Sweep], source: Mapping[str, Sequence[tuple[Row, Row]]]
+) -> Complaints:
+    """Every row and column of every table, and no row more."""
+    folded = fold(changes, sweeps)
+    for table in sorted(source.keys() | folded.keys()):
+        rows = {key_text(key): row for key, row in source.get(table, ())}
+        yield from differences(table, rows, folded.get(table, {}))
+
+
+def differences(where: str, source: Table, ours: Table) -> Complaints:
+    """Rows that one side lacks, and columns that differ."""
+    for key in sorted(source.keys() - ours.keys()):
+        yield f"{where}: row {key} is missing"
+    for key in sorted(ours.keys() - source.keys()):
+        yield f"{where}: row {key} is not in the source"
+    for key in sorted(source.keys() & ours.keys()):
+        if source[key] != ours[key]:
+            columns = {**source[key], **ours[key]}
+            unlike = [c for c in columns if source[key].get(c, ...) != ours[key].get(c, ...)]
+            yield f"{where}: row {key} differs in {', '.join(unlike)}"
+
+
+def _apply(table: Table, identity: str, row: Row | None) -> None:
+    if row is None:
+        table.pop(identity, None)
+    else:
+        table[identity] = row
+
+
+def _transactions(journal: Sequence[Entry]) -> dict[int, list[Entry]]:
+    found: dict[int, list[Entry]] = {}
+    for entry in journal:
+        found.setdefault(entry.xid, []).append(entry)
+    return found
+
+
+def _stream_begin(changes: Sequence[Change]) -> int | None:
+    """Snapshot rows stand at the LSN where the last epoch's stream begins; without any, the stream has everything."""
+    if not changes:
+        return None
+    epoch = max(change.epoch for change in changes)
+    return max((c.commit_lsn for c in changes if c.op == "r" and c.epoch == epoch), default=0)

@@ -1,0 +1,183 @@
+"""What must hold in the state, control and progress topics, and between them and the table topics."""
+
+import json
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+from tests.checker.records import SEQ_BITS, Change, Record, parse
+
+Complaints = Iterator[str]
+PHASES = ("intent", "loading", "streaming")
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """Rows of the table with a version below the floor are gone."""
+
+    table: str  # schema.table
+    floor: int
+    as_of_lsn: int
+    epoch: int
+
+
+def sweeps_of(control: Sequence[Record]) -> list[Sweep]:
+    """The last sweep of each table."""
+    latest: dict[bytes, Sweep] = {}
+    for record in control:
+        if record.key.startswith(b"sweep/") and record.value is not None:
+            value = parse(record.value)
+            latest[record.key] = Sweep(
+                f"{value['table_schema']}.{value['table_name']}", value["floor"], value["as_of_lsn"], value["epoch"]
+            )
+    return list(latest.values())
+
+
+def positions_never_go_back(state: Sequence[Record]) -> Complaints:
+    """Epochs rise; within one, phases, seq, resume_lsn and what is published of a transaction never go back."""
+    previous: Mapping[str, Any] | None = None
+    for record in state:
+        position = _position(record)
+        if position is None:
+            yield f"{record}: not a position record with its checksum"
+            continue
+        if previous is not None:
+            yield from _steps_back(record, previous, position)
+        partial = position["partial"]
+        if partial is not None and partial["commit_lsn"] < position["resume_lsn"]:
+            yield f"{record}: half published is a transaction that resume_lsn covers"
+        previous = position
+
+
+def _steps_back(record: Record, then: Mapping[str, Any], now: Mapping[str, Any]) -> Complaints:
+    if now["epoch"] < then["epoch"]:
+        yield f"{record}: epoch {now['epoch']} after {then['epoch']}"
+    if now["epoch"] != then["epoch"]:
+        return
+    if PHASES.index(now["phase"]) < PHASES.index(then["phase"]):
+        yield f"{record}: phase {now['phase']} after {then['phase']}"
+    for field in ("seq", "resume_lsn"):
+        if now[field] < then[field]:
+            yield f"{record}: {field} {now[field]} after {then[field]}"
+    partly, before = now["partial"], then["partial"]
+    if before is None:
+        return
+    if partly is None:
+        if now["resume_lsn"] <= before["commit_lsn"]:
+            yield f"{record}: the half published transaction was forgotten"
+    elif partly["commit_lsn"] == before["commit_lsn"] and partly["next_index"] < before["next_index"]:
+        yield f"{record}: next_index {partly['next_index']} after {before['next_index']}"
+
+
+def positions_are_true(state: Sequence[Record], changes: Sequence[Change]) -> Complaints:
+    """Each position parts the epoch's streamed rows exactly: up to its seq what it covers, above it what it does not.
+    The last one covers everything that was published."""
+    rows: dict[int, _Parting] = {}
+    for epoch in {change.epoch for change in changes}:
+        rows[epoch] = _Parting([(c.seq, c.position) for c in changes if c.epoch == epoch and c.op != "r"])
+    last: Mapping[str, Any] | None = None
+    for record in state:
+        position = _position(record)
+        if position is None:
+            continue
+        last = position
+        if position["phase"] != "streaming" or position["epoch"] not in rows:
+            continue
+        partial = position["partial"]
+        boundary = (position["resume_lsn"], 0) if partial is None else (partial["commit_lsn"], partial["next_index"])
+        newest_counted, oldest_left = rows[position["epoch"]].at(position["seq"])
+        if newest_counted is not None and newest_counted >= boundary:
+            yield f"{record}: seq {position['seq']} counts the row at {newest_counted}, the position ends at {boundary}"
+        if oldest_left is not None and oldest_left < boundary:
+            yield f"{record}: the position ends at {boundary}, seq {position['seq']} leaves out that at {oldest_left}"
+    if changes and last is None:
+        yield "row records without a position"
+    if last is not None:
+        newest = max((c.seq for c in changes if c.epoch == last["epoch"]), default=0)
+        if newest != last["seq"]:
+            yield f"the last position says seq {last['seq']}, the topics end at {newest}"
+        if any(change.epoch > last["epoch"] for change in changes):
+            yield f"rows of a later epoch than the last position's {last['epoch']}"
+
+
+class _Parting:
+    """Pairs of number and position, parted at a number: the highest position up to it and the lowest above it."""
+
+    def __init__(self, pairs: list[tuple[int, tuple[int, int]]]) -> None:
+        in_order = sorted(pairs)
+        self._numbers = [number for number, _ in in_order]
+        positions = [position for _, position in in_order]
+        self._highest = list(accumulate(positions, max))
+        self._lowest = list(accumulate(reversed(positions), min))[::-1]
+
+    def at(self, number: int) -> tuple[tuple[int, int] | None, tuple[int, int] | None]:
+        i = bisect_right(self._numbers, number)
+        return (self._highest[i - 1] if i else None), (self._lowest[i] if i < len(self._lowest) else None)
+
+
+def progress_is_true(progress: Sequence[Record], records: Sequence[Record], changes: Sequence[Change]) -> Complaints:
+    """Everything that was committed below a progress record's LSN lies below its end offsets, tombstones too; LSNs
+    never go back within an epoch."""
+    partitions: dict[tuple[str, int], list[tuple[int, tuple[int, int]]]] = {}
+    for record, commit in _commits(records, changes):
+        partitions.setdefault((record.topic, record.partition), []).append((record.offset, commit))
+    partings = {place: _Parting(pairs) for place, pairs in partitions.items()}
+    previous = (0, 0)
+    for record in progress:
+        if record.key != b"progress" or record.value is None:
+            continue
+        told = parse(record.value)
+        now = told["epoch"], told["lsn"]
+        if now < previous:
+            yield f"{record}: (epoch, lsn) {now} after {previous}"
+        previous = now
+        for (topic, partition), parting in partings.items():
+            ends = told["end_offsets"].get(topic)
+            end = ends[partition] if ends is not None else 0
+            _, oldest = parting.at(end - 1)
+            if oldest is not None and oldest < now:
+                yield f"{record}: (epoch, lsn) {now} covers {oldest} in {topic}/{partition}, end offset {end} does not"
+
+
+def _commits(records: Sequence[Record], changes: Sequence[Change]) -> Iterator[tuple[Record, tuple[int, int]]]:
+    """Each record with (epoch, commit LSN); a tombstone has its delete's. Snapshot rows were committed before their
+    LSN, which is where the stream begins."""
+    by_place = {
+        (c.record.topic, c.record.partition, c.record.offset): (c.epoch, c.commit_lsn - (c.op == "r")) for c in changes
+    }
+    newest: dict[tuple[str, int, bytes], tuple[int, int]] = {}
+    for record in records:
+        place = (record.topic, record.partition, record.key)
+        if record.value is not None:
+            newest[place] = by_place[record.topic, record.partition, record.offset]
+        if place in newest:
+            yield record, newest[place]
+
+
+def sweeps_belong_to_their_epoch(
+    sweeps: Sequence[Sweep], changes: Sequence[Change], tables: Sequence[str]
+) -> Complaints:
+    """After an epoch above the first, every table has a sweep with that epoch's first version as floor."""
+    newest = max((change.epoch for change in changes), default=1)
+    floors = {sweep.table: sweep.floor for sweep in sweeps}
+    for table in tables:
+        if newest > 1 and floors.get(table) != newest << SEQ_BITS:
+            yield f"epoch {newest}: table {table} has floor {floors.get(table)}, not {newest << SEQ_BITS}"
+        if newest == 1 and table in floors:
+            yield f"table {table} has a sweep in the first epoch"
+
+
+def _position(record: Record) -> Mapping[str, Any] | None:
+    """The position record, if its checksum fits: CRC-32 of the rest as compact JSON with sorted names."""
+    if record.key != b"position" or record.value is None:
+        return None
+    try:
+        position: dict[str, Any] = json.loads(record.value)
+    except ValueError:
+        return None
+    checksum = position.pop("checksum", None)
+    body = json.dumps(position, sort_keys=True, separators=(",", ":")).encode()
+    return position if checksum == zlib.crc32(body) else None

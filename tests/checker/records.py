@@ -1,0 +1,211 @@
+"""What a plain `read_committed` consumer sees, and what it makes of it."""
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, NoReturn
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+SEQ_BITS = 48
+VERSION_HEADER = "watershed.version"
+ANSWER_S_MAX = 15.0
+READ_S_MAX = 60.0
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record as Kafka has it."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}@{self.offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A row record (c, u, d, r) of a table's topic."""
+
+    record: Record
+    op: str
+    snapshot: str
+    epoch: int
+    seq: int
+    commit_lsn: int
+    tx_index: int
+    xid: int | None
+    table: str  # schema.table
+    key: Row
+    before: Row | None
+    after: Row | None
+
+    @property
+    def version(self) -> int:
+        return self.epoch << SEQ_BITS | self.seq
+
+    @property
+    def position(self) -> tuple[int, int]:
+        return self.commit_lsn, self.tx_index
+
+    @property
+    def identity(self) -> str:
+        """The key as text that is the same for equal keys."""
+        return key_text(self.key)
+
+    def __str__(self) -> str:
+        return f"{self.op} of {self.identity} (epoch {self.epoch}, seq {self.seq}, {self.record})"
+
+
+class NotAChangeError(Exception):
+    """Bytes that are no row record as the format describes it."""
+
+
+def changes_of(records: Iterable[Record]) -> list[Change]:
+    """The row records among a table topic's records; tombstones are left out. Raises NotAChangeError."""
+    return [change_of(record) for record in records if record.value is not None]
+
+
+def change_of(record: Record) -> Change:
+    """Raises NotAChangeError."""
+    assert record.value is not None
+    try:
+        value, key = parse(record.value), parse(record.key)
+        source = value["source"]
+        change = Change(
+            record=record,
+            op=value["op"],
+            snapshot=source["snapshot"],
+            epoch=source["epoch"],
+            seq=source["seq"],
+            commit_lsn=source["commit_lsn"],
+            tx_index=source["tx_index"],
+            xid=source["txId"],
+            table=f"{source['schema']}.{source['table']}",
+            key=key,
+            before=value["before"],
+            after=value["after"],
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise NotAChangeError(f"{record}: {error!r}") from error
+    _check_shape(change)
+    return change
+
+
+def _check_shape(change: Change) -> None:
+    if change.op not in ("c", "u", "d", "r") or change.snapshot != ("true" if change.op == "r" else "false"):
+        raise NotAChangeError(f"{change}: op {change.op!r} with snapshot {change.snapshot!r}")
+    row = change.before if change.op == "d" else change.after
+    if (change.op == "d") != (change.after is None) or row is None:
+        raise NotAChangeError(f"{change}: before and after do not fit the op")
+    if not change.key or any(row.get(name) != value for name, value in change.key.items()):
+        raise NotAChangeError(f"{change}: the record key is not the row's")
+
+
+def parse(text: bytes | str) -> Any:
+    """JSON as the RFC has it: no NaN, no key twice. Fractions are exact."""
+    return json.loads(text, parse_float=Decimal, parse_constant=_refuse_constant, object_pairs_hook=_once)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise ValueError("a name twice in one object")
+    return members
+
+
+def key_text(key: Row) -> str:
+    """A key as text, for messages and as a dict's key."""
+    return json.dumps(key, sort_keys=True, default=str, ensure_ascii=False)
+
+
+# ---- Kafka
+
+
+def read_topics(
+    bootstrap_servers: str, topics: Sequence[str], isolation_level: str = "read_committed"
+) -> tuple[list[Record], dict[str, int]]:
+    """All records of the topics from the beginning to their end now, and each topic's number of partitions.
+
+    Records of a partition are in order. Topics that do not exist are left out.
+    """
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap_servers,
+            "group.id": "judge",  # required by the client; nothing is committed
+            "enable.auto.commit": False,
+            "isolation.level": isolation_level,
+            "enable.partition.eof": True,
+            "check.crcs": True,
+            "fetch.wait.max.ms": 50,
+        }
+    )
+    try:
+        existing = consumer.list_topics(timeout=ANSWER_S_MAX).topics
+        counts = {topic: len(existing[topic].partitions) for topic in topics if topic in existing}
+        partitions = [TopicPartition(topic, p, 0) for topic, count in counts.items() for p in range(count)]
+        consumer.assign(partitions)
+        return list(_read_to_end(consumer, len(partitions))), counts
+    finally:
+        consumer.close()
+
+
+def _read_to_end(consumer: Consumer, partition_count: int) -> Iterator[Record]:
+    ended: set[tuple[str, int]] = set()
+    deadline = time.monotonic() + READ_S_MAX
+    while len(ended) < partition_count:
+        if time.monotonic() > deadline:
+            raise AssertionError(f"the topics' end was not reached in {READ_S_MAX:.0f} s")
+        for message in consumer.consume(5_000, 0.2):
+            topic, partition, offset = message.topic(), message.partition(), message.offset()
+            assert topic is not None and partition is not None and offset is not None
+            error = message.error()
+            if error is None:
+                yield Record(topic, partition, offset, message.key() or b"", message.value(), _headers(message))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                ended.add((topic, partition))
+            else:
+                raise KafkaException(error)
+
+
+def _headers(message: Message) -> tuple[tuple[str, bytes], ...]:
+    headers = message.headers() or []
+    assert isinstance(headers, list)
+    return tuple((name, value if isinstance(value, bytes) else b"") for name, value in headers)
+
+
+# ---- the partitioner of Java's producers
+
+
+def partition_of(key: bytes, partition_count: int) -> int:
+    """Where `org.apache.kafka.clients.producer.internals.BuiltInPartitioner` puts a key."""
+    return (murmur2(key) & 0x7FFFFFFF) % partition_count
+
+
+def murmur2(data: bytes) -> int:
+    """MurmurHash2, 32 bit, with Kafka's seed."""
+    m, mask = 0x5BD1E995, 0xFFFFFFFF
+    h = 0x9747B28C ^ len(data)
+    whole = len(data) & ~3
+    for i in range(0, whole, 4):
+        k = int.from_bytes(data[i : i + 4], "little") * m & mask
+        k = (k ^ k >> 24) * m & mask
+        h = h * m & mask ^ k
+    tail = data[whole:]
+    if tail:
+        h = (h ^ int.from_bytes(tail, "little")) * m & mask
+    h = (h ^ h >> 13) * m & mask
+    return h ^ h >> 15

@@ -1,0 +1,166 @@
+"""The topics against the journal and the rows: each way to differ is seen."""
+
+import pytest
+
+from tests.checker import history
+from tests.checker.journal import Entry
+from tests.checker.positions import Sweep
+from tests.checker.records import Change, Row, changes_of
+from tests.unit.checker.made import Log, entry
+
+
+@pytest.fixture
+def journal() -> list[Entry]:
+    """Transaction 5 is before the snapshot at 100; 7 and 8 are streamed."""
+    return [
+        entry(1, "INSERT", None, 1, xid=5, lsn=50),
+        entry(2, "INSERT", None, 2, xid=5, lsn=60),
+        entry(3, "UPDATE", 1, 1, xid=7, lsn=110, name="y"),
+        entry(4, "DELETE", 2, None, xid=7, lsn=120),
+        entry(5, "UPDATE", 1, 3, xid=8, lsn=210, name="y"),
+    ]
+
+
+@pytest.fixture
+def log() -> Log:
+    made = Log()
+    made.change("r", 1, commit_lsn=100)
+    made.change("r", 2, commit_lsn=100, tx_index=1)
+    made.change("u", 1, commit_lsn=200, tx_index=0, name="y")
+    made.delete(2, commit_lsn=200, tx_index=1)
+    made.delete(1, commit_lsn=300, xid=8)
+    made.change("c", 3, commit_lsn=300, name="y", xid=8)
+    return made
+
+
+def told(log: Log, journal: list[Entry]) -> list[str]:
+    changes = changes_of(log.records)
+    return [*history.streams_the_journal(changes, journal), *history.loads_what_came_before(changes, journal)]
+
+
+def without(log: Log, seq: int) -> Log:
+    log.records = [c.record for c in changes_of(log.records) if c.seq != seq]
+    return log
+
+
+def test_a_true_history_has_no_complaints(log: Log, journal: list[Entry]) -> None:
+    assert told(log, journal) == []
+
+
+def test_a_lost_event_is_seen(log: Log, journal: list[Entry]) -> None:
+    assert told(without(log, 4), journal) == ['transaction 7: 1 changes lost, the first d of public.t {"id": 2}']
+
+
+def test_a_lost_first_event_is_seen(log: Log, journal: list[Entry]) -> None:
+    assert any("instead of u of public.t" in line for line in told(without(log, 3), journal))
+
+
+def test_a_lost_transaction_is_seen(log: Log, journal: list[Entry]) -> None:
+    log.records = [c.record for c in changes_of(log.records) if c.xid != 7]
+    assert told(log, journal)[0] == 'lost: transaction 7 with 2 changes, of u of public.t {"id": 1}'
+
+
+def test_a_lost_transaction_without_net_effect_is_seen(log: Log, journal: list[Entry]) -> None:
+    journal += [entry(6, "INSERT", None, 9, xid=9, lsn=310), entry(7, "DELETE", 9, None, xid=9, lsn=320)]
+    assert told(log, journal) == ['lost: transaction 9 with 2 changes, of c of public.t {"id": 9}']
+
+
+def test_a_duplicated_event_is_seen(log: Log, journal: list[Entry]) -> None:
+    log.change("c", 3, commit_lsn=300, name="y", xid=8)
+    assert any("1 events too many" in line for line in told(log, journal))
+
+
+def test_a_phantom_transaction_is_seen(log: Log, journal: list[Entry]) -> None:
+    log.change("c", 9, commit_lsn=400, xid=99)
+    assert any("phantom: transaction 99" in line for line in told(log, journal))
+
+
+def test_a_half_of_a_moved_key_is_seen(log: Log, journal: list[Entry]) -> None:
+    assert any("1 changes lost" in line for line in told(without(log, 6), journal))
+
+
+def test_another_order_inside_a_transaction_is_seen(log: Log, journal: list[Entry]) -> None:
+    journal[2], journal[3] = journal[3], journal[2]
+    assert any("instead of d of public.t" in line for line in told(log, journal))
+
+
+def test_another_row_is_seen(log: Log, journal: list[Entry]) -> None:
+    journal[2] = entry(3, "UPDATE", 1, 1, xid=7, name="another")
+    assert any("holds another row" in line for line in told(log, journal))
+
+
+def test_an_old_row_that_was_not_there_is_seen(journal: list[Entry]) -> None:
+    deletes = Log()
+    deletes.delete(2, commit_lsn=200)
+    changes = [_with_before(change, {"id": 2, "name": "never"}) for change in changes_of(deletes.records)]
+    assert [*history.streams_the_journal(changes, [entry(1, "DELETE", 2, None)])] != []
+
+
+def test_a_transaction_in_two_epochs_is_seen(log: Log, journal: list[Entry]) -> None:
+    log.epoch, log.seq = 2, 0
+    log.change("c", 3, commit_lsn=300, name="y", xid=8)
+    assert any("several epochs" in line for line in told(log, journal))
+
+
+def test_a_row_missing_from_the_load_is_seen(log: Log, journal: list[Entry]) -> None:
+    assert told(without(log, 2), journal) == ['load of public.t: row {"id": 2} is missing']
+
+
+def test_a_row_loaded_twice_is_seen(log: Log, journal: list[Entry]) -> None:
+    log.change("r", 2, commit_lsn=100)
+    assert any("a row loaded twice" in line for line in told(log, journal))
+
+
+def test_a_row_in_the_load_that_the_snapshot_can_not_hold_is_seen(log: Log, journal: list[Entry]) -> None:
+    log.change("r", 9, commit_lsn=100)
+    assert 'load of public.t: row {"id": 9} is not in the source' in told(log, journal)
+
+
+def test_a_transaction_in_the_stream_and_in_the_load_is_seen(log: Log, journal: list[Entry]) -> None:
+    journal += [entry(6, "INSERT", None, 4, xid=9, lsn=90)]
+    log.change("r", 4, commit_lsn=100)
+    log.change("c", 4, commit_lsn=310, xid=9)
+    assert 'load of public.t: row {"id": 4} is not in the source' in told(log, journal)
+
+
+# ---- folding
+
+ROWS = {"public.t": [({"id": 3}, {"id": 3, "name": "y"})]}
+
+
+def folded(log: Log, sweeps: list[Sweep], rows: dict[str, list[tuple[Row, Row]]]) -> list[str]:
+    return [*history.folds_to_the_source(changes_of(log.records), sweeps, rows)]
+
+
+def test_the_topics_fold_to_the_source(log: Log) -> None:
+    assert folded(log, [], {"public.t": [({"id": 3}, {"id": 3, "name": "y"})]}) == []
+
+
+def test_a_missing_row_is_named(log: Log) -> None:
+    rows = {"public.t": [({"id": 3}, {"id": 3, "name": "y"}), ({"id": 4}, {"id": 4, "name": None})]}
+    assert folded(log, [], rows) == ['public.t: row {"id": 4} is missing']
+
+
+def test_a_row_too_many_is_named(log: Log) -> None:
+    assert folded(log, [], {"public.t": []}) == ['public.t: row {"id": 3} is not in the source']
+
+
+@pytest.mark.parametrize(
+    "row", [{"id": 3, "name": "z"}, {"id": 3, "name": None}, {"id": 3}, {"id": 3, "name": "y", "b": 1}]
+)
+def test_a_differing_column_is_named(log: Log, row: dict[str, object]) -> None:
+    (complaint,) = folded(log, [], {"public.t": [({"id": 3}, row)]})
+    assert complaint.startswith('public.t: row {"id": 3} differs in ')
+
+
+def test_rows_below_the_floor_of_a_sweep_are_gone(log: Log) -> None:
+    sweep = Sweep("public.t", 2 << 48, 400, 2)
+    assert folded(log, [sweep], {"public.t": []}) == []
+    log.epoch, log.seq = 2, 0
+    log.change("r", 8, commit_lsn=400)
+    assert folded(log, [sweep], {"public.t": [({"id": 8}, {"id": 8, "name": "x"})]}) == []
+
+
+def _with_before(change: Change, before: dict[str, object]) -> Change:
+    fields = {name: getattr(change, name) for name in change.__slots__}
+    return Change(**{**fields, "before": before})

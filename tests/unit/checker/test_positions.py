@@ -1,0 +1,178 @@
+"""Rules of the state, progress and control topics, each broken once."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.checker import positions
+from tests.checker.positions import Sweep, sweeps_of
+from tests.checker.records import Record, changes_of
+from tests.unit.checker.made import PARTITIONS, Log, position, progress
+
+
+@pytest.fixture
+def log() -> Log:
+    """A snapshot row at 100, a transaction of three rows that commits at 200, one of one row at 300."""
+    made = Log()
+    made.change("r", 1, commit_lsn=100)
+    for index in range(3):
+        made.change("c", 10 + index, commit_lsn=200, tx_index=index)
+    made.change("c", 20, commit_lsn=300)
+    return made
+
+
+TRUE: list[dict[str, Any]] = [
+    {"phase": "intent", "resume_lsn": 0},
+    {"phase": "loading", "resume_lsn": 100, "seq": 1},
+    {"resume_lsn": 100, "seq": 1},
+    {"resume_lsn": 100, "seq": 2, "partial": {"commit_lsn": 200, "xid": 7, "next_index": 1}},
+    {"resume_lsn": 100, "seq": 3, "partial": {"commit_lsn": 200, "xid": 7, "next_index": 2}},
+    {"resume_lsn": 210, "seq": 4},
+    {"resume_lsn": 310, "seq": 5},
+]
+
+
+def state(*fields: dict[str, Any]) -> list[Record]:
+    return [position(offset, **each) for offset, each in enumerate(fields)]
+
+
+def told(log: Log, *fields: dict[str, Any]) -> list[str]:
+    records = state(*fields)
+    changes = changes_of(log.records)
+    return [*positions.positions_never_go_back(records), *positions.positions_are_true(records, changes)]
+
+
+def test_true_positions_have_no_complaints(log: Log) -> None:
+    assert told(log, *TRUE) == []
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        ({"epoch": 0, "resume_lsn": 310, "seq": 5}, "epoch 0 after 1"),
+        ({"phase": "loading", "resume_lsn": 310, "seq": 5}, "phase loading after streaming"),
+        ({"resume_lsn": 309, "seq": 5}, "resume_lsn 309 after 310"),
+        ({"resume_lsn": 310, "seq": 4}, "seq 4 after 5"),
+        ({"resume_lsn": 310, "seq": 5, "checksum": 1}, "checksum"),
+        ({"resume_lsn": 310, "seq": 5, "partial": {"commit_lsn": 300, "xid": 7, "next_index": 1}}, "half published is"),
+    ],
+    ids=["epoch", "phase", "resume_lsn", "seq", "checksum", "partial"],
+)
+def test_a_position_that_goes_back_is_seen(log: Log, broken: dict[str, Any], says: str) -> None:
+    assert any(says in line for line in told(log, *TRUE, broken))
+
+
+def test_a_half_published_transaction_that_goes_back_is_seen(log: Log) -> None:
+    assert any("next_index 1 after 2" in line for line in told(log, *TRUE[:5], TRUE[3] | {"seq": 3}))
+
+
+def test_a_half_published_transaction_that_is_forgotten_is_seen(log: Log) -> None:
+    assert any("was forgotten" in line for line in told(log, *TRUE[:5], {"resume_lsn": 150, "seq": 3}))
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        ({"resume_lsn": 301, "seq": 4}, "leaves out"),  # confirms the row at 300, which is not counted
+        ({"resume_lsn": 310, "seq": 4}, "leaves out"),
+        ({"resume_lsn": 210, "seq": 5}, "counts the row at (300, 0)"),  # would publish it again
+        ({"resume_lsn": 300, "seq": 5}, "counts the row at (300, 0)"),
+    ],
+)
+def test_a_position_that_does_not_fit_the_rows_is_seen(log: Log, broken: dict[str, Any], says: str) -> None:
+    assert any(says in line for line in told(log, *TRUE[:6], broken, TRUE[6]))
+
+
+@pytest.mark.parametrize("next_index", [0, 1, 3])
+def test_a_wrong_place_inside_a_transaction_is_seen(log: Log, next_index: int) -> None:
+    partial = {"commit_lsn": 200, "xid": 7, "next_index": next_index}
+    wrong = {"resume_lsn": 100, "seq": 3, "partial": partial}
+    assert [*positions.positions_are_true(state(wrong, TRUE[6]), changes_of(log.records))] != []
+
+
+def test_a_last_position_that_lags_behind_the_topics_is_seen(log: Log) -> None:
+    assert "the last position says seq 4, the topics end at 5" in told(log, *TRUE[:6])
+
+
+def test_a_last_position_ahead_of_the_topics_is_seen(log: Log) -> None:
+    assert "the last position says seq 6, the topics end at 5" in told(log, *TRUE, {"resume_lsn": 400, "seq": 6})
+
+
+def test_rows_without_any_position_are_seen(log: Log) -> None:
+    assert told(log) == ["row records without a position"]
+
+
+def test_rows_of_a_later_epoch_than_the_positions_are_seen(log: Log) -> None:
+    log.epoch, log.seq = 2, 0
+    log.change("r", 1, commit_lsn=400)
+    assert any("later epoch" in line for line in told(log, *TRUE))
+
+
+# ---- progress
+
+
+def ends(log: Log, below_lsn: int) -> tuple[int, ...]:
+    """The lowest truthful end offsets."""
+    numbers = [0] * PARTITIONS
+    for change in changes_of(log.records):
+        if change.commit_lsn < below_lsn:
+            numbers[change.record.partition] = change.record.offset + 1
+    return tuple(numbers)
+
+
+def progress_told(log: Log, *records: Record) -> list[str]:
+    return [*positions.progress_is_true(records, log.records, changes_of(log.records))]
+
+
+def test_true_progress_has_no_complaints(log: Log) -> None:
+    true = [progress(offset, lsn, ends(log, lsn)) for offset, lsn in enumerate((101, 201, 301))]
+    assert progress_told(log, *true) == []
+
+
+@pytest.mark.parametrize("lsn", [101, 201, 301])
+def test_progress_with_an_end_offset_too_low_is_seen(log: Log, lsn: int) -> None:
+    true = ends(log, lsn)
+    for partition, end in enumerate(true):
+        if end:
+            low = (*true[:partition], end - 1, *true[partition + 1 :])
+            assert len(progress_told(log, progress(0, lsn, low))) == 1
+
+
+def test_progress_that_leaves_a_tombstone_above_is_seen() -> None:
+    log = Log()
+    log.delete(1, commit_lsn=200)
+    assert progress_told(log, progress(0, 201, ends(log, 201))) != []
+
+
+def test_progress_that_leaves_a_snapshot_row_above_is_seen(log: Log) -> None:
+    assert progress_told(log, progress(0, 100, (0,) * PARTITIONS)) != []
+
+
+def test_progress_that_goes_back_is_seen(log: Log) -> None:
+    all_of_it = ends(log, 1000)
+    assert progress_told(log, progress(0, 300, all_of_it), progress(1, 299, all_of_it)) != []
+
+
+# ---- sweeps
+
+
+def sweep(floor: int, epoch: int = 2) -> Record:
+    value = {"table_schema": "public", "table_name": "t", "floor": floor, "as_of_lsn": 400, "epoch": epoch}
+    return Record("shop.control", 0, 0, b"sweep/public.t", json.dumps(value).encode())
+
+
+def test_the_last_sweep_of_a_table_counts() -> None:
+    assert sweeps_of([sweep(2 << 48), sweep(3 << 48, epoch=3)]) == [Sweep("public.t", 3 << 48, 400, 3)]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "floors", "complains"),
+    [(1, [], False), (2, [2 << 48], False), (2, [], True), (2, [1 << 48], True), (1, [1 << 48], True)],
+)
+def test_an_epoch_has_its_sweep(epoch: int, floors: list[int], complains: bool) -> None:
+    log = Log(epoch=epoch)
+    log.change("r", 1, commit_lsn=400)
+    sweeps = sweeps_of([sweep(floor) for floor in floors])
+    found = [*positions.sweeps_belong_to_their_epoch(sweeps, changes_of(log.records), ["public.t"])]
+    assert bool(found) == complains
