@@ -1,5 +1,6 @@
 """The owner's side of the keeper process, which is the parent of the servers (see keeper_main)."""
 
+import contextlib
 import json
 import os
 import signal
@@ -76,7 +77,8 @@ class Keeper:
     def close(self) -> None:
         """End the keeper and the servers that still run."""
         assert self._process.stdin and self._process.stdout
-        self._process.stdin.close()
+        with contextlib.suppress(BrokenPipeError):  # it has ended already
+            self._process.stdin.close()
         try:
             self._process.wait(EXIT_TIMEOUT_S)
         except subprocess.TimeoutExpired:
