@@ -74,12 +74,11 @@ class Generations:
         return found
 
     def _documents(self) -> dict[str, dict[str, Any]]:
-        def read(client: OpenSearch) -> Any:
-            client.indices.refresh(index=self._marker)
-            return client.search(index=self._marker, body={"size": _INDEXES_MAX, "query": {"match_all": {}}})
-
-        try:
-            hits = self._server.call(read, (404,))["hits"]["hits"]
+        body = {"size": _INDEXES_MAX, "query": {"match_all": {}}}
+        try:  # each write to it was refreshed
+            hits = self._server.call(lambda client: client.search(index=self._marker, body=body), (404,))["hits"][
+                "hits"
+            ]
         except NotFoundError:
             return {}
         return {hit["_id"]: hit["_source"] for hit in hits}

@@ -1,0 +1,19 @@
+"""`sink_under_test`: each case runs once for every store of STORES."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conformance.stores import STORES
+from tests.conformance.trial import Trial
+
+
+@pytest.fixture(params=list(STORES))
+def sink_under_test(request: pytest.FixtureRequest, unique: str) -> Iterator[Trial]:
+    """A fresh, empty store with generation 1 begun, the sink, and the model of what it must hold."""
+    with STORES[request.param](request, unique) as store:
+        trial = Trial(store)
+        try:
+            yield trial
+        finally:
+            trial.close()

@@ -1,0 +1,184 @@
+"""The stores that the conformance cases run against. A new sink is one function and one line in STORES."""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+import pytest
+import redis
+from opensearchpy import OpenSearch
+from pydantic import SecretStr
+
+from cdc.config import CacheConfig, SearchConfig
+from cdc.events import TableId
+from sinks.cache.sink import CacheSink
+from sinks.contract import Change, Sink
+from sinks.search.sink import SearchSink
+from sinks.warehouse.catalog import CatalogPlace
+from sinks.warehouse.naming import place
+from sinks.warehouse.reader import WarehouseReader
+from sinks.warehouse.sink import WarehouseSink
+from spark_jobs.engine import SparkEngine
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Store(Protocol):
+    """A store on the real server, empty at first, and what a test does to it behind the sink's back."""
+
+    nested_arrays: bool  # takes arrays of more than one dimension; else it refuses such a row
+    exact_json: bool  # rows() gives the record's JSON values, not Python values of the column's type
+    history_count: int  # random histories that it stands in about ten seconds
+    writer_count: int  # that write at once
+    batch_rows: int  # of the big batch
+    batch_memory_bytes_max: int | None  # Python memory to apply the big batch; None where it is the JVM's
+
+    def open(self) -> Sink:
+        """Another Sink object on this store. The test closes it."""
+
+    def delete_table(self, table: TableId) -> None:
+        """Delete the table's object, whatever the sink made for it."""
+
+    def delete_all(self) -> None:
+        """Delete everything of this store."""
+
+    def unholdable(self, change: Change) -> tuple[Change, str] | None:
+        """The change with a value that this store refuses in one of its columns, and the column; None if it
+        takes all. The table is CUSTOMERS."""
+
+
+class SearchStore:
+    nested_arrays = True
+    exact_json = True
+    history_count = 12
+    writer_count = 3
+    batch_rows = 5_000
+    batch_memory_bytes_max: int | None = 32 * 1024 * 1024
+
+    def __init__(self, url: str, prefix: str) -> None:
+        self._config = SearchConfig(url=SecretStr(url))
+        self._prefix = prefix
+        self._client = OpenSearch(url, timeout=60)
+
+    def open(self) -> Sink:
+        return SearchSink.open(self._config, self._prefix)
+
+    def delete_table(self, table: TableId) -> None:
+        self._client.indices.delete(index=f"{self._prefix}.{table.schema}.{table.name}.documents")
+
+    def delete_all(self) -> None:
+        self._client.indices.delete(index=f"{self._prefix}.*")
+
+    def unholdable(self, change: Change) -> tuple[Change, str] | None:
+        assert change.row is not None
+        return replace(change, row=change.row | {"is_active": "sesame"}), "is_active"
+
+    def close(self) -> None:
+        self.delete_all()
+        self._client.close()
+
+
+class CacheStore:
+    nested_arrays = True
+    exact_json = True
+    history_count = 20
+    writer_count = 4
+    batch_rows = 5_000
+    batch_memory_bytes_max: int | None = 32 * 1024 * 1024
+
+    def __init__(self, url: str, prefix: str) -> None:
+        self._config = CacheConfig(url=SecretStr(url))
+        # Characters that mean something in a SCAN pattern: keys of other prefixes must not be met.
+        self._prefix = f"{prefix}[a-z]*"
+        self._client = redis.Redis.from_url(url)
+
+    def open(self) -> Sink:
+        return CacheSink.open(self._config, self._prefix)
+
+    def delete_table(self, table: TableId) -> None:
+        self._delete(f"{self._prefix}:{table.schema}.{table.name}:")
+
+    def delete_all(self) -> None:
+        self._delete(self._prefix)
+
+    def unholdable(self, change: Change) -> tuple[Change, str] | None:
+        del change
+        return None
+
+    def close(self) -> None:
+        self.delete_all()
+        self._client.close()
+
+    def _delete(self, beginning: str) -> None:
+        keys = [key for key in self._client.scan_iter(count=1000) if key.startswith(beginning.encode())]
+        if keys:
+            self._client.delete(*keys)
+
+
+class WarehouseStore:
+    nested_arrays = False
+    exact_json = False
+    # A commit takes a second.
+    history_count = 1
+    writer_count = 2
+    batch_rows = 5_000
+    batch_memory_bytes_max: int | None = None
+
+    def __init__(self, spark: "SparkSession", folder: Path) -> None:
+        self._spark = spark
+        self._folder = folder
+        self._place = CatalogPlace(folder / "catalog.db", (folder / "tables").as_uri(), "shop")
+
+    def open(self) -> Sink:
+        return WarehouseSink(SparkEngine(self._spark, self._place), WarehouseReader(self._place), "shop", time.time)
+
+    def delete_table(self, table: TableId) -> None:
+        SparkEngine(self._spark, self._place).drop(place("shop", table).rows)
+
+    def delete_all(self) -> None:
+        shutil.rmtree(self._folder)
+
+    def unholdable(self, change: Change) -> tuple[Change, str] | None:
+        assert change.row is not None
+        return replace(change, row=change.row | {"born": "infinity"}), "born"
+
+
+@contextmanager
+def _search(request: pytest.FixtureRequest, unique: str) -> Iterator[Store]:
+    store = SearchStore(request.getfixturevalue("opensearch"), unique)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+@contextmanager
+def _cache(request: pytest.FixtureRequest, unique: str) -> Iterator[Store]:
+    store = CacheStore(request.getfixturevalue("redis"), unique)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+@contextmanager
+def _warehouse(request: pytest.FixtureRequest, unique: str) -> Iterator[Store]:
+    folder = Path(tempfile.mkdtemp(prefix=f"watershed-{unique}-"))
+    try:
+        yield WarehouseStore(request.getfixturevalue("spark"), folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+# Sink → its store. `unique` is a name that no other test has; fixtures of servers come through `request`.
+STORES: Final[dict[str, Callable[[pytest.FixtureRequest, str], AbstractContextManager[Store]]]] = {
+    "search": _search,
+    "cache": _cache,
+    "warehouse": _warehouse,
+}

@@ -1,0 +1,128 @@
+"""What goes in comes out: every value of every type, under every key."""
+
+from random import Random
+
+import pytest
+
+from cdc.errors import RefusedError
+from cdc.events import pack_version
+from sinks.contract import Change, Outcome
+from tests.conformance.model import assert_rows
+from tests.conformance.tables import CUSTOMERS, LABELS, NESTED_ARRAYS, ODD_NAMES, PAIRS, draw_row, values_of
+from tests.conformance.trial import Trial
+
+V = pack_version(1, 1)
+ODD_TEXTS = (
+    " ",
+    "a:b",
+    "a*b?[c]",
+    "../up/and\\down",
+    "line\nbreak",
+    "tab\tand\x01control",
+    "quote \" and ' and `",
+    "ünï – 漢字 – 👩‍👩‍👧‍👦",
+    "e\u0301",  # not the same text as the next
+    "\u00e9",
+    "[1,2]",
+    '["a","b"]',
+    "sha256:",
+    "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+    "_id",
+    "null",
+    "%2F%",
+    "x" * 512,
+    "x" * 513,
+    "ü" * 256,
+    "ü" * 257,
+    "k" * 2_000,
+)
+
+
+def test_every_value_of_every_type_comes_back(sink_under_test: Trial) -> None:
+    trial = sink_under_test
+    changes: list[Change] = []
+    for column in CUSTOMERS.types:
+        if column != "id":
+            for value in values_of(CUSTOMERS, column):
+                number = len(changes)
+                changes.append(CUSTOMERS.upsert(V + number, id=number, **{column: value}))
+    assert set(trial.apply(*changes)) == {Outcome.WRITTEN}
+    trial.check()
+
+
+def test_arrays_of_several_dimensions_come_back_or_are_refused(sink_under_test: Trial) -> None:
+    trial = sink_under_test
+    values = [(column, value) for column, choices in NESTED_ARRAYS.items() for value in choices]
+    changes = [
+        CUSTOMERS.upsert(V + number, id=number, **{column: value}) for number, (column, value) in enumerate(values)
+    ]
+    if trial.store.nested_arrays:
+        trial.apply(*changes)
+        trial.check()
+        return
+    trial.prepare(CUSTOMERS)
+    results = trial.sink.apply(changes)
+    assert {result.outcome for result in results} == {Outcome.REJECTED}
+    assert all(column in result.reason for result, (column, _) in zip(results, values, strict=True))
+    assert not list(trial.sink.rows(CUSTOMERS.id))
+
+
+def test_rows_of_many_values_come_back(sink_under_test: Trial) -> None:
+    trial = sink_under_test
+    random = Random(7)
+    trial.apply(*(CUSTOMERS.upsert(V + number, **draw_row(random, CUSTOMERS, {"id": number})) for number in range(60)))
+    trial.check()
+
+
+def test_a_row_of_nulls_comes_back(sink_under_test: Trial) -> None:
+    sink_under_test.apply(CUSTOMERS.upsert(V, id=1))
+    sink_under_test.check()
+
+
+@pytest.mark.parametrize("action", ["update", "delete"])
+def test_unusual_keys_name_one_row_each(sink_under_test: Trial, action: str) -> None:
+    """Also the empty text. A sink that mixed two keys up would call the second's change stale, or lose a row."""
+    trial = sink_under_test
+    names = ("", *ODD_TEXTS)
+    trial.apply(*(LABELS.upsert(V + number, name=name, uses=number) for number, name in enumerate(names)))
+    trial.check()
+    later = V + 1000
+    if action == "update":
+        trial.apply(*(LABELS.upsert(later + number, name=name, uses=-number) for number, name in enumerate(names)))
+    else:
+        trial.apply(*(LABELS.delete(later + number, name=name) for number, name in enumerate(names[::2])))
+    trial.check()
+
+
+def test_composite_keys_of_unusual_texts_name_one_row_each(sink_under_test: Trial) -> None:
+    """Pairs whose texts, put together, are the same."""
+    trial = sink_under_test
+    pairs = [("a", "bc"), ("ab", "c"), ("a:b", "c"), ("a", "b:c"), ("a,b", "c"), ("a", "b,c"), ('a"', ',"c'), ("", "")]
+    pairs += [(text, "") for text in ODD_TEXTS] + [("", text) for text in ODD_TEXTS]
+    trial.apply(
+        *(PAIRS.upsert(V + number, left=left, right=right, weight=number) for number, (left, right) in enumerate(pairs))
+    )
+    trial.check()
+    assert len(trial.model.rows(PAIRS.id)) == len(pairs)
+
+
+def test_numbers_at_their_limits_are_keys(sink_under_test: Trial) -> None:
+    trial = sink_under_test
+    ids = [0, -1, 1, 2**53, 2**53 + 1, 2**63 - 1, -(2**63)]
+    trial.apply(*(CUSTOMERS.upsert(V + number, id=key) for number, key in enumerate(ids)))
+    trial.check()
+
+
+def test_a_table_of_unusual_names_is_held_or_refused_by_name(sink_under_test: Trial) -> None:
+    trial = sink_under_test
+    try:
+        trial.sink.prepare(ODD_NAMES.schema)
+    except RefusedError as error:
+        assert "Größe.eu" in error.message and error.hint
+        return
+    change = ODD_NAMES.upsert(V, **{"Key Column": "k", "sel.ect": 7, 'naïve "é"': "ü"})
+    assert [result.outcome for result in trial.sink.apply([change])] == [Outcome.WRITTEN]
+    trial.model.apply(change)
+    trial.sink.make_readable()
+    assert_rows(ODD_NAMES, list(trial.sink.rows(ODD_NAMES.id)), trial.model, trial.store.exact_json)
+    assert trial.another().generation() == 1
