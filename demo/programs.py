@@ -13,6 +13,7 @@ from cdc.errors import WatershedError
 from devstack.keeper import Command, Keeper
 from devstack.processes import Process, identify, send, wait_until_gone, with_descendants
 
+CDC = (sys.executable, "-m", "cdc.cli.main")
 STOP_TIMEOUT_S = 20.0  # capture promises 10 s
 LOG_LINES = 15  # of a program that failed, in the error
 
@@ -20,7 +21,8 @@ LOG_LINES = 15  # of a program that failed, in the error
 class Programs:
     """Processes by name. They end with this process, however that ends. Not for use by two threads."""
 
-    def __init__(self, folder: Path, logs: Path) -> None:
+    def __init__(self, folder: Path, logs: Path, command: Sequence[str] = CDC) -> None:
+        self._command = command
         self._folder = folder
         self._logs = logs
         self._arguments: dict[str, Sequence[str]] = {}
@@ -37,7 +39,7 @@ class Programs:
             self._keeper.close()
 
     def start(self, name: str, *arguments: str) -> None:
-        """Run `cdc` with these arguments; its output goes to `<name>.log`."""
+        """Run the command with these arguments; its output goes to `<name>.log`."""
         self._arguments[name] = arguments
         self._start(name)
 
@@ -89,7 +91,7 @@ class Programs:
 
     def _start(self, name: str) -> None:
         assert name not in self._running, f"{name} runs"
-        argv = [sys.executable, "-m", "cdc.cli.main", *self._arguments[name]]
+        argv = [*self._command, *self._arguments[name]]
         command = Command(argv, self._folder, self._log(name), dict(os.environ))
         pid = self._keeper.spawn(command, bound=True)
         process = identify(pid)

@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from demo.figures import duration, sparkline
+from demo.figures import Lag, duration, sparkline
 from demo.monitor import Figures
 
 PLAIN_INTERVAL_S = 5.0
@@ -85,12 +85,21 @@ def plain(view: View) -> str:
     total = f"/{clock(view.total_s)}" if view.total_s is not None else ""
     parts = [
         f"{view.phase} {clock(view.elapsed_s)}{total}",
-        f"captured {figures.captured_rows} rows, {figures.captured_rate:.0f}/s",
+        f"captured {figures.captured_rows:,} at {figures.captured_rate:,.0f}/s",
+        "behind: " + ", ".join(f"{name} {_behind(store.lag)}" for name, store in figures.stores.items()),
     ]
-    for name, store in figures.stores.items():
-        fresh = f"{duration(store.recent.p50)}/{duration(store.recent.p95)}"
-        parts.append(f"{name} lag {duration(store.lag.seconds)}, {store.lag.rows} rows, fresh p50/p95 {fresh}")
-    return " | ".join(parts)
+    timed = [
+        f"{name} {duration(store.recent.p50)}/{duration(store.recent.p95)}"
+        for name, store in figures.stores.items()
+        if store.recent.count
+    ]
+    if timed:
+        parts.append("readable p50/p95: " + ", ".join(timed))
+    return "  |  ".join(parts)
+
+
+def _behind(lag: Lag) -> str:
+    return f"{duration(lag.seconds)} ({lag.rows:,})" if lag.rows else "0"
 
 
 def render(view: View) -> RenderableType:
@@ -147,7 +156,7 @@ def _stores(figures: Figures) -> RenderableType:
 
 
 def _late(seconds: float, late_s: float) -> Text:
-    return Text(duration(seconds) if seconds else "0 s", style="green" if seconds < late_s else "yellow")
+    return Text(duration(seconds) if seconds else "0", style="green" if seconds < late_s else "yellow")
 
 
 def _memory(figures: Figures) -> RenderableType:
