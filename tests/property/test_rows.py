@@ -248,8 +248,8 @@ def mutate(rng: random.Random, message: bytes) -> bytes:
 
 
 def some_messages() -> list[bytes]:
-    new = [b"17", b"Zo\xc3\xab", b"t", b'{a,"b c",NULL}', b"2024-01-31 12:00:00.5+00", b"-1.5e+20"]
-    old = [b"16", *[NULL] * 5]
+    new: list[TupleValue] = [b"17", b"Zo\xc3\xab", b"t", b'{a,"b c",NULL}', b"2024-01-31 12:00:00.5+00", b"-1.5e+20"]
+    old: list[TupleValue] = [b"16", *[NULL] * 5]
     _, relation = wire.schema_and_relation(MUTATED_COLUMNS, ["id"], oid=OID)
     return [
         wire.insert(OID, new),

@@ -1,0 +1,206 @@
+"""The envelope, record by record, in full."""
+
+import json
+
+import pytest
+
+from cdc.errors import ProtocolError, UnsupportedChangeError
+from cdc.events import Column, TableId
+from cdc.formats.debezium import EnvelopeContext, TableEncoder
+from cdc.pgoutput.messages import NULL, TupleValue
+from tests import wire
+
+OID = 16385
+CONTEXT = EnvelopeContext(prefix="shop", database="shop", epoch=1, connector_version="0.1.0")
+COLUMNS = (Column("id", 20, -1, "bigint", False), Column("name", 25, -1, "text", True))
+NOW_US = 1_767_323_080_000_123
+ROW: list[TupleValue] = [b"1", b"x"]
+
+
+def encoder(identity: str = "d", context: EnvelopeContext = CONTEXT) -> TableEncoder:
+    made = TableEncoder(*wire.schema_and_relation(COLUMNS, ["id"], identity=identity), context)
+    made.start_transaction(24_026_100, 1_767_323_079_990_123, 560, 24_025_000)
+    return made
+
+
+def source(seq: int, **changes: object) -> dict[str, object]:
+    """The `source` block as the tests' transactions have it."""
+    return {
+        "version": "0.1.0",
+        "connector": "postgresql",
+        "name": "shop",
+        "ts_ms": 1_767_323_079_990,
+        "snapshot": "false",
+        "db": "shop",
+        "sequence": '["24025000","24026000"]',
+        "ts_us": 1_767_323_079_990_123,
+        "ts_ns": 1_767_323_079_990_123_000,
+        "schema": "public",
+        "table": "customers",
+        "txId": 560,
+        "lsn": 24_026_000,
+        "xmin": None,
+        "origin": None,
+        "origin_lsn": None,
+        "epoch": 1,
+        "seq": seq,
+        "commit_lsn": 24_026_100,
+        "tx_index": 0,
+        "schema_version": 1,
+        **changes,
+    }
+
+
+def envelope(op: str, before: object, after: object, source_block: object) -> bytes:
+    value = {
+        "before": before,
+        "after": after,
+        "source": source_block,
+        "transaction": None,
+        "op": op,
+        "ts_ms": 1_767_323_080_000,
+        "ts_us": NOW_US,
+        "ts_ns": 1_767_323_080_000_123_000,
+    }
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def test_an_insert_is_one_record_byte_for_byte() -> None:
+    frame = wire.xlog_data(wire.insert(OID, ROW), 24_026_000)
+    assert encoder().encode(frame, 25, 24_026_000, 0, 17, NOW_US) == [
+        (
+            b'{"id":1}',
+            b'{"before":null,"after":{"id":1,"name":"x"},"source":{"version":"0.1.0","connector":"postgresql",'
+            b'"name":"shop","ts_ms":1767323079990,"snapshot":"false","db":"shop",'
+            b'"sequence":"[\\"24025000\\",\\"24026000\\"]","ts_us":1767323079990123,"ts_ns":1767323079990123000,'
+            b'"schema":"public","table":"customers","txId":560,"lsn":24026000,"xmin":null,"origin":null,'
+            b'"origin_lsn":null,"epoch":1,"seq":17,"commit_lsn":24026100,"tx_index":0,"schema_version":1},'
+            b'"transaction":null,"op":"c","ts_ms":1767323080000,"ts_us":1767323080000123,'
+            b'"ts_ns":1767323080000123000}',
+            None,
+        )
+    ]
+
+
+def test_an_update_has_the_old_row_only_if_it_was_sent() -> None:
+    new: list[TupleValue] = [b"1", b"y"]
+    after = {"id": 1, "name": "y"}
+    [record] = encoder().encode(wire.update(OID, new), 0, 24_026_000, 0, 17, NOW_US)
+    assert record == (b'{"id":1}', envelope("u", None, after, source(17)), None)
+    [record] = encoder("f").encode(wire.update(OID, new, ROW, b"O"), 0, 24_026_000, 0, 17, NOW_US)
+    assert record == (b'{"id":1}', envelope("u", {"id": 1, "name": "x"}, after, source(17)), None)
+
+
+def test_a_delete_is_followed_by_a_tombstone_of_its_version() -> None:
+    assert encoder().encode(wire.delete(OID, [b"1", NULL]), 0, 24_026_000, 0, 17, NOW_US) == [
+        (b'{"id":1}', envelope("d", {"id": 1}, None, source(17)), None),
+        (b'{"id":1}', None, [("watershed.version", b"281474976710673")]),  # 1 << 48 | 17
+    ]
+
+
+def test_a_moved_key_is_delete_tombstone_and_create() -> None:
+    message = wire.update(OID, [b"2", b"x"], [b"1", NULL])
+    assert encoder().encode(message, 0, 24_026_000, 0, 17, NOW_US) == [
+        (b'{"id":1}', envelope("d", {"id": 1}, None, source(17)), [("__debezium.newkey", b'{"id":2}')]),
+        (
+            b'{"id":1}',
+            None,
+            [("__debezium.newkey", b'{"id":2}'), ("watershed.version", b"281474976710673")],
+        ),
+        (
+            b'{"id":2}',
+            envelope("c", None, {"id": 2, "name": "x"}, source(18)),
+            [("__debezium.oldkey", b'{"id":1}')],
+        ),
+    ]
+
+
+def test_an_old_key_that_equals_the_new_one_moves_nothing() -> None:
+    [record] = encoder().encode(wire.update(OID, ROW, [b"1", NULL]), 0, 24_026_000, 0, 17, NOW_US)
+    assert record[1] == envelope("u", {"id": 1}, {"id": 1, "name": "x"}, source(17))
+
+
+def test_an_existing_row_is_read_at_the_consistent_point() -> None:
+    reading = encoder()
+    reading.start_snapshot(24_026_500, 1_767_323_070_000_000)
+    block = source(
+        5,
+        ts_ms=1_767_323_070_000,
+        ts_us=1_767_323_070_000_000,
+        ts_ns=1_767_323_070_000_000_000,
+        snapshot="true",
+        sequence='[null,"24026500"]',
+        txId=None,
+        lsn=24_026_500,
+        commit_lsn=24_026_500,
+        tx_index=4,
+    )
+    assert reading.copy_row(b"1\tx\n", 24_026_500, 4, 5, NOW_US) == (
+        b'{"id":1}',
+        envelope("r", None, {"id": 1, "name": "x"}, block),
+        None,
+    )
+
+
+def test_the_first_transaction_of_a_session_has_no_last_commit() -> None:
+    first = encoder()
+    first.start_transaction(24_026_100, 1_767_323_079_990_123, 560, None)
+    [(_, value, _)] = first.encode(wire.insert(OID, ROW), 0, 24_026_000, 0, 17, NOW_US)
+    assert value == envelope("c", None, {"id": 1, "name": "x"}, source(17, sequence='[null,"24026000"]'))
+
+
+def test_each_transaction_and_each_clock_reading_is_its_own() -> None:
+    made = encoder()
+    made.encode(wire.insert(OID, ROW), 0, 1, 0, 1, 5)
+    made.start_transaction(7, 8_000, 4_294_967_295, 6)
+    [(_, value, _)] = made.encode(wire.insert(OID, ROW), 0, 2, 3, 4, 9_001)
+    assert value is not None
+    record = json.loads(value)
+    assert (record["ts_ms"], record["ts_us"], record["ts_ns"]) == (9, 9_001, 9_001_000)
+    assert record["source"] == source(
+        4,
+        ts_ms=8,
+        ts_us=8_000,
+        ts_ns=8_000_000,
+        sequence='["6","2"]',
+        txId=4_294_967_295,
+        lsn=2,
+        commit_lsn=7,
+        tx_index=3,
+    )
+
+
+def test_names_are_escaped_as_json_and_stay_utf_8() -> None:
+    context = EnvelopeContext('sh"op', "dätabase", 1, "0.1.0")
+    table = TableId("pub\\lic", "Ünï\n")
+    made = TableEncoder(*wire.schema_and_relation(COLUMNS, ["id"], table=table), context)
+    made.start_transaction(1, 2, 3, None)
+    [(_, value, _)] = made.encode(wire.insert(OID, ROW), 0, 1, 0, 1, 1)
+    assert value is not None
+    assert "dätabase".encode() in value
+    found = json.loads(value)["source"]
+    assert (found["name"], found["db"], found["schema"], found["table"]) == ('sh"op', "dätabase", *table)
+
+
+@pytest.mark.parametrize("value", [b"\xff", b"\xc3", b"\xed\xa0\x80", b"a\xf8\x88\x80\x80\x80"])
+def test_bytes_that_are_not_utf_8_are_refused(value: bytes) -> None:
+    with pytest.raises(ProtocolError, match=r"public\.customers at 0/16E9BF4#2: a value is not UTF-8"):
+        encoder().encode(wire.insert(OID, [b"1", value]), 0, 1, 2, 1, 1)
+    with pytest.raises(ProtocolError, match="not UTF-8"):
+        encoder().copy_row(b"1\t" + value, 1, 2, 1, 1)
+
+
+def test_two_halves_of_a_character_in_neighbouring_columns_are_refused() -> None:
+    columns = [Column("a", 25, -1, "text", False), Column("b", 25, -1, "text", False)]
+    made = TableEncoder(*wire.schema_and_relation(columns, ["a"]), CONTEXT)
+    made.start_transaction(1, 2, 3, None)
+    with pytest.raises(ProtocolError):
+        made.encode(wire.insert(OID, [b"\xc3", b"\xab"]), 0, 1, 0, 1, 1)
+
+
+def test_an_encoder_is_not_made_for_an_altered_table() -> None:
+    schema, relation = wire.schema_and_relation(COLUMNS, ["id"], oid=7)
+    _, altered = wire.schema_and_relation([*COLUMNS, Column("new", 25, -1, "text", True)], ["id"], oid=7)
+    TableEncoder(schema, relation, CONTEXT)
+    with pytest.raises(UnsupportedChangeError, match="column new was added"):
+        TableEncoder(schema, altered, CONTEXT)

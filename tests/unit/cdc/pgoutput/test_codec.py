@@ -1,0 +1,256 @@
+"""Rows as JSON, what stops capture, and that the generated code takes the usual rows itself."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from cdc.errors import ProtocolError, UnsupportedChangeError
+from cdc.events import Column, TableId
+from cdc.pgoutput.codec import RowCodec, relation_differs
+from cdc.pgoutput.messages import NULL, UNCHANGED, Binary, RelationColumn, TupleValue
+from tests import wire
+
+OID = 16385
+COLUMNS = (
+    Column("b", 25, -1, "text", False),
+    Column("a", 20, -1, "bigint", False),
+    Column("note", 25, -1, "text", True),
+    Column("ok", 16, -1, "boolean", True),
+)
+ROW: list[TupleValue] = [b"x", b"1", "Zoë".encode(), b"t"]
+ROW_JSON = '{"b":"x","a":1,"note":"Zoë","ok":true}'
+KEY_JSON = '{"a":1,"b":"x"}'
+COMMIT_LSN = 0x16_B374_D848
+
+
+def codec(identity: str = "d") -> RowCodec:
+    return RowCodec(*wire.schema_and_relation(COLUMNS, ["a", "b"], identity=identity))
+
+
+def change(message: bytes, identity: str = "d") -> tuple[str, ...]:
+    """The row change as strings, and that a frame before it makes no difference."""
+    found = codec(identity).change(message, 0, COMMIT_LSN, 3)
+    assert codec(identity).change(b"frame" + message, 5, COMMIT_LSN, 3) == found
+    return tuple(text.encode("latin-1").decode() for text in found)
+
+
+def old_key(*, a: bytes = b"1", b: bytes = b"x") -> list[TupleValue]:
+    return [b, a, NULL, NULL]
+
+
+def test_an_insert_is_the_new_row_and_its_key_in_key_order() -> None:
+    assert change(wire.insert(OID, ROW)) == ("c", "null", ROW_JSON, KEY_JSON, KEY_JSON)
+
+
+def test_an_update_without_old_tuple_has_no_before() -> None:
+    assert change(wire.update(OID, ROW)) == ("u", "null", ROW_JSON, KEY_JSON, KEY_JSON)
+
+
+def test_a_key_only_old_tuple_gives_the_key_columns_and_no_nulls_for_the_rest() -> None:
+    moved = change(wire.update(OID, ROW, old_key(a=b"7")))
+    assert moved == ("u", '{"b":"x","a":7}', ROW_JSON, '{"a":7,"b":"x"}', KEY_JSON)
+    assert change(wire.delete(OID, old_key())) == ("d", '{"b":"x","a":1}', "null", KEY_JSON, KEY_JSON)
+
+
+def test_a_full_old_tuple_gives_the_whole_old_row() -> None:
+    old: list[TupleValue] = [b"x", b"1", NULL, b"f"]
+    before = '{"b":"x","a":1,"note":null,"ok":false}'
+    assert change(wire.update(OID, ROW, old, b"O"), "f") == ("u", before, ROW_JSON, KEY_JSON, KEY_JSON)
+    assert change(wire.delete(OID, old, b"O"), "f") == ("d", before, "null", KEY_JSON, KEY_JSON)
+
+
+def test_an_identity_index_wider_than_the_key_is_known_of_the_old_row() -> None:
+    schema, relation = wire.schema_and_relation(COLUMNS, ["a", "b"], identity="i", identity_columns=["a", "b", "note"])
+    message = wire.delete(OID, [b"x", b"1", b"n", NULL])
+    assert RowCodec(schema, relation).change(message, 0, 0, 0)[1] == '{"b":"x","a":1,"note":"n"}'
+
+
+def test_a_value_that_was_not_sent_comes_from_the_old_row() -> None:
+    new = [*ROW[:2], UNCHANGED, b"f"]
+    message = wire.update(OID, new, ROW, b"O")
+    assert codec("f").usual_change(message, 0) is None
+    after = '{"b":"x","a":1,"note":"Zoë","ok":false}'
+    assert change(message, "f") == ("u", ROW_JSON, after, KEY_JSON, KEY_JSON)
+
+
+def test_a_key_value_that_was_not_sent_comes_from_the_old_key() -> None:
+    after = change(wire.update(OID, [UNCHANGED, *ROW[1:]], old_key()))
+    assert after == ("u", '{"b":"x","a":1}', ROW_JSON, KEY_JSON, KEY_JSON)
+
+
+@pytest.mark.parametrize(
+    ("message", "identity"),
+    [
+        (wire.update(OID, [*ROW[:2], UNCHANGED, NULL]), "d"),
+        (wire.update(OID, [*ROW[:2], UNCHANGED, NULL], old_key()), "d"),
+        (wire.update(OID, [*ROW[:2], UNCHANGED, NULL], [*ROW[:2], NULL, NULL], b"O"), "f"),  # null is no large value
+        (wire.update(OID, ROW, [*ROW[:2], UNCHANGED, NULL], b"O"), "f"),
+        (wire.insert(OID, [*ROW[:2], UNCHANGED, NULL]), "d"),
+    ],
+)
+def test_a_value_that_is_nowhere_stops_capture_with_table_column_position_and_next_step(
+    message: bytes, identity: str
+) -> None:
+    with pytest.raises(UnsupportedChangeError) as stop:
+        change(message, identity)
+    assert stop.value.message.startswith("public.customers at 16/B374D848#3, column note: ")
+    assert "ALTER TABLE public.customers REPLICA IDENTITY FULL" in stop.value.hint
+
+
+def test_the_next_step_quotes_names_that_need_it() -> None:
+    schema, relation = wire.schema_and_relation(COLUMNS, ["a", "b"], table=TableId("public", 'Or"der'))
+    with pytest.raises(UnsupportedChangeError) as stop:
+        RowCodec(schema, relation).change(wire.insert(OID, [*ROW[:2], UNCHANGED, NULL]), 0, 0, 0)
+    assert 'ALTER TABLE public."Or""der" REPLICA' in stop.value.hint
+
+
+def test_a_null_in_the_key_stops_capture() -> None:
+    for message in (wire.insert(OID, [b"x", NULL, *ROW[2:]]), wire.delete(OID, [NULL, b"1", NULL, NULL])):
+        with pytest.raises(UnsupportedChangeError, match="is NULL, but it is part of the record key"):
+            change(message)
+    with pytest.raises(UnsupportedChangeError, match="column b is NULL"):
+        codec().copy(b"\\N\t1\t\\N\tt\n", COMMIT_LSN, 3)
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        (wire.insert(OID + 1, ROW), "not a row of this table"),
+        (wire.truncate([OID]), "not a row of this table"),
+        (wire.insert(OID, ROW[:3]), "3 columns, the relation has 4"),
+        (wire.insert(OID, [*ROW, NULL]), "5 columns, the relation has 4"),
+        (wire.update(OID, ROW, ROW[:1]), "1 columns, the relation has 4"),
+        (wire.delete(OID, old_key(), b"O"), "old tuple of kind O does not fit the replica identity"),
+        (wire.insert(OID, [*ROW[:3], Binary(b"\1")]), "column ok came in binary format"),
+        (wire.delete(OID, [*old_key()[:3], Binary(b"\1")]), "column ok came in binary format"),
+        (wire.insert(OID, [b"x", b"1x", *ROW[2:]]), "column a: a value is not an integer"),
+        (wire.insert(OID, ROW)[:-1], "byte 34: a value needs 1 bytes, 0 are left"),
+        (wire.insert(OID, ROW) + b"n", "byte 35: 1 bytes too many"),
+        (b"", "a message type needs 1 bytes"),
+    ],
+)
+def test_bytes_that_are_no_row_of_the_relation_are_refused(message: bytes, said: str) -> None:
+    with pytest.raises(ProtocolError) as refusal:
+        change(message)
+    assert said in refusal.value.message
+    assert "16/B374D848#3" in refusal.value.message
+
+
+def test_a_length_that_hides_the_next_column_is_refused() -> None:
+    inner = b"y" + wire.value_bytes(b"2")
+    message = wire.insert(OID, [b"x", b"1", inner, b"t"])  # a value that looks like the next column is fine
+    assert json.loads(change(message)[2])["note"] == "yt\0\0\0\x012"
+    with pytest.raises(ProtocolError):
+        change(message.replace(len(inner).to_bytes(4), b"\0\0\0\1"))
+
+
+@pytest.mark.parametrize(
+    ("message", "identity"),
+    [
+        (wire.insert(OID, ROW), "d"),
+        (wire.insert(OID, [b'"', b"-1", NULL, NULL]), "d"),
+        (wire.update(OID, ROW), "f"),
+        (wire.update(OID, ROW, old_key()), "d"),
+        (wire.update(OID, ROW, ROW, b"O"), "f"),
+        (wire.delete(OID, old_key()), "i"),
+        (wire.delete(OID, ROW, b"O"), "f"),
+    ],
+)
+def test_usual_rows_are_read_by_the_generated_code(message: bytes, identity: str) -> None:
+    assert codec(identity).usual_change(message, 0) == codec(identity).change(message, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "row"),
+    [
+        (b"x\t1\tZo\xc3\xab\tt\n", ROW_JSON),
+        (b"x\t1\tZo\xc3\xab\tt", ROW_JSON),
+        (b"x\t1\t\\N\t\\N\n", '{"b":"x","a":1,"note":null,"ok":null}'),
+        (b"\\\\N\t1\t\t\\N", r'{"b":"\\N","a":1,"note":"","ok":null}'),
+        (b"\\b\\f\\n\\r\\t\\v\t1\t\\\\n\t\\N", r'{"b":"\b\f\n\r\t\u000b","a":1,"note":"\\n","ok":null}'),
+    ],
+)
+def test_a_copy_line_is_unescaped(line: bytes, row: str) -> None:
+    found, key = codec().copy(line, COMMIT_LSN, 3)
+    assert found.encode("latin-1").decode() == row
+    assert json.loads(key) == {name: json.loads(row)[name] for name in ("a", "b")}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(b"", b"x\t1\t\\N", b"x\t1\t\\N\tt\tmore", b"x\t1\tn\nx\tt", b"x\t1\tn\rx\tt"),
+        *(b"x\t1\tn\\\tt", b"x\t1\t\\q\tt", b"x\t1\t\\x41\tt", b"x\t1\ta\\N\tt", b"x\t1\tn\tt\\", b"x\t1\tn\tmaybe"),
+    ],
+)
+def test_what_copy_does_not_print_is_refused(line: bytes) -> None:
+    with pytest.raises(ProtocolError, match=r"public\.customers at 16/B374D848#3"):
+        codec().copy(line, COMMIT_LSN, 3)
+
+
+def test_names_with_every_character_are_only_names() -> None:
+    names = ["'", '"', "\\", "{j0}", "}}", "{", "\n", "f'{exit()}'", "\\N{DASH}", "ë😀", "a\x01", "%s", "'''", "#"]
+    columns = [Column(name, 25, -1, "text", True) for name in names]
+    schema, relation = wire.schema_and_relation(columns, names[::-1])
+    values: list[TupleValue] = [str(i).encode() for i in range(len(names))]
+    message = wire.insert(OID, values)
+    found = RowCodec(schema, relation).usual_change(message, 0)
+    assert found is not None
+    row = {name: str(i) for i, name in enumerate(names)}
+    assert found[2] == json.dumps(row, ensure_ascii=False, separators=(",", ":")).encode().decode("latin-1")
+    assert json.loads(found[3].encode("latin-1")) == row
+
+
+def test_a_table_of_1600_columns_works() -> None:
+    columns = [Column(f"c{i}", 20, -1, "bigint", True) for i in range(1600)]
+    schema, relation = wire.schema_and_relation(columns, ["c1599"])
+    message = wire.insert(OID, [str(i).encode() for i in range(1600)])
+    found = RowCodec(schema, relation).usual_change(message, 0)
+    assert found is not None
+    assert json.loads(found[2]) == {f"c{i}": i for i in range(1600)}
+    assert found[3] == '{"c1599":1599}'
+
+
+SCHEMA, RELATION = wire.schema_and_relation(COLUMNS, ["a", "b"])
+
+
+def test_a_relation_as_described_does_not_differ() -> None:
+    assert relation_differs(SCHEMA, RELATION) is None
+
+
+@pytest.mark.parametrize(
+    ("relation", "words"),
+    [
+        (replace(RELATION, oid=7), "its oid is 7, it was 16385: the table was created anew"),
+        (replace(RELATION, name="clients"), "it is called public.clients now"),
+        (replace(RELATION, schema="old"), "it is called old.customers now"),
+        (
+            replace(RELATION, columns=(*RELATION.columns, RelationColumn(False, "new", 25, -1))),
+            "column new was added",
+        ),
+        (replace(RELATION, columns=RELATION.columns[:-1]), "column ok was dropped"),
+        (
+            replace(RELATION, columns=(*RELATION.columns[:-1], RelationColumn(False, "fine", 16, -1))),
+            "column fine was added, column ok was dropped",
+        ),
+        (replace(RELATION, columns=RELATION.columns[::-1]), "its columns are in another order: ok, note, a, b"),
+        (
+            replace(RELATION, columns=(*RELATION.columns[:3], RelationColumn(False, "ok", 23, -1))),
+            "column ok has type oid 23, it was 16 (boolean)",
+        ),
+        (
+            replace(RELATION, columns=(*RELATION.columns[:3], RelationColumn(False, "ok", 16, 5))),
+            "column ok has type modifier 5, it was -1 (boolean)",
+        ),
+        (
+            replace(RELATION, columns=(RelationColumn(False, "b", 25, -1), *RELATION.columns[1:])),
+            "key column b is not in the replica identity",
+        ),
+    ],
+)
+def test_what_differs_is_said_in_words_and_stops_capture(relation: object, words: str) -> None:
+    assert relation_differs(SCHEMA, relation) == words  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedChangeError, match="customers was altered") as stop:
+        RowCodec(SCHEMA, relation)  # type: ignore[arg-type]
+    assert words in stop.value.message
