@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 CORES: Final = 2  # threads for tasks; the work is on the driver, and the machine has other tenants
 CHECKPOINT_FILES: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 ICEBERG_EXTENSIONS: Final = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
 _SETTINGS: Final[Mapping[str, str]] = {
@@ -43,11 +44,12 @@ def spark_session(
         "spark.jars": ",".join(map(str, jars)),
         **(options or {}),
     }
+    logging = f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}"
+    settings[_JAVA_OPTIONS] = f"{logging} {settings.get(_JAVA_OPTIONS, '')}".strip()
     for name, value in settings.items():
         builder = builder.config(name, value)
     # PySpark takes SIGINT to cancel jobs, and only the main thread may; ours means: finish the batch and stop.
     interrupt = signal.getsignal(signal.SIGINT)
     spark = builder.getOrCreate()
     signal.signal(signal.SIGINT, interrupt)
-    spark.sparkContext.setLogLevel("ERROR")
     return spark

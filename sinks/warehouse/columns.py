@@ -144,14 +144,14 @@ def _date(value: Json) -> date:
     try:
         return date.fromisoformat(_text(value))
     except ValueError:
-        raise Unholdable("infinity, or outside the years 1 to 9999") from None
+        raise Unholdable("no moment in the years 1 to 9999") from None
 
 
 def _timestamp(value: Json) -> datetime:
     try:
         moment = datetime.fromisoformat(_text(value))
     except ValueError:
-        raise Unholdable("infinity, or outside the years 1 to 9999") from None
+        raise Unholdable("no moment in the years 1 to 9999") from None
     if moment.tzinfo is not None:
         raise Unholdable("a timestamp with a time zone")
     return moment
@@ -162,7 +162,7 @@ def _timestamp_utc(value: Json) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise Unholdable("infinity, or outside the years 1 to 9999") from None
+        raise Unholdable("no moment in the years 1 to 9999") from None
     if not text.endswith("Z"):
         raise Unholdable("not in UTC")
     return moment

@@ -1,0 +1,140 @@
+"""What the control and progress topics say, read from the driver with a small consumer of its own."""
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from cdc.config import KafkaConfig
+from cdc.control import PROGRESS_KEY, ProgressRecord, SchemaRecord, SinkRecord, SweepRecord, Topics
+from cdc.errors import BrokerError
+from cdc.events import TableId, TableSchema
+from cdc.kafka.client import NEXT_REACHABLE, broker_error, client_settings
+from spark_jobs.applied import PENDING_MAX
+
+READ_S_MAX: Final = 30.0  # without a record or an end: another producer's transaction is open, or the broker is gone
+ANSWER_S_MAX: Final = 10.0
+_FETCH_COUNT: Final = 1000
+_ABSENT: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What was published since the last read."""
+
+    progress: tuple[ProgressRecord, ...]  # in order; of a long backlog only the newest PENDING_MAX
+    sweeps: tuple[SweepRecord, ...]
+    schemas: tuple[TableSchema, ...]  # the newest of each table that is new or has changed
+
+
+class ControlReader:
+    """Follows both topics from their beginning. Not for use by two threads at once."""
+
+    def __init__(self, kafka: KafkaConfig, topics: Topics) -> None:
+        self.schemas: dict[TableId, TableSchema] = {}  # the newest of each table
+        self.sinks: dict[str, SinkRecord] = {}  # by record key
+        self._topics = topics
+        self._consumer = Consumer(
+            client_settings(
+                kafka,
+                **{
+                    "group.id": "watershed-sink-control",  # required by the client; nothing is committed
+                    "enable.auto.commit": False,
+                    "auto.offset.reset": "error",
+                    "isolation.level": "read_committed",
+                    "enable.partition.eof": True,
+                    "fetch.wait.max.ms": 50,
+                },
+            )
+        )
+        self._reached: dict[str, int] = {}  # topic → the offset up to which it was read
+        self._ahead: list[Message] = []  # progress records that came before control was read past them
+        self._clear()
+
+    def _clear(self) -> None:
+        self._progress: deque[bytes] = deque(maxlen=PENDING_MAX)
+        self._sweeps: list[SweepRecord] = []
+        self._changed: set[TableId] = set()
+
+    def read(self) -> News:
+        """Read progress to its end, then control to an end asked for after that: whatever a progress record relies on
+        in control has been read when it is returned. A topic that does not exist yet is empty. Raises BrokerError."""
+        try:
+            progress_end = self._end(self._topics.progress)
+            ahead, self._ahead = self._ahead, []
+            for message in ahead:
+                self._take(message, progress_end)
+            self._read_to(self._topics.progress, progress_end, progress_end)
+            self._read_to(self._topics.control, self._end(self._topics.control), progress_end)
+        except KafkaException as exception:
+            raise broker_error(f"can't read topics of prefix {self._topics.prefix}", exception) from exception
+        where = f"topic {self._topics.progress}"
+        news = News(
+            tuple(ProgressRecord.decode(value, where) for value in self._progress),
+            tuple(self._sweeps),
+            tuple(self.schemas[table] for table in sorted(self._changed)),
+        )
+        self._clear()
+        return news
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _end(self, topic: str) -> int:
+        """The last stable offset; starts following the topic when it is there for the first time."""
+        try:
+            _, end = self._consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=ANSWER_S_MAX)
+        except KafkaException as exception:
+            error = exception.args[0]
+            if isinstance(error, KafkaError) and error.code() in _ABSENT:
+                return 0
+            raise
+        if topic not in self._reached:
+            self._consumer.incremental_assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+            self._reached[topic] = 0
+        return int(end)
+
+    def _read_to(self, topic: str, end: int, progress_end: int) -> None:
+        while self._reached.get(topic, 0) < end:
+            messages = self._consumer.consume(1, READ_S_MAX)
+            if not messages:
+                raise BrokerError(
+                    f"Kafka: the end of topic {topic} was not reached in {READ_S_MAX:.0f} s", NEXT_REACHABLE
+                )
+            # The first wait ends with the first record; the rest is there already, or comes with the next round.
+            for message in [*messages, *self._consumer.consume(_FETCH_COUNT, 0)]:
+                self._take(message, progress_end)
+
+    def _take(self, message: Message, progress_end: int) -> None:
+        topic, offset = message.topic() or "", message.offset() or 0
+        error = message.error()
+        if error is not None:
+            if error.code() != KafkaError._PARTITION_EOF:
+                raise KafkaException(error)
+            # The end lies behind transaction markers, which no record has for an offset.
+            self._reached[topic] = max(self._reached[topic], offset)
+            return
+        self._reached[topic] = max(self._reached[topic], offset + 1)
+        if topic == self._topics.progress and offset >= progress_end:
+            self._ahead.append(message)
+            return
+        key, value = (message.key() or b"").decode("utf-8", "replace"), message.value()
+        if value is not None:
+            self._keep(topic, key, value)
+
+    def _keep(self, topic: str, key: str, value: bytes) -> None:
+        where = f"topic {topic}, key {key}"
+        if topic == self._topics.progress:
+            if key == PROGRESS_KEY:
+                self._progress.append(value)
+            elif key.startswith("sink/"):
+                self.sinks[key] = SinkRecord.decode(value, where)
+        elif key.startswith("schema/"):
+            schema = SchemaRecord.decode(value, where).table_schema_of()
+            known = self.schemas.get(schema.table)
+            if known is None or schema.version > known.version:
+                self.schemas[schema.table] = schema
+                self._changed.add(schema.table)
+        elif key.startswith("sweep/"):
+            self._sweeps.append(SweepRecord.decode(value, where))

@@ -1,0 +1,51 @@
+"""Publishes what a sink has applied."""
+
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from cdc.config import KafkaConfig
+from cdc.control import SinkRecord, Topics, sink_key
+from cdc.errors import BrokerError
+from cdc.kafka.client import NEXT_REACHABLE, broker_error, client_settings
+
+ACKNOWLEDGE_S_MAX: Final = 15.0
+
+
+class ProgressWriter:
+    """One producer; each record is acknowledged before `publish` returns."""
+
+    def __init__(self, kafka: KafkaConfig, topics: Topics) -> None:
+        self._topic = topics.progress
+        self._error: KafkaError | None = None
+        self._producer = Producer(
+            client_settings(
+                kafka,
+                **{"enable.idempotence": True, "linger.ms": 0, "delivery.timeout.ms": int(ACKNOWLEDGE_S_MAX * 1000)},
+            )
+        )
+
+    def publish(self, record: SinkRecord) -> None:
+        """Raises BrokerError."""
+        self._error = None
+        try:
+            self._producer.produce(
+                self._topic,
+                key=sink_key(record.sink, record.generation).encode(),
+                value=record.encode(),
+                on_delivery=self._delivered,
+            )
+            waiting = self._producer.flush(ACKNOWLEDGE_S_MAX + 1)
+        except KafkaException as exception:
+            raise broker_error(f"can't write to topic {self._topic}", exception) from exception
+        if self._error is not None:
+            raise broker_error(f"can't write to topic {self._topic}", KafkaException(self._error))
+        if waiting:
+            raise BrokerError(f"Kafka: topic {self._topic}: no answer in {ACKNOWLEDGE_S_MAX:.0f} s", NEXT_REACHABLE)
+
+    def _delivered(self, error: KafkaError | None, _: Message) -> None:
+        self._error = error
+
+    def close(self) -> None:
+        """Nothing is waiting: publish waits for each record."""
+        self._producer.flush(0)

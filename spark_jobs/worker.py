@@ -1,0 +1,205 @@
+"""One sink's query, kept running in a thread of its own: started, watched, and started again when it fails."""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+import structlog
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from cdc.config import Config
+from cdc.control import Topics, sink_key
+from cdc.errors import ConfigError, RefusedError, SinkError, WatershedError
+from sinks.contract import Sink
+from spark_jobs.applied import Applied, AppliedPosition, furthest
+from spark_jobs.checkpoint import Checkpoints, checkpoint_root, choose_generation
+from spark_jobs.control_reader import ControlReader, News
+from spark_jobs.progress_writer import ProgressWriter
+from spark_jobs.source import records
+from spark_jobs.sync import SinkSync, World
+
+log = structlog.get_logger(__name__)
+
+WATCH_S: Final = 0.25  # between looks at control, progress and the query's health
+RETRY_S_FIRST: Final = 1.0
+RETRY_S_MAX: Final = 30.0
+# How long a batch may go on after we were told to stop; the process has 10 s in all.
+FINISH_S_MAX: Final = 6.0
+# Otherwise, a batch that does not end in this time is left alone: what it still writes is guarded by the version.
+BATCH_S_MAX: Final = 600.0
+REASON_CHARS_MAX: Final = 300
+_DATA_LOSS: Final = ("KAFKA_DATA_LOSS", "failOnDataLoss")
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSink:
+    """A sink, and what its store needs now and then between batches."""
+
+    sink: Sink
+    maintain: Callable[[], None]
+
+
+class SinkWorker:
+    """Runs until it is told to stop, or until its sink meets what no restart can mend (`refusal`)."""
+
+    def __init__(
+        self, name: str, config: Config, spark: SparkSession, open_sink: Callable[[], OpenSink], stop: threading.Event
+    ) -> None:
+        self.name = name
+        self.refusal: WatershedError | None = None
+        self._config = config
+        self._spark = spark
+        self._open_sink = open_sink
+        self._stop = stop
+        self._topics = Topics(config.topics.prefix)
+        self._root = checkpoint_root(config.spark.checkpoint_location, config.topics.prefix, name)
+        self._checkpoints = Checkpoints(self._root)
+        self._sync: SinkSync | None = None
+
+    def run(self) -> None:
+        """The thread's body."""
+        delay_s = RETRY_S_FIRST
+        while not self._stop.is_set() and self.refusal is None:
+            self._sync = None
+            try:
+                self._run_once()
+            except (WatershedError, PySparkException, Py4JError) as error:
+                self.refusal = self._no_restart_mends(error)
+                if self.refusal is None and not self._stop.is_set():
+                    delay_s = RETRY_S_FIRST if self._sync and self._sync.batches else delay_s
+                    log.warning("sink starts again", sink=self.name, after_s=delay_s, **_said(error))
+                    self._stop.wait(delay_s)
+                    delay_s = min(delay_s * 2, RETRY_S_MAX)
+            except Exception as error:
+                # Ours: nothing is known about what a second try would do.
+                log.exception("sink failed", sink=self.name)
+                self.refusal = SinkError(f"{self.name}: {type(error).__name__}", "report this with the log's traceback")
+        if self.refusal is not None:
+            log.error("sink stopped", sink=self.name, **_said(self.refusal))
+
+    def _no_restart_mends(self, error: Exception) -> WatershedError | None:
+        if isinstance(error, RefusedError | ConfigError):
+            return error
+        if any(mark in str(error) for mark in _DATA_LOSS):
+            return RefusedError(
+                f"{self.name}: records that it has not read are gone from the topics (deleted, truncated or made anew)",
+                f"see what happened to the topics; then delete {self._root} to fill the store anew from what they hold",
+            )
+        return None
+
+    def _run_once(self) -> None:
+        with ExitStack() as stack:
+            stack.enter_context(self._checkpoints.locked())
+            control = stack.enter_context(closing(ControlReader(self._config.kafka, self._topics)))
+            writer = stack.enter_context(closing(ProgressWriter(self._config.kafka, self._topics)))
+            news = self._wait_for_tables(control)
+            if news is None:
+                return
+            opened = self._open_sink()
+            stack.enter_context(closing(opened.sink))
+            generation, sync = self._begin(opened, control, writer, news)
+            self._sync = sync
+            while not self._stop.is_set():
+                topics = sync.topics
+                query = self._start(sync, generation, topics)
+                try:
+                    self._watch(query, sync, topics)
+                finally:
+                    self._end(query, sync)
+
+    def _wait_for_tables(self, control: ControlReader) -> News | None:
+        """All that was published so far; None when told to stop before capture has published a table."""
+        news = control.read()
+        if not news.schemas:
+            log.info("waiting for capture to publish its tables", sink=self.name, topic=self._topics.control)
+        while not news.schemas:
+            if self._stop.wait(WATCH_S):
+                return None
+            later = control.read()
+            news = News(news.progress + later.progress, news.sweeps + later.sweeps, later.schemas)
+        return news
+
+    def _begin(
+        self, opened: OpenSink, control: ControlReader, writer: ProgressWriter, news: News
+    ) -> tuple[int, SinkSync]:
+        """Decide the generation, and prepare the store for it."""
+        published = [record.generation for record in control.sinks.values() if record.sink == self.name]
+        marker = opened.sink.generation()
+        generation, is_new = choose_generation(marker, self._checkpoints.generations(), published)
+        if is_new:
+            opened.sink.begin_generation(generation)
+            self._checkpoints.keep_only(generation)
+            position = AppliedPosition()
+        else:
+            last = control.sinks.get(sink_key(self.name, generation))
+            ends = self._checkpoints.last_end(generation)
+            position = AppliedPosition(
+                offsets=furthest(ends, last.end_offsets) if last else ends,
+                sweeps=last.sweeps if last else {},
+                applied=Applied(last.epoch, last.applied_lsn, last.commit_ts_us) if last else Applied(0, 0, 0),
+            )
+        position.learn(news.progress, news.sweeps)
+        world = World(control, writer.publish, lambda: time.time_ns() // 1000)
+        sync = SinkSync(opened.sink, generation, position, world, opened.maintain)
+        sync.begin(news.schemas)
+        log.info("sink starts", sink=self.name, generation=generation, new=is_new, tables=len(news.schemas))
+        return generation, sync
+
+    def _start(self, sync: SinkSync, generation: int, topics: frozenset[str]) -> StreamingQuery:
+        spark_config = self._config.spark
+        trigger_ms = spark_config.warehouse_trigger_ms if self.name == "warehouse" else spark_config.trigger_ms
+        stream = records(self._spark, self._config.kafka, sorted(topics), spark_config.records_per_batch_max)
+        admission = sync.admit()
+
+        def apply_batch(batch: DataFrame, batch_id: int) -> None:
+            ends = partial(self._checkpoints.batch_end, generation, batch_id)
+            sync.apply_batch(admission, batch.toArrow, ends)
+
+        # Jobs of a query run in the pool of the thread that starts it.
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
+        writer: Any = stream.writeStream.foreachBatch(apply_batch)
+        query: StreamingQuery = (
+            writer.queryName(f"{self._topics.prefix} {self.name}")
+            .option("checkpointLocation", str(self._checkpoints.folder(generation)))
+            .trigger(processingTime=f"{trigger_ms} milliseconds")
+            .start()
+        )
+        return query
+
+    def _watch(self, query: StreamingQuery, sync: SinkSync, topics: frozenset[str]) -> None:
+        """Returns when told to stop, or when the query must be started with other topics."""
+        while not self._stop.wait(WATCH_S):
+            if not query.isActive:
+                raise sync.failure or query.exception() or SinkError(f"{self.name}: the query ended by itself")
+            sync.tend(WATCH_S)
+            if sync.topics != topics:
+                log.info("tables were added", sink=self.name, tables=len(sync.topics))
+                return
+
+    def _end(self, query: StreamingQuery, sync: SinkSync) -> None:
+        """Let the batch that runs come to its end; begin no other."""
+        sync.dismiss()
+        begun = time.monotonic()
+        try:
+            while query.isActive and query.status["isTriggerActive"]:
+                if time.monotonic() - begun > (FINISH_S_MAX if self._stop.is_set() else BATCH_S_MAX):
+                    break
+                time.sleep(WATCH_S / 5)
+            query.stop()
+        except (PySparkException, Py4JError) as error:
+            log.debug("query ended with an error", sink=self.name, **_said(error))
+
+
+def _said(error: Exception) -> dict[str, str]:
+    """An error as fields of a log line: a sentence and the next step, or the first line of a foreign message."""
+    if isinstance(error, WatershedError):
+        return {"because": error.message, "next": error.hint}
+    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return {"because": line[:REASON_CHARS_MAX]}
