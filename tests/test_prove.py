@@ -1,0 +1,188 @@
+"""`make prove` on made-up tests and READMEs."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.prove import read_promises
+
+pytest_plugins = ["pytester"]
+
+README = """\
+# Thing
+
+| P9 | not in the section | |
+
+## Promises
+
+Words about them.
+
+| # | promise | today |
+|---|---|---|
+| P1 | Nothing is lost, `a` or b. | yes |
+| P2 | It is fast. | yes |
+| P3 | It flies. | not yet |
+
+## More
+
+| P8 | not in the section | |
+"""
+
+TESTS = """\
+import pytest
+
+@pytest.mark.promise(1)
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_each(n):
+    assert n
+
+@pytest.mark.promise(2)
+@pytest.mark.promise(1)
+def test_both():
+    assert {both}
+
+@pytest.mark.promise(2)
+def test_skipped():
+    pytest.skip("needs a second machine")
+
+def test_other():
+    raise AssertionError("is not to run")
+"""
+
+INI = """\
+[pytest]
+markers =
+  promise(n): proves promise n
+addopts = -q --strict-markers -p tests.prove
+"""
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # hypothesis's takes seconds to import, in each run anew
+    pytester.path.joinpath("README.md").write_text(README, encoding="utf-8")
+    pytester.makeini(
+        "[pytest]\nmarkers =\n  promise(n): proves promise n\naddopts = -q --strict-markers -p tests.prove\n"
+    )
+    return pytester
+
+
+def run(project: pytest.Pytester, *arguments: str) -> tuple[int, str]:
+    result = project.runpytest_inprocess(*arguments)
+    return int(result.ret), result.stdout.str() + result.stderr.str()
+
+
+def test_the_list_is_the_table_under_the_heading() -> None:
+    assert read_promises(README) == {1: "Nothing is lost, `a` or b.", 2: "It is fast.", 3: "It flies."}
+    assert read_promises("# Thing\n") == {}
+
+
+def test_the_readme_has_the_eight_promises() -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    assert list(read_promises(readme)) == [1, 2, 3, 4, 5, 6, 7, 8]
+
+
+def test_every_promise_is_shown_with_its_tests_and_their_results(project: pytest.Pytester) -> None:
+    project.makepyfile(test_a=TESTS.format(both="True"))
+    code, output = run(project, "--prove")
+    assert code == 0
+    shown = output[output.index("P1  ") :].splitlines()[:9]
+    assert shown == [
+        "P1  Nothing is lost, `a` or b.",
+        "      passed   test_a.py::test_each (3 cases)",
+        "      passed   test_a.py::test_both",
+        "P2  It is fast.",
+        "      passed   test_a.py::test_both",
+        "      skipped  test_a.py::test_skipped: needs a second machine",
+        "P3  It flies.",
+        "      no test yet",
+        "",
+    ]
+    assert "P1 passed, P2 not shown: a test was skipped or not run, P3 no test yet" in output
+    assert "4 passed, 1 skipped, 1 deselected" in output.splitlines()[-1]
+
+
+def test_a_failing_test_breaks_its_promises_and_the_exit_code(project: pytest.Pytester) -> None:
+    project.makepyfile(test_a=TESTS.format(both="False"))
+    code, output = run(project, "--prove")
+    assert code == 1
+    assert "      FAILED   test_a.py::test_both\n" in output
+    assert "P1 FAILED, P2 FAILED, P3 no test yet" in output
+
+
+@pytest.mark.parametrize("broken", ["setup", "teardown"])
+def test_a_fixture_that_fails_breaks_the_promise(project: pytest.Pytester, broken: str) -> None:
+    project.makepyfile(
+        test_a=f"""\
+import pytest
+
+@pytest.fixture
+def thing():
+    assert {broken != "setup"}
+    yield
+    assert {broken != "teardown"}
+
+@pytest.mark.promise(2)
+def test_thing(thing):
+    pass
+"""
+    )
+    code, output = run(project, "--prove")
+    assert code == 1
+    assert "P1 no test yet, P2 FAILED, P3 no test yet" in output
+
+
+def test_one_promise_runs_alone(project: pytest.Pytester) -> None:
+    project.makepyfile(test_a=TESTS.format(both="True"))
+    code, output = run(project, "--prove", "1")
+    assert code == 0
+    assert "P2" not in output
+    assert "4 passed, 2 deselected" in output.splitlines()[-1]
+
+
+def test_a_promise_without_a_test_is_not_proved(project: pytest.Pytester) -> None:
+    project.makepyfile(test_a=TESTS.format(both="True"))
+    code, output = run(project, "--prove", "3")
+    assert code == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert "P3  It flies.\n      no test yet" in output
+
+
+@pytest.mark.parametrize("arguments", [(), ("--prove",)])
+@pytest.mark.parametrize(
+    ("marker", "complaint"),
+    [
+        ("promise(7)", "test_a.py::test_x proves promise 7, and README.md promises P1, P2, P3"),
+        ("promise", "test_a.py::test_x: the marker is promise(n), with one number"),
+        ("promise('1')", "test_a.py::test_x: the marker is promise(n), with one number"),
+        ("promise(1, 2)", "test_a.py::test_x: the marker is promise(n), with one number"),
+    ],
+)
+def test_a_marker_that_names_no_promise_is_refused(
+    project: pytest.Pytester, arguments: tuple[str, ...], marker: str, complaint: str
+) -> None:
+    project.makepyfile(test_a=f"import pytest\n\n@pytest.mark.{marker}\ndef test_x():\n    pass\n")
+    code, output = run(project, *arguments)
+    assert code == pytest.ExitCode.USAGE_ERROR
+    assert complaint in output
+
+
+@pytest.mark.parametrize("asked", ["4", "P4", "one"])
+def test_a_promise_that_is_not_in_the_list_can_not_be_asked_for(project: pytest.Pytester, asked: str) -> None:
+    project.makepyfile(test_a=TESTS.format(both="True"))
+    code, output = run(project, "--prove", asked)
+    assert code == pytest.ExitCode.USAGE_ERROR
+    assert f"--prove {asked}: README.md promises P1, P2, P3" in output
+
+
+def test_without_a_list_nothing_can_be_proved(project: pytest.Pytester) -> None:
+    project.path.joinpath("README.md").write_text("# Thing\n", encoding="utf-8")
+    project.makepyfile(test_a=TESTS.format(both="True"))
+    code, output = run(project)
+    assert code == pytest.ExitCode.USAGE_ERROR
+    assert "README.md has no table of promises under '## Promises'" in output
+
+
+def test_tests_without_marker_need_no_list(project: pytest.Pytester) -> None:
+    project.path.joinpath("README.md").unlink()
+    project.makepyfile(test_a="def test_x():\n    pass\n")
+    assert run(project)[0] == 0
