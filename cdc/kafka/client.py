@@ -40,7 +40,32 @@ def kafka_error(exception: KafkaException) -> KafkaError:
     return error
 
 
-_UNREACHABLE = {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT, KafkaError._RESOLVE}
+# The brokers are away, or still about to take over: the same question has another answer a moment later.
+_UNREACHABLE = {
+    KafkaError._TRANSPORT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._TIMED_OUT,
+    KafkaError._TIMED_OUT_QUEUE,
+    KafkaError._RESOLVE,
+    KafkaError._WAIT_COORD,
+    KafkaError._WAIT_CACHE,
+    KafkaError._NODE_UPDATE,
+    KafkaError.BROKER_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.UNKNOWN_TOPIC_OR_PART,  # asked of a broker that has not heard of it yet
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.REPLICA_NOT_AVAILABLE,
+    KafkaError.NOT_CONTROLLER,
+    KafkaError.NETWORK_EXCEPTION,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.KAFKA_STORAGE_ERROR,
+}
 
 
 def broker_error(what: str, exception: KafkaException, hint: str = NEXT_REACHABLE) -> BrokerError | UnreachableError:

@@ -1,5 +1,6 @@
 """The topics that capture publishes to: looked at, checked, created."""
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -13,10 +14,12 @@ from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from cdc.config import KafkaConfig, TopicConfig
-from cdc.errors import BrokerError, ConnectionLost
-from cdc.kafka.client import MESSAGE_BYTES_MAX, broker_error, client_settings, kafka_error
+from cdc.errors import BrokerError, ConnectionLost, UnreachableError
+from cdc.kafka.client import MESSAGE_BYTES_MAX, NEXT_REACHABLE, broker_error, client_settings, kafka_error
 
 ANSWER_S_MAX = 15.0
+READY_S_MAX = 30.0
+_POLL_S = 0.05
 
 _DAY_MS = 86_400_000
 # A reader may be away for a week and still see every delete; a day of history is whole.
@@ -81,6 +84,8 @@ class TopicAdmin:
                 found[name] = TopicDescription(name, str(topic.topic_id), len(topic.partitions), policies[name])
         except KafkaException as exception:
             raise broker_error("can't describe topics", exception) from exception
+        except TimeoutError as error:
+            raise UnreachableError(f"Kafka: topics not described in {ANSWER_S_MAX:.0f} s", NEXT_REACHABLE) from error
         return found
 
     def check(self, names: Iterable[str]) -> dict[str, TopicDescription]:
@@ -96,7 +101,8 @@ class TopicAdmin:
         return found
 
     def create(self, tables: Iterable[str], records: Iterable[str], config: TopicConfig) -> None:
-        """Create the topics, those of tables with the configured partitions, those of records with one."""
+        """Create the topics, those of tables with the configured partitions, those of records with one; return when
+        they can be used."""
         new = [
             NewTopic(name, config.partitions, config.replication_factor, config=_TABLE_SETTINGS) for name in tables
         ] + [NewTopic(name, 1, config.replication_factor, config=_RECORD_SETTINGS) for name in records]
@@ -110,6 +116,22 @@ class TopicAdmin:
                     raise broker_error(
                         f"can't create topic {name}", exception, "grant Create, or create the topic compacted"
                     ) from exception
+        self._await_leaders([topic.topic for topic in new])
+
+    def _await_leaders(self, names: Sequence[str]) -> None:
+        """The controller answers a creation before the brokers know of it: what they tell next of their topics may
+        lack some, and a partition's leader refuses until it has taken over."""
+        deadline = time.monotonic() + READY_S_MAX
+        while time.monotonic() < deadline:
+            try:
+                found = self.describe(names)
+                if len(found) == len(names):
+                    self.request_end_offsets({name: topic.partition_count for name, topic in found.items()}).wait()
+                    return
+            except (ConnectionLost, UnreachableError):
+                pass
+            time.sleep(_POLL_S)
+        raise UnreachableError(f"Kafka: the new topics have no leaders after {READY_S_MAX:.0f} s", NEXT_REACHABLE)
 
     def request_end_offsets(self, partition_counts: Mapping[str, int]) -> "EndOffsets":
         """Ask for high watermarks (of `read_uncommitted`), without waiting."""

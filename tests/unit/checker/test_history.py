@@ -137,7 +137,7 @@ def test_the_topics_fold_to_the_source(log: Log) -> None:
 
 
 def test_a_missing_row_is_named(log: Log) -> None:
-    rows = {"public.t": [({"id": 3}, {"id": 3, "name": "y"}), ({"id": 4}, {"id": 4, "name": None})]}
+    rows: dict[str, list[tuple[Row, Row]]] = {"public.t": [({"id": 3}, {"id": 3, "name": "y"}), ({"id": 4}, {"id": 4, "name": None})]}
     assert folded(log, [], rows) == ['public.t: row {"id": 4} is missing']
 
 
@@ -148,7 +148,7 @@ def test_a_row_too_many_is_named(log: Log) -> None:
 @pytest.mark.parametrize(
     "row", [{"id": 3, "name": "z"}, {"id": 3, "name": None}, {"id": 3}, {"id": 3, "name": "y", "b": 1}]
 )
-def test_a_differing_column_is_named(log: Log, row: dict[str, object]) -> None:
+def test_a_differing_column_is_named(log: Log, row: Row) -> None:
     (complaint,) = folded(log, [], {"public.t": [({"id": 3}, row)]})
     assert complaint.startswith('public.t: row {"id": 3} differs in ')
 
