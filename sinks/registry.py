@@ -50,7 +50,7 @@ def _needs(module: str, extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name != module:  # something of ours is missing: that advice would not help
+        if (error.name or "").partition(".")[0] != module:  # something of ours is missing: that advice would not help
             raise
         raise SinkError(
             f"the sink {extra} needs the Python package {module}", f"pip install 'watershed-cdc[{extra}]'"

@@ -1,5 +1,6 @@
 """Calls to Redis: repeated where that can help, and every failure told as a SinkError without values or secrets."""
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -11,6 +12,7 @@ from redis.exceptions import (
     AuthorizationError,
     BusyLoadingError,
     ClusterDownError,
+    MasterDownError,
     MaxConnectionsError,
     NoPermissionError,
     NoScriptError,
@@ -29,6 +31,8 @@ from sinks.retries import Retries
 CONNECT_TIMEOUT_S = 5
 # A script of 200 keys takes a millisecond; this is for a server that saves, swaps or is stopped.
 ANSWER_TIMEOUT_S = 30
+
+_CODES = re.compile(r"\b(OOM|READONLY|MASTERDOWN|WRONGTYPE|MISCONF|NOREPLICAS|CROSSSLOT|MOVED|BUSY|NOPROTO)\b")
 
 T = TypeVar("T")
 Command = tuple[Any, ...]
@@ -101,17 +105,16 @@ class RedisServer:
         match error:
             case AuthenticationError() | AuthorizationError() | NoPermissionError():
                 return SinkError(f"{where} refuses this user", "check user, password and ACL of sinks.cache.url")
-            case OutOfMemoryError():
-                return SinkError(
-                    f"{where} is full and refuses writes", "raise its maxmemory, then start the sink again"
-                )
-            case ReadOnlyError():
-                return SinkError(f"{where} is a read-only replica", "give the primary's address in sinks.cache.url")
             case BusyLoadingError():
                 return SinkError(f"{where} is still loading its data", "start the sink again when it is ready")
             case ResponseError():
-                # Only the code: the rest of the sentence can hold arguments.
-                code = str(error).split(" ", 1)[0][:40]
+                match code := _code(error):
+                    case "OOM":
+                        hint = "raise its maxmemory, then start the sink again"
+                        return SinkError(f"{where} is full and refuses writes", hint)
+                    case "READONLY":
+                        hint = "give the primary's address in sinks.cache.url"
+                        return SinkError(f"{where} is a read-only replica", hint)
                 return SinkError(f"{where} refuses a command ({code})", "see the server's log for this error")
             case _:
                 return SinkError(
@@ -124,13 +127,31 @@ def _is_transient(error: Exception) -> bool:
     match error:
         case AuthenticationError() | AuthorizationError() | MaxConnectionsError():
             return False
-        # A replica is promoted, a cluster heals: the same address may take writes in a moment.
-        case ReadOnlyError() | TryAgainError() | ClusterDownError():
-            return True
         case redis.ConnectionError() | redis.TimeoutError() | OSError():
             return True
+        case ResponseError():
+            # A replica is promoted, a primary comes back: the same address may take writes in a moment.
+            return _code(error) in ("READONLY", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN")
         case _:
             return False
+
+
+def _code(error: ResponseError) -> str:
+    """Redis's word for the error. Before version 7 an error inside a script has it in the middle of a sentence, and
+    the client takes it off the errors that it has classes for. The sentence itself can hold arguments."""
+    match error:
+        case OutOfMemoryError():
+            return "OOM"
+        case ReadOnlyError():
+            return "READONLY"
+        case TryAgainError():
+            return "TRYAGAIN"
+        case MasterDownError():
+            return "MASTERDOWN"
+        case ClusterDownError():
+            return "CLUSTERDOWN"
+    found = _CODES.search(str(error))
+    return found[0] if found else "ERR"
 
 
 def _name(url: str) -> str:

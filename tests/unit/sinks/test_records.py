@@ -1,0 +1,146 @@
+"""Records of a table's topic become changes; everything else is refused with its coordinates."""
+
+import re
+from typing import Any
+
+import orjson
+import pytest
+
+from cdc.errors import SinkError
+from cdc.events import Column, TableId, TableSchema, pack_version
+from sinks.contract import Change
+from sinks.records import decode_json, encode_json, read_record
+
+TOPIC = "shop.public.order_lines"
+SCHEMA = TableSchema(
+    table=TableId("public", "order_lines"),
+    version=3,
+    oid=16_400,
+    columns=tuple(Column(name, 25, -1, "text", True) for name in ("order_id", "line_no", "remark")),
+    key=("order_id", "line_no"),
+    topic=TOPIC,
+)
+KEY = b'{"order_id":7,"line_no":1}'
+ROW = {"order_id": 7, "line_no": 1, "remark": "ünï\n"}
+VERSION = pack_version(2, 17)
+
+
+def envelope(**changed: Any) -> dict[str, Any]:
+    source = {"schema": "public", "table": "order_lines", "epoch": 2, "seq": 17, "schema_version": 3}
+    return {"before": None, "after": ROW, "source": source, "op": "c"} | changed
+
+
+def read(value: Any, key: bytes | None = KEY, headers: list[tuple[str, bytes | None]] | None = None) -> Change:
+    content = value if value is None or isinstance(value, bytes) else orjson.dumps(value)
+    return read_record({TOPIC: SCHEMA}, TOPIC, 3, 99, key, content, headers)
+
+
+@pytest.mark.parametrize("op", ["c", "u", "r"])
+def test_a_row_record_is_its_after_block_at_its_version(op: str) -> None:
+    change = read(envelope(op=op))
+    assert change == Change(SCHEMA.table, {"order_id": 7, "line_no": 1}, VERSION, ROW, 3)
+
+
+def test_a_delete_has_no_row_whatever_it_knows_of_the_old_one() -> None:
+    assert read(envelope(op="d", before=ROW, after=None)) == Change(
+        SCHEMA.table, {"order_id": 7, "line_no": 1}, VERSION, None, 3
+    )
+
+
+def test_a_tombstone_has_the_version_of_its_header() -> None:
+    headers = [("other", None), ("watershed.version", str(VERSION).encode())]
+    assert read(None, headers=headers) == Change(SCHEMA.table, {"order_id": 7, "line_no": 1}, VERSION, None, None)
+
+
+def test_the_largest_version_is_read() -> None:
+    largest = (1 << 63) - 1
+    assert read(None, headers=[("watershed.version", str(largest).encode())]).version == largest
+
+
+def test_a_row_of_an_older_schema_may_have_other_columns() -> None:
+    value = envelope(after={"order_id": 7, "line_no": 1})
+    value["source"] = value["source"] | {"schema_version": 2}
+    change = read(value)
+    assert change.row == {"order_id": 7, "line_no": 1}
+    assert change.schema_version == 2
+
+
+@pytest.mark.parametrize(
+    "number", ["18446744073709551616", "-9223372036854775809", "123456789012345678901234567890", "9223372036854775807"]
+)
+def test_a_long_integer_stays_an_integer(number: str) -> None:
+    for value in (number, f"[[null, {number}]]"):
+        content = orjson.dumps(envelope(after=ROW | {"remark": "@"})).replace(b'"@"', value.encode())
+        row = read(content).row
+        assert row is not None
+        assert row["remark"] == (int(number) if value is number else [[None, int(number)]])
+        assert encode_json(row["remark"]).decode() == value.replace(" ", "")
+
+
+def test_a_large_float_stays_a_float() -> None:
+    for text in ("1e+300", "-1.5e+22", "0.1", "1.5"):
+        assert decode_json(text.encode()) == float(text)
+
+
+SOURCE = envelope()["source"]
+REFUSED: dict[str, tuple[Any, str]] = {
+    "not JSON": (b"\x00\x01", "its value is not JSON"),
+    "not UTF-8": (b'{"after":"\xff"}', "its value is not JSON"),
+    "empty": (b"", "its value is not JSON"),
+    "an array": ([1], "its value is not a JSON object"),
+    "no source": ({"after": ROW, "op": "c"}, "no source block"),
+    "another table": (envelope(source=SOURCE | {"table": "customers"}), "another table than public.order_lines"),
+    "no epoch": (envelope(source={k: v for k, v in SOURCE.items() if k != "epoch"}), "no epoch and seq"),
+    "seq as text": (envelope(source=SOURCE | {"seq": "17"}), "no epoch and seq"),
+    "seq as truth": (envelope(source=SOURCE | {"seq": True}), "no epoch and seq"),
+    "seq too large": (envelope(source=SOURCE | {"seq": 1 << 48}), "no epoch and seq"),
+    "epoch zero": (envelope(source=SOURCE | {"epoch": 0}), "no epoch and seq"),
+    "no schema version": (envelope(source=SOURCE | {"schema_version": None}), "no schema_version"),
+    "a later schema": (envelope(source=SOURCE | {"schema_version": 4}), "schema version 4 of public.order_lines"),
+    "no after": (envelope(after=None), "its after block is missing"),
+    "a column left out": (envelope(after={"order_id": 7, "line_no": 1}), "has not the columns"),
+    "a truncate": (envelope(op="t"), "its operation 't' is not"),
+    "no op": (envelope(op=None), "it has no op"),
+}
+
+
+@pytest.mark.parametrize(("value", "said"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_value_that_is_no_change_is_refused_with_its_coordinates(value: Any, said: str) -> None:
+    with pytest.raises(SinkError, match=re.escape(said)) as caught:
+        read(value)
+    assert f"{TOPIC}, partition 3, offset 99" in caught.value.message
+    assert caught.value.hint
+    assert "ünï" not in str(caught.value), "no values in errors"
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        (None, "it has no key"),
+        (b"7", "its key is not a JSON object"),
+        (b"{", "its key is not JSON"),
+        (b'{"order_id":7}', "its key has not the columns (order_id, line_no)"),
+        (b'{"line_no":1,"order_id":7}', "its key has not the columns (order_id, line_no)"),
+        (b'{"order_id":7,"line_no":null}', "its key holds a null"),
+    ],
+)
+def test_a_key_that_is_not_the_tables_is_refused(key: bytes | None, said: str) -> None:
+    with pytest.raises(SinkError, match=re.escape(said)):
+        read(envelope(), key=key)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"-1", b"1.5", b" 1", b"9" * 19, b"1" * 20, "¹".encode()])
+def test_a_header_that_is_no_version_is_refused(content: bytes | None) -> None:
+    with pytest.raises(SinkError, match=r"its header watershed\.version is not a version"):
+        read(None, headers=[("watershed.version", content)])
+
+
+@pytest.mark.parametrize("headers", [None, [], [("version", b"1")]])
+def test_a_tombstone_without_version_is_refused(headers: list[tuple[str, bytes | None]] | None) -> None:
+    with pytest.raises(SinkError, match="tombstone without the header"):
+        read(None, headers=headers)
+
+
+def test_a_topic_without_schema_is_refused() -> None:
+    with pytest.raises(SinkError, match="no schema record names this topic"):
+        read_record({}, TOPIC, 0, 0, KEY, None, None)

@@ -1,0 +1,94 @@
+"""The newest change of each key is kept; ids are short and tell keys apart."""
+
+from itertools import permutations
+from typing import Any
+
+import pytest
+
+from cdc.events import TableId
+from sinks.contract import Change
+from sinks.reduction import DOCUMENT_ID_BYTES_MAX, document_id, reduce_changes
+
+TABLE = TableId("public", "t")
+
+
+def upsert(key: Any, version: int, table: TableId = TABLE) -> Change:
+    return Change(table, {"id": key}, version, {"id": key}, 1)
+
+
+def delete(key: Any, version: int) -> Change:
+    return Change(TABLE, {"id": key}, version, None, 1)
+
+
+def tombstone(key: Any, version: int) -> Change:
+    return Change(TABLE, {"id": key}, version, None, None)
+
+
+def test_the_highest_version_of_a_key_is_kept_in_any_order() -> None:
+    changes = [upsert(1, 5), delete(1, 6), tombstone(1, 6), upsert(1, 9)]
+    for order in permutations(changes):
+        assert reduce_changes(order) == [changes[3]]
+
+
+def test_a_delete_is_kept_before_its_tombstone_in_any_order() -> None:
+    changes = [upsert(1, 5), delete(1, 6), tombstone(1, 6)]
+    for order in permutations(changes):
+        assert reduce_changes(order) == [changes[1]]
+
+
+def test_a_tombstone_alone_deletes() -> None:
+    assert reduce_changes([tombstone(1, 6), upsert(1, 5)]) == [tombstone(1, 6)]
+
+
+def test_an_equal_version_is_a_replay() -> None:
+    first, again = upsert(1, 5), upsert(1, 5)
+    assert reduce_changes([first, again])[0] is first
+
+
+def test_tables_and_keys_are_apart_and_in_order_of_appearance() -> None:
+    other = TableId("public", "u")
+    changes = [upsert(2, 1), upsert(1, 2), upsert(2, 3, other), upsert(2, 4)]
+    assert reduce_changes(changes) == [changes[3], changes[1], changes[2]]
+
+
+def test_nothing_reduces_to_nothing() -> None:
+    assert reduce_changes([]) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ({"id": 42}, "42"),
+        ({"id": -1}, "-1"),
+        ({"id": 2**70}, str(2**70)),
+        ({"id": "text: with * / anything\n"}, "text: with * / anything\n"),
+        ({"id": "42"}, "42"),
+        ({"id": True}, "true"),
+        ({"id": 1.5}, "1.5"),
+        ({"id": ["a", None]}, '["a",null]'),
+        ({"a": 1, "b": "x"}, '[1,"x"]'),
+        ({"a": "1", "b": "x"}, '["1","x"]'),
+        ({"a": "ü", "b": 'q"'}, '["ü","q\\""]'),
+        ({"id": "x" * 512}, "x" * 512),
+        ({"id": "ü" * 256}, "ü" * 256),
+    ],
+)
+def test_an_id_is_the_keys_text(key: dict[str, Any], expected: str) -> None:
+    assert document_id(key) == expected
+
+
+# Digests from sha256sum.
+@pytest.mark.parametrize(
+    ("key", "digest"),
+    [
+        ({"id": ""}, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"),
+        ({"id": "sha256:"}, "9fd714ce6f63c3b320c944b70e80a5d105fd2f3e2d30ae2fa81370e223f50d07"),
+        ({"id": "x" * 513}, "35ade0090e64e74d6ad04204009c23a4e34b82bdf0f4f317fbcc5f26f9b10241"),
+        ({"id": "ü" * 257}, "2af8c99ccdd8c38da1e1920a94e600700a4457cba16aa693f5903d298726d699"),
+        ({"a": "x" * 600, "b": 1}, "7876384fc630ace261976ba362182065b1b1bb29a6780cb65f38e1d09b1622d2"),
+    ],
+)
+def test_what_is_empty_too_long_or_like_a_digest_becomes_one(key: dict[str, Any], digest: str) -> None:
+    name = document_id(key)
+    assert name == f"sha256:{digest}"
+    assert len(name.encode()) <= DOCUMENT_ID_BYTES_MAX
