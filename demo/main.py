@@ -1,7 +1,9 @@
 """The demo's story: a shop, its three derived stores, a workload, kill -9 in the middle, and the comparison."""
 
+import select
 import shutil
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -177,7 +179,7 @@ class _Demo:
                 self._kill(schedule.pop(0))
             return elapsed >= options.seconds and not schedule
 
-        self._wait("workload", is_over, options.seconds + CATCH_UP_S_MAX, lambda: "", options.seconds)
+        self._wait("workload", is_over, options.seconds + CATCH_UP_S_MAX, str, options.seconds)
         return started_at, time.monotonic() - started, kills_at
 
     def _kill(self, kill: Kill) -> None:
@@ -187,17 +189,14 @@ class _Demo:
         self._screen.say(f"kill -9 {kill.process}{jobs}, process {killed}; started again as {pid}", style="bold yellow")
 
     def _hold(self) -> None:
-        if not self._options.hold_s:
+        """Time to falsify a value by hand."""
+        hold_s = self._options.hold_s
+        if not hold_s:
             return
-        assert self._config.sinks.search and self._config.sinks.cache
-        self._screen.say(
-            f"holding {self._options.hold_s:g} s: change a value in a store now, and the demo will name it"
-        )
-        self._screen.say(f"addresses are in {self._config_file}")
-        until = time.monotonic() + self._options.hold_s
-        self._wait(
-            "holding", lambda: time.monotonic() >= until, self._options.hold_s + 60, lambda: "", self._options.hold_s
-        )
+        self._screen.say(f"holding {hold_s:g} s: change a value in a store now, and the demo will name it")
+        self._screen.say(f"the stores' addresses are in {self._config_file}; Enter goes on")
+        until = time.monotonic() + hold_s
+        self._wait("holding", lambda: time.monotonic() >= until or _enter_was_pressed(), hold_s + 60, str, hold_s)
 
     def _compare(self) -> dict[str, list[TableComparison]]:
         """Store → what was found in each table. The source is read once, in one transaction."""
@@ -269,6 +268,15 @@ class _Demo:
 
     def _sampled(self, sample: CommittedSample) -> None:
         self._monitor.sample(sample)
+
+
+def _enter_was_pressed() -> bool:
+    """A line on standard input, from a terminal or a pipe; its end is none."""
+    try:
+        ready, _, _ = select.select([sys.stdin], [], [], 0)
+        return bool(ready and sys.stdin.readline())
+    except (OSError, ValueError):  # closed, or nothing that can be waited for
+        return False
 
 
 def _keep_logs(servers: Stack, logs: Path) -> None:

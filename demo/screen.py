@@ -14,7 +14,7 @@ from rich.text import Text
 from demo.figures import Lag, duration, sparkline
 from demo.monitor import Figures
 
-PLAIN_INTERVAL_S = 5.0
+PLAIN_INTERVAL_S = 10.0
 SPARK_WIDTH = 40
 LATE_S = {"search": 3.0, "cache": 3.0, "warehouse": 30.0}  # lag from which a store is shown as behind
 

@@ -1,0 +1,139 @@
+"""The demo from end to end, as a user runs it: the whole path, kill -9 in the middle, and a comparison that finds what
+is wrong and nothing else."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+import yaml
+from opensearchpy import OpenSearch
+
+from devstack.processes import Process, identify, runs, with_descendants
+from tests.waiting import eventually
+
+RUN_S_MAX = 600.0  # a minute and a half on an idle machine; other tests' servers may share it
+END_S_MAX = 60.0
+
+
+class Demo:
+    """A running `cdc demo`."""
+
+    def __init__(self, process: subprocess.Popen[str], output: Path, folder: Path) -> None:
+        self.process = process
+        self._output = output
+        self.folder = folder
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text(encoding="utf-8")
+
+    def wait_for(self, text: str) -> None:
+        def is_there() -> bool:
+            assert self.process.poll() is None or text in self.output, self.output
+            return text in self.output
+
+        eventually(is_there, RUN_S_MAX, f"the demo says {text!r}")
+
+    def family(self) -> list[Process]:
+        found = identify(self.process.pid)
+        assert found
+        return with_descendants(found)
+
+    def config(self) -> Any:
+        return yaml.safe_load((self.folder / "watershed.yml").read_text(encoding="utf-8"))
+
+
+@contextmanager
+def running_demo(tmp_path: Path, *options: str) -> Iterator[Demo]:
+    folder, output = tmp_path / "demo", tmp_path / "output.txt"
+    with output.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "cdc.cli.main", "demo", "--folder", str(folder), *options],
+            stdin=subprocess.PIPE,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+    demo = Demo(process, output, folder)
+    try:
+        yield demo
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(END_S_MAX)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        process.communicate()
+
+
+def falsify_cache(url: str) -> str:
+    """Change one value of one order; its key."""
+    with redis.Redis.from_url(url, decode_responses=True) as client:
+        name = next(key for key in client.scan_iter("shop:public.orders:*", _type="hash") if client.hexists(key, "doc"))
+        document = json.loads(str(client.hget(name, "doc")))
+        client.hset(name, "doc", json.dumps(document | {"note": "falsified in the cache"}))
+        return str(document["id"])
+
+
+def falsify_search(url: str) -> str:
+    """Change one value of one product; its key."""
+    with OpenSearch(url) as client:
+        hit = client.search(index="shop.public.products", body={"size": 1})["hits"]["hits"][0]
+        document = hit["_source"] | {"title": "falsified in the search index"}
+        client.index(index=hit["_index"], id=hit["_id"], body=document, params={"refresh": "true"})
+        return str(document["id"])
+
+
+@pytest.mark.promise(2)
+@pytest.mark.promise(8)
+@pytest.mark.timeout(1200)
+def test_after_kills_all_stores_are_equal_but_for_what_was_falsified_by_hand(tmp_path: Path) -> None:
+    with running_demo(tmp_path, "--seconds", "20", "--rows", "2000", "--hold", "120") as demo:
+        demo.wait_for("Enter goes on")
+        sinks = demo.config()["sinks"]
+        order, product = falsify_cache(sinks["cache"]["url"]), falsify_search(sinks["search"]["url"])
+        family = demo.family()
+        assert demo.process.stdin
+        demo.process.stdin.write("\n")
+        demo.process.stdin.flush()
+        assert demo.process.wait(RUN_S_MAX) == 1
+    lines = demo.output.splitlines()
+    assert [line for line in lines if "kill -9" in line and "started again" in line] != []
+    assert any("first synced row" in line for line in lines)
+    named = [line for line in lines if " in the source, " in line or " in store" in line]
+    assert len(named) == 2, demo.output
+    assert f'search: public.products {{"id":"{product}"}}: title is ' in named[0]
+    assert "'falsified in the search index' in the store" in named[0]
+    assert f'cache: public.orders {{"id":{order}}}: note is ' in named[1]
+    assert "2 rows differ in search, cache, warehouse" in demo.output
+    assert not any(map(runs, family))
+
+
+def test_an_interrupted_demo_leaves_nothing_running(tmp_path: Path) -> None:
+    with running_demo(tmp_path, "--seconds", "20", "--rows", "2000") as demo:
+        demo.wait_for("capture and sinks start")
+        eventually(lambda: (demo.folder / "logs" / "capture.log").exists(), 30, "capture has started")
+        family = demo.family()
+        assert len(family) > 5
+        demo.process.send_signal(signal.SIGINT)
+        assert demo.process.wait(END_S_MAX) == 130
+    assert not any(map(runs, family))
+    assert "Traceback" not in demo.output
+    assert (demo.folder / "logs" / "postgres.log").exists()
+
+
+def test_a_demo_in_a_folder_of_others_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / "thesis.txt").touch()
+    with running_demo(tmp_path) as demo:
+        assert demo.process.wait(END_S_MAX) == 2
+    assert demo.output.startswith(f"error: {tmp_path}/demo has files that are not the demo's")
+    assert "--folder" in demo.output
