@@ -28,8 +28,9 @@ class SearchServer:
     """A connection to one OpenSearch cluster."""
 
     def __init__(self, url: str, retries: Retries) -> None:
-        # The client logs each failure with a traceback, and at debug level the documents. Failures are told by us.
-        logging.getLogger("opensearch").setLevel(logging.ERROR)
+        # The client logs each failure with a traceback, and the documents. Failures are told by us.
+        for name in ("opensearch", "opensearchpy.trace"):
+            logging.getLogger(name).setLevel(logging.ERROR)
         parts = _parsed(url)
         try:
             # Repetition is ours, so that it has one limit and knows what a repeated write means.

@@ -12,8 +12,8 @@ from cdc.config import CacheConfig
 from cdc.errors import SinkError
 from cdc.events import Column, TableId, TableSchema, pack_version
 from sinks.cache import sink as cache_sink
-from sinks.cache.sink import CacheSink
 from sinks.cache.server import RedisServer
+from sinks.cache.sink import CacheSink
 from sinks.contract import Change, Outcome
 from sinks.retries import Retries
 from tests.unit.sinks.cache.conftest import OwnRedis
