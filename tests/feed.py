@@ -1,0 +1,202 @@
+"""Publishes to a prefix's topics what capture would: written from the format's description, without capture's code."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.cimpl import NewTopic
+
+from cdc.events import Column, TableId, TableSchema
+
+Row = Mapping[str, Any]
+COMPACTED = {"cleanup.policy": "compact"}
+ANSWER_S_MAX = 30.0
+QUEUE_MAX = 50_000  # records on their way
+
+
+class Feed:
+    """One prefix on a broker, one transactional producer. Versions and LSNs rise by themselves."""
+
+    def __init__(self, bootstrap_servers: str, prefix: str, epoch: int = 1) -> None:
+        self.prefix = prefix
+        self.epoch = epoch
+        self.seq = 0
+        self._committed_seq = 0
+        self.lsn = 1000
+        self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "transactional.id": prefix, "log_level": 0})
+        self._producer.init_transactions(ANSWER_S_MAX)
+        self.schemas: dict[str, TableSchema] = {}
+        self._partitions: dict[str, int] = {}
+        self._create(f"{prefix}.control", 1)
+        self._create(f"{prefix}.progress", 1)
+
+    @property
+    def version(self) -> int:
+        """Of the last change."""
+        return self.epoch << 48 | self.seq
+
+    def next_version(self) -> int:
+        """For a change that is written in another way."""
+        self.seq += 1
+        return self.version
+
+    def topic(self, table: str) -> str:
+        return f"{self.prefix}.public.{table}"
+
+    def add_table(
+        self, table: str, columns: Mapping[str, tuple[int, str]], key: Sequence[str], partitions: int = 2
+    ) -> None:
+        """`columns`: name → (type oid, type name)."""
+        self._create(self.topic(table), partitions)
+        self._partitions[self.topic(table)] = partitions
+        schema = TableSchema(
+            table=TableId("public", table),
+            version=1,
+            oid=16384 + len(self.schemas),
+            columns=tuple(
+                Column(name, oid, -1, said, name not in key, "b", oid) for name, (oid, said) in columns.items()
+            ),
+            key=tuple(key),
+            topic=self.topic(table),
+        )
+        self.schemas[table] = schema
+        record = {
+            "table_schema": "public",
+            "table_name": table,
+            "oid": schema.oid,
+            "version": 1,
+            "topic": self.topic(table),
+            "key": list(key),
+            "columns": [
+                {
+                    "name": name,
+                    "type_oid": oid,
+                    "type_modifier": -1,
+                    "type": type_name,
+                    "type_kind": "b",
+                    "base_type_oid": oid,
+                    "nullable": name not in key,
+                }
+                for name, (oid, type_name) in columns.items()
+            ],
+        }
+        self._send(f"{self.prefix}.control", f"schema/public.{table}/1", record)
+
+    def begin(self) -> None:
+        self._producer.begin_transaction()
+
+    def commit(self) -> int:
+        """The LSN of what was committed."""
+        self._producer.commit_transaction(ANSWER_S_MAX)
+        self._committed_seq = self.seq
+        self.lsn += 100
+        return self.lsn
+
+    def abort(self) -> None:
+        """The records reach the broker first; their sequence numbers are used again, as capture would."""
+        self._producer.flush(ANSWER_S_MAX)
+        self._producer.abort_transaction(ANSWER_S_MAX)
+        self.seq = self._committed_seq
+
+    def upsert(self, table: str, op: str = "c", **row: Any) -> None:
+        self._change(table, op, row, row)
+
+    def delete(self, table: str, **key: Any) -> None:
+        """The delete and its tombstone."""
+        self._change(table, "d", key, None)
+        version = str(self.version).encode()
+        self._producer.produce(self.topic(table), key=_json(key), value=None, headers=[("watershed.version", version)])
+        self._producer.poll(0)
+
+    def tombstone(self, table: str, version: int, **key: Any) -> None:
+        """Alone, as compaction may leave it."""
+        self._producer.produce(
+            self.topic(table), key=_json(key), value=None, headers=[("watershed.version", str(version).encode())]
+        )
+
+    def transaction(self, *upserts: tuple[str, Row]) -> int:
+        """Commit some upserts; the LSN."""
+        self.begin()
+        for table, row in upserts:
+            self.upsert(table, **row)
+        return self.commit()
+
+    def raw(self, table: str, key: bytes, value: bytes | None) -> None:
+        self._producer.produce(self.topic(table), key=key, value=value)
+
+    def progress(self, lsn: int | None = None, end_offsets: Mapping[str, Sequence[int]] | None = None) -> int:
+        """Say that everything up to the LSN (the last commit's) lies below these offsets (the ends of now)."""
+        lsn = self.lsn if lsn is None else lsn
+        self._send(
+            f"{self.prefix}.progress",
+            "progress",
+            {
+                "epoch": self.epoch,
+                "seq": self.seq,
+                "lsn": lsn,
+                "commit_ts_us": time.time_ns() // 1000,
+                "published_ts_us": time.time_ns() // 1000,
+                "end_offsets": end_offsets or self.end_offsets(),
+            },
+        )
+        return lsn
+
+    def sweep(self, table: str, floor: int, as_of_lsn: int) -> None:
+        self._send(
+            f"{self.prefix}.control",
+            f"sweep/public.{table}",
+            {
+                "table_schema": "public",
+                "table_name": table,
+                "floor": floor,
+                "as_of_lsn": as_of_lsn,
+                "epoch": self.epoch,
+            },
+        )
+
+    def end_offsets(self) -> dict[str, tuple[int, ...]]:
+        wanted = [TopicPartition(topic, n) for topic, count in self._partitions.items() for n in range(count)]
+        found = {
+            (partition.topic, partition.partition): future.result(ANSWER_S_MAX).offset
+            for partition, future in self._admin.list_offsets(dict.fromkeys(wanted, OffsetSpec.latest())).items()
+        }
+        return {topic: tuple(found[topic, n] for n in range(count)) for topic, count in self._partitions.items()}
+
+    def _change(self, table: str, op: str, row: Row, after: Row | None) -> None:
+        self.seq += 1
+        key = self.schemas[table].key
+        source = {
+            "connector": "postgresql",
+            "name": self.prefix,
+            "snapshot": "true" if op == "r" else "false",
+            "db": "shop",
+            "schema": "public",
+            "table": table,
+            "lsn": self.lsn,
+            "epoch": self.epoch,
+            "seq": self.seq,
+            "commit_lsn": self.lsn + 100,
+            "tx_index": 0,
+            "schema_version": 1,
+        }
+        value = {"before": None if after else row, "after": after, "source": source, "op": op, "ts_ms": 0}
+        while len(self._producer) > QUEUE_MAX:
+            self._producer.poll(0.1)
+        self._producer.produce(self.topic(table), key=_json({name: row[name] for name in key}), value=_json(value))
+
+    def _send(self, topic: str, key: str, value: Any) -> None:
+        self._producer.begin_transaction()
+        self._producer.produce(topic, key=key.encode(), value=_json(value))
+        self._producer.commit_transaction(ANSWER_S_MAX)
+
+    def _create(self, topic: str, partitions: int) -> None:
+        made = self._admin.create_topics([NewTopic(topic, partitions, 1, config=COMPACTED)])
+        made[topic].result(ANSWER_S_MAX)
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

@@ -1,0 +1,189 @@
+"""`cdc sink run search cache warehouse` on real servers: one job that goes through a day, test by test."""
+
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis as redis_client
+from opensearchpy import OpenSearch
+
+from cdc.control import SinkRecord
+from cdc.events import TableSchema
+from tests.conftest import KafkaBroker
+from tests.feed import Feed
+from tests.sink_job import SinkJob, write_config
+from tests.stores import ALL, sinks_section, stored_rows
+from tests.waiting import eventually
+
+CUSTOMERS = {"id": (20, "bigint"), "name": (25, "text"), "rating": (701, "double precision")}
+LINES = {"order_id": (20, "bigint"), "line_no": (23, "integer"), "quantity": (23, "integer")}
+
+
+@dataclass
+class Day:
+    """The job, its topics, and the rows that every store must show."""
+
+    feed: Feed
+    job: SinkJob
+    folder: Path
+    schemas: dict[str, TableSchema]
+    rows: dict[str, dict[tuple[Any, ...], tuple[Mapping[str, Any], int]]] = field(default_factory=dict)
+
+    def upsert(self, table: str, **row: Any) -> None:
+        self.feed.upsert(table, **row)
+        key = tuple(row[name] for name in self.schemas[table].key)
+        self.rows.setdefault(table, {})[key] = (row, self.feed.version)
+
+    def delete(self, table: str, **key: Any) -> None:
+        self.feed.delete(table, **key)
+        self.rows[table].pop(tuple(key.values()), None)
+
+    def applied(self) -> dict[str, SinkRecord]:
+        """Wait until every store has applied what was committed; then compare every row."""
+        records = self.job.wait_applied(self.feed.progress(), *ALL)
+        self.compare()
+        return records
+
+    def compare(self) -> None:
+        for store in ALL:
+            for table, rows in self.rows.items():
+                found = stored_rows(self.job.config, store, self.schemas[table])
+                shown = {tuple(row.key.values()): (row.row, row.version) for row in found}
+                assert len(found) == len(shown), f"{store} shows a key of {table} twice"
+                assert shown == rows, f"{table} in {store}"
+
+
+@pytest.fixture(scope="module")
+def day(kafka: KafkaBroker, opensearch: str, redis: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Day]:
+    folder = tmp_path_factory.mktemp("job")
+    prefix = f"t{secrets.token_hex(5)}"
+    config = write_config(folder, kafka.bootstrap_servers, prefix, sinks_section(folder, opensearch, redis))
+    feed = Feed(kafka.bootstrap_servers, prefix)
+    with SinkJob(config, *ALL) as job:
+        yield Day(feed, job, folder, feed.schemas)
+
+
+def test_waits_for_capture_and_begins_with_what_is_there(day: Day) -> None:
+    """The job starts before there is a table. Rows of the load, an aborted transaction, a delete."""
+    for store in ALL:
+        day.job.wait_said(f"sink={store}")
+    assert day.job.said().count("waiting for capture") == 3
+    day.feed.add_table("customers", CUSTOMERS, ["id"])
+    day.feed.begin()
+    for number in range(200):
+        day.upsert("customers", id=number, name=f"name {number}", rating=number / 4)
+    day.delete("customers", id=7)
+    day.feed.commit()
+    day.feed.begin()
+    day.feed.upsert("customers", id=5, name="rolled back", rating=None)
+    day.feed.abort()
+    records = day.applied()
+    for record in records.values():
+        assert (record.generation, record.epoch, record.written) == (1, 1, 200)
+        assert record.stale == 2, "the delete's row, and its tombstone"
+        assert record.end_offsets == day.feed.end_offsets()
+
+
+def test_changes_arrive_and_deletes_stay(day: Day) -> None:
+    for round_number in range(3):
+        day.feed.begin()
+        for number in range(10):
+            day.upsert("customers", id=number, name=f"round {round_number}", rating=None)
+        day.delete("customers", id=3)
+        day.feed.commit()
+    day.feed.begin()
+    day.feed.tombstone("customers", day.feed.next_version(), id=4)
+    del day.rows["customers"][4,]
+    day.feed.commit()
+    day.applied()
+
+
+def test_a_table_that_appears_while_running_is_followed(day: Day) -> None:
+    day.feed.add_table("lines", LINES, ["order_id", "line_no"], partitions=3)
+    day.feed.begin()
+    for number in range(50):
+        day.upsert("lines", order_id=number // 5, line_no=number % 5, quantity=number)
+    day.upsert("customers", id=1, name="in the same transaction", rating=0.5)
+    day.feed.commit()
+    day.applied()
+
+
+def test_the_position_advances_when_only_markers_come(day: Day) -> None:
+    """An aborted transaction moves the end of the topic and brings no record."""
+    before = day.feed.end_offsets()
+    day.feed.begin()
+    day.feed.upsert("customers", id=6, name="rolled back", rating=None)
+    day.feed.abort()
+    assert day.feed.end_offsets() != before
+    day.feed.lsn += 1
+    day.applied()
+
+
+def test_the_position_advances_on_an_idle_system(day: Day) -> None:
+    day.feed.lsn += 1
+    records = day.applied()
+    assert {record.applied_lsn for record in records.values()} == {day.feed.lsn}
+
+
+def test_applied_position_does_not_pass_what_is_not_there_yet(day: Day) -> None:
+    """A progress record whose offsets lie ahead counts only when they are reached."""
+    ahead = {topic: [end + 2 for end in ends] for topic, ends in day.feed.end_offsets().items()}
+    claimed = day.feed.lsn + 50
+    day.feed.progress(claimed, ahead)
+    day.feed.lsn += 1
+    records = day.job.wait_applied(day.feed.progress(), *ALL)
+    assert all(record.applied_lsn == day.feed.lsn for record in records.values())
+
+
+@pytest.mark.promise(2)
+def test_a_sweep_removes_what_the_new_epoch_did_not_bring(day: Day) -> None:
+    """As after an initial load that was interrupted: the new attempt's epoch is the floor."""
+    day.feed.epoch, day.feed.seq = 2, 0
+    survivors = [10, 11, 12]
+    day.feed.begin()
+    for number in survivors:
+        day.upsert("customers", id=number, name="loaded again", rating=1.5)
+    as_of = day.feed.commit()
+    day.feed.sweep("customers", floor=2 << 48, as_of_lsn=as_of)
+    day.rows["customers"] = {key: row for key, row in day.rows["customers"].items() if key[0] in survivors}
+    for record in day.applied().values():
+        assert record.sweeps == {"public.customers": 2 << 48}
+        assert record.epoch == 2
+
+
+def test_a_stores_data_deleted_while_running_comes_back(day: Day, opensearch: str, redis: str) -> None:
+    config = day.job.config
+    prefix = config.topics.prefix
+    server = redis_client.Redis.from_url(redis)
+    server.delete(*[key for key in server.scan_iter(count=1000) if prefix.encode() in key])
+    server.close()
+    client = OpenSearch(opensearch)
+    client.indices.delete(index=f"{prefix}.public.customers.documents")
+    client.close()
+    shutil.rmtree(day.folder / "warehouse")
+    day.feed.begin()
+    day.upsert("customers", id=10, name="after the loss", rating=None)
+    day.feed.commit()
+    day.feed.lsn += 1
+
+    def rebuilt() -> bool:
+        return all((record := day.job.record(store)) and record.generation == 2 for store in ALL)
+
+    eventually(rebuilt, 90, lambda: f"a second generation in each store: {[day.job.record(store) for store in ALL]}")
+    for record in day.applied().values():
+        assert record.sweeps == {"public.customers": 2 << 48}, "a rebuild ends with the latest sweep too"
+
+
+def test_sigterm_ends_with_exit_code_0(day: Day) -> None:
+    day.feed.begin()
+    for number in range(500):
+        day.upsert("lines", order_id=1000 + number, line_no=1, quantity=1)
+    day.feed.commit()
+    code, took_s = day.job.terminate()
+    assert code == 0, day.job.said()
+    assert took_s < 10
+    assert "Traceback" not in day.job.said()

@@ -1,0 +1,44 @@
+"""The three derived stores of a configuration, as their readers see them."""
+
+from pathlib import Path
+from typing import Any
+
+from cdc.config import Config
+from cdc.events import TableId, TableSchema
+from sinks.contract import StoredRow
+from sinks.registry import make_sink
+from sinks.warehouse.catalog import catalog_place
+from sinks.warehouse.reader import WarehouseReader
+
+ALL = ("search", "cache", "warehouse")
+
+
+def sinks_section(folder: Path, opensearch: str, redis: str) -> dict[str, Any]:
+    """Of a configuration file."""
+    return {
+        "search": {"url": opensearch},
+        "cache": {"url": redis},
+        "warehouse": {
+            "catalog_uri": f"jdbc:sqlite:{folder}/warehouse/catalog.db",
+            "location": f"{folder}/warehouse/tables",
+        },
+    }
+
+
+def stored_rows(config: Config, store: str, schema: TableSchema) -> list[StoredRow]:
+    """The table's live rows, in order of key."""
+    if store == "warehouse":
+        assert config.sinks.warehouse is not None
+        rows = list(WarehouseReader(catalog_place(config.sinks.warehouse, config.topics.prefix)).rows(schema.table))
+    else:
+        sink = make_sink(store, config.sinks, config.topics.prefix)
+        try:
+            sink.prepare(schema)
+            rows = list(sink.rows(schema.table))
+        finally:
+            sink.close()
+    return sorted(rows, key=lambda row: list(row.key.values()))
+
+
+def table_id(name: str) -> TableId:
+    return TableId("public", name)
