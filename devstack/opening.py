@@ -33,9 +33,9 @@ def open_stack(
             ) as stack:
                 yield stack
         case "docker":
-            from devstack.docker import DockerStack
+            from devstack.docker import DockerStack, images
 
-            with DockerStack(addresses, postgres_version) as containers:
+            with DockerStack(addresses, images(postgres_version)) as containers:
                 yield containers
         case other:
             raise StackError(f"{KIND_VARIABLE} is {other!r}", "set it to native or docker, or not at all")

@@ -12,8 +12,8 @@ from devstack.java import JVM_OPTIONS, server_java
 from devstack.keeper import Command
 from devstack.place import HOST, Place, grant_read, link_or_copy
 from devstack.server import base_environment
-from jars.lock import read_lock
-from jars.resolver import resolve
+from jars.lock import Lock, read_lock
+from jars.resolver import resolve_sets
 
 VERSION = "3.8.0"
 # Module → its class and the module that it extends.
@@ -43,13 +43,13 @@ class OpenSearch:
     title: ClassVar[str] = "OpenSearch"
     port_names: ClassVar[tuple[str, ...]] = ("http", "transport")
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
-    start_timeout_s: ClassVar[float] = 120.0
+    start_timeout_s: ClassVar[float] = 180.0  # a loaded machine takes ten times as long as an idle one
     jar_sets: ClassVar[tuple[str, ...]] = ("opensearch", "icu")
 
     def prepare(self, place: Place) -> Command:
         folder = place.own()
         data, temporary, logs = place.own("data"), place.own("tmp"), place.own("logs")
-        home = _lay_out(place)
+        home = lay_out(place, read_lock())
         configuration = place.own("config")
         settings = {
             "cluster.name": cluster_name(place),
@@ -116,17 +116,16 @@ def _get(address: str) -> Any:
         return json.load(answer)
 
 
-def _lay_out(place: Place) -> Path:
+def lay_out(place: Place, lock: Lock) -> Path:
     """The home folder that OpenSearch expects, as hard links to the cached jars, under another name until whole."""
     home = place.folder / f"home-{VERSION}"
     if home.exists():
         return home
     partial = home.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    lock = read_lock()
+    files = resolve_sets(["opensearch", "icu"], place.cache, lock=lock)
     for set_name, prefix in (("opensearch", ""), ("icu", "icu")):
-        files = resolve(set_name, place.cache)
-        for file, (_, folder) in zip(files, lock.placed(set_name), strict=True):
+        for file, (_, folder) in zip(files[set_name], lock.placed(set_name), strict=True):
             target = partial / prefix / folder
             target.mkdir(parents=True, exist_ok=True)
             link_or_copy(file, target / file.name)

@@ -8,7 +8,7 @@ import shutil
 import socket
 import stat
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -117,14 +117,15 @@ def package_folder(name: str) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-def choose_ports(count: int, taken: Collection[int] = ()) -> list[int]:
+def choose_ports(count: int, taken: Iterable[int] = ()) -> list[int]:
     """Free ports, at random, so that stacks that start at the same moment seldom choose the same."""
     candidates = random.sample(PORT_RANGE, len(PORT_RANGE))
+    avoided = set(taken)
     found: list[int] = []
     for port in candidates:
         if len(found) == count:
             return found
-        if port not in taken and is_free(port):
+        if port not in avoided and is_free(port):
             found.append(port)
     raise StackError(f"no free port between {PORT_RANGE.start} and {PORT_RANGE.stop}", "stop some servers")
 

@@ -86,22 +86,12 @@ class Stack:
         Raises StackError, after stopping what this call started."""
         wanted = [_server(name, self._postgres_version) for name in services or SERVICES if name not in self._given]
         with self._calls:
-            state = self._open()
-            starting = [server for server in wanted if not self._running(server.name)]
-            resolve_sets(sorted({name for s in starting for name in s.jar_sets}), self._cache, self._progress)
-            self._assign_ports(state, starting)
-            self._keeper = self._keeper or self._new_keeper()
-            try:
-                self._start_all(starting, state)
-                if self._detached:
-                    self._keeper.release()
-                    self._keeper = None
-            except BaseException:
-                self._stop_servers([server.name for server in starting])
-                raise
-            finally:
-                if self._detached:
-                    self._close()
+            if wanted:
+                try:
+                    self._launch(wanted, self._open())
+                finally:
+                    if self._detached:
+                        self._close()
             return self.endpoints
 
     def kill(self, service: str) -> None:
@@ -157,6 +147,22 @@ class Stack:
         if process := self._running(service):
             return ServerStatus(service, "running", _address(service, place), process.pid, place.log)
         return ServerStatus(service, "died" if service in state.servers else "stopped", None, None, place.log)
+
+    def _launch(self, wanted: Iterable[Server], state: State) -> None:
+        starting = [server for server in wanted if not self._running(server.name)]
+        if not starting:
+            return
+        resolve_sets(sorted({name for s in starting for name in s.jar_sets}), self._cache, self._progress)
+        self._assign_ports(state, starting)
+        self._keeper = self._keeper or self._new_keeper()
+        try:
+            self._start_all(starting, state)
+        except BaseException:
+            self._stop_servers([server.name for server in starting])
+            raise
+        if self._detached:
+            self._keeper.release()
+            self._keeper = None
 
     def _start_all(self, servers: Iterable[Server], state: State) -> None:
         """Each in a thread. The first failure, or Ctrl-C, ends the other waits."""

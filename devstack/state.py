@@ -56,7 +56,11 @@ def read_state(folder: Path) -> State | None:
 
 
 def new_state() -> State:
-    return State(base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("="))
+    """Of a stack that has nothing yet."""
+    while True:
+        identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not identity.startswith("-"):  # Kafka's storage tool would take it for an option
+            return State(identity)
 
 
 class FolderLock:
@@ -73,12 +77,12 @@ class FolderLock:
         self._file.close()
 
 
-def take_lock(folder: Path) -> FolderLock:
+def take_lock(folder: Path, timeout_s: float = LOCK_TIMEOUT_S) -> FolderLock:
     """One command at a time, and one owner. Raises StackError if another keeps the stack for longer than a command
     takes to leave it."""
     folder.mkdir(parents=True, exist_ok=True)
     file = (folder / LOCK_FILE).open("a+", encoding="ascii")
-    deadline = time.monotonic() + LOCK_TIMEOUT_S
+    deadline = time.monotonic() + timeout_s
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -8,7 +8,7 @@ launcher asks for.
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,11 +42,11 @@ class Java:
         return self.major in SPARK_MAJORS and SPARK_MODULE in self.modules
 
 
-def spark_java() -> Path:
+def spark_java(environ: Mapping[str, str] = os.environ, system: Iterable[Path] = SYSTEM_FOLDERS) -> Path:
     """JAVA_HOME of a Java that runs Spark: the one in JAVA_HOME, on PATH, or in the usual folders, the first that
     suits. Raises StackError with what was found instead and the command that installs one."""
     found = []
-    for home in candidates(os.environ):
+    for home in candidates(environ, system):
         java = ask(home)
         if java and java.suits_spark:
             return java.home
@@ -54,11 +54,11 @@ def spark_java() -> Path:
     raise StackError(
         "Spark needs a full Java 17 or 21; "
         + (f"found only {', '.join(found)}" if found else "there is no Java on this machine"),
-        f"{install_command()}; or set JAVA_HOME to one",
+        f"{install_command(environ)}; or set JAVA_HOME to one",
     )
 
 
-def candidates(environ: Mapping[str, str], system: Iterable[Path] = SYSTEM_FOLDERS) -> list[Path]:
+def candidates(environ: Mapping[str, str], system: Iterable[Path]) -> list[Path]:
     """Folders with a `bin/java`, in the order in which they are tried, each once."""
     found = []
     if chosen := environ.get("JAVA_HOME"):
@@ -97,10 +97,10 @@ def parse_answer(home: Path, text: str) -> Java | None:
     return Java(home, major, frozenset(modules)) if major else None
 
 
-def install_command(which: Callable[[str], str | None] = shutil.which) -> str:
+def install_command(environ: Mapping[str, str] = os.environ) -> str:
     """What a person on this system types to get a Java for Spark."""
     for tool, command in INSTALL_COMMANDS.items():
-        if which(tool):
+        if shutil.which(tool, path=environ.get("PATH", "")):
             return f"`{command}`" if os.geteuid() == 0 else f"`sudo {command}`"
     return "install your system's package of OpenJDK 17 or 21"
 

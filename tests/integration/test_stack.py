@@ -24,7 +24,7 @@ from devstack.endpoints import SERVICES, Servers
 from devstack.place import HOST
 from devstack.processes import Process, runs
 from devstack.stack import Stack
-from devstack.state import read_state
+from devstack.state import read_state, take_lock
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.waiting import eventually
 
@@ -288,11 +288,10 @@ class TestEndOfTheOwner:
             with psycopg.connect(endpoints.dsn) as connection:
                 assert connection.info.dbname == "watershed"
 
-    def test_two_owners_of_one_folder_are_one_too_many(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("devstack.state.LOCK_TIMEOUT_S", 0.2)
+    def test_two_owners_of_one_folder_are_one_too_many(self, folder: Path) -> None:
         owner = start_owner(folder, "kept", "redis")
         with pytest.raises(StackError, match=f"process {owner.pid} is using the stack"):
-            Stack(folder, given={}).start("redis")
+            take_lock(folder, 0.2)
         owner.communicate("")
         assert mentions(folder) == []
 

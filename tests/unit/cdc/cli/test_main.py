@@ -1,0 +1,99 @@
+"""The command line: which commands there are, what is imported for them, and how errors are said."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from typer import Typer
+from typer.testing import CliRunner
+
+from cdc import __version__
+from cdc.cli.main import COMMANDS, Entry, application, main
+from cdc.errors import ConfigError, WatershedError
+
+Run = Callable[..., tuple[int, str, str]]
+HEAVY = ("pyspark", "confluent_kafka", "psycopg", "opensearchpy", "redis", "pyarrow")
+
+
+def fail() -> None:
+    raise ConfigError("the file x.yml has no sections", "see the README")
+
+
+def fail_plainly() -> None:
+    raise WatershedError("it is broken")
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run `cdc` with these words, as its entry point does: (exit code, standard output, standard error)."""
+
+    def run(*words: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["cdc", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        code = ended.value.code
+        assert isinstance(code, int)
+        told = capsys.readouterr()
+        return code, told.out, told.err
+
+    for name in ("fail", "fail_plainly", "interrupt"):
+        monkeypatch.setitem(COMMANDS, name, Entry(f"{__name__}:{name}", "For the test."))
+    return run
+
+
+def test_an_error_is_its_sentence_and_the_next_step(run: Run) -> None:
+    assert run("fail") == (2, "", "error: the file x.yml has no sections\n  next: see the README\n")
+    assert run("fail_plainly") == (1, "", "error: it is broken\n")
+
+
+def test_ctrl_c_ends_without_a_word(run: Run) -> None:
+    assert run("interrupt") == (130, "", "")
+
+
+def test_the_version_is_told(run: Run) -> None:
+    assert run("--version") == (0, f"watershed {__version__}\n", "")
+
+
+def test_an_unknown_command_is_a_usage_error_that_suggests_the_nearest(run: Run) -> None:
+    code, _, told = run("stakc")
+    assert code == 2
+    assert "No such command 'stakc'. Did you mean 'stack'?" in " ".join(told.split())
+
+
+@pytest.mark.parametrize("name", list(COMMANDS))
+def test_every_command_is_where_its_entry_says(name: str) -> None:
+    module, _, attribute = COMMANDS[name].target.partition(":")
+    target = getattr(import_module(module), attribute)
+    assert isinstance(target, Typer) or callable(target)
+    assert CliRunner().invoke(application([name]), [name, "--help"]).exit_code == 0
+
+
+@pytest.mark.parametrize("words", [["--help"], ["stack", "--help"], ["stack", "status"]])
+def test_only_what_the_command_needs_is_imported(words: list[str], tmp_path: Path) -> None:
+    program = f"""
+import sys
+from cdc.cli.main import main
+sys.argv = ["cdc", *{words!r}]
+try:
+    main()
+finally:
+    print("imported:", *(name for name in {HEAVY!r} if name in sys.modules))
+"""
+    root = Path(__file__).parents[4]
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, env={"PYTHONPATH": str(root)}
+    )
+    assert done.stdout.splitlines()[-1] == "imported:", done.stderr
+
+
+def test_the_list_of_commands_has_all_with_their_help() -> None:
+    told = CliRunner().invoke(application([]), ["--help"]).stdout
+    for name in COMMANDS:
+        assert name in told

@@ -1,0 +1,43 @@
+"""How PostgreSQL is run; what it then does is in tests/integration/test_stack.py."""
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from cdc.errors import StackError
+from devstack.place import Place
+from devstack.postgres import SETTINGS, Postgres, dsn, superuser_dsn
+
+
+def place(folder: Path) -> Place:
+    return Place(folder / "postgres", {"postgres": 20_001}, "identity", None, folder)
+
+
+@pytest.mark.parametrize(("version", "programs"), [(18, "pginstall18"), (16, "pginstall")])
+def test_each_version_has_its_programs_and_its_data(tmp_path: Path, version: int, programs: str) -> None:
+    data = place(tmp_path).own() / f"data-{version}"
+    data.mkdir()  # as if it were made
+    command = Postgres(version).prepare(place(tmp_path))
+    assert Path(command.argv[0]).parts[-3:] == (programs, "bin", "postgres")
+    assert list(command.argv[1:3]) == ["-D", str(data)]
+    assert "port=20001" in command.argv
+    assert "listen_addresses=127.0.0.1" in command.argv
+    assert command.end_signal == signal.SIGQUIT
+
+
+def test_a_commit_that_was_acknowledged_is_in_the_log() -> None:
+    """With `off` a slot that is read right after COMMIT misses it."""
+    assert SETTINGS["synchronous_commit"] == "on"
+    assert SETTINGS["wal_level"] == "logical"
+
+
+def test_the_versions_are_told() -> None:
+    with pytest.raises(StackError, match="there is no PostgreSQL 15") as caught:
+        Postgres(15)
+    assert caught.value.hint == "choose from 18, 16"
+
+
+def test_the_usual_role_is_not_the_superuser(tmp_path: Path) -> None:
+    assert dsn(place(tmp_path)) == "postgresql://watershed@127.0.0.1:20001/watershed"
+    assert superuser_dsn(place(tmp_path)) == "postgresql://postgres@127.0.0.1:20001/postgres"
