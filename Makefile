@@ -44,6 +44,8 @@ down: ## Stop what stack and up started. Data stays.
 
 lock: .venv/.packages ## Make the lock files anew from pyproject.toml; versions that still fit stay.
 	$(LOCK) --all-extras --output-file requirements.lock
+	$(LOCK) --constraint requirements.lock --output-file docker/capture.lock
+	$(LOCK) --constraint requirements.lock $(addprefix --extra=,search cache spark warehouse) --output-file docker/sinks.lock
 
 clean: down ## Back to a fresh clone. The cache of jars, which clones share, stays.
 	rm -rf .venv .watershed .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
@@ -56,7 +58,7 @@ LOCK = UV_CUSTOM_COMPILE_COMMAND='make lock' $(BIN)/uv pip compile --quiet pypro
 	--python-version 3.11 --no-emit-index-url
 # uv trusts the certificates that the system trusts, and reads from the index that pip is configured for.
 export UV_SYSTEM_CERTS = 1
-UV = index=$${UV_DEFAULT_INDEX:-$$($(BIN)/pip config list | sed -n "s/^[^ ]*[.]index-url='\(.*\)'$$/\1/p" | tail -n 1)}; \
+UV = @index=$${UV_DEFAULT_INDEX:-$$($(BIN)/pip config list | sed -n "s/^[^ ]*[.]index-url='\(.*\)'$$/\1/p" | tail -n 1)}; \
 	$${index:+env UV_DEFAULT_INDEX="$$index"} $(BIN)/uv pip
 
 $(BIN)/python:
@@ -65,8 +67,9 @@ $(BIN)/python:
 	    echo "$$("$$python" --version) in .venv"; exec "$$python" -m venv --clear .venv; \
 	  fi; \
 	done; \
-	echo 'There is no Python 3.11 or newer with its venv module (tried: $(CANDIDATES)).'; \
-	echo '  next: install one (Debian, Ubuntu: apt-get install python3 python3-venv), or name it: make setup PYTHON=/path/to/python3'; \
+	echo 'There is no Python 3.11 or newer with its venv module (tried: $(CANDIDATES)).' >&2; \
+	echo '  next: install one (Debian, Ubuntu: apt-get install python3 python3-venv),' \
+	  'or name it: make setup PYTHON=/path/to/python3' >&2; \
 	exit 1
 
 # pip, which is in every venv, installs uv; uv installs the rest: 16 s instead of 115 s. Hashes are demanded of both.
@@ -74,6 +77,7 @@ $(BIN)/python:
 .venv/.packages: requirements.lock | $(BIN)/python
 	@awk '/^(setuptools|uv)==/ { wanted = 1 } wanted { print } !/\\$$/ { wanted = 0 }' requirements.lock >.venv/first.txt
 	$(BIN)/pip install --quiet --no-deps --require-hashes --requirement .venv/first.txt
+	@echo 'installing requirements.lock'
 	$(UV) sync --require-hashes --no-build-isolation \
 	  --config-settings-package pyspark:--build-option=--compression=stored requirements.lock
 	@touch $@

@@ -1,0 +1,207 @@
+"""What users copy: the example configuration, the images, docker-compose.yml. Docker is not needed to check them."""
+
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from cdc.cli.main import COMMANDS
+from cdc.config import Config, load_config
+
+ROOT = Path(__file__).parent.parent
+EXAMPLE = ROOT / "watershed.example.yml"
+OURS = ("capture", "sinks")  # services of docker-compose.yml, and images
+
+
+@pytest.fixture(autouse=True)
+def _no_overrides(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    for name in [name for name in os.environ if name.startswith("CDC__")]:
+        monkeypatch.delenv(name)
+
+
+def compose() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+    return found
+
+
+# The example configuration
+
+
+def test_the_example_is_a_configuration() -> None:
+    config = load_config(EXAMPLE)
+    assert config.source.dsn.get_secret_value() == "postgresql://watershed@localhost:5432/watershed"
+    assert str(config.source.table_ids[3]) == "public.order_lines"
+
+
+def test_the_example_has_every_key_and_shows_the_defaults() -> None:
+    def compare(model: type[BaseModel], section: dict[str, Any], where: str) -> Iterator[str]:
+        if missing := model.model_fields.keys() - section.keys():
+            yield f"{where} lacks {', '.join(sorted(missing))}"
+        for name, field in model.model_fields.items():
+            value = section.get(name)
+            nested = _section(field.annotation)
+            if nested is not None and isinstance(value, dict):
+                yield from compare(nested, value, f"{where}.{name}")
+            elif field.default is not PydanticUndefined and value != field.default:
+                yield f"{where}.{name} is {value!r}, its default {field.default!r}"
+
+    example = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
+    assert list(compare(Config, example, "config")) == []
+
+
+def _section(annotation: Any) -> type[BaseModel] | None:
+    """The model of a key that is a section, optional or not."""
+    for candidate in (annotation, *getattr(annotation, "__args__", ())):
+        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+            return candidate
+    return None
+
+
+def test_the_readmes_example_is_a_configuration(tmp_path: Path) -> None:
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert blocks
+    for number, block in enumerate(blocks):
+        file = tmp_path / f"{number}.yml"
+        file.write_text(block, encoding="utf-8")
+        assert load_config(file).topics.prefix == "shop"
+
+
+# docker-compose.yml
+
+
+def test_the_containers_configuration_names_the_other_containers(monkeypatch: pytest.MonkeyPatch) -> None:
+    services = compose()["services"]
+    for name in OURS:
+        for variable, value in services[name]["environment"].items():
+            monkeypatch.setenv(variable, re.sub(r"\$\{\w+:-(\w+)\}", r"\1", value))
+        config = load_config(EXAMPLE)
+        assert config.source.dsn.get_secret_value() == "postgresql://watershed:watershed@postgres:5432/watershed"
+        assert config.sinks.search is not None
+        assert config.sinks.cache is not None
+        assert config.sinks.warehouse is not None
+        assert config.sinks.cache.tombstone_ttl_s == 14 * 86400, "an override keeps the section's other keys"
+        hosts = {
+            re.split(r"[:/]", address.rpartition("@")[2].removeprefix("http://").removeprefix("redis://"))[0]
+            for address in (
+                config.source.dsn.get_secret_value(),
+                config.kafka.bootstrap_servers,
+                config.sinks.search.url.get_secret_value(),
+                config.sinks.cache.url.get_secret_value(),
+            )
+        }
+        assert hosts == {"postgres", "kafka", "opensearch", "redis"} <= services.keys()
+        kept = [config.sinks.warehouse.location, config.spark.checkpoint_location]
+        catalog = config.sinks.warehouse.catalog_uri.get_secret_value().removeprefix("jdbc:sqlite:")
+        assert all(path.startswith("/var/lib/watershed/") for path in [*kept, catalog]), "in the volume"
+
+
+def test_our_containers_run_commands_that_exist() -> None:
+    for name in OURS:
+        service = compose()["services"][name]
+        assert service["command"][0] in COMMANDS
+        assert service["build"]["target"] in stages()
+        kind, program, *_ = shlex.split(" ".join(service["healthcheck"]["test"]))
+        assert kind in ("CMD", "CMD-SHELL")
+        assert program in ("cdc", "grep")
+
+
+def test_every_container_is_waited_for_by_its_health() -> None:
+    services = compose()["services"]
+    assert set(services) == {"postgres", "kafka", "opensearch", "redis", *OURS}
+    for name, service in services.items():
+        assert service["healthcheck"]["test"], name
+        for needed, how in service.get("depends_on", {}).items():
+            assert needed in services
+            assert how == {"condition": "service_healthy"}
+
+
+def test_volumes_and_files_that_containers_mount_are_there() -> None:
+    found = compose()
+    mounts = [mount for service in found["services"].values() for mount in service["volumes"]]
+    sources = {mount.partition(":")[0] for mount in mounts}
+    assert {source for source in sources if not source.startswith("./")} == set(found["volumes"])
+    for source in sources:
+        assert not source.startswith("./") or (ROOT / source).is_file(), source
+
+
+def test_images_have_versions_and_ports_are_this_machines_only() -> None:
+    for service in compose()["services"].values():
+        assert "build" in service or re.search(r":\d", service["image"])
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
+
+
+def test_the_containers_are_of_the_versions_that_are_tested() -> None:
+    from devstack.docker import images
+
+    services = compose()["services"]
+    tested = {name: image.name for name, image in images(18).items() if name in ("postgres", "kafka", "opensearch")}
+    assert {name: services[name]["image"] for name in tested} == tested
+
+
+# The images
+
+
+def dockerfile() -> list[tuple[str, str]]:
+    """(instruction, arguments), continued lines joined, comments left out."""
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    lines = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE).replace("\\\n", " ").splitlines()
+    return [(word, rest.strip()) for word, _, rest in (line.partition(" ") for line in lines if line.strip())]
+
+
+def stages() -> dict[str, list[tuple[str, str]]]:
+    found: dict[str, list[tuple[str, str]]] = {}
+    for instruction, arguments in dockerfile():
+        if instruction == "FROM":
+            found[arguments.rpartition(" AS ")[2]] = []
+        list(found.values())[-1].append((instruction, arguments))
+    return found
+
+
+def test_our_images_run_without_privileges() -> None:
+    for name in OURS:
+        instructions = [instruction for instruction, _ in stages()[name]]
+        users = [arguments for instruction, arguments in stages()[name] if instruction == "USER"]
+        assert users == ["10001"]
+        assert instructions.index("USER") < instructions.index("ENTRYPOINT")
+
+
+def test_images_are_made_from_files_that_are_in_their_context() -> None:
+    allowed = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    for pattern in allowed:
+        assert list(ROOT.glob(pattern)), pattern
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    packages = {name.rstrip("*") for name in project["tool"]["setuptools"]["packages"]["find"]["include"]}
+    assert packages <= set(allowed)
+    copied = [arguments.split()[:-1] for instruction, arguments in dockerfile() if instruction == "COPY"]
+    for name in (name for names in copied for name in names if not name.startswith(("--from", "/"))):
+        assert name == "." or any(Path(name).match(pattern) for pattern in allowed), name
+
+
+@pytest.mark.parametrize(
+    ("lock", "extras"), [("capture.lock", set()), ("sinks.lock", {"search", "cache", "spark", "warehouse"})]
+)
+def test_images_have_the_packages_that_the_tests_ran_with(lock: str, extras: set[str]) -> None:
+    tested = pins((ROOT / "requirements.lock").read_text(encoding="utf-8"))
+    found = pins((ROOT / "docker" / lock).read_text(encoding="utf-8"))
+    assert {name: pin for name, pin in found.items() if tested.get(name) != pin} == {}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [*project["dependencies"], *(text for e in extras for text in project["optional-dependencies"][e])]
+    assert {Requirement(text).name.lower() for text in wanted} <= found.keys(), "run `make lock`"
+
+
+def pins(lock: str) -> dict[str, tuple[str, frozenset[str]]]:
+    """Name → (version, hashes)."""
+    return {
+        name: (version, frozenset(re.findall(r"sha256:[0-9a-f]{64}", rest)))
+        for name, version, rest in re.findall(r"^([a-z0-9-]+)==([^ ;]+)(.*\n(?: .*\n)*)", lock, re.MULTILINE)
+    }

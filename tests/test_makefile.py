@@ -1,0 +1,63 @@
+"""The verbs of the Makefile, as far as they can be seen without running them."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+VERBS = {"help", "setup", "check", "test", "demo", "prove", "stack", "up", "down", "lock", "clean"}
+
+
+def make(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    # Of an outer make, which may be running us, nothing.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    return subprocess.run(
+        ["make", *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def said(*arguments: str) -> str:
+    done = make(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_help_tells_every_verb() -> None:
+    told = dict(line.split(maxsplit=1) for line in said("help").splitlines())
+    phony = re.search(r"^\.PHONY: (.*)$", MAKEFILE, re.MULTILINE)
+    assert phony
+    assert set(told) == set(phony[1].split()) == VERBS
+    assert said() == said("help"), "help is what a bare `make` does"
+
+
+def test_a_verb_prepares_what_it_needs() -> None:
+    for verb in ("test", "demo", "prove", "stack"):
+        assert re.search(rf"^{verb}: setup", MAKEFILE, re.MULTILINE), verb
+
+
+def test_the_demos_settings_reach_the_command() -> None:
+    assert "cdc demo --seconds 120 --hold 0 --chaos\n" in said("-n", "demo")
+    assert "cdc demo --seconds 30 --hold 5 --no-chaos\n" in said("-n", "demo", "SECONDS=30", "CHAOS=0", "HOLD=5")
+
+
+def test_one_promise_can_be_asked_for() -> None:
+    assert re.search(r"pytest --prove *\n", said("-n", "prove"))
+    assert "pytest --prove 1\n" in said("-n", "prove", "P=1")
+
+
+def test_a_missing_python_gets_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "Makefile").write_text(MAKEFILE, encoding="utf-8")
+    done = make(".venv/bin/python", "PYTHON=/bin/false", folder=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("There is no Python 3.11 or newer")
+    assert "  next: " in done.stderr
+    assert not (tmp_path / ".venv").exists()
+
+
+def test_ci_runs_make_test_and_nothing_else() -> None:
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    subprocess.run(["bash", "-n", script], check=True)
+    assert script.read_text(encoding="utf-8").splitlines()[-1] == "exec make test </dev/null"
