@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -102,14 +103,25 @@ TYPES: list[tuple[int, str, str, int, st.SearchStrategy[str]]] = [
     (869, "inet", "b", 0, st.just("192.168.0.1/24")),
 ]
 
+numbers = st.integers(0, 2**63 - 1)
 names = st.text(st.characters(min_codepoint=1, exclude_categories=["Cs"]), min_size=1, max_size=12) | st.sampled_from(
     ["id", "name", "{j0}", "'", '"', "\\", "}}", "\\N{DASH}", "f'", "\n"]
 )
 
 
+@dataclass(frozen=True)
+class Table:
+    """A random table, both encoders of it, and some texts for each column."""
+
+    encoder: TableEncoder
+    oracle: Oracle
+    texts: list[list[str]]
+    held: list[bool]  # columns that a key-only old tuple holds
+    old_kind: bytes
+
+
 @st.composite
-def tables(draw: st.DrawFn) -> tuple[TableEncoder, Oracle, list[st.SearchStrategy[str]], bytes, list[bool]]:
-    """(encoder, oracle, a strategy of text for each column, kind of old tuples, which columns those hold)."""
+def tables(draw: st.DrawFn) -> Table:
     column_names = draw(st.lists(names, min_size=1, max_size=9, unique=True))
     types = [draw(st.sampled_from(TYPES)) for _ in column_names]
     columns = [
@@ -129,55 +141,62 @@ def tables(draw: st.DrawFn) -> tuple[TableEncoder, Oracle, list[st.SearchStrateg
         version=draw(st.integers(1, 9)),
     )
     encoder, oracle = TableEncoder(schema, relation, CONTEXT), Oracle(schema, relation, CONTEXT)
-    transaction = draw(st.tuples(*[st.integers(0, 2**50)] * 3, st.none() | st.integers(0, 2**63)))
-    for each in (encoder, oracle):
-        each.start_transaction(*transaction)
-    held = [c.is_key for c in relation.columns]
-    return encoder, oracle, [t[4] for t in types], b"O" if identity == "f" else b"K", held
-
-
-ODD: list[TupleValue] = [NULL, NULL, UNCHANGED, Binary(b"\0\1"), b"\xff", b"\xed\xa0\x80", b"\xc3"]
-
-
-def new_values(draw: st.DrawFn, texts: list[st.SearchStrategy[str]]) -> list[TupleValue]:
-    """Mostly what PostgreSQL sends; sometimes a null, a hole, a binary value, a text of no type or no UTF-8."""
-    odd: st.SearchStrategy[TupleValue] = st.sampled_from(ODD) | st.binary(max_size=6) | spiteful_text.map(str.encode)
-    pristine = draw(st.booleans())
-    return [draw(t.map(str.encode) if pristine or draw(st.integers(0, 5)) else odd) for t in texts]
-
-
-def key_only(values: list[TupleValue], held: list[bool]) -> list[TupleValue]:
-    only: list[TupleValue] = [NULL] * len(values)
-    for i, is_held in enumerate(held):
-        if is_held:
-            only[i] = values[i]
-    return only
-
-
-@st.composite
-def changes(draw: st.DrawFn) -> tuple[TableEncoder, Oracle, bytes]:
-    encoder, oracle, texts, old_kind, held = draw(tables())
-    new = new_values(draw, texts)
-    old = new_values(draw, texts)
-    if draw(st.booleans()):
-        old = new
-    if old_kind == b"K" and draw(st.integers(0, 9)):
-        old = key_only(old, held)
-    message = draw(
-        st.sampled_from(
-            [
-                wire.insert(OID, new),
-                wire.update(OID, new),
-                wire.update(OID, new, old, old_kind),
-                wire.update(OID, new, old, old_kind),
-                wire.delete(OID, old, old_kind),
-            ]
-        )
+    commit_lsn, commit_ts_us, xid, last = draw(st.tuples(numbers, numbers, numbers, st.none() | numbers))
+    encoder.start_transaction(commit_lsn, commit_ts_us, xid, last)
+    oracle.start_transaction(commit_lsn, commit_ts_us, xid, last)
+    return Table(
+        encoder,
+        oracle,
+        texts=[draw(st.lists(type_[4], min_size=1, max_size=4)) for type_ in types],
+        held=[c.is_key for c in relation.columns],
+        old_kind=b"O" if identity == "f" else b"K",
     )
-    return encoder, oracle, message
 
 
-numbers = st.integers(0, 2**63 - 1)
+ODD: list[TupleValue] = [NULL, UNCHANGED, Binary(b"\0\1"), b"\xff", b"\xed\xa0\x80", b"\xc3", b""]
+
+
+def almost(rng: random.Random, text: str) -> str:
+    """The text with a character put in, changed or dropped."""
+    at = rng.randint(0, len(text))
+    return text[:at] + rng.choice('01-+.,:;eTNtn {}"\\\n\0²') * rng.randint(0, 1) + text[at + rng.randint(0, 1) :]
+
+
+def row_texts(rng: random.Random, table: Table) -> list[str | None]:
+    """What PostgreSQL sends, with nulls. In every second row one text is almost its type's; one only, or the rows
+    would all be refused for the first."""
+    texts = [rng.choice(texts) if rng.randrange(8) else None for texts in table.texts]
+    i = rng.randrange(len(texts))
+    odd = texts[i]
+    if odd is not None and rng.randrange(2):
+        texts[i] = almost(rng, odd)
+    return texts
+
+
+def row_values(rng: random.Random, table: Table) -> list[TupleValue]:
+    """The same, and sometimes a hole, a binary value or bytes that are no text."""
+    values = [wire.text(text) for text in row_texts(rng, table)]
+    if not rng.randrange(6):
+        values[rng.randrange(len(values))] = rng.choice(ODD)
+    return values
+
+
+def change(rng: random.Random, table: Table) -> bytes:
+    new, old = row_values(rng, table), row_values(rng, table)
+    for i in range(len(new)):
+        if rng.randrange(2):
+            old[i] = new[i] if new[i] is not UNCHANGED or rng.randrange(2) else wire.text(table.texts[i][0])
+        if table.old_kind == b"K" and not table.held[i] and rng.randrange(9):
+            old[i] = NULL
+    match rng.randrange(5):
+        case 0:
+            return wire.insert(OID, new)
+        case 1:
+            return wire.update(OID, new)
+        case 2:
+            return wire.delete(OID, old, table.old_kind)
+        case _:
+            return wire.update(OID, new, old, table.old_kind)
 
 
 def outcome(encode: Callable[[], Any]) -> Any:
@@ -188,36 +207,39 @@ def outcome(encode: Callable[[], Any]) -> Any:
         return "refused"
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
-@given(change=changes(), frame=st.binary(max_size=30), lsn=numbers, tx_index=numbers, seq=st.integers(0, 2**47))
-def test_a_change_gives_the_oracles_records_or_both_refuse(
-    change: tuple[TableEncoder, Oracle, bytes], frame: bytes, lsn: int, tx_index: int, seq: int
-) -> None:
-    encoder, oracle, message = change
-    arguments = (frame + message, len(frame), lsn, tx_index, seq, 1_767_323_080_000_123)
-    assert outcome(lambda: encoder.encode(*arguments)) == outcome(lambda: oracle.encode(*arguments))
+CHANGES_OF_A_TABLE = 40
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
-@given(data=st.data())
-def test_a_copy_line_gives_the_oracles_record_and_the_streams_key_and_row(data: st.DataObject) -> None:
-    encoder, oracle, texts, _, _ = data.draw(tables())
-    odd = st.none() | spiteful_text
-    values = [data.draw(t if data.draw(st.integers(0, 7)) else odd) for t in texts]
-    insert = wire.insert(OID, [wire.text(value) for value in values])
-    streamed = outcome(lambda: encoder.encode(insert, 0, 5, 0, 9, 17))
-    for each in (encoder, oracle):
-        each.start_snapshot(5, 1_767_323_079_990_123)
-    line = wire.copy_line(values)
-    copied = outcome(lambda: encoder.copy_row(line, 5, 3, 9, 17))
-    assert copied == outcome(lambda: oracle.copy_row(values, 5, 3, 9, 17))
-    assert copied == outcome(lambda: encoder.copy_row(line.removesuffix(b"\n"), 5, 3, 9, 17))
-    if copied == "refused":
-        assert streamed == "refused"
-    else:
-        [(key, value, _)] = streamed
-        assert copied[0] == key
-        assert copied[1].partition(b',"source":{"version"')[0] == value.partition(b',"source":{"version"')[0]
+@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@given(tables(), st.binary(max_size=30), st.integers(0, 2**32))
+def test_a_change_gives_the_oracles_records_or_both_refuse(table: Table, frame: bytes, seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(CHANGES_OF_A_TABLE):
+        message = frame + change(rng, table)
+        numbers = rng.randrange(2**63), rng.randrange(2**31), rng.randrange(2**47), rng.randrange(2**50)
+        ours = outcome(lambda m=message, n=numbers: table.encoder.encode(m, len(frame), *n))  # type: ignore[misc]
+        assert ours == outcome(lambda m=message, n=numbers: table.oracle.encode(m, len(frame), *n))  # type: ignore[misc]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(tables(), st.integers(0, 2**32))
+def test_a_copy_line_gives_the_oracles_record_and_the_streams_key_and_row(table: Table, seed: int) -> None:
+    rng = random.Random(seed)
+    rows = [row_texts(rng, table) for _ in range(CHANGES_OF_A_TABLE)]
+    messages = [wire.insert(OID, [wire.text(text) for text in row]) for row in rows]
+    streamed = [outcome(lambda m=m: table.encoder.encode(m, 0, 5, 0, 9, 17)) for m in messages]  # type: ignore[misc]
+    table.encoder.start_snapshot(5, 1_767_323_079_990_123)
+    table.oracle.start_snapshot(5, 1_767_323_079_990_123)
+    for row, inserted in zip(rows, streamed, strict=True):
+        line = wire.copy_line(row)
+        copied = outcome(lambda x=line: table.encoder.copy_row(x, 5, 3, 9, 17))  # type: ignore[misc]
+        assert copied == outcome(lambda x=row: table.oracle.copy_row(x, 5, 3, 9, 17))  # type: ignore[misc]
+        assert copied == outcome(lambda x=line: table.encoder.copy_row(x[:-1], 5, 3, 9, 17))  # type: ignore[misc]
+        assert (copied == "refused") == (inserted == "refused")
+        if copied != "refused":
+            [(key, value, _)] = inserted
+            assert copied[0] == key
+            assert copied[1].partition(b',"source":{"version"')[0] == value.partition(b',"source":{"version"')[0]
 
 
 # ---- bytes that are no messages
