@@ -1,0 +1,164 @@
+"""The configuration: what is refused, with which words, and what overrides what."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cdc.config import Config, SinksConfig, load_config
+from cdc.errors import ConfigError
+
+SECRET = "hunter2"
+
+LONG = "b" * 243
+
+
+@pytest.fixture(autouse=True)
+def _no_overrides(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("CDC__")]:
+        monkeypatch.delenv(name)
+
+
+def minimal() -> dict[str, Any]:
+    return {
+        "source": {"dsn": f"postgresql://me:{SECRET}@db/shop", "tables": ["public.orders"]},
+        "kafka": {"bootstrap_servers": "kafka:9092"},
+        "topics": {"prefix": "shop"},
+    }
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """The minimal configuration with one key set; `...` removes it."""
+    content = minimal()
+    section = content
+    *parents, key = path.split(".")
+    for name in parents:
+        section = section.setdefault(name, {})
+    if value is ...:
+        del section[key]
+    else:
+        section[key] = value
+    return content
+
+
+def load(tmp_path: Path, content: dict[str, Any]) -> Config:
+    file = tmp_path / "watershed.yml"
+    file.write_text(yaml.safe_dump(content), encoding="utf-8")
+    return load_config(file)
+
+
+def refusal(tmp_path: Path, content: dict[str, Any]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path, content)
+    assert caught.value.hint
+    assert SECRET not in str(caught.value)
+    return caught.value.message.removeprefix(f"{tmp_path / 'watershed.yml'}: ")
+
+
+def test_three_sections_are_enough(tmp_path: Path) -> None:
+    config = load(tmp_path, minimal())
+    assert config.source.slot == "watershed"
+    assert config.topics.partitions == 4
+    assert config.sinks == SinksConfig()
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        ("source", ..., "source: missing"),
+        ("source.dsn", ..., "source.dsn: missing"),
+        ("source.sslmode", "require", "source.sslmode: unknown key"),
+        ("sink", {}, "sink: unknown key"),
+        ("sinks.serach", {}, "sinks.serach: unknown key"),
+        ("source.tables", [], "source.tables: Tuple should have at least 1 item after validation, not 0"),
+        ("source.tables", ["orders"], "source.tables: 'orders' is not schema.table"),
+        ("source.tables", ["public."], "source.tables: 'public.' is not schema.table"),
+        ("source.tables", ["a.b", "a.b"], "source.tables: a table is listed twice"),
+        ("source.tables", ["a.b-c", "a.b$c", "a.b c"], "file: tables a.b$c and a.b c would share the topic shop.a.b_c"),
+        (
+            "source.tables",
+            [f"a.{'b' * 243}"],
+            f"file: topic name of a.{'b' * 243} is longer than Kafka's 249 characters",
+        ),
+        (
+            "source.slot",
+            "My-Slot",
+            "source.slot: a slot's name has lower-case letters, digits and underscores, 63 at most",
+        ),
+        ("topics.prefix", "a.b", "topics.prefix: letters, digits, _ and -, 100 at most"),
+        ("topics.partitions", 0, "topics.partitions: Input should be greater than or equal to 1"),
+        ("kafka.bootstrap_servers", "", "kafka.bootstrap_servers: String should have at least 1 character"),
+        ("capture.transaction_rows_max", "many", "capture.transaction_rows_max: Input should be a valid integer"),
+        (
+            "sinks.cache",
+            {"url": "redis://c", "tombstone_ttl_s": 5},
+            "sinks.cache.tombstone_ttl_s: Input should be greater",
+        ),
+    ],
+)
+def test_what_can_not_be_used_is_refused_by_name(tmp_path: Path, path: str, value: Any, told: str) -> None:
+    assert refusal(tmp_path, changed(path, value)).startswith(told)
+
+
+def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
+    content = changed("source.dsn", ...) | {"nonsense": 1}
+    assert refusal(tmp_path, content) == "source.dsn: missing; nonsense: unknown key"
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"can't read .*nowhere\.yml: No such file"):
+        load_config(tmp_path / "nowhere.yml")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("source: [", "is not valid YAML at line 1, column"),
+        ("a: b: c", "is not valid YAML at line 1, column 5"),
+        ("just words", "has no sections"),
+        ("", "has no sections"),
+    ],
+)
+def test_a_file_that_is_no_configuration_is_named(tmp_path: Path, text: str, told: str) -> None:
+    file = tmp_path / "watershed.yml"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError) as caught:
+        load_config(file)
+    assert caught.value.message.startswith(f"{file} {told}")
+
+
+def test_the_environment_goes_before_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDC__KAFKA__BOOTSTRAP_SERVERS", "elsewhere:9092")
+    monkeypatch.setenv("CDC__SINKS__SEARCH__URL", "http://search:9200")
+    monkeypatch.setenv("CDC__TOPICS__PARTITIONS", "7")
+    config = load(tmp_path, minimal())
+    assert config.kafka.bootstrap_servers == "elsewhere:9092"
+    assert (config.topics.prefix, config.topics.partitions) == ("shop", 7)
+    assert config.sinks.search is not None
+    assert config.sinks.search.url.get_secret_value() == "http://search:9200"
+
+
+@pytest.mark.parametrize("name", ["CDC__KAFKE__BOOTSTRAP_SERVERS", "CDC__KAFKA"])
+def test_a_mistyped_override_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, SECRET)
+    assert refusal(tmp_path, minimal()) == f"environment variable {name} names no section"
+
+
+def test_a_mistyped_key_in_an_override_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDC__KAFKA__SERVERS", SECRET)
+    assert refusal(tmp_path, minimal()) == "kafka.servers: unknown key"
+
+
+def test_secrets_are_not_in_what_a_log_could_show(tmp_path: Path) -> None:
+    content = changed("kafka.options", {"sasl.password": SECRET})
+    config = load(tmp_path, content)
+    assert config.source.dsn.get_secret_value().endswith(f":{SECRET}@db/shop")
+    assert SECRET not in f"{config!r} {config} {config.model_dump_json()}"
+
+
+def test_nothing_can_be_changed_afterwards(tmp_path: Path) -> None:
+    config = load(tmp_path, minimal())
+    with pytest.raises(ValueError, match="frozen"):
+        config.topics.partitions = 5  # type: ignore[misc]

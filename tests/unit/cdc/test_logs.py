@@ -1,0 +1,42 @@
+"""Log lines on standard error."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from cdc.logs import configure_logs
+
+
+@pytest.fixture(autouse=True)
+def _configuration_is_put_back() -> Iterator[None]:
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
+
+
+def test_people_read_key_and_value(capfd: pytest.CaptureFixture[str]) -> None:
+    configure_logs()
+    structlog.get_logger().info("slot created", slot="watershed")
+    out, err = capfd.readouterr()
+    assert out == "", "standard output is for answers"
+    assert "slot created" in err
+    assert "slot=watershed" in err
+
+
+def test_machines_read_json(capfd: pytest.CaptureFixture[str]) -> None:
+    configure_logs(as_json=True)
+    structlog.get_logger().warning("slot lost", slot="watershed")
+    line = json.loads(capfd.readouterr().err)
+    assert line.pop("timestamp").endswith("Z")
+    assert line == {"event": "slot lost", "level": "warning", "slot": "watershed"}
+
+
+def test_lines_below_the_level_are_left_out(capfd: pytest.CaptureFixture[str]) -> None:
+    configure_logs(level="warning")
+    structlog.get_logger().info("not told")
+    structlog.get_logger().error("told")
+    err = capfd.readouterr().err
+    assert "not told" not in err
+    assert "told" in err
