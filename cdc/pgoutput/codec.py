@@ -10,6 +10,8 @@ error it is, with column and offset. Both give the same bytes, which a different
 import re
 import struct
 from collections.abc import Callable
+from functools import lru_cache
+from types import CodeType
 from typing import Any, Literal
 
 from cdc.errors import ProtocolError, UnsupportedChangeError
@@ -306,8 +308,14 @@ def _generate(codec: RowCodec) -> tuple[_ReadTuple, _ReadTuple, _ReadFields]:
     namespace |= {"integer": integer, "boolean": boolean, "quote": quote}
     namespace |= {f"e{i}": encoder for i, encoder in enumerate(codec._encoders)}
     # The source holds no outside text: names are written as escapes of each character (_literal).
-    exec(compile("\n".join(source), f"<codec of relation {codec._relation.oid}>", "exec"), namespace)  # noqa: S102
+    exec(_compiled("\n".join(source)), namespace)  # noqa: S102
     return namespace["read_row"], namespace["read_identity"], namespace["read_fields"]
+
+
+@lru_cache(maxsize=1_000)
+def _compiled(source: str) -> CodeType:
+    """A relation is described again in each session, mostly as it was: compiling takes longer than all else here."""
+    return compile(source, "<codec of a relation>", "exec")
 
 
 def _tuple_reader(codec: RowCodec, function: str, wanted: tuple[int, ...]) -> list[str]:
