@@ -32,8 +32,8 @@ from devstack.stack import Stack
 from sinks.comparison import SourceRows, TableComparison, compare
 
 TICK_S = 0.25
-LOAD_S_MAX = 300.0  # from start of capture to all existing rows in all stores
-CATCH_UP_S_MAX = 300.0  # from the workload's end to the last LSN applied everywhere
+START_S_MAX = 300.0  # for Spark's start, several times what a busy machine of two cores takes
+ROWS_PER_S_MIN = 500.0  # what the slowest store applies at least, once it runs
 SEED = 20260101
 CAPTURE, SINKS = "capture", "sinks"
 DEFAULT_FOLDER = Path(".watershed/demo")
@@ -101,6 +101,8 @@ class _Demo:
         closing.callback(self._monitor.stop)
         closing.callback(self._workload.halt)
         self._loaded = 0
+        self._load_s_max = START_S_MAX + options.rows / ROWS_PER_S_MIN
+        self._catch_up_s_max = START_S_MAX + options.seconds * options.rate / ROWS_PER_S_MIN
         self._committed = Rows()
         self._rates: list[float] = []
 
@@ -113,7 +115,7 @@ class _Demo:
         captured = self._monitor.figures
         last_lsn = self._workload.stop()
         self._screen.say(f"workload stopped at {format_lsn(last_lsn)}, {self._workload.rows:,} row changes committed")
-        caught_up_s = self._applied("catching up", last_lsn, CATCH_UP_S_MAX, time.monotonic())
+        caught_up_s = self._applied("catching up", last_lsn, self._catch_up_s_max, time.monotonic())
         ended_at = time.time()
         parts = {"whole run": (started_at, ended_at)}
         if kills_at:
@@ -158,10 +160,10 @@ class _Demo:
             seen.extend(name for name, probe in self._probes.items() if probe and probe([first]) == [True])
             return bool(seen)
 
-        self._wait("first row", row_is_there, LOAD_S_MAX, lambda: "no store shows the first row")
+        self._wait("first row", row_is_there, self._load_s_max, lambda: "no store shows the first row")
         first_row_s = time.monotonic() - self._began
         self._screen.say(f"first synced row {first_row_s:.1f} s after the start, in {seen[0]}", style="bold")
-        return first_row_s, self._applied("existing rows", lsn, LOAD_S_MAX, started)
+        return first_row_s, self._applied("existing rows", lsn, self._load_s_max, started)
 
     def _change_and_kill(self) -> tuple[float, float, list[float]]:
         """Run the workload; when it started (time.time()), how long it took, when processes were killed."""
@@ -179,7 +181,7 @@ class _Demo:
                 self._kill(schedule.pop(0))
             return elapsed >= options.seconds and not schedule
 
-        self._wait("workload", is_over, options.seconds + CATCH_UP_S_MAX, str, options.seconds)
+        self._wait("workload", is_over, options.seconds + self._catch_up_s_max, str, options.seconds)
         return started_at, time.monotonic() - started, kills_at
 
     def _kill(self, kill: Kill) -> None:

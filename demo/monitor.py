@@ -133,6 +133,21 @@ class Monitor:
             for store in self._stores.values():
                 store.pending.append(sample)
 
+    def take(self, key: str, value: bytes, now: float) -> None:
+        """A record of the progress topic, read at `now`. Raises WatershedError for one that is not ours."""
+        with self._lock:
+            if key == PROGRESS_KEY:
+                progress = ProgressRecord.decode(value, "the progress topic")
+                self._rows.observe(now, progress.epoch, progress.seq)
+                self._captured_lsn = max(self._captured_lsn, progress.lsn)
+            elif key.startswith("sink/"):
+                record = SinkRecord.decode(value, "the progress topic")
+                store = self._stores.get(record.sink)
+                if store is not None:
+                    store.take(record)
+                    if record.sink in self._by_position:
+                        _settle(store, record)
+
     def figures(self) -> Figures:
         now = time.time()
         with self._lock:
@@ -201,28 +216,13 @@ class Monitor:
                     continue
                 key, value = message.key(), message.value()
                 if key and value:
-                    self._take(key.decode(), value, time.time())
+                    self.take(key.decode(), value, time.time())
         finally:
             consumer.close()
 
     def _tolerate(self, error: KafkaError | None) -> None:
         if error and error.fatal():
             raise WatershedError(f"Kafka: {error.str()}")
-
-    def _take(self, key: str, value: bytes, now: float) -> None:
-        """A record of the progress topic."""
-        with self._lock:
-            if key == PROGRESS_KEY:
-                progress = ProgressRecord.decode(value, "the progress topic")
-                self._rows.observe(now, progress.epoch, progress.seq)
-                self._captured_lsn = max(self._captured_lsn, progress.lsn)
-            elif key.startswith("sink/"):
-                record = SinkRecord.decode(value, "the progress topic")
-                store = self._stores.get(record.sink)
-                if store is not None:
-                    store.take(record)
-                    if record.sink in self._by_position:
-                        _settle(store, record)
 
     def _watch_source(self) -> None:
         with psycopg.connect(self._dsn, autocommit=True, application_name="demo monitor") as connection:

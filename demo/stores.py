@@ -5,6 +5,7 @@ from typing import Any
 
 import redis
 from opensearchpy import OpenSearch
+from opensearchpy.exceptions import TransportError
 
 from cdc.config import Config
 from cdc.control import SchemaRecord, Topics
@@ -17,6 +18,7 @@ from sinks.cache.sink import CacheSink
 from sinks.contract import StoredRow
 from sinks.reduction import document_id
 from sinks.search.names import SearchNames
+from sinks.search.server import is_transient
 from sinks.search.sink import SearchSink
 from sinks.warehouse.catalog import catalog_place
 from sinks.warehouse.reader import WarehouseReader
@@ -26,7 +28,7 @@ SCHEMA = "public"
 PROBE_TIMEOUT_S = 10
 
 Probe = Callable[[Sequence[CommittedSample]], list[bool]]
-"""Which of these rows a reader of the store finds now."""
+"""Which of these rows a reader of the store finds now; none while the store does not answer, or says "later"."""
 
 
 def cache_probe(config: Config) -> Probe:
@@ -40,7 +42,10 @@ def cache_probe(config: Config) -> Probe:
         pipeline: Any = client.pipeline(transaction=False)
         for sample in samples:
             pipeline.hexists(keys.table(TableId(SCHEMA, sample.table)) + document_id(sample.key), DOCUMENT_FIELD)
-        return [bool(found) for found in pipeline.execute()]
+        try:
+            return [bool(found) for found in pipeline.execute()]
+        except (redis.ConnectionError, redis.TimeoutError):
+            return [False] * len(samples)
 
     return probe
 
@@ -54,11 +59,16 @@ def search_probe(config: Config) -> Probe:
     def probe(samples: Sequence[CommittedSample]) -> list[bool]:
         ids = [document_id(sample.key) for sample in samples]
         tables = {names.alias(TableId(SCHEMA, sample.table)) for sample in samples}
-        answer: Any = client.search(
-            index=",".join(sorted(tables)),
-            body={"query": {"ids": {"values": ids}}, "_source": False, "size": len(ids)},
-            params={"ignore_unavailable": "true", "allow_no_indices": "true"},
-        )
+        try:
+            answer: Any = client.search(
+                index=",".join(sorted(tables)),
+                body={"query": {"ids": {"values": ids}}, "_source": False, "size": len(ids)},
+                params={"ignore_unavailable": "true", "allow_no_indices": "true"},
+            )
+        except TransportError as error:
+            if is_transient(error):  # an index that was just made has no shard yet
+                return [False] * len(samples)
+            raise
         found = {hit["_id"] for hit in answer["hits"]["hits"]}
         return [name in found for name in ids]
 

@@ -18,7 +18,7 @@ def demo(
     rows: Annotated[int, typer.Option(help="Rows that exist before.", min=500, max=5_000_000)] = 50_000,
     rate: Annotated[float, typer.Option(help="Committed row changes a second.", min=1, max=20_000)] = 300,
     chaos: Annotated[bool, typer.Option(help="Kill capture and sinks with SIGKILL halfway.")] = True,
-    hold: Annotated[float, typer.Option(help="Seconds to pause before the comparison.", min=0)] = 0,
+    hold: Annotated[float, typer.Option(help="Seconds to pause before the comparison.", min=0, envvar="DEMO_HOLD")] = 0,
     folder: Annotated[Path, typer.Option(help="Logs and data; emptied at the start.")] = Path(".watershed/demo"),
 ) -> None:
     """An online shop, its PostgreSQL synced to a search index, a cache and a warehouse. Exits 0 only if every row and

@@ -96,7 +96,7 @@ def falsify_search(url: str) -> str:
 @pytest.mark.promise(8)
 @pytest.mark.timeout(1200)
 def test_after_kills_all_stores_are_equal_but_for_what_was_falsified_by_hand(tmp_path: Path) -> None:
-    with running_demo(tmp_path, "--seconds", "20", "--rows", "2000", "--hold", "120") as demo:
+    with running_demo(tmp_path, "--seconds", "15", "--rows", "1000", "--hold", "300") as demo:
         demo.wait_for("Enter goes on")
         sinks = demo.config()["sinks"]
         order, product = falsify_cache(sinks["cache"]["url"]), falsify_search(sinks["search"]["url"])
