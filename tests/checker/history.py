@@ -39,9 +39,9 @@ def expected_of(entry: Entry) -> list[Expected]:
     return expected
 
 
-def streams_the_journal(changes: Sequence[Change], journal: Sequence[Entry]) -> Complaints:
+def streams_the_journal(changes: Sequence[Change], journal: Sequence[Entry], begins: int) -> Complaints:
     """Each transaction that is in the stream is there whole, once, unaltered and in its order; none is there that the
-    source does not know; none is missing that wrote after the stream's beginning."""
+    source does not know; none is missing that wrote after `begins`, the LSN where the last epoch's stream does."""
     by_xid: dict[int, list[Change]] = {}
     for change in sorted(changes, key=lambda c: (c.epoch, c.seq)):
         if change.op != "r":
@@ -52,9 +52,8 @@ def streams_the_journal(changes: Sequence[Change], journal: Sequence[Entry]) -> 
             yield f"phantom: transaction {xid} is not in the source's journal ({len(events)} events, {events[0]})"
             continue
         yield from _unlike(xid, events, [wanted for entry in committed[xid] for wanted in expected_of(entry)])
-    begins = _stream_begin(changes)
     for xid, entries in committed.items():
-        if xid not in by_xid and begins is not None and entries[-1].lsn >= begins:
+        if xid not in by_xid and entries[-1].lsn >= begins:
             yield f"lost: transaction {xid} with {len(entries)} changes, of {expected_of(entries[0])[0]}"
 
 
@@ -80,11 +79,8 @@ def _unlike(xid: int, events: Sequence[Change], wanted: Sequence[Expected]) -> C
             yield f"transaction {xid}, change {i}: {event} knows an old row that was not there"
 
 
-def loads_what_came_before(changes: Sequence[Change], journal: Sequence[Entry]) -> Complaints:
+def loads_what_came_before(changes: Sequence[Change], journal: Sequence[Entry], epoch: int) -> Complaints:
     """The last epoch's snapshot rows are the journal's transactions that are not in the stream, folded."""
-    if not changes:
-        return
-    epoch = max(change.epoch for change in changes)
     streamed = {change.xid for change in changes if change.op != "r"}
     rows: dict[str, Table] = {}
     for entry in journal:
@@ -154,11 +150,3 @@ def _transactions(journal: Sequence[Entry]) -> dict[int, list[Entry]]:
     for entry in journal:
         found.setdefault(entry.xid, []).append(entry)
     return found
-
-
-def _stream_begin(changes: Sequence[Change]) -> int | None:
-    """Snapshot rows stand at the LSN where the last epoch's stream begins; without any, the stream has everything."""
-    if not changes:
-        return None
-    epoch = max(change.epoch for change in changes)
-    return max((c.commit_lsn for c in changes if c.op == "r" and c.epoch == epoch), default=0)

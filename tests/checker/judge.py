@@ -33,6 +33,7 @@ class Evidence:
 class Report:
     """What was seen, so that a test can say that it tested something."""
 
+    epoch: int
     changes: Sequence[Change]
     sweeps: Sequence[Sweep]
     state: Sequence[Record]
@@ -41,10 +42,6 @@ class Report:
     @property
     def ops(self) -> Counter[str]:
         return Counter(change.op for change in self.changes)
-
-    @property
-    def epoch(self) -> int:
-        return max((change.epoch for change in self.changes), default=0)
 
 
 def table_topic(prefix: str, table: str) -> str:
@@ -80,9 +77,10 @@ def judge(evidence: Evidence) -> Report:
     records = evidence.table_records
     complaints = _take("readable", rules.readable(records))
     if complaints:
-        return Report((), (), evidence.state, complaints)
+        return Report(0, (), (), evidence.state, complaints)
     changes = changes_of(records)
     sweeps = positions.sweeps_of(evidence.control)
+    epoch, begins = positions.stream_begin(evidence.state)
     found = {
         "seq": rules.seq_without_gap_or_repetition(changes),
         "version": rules.versions_rise_for_each_key(records),
@@ -93,12 +91,14 @@ def judge(evidence: Evidence) -> Report:
         "state": positions.positions_never_go_back(evidence.state),
         "state truth": positions.positions_are_true(evidence.state, changes),
         "progress": positions.progress_is_true(evidence.progress, records, changes),
-        "sweep": positions.sweeps_belong_to_their_epoch(sweeps, changes, evidence.tables),
-        "stream": history.streams_the_journal(changes, evidence.journal),
-        "load": history.loads_what_came_before(changes, evidence.journal),
+        "sweep": positions.sweeps_belong_to_their_epoch(sweeps, epoch, evidence.tables),
+        "stream": history.streams_the_journal(changes, evidence.journal, begins),
+        "load": history.loads_what_came_before(changes, evidence.journal, epoch),
         "rows": history.folds_to_the_source(changes, sweeps, evidence.rows),
     }
-    return Report(changes, sweeps, evidence.state, [c for rule, told in found.items() for c in _take(rule, told)])
+    return Report(
+        epoch, changes, sweeps, evidence.state, [c for rule, told in found.items() for c in _take(rule, told)]
+    )
 
 
 def require_true(evidence: Evidence) -> Report:

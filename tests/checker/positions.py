@@ -36,6 +36,16 @@ def sweeps_of(control: Sequence[Record]) -> list[Sweep]:
     return list(latest.values())
 
 
+def stream_begin(state: Sequence[Record]) -> tuple[int, int]:
+    """(epoch, LSN): the last epoch, and where its stream begins: its first position that has an LSN. (0, 0) without."""
+    begin = (0, 0)
+    for record in state:
+        position = _position(record)
+        if position is not None and position["phase"] != "intent" and position["epoch"] > begin[0]:
+            begin = position["epoch"], position["resume_lsn"]
+    return begin
+
+
 def positions_never_go_back(state: Sequence[Record]) -> Complaints:
     """Epochs rise; within one, phases, seq, resume_lsn and what is published of a transaction never go back."""
     previous: Mapping[str, Any] | None = None
@@ -157,16 +167,13 @@ def _commits(records: Sequence[Record], changes: Sequence[Change]) -> Iterator[t
             yield record, newest[place]
 
 
-def sweeps_belong_to_their_epoch(
-    sweeps: Sequence[Sweep], changes: Sequence[Change], tables: Sequence[str]
-) -> Complaints:
-    """After an epoch above the first, every table has a sweep with that epoch's first version as floor."""
-    newest = max((change.epoch for change in changes), default=1)
+def sweeps_belong_to_their_epoch(sweeps: Sequence[Sweep], newest: int, tables: Sequence[str]) -> Complaints:
+    """In an epoch above the first, every table has a sweep with that epoch's first version as floor."""
     floors = {sweep.table: sweep.floor for sweep in sweeps}
     for table in tables:
         if newest > 1 and floors.get(table) != newest << SEQ_BITS:
             yield f"epoch {newest}: table {table} has floor {floors.get(table)}, not {newest << SEQ_BITS}"
-        if newest == 1 and table in floors:
+        if newest <= 1 and table in floors:
             yield f"table {table} has a sweep in the first epoch"
 
 

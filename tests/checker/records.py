@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, NoReturn
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -46,6 +47,7 @@ class Change:
     xid: int | None
     table: str  # schema.table
     key: Row
+    identity: str  # the key as text that is the same for equal keys
     before: Row | None
     after: Row | None
 
@@ -56,11 +58,6 @@ class Change:
     @property
     def position(self) -> tuple[int, int]:
         return self.commit_lsn, self.tx_index
-
-    @property
-    def identity(self) -> str:
-        """The key as text that is the same for equal keys."""
-        return key_text(self.key)
 
     def __str__(self) -> str:
         return f"{self.op} of {self.identity} (epoch {self.epoch}, seq {self.seq}, {self.record})"
@@ -75,8 +72,9 @@ def changes_of(records: Iterable[Record]) -> list[Change]:
     return [change_of(record) for record in records if record.value is not None]
 
 
+@lru_cache(maxsize=1 << 17)
 def change_of(record: Record) -> Change:
-    """Raises NotAChangeError."""
+    """Raises NotAChangeError. Several rules look at the same record, so what it says is remembered."""
     assert record.value is not None
     try:
         value, key = parse(record.value), parse(record.key)
@@ -92,6 +90,7 @@ def change_of(record: Record) -> Change:
             xid=source["txId"],
             table=f"{source['schema']}.{source['table']}",
             key=key,
+            identity=key_text(key),
             before=value["before"],
             after=value["after"],
         )
@@ -113,7 +112,7 @@ def _check_shape(change: Change) -> None:
 
 def parse(text: bytes | str) -> Any:
     """JSON as the RFC has it: no NaN, no key twice. Fractions are exact."""
-    return json.loads(text, parse_float=Decimal, parse_constant=_refuse_constant, object_pairs_hook=_once)
+    return _DECODER.decode(text if isinstance(text, str) else text.decode())
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -127,9 +126,15 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return members
 
 
+_DECODER = json.JSONDecoder(parse_float=Decimal, parse_constant=_refuse_constant, object_pairs_hook=_once)
+
+
 def key_text(key: Row) -> str:
     """A key as text, for messages and as a dict's key."""
-    return json.dumps(key, sort_keys=True, default=str, ensure_ascii=False)
+    return _ENCODER.encode(key)
+
+
+_ENCODER = json.JSONEncoder(sort_keys=True, default=str, ensure_ascii=False)
 
 
 # ---- Kafka
@@ -190,6 +195,7 @@ def _headers(message: Message) -> tuple[tuple[str, bytes], ...]:
 # ---- the partitioner of Java's producers
 
 
+@lru_cache(maxsize=1 << 17)
 def partition_of(key: bytes, partition_count: int) -> int:
     """Where `org.apache.kafka.clients.producer.internals.BuiltInPartitioner` puts a key."""
     return (murmur2(key) & 0x7FFFFFFF) % partition_count

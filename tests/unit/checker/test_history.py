@@ -35,7 +35,10 @@ def log() -> Log:
 
 def told(log: Log, journal: list[Entry]) -> list[str]:
     changes = changes_of(log.records)
-    return [*history.streams_the_journal(changes, journal), *history.loads_what_came_before(changes, journal)]
+    return [
+        *history.streams_the_journal(changes, journal, begins=100),
+        *history.loads_what_came_before(changes, journal, epoch=1),
+    ]
 
 
 def without(log: Log, seq: int) -> Log:
@@ -93,7 +96,7 @@ def test_an_old_row_that_was_not_there_is_seen(journal: list[Entry]) -> None:
     deletes = Log()
     deletes.delete(2, commit_lsn=200)
     changes = [_with_before(change, {"id": 2, "name": "never"}) for change in changes_of(deletes.records)]
-    assert [*history.streams_the_journal(changes, [entry(1, "DELETE", 2, None)])] != []
+    assert [*history.streams_the_journal(changes, [entry(1, "DELETE", 2, None)], begins=0)] != []
 
 
 def test_a_transaction_in_two_epochs_is_seen(log: Log, journal: list[Entry]) -> None:
@@ -137,7 +140,9 @@ def test_the_topics_fold_to_the_source(log: Log) -> None:
 
 
 def test_a_missing_row_is_named(log: Log) -> None:
-    rows: dict[str, list[tuple[Row, Row]]] = {"public.t": [({"id": 3}, {"id": 3, "name": "y"}), ({"id": 4}, {"id": 4, "name": None})]}
+    rows: dict[str, list[tuple[Row, Row]]] = {
+        "public.t": [({"id": 3}, {"id": 3, "name": "y"}), ({"id": 4}, {"id": 4, "name": None})]
+    }
     assert folded(log, [], rows) == ['public.t: row {"id": 4} is missing']
 
 

@@ -1,0 +1,138 @@
+"""Captures that are wrong in one place. A judge that lets one of them pass would let the mistake pass."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from cdc.capture import Capture
+from cdc.control import POSITION_KEY, PositionRecord
+from cdc.errors import UnsupportedChangeError
+from cdc.events import TableId
+from cdc.load import InitialLoad
+from cdc.lsn import Lsn
+from cdc.ports import TopicRecord
+from cdc.publisher import Publisher
+from cdc.transactions import Assembler, StreamState
+from tests.simulation.run import TOPICS, Parts
+
+
+class ConfirmsWhatItReceived(Capture):
+    def _send_status(self) -> None:
+        self._delivery.on_recorded(Lsn(self._delivery.received))
+        super()._send_status()
+
+
+class ConfirmsBeforeTheCommit(Capture):
+    def _commit(self) -> None:
+        self._delivery.on_recorded(Lsn(min(self._assembler.state.resume_lsn, self._delivery.received)))
+        self._send_status()
+        super()._commit()
+
+
+class CommitsThePositionAfterTheData(Capture):
+    def _commit(self) -> None:
+        if self._publisher.is_open:
+            self._broker.commit(self._while_waiting)
+        super()._commit()
+
+
+class CommitsThePositionBeforeTheData(Capture):
+    def _produce(self, records: Sequence[TopicRecord]) -> None:
+        if records and not self._publisher.is_open:
+            position = self._publisher.position(self._assembler.state)
+            self._broker.produce([TopicRecord(TOPICS.state, POSITION_KEY.encode(), position.encode())], _nothing)
+            self._broker.commit(self._while_waiting)
+        super()._produce(records)
+
+
+class FallsSilentWhileItWaits(Capture):
+    def _while_waiting(self) -> None:
+        pass
+
+
+class AsksForOffsetsTooEarly(Capture):
+    def _tell_progress(self, now: float) -> None:
+        told, self._committed = self._committed, self._assembler.state
+        super()._tell_progress(now)
+        self._committed = told
+
+
+class ForgetsWhatIsHalfPublished(Publisher):
+    def position(self, state: StreamState, *, is_loading: bool = False) -> PositionRecord:
+        return super().position(replace(state, partial=None), is_loading=is_loading)
+
+
+class CountsOneChangeTooMany(Publisher):
+    def position(self, state: StreamState, *, is_loading: bool = False) -> PositionRecord:
+        if state.partial is not None:
+            partial = state.partial.model_copy(update={"next_index": state.partial.next_index + 1})
+            state = replace(state, partial=partial)
+        return super().position(state, is_loading=is_loading)
+
+
+class CountsOneChangeTooFew(Publisher):
+    def position(self, state: StreamState, *, is_loading: bool = False) -> PositionRecord:
+        if state.partial is not None:
+            partial = state.partial.model_copy(update={"next_index": state.partial.next_index - 1})
+            state = replace(state, partial=partial)
+        return super().position(state, is_loading=is_loading)
+
+
+class ResumesAtTheCommitRecord(Publisher):
+    """Its LSN instead of its end's: the server sends the transaction again."""
+
+    def position(self, state: StreamState, *, is_loading: bool = False) -> PositionRecord:
+        if not is_loading:
+            state = replace(state, resume_lsn=Lsn(state.resume_lsn - 48))
+        return super().position(state, is_loading=is_loading)
+
+
+class NumbersFromOneAgain(Assembler):
+    def __init__(self, schemas: Any, context: Any, resume: StreamState) -> None:
+        super().__init__(schemas, context, replace(resume, seq=0))
+
+
+class SkipsWhatCommitsAtThePosition(Assembler):
+    def __init__(self, schemas: Any, context: Any, resume: StreamState) -> None:
+        super().__init__(schemas, context, resume)
+        self._published_below = Lsn(resume.resume_lsn + 1)
+
+
+class PublishesWhatIsPublished(Assembler):
+    def __init__(self, schemas: Any, context: Any, resume: StreamState) -> None:
+        super().__init__(schemas, context, resume)
+        self._published_below = Lsn(0)
+
+
+class LeavesOutTombstones(Assembler):
+    def consume(self, frames: Sequence[bytes], now_us: int) -> tuple[list[TopicRecord], UnsupportedChangeError | None]:
+        records, failure = super().consume(frames, now_us)
+        return [record for record in records if record.value is not None], failure
+
+
+class LoadsWithoutSweep(InitialLoad):
+    def _finish(self, tables: Sequence[TableId]) -> None:
+        super()._finish(tables[:0])
+
+
+MUTANTS: dict[str, Parts] = {
+    "confirms what it received": Parts(capture=ConfirmsWhatItReceived),
+    "confirms before the commit": Parts(capture=ConfirmsBeforeTheCommit),
+    "commits the position after the data": Parts(capture=CommitsThePositionAfterTheData),
+    "commits the position before the data": Parts(capture=CommitsThePositionBeforeTheData),
+    "falls silent while it waits": Parts(capture=FallsSilentWhileItWaits),
+    "asks for end offsets before the commit": Parts(capture=AsksForOffsetsTooEarly),
+    "forgets what is half published": Parts(publisher=ForgetsWhatIsHalfPublished),
+    "counts one change too many": Parts(publisher=CountsOneChangeTooMany),
+    "counts one change too few": Parts(publisher=CountsOneChangeTooFew),
+    "resumes at the commit record": Parts(publisher=ResumesAtTheCommitRecord),
+    "numbers from one again": Parts(assembler=NumbersFromOneAgain),
+    "skips what commits at the position": Parts(assembler=SkipsWhatCommitsAtThePosition),
+    "publishes what is published": Parts(assembler=PublishesWhatIsPublished),
+    "leaves out tombstones": Parts(assembler=LeavesOutTombstones),
+    "loads without sweep": Parts(load=LoadsWithoutSweep),
+    "does not read the position again when fenced": Parts(reads_again_when_fenced=False),
+    "keeps the epoch of a load that did not end": Parts(keeps_the_epoch=True),
+}
+
+_nothing: Callable[[], None] = lambda: None  # noqa: E731

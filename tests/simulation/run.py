@@ -1,0 +1,302 @@
+"""One simulated run: capture is started, dies, is frozen, loses its servers, and is judged at the end.
+
+What runs is the real thing: InitialLoad, Capture, Assembler, Publisher, Delivery, the checks of continuity and the
+records. Only the wiring of `cdc/service.py` and `cdc/bootstrap.py` is told again here, on fakes, in the same order.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from cdc.bootstrap import relation_of
+from cdc.capture import Capture
+from cdc.config import CaptureConfig
+from cdc.continuity import SourceNow, TopicNow, require_same_source, require_same_tables, require_same_topics
+from cdc.control import POSITION_KEY, PositionRecord, SourceIdentity, Topics
+from cdc.errors import ConnectionLost
+from cdc.formats.debezium import EnvelopeContext, TableEncoder
+from cdc.load import InitialLoad, LoadStopped, TableLoad
+from cdc.lsn import Lsn
+from cdc.ports import TopicRecord
+from cdc.publisher import PROTOCOL, Lineage, Publisher
+from cdc.service import stream_state
+from cdc.transactions import Assembler
+from tests import wire
+from tests.checker.judge import Evidence, Report, require_true
+from tests.simulation.kafka import FakeBroker, FakeCluster
+from tests.simulation.postgres import CAPTURED, PREFIX, SCHEMAS, FakePostgres, FakeStream
+from tests.simulation.world import Crash, Rates, World
+
+TOPICS = Topics(PREFIX)
+TABLE_TOPICS = [schema.topic for schema in SCHEMAS]
+PARTITIONS = {**dict.fromkeys(TABLE_TOPICS, 3), TOPICS.state: 1, TOPICS.control: 1, TOPICS.progress: 1}
+IDENTITY = SourceIdentity(system_identifier="7000", timeline=1, database="shop", slot="sim")
+SESSIONS_WITH_FAULTS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a mutant replaces, to see that the judge notices."""
+
+    capture: Callable[..., Capture] = Capture
+    assembler: Callable[..., Assembler] = Assembler
+    publisher: Callable[..., Publisher] = Publisher
+    load: Callable[..., InitialLoad] = InitialLoad
+    reads_again_when_fenced: bool = True
+    keeps_the_epoch: bool = False
+
+
+@dataclass
+class Run:
+    """All that one seed decides. `report()` runs it."""
+
+    seed: int
+    parts: Parts = field(default_factory=Parts)
+    rates: Rates = field(default_factory=Rates)
+
+    def __post_init__(self) -> None:
+        self.world = World(self.seed, self.rates)
+        chance = self.world.chance
+        self.events: set[str] = set()  # what happened in this run
+        self.read_earlier: PositionRecord | None = None  # by a process that has stood by since
+        self.cluster = FakeCluster(PARTITIONS)
+        self.postgres = FakePostgres(self.world, self._recorded_lsn, transactions_max=chance.randint(3, 12))
+        self.limits = CaptureConfig(
+            transaction_rows_max=chance.choice((1, 2, 5, 50)),
+            transaction_bytes_max=chance.choice((1024, 100_000)),
+            transaction_time_ms_max=chance.choice((1, 50)),
+            idle_position_s=chance.choice((0.01, 1.0)),
+            progress_interval_ms=chance.choice((10, 250)),
+        )
+
+    def _recorded(self) -> PositionRecord | None:
+        """The last committed position record, also where a consumer does not see it yet."""
+        for entry in reversed(self.cluster.logs[TOPICS.state, 0]):
+            if entry.fate == "committed" and entry.record is not None and entry.record.value is not None:
+                return _decoded(entry.record.value)
+        return None
+
+    def _recorded_lsn(self) -> int:
+        position = self._recorded()
+        return 0 if position is None else position.resume_lsn
+
+    @property
+    def is_done(self) -> bool:
+        """The source is at rest, and capture has streamed up to its end."""
+        if not self.postgres.is_confirmed:
+            return False
+        position = self._recorded()
+        return position is not None and position.phase == "streaming"
+
+    def report(self) -> Report:
+        """Run to the end, then judge. Raises AssertionError."""
+        for _ in range(SESSIONS_WITH_FAULTS):
+            self.world.arm(self.world.chance.choice((None, 5, 40, 100, 300)) and self.world.chance.randrange(1, 300))
+            self.world.on_pause = self._take_over
+            self._process()
+            if self.is_done:
+                break
+        self.world.arm(None)
+        self.world.is_calm = True
+        while not self.is_done:
+            self._process()
+        return require_true(self._evidence())
+
+    def _process(self) -> None:
+        """One process, from its start to its end, whatever ends it. What it held is freed."""
+        process = Process(self)
+        self._running = process
+        try:
+            process.session()
+        except ConnectionLost:
+            self.events.add("connection lost")
+        except LoadStopped:
+            self.events.add("stopped")
+        except Crash:
+            self.world.is_dying = False
+            self.events.add("crash")
+        finally:
+            process.disconnect()
+
+    def _take_over(self) -> None:
+        """The running process is frozen, so long that the servers give it up, and another one starts."""
+        frozen = self._running
+        frozen.disconnect()
+        self.events.add("take-over")
+        self._process()
+        self._running = frozen
+
+    def _evidence(self) -> Evidence:
+        return Evidence(
+            tables=[f"public.{name}" for name in CAPTURED],
+            partition_counts=PARTITIONS,
+            table_records=[record for topic in TABLE_TOPICS for record in self.cluster.committed(topic)],
+            state=self.cluster.committed(TOPICS.state),
+            control=self.cluster.committed(TOPICS.control),
+            progress=self.cluster.committed(TOPICS.progress),
+            journal=self.postgres.journal(),
+            rows=self.postgres.rows(),
+        )
+
+
+class Process:
+    """A process of capture. It is wired as `Service` and `Bootstrap` wire the real one."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._world = run.world
+        self._postgres = run.postgres
+        self._stream = FakeStream(run.postgres)
+        self._is_connected = True
+        self._should_stop = False
+
+    def disconnect(self) -> None:
+        self._is_connected = False
+        self._stream.close()
+        if self._postgres.lock_holder is self:
+            self._postgres.lock_holder = None
+
+    def _step(self) -> None:
+        """A statement on an ordinary connection."""
+        self._world.step()
+        if not self._is_connected:
+            raise ConnectionLost("the connection was closed")
+
+    def _stops(self) -> bool:
+        self._should_stop = self._should_stop or self._world.happens(self._world.rates.stop)
+        return self._should_stop or self._run.is_done
+
+    def _read_position(self) -> PositionRecord | None:
+        self._world.step()
+        values = [r.value for r in self._run.cluster.committed(TOPICS.state) if r.key == POSITION_KEY.encode()]
+        return PositionRecord.open(values[-1], "state") if values and values[-1] is not None else None
+
+    def session(self) -> None:
+        earlier = self._run.read_earlier
+        if earlier is not None and self._world.chance.random() < 0.3:
+            position: PositionRecord | None = earlier
+        else:
+            position = self._run.read_earlier = self._read_position()
+        if position is None or position.phase != "streaming":
+            self._step()
+            if self._postgres.lock_holder is not None:
+                return
+            self._postgres.lock_holder = self
+            position = self._read_position()
+            if position is None or position.phase != "streaming":
+                position = self._bootstrap(position)
+        if not self._stream.start(position.resume_lsn):
+            return
+        if self._postgres.lock_holder is self:
+            self._postgres.lock_holder = None
+        self._capture(position)
+
+    # ---- the initial load
+
+    def _bootstrap(self, previous: PositionRecord | None) -> PositionRecord:
+        epoch = 1 if previous is None else previous.epoch + (not self._run.parts.keeps_the_epoch)
+        broker = self._broker()
+        broker.fence_predecessors()
+        if self._read_position() != previous:
+            raise ConnectionLost("another instance has gone on meanwhile")
+        if previous is not None:
+            self._run.events.add("load interrupted")
+            self._step()
+            self._postgres.slot = None
+        lineage = self._lineage(epoch)
+        intent = PositionRecord(
+            phase="intent", epoch=epoch, seq=0, resume_lsn=0, source=IDENTITY, publication="p", protocol=PROTOCOL
+        ).sealed()
+        broker.produce([TopicRecord(TOPICS.state, POSITION_KEY.encode(), intent.encode())], _nobody_waits)
+        broker.commit(_nobody_waits)
+        self._step()
+        point = self._postgres.create_slot()
+        self._world.step()
+        load = self._run.parts.load(
+            broker=broker,
+            publisher=self._run.parts.publisher(lineage, self._run.limits, {}),
+            topics=TOPICS,
+            consistent_point=Lsn(point),
+            clock=self._world,
+            should_stop=self._stops,
+            probe=self._world.probe,
+        )
+        load.run([self._table_load(name, point, epoch) for name in CAPTURED])
+        position = self._read_position()
+        assert position is not None
+        return position
+
+    def _table_load(self, name: str, point: int, epoch: int) -> TableLoad:
+        schema = SCHEMAS[CAPTURED.index(name)]
+        encoder = TableEncoder(schema, relation_of(schema), EnvelopeContext(PREFIX, IDENTITY.database, epoch, "0"))
+        encoder.start_snapshot(point, self._world.now_us())
+        return TableLoad(schema, encoder, self._lines(name, point), 0)
+
+    def _lines(self, name: str, point: int) -> Iterator[bytes]:
+        for row in self._postgres.rows_at(name, point).items():
+            self._step()
+            self._postgres.live()
+            yield wire.copy_line(row).removesuffix(b"\n")
+
+    # ---- the stream
+
+    def _capture(self, position: PositionRecord) -> None:
+        broker = self._broker()
+        broker.fence_predecessors()
+        self._stream.send_status(Lsn(position.resume_lsn), Lsn(position.resume_lsn), reply_requested=False)
+        current = self._read_position() if self._run.parts.reads_again_when_fenced else position
+        assert current is not None
+        if current.partial is not None:
+            self._run.events.add("half published")
+        slot = self._postgres.slot
+        if slot is None or slot.user is not self._stream:
+            raise ConnectionLost("the slot was lost")
+        require_same_source(
+            current,
+            SourceNow(
+                system_identifier=IDENTITY.system_identifier,
+                timeline=IDENTITY.timeline,
+                database=IDENTITY.database,
+                flush_lsn=Lsn(self._postgres.end),
+                slot_wal_status="reserved",
+                slot_confirmed_lsn=Lsn(slot.confirmed),
+                publication="p",
+            ),
+        )
+        ends = self._run.cluster.end_offsets(TABLE_TOPICS)
+        require_same_topics(current, {topic: TopicNow(topic, ends[topic]) for topic in TABLE_TOPICS})
+        tables = [schema.table for schema in SCHEMAS]
+        schemas = require_same_tables(tables, dict(zip(tables, SCHEMAS, strict=True)), current)
+        capture = self._run.parts.capture(
+            stream=self._stream,
+            broker=broker,
+            assembler=self._run.parts.assembler(
+                schemas, EnvelopeContext(PREFIX, IDENTITY.database, current.epoch, "0"), stream_state(current)
+            ),
+            publisher=self._run.parts.publisher(
+                self._lineage(current.epoch), self._run.limits, {t: s.end_offsets for t, s in current.topics.items()}
+            ),
+            topics=TOPICS,
+            limits=self._run.limits,
+            clock=self._world,
+            should_stop=self._stops,
+            probe=self._world.probe,
+        )
+        capture.run()
+        self._run.events.add("stopped")
+
+    def _broker(self) -> FakeBroker:
+        return FakeBroker(self._run.cluster, self._world, TABLE_TOPICS)
+
+    def _lineage(self, epoch: int) -> Lineage:
+        return Lineage(epoch, IDENTITY, "p", {topic: topic for topic in TABLE_TOPICS})
+
+
+@lru_cache(maxsize=4)
+def _decoded(position: bytes) -> PositionRecord:
+    """It is asked for at every status update."""
+    return PositionRecord.decode(position, "state")
+
+
+def _nobody_waits() -> None:
+    """Before streaming no server expects to hear from us."""
