@@ -40,3 +40,21 @@ def test_lines_below_the_level_are_left_out(capfd: pytest.CaptureFixture[str]) -
     err = capfd.readouterr().err
     assert "not told" not in err
     assert "told" in err
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_traceback_shows_no_variables(capfd: pytest.CaptureFixture[str], as_json: bool) -> None:
+    configure_logs(as_json=as_json)
+    secret = "".join(("hunt", "er2"))  # not in a line of this file, which a traceback may quote
+
+    def connect(password: str) -> None:
+        raise ConnectionError(f"{len(password)} letters refused")
+
+    try:
+        connect(secret)
+    except ConnectionError:
+        structlog.get_logger().exception("sink failed")
+    err = capfd.readouterr().err
+    assert "ConnectionError: 7 letters refused" in err
+    assert "in connect" in err
+    assert secret not in err
