@@ -35,7 +35,30 @@ ROOT = Path(__file__).parent.parent
 LONG_FUNCTIONS: dict[str, str] = {}
 
 # Source files without a test file of their own: what tests them, and why there.
-COVERED_ELSEWHERE: dict[str, str] = {}
+_CAPTURE = "tests/integration/test_capture.py"
+_SINK_RUN = "tests/integration/test_sink_run.py"
+COVERED_ELSEWHERE: dict[str, str] = {
+    "cdc/capture.py": "tests/simulation/test_simulation.py: the loop runs on fakes there, from seeds, with mutants",
+    "cdc/load.py": "tests/simulation/test_simulation.py: the loop runs on fakes there, from seeds, with mutants",
+    "cdc/bootstrap.py": f"{_CAPTURE}: wiring of real servers at the first start",
+    "cdc/service.py": f"{_CAPTURE}: wiring of real servers at every start",
+    "cdc/cli/run.py": f"{_CAPTURE}: started as a user does, as a process",
+    "cdc/cli/sink.py": f"{_SINK_RUN}: started as a user does, as a process",
+    "cdc/cli/demo.py": "tests/integration/test_demo.py: started as a user does, as a process",
+    "cdc/kafka/broker.py": f"{_CAPTURE}: transactions of a real broker",
+    "cdc/kafka/client.py": f"{_CAPTURE}: settings that only a broker can judge",
+    "cdc/kafka/records.py": f"{_CAPTURE}: reads what capture wrote to a real broker",
+    "cdc/kafka/compacted.py": "tests/integration/test_topics.py: reads topics of a real broker",
+    "cdc/kafka/topics.py": "tests/integration/test_topics.py: admin calls to a real broker",
+    "cdc/postgres/catalog.py": "tests/integration/test_values.py: reads a real server's catalog",
+    "cdc/postgres/connection.py": f"{_CAPTURE}: opens and loses connections to a real server",
+    "cdc/postgres/load.py": "tests/integration/test_values.py: COPY from a real server",
+    "cdc/postgres/replication.py": "tests/integration/test_values.py: the stream of a real server",
+    "cdc/postgres/source.py": f"{_CAPTURE}: asks a real server what is wrong with it",
+    "cdc/postgres/table_rows.py": "tests/integration/test_table_rows.py: rows as a real server prints them",
+    "spark_jobs/session.py": f"{_SINK_RUN}: starts Spark",
+    "spark_jobs/worker.py": f"{_SINK_RUN}: a query of Spark, its failures and its end",
+}
 
 
 def _sizes(source: Source) -> Iterator[Violation]:
