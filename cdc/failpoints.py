@@ -29,8 +29,8 @@ def armed_probe(environment: Mapping[str, str]) -> Probe:
     wanted = environment.get(VARIABLE)
     if not wanted:
         return unarmed
-    name, _, count = wanted.partition(":")
-    if name not in FAILPOINTS or (count and not count.isdigit()):
+    name, colon, count = wanted.partition(":")
+    if name not in FAILPOINTS or (colon and not (count.isdecimal() and int(count))):
         raise ConfigError(f"{VARIABLE}={wanted!r} names no failpoint", f"one of {', '.join(FAILPOINTS)}")
     left = int(count or 1)
 

@@ -14,7 +14,7 @@ from cdc.formats.debezium import EnvelopeContext, TableEncoder, relation_differs
 from cdc.lsn import Lsn, format_lsn
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.frames import XLOG_DATA_BYTES, Keepalive, parse_frame, start_lsn
-from cdc.pgoutput.messages import Begin, Commit, LogicalMessage, Origin, Relation, Truncate, Type
+from cdc.pgoutput.messages import Begin, Commit, LogicalMessage, Origin, Relation, StreamAbort, Truncate, Type
 from cdc.ports import TopicRecord
 
 _XLOG_DATA = b"w"
@@ -49,8 +49,7 @@ _WHOLE = 1 << 62  # skip_below of a transaction that is published whole
 class Assembler:
     """Feed it CopyData payloads in order; it returns the records to produce.
 
-    After `consume` returned, `state` covers exactly the records returned so far. When it raises UnsupportedChangeError,
-    `state` and `unpublished` tell what may still be published: see `consume`.
+    After `consume` returned, `state` covers exactly the records returned so far.
     """
 
     def __init__(
@@ -145,7 +144,7 @@ class Assembler:
                 self._relation(relation)
             case Truncate() as truncate:
                 self._truncate(truncate)
-            case Type() | Origin() | LogicalMessage():
+            case Type() | Origin() | LogicalMessage() | StreamAbort():
                 pass  # nothing that a record holds
             case other:
                 raise ProtocolError(f"unexpected {type(other).__name__} at {where}")
@@ -243,7 +242,11 @@ class Assembler:
     def _truncate(self, truncate: Truncate) -> None:
         transaction = self._open("Truncate")
         for oid in truncate.relation_oids:
-            captured = self._encoders.get(oid)
+            try:
+                captured = self._encoders[oid]
+            except KeyError:
+                where = Position(transaction.commit_lsn, transaction.next_index)
+                raise ProtocolError(f"Truncate at {where} of relation {oid}, never described") from None
             if captured is not None and transaction.next_index >= transaction.skip_below:
                 raise UnsupportedChangeError(
                     f"TRUNCATE of {self._schema_of_oid[oid].table} at "
