@@ -69,8 +69,9 @@ class Sink(Protocol):
         """Mark the store as holding `generation`. Idempotent."""
 
     def prepare(self, schema: TableSchema) -> None:
-        """Create the table's index, keys or table if need be. Idempotent. Raises SinkError, naming table and column,
-        for a table that this store can't hold (a column name that it reserves)."""
+        """Create the table's index, keys or table if need be, after begin_generation. Idempotent. Raises RefusedError,
+        naming table and column, for a table that this store can't hold (a column name that it reserves); SinkError
+        for one that was prepared in this generation and has been deleted since: it must not be made anew empty."""
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:
         """Write changes, at most one for each (table, key), guarded by version; one result for each, in order.
@@ -89,7 +90,7 @@ class Sink(Protocol):
         """After this, what was applied is seen by readers of the store (an index refresh). Cheap if nothing is new."""
 
     def rows(self, table: TableId) -> Iterator[StoredRow]:
-        """Every live row, in no particular order, in bounded memory."""
+        """Every live row that readers see, each once, in no particular order, in bounded memory."""
 
     def close(self) -> None:
         """Release connections. Idempotent."""
