@@ -58,10 +58,10 @@ def test_what_array_out_does_not_print_is_refused(literal: str) -> None:
 
 
 def test_a_long_element_and_a_long_array_take_time_in_proportion() -> None:
-    element = '\\"x' * 200_000
-    assert json.loads(encode(f'{{"{element}"}}')) == ['"x' * 200_000]
-    assert len(json.loads(encode("{" + ",".join(["ab"] * 200_000) + "}"))) == 200_000
+    element = '\\"x' * 40_000
+    assert json.loads(encode(f'{{"{element}"}}')) == ['"x' * 40_000]
+    assert len(json.loads(encode("{" + ",".join(["ab"] * 40_000) + "}"))) == 40_000
     with pytest.raises(MalformedError):
         encode('{"' + element)
     with pytest.raises(MalformedError):
-        encode("{" + "a," * 200_000)
+        encode("{" + "a," * 40_000)
