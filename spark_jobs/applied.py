@@ -66,7 +66,9 @@ class AppliedPosition:
         self.sweeps: dict[str, int] = dict(sweeps or {})
         self.applied = applied
         self._covered = applied  # as applied, sweeps left aside
-        self._pending: list[ProgressRecord] = []  # in order of arrival, not yet covered
+        self._pending: list[tuple[int, ProgressRecord]] = []  # numbered in order of arrival, not yet covered
+        self._arrived = 0
+        self._stride = 1  # of the pending records, those are kept whose number it divides, and the last
         self._unfinished: dict[tuple[str, int], SweepRecord] = {}
 
     def learn(self, progress: Iterable[ProgressRecord], sweeps: Iterable[SweepRecord]) -> None:
@@ -75,9 +77,10 @@ class AppliedPosition:
             table = table_key(sweep.table)
             if self.sweeps.get(table, -1) < sweep.floor:
                 self._unfinished[table, sweep.floor] = sweep
-        self._pending.extend(progress)
-        while len(self._pending) > PENDING_MAX:
-            self._pending = [*self._pending[:-1:2], self._pending[-1]]
+        for record in progress:
+            self._pending.append((self._arrived, record))
+            self._arrived += 1
+        self._thin()
         self._advance()
 
     def reach(self, offsets: Offsets) -> None:
@@ -101,14 +104,23 @@ class AppliedPosition:
         }
         self._advance()
 
+    def _thin(self) -> None:
+        while len(self._pending) > PENDING_MAX:
+            kept = [entry for entry in self._pending[:-1] if entry[0] % self._stride == 0]
+            self._pending = [*kept, self._pending[-1]]
+            if len(self._pending) > PENDING_MAX:
+                self._stride *= 2
+
     def _advance(self) -> None:
-        reached = [number for number, record in enumerate(self._pending) if covers(self.offsets, record.end_offsets)]
-        for number in reached:
-            record = self._pending[number]
+        reached = [place for place, (_, record) in enumerate(self._pending) if covers(self.offsets, record.end_offsets)]
+        for place in reached:
+            record = self._pending[place][1]
             self._covered = max(self._covered, Applied(record.epoch, record.lsn, record.commit_ts_us))
             self._settle()
         if reached:
             self._pending = self._pending[reached[-1] + 1 :]
+        if not self._pending:
+            self._stride = 1
         self._settle()
 
     def _settle(self) -> None:

@@ -10,13 +10,22 @@ from cdc.config import KafkaConfig
 from cdc.control import PROGRESS_KEY, ProgressRecord, SchemaRecord, SinkRecord, SweepRecord, Topics
 from cdc.errors import BrokerError
 from cdc.events import TableId, TableSchema
-from cdc.kafka.client import NEXT_REACHABLE, broker_error, client_settings
+from cdc.kafka.client import NEXT_REACHABLE, broker_error, client_settings, kafka_error
 from spark_jobs.applied import PENDING_MAX
 
 READ_S_MAX: Final = 30.0  # without a record or an end: another producer's transaction is open, or the broker is gone
 ANSWER_S_MAX: Final = 10.0
 _FETCH_COUNT: Final = 1000
-_ABSENT: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION})
+# A topic that does not exist yet, or was created a moment ago.
+_NOT_YET: Final = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +95,8 @@ class ControlReader:
         try:
             _, end = self._consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=ANSWER_S_MAX)
         except KafkaException as exception:
-            error = exception.args[0]
-            if isinstance(error, KafkaError) and error.code() in _ABSENT:
+            # Of a topic that was read before it would be wrong to say that it has no news.
+            if topic not in self._reached and kafka_error(exception).code() in _NOT_YET:
                 return 0
             raise
         if topic not in self._reached:

@@ -89,6 +89,9 @@ class SparkEngine:
     def namespace_properties(self, namespace: tuple[str, ...]) -> Mapping[str, str] | None:
         return self._read(lambda: self._catalog.loadNamespaceMetadata(self._namespace(namespace)))
 
+    def has_view(self, view: tuple[str, ...]) -> bool:
+        return bool(self._call(lambda: self._catalog.viewExists(self._identifier(view))))
+
     def drop(self, name: tuple[str, ...]) -> None:
         identifier = self._identifier(name)
         self._call(lambda: self._catalog.dropTable(identifier, False))

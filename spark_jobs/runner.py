@@ -102,7 +102,7 @@ def _warehouse(config: Config) -> Callable[[SparkSession], OpenSink]:
     place = catalog_place(config.sinks.warehouse, config.topics.prefix)
 
     def open_sink(spark: SparkSession) -> OpenSink:
-        sink = WarehouseSink(SparkEngine(spark, place), WarehouseReader(place), place.namespace, time.time)
+        sink = WarehouseSink(SparkEngine(spark, place), WarehouseReader(place), place.namespace)
         return OpenSink(sink, sink.maintain)
 
     return open_sink

@@ -5,11 +5,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
 from cdc.events import Column, TableId, TableSchema
+from tests.waiting import eventually
 
 Row = Mapping[str, Any]
 COMPACTED = {"cleanup.policy": "compact"}
@@ -128,6 +130,10 @@ class Feed:
     def raw(self, table: str, key: bytes, value: bytes | None) -> None:
         self._producer.produce(self.topic(table), key=key, value=value)
 
+    def send_in_transaction(self, topic: str, key: str, value: Any) -> None:
+        """Any record, in the transaction that is open."""
+        self._producer.produce(topic, key=key.encode(), value=_json(value))
+
     def progress(self, lsn: int | None = None, end_offsets: Mapping[str, Sequence[int]] | None = None) -> int:
         """Say that everything up to the LSN (the last commit's) lies below these offsets (the ends of now)."""
         lsn = self.lsn if lsn is None else lsn
@@ -159,12 +165,15 @@ class Feed:
         )
 
     def end_offsets(self) -> dict[str, tuple[int, ...]]:
-        wanted = [TopicPartition(topic, n) for topic, count in self._partitions.items() for n in range(count)]
-        found = {
-            (partition.topic, partition.partition): future.result(ANSWER_S_MAX).offset
-            for partition, future in self._admin.list_offsets(dict.fromkeys(wanted, OffsetSpec.latest())).items()
-        }
+        """High watermarks of the tables' topics."""
+        found = self._ends(self._partitions)
         return {topic: tuple(found[topic, n] for n in range(count)) for topic, count in self._partitions.items()}
+
+    def _ends(self, partitions: Mapping[str, int]) -> dict[tuple[str, int], int]:
+        wanted = [TopicPartition(topic, n) for topic, count in partitions.items() for n in range(count)]
+        latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        asked = self._admin.list_offsets(dict.fromkeys(wanted, latest))
+        return {(at.topic, at.partition): future.result(ANSWER_S_MAX).offset for at, future in asked.items()}
 
     def _change(self, table: str, op: str, row: Row, after: Row | None) -> None:
         self.seq += 1
@@ -196,6 +205,15 @@ class Feed:
     def _create(self, topic: str, partitions: int) -> None:
         made = self._admin.create_topics([NewTopic(topic, partitions, 1, config=COMPACTED)])
         made[topic].result(ANSWER_S_MAX)
+
+        def has_leaders() -> bool:
+            try:
+                self._admin.list_topics(timeout=ANSWER_S_MAX)  # or the client asks whom it asked before
+                return bool(self._ends({topic: partitions}))
+            except KafkaException:
+                return False
+
+        eventually(has_leaders, ANSWER_S_MAX, f"topic {topic} has leaders")
 
 
 def _json(value: Any) -> bytes:

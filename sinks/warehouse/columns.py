@@ -79,7 +79,7 @@ def _numeric(modifier: int) -> ColumnType:
         except InvalidOperation:
             raise Unholdable("not a number") from None
         if not number.is_finite():
-            raise Unholdable("NaN or infinity has no place in a decimal column")
+            raise Unholdable("not a finite number")
         exponent = number.as_tuple().exponent
         assert isinstance(exponent, int), "a finite decimal"
         if -exponent > scale or (number and number.adjusted() >= precision - scale):

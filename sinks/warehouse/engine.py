@@ -39,6 +39,9 @@ class Engine(Protocol):
     def table_properties(self, table: tuple[str, ...]) -> Mapping[str, str] | None:
         """None for a table that is not there, or whose metadata is gone."""
 
+    def has_view(self, view: tuple[str, ...]) -> bool:
+        """Whether the catalog lists it."""
+
     def namespace_properties(self, namespace: tuple[str, ...]) -> Mapping[str, str] | None:
         """None for a namespace, or a catalog, that is not there."""
 

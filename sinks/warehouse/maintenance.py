@@ -22,10 +22,9 @@ SNAPSHOT_AGE_S: Final = 3600
 SNAPSHOTS_KEPT: Final = 10
 
 
-def needs_compaction(summary_counts: tuple[int, int]) -> bool:
-    """`summary_counts`: the table's data files and their bytes."""
-    files, size = summary_counts
-    return files - size // FILE_BYTES > SMALL_FILE_COUNT_MAX
+def needs_compaction(file_count: int, size_bytes: int) -> bool:
+    """Of a table's data files."""
+    return file_count - size_bytes // FILE_BYTES > SMALL_FILE_COUNT_MAX
 
 
 class Maintenance:
@@ -40,8 +39,8 @@ class Maintenance:
         newest = next(self._engine.history(table), None)
         if newest is None:
             return
-        counts = (int(newest.summary.get("total-data-files", 0)), int(newest.summary.get("total-files-size", 0)))
-        if not needs_compaction(counts):
+        file_count = int(newest.summary.get("total-data-files", 0))
+        if not needs_compaction(file_count, int(newest.summary.get("total-files-size", 0))):
             return
         started = self._now()
         try:
@@ -51,4 +50,4 @@ class Maintenance:
             return
         older_than = datetime.fromtimestamp(started - SNAPSHOT_AGE_S, UTC).strftime("%Y-%m-%d %H:%M:%S")
         self._engine.run(statements.expire(table, older_than, SNAPSHOTS_KEPT))
-        log.info("compacted", table=".".join(table), files=counts[0], took_s=round(self._now() - started, 1))
+        log.info("compacted", table=".".join(table), files=file_count, took_s=round(self._now() - started, 1))

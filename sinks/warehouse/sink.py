@@ -43,11 +43,19 @@ class WarehouseSink:
 
     name = "warehouse"
 
-    def __init__(self, engine: Engine, reader: WarehouseReader, namespace: str, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        reader: WarehouseReader,
+        namespace: str,
+        now: Callable[[], float] = time.time,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
         """`now`: seconds since 1970, for the age of snapshots."""
         self._engine = engine
         self._reader = reader
         self._namespace = namespace
+        self._pause = pause
         self._tables: dict[TableId, _Table] = {}
         self._maintenance = Maintenance(engine, now)
 
@@ -98,7 +106,7 @@ class WarehouseSink:
             _check_shape(schema.table, where, shape, found)
             if found.get(properties.GENERATION) != marker:
                 self._engine.run(statements.set_table_properties(where.rows, {properties.GENERATION: marker}))
-        if schema.table not in self._tables:
+        if not self._engine.has_view(where.live):
             self._engine.run(statements.create_view(where, columns))
         if schema.table not in tables:
             listed = {properties.TABLES: json.dumps(sorted([*tables, schema.table]))}
@@ -158,7 +166,7 @@ class WarehouseSink:
                 )
             except Conflict:
                 # Two writers that lose to each other in step must not do so again.
-                time.sleep(random.random() * min(2.0, 0.1 * 2**attempt))  # noqa: S311
+                self._pause(random.random() * min(2.0, 0.1 * 2**attempt))  # noqa: S311
                 continue
             if self._follows(table, batch, planned.id if planned else None):
                 return newer

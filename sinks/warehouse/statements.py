@@ -59,7 +59,7 @@ def create_table(place: Place, columns: Iterable[tuple[str, str]], properties: M
 
 def create_view(place: Place, columns: Iterable[str]) -> str:
     return (
-        f"CREATE VIEW IF NOT EXISTS {full(place.live)} AS "
+        f"CREATE VIEW {full(place.live)} AS "
         f"SELECT {', '.join(map(quoted, columns))} FROM {full(place.rows)} WHERE NOT {DELETED}"
     )
 

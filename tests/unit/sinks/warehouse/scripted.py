@@ -1,0 +1,103 @@
+"""An engine that does what a test scripted, and remembers what it was asked."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import pyarrow as pa
+
+from sinks.warehouse import statements
+from sinks.warehouse.engine import Conflict, Snapshot
+from sinks.warehouse.properties import BATCH
+
+FILES = {"total-data-files": "1", "total-files-size": "1000"}
+
+
+class ScriptedEngine:
+    """One table, as versions by key column `id`. A commit of another writer is a call of `intrude`."""
+
+    def __init__(self) -> None:
+        self.statements: list[str] = []
+        self.versions: dict[int, list[int]] = {}  # id → a version for each row of it
+        self.snapshots: list[Snapshot] = []  # oldest first
+        self.conflicts = 0  # of the next statements that commit, so many fail
+        self.before_merge: Callable[[], None] | None = None  # called once
+        self.namespace: dict[str, str] | None = None
+        self.tables: dict[tuple[str, ...], dict[str, str]] = {}
+        self._source: pa.Table | None = None
+
+    def intrude(self, **versions: int) -> None:
+        """Another writer adds rows: id (as `k1`) → version."""
+        for name, version in versions.items():
+            self.versions.setdefault(int(name[1:]), []).append(version)
+        self._commit({})
+
+    def run(self, statement: str, properties: Mapping[str, str] | None = None) -> None:
+        self.statements.append(statement)
+        kind = statement.split()[0]
+        if kind in ("MERGE", "UPDATE", "CALL"):
+            if self.before_merge and properties:
+                intrude, self.before_merge = self.before_merge, None
+                intrude()
+            if self.conflicts:
+                self.conflicts -= 1
+                raise Conflict
+        if kind == "MERGE":
+            self._merge(properties or {})
+
+    def _merge(self, properties: Mapping[str, str]) -> None:
+        assert self._source is not None
+        if BATCH not in properties:  # the removal of doubles
+            for number in self._source.column("id").to_pylist():
+                self.versions[number] = [max(self.versions[number])]
+        else:
+            for row in self._source.select(["id", "ws_version"]).to_pylist():
+                held = self.versions.setdefault(row["id"], [])
+                if held:
+                    held[:] = [max(version, row["ws_version"]) for version in held]
+                else:
+                    held.append(row["ws_version"])
+        self._commit(properties)
+
+    def _commit(self, summary: Mapping[str, str]) -> None:
+        number = len(self.snapshots) + 1
+        self.snapshots.append(Snapshot(number, number - 1 or None, {**FILES, **summary}))
+
+    def query(self, statement: str) -> pa.Table:
+        self.statements.append(statement)
+        if "count(*)" in statement:
+            return pa.table({"rows": [sum(len(held) for held in self.versions.values())]})
+        assert self._source is not None
+        found = [
+            (row[statements.ORDINAL], version)
+            for row in self._source.select(["id", statements.ORDINAL]).to_pylist()
+            for version in self.versions.get(row["id"], [])
+        ]
+        return pa.table({statements.ORDINAL: [o for o, _ in found], "ws_version": [v for _, v in found]})
+
+    def source(self, name: str, rows: pa.Table) -> None:
+        assert name == statements.SOURCE
+        self._source = rows
+
+    def history(self, table: tuple[str, ...]) -> Iterator[Snapshot]:
+        del table
+        return iter(self.snapshots[::-1])
+
+    def table_properties(self, table: tuple[str, ...]) -> Mapping[str, str] | None:
+        return self.tables.get(table)
+
+    def namespace_properties(self, namespace: tuple[str, ...]) -> Mapping[str, str] | None:
+        del namespace
+        return self.namespace
+
+    def has_view(self, view: tuple[str, ...]) -> bool:
+        del view
+        return True
+
+    def drop(self, name: tuple[str, ...]) -> None:
+        self.tables.pop(name, None)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def begun(self, word: str) -> list[str]:
+        """Statements that begin with a word."""
+        return [statement for statement in self.statements if statement.startswith(word)]

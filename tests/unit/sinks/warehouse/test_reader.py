@@ -1,0 +1,79 @@
+"""Reading without Spark, from a table that was written without Spark."""
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+
+from cdc.errors import SinkError
+from cdc.events import TableId
+from sinks.contract import StoredRow
+from sinks.warehouse.catalog import CatalogPlace
+from sinks.warehouse.naming import place
+from sinks.warehouse.reader import WarehouseReader
+from sinks.warehouse.statements import CATALOG
+
+TABLE = TableId("public", "a")
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("part", pa.string()),
+        ("price", pa.decimal128(10, 2)),
+        ("at", pa.timestamp("us", tz="UTC")),
+        ("ws_version", pa.int64()),
+        ("ws_deleted", pa.bool_()),
+    ]
+)
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> CatalogPlace:
+    return CatalogPlace(tmp_path / "catalog.db", (tmp_path / "tables").as_uri(), "shop")
+
+
+def write(where: CatalogPlace, *batches: list[tuple[object, ...]]) -> None:
+    catalog = SqlCatalog(CATALOG, uri=where.sqlalchemy_uri, warehouse=where.location)
+    name = place("shop", TABLE).rows
+    catalog.create_namespace(name[:-1])
+    table = catalog.create_table(name, SCHEMA, properties={"watershed.key": '["id", "part"]'})
+    for batch in batches:
+        table.append(pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in batch], SCHEMA))
+    catalog.close()
+
+
+def test_live_rows_of_every_file_come_typed(where: CatalogPlace) -> None:
+    at = datetime(2024, 1, 31, 12, tzinfo=UTC)
+    write(
+        where,
+        [(1, "x", Decimal("1.50"), at, 10, False), (2, "y", None, None, 11, True)],
+        [(3, "z", None, None, 12, False)],
+    )
+    rows = sorted(WarehouseReader(where).rows(TABLE), key=lambda row: row.version)
+    assert rows == [
+        StoredRow({"id": 1, "part": "x"}, {"id": 1, "part": "x", "price": Decimal("1.50"), "at": at}, 10),
+        StoredRow({"id": 3, "part": "z"}, {"id": 3, "part": "z", "price": None, "at": None}, 12),
+    ]
+
+
+def test_an_empty_table_has_no_rows(where: CatalogPlace) -> None:
+    write(where)
+    assert list(WarehouseReader(where).rows(TABLE)) == []
+
+
+def test_a_table_that_is_not_there_is_said(where: CatalogPlace) -> None:
+    with pytest.raises(SinkError, match=r"shop\.public\.a_with_deleted is not there"):
+        list(WarehouseReader(where).rows(TABLE))
+    write(where)
+    with pytest.raises(SinkError, match="b_with_deleted"):
+        list(WarehouseReader(where).rows(TableId("public", "b")))
+
+
+def test_a_table_whose_files_were_deleted_is_not_there(where: CatalogPlace, tmp_path: Path) -> None:
+    write(where, [(1, "x", None, None, 10, False)])
+    for path in sorted((tmp_path / "tables").rglob("*.json")):
+        path.unlink()
+    with pytest.raises(SinkError, match="is not there"):
+        list(WarehouseReader(where).rows(TABLE))

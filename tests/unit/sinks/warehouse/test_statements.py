@@ -1,0 +1,62 @@
+"""The text of statements; that engines understand it is the conformance suite's to show."""
+
+from sinks.warehouse import statements
+from sinks.warehouse.naming import Place
+
+PLACE = Place(rows=("shop", "public", "a_with_deleted"), live=("shop", "public", "a"))
+
+
+def test_names_and_literals_are_quoted() -> None:
+    assert statements.full(("sh`op", "a b")) == "`watershed`.`sh``op`.`a b`"
+    assert statements.literal("it's \\") == "'it\\'s \\\\'"
+
+
+def test_a_table_has_our_columns_and_properties() -> None:
+    text = statements.create_table(PLACE, [("id", "bigint"), ("na me", "string")], {"watershed.key": '["id"]'})
+    assert "(`id` bigint, `na me` string, ws_version bigint, ws_deleted boolean) USING iceberg" in text
+    assert "'format-version' = '3'" in text
+    assert "'write.merge.isolation-level' = 'serializable'" in text
+    assert "'watershed.key' = '[\"id\"]'" in text
+
+
+def test_the_view_shows_live_rows_and_source_columns() -> None:
+    assert statements.create_view(PLACE, ["id", "name"]) == (
+        "CREATE VIEW `watershed`.`shop`.`public`.`a` AS "
+        "SELECT `id`, `name` FROM `watershed`.`shop`.`public`.`a_with_deleted` WHERE NOT ws_deleted"
+    )
+
+
+def test_the_merge_is_guarded_and_leaves_the_key_alone() -> None:
+    assert statements.merge(PLACE.rows, ["id", "part", "name"], ["id", "part"]) == (
+        "MERGE INTO `watershed`.`shop`.`public`.`a_with_deleted` t USING ws_source s "
+        "ON t.`id` = s.`id` AND t.`part` = s.`part` "
+        "WHEN MATCHED AND s.ws_version > t.ws_version THEN "
+        "UPDATE SET t.`name` = s.`name`, t.ws_version = s.ws_version, t.ws_deleted = s.ws_deleted "
+        "WHEN NOT MATCHED THEN INSERT (`id`, `part`, `name`, ws_version, ws_deleted) "
+        "VALUES (s.`id`, s.`part`, s.`name`, s.ws_version, s.ws_deleted)"
+    )
+
+
+def test_versions_are_read_as_of_a_snapshot() -> None:
+    text = statements.stored_versions(PLACE.rows, ["id"], 42)
+    assert "`a_with_deleted` VERSION AS OF 42) t ON t.`id` = s.`id`" in text
+
+
+def test_a_sweep_empties_all_but_the_key() -> None:
+    assert statements.sweep(PLACE.rows, ["id", "name"], ["id"], 7) == (
+        "UPDATE `watershed`.`shop`.`public`.`a_with_deleted` SET `name` = NULL, ws_version = 7L, ws_deleted = true "
+        "WHERE ws_version < 7 AND NOT ws_deleted"
+    )
+
+
+def test_maintenance_names_the_table_without_its_catalog() -> None:
+    assert "table => '`shop`.`public`.`a_with_deleted`'" in statements.compact(PLACE.rows)
+    assert "older_than => TIMESTAMP '2026-01-01 00:00:00', retain_last => 5" in statements.expire(
+        PLACE.rows, "2026-01-01 00:00:00", 5
+    )
+
+
+def test_doubles_go_by_their_place_in_a_file() -> None:
+    text = statements.remove_doubles(PLACE.rows, ["id"])
+    assert "PARTITION BY t.`id` ORDER BY t.ws_version DESC" in text
+    assert text.endswith("ON t._file = d.ws_file AND t._pos = d.ws_pos WHEN MATCHED THEN DELETE")

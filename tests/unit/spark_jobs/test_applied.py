@@ -1,0 +1,256 @@
+"""Applied positions: small cases by hand, then every interleaving of a small world against the definition."""
+
+from collections.abc import Iterator
+from itertools import permutations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cdc.control import ProgressRecord, SweepRecord
+from spark_jobs.applied import NOTHING, PENDING_MAX, Applied, AppliedPosition, Offsets, covers, furthest
+
+
+def progress(lsn: int, epoch: int = 1, **ends: tuple[int, ...]) -> ProgressRecord:
+    return ProgressRecord(epoch=epoch, seq=0, lsn=lsn, commit_ts_us=lsn * 10, published_ts_us=0, end_offsets=ends)
+
+
+def sweep(as_of: int, floor: int, epoch: int = 1, table: str = "t") -> SweepRecord:
+    return SweepRecord(table_schema="public", table_name=table, floor=floor, as_of_lsn=as_of, epoch=epoch)
+
+
+def test_offsets_cover_what_lies_below_them() -> None:
+    assert covers({"t": (3, 4)}, {"t": (3, 4)})
+    assert covers({"t": (5, 4), "u": (1,)}, {"t": (3, 4)})
+    assert not covers({"t": (5, 3)}, {"t": (3, 4)})
+    assert not covers({"t": (5,)}, {"t": (3, 4)})
+    assert not covers({}, {"t": (1,)})
+
+
+def test_an_empty_partition_is_covered_unseen() -> None:
+    """A table that was just created has no records, and the query may not know it yet."""
+    assert covers({}, {"t": (0, 0)})
+    assert covers({"t": (1,)}, {"t": (1, 0)})
+
+
+def test_furthest_takes_the_greater_offset_of_each_partition() -> None:
+    assert furthest({"t": (3, 1), "u": (9,)}, {"t": (2, 5, 7), "v": (1,)}) == {"t": (3, 5, 7), "u": (9,), "v": (1,)}
+
+
+def test_nothing_is_applied_before_anything_is_known() -> None:
+    position = AppliedPosition()
+    position.reach({"t": (10,)})
+    assert position.applied == NOTHING
+
+
+def test_the_largest_covered_lsn_is_applied() -> None:
+    position = AppliedPosition()
+    position.learn([progress(100, t=(1,)), progress(200, t=(2,)), progress(300, t=(3,))], [])
+    assert position.applied == NOTHING
+    position.reach({"t": (2,)})
+    assert position.applied == Applied(1, 200, 2000)
+    position.reach({"t": (3,)})
+    assert position.applied.lsn == 300
+
+
+def test_offsets_that_are_reached_first_count_when_the_record_comes() -> None:
+    position = AppliedPosition()
+    position.reach({"t": (5,)})
+    position.learn([progress(100, t=(4,))], [])
+    assert position.applied.lsn == 100
+
+
+def test_every_partition_of_every_topic_counts() -> None:
+    position = AppliedPosition()
+    position.learn([progress(100, t=(1, 1), u=(1,))], [])
+    for offsets in ({"t": (1, 0), "u": (1,)}, {"t": (0, 1)}):
+        position.reach(offsets)
+    assert position.applied.lsn == 100
+    other = AppliedPosition()
+    other.learn([progress(100, t=(1, 1), u=(1,))], [])
+    other.reach({"t": (1, 1)})
+    assert other.applied == NOTHING
+
+
+def test_applied_never_passes_an_unfinished_sweep() -> None:
+    position = AppliedPosition()
+    wanted = sweep(as_of=150, floor=7)
+    position.learn([progress(100, t=(1,)), progress(150, t=(2,)), progress(200, t=(3,))], [wanted])
+    assert position.due_sweeps() == []
+    position.reach({"t": (1,)})
+    assert (position.applied.lsn, position.due_sweeps()) == (100, [])
+    position.reach({"t": (3,)})
+    assert (position.applied.lsn, position.due_sweeps()) == (100, [wanted])
+    position.finish(wanted)
+    assert (position.applied.lsn, position.due_sweeps()) == (200, [])
+    assert position.sweeps == {"public.t": 7}
+
+
+def test_a_jump_over_a_sweep_stops_at_the_last_position_before_it() -> None:
+    position = AppliedPosition()
+    position.learn([progress(100, t=(1,)), progress(140, t=(2,)), progress(200, t=(3,))], [sweep(as_of=150, floor=7)])
+    position.reach({"t": (3,)})
+    assert position.applied.lsn == 140
+
+
+def test_a_sweep_that_was_finished_before_is_not_due_again() -> None:
+    position = AppliedPosition(offsets={"t": (1,)}, sweeps={"public.t": 7}, applied=Applied(1, 100, 0))
+    position.learn([progress(200, t=(1,))], [sweep(as_of=150, floor=7)])
+    assert (position.applied.lsn, position.due_sweeps()) == (200, [])
+
+
+def test_a_later_sweep_of_the_same_table_is_due_by_itself() -> None:
+    position = AppliedPosition(sweeps={"public.t": 7})
+    later = sweep(as_of=150, floor=9)
+    position.learn([progress(200, t=(1,))], [later])
+    position.reach({"t": (1,)})
+    assert position.due_sweeps() == [later]
+
+
+def test_sweeps_are_due_lowest_floor_first_and_a_higher_one_finishes_the_lower() -> None:
+    position = AppliedPosition()
+    low, high, other = sweep(100, 5), sweep(100, 9), sweep(100, 7, table="u")
+    position.learn([progress(200, t=(1,))], [high, low, other])
+    position.reach({"t": (1,)})
+    assert position.due_sweeps() == [low, other, high]
+    position.finish(high)
+    assert position.due_sweeps() == [other]
+
+
+def test_a_new_epoch_is_later_whatever_its_lsn() -> None:
+    """After a failover or a restore LSNs may be lower than before."""
+    position = AppliedPosition()
+    position.learn([progress(900, t=(1,)), progress(50, epoch=2, t=(2,))], [sweep(as_of=40, floor=7, epoch=2)])
+    position.reach({"t": (1,)})
+    assert position.applied[:2] == (1, 900)
+    position.reach({"t": (2,)})
+    (due,) = position.due_sweeps()
+    assert position.applied[:2] == (1, 900)
+    position.finish(due)
+    assert position.applied[:2] == (2, 50)
+
+
+def test_offsets_of_a_topic_that_was_made_anew_do_not_hold_up_what_came_later() -> None:
+    position = AppliedPosition()
+    position.learn([progress(100, t=(1000,)), progress(200, epoch=2, t=(5,))], [])
+    position.reach({"t": (5,)})
+    assert position.applied[:2] == (2, 200)
+
+
+def test_a_long_backlog_is_thinned_and_its_end_is_kept() -> None:
+    position = AppliedPosition()
+    last = PENDING_MAX * 5
+    for lsn in range(1, last + 1):
+        position.learn([progress(lsn, t=(lsn,))], [])
+    assert len(position._pending) <= PENDING_MAX
+    position.reach({"t": (last // 2,)})
+    assert last // 2 - last // 50 <= position.applied.lsn <= last // 2
+    position.reach({"t": (last,)})
+    assert position.applied.lsn == last
+
+
+# ---- every interleaving
+
+
+def _truth(offsets: Offsets, records: list[ProgressRecord], open_sweeps: list[SweepRecord]) -> tuple[int, int]:
+    """The definition: the largest LSN whose offsets are covered, and as of which no sweep is unfinished."""
+    applied = (0, 0)
+    for record in records:
+        at = (record.epoch, record.lsn)
+        if covers(offsets, record.end_offsets) and all((s.epoch, s.as_of_lsn) > at for s in open_sweeps):
+            applied = max(applied, at)
+    return applied
+
+
+def test_every_interleaving_of_a_small_world_ends_at_the_definition() -> None:
+    records = [progress(100, t=(1,)), progress(200, t=(2,)), progress(10, epoch=2, t=(3,))]
+    wanted = sweep(as_of=150, floor=7)
+    for order in permutations(("learn", "one", "two", "three")):
+        position = AppliedPosition()
+        offsets: Offsets = {}
+        known: list[ProgressRecord] = []
+        for step in order:
+            match step:
+                case "learn":
+                    position.learn(records, [wanted])
+                    known = records
+                case name:
+                    offsets = furthest(offsets, {"t": ({"one": 1, "two": 2, "three": 3}[name],)})
+                    position.reach(offsets)
+            expected = _truth(offsets, known, [wanted])
+            assert position.applied[:2] == expected, order
+        assert position.applied[:2] == (1, 100)
+        for due in position.due_sweeps():
+            position.finish(due)
+        assert position.applied[:2] == (2, 10), order
+
+
+@st.composite
+def _worlds(draw: st.DrawFn) -> tuple[list[ProgressRecord], list[SweepRecord], list[Offsets]]:
+    """Records in order of time, sweeps at any of their positions, batches that end anywhere."""
+    lsn, epoch, ends = 0, 1, [0, 0]
+    records = []
+    for _ in range(draw(st.integers(1, 8))):
+        if draw(st.integers(0, 5)) == 0:
+            epoch, lsn = epoch + 1, 0
+        lsn += draw(st.integers(1, 3))
+        ends = [end + draw(st.integers(0, 2)) for end in ends]
+        records.append(progress(lsn, epoch, t=tuple(ends)))
+    sweeps = [
+        sweep(
+            as_of=draw(st.integers(0, 10)),
+            floor=floor,
+            epoch=draw(st.integers(1, epoch)),
+            table=draw(st.sampled_from("tu")),
+        )
+        for floor in range(1, 1 + draw(st.integers(0, 3)))
+    ]
+    steps = [{"t": (draw(st.integers(0, ends[0] + 1)), draw(st.integers(0, ends[1] + 1)))} for _ in range(5)]
+    return records, sweeps, [*steps, {"t": tuple(ends)}]
+
+
+@settings(deadline=None)
+@given(_worlds(), st.randoms(use_true_random=False))
+def test_in_any_order_the_position_is_the_definitions(
+    world: tuple[list[ProgressRecord], list[SweepRecord], list[Offsets]], random: object
+) -> None:
+    """Progress comes in order, and a sweep before any record that reaches it; batches and finishing come whenever."""
+    records, sweeps, steps = world
+    position = AppliedPosition()
+    unfinished = {sweep.floor: sweep for sweep in sweeps}
+    offsets: Offsets = {}
+    known: list[ProgressRecord] = []
+    best = (0, 0)
+    position.learn([], sweeps)
+    for event in _shuffled(records, steps, random):
+        match event:
+            case ProgressRecord():
+                position.learn([event], [])
+                known.append(event)
+            case None:
+                for due in position.due_sweeps():
+                    position.finish(due)
+                    for floor in [f for f, s in unfinished.items() if s.table == due.table and f <= due.floor]:
+                        del unfinished[floor]
+            case ends:
+                position.reach(ends)
+                offsets = furthest(offsets, ends)
+        # What was said stays said: positions known before a sweep was finished are not forgotten.
+        best = max(best, _truth(offsets, known, list(unfinished.values())))
+        assert position.applied[:2] <= best
+        covered = max(((r.epoch, r.lsn) for r in known if covers(offsets, r.end_offsets)), default=(0, 0))
+        if all((s.epoch, s.as_of_lsn) > covered for s in unfinished.values()):
+            assert position.applied[:2] == max(best, covered)
+    while position.due_sweeps():
+        position.finish(position.due_sweeps()[0])
+    assert position.applied[:2] == max((r.epoch, r.lsn) for r in records)
+
+
+def _shuffled(
+    records: list[ProgressRecord], steps: list[Offsets], random: object
+) -> Iterator[ProgressRecord | Offsets | None]:
+    events: list[ProgressRecord | Offsets | None] = [*steps, None, None]
+    random.shuffle(events)  # type: ignore[attr-defined]
+    places = sorted(random.randrange(len(events) + 1) for _ in records)  # type: ignore[attr-defined]
+    for place, record in zip(reversed(places), reversed(records), strict=True):
+        events.insert(place, record)
+    yield from events

@@ -1,0 +1,141 @@
+"""Control and progress as they are read from a real broker."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+
+from cdc.config import KafkaConfig
+from cdc.control import SinkRecord, Topics
+from cdc.errors import UnreachableError, WatershedError
+from spark_jobs.control_reader import ControlReader, News
+from spark_jobs.progress_writer import ProgressWriter
+from tests.conftest import KafkaBroker
+from tests.feed import Feed
+from tests.waiting import eventually
+
+COLUMNS = {"id": (20, "bigint")}
+
+
+@pytest.fixture
+def config(kafka: KafkaBroker) -> KafkaConfig:
+    return KafkaConfig(bootstrap_servers=kafka.bootstrap_servers)
+
+
+@pytest.fixture
+def reader(config: KafkaConfig, unique: str) -> Iterator[ControlReader]:
+    with closing(ControlReader(config, Topics(unique))) as made:
+        yield made
+
+
+def found(reader: ControlReader) -> News:
+    """The first news that hold a table: a client may take a moment to hear of a topic that was just created."""
+    news = eventually(lambda: news if (news := reader.read()).schemas else None, 15, "the table's schema was read")
+    assert news is not None
+    return news
+
+
+def test_topics_that_do_not_exist_yet_are_empty(reader: ControlReader, kafka: KafkaBroker, unique: str) -> None:
+    assert reader.read().schemas == ()
+    feed = Feed(kafka.bootstrap_servers, unique)
+    feed.add_table("customers", COLUMNS, ["id"])
+    (schema,) = found(reader).schemas
+    assert schema == feed.schemas["customers"]
+    assert reader.read().schemas == ()
+
+
+def test_news_come_once_and_in_order(reader: ControlReader, kafka: KafkaBroker, unique: str) -> None:
+    feed = Feed(kafka.bootstrap_servers, unique)
+    feed.add_table("customers", COLUMNS, ["id"])
+    feed.sweep("customers", floor=7, as_of_lsn=50)
+    feed.progress(100)
+    feed.progress(200)
+    news = found(reader)
+    assert [record.lsn for record in news.progress] == [100, 200]
+    assert [(sweep.floor, sweep.as_of_lsn) for sweep in news.sweeps] == [(7, 50)]
+    feed.progress(300)
+    news = reader.read()
+    assert ([record.lsn for record in news.progress], news.sweeps, news.schemas) == ([300], (), ())
+    assert reader.read().progress == ()
+
+
+def test_a_progress_record_that_came_after_control_was_read_waits(
+    kafka: KafkaBroker, unique: str, config: KafkaConfig
+) -> None:
+    """The sweep that it relies on may not have been read yet."""
+    feed = Feed(kafka.bootstrap_servers, unique)
+    feed.add_table("customers", COLUMNS, ["id"])
+    feed.progress(100)
+    late: list[Callable[[], object]] = []
+
+    class Interrupted(ControlReader):
+        """Something is published at the moment between the two ends."""
+
+        def _end(self, topic: str) -> int:
+            end = super()._end(topic)
+            if topic.endswith(".progress") and late:
+                late.pop(0)()
+            return end
+
+    with closing(Interrupted(config, Topics(unique))) as reader:
+        found(reader)
+        late += [lambda: feed.progress(200), lambda: feed.sweep("customers", 7, 150)]
+        first = reader.read()
+        assert first.progress == ()
+        second = reader.read()
+        assert [record.lsn for record in second.progress] == [200]
+        assert len(second.sweeps) == 1
+
+
+def test_what_sinks_published_is_known(
+    reader: ControlReader, config: KafkaConfig, kafka: KafkaBroker, unique: str
+) -> None:
+    Feed(kafka.bootstrap_servers, unique)
+    record = SinkRecord(
+        sink="search",
+        generation=3,
+        end_offsets={"t": (1, 2)},
+        applied_lsn=1 << 63,
+        epoch=2,
+        commit_ts_us=4,
+        applied_ts_us=5,
+        sweeps={"public.customers": 2 << 48},
+        written=6,
+        stale=7,
+    )
+    with closing(ProgressWriter(config, Topics(unique))) as writer:
+        writer.publish(record.model_copy(update={"written": 1}))
+        writer.publish(record)
+    eventually(lambda: reader.read() and reader.sinks, 15, "the sink's record was read")
+    assert reader.sinks == {"sink/search/3": record}
+
+
+def test_an_open_transaction_is_not_read_past(reader: ControlReader, kafka: KafkaBroker, unique: str) -> None:
+    feed = Feed(kafka.bootstrap_servers, unique)
+    feed.add_table("customers", COLUMNS, ["id"])
+    feed.progress(100)
+    feed.begin()
+    feed.send_in_transaction(f"{unique}.progress", "progress", {"not": "committed"})
+    assert [record.lsn for record in found(reader).progress] == [100]
+    feed.abort()
+    assert reader.read().progress == ()
+    feed.progress(200)
+    assert [record.lsn for record in reader.read().progress] == [200]
+
+
+def test_what_is_no_record_of_ours_is_named(reader: ControlReader, kafka: KafkaBroker, unique: str) -> None:
+    feed = Feed(kafka.bootstrap_servers, unique)
+    feed.begin()
+    feed.send_in_transaction(f"{unique}.control", "schema/public.x/1", {"nonsense": True})
+    feed.commit()
+    with pytest.raises(WatershedError, match=rf"{unique}\.control, key schema/public\.x/1"):
+        found(reader)
+
+
+def test_a_broker_that_is_not_there_is_said(unique: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_jobs.control_reader.ANSWER_S_MAX", 0.5)
+    with (
+        closing(ControlReader(KafkaConfig(bootstrap_servers="127.0.0.1:1"), Topics(unique))) as reader,
+        pytest.raises(UnreachableError, match=f"can't read topics of prefix {unique}"),
+    ):
+        reader.read()
