@@ -6,6 +6,7 @@ python -m devstack.java --install   installs the system's package for Spark, if 
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -31,6 +32,34 @@ JVM_OPTIONS = (
 class ServerJava:
     home: Path
     has_all_locales: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Jvm:
+    """How a Java program is run, up to the name of its main class."""
+
+    home: Path
+    general_options: tuple[str, ...]  # the same wherever the server lives
+    options: tuple[str, ...]  # this server's
+    class_path: tuple[Path, ...]
+
+    def argv(self, *more_options: str) -> list[str]:
+        class_path = os.pathsep.join(map(str, self.class_path))
+        program = str(self.home / "bin" / "java")
+        return [program, *more_options, *self.general_options, *self.options, "-cp", class_path]
+
+    @property
+    def release(self) -> str:
+        """What the Java says of itself in its folder; empty if it says nothing."""
+        try:
+            return (self.home / "release").read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return ""
+
+    @property
+    def major(self) -> int:
+        found = re.search(r'^JAVA_VERSION="(\d+)', self.release, re.MULTILINE)
+        return int(found[1]) if found else 0
 
 
 def server_java(

@@ -1,6 +1,5 @@
 """Kafka 4.3 as one KRaft broker and controller, with transactions, sized for a development machine."""
 
-import os
 import shutil
 import signal
 import subprocess
@@ -11,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from cdc.errors import StackError
-from devstack.java import JVM_OPTIONS, server_java
+from devstack import startup_cache
+from devstack.java import JVM_OPTIONS, Jvm, server_java
 from devstack.keeper import Command
 from devstack.place import HOST, Place
 from devstack.server import base_environment, see_log
@@ -54,6 +54,8 @@ SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Kafka:
+    record: Path | None = None  # where to write which classes were loaded
+
     name: ClassVar[str] = "kafka"
     title: ClassVar[str] = "Kafka"
     port_names: ClassVar[tuple[str, ...]] = ("kafka", "controller")
@@ -65,24 +67,25 @@ class Kafka:
         place.folder.mkdir(parents=True, exist_ok=True)
         configuration = place.folder / "server.properties"
         configuration.write_text(properties(place), encoding="utf-8")
-        java = server_java()
-        class_path = os.pathsep.join(map(str, resolve("kafka", place.cache)))
-        argv = [
-            str(java.home / "bin" / "java"),
-            "-Xms128m",
-            "-Xmx512m",
-            *JVM_OPTIONS,
-            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-            "-cp",
-            class_path,
-        ]
-        self._format(argv, configuration, place)
+        jvm = self.jvm(place)
+        self._format(jvm.argv(*startup_cache.options(self.name, jvm, place)), configuration, place)
         return Command(
-            [*argv, "kafka.Kafka", str(configuration)],
+            [*jvm.argv(*startup_cache.options(self.name, jvm, place, self.record)), "kafka.Kafka", str(configuration)],
             cwd=place.folder,
             log=place.log,
             env=base_environment(place.folder),
         )
+
+    def jvm(self, place: Place) -> Jvm:
+        return Jvm(
+            server_java().home,
+            ("-Xms128m", "-Xmx512m", *JVM_OPTIONS),
+            ("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",),
+            tuple(resolve("kafka", place.cache)),
+        )
+
+    def recording(self, file: Path) -> "Kafka":
+        return Kafka(record=file)
 
     def _format(self, java: Sequence[str], configuration: Path, place: Place) -> None:
         """Give the data folder the stack's identity as its cluster's id. Once: the marker comes last."""

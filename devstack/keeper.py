@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +66,15 @@ class Keeper:
         """Of a server that this keeper spawned; None while it runs. Negative: the signal that ended it."""
         code = self._ask(do="exit_code", pid=pid)["exit_code"]
         return None if code is None else int(code)
+
+    def wait(self, pid: int, timeout_s: float) -> bool:
+        """Whether the server ends in time."""
+        deadline = time.monotonic() + timeout_s
+        while self.exit_code(pid) is None:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        return True
 
     def erase_at_end(self, folder: Path) -> None:
         self._ask(do="erase", folder=str(folder))

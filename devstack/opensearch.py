@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from devstack.java import JVM_OPTIONS, server_java
+from devstack import startup_cache
+from devstack.java import JVM_OPTIONS, Jvm, server_java
 from devstack.keeper import Command
 from devstack.place import HOST, Place, grant_read, link_or_copy
 from devstack.server import base_environment
@@ -39,6 +40,8 @@ rootLogger.appenderRef.console.ref = console
 
 @dataclass(frozen=True, slots=True)
 class OpenSearch:
+    record: Path | None = None  # where to write which classes were loaded
+
     name: ClassVar[str] = "opensearch"
     title: ClassVar[str] = "OpenSearch"
     port_names: ClassVar[tuple[str, ...]] = ("http", "transport")
@@ -67,28 +70,43 @@ class OpenSearch:
         (configuration / "opensearch.yml").write_text("".join(lines), encoding="utf-8")
         (configuration / "log4j2.properties").write_text(LOGGING, encoding="utf-8")
         grant_read(configuration)
+        jvm = self.jvm(place)
+        startup = startup_cache.options(self.name, jvm, place, self.record)
+        paths = {
+            "opensearch.path.home": home,
+            "opensearch.path.conf": configuration,
+            "jna.tmpdir": temporary,
+            "java.io.tmpdir": temporary,
+        }
+        properties = [f"-D{name}={path}" for name, path in paths.items()]
+        return Command(
+            [*jvm.argv(*startup, *properties), "org.opensearch.bootstrap.OpenSearch"],
+            cwd=folder,
+            log=place.log,
+            env=base_environment(folder),
+            uid=place.unprivileged,
+        )
+
+    def jvm(self, place: Place) -> Jvm:
         java = server_java()
+        home = lay_out(place, read_lock())
         # The runtime from the wheel lacks the locales that the analysis module loads; ICU's jars bring them.
-        locales = [] if java.has_all_locales else ["-Djava.locale.providers=CLDR,SPI"]
-        class_path = f"{home}/lib/*" + ("" if java.has_all_locales else f":{home}/icu/*")
-        argv = [
-            str(place.public(java.home) / "bin" / "java"),
-            "-Xms512m",
-            "-Xmx512m",
-            *JVM_OPTIONS,
-            "--enable-native-access=ALL-UNNAMED",
-            *locales,
-            f"-Dopensearch.path.home={home}",
-            f"-Dopensearch.path.conf={configuration}",
-            "-Dopensearch.distribution.type=tar",
-            "-Dopensearch.bundled_jdk=false",
-            f"-Djna.tmpdir={temporary}",
-            f"-Djava.io.tmpdir={temporary}",
-            "-cp",
-            class_path,
-            "org.opensearch.bootstrap.OpenSearch",
-        ]
-        return Command(argv, cwd=folder, log=place.log, env=base_environment(folder), uid=place.unprivileged)
+        locales = () if java.has_all_locales else ("-Djava.locale.providers=CLDR,SPI",)
+        folders = ("lib",) if java.has_all_locales else ("lib", "icu")
+        return Jvm(
+            place.public(java.home),
+            ("-Xms512m", "-Xmx512m", *JVM_OPTIONS, "--enable-native-access=ALL-UNNAMED", *locales),
+            (
+                "-Dopensearch.distribution.type=tar",
+                "-Dopensearch.bundled_jdk=false",
+                "-Dlog4j.shutdownHookEnabled=false",  # it ends its logging itself
+                "-Dlog4j2.disable.jmx=true",
+            ),
+            tuple(jar for folder in folders for jar in sorted((home / folder).glob("*.jar"))),
+        )
+
+    def recording(self, file: Path) -> "OpenSearch":
+        return OpenSearch(record=file)
 
     def answering_pid(self, place: Place) -> int | None:
         if not is_healthy(url(place)):

@@ -51,10 +51,15 @@ class Place:
             return source
         copy = self.folder.parent / "packages" / source.name
         if not copy.exists():
-            partial = Path(tempfile.mkdtemp(prefix=f".{source.name}-", dir=_made(copy.parent)))
-            shutil.copytree(source, partial, symlinks=True, copy_function=link_or_copy, dirs_exist_ok=True)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            partial = Path(tempfile.mkdtemp(prefix=".copy-", dir=copy.parent)) / source.name
+            if source.is_dir():
+                shutil.copytree(source, partial, symlinks=True, copy_function=link_or_copy)
+            else:
+                link_or_copy(source, partial)
             grant_read(partial)
             partial.replace(copy)
+            partial.parent.rmdir()
         return copy
 
 
@@ -138,8 +143,3 @@ def is_free(port: int) -> bool:
         except OSError:
             return False
     return True
-
-
-def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -20,11 +21,14 @@ from opensearchpy import OpenSearch
 from opensearchpy.helpers import bulk
 
 from cdc.errors import StackError
+from devstack import startup_cache
 from devstack.endpoints import SERVICES, Servers
+from devstack.kafka import Kafka
 from devstack.place import HOST
 from devstack.processes import Process, runs
 from devstack.stack import Stack
 from devstack.state import read_state, take_lock
+from jars.resolver import default_cache
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.waiting import eventually
 
@@ -371,6 +375,15 @@ class TestCommands:
             assert stranger.poll() is None
             stranger.kill()
             os.kill(redis.pid, signal.SIGKILL)
+
+
+def test_a_start_uses_the_startup_cache(folder: Path) -> None:
+    """Made here, if `make setup` has not made it."""
+    assert startup_cache.make(Kafka(), default_cache())
+    with Stack(folder, given={}) as stack:
+        stack.start("kafka")
+        maps = (Path("/proc") / str(stack.pid("kafka")) / "maps").read_text()
+    assert re.search(r"/kafka-[0-9a-f]{16}\.aot$", maps, re.MULTILINE)
 
 
 class TestTrouble:
