@@ -4,18 +4,15 @@ Until the stream holds the slot there is nothing at the source that keeps a seco
 happens under an advisory lock.
 """
 
-import hashlib
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack
-from types import TracebackType
+from contextlib import ExitStack
 
-import psycopg
 import structlog
 
 import cdc
-from cdc.config import Config, SourceConfig
+from cdc.config import Config
 from cdc.control import POSITION_KEY, PositionRecord, SourceIdentity, Topics
-from cdc.errors import GapError, SourceError
+from cdc.errors import ConnectionLost, GapError, SourceError
 from cdc.events import EPOCH_MAX, TableSchema
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.kafka.broker import KafkaBroker
@@ -26,7 +23,7 @@ from cdc.lsn import Lsn, format_lsn
 from cdc.pgoutput.messages import Relation, RelationColumn
 from cdc.ports import Clock, Probe, TopicRecord
 from cdc.postgres.catalog import Publication, SourceTable, read_publication, read_table
-from cdc.postgres.connection import connect, lost
+from cdc.postgres.connection import SourceConnection, connect
 from cdc.postgres.load import SnapshotReader, TableLocks
 from cdc.postgres.replication import (
     CreatedSlot,
@@ -39,32 +36,6 @@ from cdc.postgres.source import create_publication, drop_slot, read_slot
 from cdc.publisher import PROTOCOL, Lineage, Publisher
 
 log = structlog.get_logger(__name__)
-
-
-class StartLock(AbstractContextManager["StartLock"]):
-    """A session-level advisory lock at the source, named after the slot."""
-
-    def __init__(self, source: SourceConfig) -> None:
-        self._connection = connect(source, application="watershed start")
-        digest = hashlib.sha256(f"watershed start {source.slot}".encode()).digest()
-        self._key = int.from_bytes(digest[:8], "big", signed=True)
-
-    def try_acquire(self) -> bool:
-        """False while another instance holds it. Raises ConnectionLost."""
-        try:
-            row = self._connection.execute("SELECT pg_try_advisory_lock(%s)", (self._key,)).fetchone()
-        except psycopg.OperationalError as error:
-            raise lost(error) from error
-        return row == (True,)
-
-    def release(self) -> None:
-        """Idempotent."""
-        self._connection.close()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
 
 
 class Bootstrap:
@@ -88,12 +59,20 @@ class Bootstrap:
         if epoch > EPOCH_MAX:
             raise GapError(f"epoch {epoch} is past the last one", "start with a new topics.prefix")
         with ExitStack() as resources, connect(self._source) as connection:
+            replication = ReplicationConnection(self._source)
+            resources.callback(replication.close)
+            identity = replication.identify()
             if previous is None:
                 self._require_nothing_published()
                 self._require_no_slot(connection)
+            else:
+                self._require_own_slot(previous, identity)
             topics = self._create_topics()
             broker = self._open_broker(topics)
             resources.callback(broker.close)
+            # Now that nobody else can write: what did the last one write until it was fenced?
+            if read_position(self._config) != previous:
+                raise ConnectionLost("another instance has gone on meanwhile")
             if previous is not None:
                 log.info("the last initial load did not end, beginning anew", epoch=epoch)
                 drop_slot(connection, self._source.slot)
@@ -101,9 +80,6 @@ class Bootstrap:
             if publication is None:
                 publication = create_publication(connection, self._source)
                 log.info("publication created", publication=publication.name)
-            replication = ReplicationConnection(self._source)
-            resources.callback(replication.close)
-            identity = replication.identify()
             lineage = self._lineage(epoch, identity, publication, topics)
             self._record_intent(broker, lineage)
             locks, slot = self._create_slot(replication)
@@ -138,11 +114,23 @@ class Bootstrap:
                     "delete the prefix's topics, or choose another topics.prefix",
                 )
 
-    def _require_no_slot(self, connection: psycopg.Connection) -> None:
+    def _require_no_slot(self, connection: SourceConnection) -> None:
         if read_slot(connection, self._source.slot) is not None:
             raise SourceError(
                 f"slot {self._source.slot} exists, but the topics of prefix {self._topics.prefix} know nothing of it",
                 f"choose another source.slot, or SELECT pg_drop_replication_slot('{self._source.slot}')",
+            )
+
+    def _require_own_slot(self, previous: PositionRecord, identity: SystemIdentity) -> None:
+        """The slot that will be dropped is the one that the interrupted load made, and no other."""
+        then = previous.source
+        now = (identity.system_identifier, identity.database, self._source.slot)
+        if (then.system_identifier, then.database, then.slot) != now:
+            raise SourceError(
+                f"the initial load of prefix {self._topics.prefix} did not end; it read database {then.database} "
+                f"(system identifier {then.system_identifier}) through slot {then.slot}, the configuration names "
+                f"{identity.database} ({identity.system_identifier}) and {self._source.slot}",
+                "take the change of source.dsn or source.slot back, or choose another topics.prefix",
             )
 
     def _create_topics(self) -> dict[str, TopicDescription]:
@@ -213,7 +201,7 @@ class Bootstrap:
     # ---- tables
 
     def _describe(
-        self, connection: psycopg.Connection, publication: Publication
+        self, connection: SourceConnection, publication: Publication
     ) -> list[tuple[TableSchema, SourceTable]]:
         """Their shape, under the locks; a version of its own for each shape ever published."""
         known = read_schemas(self._config)

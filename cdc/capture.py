@@ -19,7 +19,8 @@ from cdc.transactions import Assembler, StreamState
 # One round of reading. Bounds what is held in memory beside librdkafka's queue, and how late a status can be.
 READ_MESSAGES_MAX = 4_000
 READ_BYTES_MAX = 8 * 1024 * 1024
-# PostgreSQL hangs up after wal_sender_timeout (default 60 s, often 30); it asks earlier, we speak earlier still.
+# PostgreSQL hangs up after wal_sender_timeout (60 s by default, where it is short a shorter interval is passed); it
+# asks earlier, we speak earlier still: a loop that waits for the brokers does not read its questions.
 STATUS_INTERVAL_S = 5.0
 # How often the catalog is looked at for what the stream does not tell (a publication that lost a table).
 WATCH_INTERVAL_S = 5.0
@@ -49,6 +50,7 @@ class Capture:
         should_stop: Callable[[], bool],
         watch: Callable[[], None] = lambda: None,
         probe: Probe = unarmed,
+        status_interval_s: float = STATUS_INTERVAL_S,
     ) -> None:
         self._stream = stream
         self._broker = broker
@@ -60,6 +62,7 @@ class Capture:
         self._should_stop = should_stop
         self._watch = watch
         self._probe = probe
+        self._status_interval_s = status_interval_s
         self._delivery = Delivery(assembler.state.resume_lsn)
         self._status_at = float("-inf")
         self._position_at = float("-inf")
@@ -92,7 +95,7 @@ class Capture:
         self._tell_progress(now)
         if self._publisher.is_due(now, is_dry=not frames) or self._idle_position_is_due(now):
             self._commit()
-        if self._assembler.reply_requested or now - self._status_at >= STATUS_INTERVAL_S:
+        if self._assembler.reply_requested or now - self._status_at >= self._status_interval_s:
             self._send_status()
         if now - self._watched_at >= WATCH_INTERVAL_S:
             self._watched_at = now
@@ -189,5 +192,5 @@ class Capture:
 
     def _while_waiting(self) -> None:
         """The brokers are slow or away: PostgreSQL must still hear from us, or it hangs up."""
-        if self._clock.monotonic() - self._status_at >= STATUS_INTERVAL_S:
+        if self._clock.monotonic() - self._status_at >= self._status_interval_s:
             self._send_status()

@@ -5,19 +5,18 @@ instances can't fence each other in turn: 1. read the position; 2. take the slot
 producers; 4. read the position again, to its end; 5. check that history is continuous; 6. stream.
 """
 
+import os
 import signal
 import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from types import FrameType
 
-import psycopg
 import structlog
 
 import cdc
-from cdc.bootstrap import Bootstrap, StartLock, transactional_id
-from cdc.capture import Capture
+from cdc.bootstrap import Bootstrap, transactional_id
+from cdc.capture import STATUS_INTERVAL_S, Capture
 from cdc.config import Config
 from cdc.continuity import SourceNow, TopicNow, require_same_source, require_same_tables, require_same_topics
 from cdc.control import PositionRecord, Topics
@@ -27,6 +26,7 @@ from cdc.formats.debezium import EnvelopeContext
 from cdc.kafka.broker import KafkaBroker
 from cdc.kafka.records import read_position, read_schemas
 from cdc.kafka.topics import TopicAdmin, TopicDescription
+from cdc.kafka.watch import TopicWatch
 from cdc.load import LoadStopped
 from cdc.lsn import Lsn, format_lsn
 from cdc.ports import Probe
@@ -40,12 +40,16 @@ from cdc.postgres.replication import (
     SystemIdentity,
 )
 from cdc.postgres.source import Source, check_source, read_flush_lsn, read_slot
+from cdc.postgres.start_lock import StartLock
+from cdc.postgres.watch import PublicationWatch
 from cdc.publisher import Lineage, Publisher
 from cdc.transactions import Assembler, StreamState
 
 log = structlog.get_logger(__name__)
 
 STANDBY_POLL_S = 0.5
+# From the request to stop to the end, whatever hangs meanwhile.
+STOP_S_MAX = 8.0
 RETRY_S_FIRST = 0.2
 RETRY_S_MAX = 10.0
 
@@ -71,6 +75,7 @@ class Service:
         self._admin = TopicAdmin(config.kafka)
         self._clock = SystemClock()
         self._stop = threading.Event()
+        self._is_standby = False
 
     def check(self) -> Source:
         """Look at source and brokers. Raises SourceError, BrokerError, UnreachableError with the next step."""
@@ -81,7 +86,7 @@ class Service:
 
     def run(self) -> None:
         """Capture until SIGTERM or SIGINT. A lost server is waited for; any other error ends the service."""
-        self._listen_to_signals()
+        self._obey_signals()
         source = self.check()
         log.info("source checked", database=source.identity.database, tables=len(source.tables))
         retry_s = RETRY_S_FIRST
@@ -99,15 +104,27 @@ class Service:
                 log.info("initial load interrupted, the next start begins it anew")
         log.info("stopped")
 
-    def _listen_to_signals(self) -> None:
-        def stop(number: int, _frame: FrameType | None) -> None:
+    def _obey_signals(self) -> None:
+        """SIGTERM and SIGINT ask to stop. What does not come to its end in time (brokers that are away, a slot that
+        waits for other transactions) is left: a process may die at any point without losing anything."""
+        numbers = {signal.SIGTERM, signal.SIGINT}
+        # A thread waits for them: a handler would run only when the main thread is back from libpq or librdkafka.
+        signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+
+        def obey() -> None:
+            number = signal.sigwait(numbers)
             log.info("stopping", signal=signal.Signals(number).name)
             self._stop.set()
-            # A second signal of the same kind does not wait for us.
-            signal.signal(number, signal.SIG_DFL)
+            last_resort = threading.Timer(STOP_S_MAX, give_up)
+            last_resort.daemon = True
+            last_resort.start()
+            os._exit(128 + signal.sigwait(numbers))  # asked twice: at once
 
-        signal.signal(signal.SIGTERM, stop)
-        signal.signal(signal.SIGINT, stop)
+        def give_up() -> None:
+            log.warning("not drained in time, the next start goes on from the position record", after_s=STOP_S_MAX)
+            os._exit(0)
+
+        threading.Thread(target=obey, name="signals", daemon=True).start()
 
     # ---- one session: from reading the position to losing a server
 
@@ -117,21 +134,24 @@ class Service:
             lock: StartLock | None = None
             if position is None or position.phase != "streaming":
                 lock = resources.enter_context(StartLock(self._config.source))
-                if not self._wait_for("another instance is loading", lock.try_acquire):
+                if not self._wait_for("another instance is starting", lock.try_acquire):
                     return
                 position = read_position(self._config)
                 if position is None or position.phase != "streaming":
+                    self._take_over()
                     position = Bootstrap(self._config, self._admin, self._clock, self._stop.is_set, self._probe).run(
                         position
                     )
             connection = ReplicationConnection(self._config.source)
             resources.callback(connection.close)
             identity = connection.identify()
+            patience_s = connection.read_timeout_s()
             if not self._take_slot(connection, position):
                 return
+            self._take_over()
             if lock is not None:
                 lock.release()
-            self._stream(resources, connection, identity, position)
+            self._stream(resources, connection, identity, patience_s, position)
 
     def _take_slot(self, connection: ReplicationConnection, position: PositionRecord) -> bool:
         """Start streaming; wait as standby while another instance does. False: asked to stop."""
@@ -154,21 +174,28 @@ class Service:
         return self._wait_for(f"another process streams from slot {slot}", try_start)
 
     def _wait_for(self, why: str, attempt: Callable[[], bool]) -> bool:
-        """Try until it succeeds, saying so once; False when asked to stop."""
+        """Try until it succeeds; False when asked to stop. One line says that this instance is the standby."""
         if attempt():
             return True
-        log.info("standing by", reason=why)
+        if not self._is_standby:
+            self._is_standby = True
+            log.info("standing by", reason=why)
         while not self._stop.wait(STANDBY_POLL_S):
             if attempt():
-                log.info("taking over")
                 return True
         return False
+
+    def _take_over(self) -> None:
+        if self._is_standby:
+            self._is_standby = False
+            log.info("taking over")
 
     def _stream(
         self,
         resources: ExitStack,
         connection: ReplicationConnection,
         identity: SystemIdentity,
+        patience_s: float,
         position: PositionRecord,
     ) -> None:
         resume_lsn = Lsn(position.resume_lsn)
@@ -180,13 +207,26 @@ class Service:
             partition_counts={topic.name: topic.partition_count for topic in described.values()},
         )
         resources.callback(broker.close)
-        broker.fence_predecessors(lambda: connection.send_status(resume_lsn, resume_lsn, reply_requested=False))
+
+        def stay_connected() -> None:
+            connection.send_status(resume_lsn, resume_lsn, reply_requested=False)
+
+        stay_connected()
+        broker.fence_predecessors(stay_connected)
         current = read_position(self._config)
+        stay_connected()
         if current is None:
             raise GapError(f"topic {self._topics.state} lost its position record", NEXT_AFTER_GAP)
         schemas = self._require_continuity(current, identity, described)
-        watch = PublicationWatch(self._config, current)
-        resources.callback(watch.close)
+        stay_connected()
+        watch_publication = PublicationWatch(self._config.source, current.publication)
+        resources.callback(watch_publication.close)
+        watch_topics = TopicWatch(self._admin, described)
+
+        def watch() -> None:
+            watch_publication()
+            watch_topics()
+
         capture = Capture(
             stream=connection,
             broker=broker,
@@ -204,6 +244,7 @@ class Service:
             should_stop=self._stop.is_set,
             watch=watch,
             probe=self._probe,
+            status_interval_s=min(STATUS_INTERVAL_S, patience_s / 4) if patience_s else STATUS_INTERVAL_S,
         )
         log.info("streaming", epoch=current.epoch, seq=current.seq, position=format_lsn(current.resume_lsn))
         capture.run()
@@ -234,36 +275,6 @@ class Service:
 
     def _context(self, position: PositionRecord) -> EnvelopeContext:
         return EnvelopeContext(self._topics.prefix, position.source.database, position.epoch, cdc.__version__)
-
-
-class PublicationWatch:
-    """Looks at the publication now and then: a table taken out of it just falls silent in the stream."""
-
-    def __init__(self, config: Config, position: PositionRecord) -> None:
-        self._config = config
-        self._expected = position.publication
-        self._connection: psycopg.Connection | None = None
-
-    def __call__(self) -> None:
-        """Raises GapError when the publication is not what it was."""
-        source = self._config.source
-        try:
-            if self._connection is None:
-                self._connection = connect(source, application="watershed watch")
-            publication = read_publication(self._connection, source.publication, source.table_ids)
-        except (psycopg.OperationalError, UnreachableError) as error:
-            # The stream will notice a lost server, and its own error says more.
-            log.debug("publication not looked at", error=str(error))
-            self.close()
-            return
-        if publication is None or publication.fingerprint != self._expected:
-            raise GapError(f"publication {source.publication} was altered or dropped", NEXT_AFTER_GAP)
-
-    def close(self) -> None:
-        """Idempotent."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
 
 
 def stream_state(position: PositionRecord) -> StreamState:

@@ -14,7 +14,7 @@ from cdc.ports import TopicRecord, WhileWaiting
 log = structlog.get_logger(__name__)
 
 # Of one wait, after which `while_waiting` is called.
-WAIT_S = 1.0
+WAIT_S = 0.2
 # librdkafka's queue is the only buffer between us and the brokers; when it is full the loop stops reading.
 QUEUE_MESSAGES_MAX = 200_000
 QUEUE_KIBIBYTES_MAX = 64 * 1024

@@ -8,7 +8,7 @@ from cdc.config import KafkaConfig
 from cdc.errors import BrokerError
 from cdc.kafka.client import NEXT_REACHABLE, broker_error, client_settings
 
-ANSWER_S_MAX = 15.0
+ANSWER_S_MAX = 8.0
 READ_S_MAX = 60.0
 
 

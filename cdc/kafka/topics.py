@@ -17,7 +17,7 @@ from cdc.config import KafkaConfig, TopicConfig
 from cdc.errors import BrokerError, ConnectionLost, UnreachableError
 from cdc.kafka.client import MESSAGE_BYTES_MAX, NEXT_REACHABLE, broker_error, client_settings, kafka_error
 
-ANSWER_S_MAX = 15.0
+ANSWER_S_MAX = 8.0
 READY_S_MAX = 30.0
 _POLL_S = 0.05
 
@@ -132,6 +132,10 @@ class TopicAdmin:
                 pass
             time.sleep(_POLL_S)
         raise UnreachableError(f"Kafka: the new topics have no leaders after {READY_S_MAX:.0f} s", NEXT_REACHABLE)
+
+    def request_descriptions(self, names: Sequence[str]) -> Mapping[str, "Future[Any]"]:
+        """Ask what the topics are, without waiting."""
+        return self._admin.describe_topics(TopicCollection(list(names)), request_timeout=ANSWER_S_MAX)
 
     def request_end_offsets(self, partition_counts: Mapping[str, int]) -> "EndOffsets":
         """Ask for high watermarks (of `read_uncommitted`), without waiting."""

@@ -10,6 +10,7 @@ from psycopg import sql
 
 from cdc.errors import SourceError
 from cdc.events import Column, TableId
+from cdc.postgres.connection import says_lost
 
 _TABLES: LiteralString = """
 SELECT c.oid::int8, c.relkind::text, c.relreplident::text, c.relpersistence::text,
@@ -81,8 +82,9 @@ class SourceTable:
     key: tuple[str, ...]  # empty: the table has no key that its replica identity covers
 
 
+@says_lost
 def read_publication(connection: psycopg.Connection, name: str, tables: Sequence[TableId]) -> Publication | None:
-    """The publication as far as it concerns `tables`; None when there is none of that name."""
+    """The publication as far as it concerns `tables`; None when there is none of that name. Raises ConnectionLost."""
     oids = [
         row[0]
         for row in connection.execute(
@@ -109,9 +111,10 @@ def read_publication(connection: psycopg.Connection, name: str, tables: Sequence
     return Publication(name, publishes_all, f"{name}:{digest}", columns, row_filters)
 
 
+@says_lost
 def read_table(connection: psycopg.Connection, table: TableId, published: Sequence[str] | None) -> SourceTable:
     """The table with its published columns (all when `published` is None). Raises SourceError if it can't be captured
-    whatever the publication says."""
+    whatever the publication says, ConnectionLost."""
     row = connection.execute(_TABLES, (table.schema, table.name)).fetchone()
     if row is None:
         raise SourceError(f"table {table} does not exist", "correct source.tables, or create the table")

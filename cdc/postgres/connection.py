@@ -1,12 +1,18 @@
 """Connections to the source, with every setting pinned that changes bytes, and errors as sentences."""
 
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from cdc.config import SourceConfig
 from cdc.errors import ConfigError, ConnectionLost, SourceError, UnreachableError
+
+SourceConnection = psycopg.Connection  # for those who pass one on
+P = ParamSpec("P")
+T = TypeVar("T")
 
 CONNECT_TIMEOUT_S = 10
 
@@ -54,7 +60,7 @@ def conninfo(source: SourceConfig, *, application: str, replication: bool = Fals
     return make_conninfo("", **settings)
 
 
-def connect(source: SourceConfig, *, application: str = "watershed") -> psycopg.Connection:
+def connect(source: SourceConfig, *, application: str = "watershed") -> SourceConnection:
     """A connection in autocommit mode. Raises SourceError or UnreachableError with the server's own words."""
     try:
         connection = psycopg.connect(conninfo(source, application=application), autocommit=True)
@@ -84,3 +90,16 @@ def connect_error(words: str) -> SourceError | UnreachableError:
 def lost(error: psycopg.Error | str) -> ConnectionLost:
     """The server went away in the middle."""
     return ConnectionLost(f"PostgreSQL: {' '.join(str(error).split()) or 'the connection was closed'}")
+
+
+def says_lost(function: Callable[P, T]) -> Callable[P, T]:
+    """For functions that ask the server: one that goes away meanwhile is ConnectionLost, which the service survives."""
+
+    @wraps(function)
+    def ask(*arguments: P.args, **named: P.kwargs) -> T:
+        try:
+            return function(*arguments, **named)
+        except psycopg.OperationalError as error:
+            raise lost(error) from error
+
+    return ask

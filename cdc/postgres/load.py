@@ -15,7 +15,7 @@ from psycopg import sql
 from cdc.config import SourceConfig
 from cdc.errors import SourceError
 from cdc.events import TableId, TableSchema
-from cdc.postgres.connection import connect, lost
+from cdc.postgres.connection import connect, lost, says_lost
 
 LOCK_WAIT_S = 60
 
@@ -69,6 +69,7 @@ class SnapshotReader(AbstractContextManager["SnapshotReader"]):
     ) -> None:
         self._connection.close()
 
+    @says_lost
     def estimate(self, tables: Sequence[TableId]) -> dict[TableId, int]:
         """Rows of each table as the planner has them; 0 where it never looked."""
         rows = self._connection.execute(

@@ -97,6 +97,10 @@ class ReplicationConnection:
         row = self._row("IDENTIFY_SYSTEM")
         return SystemIdentity(row[0], int(row[1]), parse_lsn(row[2]), row[3])
 
+    def read_timeout_s(self) -> float:
+        """wal_sender_timeout: a server that has not heard from us for so long hangs up. 0: never."""
+        return int(self._row("SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'")[0]) / 1000
+
     def create_slot(self, name: str) -> CreatedSlot:
         """Create a logical slot for pgoutput and export its snapshot, which lives until the next command here.
 

@@ -15,7 +15,7 @@ from cdc.postgres.catalog import (
     read_publication,
     read_table,
 )
-from cdc.postgres.connection import connect
+from cdc.postgres.connection import connect, lost, says_lost
 from cdc.postgres.replication import ReplicationConnection, SystemIdentity
 
 OLDEST_VERSION = 150_000
@@ -57,6 +57,7 @@ def check_source(config: SourceConfig) -> Source:
         return Source(identity, tables, publication)
 
 
+@says_lost
 def _check_settings(connection: psycopg.Connection) -> None:
     version = connection.info.server_version
     if version < OLDEST_VERSION:
@@ -121,6 +122,7 @@ def _checked_table(connection: psycopg.Connection, table: TableId, publication: 
     return found
 
 
+@says_lost
 def _check_may_create(connection: psycopg.Connection, config: SourceConfig, tables: tuple[SourceTable, ...]) -> None:
     row = connection.execute("SELECT has_database_privilege(current_database(), 'CREATE')").fetchone()
     statement = create_publication_statement(config.publication, config.table_ids).as_string(connection)
@@ -132,9 +134,11 @@ def _check_may_create(connection: psycopg.Connection, config: SourceConfig, tabl
 
 
 def create_publication(connection: psycopg.Connection, config: SourceConfig) -> Publication:
-    """Create the configured publication for the configured tables. Raises SourceError."""
+    """Create the configured publication for the configured tables. Raises SourceError, ConnectionLost."""
     try:
         connection.execute(create_publication_statement(config.publication, config.table_ids))
+    except psycopg.OperationalError as error:
+        raise lost(error) from error
     except psycopg.Error as error:
         raise SourceError(f"can't create publication {config.publication}: {error.diag.message_primary}") from error
     publication = read_publication(connection, config.publication, config.table_ids)
@@ -142,6 +146,7 @@ def create_publication(connection: psycopg.Connection, config: SourceConfig) -> 
     return publication
 
 
+@says_lost
 def read_slot(connection: psycopg.Connection, name: str) -> Slot | None:
     """None when there is no such slot."""
     row = connection.execute(
@@ -155,6 +160,7 @@ def read_slot(connection: psycopg.Connection, name: str) -> Slot | None:
     return Slot(plugin, database, active_pid, parse_lsn(confirmed) if confirmed else None, wal_status)
 
 
+@says_lost
 def read_flush_lsn(connection: psycopg.Connection) -> Lsn:
     """Where the source's durable log ends now."""
     row = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
@@ -163,11 +169,16 @@ def read_flush_lsn(connection: psycopg.Connection) -> Lsn:
 
 
 def drop_slot(connection: psycopg.Connection, name: str) -> None:
-    """Drop the slot of an initial load that did not end. Raises ConnectionLost while a server process still has it:
-    creating a slot goes on for a while at the server after its client has died."""
+    """Drop the slot of an initial load that did not end; nothing if it is gone.
+
+    Raises ConnectionLost while somebody has it: the server does not notice at once that a process which was creating it
+    was killed.
+    """
     try:
         connection.execute("SELECT pg_drop_replication_slot(%s)", (name,))
     except psycopg.errors.UndefinedObject:
         return
     except psycopg.errors.ObjectInUse as error:
-        raise ConnectionLost(f"slot {name} is still in use: {error.diag.message_primary}") from error
+        raise ConnectionLost(f"slot {name} can't be dropped yet: {error.diag.message_primary}") from error
+    except psycopg.OperationalError as error:
+        raise lost(error) from error

@@ -1,0 +1,248 @@
+"""A database under capture: `cdc run` as a process of its own, and what the tests want to know of its surroundings."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, LiteralString
+
+import psycopg
+import pytest
+import yaml
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from devstack.endpoints import Servers
+from devstack.stack import Stack
+from tests.checker.journal import install_journal
+from tests.checker.judge import Report, gather, require_true
+from tests.checker.records import parse, read_topics
+from tests.conftest import KafkaBroker, PostgresServer
+from tests.waiting import eventually
+
+COMMAND = [sys.executable, "-m", "cdc.cli.main"]
+ENDS_S_MAX = 20.0
+
+
+class CaptureProcess:
+    """`cdc run`."""
+
+    def __init__(self, config: Path, log: Path, environment: Mapping[str, str]) -> None:
+        self.log = log
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [*COMMAND, "run", "--config", str(config)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env={**os.environ, **environment},
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs."""
+        return self._process.poll()
+
+    def said(self) -> str:
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def await_said(self, text: str, deadline_s: float = 30.0, times: int = 1) -> None:
+        """Wait for a line with this text. Fails early when the process ends without it."""
+
+        def is_there() -> bool:
+            ended = self.exit_code is not None
+            if self.said().count(text) >= times:
+                return True
+            assert not ended, f"capture ended with {self.exit_code} and did not say {text!r}:\n{self.said()}"
+            return False
+
+        eventually(is_there, deadline_s, lambda: f"capture says {text!r}; it said:\n{self.said()}")
+
+    def await_end(self, deadline_s: float = ENDS_S_MAX) -> int:
+        """The exit code; minus the signal's number if one ended it."""
+        try:
+            return self._process.wait(deadline_s)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"capture did not end in {deadline_s:g} s; it said:\n{self.said()}") from None
+
+    def signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def terminate(self) -> int:
+        self.signal(signal.SIGTERM)
+        return self.await_end()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@dataclass
+class Captured:
+    """A database, a prefix of topics, and a configuration file for them."""
+
+    dsn: str
+    superuser_dsn: str  # in the same database
+    bootstrap_servers: str
+    name: str  # prefix and slot
+    tables: Sequence[str]
+    folder: Path
+    settings: dict[str, Any] = field(default_factory=dict)  # sections that go before ours
+    _processes: list[CaptureProcess] = field(default_factory=list)
+
+    def config(self) -> Path:
+        """The configuration file, written anew."""
+        sections: dict[str, dict[str, Any]] = {
+            "source": {"dsn": self.dsn, "tables": list(self.tables), "slot": self.name},
+            "kafka": {"bootstrap_servers": self.bootstrap_servers},
+            "topics": {"prefix": self.name},
+        }
+        for section, values in self.settings.items():
+            sections[section] = {**sections.get(section, {}), **values}
+        path = self.folder / "watershed.yml"
+        path.write_text(yaml.safe_dump(sections, allow_unicode=True), encoding="utf-8")
+        return path
+
+    def start(self, *, failpoint: str | None = None, log: str | None = None) -> CaptureProcess:
+        """Start capture; it ends with the test at the latest."""
+        environment = {"CDC_FAILPOINT": failpoint} if failpoint else {}
+        path = self.folder / (log or f"capture-{len(self._processes)}.log")
+        process = CaptureProcess(self.config(), path, environment)
+        self._processes.append(process)
+        return process
+
+    def run_once(self, command: str = "run", deadline_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+        """`cdc run` or `cdc check` that is expected to end by itself."""
+        return subprocess.run(
+            [*COMMAND, command, "--config", str(self.config())],
+            capture_output=True,
+            text=True,
+            timeout=deadline_s,
+            check=False,
+        )
+
+    def end(self) -> None:
+        for process in self._processes:
+            if process.exit_code is None:
+                process.signal(signal.SIGCONT)
+                process.kill()
+
+    # ---- the source
+
+    @contextmanager
+    def connect(self) -> Iterator[psycopg.Connection]:
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            yield connection
+
+    def query(self, statement: LiteralString | sql.Composed, *parameters: Any) -> list[tuple[Any, ...]]:
+        """By the superuser, in the captured database."""
+        with psycopg.connect(self.superuser_dsn, autocommit=True) as connection:
+            cursor = connection.execute(statement, parameters)
+            return cursor.fetchall() if cursor.description else []
+
+    def log_end(self) -> int:
+        """Where the source's log ends now."""
+        return int(self.query("SELECT (pg_current_wal_flush_lsn() - '0/0')::int8")[0][0])
+
+    def confirmed(self) -> int | None:
+        """The slot's confirmed LSN; None without a slot."""
+        rows = self.query(
+            "SELECT (confirmed_flush_lsn - '0/0')::int8 FROM pg_replication_slots WHERE slot_name = %s", self.name
+        )
+        return rows[0][0] if rows else None
+
+    def await_caught_up(self, deadline_s: float = 60.0) -> None:
+        """Capture has published, recorded and confirmed all that is committed now, and told its progress: it streams,
+        which the slot alone does not say, since a new one begins at the log's end."""
+        end = self.log_end()
+        eventually(
+            lambda: (self.confirmed() or 0) >= end and self.progress() >= end,
+            deadline_s,
+            lambda: f"capture confirms {end}, is at {self.confirmed()}; it said:\n{self._said()}",
+        )
+
+    def progress(self) -> int:
+        """The LSN of the last progress record, 0 without any."""
+        records, _ = read_topics(self.bootstrap_servers, [f"{self.name}.progress"])
+        told = [record.value for record in records if record.key == b"progress" and record.value is not None]
+        return int(parse(told[-1])["lsn"]) if told else 0
+
+    def judge(self) -> Report:
+        """Everything, held against the source. Raises AssertionError with the judge's complaints."""
+        try:
+            return require_true(gather(self.bootstrap_servers, self.name, self.dsn, self.tables))
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self._said()}") from None
+
+    def _said(self) -> str:
+        return "\n".join(f"--- {p.log.name}, exit code {p.exit_code}\n{p.said()}" for p in self._processes)
+
+    # ---- Kafka
+
+    def topics(self) -> set[str]:
+        """Names of the prefix's topics."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+        return {name for name in admin.list_topics(timeout=10).topics if name.startswith(f"{self.name}.")}
+
+    def delete_topics(self) -> None:
+        """So that the broker does not collect the topics of hundreds of tests."""
+        topics = list(self.topics())
+        if topics:
+            admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
+            for future in admin.delete_topics(topics).values():
+                try:
+                    future.result(10)
+                except KafkaException:
+                    continue
+
+
+@contextmanager
+def under_capture(
+    server: PostgresServer,
+    kafka: KafkaBroker,
+    dsn: str,
+    name: str,
+    folder: Path,
+    schema: LiteralString,
+    tables: Sequence[str],
+) -> Iterator[Captured]:
+    """The database of `dsn` with these tables, journaled; capture is not started. Whatever was, ends."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute(schema)
+        install_journal(connection, tables)
+    made = Captured(
+        dsn=dsn,
+        superuser_dsn=make_conninfo(server.superuser_dsn, dbname=str(conninfo_to_dict(dsn)["dbname"])),
+        bootstrap_servers=kafka.bootstrap_servers,
+        name=name,
+        tables=tables,
+        folder=folder,
+    )
+    try:
+        yield made
+    finally:
+        made.end()
+        made.delete_topics()
+
+
+@contextmanager
+def frozen(servers: Servers, service: str) -> Iterator[None]:
+    """The server takes connections and answers nothing."""
+    if not isinstance(servers, Stack):
+        pytest.skip("only a native server can be frozen")
+    pid = servers.pid(service)
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)

@@ -1,0 +1,28 @@
+"""Databases under capture, for the tests on real servers."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.captured import Captured, under_capture
+from tests.conftest import KafkaBroker, PostgresServer
+from tests.workload import SCHEMA, TABLES
+
+
+@pytest.fixture
+def captured(
+    postgres: PostgresServer, kafka: KafkaBroker, fresh_database: str, unique: str, tmp_path: Path
+) -> Iterator[Captured]:
+    """A database with the workload's tables, on PostgreSQL 18."""
+    with under_capture(postgres, kafka, fresh_database, unique, tmp_path, SCHEMA, TABLES) as made:
+        yield made
+
+
+@pytest.fixture
+def captured16(
+    postgres16: PostgresServer, kafka: KafkaBroker, fresh_database16: str, unique: str, tmp_path: Path
+) -> Iterator[Captured]:
+    """The same on PostgreSQL 16."""
+    with under_capture(postgres16, kafka, fresh_database16, unique, tmp_path, SCHEMA, TABLES) as made:
+        yield made

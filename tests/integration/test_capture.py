@@ -1,0 +1,277 @@
+"""Capture on real servers, judged by a plain consumer that shares no code with it."""
+
+import json
+import signal
+import time
+
+import pytest
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+
+from tests.captured import Captured, frozen
+from tests.checker.records import read_topics
+from tests.conftest import KafkaBroker, PostgresServer
+from tests.waiting import eventually
+from tests.workload import Workload, fill
+
+EXISTING_ROWS = 3_000
+STOP_S_MAX = 10.0
+
+
+def load_and_stream(captured: Captured) -> None:
+    """Existing rows and clients that go on before, during and after their load; then the judge."""
+    with captured.connect() as connection:
+        fill(connection, EXISTING_ROWS)
+    with Workload(captured.dsn, seed=1, clients=3, pause_s=0.01) as clients:
+        eventually(lambda: clients.committed > 20)
+        capture = captured.start()
+        capture.await_said("streaming")
+        at_streaming = clients.committed
+        eventually(lambda: clients.committed > at_streaming + 200)
+    captured.await_caught_up()
+    report = captured.judge()
+    assert report.ops["r"] >= EXISTING_ROWS * 3 // 2
+    assert min(report.ops[op] for op in "cud") > 20
+    assert capture.terminate() == 0
+
+
+@pytest.mark.promise(1)
+def test_existing_rows_and_a_mixed_workload_are_published_exactly_once(captured: Captured) -> None:
+    load_and_stream(captured)
+
+
+@pytest.mark.promise(1)
+def test_the_same_on_postgresql_16(captured16: Captured) -> None:
+    load_and_stream(captured16)
+
+
+@pytest.mark.promise(1)
+def test_restarts_go_on_where_the_last_one_stopped(captured: Captured) -> None:
+    for number in range(3):
+        capture = captured.start()
+        capture.await_said("streaming")
+        with Workload(captured.dsn, seed=10 + number, transactions=30):
+            pass
+        if number == 1:
+            captured.await_caught_up()
+        assert capture.terminate() == 0
+        with Workload(captured.dsn, seed=20 + number, transactions=10, clients=1):
+            pass  # while nobody captures
+    captured.start()
+    captured.await_caught_up()
+    assert captured.judge().epoch == 1
+
+
+def test_sigterm_under_load_drains_and_exits_in_time(captured: Captured) -> None:
+    capture = captured.start()
+    capture.await_said("streaming")
+    with Workload(captured.dsn, seed=3) as clients:
+        eventually(lambda: clients.committed > 100)
+        capture.signal(signal.SIGTERM)
+        assert capture.await_end(STOP_S_MAX) == 0
+    assert "Traceback" not in capture.said()
+    assert slots(captured) == [(captured.name, False)]
+    captured.start()
+    captured.await_caught_up()
+    captured.judge()
+
+
+def test_sigterm_during_the_load_exits_in_time_and_the_next_start_loads_anew(captured: Captured) -> None:
+    with captured.connect() as connection:
+        fill(connection, 8_000)
+    captured.settings = {"capture": {"transaction_rows_max": 500}}
+    capture = captured.start()
+    eventually(lambda: published(captured), 30.0, "rows of the load are published")
+    capture.signal(signal.SIGTERM)
+    assert capture.await_end(STOP_S_MAX) == 0
+    assert "initial load interrupted" in capture.said()
+    captured.query("DELETE FROM accounts WHERE id <= 1000")  # only a sweep removes these from what consumers hold
+    captured.start()
+    captured.await_caught_up()
+    report = captured.judge()
+    assert report.epoch == 2
+    assert {sweep.table for sweep in report.sweeps} == set(captured.tables)
+
+
+def test_sigterm_while_the_slot_waits_for_a_transaction_exits_in_time(captured: Captured) -> None:
+    """A slot is created when all running writers have ended. libpq waits, and no signal reaches it."""
+    with captured.connect() as connection:
+        connection.execute("BEGIN")
+        connection.execute("INSERT INTO lines VALUES (1, 1, 1, 1, NULL)")
+        capture = captured.start()
+        eventually(lambda: slots(captured), 30.0, "the slot is being created")
+        capture.signal(signal.SIGTERM)
+        assert capture.await_end(STOP_S_MAX) == 0
+        # Its backend has not noticed: the next start has to wait for it.
+        again = captured.start()
+        again.await_said("session lost")
+        connection.execute("COMMIT")
+    again.await_said("streaming", deadline_s=60.0)
+    captured.await_caught_up()
+    captured.judge()
+
+
+def test_a_second_instance_stands_by_with_one_line_and_takes_over(captured: Captured) -> None:
+    first = captured.start()
+    first.await_said("streaming")
+    second = captured.start()
+    second.await_said("standing by")
+    with Workload(captured.dsn, seed=4, transactions=60):
+        pass
+    captured.await_caught_up()
+    assert len(second.said().splitlines()) == 2, second.said()  # that it has checked the source, and that it stands by
+    assert first.exit_code is None, first.said()
+    assert "session lost" not in first.said()
+    with Workload(captured.dsn, seed=5) as clients:
+        first.kill()
+        second.await_said("streaming")
+        at_take_over = clients.committed
+        eventually(lambda: clients.committed > at_take_over + 50)
+    captured.await_caught_up()
+    assert captured.judge().epoch == 1
+    assert second.terminate() == 0
+
+
+def test_an_instance_that_starts_during_the_load_of_another_waits_for_it(captured: Captured) -> None:
+    with captured.connect() as connection:
+        fill(connection, 8_000)
+    captured.settings = {"capture": {"transaction_rows_max": 500}}
+    first = captured.start()
+    eventually(lambda: published(captured), 30.0, "rows of the load are published")
+    second = captured.start()
+    first.await_said("streaming")
+    second.await_said("standing by")
+    with Workload(captured.dsn, seed=6, transactions=20):
+        pass
+    captured.await_caught_up()
+    assert "session lost" not in first.said() + second.said()
+    assert captured.judge().epoch == 1
+
+
+def test_a_quiet_table_in_a_busy_database_moves_the_slot(captured: Captured) -> None:
+    captured.start().await_said("streaming")
+    with captured.connect() as connection:
+        connection.execute("CREATE TABLE busy (id serial PRIMARY KEY, noise text)")
+        for _ in range(3):
+            before = captured.confirmed() or 0
+            connection.execute("INSERT INTO busy (noise) SELECT repeat('x', 100) FROM generate_series(1, 1000)")
+            captured.await_caught_up(15.0)
+            assert (captured.confirmed() or 0) > before + 100_000
+    assert captured.judge().ops == {}
+
+
+def test_progress_reaches_what_was_committed(captured: Captured) -> None:
+    """Who waits for an LSN hears of it soon, with the time of its commit."""
+    captured.start().await_said("streaming")
+    captured.query("INSERT INTO lines VALUES (1, 1, 1, 1, NULL)")
+    written = captured.log_end()
+
+    def told() -> bool:
+        records, _ = read_topics(captured.bootstrap_servers, [f"{captured.name}.progress"])
+        progress = [json.loads(record.value or b"{}") for record in records]
+        return any(each["lsn"] >= written and each["commit_ts_us"] > 0 for each in progress)
+
+    eventually(told, 10.0, "progress covers the commit")
+
+
+@pytest.mark.promise(1)
+def test_a_large_transaction_is_published_in_parts(captured: Captured) -> None:
+    captured.settings = {"capture": {"transaction_rows_max": 500}}
+    captured.start().await_said("streaming")
+    with captured.connect() as connection, connection.transaction():
+        connection.execute("INSERT INTO lines SELECT n, 1, n, 1, NULL FROM generate_series(1, 4000) AS n")
+        with connection.transaction(force_rollback=True):
+            connection.execute("DELETE FROM lines")
+        connection.execute("UPDATE lines SET order_id = -order_id WHERE order_id % 2 = 0")
+        connection.execute("DELETE FROM lines WHERE order_id > 3000")
+    captured.await_caught_up()
+    report = captured.judge()
+    assert report.ops == {"c": 6_000, "d": 2_500}
+    parts = [json.loads(record.value or b"{}")["partial"] for record in report.state]
+    assert sum(part is not None for part in parts) >= 4, "the transaction fitted into one"
+
+
+# ---- servers that hang or go away
+
+
+def test_the_connection_survives_brokers_that_hang_longer_than_the_server_waits(
+    captured: Captured, kafka: KafkaBroker, postgres: PostgresServer
+) -> None:
+    database = sql.Identifier(str(conninfo_to_dict(captured.dsn)["dbname"]))
+    captured.query(sql.SQL("ALTER DATABASE {} SET wal_sender_timeout = '2s'").format(database))
+    capture = captured.start()
+    capture.await_said("streaming")
+    (backend,) = captured.query("SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", captured.name)
+    with Workload(captured.dsn, seed=7, pause_s=0.01) as clients, frozen(kafka.stack, "kafka"):
+        at_freeze = clients.committed
+        eventually(lambda: clients.committed > at_freeze + 20)
+        thawed_at = time.monotonic() + 6.0
+        eventually(lambda: time.monotonic() > thawed_at)
+    captured.await_caught_up()
+    assert "session lost" not in capture.said(), capture.said()
+    assert captured.query("SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", captured.name) == [
+        backend
+    ]
+    captured.judge()
+
+
+def test_sigterm_while_the_brokers_hang_exits_in_time(captured: Captured, kafka: KafkaBroker) -> None:
+    capture = captured.start()
+    capture.await_said("streaming")
+    with frozen(kafka.stack, "kafka"):
+        captured.query("INSERT INTO lines VALUES (1, 1, 1, 1, NULL)")
+        capture.signal(signal.SIGTERM)
+        assert capture.await_end(STOP_S_MAX) == 0
+    assert "Traceback" not in capture.said()
+    captured.start()
+    captured.await_caught_up()
+    assert captured.judge().ops == {"c": 1}
+
+
+def test_capture_outlives_a_restarted_and_a_killed_postgresql(captured: Captured, postgres: PostgresServer) -> None:
+    capture = captured.start()
+    capture.await_said("streaming")
+    with Workload(captured.dsn, seed=8, transactions=40):
+        pass
+    postgres.stack.restart("postgres")
+    capture.await_said("streaming", times=2)
+    with Workload(captured.dsn, seed=9, transactions=40):
+        pass
+    postgres.stack.kill("postgres")
+    postgres.stack.restart("postgres")
+    with Workload(captured.dsn, seed=10, transactions=40):
+        pass
+    captured.await_caught_up()
+    assert capture.exit_code is None
+    assert "Traceback" not in capture.said()
+    assert captured.judge().epoch == 1
+
+
+def test_capture_outlives_a_killed_kafka(captured: Captured, kafka: KafkaBroker) -> None:
+    capture = captured.start()
+    capture.await_said("streaming")
+    with Workload(captured.dsn, seed=11, clients=2, pause_s=0.02) as clients:
+        at_kill = clients.committed
+        eventually(lambda: clients.committed > at_kill + 20)
+        kafka.stack.kill("kafka")
+        kafka.stack.restart("kafka")
+    captured.await_caught_up()
+    assert capture.exit_code is None
+    assert "Traceback" not in capture.said()
+    assert captured.judge().epoch == 1
+
+
+def slots(captured: Captured) -> list[tuple[str, bool]]:
+    """(name, active) of the database's slots."""
+    rows = captured.query(
+        "SELECT slot_name::text, active FROM pg_replication_slots WHERE database = current_database()"
+    )
+    return [(name, active) for name, active in rows]
+
+
+def published(captured: Captured) -> int:
+    """Records of the first table that a consumer sees."""
+    topic = f"{captured.name}.public.accounts"
+    if topic not in captured.topics():
+        return 0
+    return len(read_topics(captured.bootstrap_servers, [topic])[0])
