@@ -52,6 +52,7 @@ class Place:
         copy = self.folder.parent / "packages" / source.name
         if not copy.exists():
             copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.parent.chmod(0o711)  # whatever the umask
             partial = Path(tempfile.mkdtemp(prefix=".copy-", dir=copy.parent)) / source.name
             if source.is_dir():
                 shutil.copytree(source, partial, symlinks=True, copy_function=link_or_copy)
@@ -87,7 +88,8 @@ def make_home(folder: Path, identity: str) -> None:
         raise StackError(f"{home} belongs to another user", f"delete it, or make {folder} accessible to others")
     if not owner.exists() or owner.read_text(encoding="ascii") != identity:
         shutil.rmtree(home, ignore_errors=True)
-        home.mkdir(mode=0o711)
+        home.mkdir()
+        home.chmod(0o711)  # whatever the umask
         owner.write_text(identity, encoding="ascii")
 
 

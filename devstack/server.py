@@ -49,6 +49,7 @@ def wait_until_ready(
     """Raises StackError if the server ends, is not ready in time, the wait is abandoned, or another server answers in
     its stead. `log_start`: the log's size in bytes before the start."""
     deadline = time.monotonic() + server.start_timeout_s
+    obstacle = ""
     while True:
         if abandoned():
             raise StackError(f"the start of {server.title} was abandoned", "see what else went wrong")
@@ -59,8 +60,13 @@ def wait_until_ready(
             answering = server.answering_pid(place)
         except StackError:
             raise
-        except Exception:  # noqa: BLE001 - any failure of a client's library means "not ready"
-            answering = None
+        except ImportError as error:
+            raise StackError(
+                f"the client that asks {server.title} whether it is ready is missing: {error}",
+                "pip install 'watershed-cdc[stack,search,cache]'",
+            ) from error
+        except Exception as error:  # noqa: BLE001 - any failure of a client's library means "not ready"
+            answering, obstacle = None, f": {type(error).__name__}"
         if answering is not None:
             if answering not in (0, pid):
                 raise StackError(
@@ -70,7 +76,8 @@ def wait_until_ready(
             return
         if time.monotonic() > deadline:
             raise StackError(
-                f"{server.title} was not ready within {server.start_timeout_s:.0f} s", see_log(place.log, log_start)
+                f"{server.title} was not ready within {server.start_timeout_s:.0f} s{obstacle}",
+                see_log(place.log, log_start),
             )
         time.sleep(POLL_S)
 

@@ -152,6 +152,7 @@ class Stack:
         starting = [server for server in wanted if not self._running(server.name)]
         if not starting:
             return
+        make_home(self.folder, state.identity)
         resolve_sets(sorted({name for s in starting for name in s.jar_sets}), self._cache, self._progress)
         self._assign_ports(state, starting)
         self._keeper = self._keeper or self._new_keeper()
@@ -226,7 +227,6 @@ class Stack:
             self._folder_lock = take_lock(self.folder)
             try:
                 self._state = self._checked(read_state(self.folder) or new_state())
-                make_home(self.folder, self._state.identity)
             except BaseException:
                 self._close()
                 raise

@@ -422,12 +422,17 @@ class TestTrouble:
     def test_a_folder_that_only_we_can_enter_is_no_obstacle(self, folder: Path) -> None:
         """Root's servers run under another account, which can't: they get a home elsewhere, and it goes with them."""
         folder.chmod(0o700)
-        stack = Stack(folder / "stack", temporary=True, given={})
+        umask = os.umask(0o077)
+        try:
+            stack = Stack(folder / "stack", temporary=True, given={})
+            endpoints = stack.start("postgres")
+        finally:
+            os.umask(umask)
         with stack:
-            with psycopg.connect(stack.start("postgres").dsn) as connection:
-                row = connection.execute("SELECT current_setting('port')").fetchone()
-            homes = [Path(s.log).parent for s in stack.status() if s.log]
-            assert row and homes
+            with psycopg.connect(endpoints.dsn) as connection:
+                assert connection.execute("SELECT 1").fetchone() == (1,)
+            homes = [server.log.parent for server in stack.status() if server.log]
+            assert len(homes) == 1
         assert not any(home.exists() for home in homes)
 
     def test_what_is_given_is_used_and_never_touched(self, folder: Path) -> None:

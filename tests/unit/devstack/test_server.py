@@ -71,8 +71,15 @@ def test_a_server_that_ends_is_told_with_how_and_with_its_log(tmp_path: Path, co
 
 
 def test_a_server_that_never_answers_is_given_up(tmp_path: Path) -> None:
-    with pytest.raises(StackError, match="Fake was not ready within"):
+    with pytest.raises(StackError, match="Fake was not ready within 0 s"):
         wait(tmp_path, FakeServer(None))
+    with pytest.raises(StackError, match="Fake was not ready within 0 s: ConnectionRefusedError"):
+        wait(tmp_path, FakeServer(ConnectionRefusedError()))
+
+
+def test_a_missing_client_is_not_waited_for(tmp_path: Path) -> None:
+    with pytest.raises(StackError, match="the client that asks Fake whether it is ready is missing: no module"):
+        wait(tmp_path, FakeServer(ImportError("no module")))
 
 
 def test_a_wait_ends_when_the_start_is_abandoned(tmp_path: Path) -> None:
