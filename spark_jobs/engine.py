@@ -15,6 +15,8 @@ from sinks.warehouse.statements import CATALOG
 
 T = TypeVar("T")
 
+# The JVM's exceptions, and what py4j meets when the JVM is gone.
+_FAILURES: Final = (Py4JError, PySparkException, OSError)
 CAUSES_MAX: Final = 20  # of an exception: a chain is short, a cycle never ends
 REASON_CHARS_MAX: Final = 300
 _SNAPSHOT_PROPERTY: Final = "spark.sql.iceberg.snapshot-property."
@@ -105,7 +107,7 @@ class SparkEngine:
             return None
         try:
             return dict(properties())
-        except (Py4JJavaError, PySparkException) as error:
+        except _FAILURES as error:
             if any(name in _MISSING for name, _ in _causes(error)):
                 return None
             raise _sink_error(error) from error
@@ -130,7 +132,7 @@ class SparkEngine:
     def _call(self, work: Callable[[], T]) -> T:
         try:
             return work()
-        except (Py4JError, PySparkException) as error:
+        except _FAILURES as error:
             if any(name in _CONFLICTS for name, _ in _causes(error)):
                 raise Conflict from error
             raise _sink_error(error) from error

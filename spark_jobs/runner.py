@@ -51,8 +51,8 @@ def run_sinks(config: Config, names: Sequence[str]) -> NoReturn:
 
     signal.signal(signal.SIGTERM, told)
     signal.signal(signal.SIGINT, told)
-    # A failed batch is told once, by us; py4j would add the traceback.
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    # What fails reaches us as an exception and is said once, by us; py4j's root logger would add tracebacks.
+    logging.getLogger().addHandler(logging.NullHandler())
     begun = time.monotonic()
     jar_sets = [SPARK_JARS, ICEBERG_JARS] if WAREHOUSE in openers else [SPARK_JARS]
     jars = [jar for found in resolve_sets(jar_sets, progress=Console(stderr=True)).values() for jar in found]

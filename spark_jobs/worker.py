@@ -70,7 +70,7 @@ class SinkWorker:
             self._sync = None
             try:
                 self._run_once()
-            except (WatershedError, PySparkException, Py4JError) as error:
+            except (WatershedError, PySparkException, Py4JError, OSError) as error:
                 self.refusal = self._no_restart_mends(error)
                 if self.refusal is None and not self._stop.is_set():
                     delay_s = RETRY_S_FIRST if self._sync and self._sync.batches else delay_s
@@ -193,7 +193,7 @@ class SinkWorker:
                     break
                 time.sleep(WATCH_S / 5)
             query.stop()
-        except (PySparkException, Py4JError) as error:
+        except (PySparkException, Py4JError, OSError) as error:
             log.debug("query ended with an error", sink=self.name, **_said(error))
 
 
