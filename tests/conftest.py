@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
@@ -16,6 +17,9 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from devstack.endpoints import Servers, given_addresses
 from devstack.opening import open_stack
 from tests.waiting import eventually
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession  # most tests need no Spark, and importing it takes a second
 
 SLOT_RELEASE_S = 30.0
 
@@ -88,6 +92,22 @@ def opensearch(stack: Servers) -> str:
 def redis(stack: Servers) -> str:
     """URL. Shared by all tests: keys must be the test's own."""
     return stack.start("redis").redis_url
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator["SparkSession"]:
+    """A session with the warehouse's jars. Starting a JVM takes seconds, so all tests share one; what they set, they
+    set on a `newSession()`."""
+    from jars.java import spark_java
+    from jars.resolver import resolve_sets
+    from spark_jobs.session import spark_session
+
+    jars = [jar for found in resolve_sets(["spark-kafka", "iceberg"]).values() for jar in found]
+    # Half the start-up time and half the processor time of a short run; slower in a long one.
+    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    session = spark_session(spark_java(), jars, "1g", quick)
+    yield session
+    session.stop()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -136,7 +135,7 @@ class WarehouseStore:
         self._place = CatalogPlace(folder / "catalog.db", (folder / "tables").as_uri(), "shop")
 
     def open(self) -> Sink:
-        return WarehouseSink(SparkEngine(self._spark, self._place), WarehouseReader(self._place), "shop", time.time)
+        return WarehouseSink(SparkEngine(self._spark, self._place), WarehouseReader(self._place), "shop")
 
     def delete_table(self, table: TableId) -> None:
         SparkEngine(self._spark, self._place).drop(place("shop", table).rows)
