@@ -135,9 +135,10 @@ class _Demo:
             memory_mib=self._monitor.memory_mib_max(),
         )
         self._hold()
-        self._screen.close()
         self._screen.say("comparing every row and column")
-        differences = print_differences(console, self._compare())
+        found = self._compare()
+        self._screen.close()
+        differences = print_differences(console, found)
         print_figures(console, measured)
         verdict = f"{differences:,} rows differ" if differences else "0 differences"
         self._screen.say(f"{verdict} in {', '.join(STORES)}", style="bold red" if differences else "bold green")
@@ -160,10 +161,10 @@ class _Demo:
             seen.extend(name for name, probe in self._probes.items() if probe and probe([first]) == [True])
             return bool(seen)
 
-        self._wait("first row", row_is_there, self._load_s_max, lambda: "no store shows the first row")
+        self._wait("waiting for the first row", row_is_there, self._load_s_max, lambda: "no store shows the first row")
         first_row_s = time.monotonic() - self._began
         self._screen.say(f"first synced row {first_row_s:.1f} s after the start, in {seen[0]}", style="bold")
-        return first_row_s, self._applied("existing rows", lsn, self._load_s_max, started)
+        return first_row_s, self._applied("loading existing rows", lsn, self._load_s_max, started)
 
     def _change_and_kill(self) -> tuple[float, float, list[float]]:
         """Run the workload; when it started (time.time()), how long it took, when processes were killed."""
@@ -202,6 +203,7 @@ class _Demo:
 
     def _compare(self) -> dict[str, list[TableComparison]]:
         """Store → what was found in each table. The source is read once, in one transaction."""
+        began = time.monotonic()
         schemas = table_schemas(self._config)
         found: dict[str, list[TableComparison]] = {store: [] for store in STORES}
         with TableReader(self._config.source) as reader:
@@ -211,6 +213,8 @@ class _Demo:
                 shape = reader.shape(table)
                 with SourceRows(table, shape.columns, shape.key, reader.rows(shape)) as source:
                     for store in STORES:
+                        phase = f"comparing {table} with the {store}"
+                        self._screen.show(View(phase, time.monotonic() - began, None, 0, 0.0, None, ()))
                         found[store].append(compare(source, stored_rows(store, self._config, schemas[table])))
         return found
 

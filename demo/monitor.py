@@ -21,7 +21,7 @@ from demo.workload import CommittedSample, flushed_lsn
 SOURCE_INTERVAL_S = 0.25
 PROBE_INTERVAL_S = 0.05  # the resolution of freshness; more often would load the stores that it measures
 PROBE_ROWS_MAX = 50
-MEMORY_INTERVAL_S = 2.0
+MEMORY_INTERVAL_S = 5.0
 RECENT_S = 30.0  # of the freshness on the screen
 PENDING_MAX = 10_000
 STOP_TIMEOUT_S = 15.0

@@ -38,6 +38,8 @@ class Unlike:
 UNLIKE = Unlike()
 _PLAIN = frozenset({str, int, bool, bytes, type(None)})  # one type on both sides: equal is the same
 
+_INTEGERS = frozenset({"int2", "int4", "int8", "oid"})
+_PRINTED = frozenset({"numeric", "date", "time", "uuid"})
 _TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d(?:\.\d{1,6})?)")
 _TIMESTAMP_UTC = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d(?:\.\d{1,6})?)\+00")
 
@@ -46,6 +48,13 @@ def same(pg_type: str, text: str | None, value: object) -> bool:
     """Whether the store's `value` is what PostgreSQL printed as `text` (None: NULL)."""
     if text is None or value is None:
         return text is None and value is None
+    if pg_type in _INTEGERS:
+        return type(value) is int and text == str(value)
+    if pg_type not in _STORE and not pg_type.endswith("[]"):
+        return text == value
+    # Most values travel as PostgreSQL prints them; a float never does as a string.
+    if text == value and pg_type in _PRINTED:
+        return True
     return _equal(source_form(pg_type, text), store_form(pg_type, value))
 
 
