@@ -11,7 +11,7 @@ from typing import Annotated, Any, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from cdc.control import Topics
 from cdc.errors import ConfigError
@@ -182,7 +182,12 @@ def load_config(path: Path) -> Config:
         raise ConfigError(f"{path} has no sections", "see the README's example file")
     _refuse_unknown_environment(path)
     try:
-        return Config(**content)
+        return Config(**{str(section): values for section, values in content.items()})
+    except SettingsError as error:
+        raise ConfigError(
+            f"an environment variable {ENV_PREFIX}… holds a list or section that is not JSON",
+            f"""write it as JSON, for example {ENV_PREFIX}SOURCE__TABLES='["public.orders"]'""",
+        ) from error
     except ValidationError as error:
         problems = "; ".join(
             f"{'.'.join(str(part) for part in e['loc']) or 'file'}: {_say(e)}"

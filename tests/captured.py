@@ -21,8 +21,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from devstack.endpoints import Servers
 from devstack.stack import Stack
 from tests.checker.journal import install_journal
-from tests.checker.judge import Report, gather, require_true
-from tests.checker.records import parse, read_topics
+from tests.checker.judge import Report, gather, require_true, table_topic
+from tests.checker.records import Change, changes_of, parse, read_topics
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.waiting import eventually
 
@@ -176,6 +176,12 @@ class Captured:
         records, _ = read_topics(self.bootstrap_servers, [f"{self.name}.progress"])
         told = [record.value for record in records if record.key == b"progress" and record.value is not None]
         return int(parse(told[-1])["lsn"]) if told else 0
+
+    def changes(self) -> list[Change]:
+        """Of all tables, in the order of publication."""
+        topics = [table_topic(self.name, table) for table in self.tables]
+        records, _ = read_topics(self.bootstrap_servers, topics)
+        return sorted(changes_of(records), key=lambda change: change.version)
 
     def judge(self) -> Report:
         """Everything, held against the source. Raises AssertionError with the judge's complaints."""

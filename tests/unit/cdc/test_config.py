@@ -151,6 +151,17 @@ def test_a_mistyped_key_in_an_override_is_refused(tmp_path: Path, monkeypatch: p
     assert refusal(tmp_path, minimal()) == "kafka.servers: unknown key"
 
 
+def test_an_override_that_is_not_json_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CDC__SOURCE__TABLES", f"public.orders,{SECRET}")
+    assert refusal(tmp_path, minimal()) == "an environment variable CDC__… holds a list or section that is not JSON"
+
+
+def test_a_section_whose_name_is_a_number_is_refused(tmp_path: Path) -> None:
+    content: Any = minimal()
+    content[1] = {}
+    assert refusal(tmp_path, content) == "1: unknown key"
+
+
 def test_secrets_are_not_in_what_a_log_could_show(tmp_path: Path) -> None:
     content = changed("kafka.options", {"sasl.password": SECRET})
     config = load(tmp_path, content)

@@ -1,0 +1,489 @@
+"""What can't work says so: one clear error with the next step, no traceback, and nothing written before it."""
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, LiteralString
+
+import psycopg
+import pytest
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewPartitions, NewTopic
+from psycopg import sql
+from psycopg.conninfo import make_conninfo
+
+from devstack.stack import Stack
+from tests.captured import Captured, under_capture
+from tests.conftest import KafkaBroker, PostgresServer
+from tests.waiting import eventually
+
+SCHEMA = "CREATE TABLE items (id int PRIMARY KEY, name text); CREATE TABLE other (id int PRIMARY KEY);"
+ITEMS, OTHER = "public.items", "public.other"
+SECRET = "correct-horse-battery"
+
+
+@pytest.fixture
+def items(
+    postgres: PostgresServer, kafka: KafkaBroker, fresh_database: str, unique: str, tmp_path: Path
+) -> Iterator[Captured]:
+    """A database with two small tables, of which one is captured."""
+    with under_capture(postgres, kafka, fresh_database, unique, tmp_path, SCHEMA, [ITEMS]) as made:
+        yield made
+
+
+@pytest.fixture
+def role(items: Captured, unique: str) -> Iterator[str]:
+    """A role that may log in, and nothing else."""
+    name = f"{unique}_role"
+    items.query(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(name)))
+    yield name
+    items.query(sql.SQL("DROP OWNED BY {}").format(sql.Identifier(name)))
+    items.query(sql.SQL("DROP ROLE {}").format(sql.Identifier(name)))
+
+
+def written(captured: Captured) -> tuple[Any, ...]:
+    """All that capture could have written."""
+    return (
+        captured.query("SELECT slot_name FROM pg_replication_slots WHERE database = current_database()"),
+        captured.query("SELECT pubname, xmin FROM pg_publication"),
+        sorted(captured.topics()),
+    )
+
+
+def refusal(captured: Captured, exit_code: int = 1) -> str:
+    """What `cdc run` says when it refuses to start, having written nothing."""
+    before = written(captured)
+    ended = captured.run_once()
+    assert ended.returncode == exit_code, ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert ended.stderr.count("error: ") == 1
+    assert "\n  next: " in ended.stderr
+    assert SECRET not in ended.stderr
+    assert written(captured) == before
+    return " ".join(ended.stderr.split())
+
+
+# ---- the connection
+
+
+@pytest.mark.parametrize(
+    ("dsn", "exit_code", "says"),
+    [
+        (f"postgresql://me:{SECRET}@[db/shop", 2, "source.dsn is not a PostgreSQL connection string"),
+        (f"host=db password={SECRET} no_such_option=1", 2, "source.dsn is not a PostgreSQL connection string"),
+        (f"postgresql://me:{SECRET}@nowhere.invalid/shop", 1, "can't connect to PostgreSQL"),
+        (f"postgresql://me:{SECRET}@127.0.0.1:1/shop", 1, "check source.dsn and that the server runs"),
+    ],
+    ids=["syntax", "option", "host", "port"],
+)
+def test_a_dsn_that_leads_nowhere(items: Captured, dsn: str, exit_code: int, says: str) -> None:
+    items.settings = {"source": {"dsn": dsn}}
+    assert says in refusal(items, exit_code)
+
+
+def test_a_database_that_does_not_exist(items: Captured) -> None:
+    items.settings = {"source": {"dsn": make_conninfo(items.dsn, dbname="no_such", password=SECRET)}}
+    assert 'database "no_such" does not exist next: correct database and user in source.dsn' in refusal(items)
+
+
+def test_a_role_that_does_not_exist(items: Captured) -> None:
+    items.settings = {"source": {"dsn": make_conninfo(items.dsn, user="no_such", password=SECRET)}}
+    assert 'role "no_such" does not exist next: correct database and user in source.dsn' in refusal(items)
+
+
+def test_a_role_that_may_not_replicate(items: Captured, role: str) -> None:
+    items.settings = {"source": {"dsn": make_conninfo(items.dsn, user=role)}}
+    items.query("CREATE PUBLICATION watershed FOR TABLE items")
+    items.query(sql.SQL("GRANT SELECT ON items TO {}").format(sql.Identifier(role)))
+    said = refusal(items)
+    assert "the role may not replicate" in said
+    assert "ALTER ROLE <role> REPLICATION" in said
+
+
+@pytest.fixture(scope="module")
+def strict_server() -> Iterator[PostgresServer]:
+    """A server of its own: wal_level is not logical, and one role needs a password."""
+    folder = Path(tempfile.mkdtemp(prefix="watershed-test-"))
+    folder.chmod(0o711)
+    try:
+        with Stack(folder, temporary=True, given={}) as stack:
+            endpoints = stack.start("postgres")
+            with psycopg.connect(endpoints.superuser_dsn, autocommit=True) as connection:
+                connection.execute(
+                    sql.SQL("CREATE ROLE locked LOGIN REPLICATION PASSWORD {}").format(sql.Literal(SECRET))
+                )
+                rules = Path(connection.execute("SHOW hba_file").fetchall()[0][0])
+            rules.write_text("host all locked all scram-sha-256\n" + rules.read_text("utf-8"), encoding="utf-8")
+            with started_again(stack, endpoints.superuser_dsn, "-c", "wal_level=replica"):
+                yield PostgresServer(endpoints.dsn, endpoints.superuser_dsn, stack)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def started_again(stack: Stack, dsn: str, *options: str) -> Iterator[None]:
+    """The stack's PostgreSQL with more options: the last ones count."""
+    process = Path("/proc", str(stack.pid("postgres")))
+    command = [word.decode() for word in (process / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")]
+    environment = dict(line.decode().split("=", 1) for line in (process / "environ").read_bytes().split(b"\0") if line)
+    folder, owner = (process / "cwd").readlink(), process.stat()
+    stack.kill("postgres")
+    other = None if owner.st_uid == os.geteuid() else owner  # PostgreSQL refuses to run as root
+    with subprocess.Popen(
+        [*command, *options],
+        cwd=folder,
+        env=environment,
+        stderr=subprocess.DEVNULL,
+        user=other and other.st_uid,
+        group=other and other.st_gid,
+        extra_groups=None if other is None else [],
+    ) as server:
+        try:
+            eventually(lambda: answers(dsn))
+            yield
+        finally:
+            server.send_signal(signal.SIGINT)
+
+
+def answers(dsn: str) -> bool:
+    try:
+        psycopg.connect(dsn).close()
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+def test_a_server_without_logical_decoding(items: Captured, strict_server: PostgresServer) -> None:
+    items.settings = {"source": {"dsn": strict_server.dsn}}
+    said = refusal(items)
+    assert "wal_level is replica, not logical" in said
+    assert "ALTER SYSTEM SET wal_level = logical; then restart PostgreSQL" in said
+
+
+@pytest.mark.parametrize("password", ["wrong", None])
+def test_a_wrong_password(items: Captured, strict_server: PostgresServer, password: str | None) -> None:
+    items.settings = {"source": {"dsn": make_conninfo(strict_server.dsn, user="locked", password=password)}}
+    assert "next: correct user and password in source.dsn" in refusal(items)
+
+
+# ---- tables and publication
+
+
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        ("DROP TABLE items", "table public.items does not exist next: correct source.tables"),
+        ("ALTER TABLE items DROP CONSTRAINT items_pkey", "table public.items has no key"),
+        ("ALTER TABLE items REPLICA IDENTITY NOTHING", "table public.items has no key"),
+        ("ALTER TABLE items SET UNLOGGED", "table public.items is not logged"),
+        ("ALTER TABLE items RENAME TO i; CREATE VIEW items AS SELECT * FROM i", "public.items is not a table"),
+        ("CREATE PUBLICATION watershed FOR TABLE other", "publication watershed does not contain table public.items"),
+        (
+            "CREATE PUBLICATION watershed FOR TABLE items WITH (publish = 'insert, update')",
+            "publication watershed leaves out some operations",
+        ),
+        (
+            "ALTER TABLE items REPLICA IDENTITY FULL; CREATE PUBLICATION watershed FOR TABLE items (name)",
+            "key column id of table public.items is not published",
+        ),
+    ],
+    ids=["missing", "no key", "identity nothing", "unlogged", "view", "not published", "operations", "column list"],
+)
+def test_a_table_that_can_not_be_captured(items: Captured, statement: LiteralString, says: str) -> None:
+    with items.connect() as connection:
+        connection.execute(statement)
+    assert says in refusal(items)
+
+
+def test_a_publication_that_the_role_may_not_create(items: Captured, role: str) -> None:
+    items.query(sql.SQL("ALTER ROLE {} REPLICATION").format(sql.Identifier(role)))
+    items.query(sql.SQL("GRANT SELECT ON items TO {}").format(sql.Identifier(role)))
+    items.settings = {"source": {"dsn": make_conninfo(items.dsn, user=role)}}
+    said = refusal(items)
+    assert "publication watershed does not exist and the role may not create it" in said
+    assert 'CREATE PUBLICATION "watershed" FOR TABLE "public"."items"' in said
+
+
+def test_a_table_that_the_role_may_not_read(items: Captured, role: str) -> None:
+    items.query(sql.SQL("ALTER ROLE {} REPLICATION").format(sql.Identifier(role)))
+    items.query("CREATE PUBLICATION watershed FOR TABLE items")
+    items.settings = {"source": {"dsn": make_conninfo(items.dsn, user=role)}}
+    assert "the role may not read table public.items" in refusal(items)
+
+
+def test_a_table_whose_rows_are_hidden_from_the_role(items: Captured, role: str) -> None:
+    """COPY would show no rows, while the log shows all."""
+    items.query(sql.SQL("ALTER ROLE {} REPLICATION").format(sql.Identifier(role)))
+    items.query(sql.SQL("GRANT SELECT ON items TO {}").format(sql.Identifier(role)))
+    items.query("ALTER TABLE items ENABLE ROW LEVEL SECURITY")
+    items.query("CREATE PUBLICATION watershed FOR TABLE items")
+    items.settings = {"source": {"dsn": make_conninfo(items.dsn, user=role)}}
+    assert "row security hides rows of table public.items from the role" in refusal(items)
+
+
+def test_a_slot_that_is_not_ours(items: Captured) -> None:
+    items.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", items.name)
+    said = refusal(items)
+    assert f"slot {items.name} exists, but the topics of prefix {items.name} know nothing of it" in said
+    assert "choose another source.slot" in said
+
+
+# ---- configuration and Kafka
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"kafka": {"bootstrap": "x"}}, "kafka.bootstrap: unknown key"),
+        ({"sinc": {}}, "sinc: unknown key"),
+        ({"source": {"tables": []}}, "source.tables"),
+    ],
+)
+def test_a_configuration_with_mistakes(items: Captured, settings: dict[str, Any], says: str) -> None:
+    items.settings = settings
+    assert says in refusal(items, exit_code=2)
+
+
+@pytest.mark.parametrize("name", ["CDC__KAFKA__BOOTSTRAP", "CDC__SURCE__DSN", "CDC__SOURCE__TABLES"])
+def test_an_override_with_mistakes(items: Captured, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, SECRET)
+    refusal(items, exit_code=2)
+
+
+def test_brokers_that_do_not_answer(items: Captured) -> None:
+    items.settings = {"kafka": {"bootstrap_servers": "127.0.0.1:1"}}
+    said = refusal(items)
+    assert "no broker answers at 127.0.0.1:1" in said
+    assert "check kafka.bootstrap_servers" in said
+
+
+@pytest.mark.parametrize("topic", ["public.items", "state", "control", "progress"])
+def test_a_topic_that_exists_and_is_not_compacted(items: Captured, topic: str) -> None:
+    name = f"{items.name}.{topic}"
+    create_topic(items, name, "delete")
+    said = refusal(items)
+    assert f"topic {name} exists with cleanup.policy=delete, not compact" in said
+    assert f"set cleanup.policy=compact on {name}, or choose another topics.prefix" in said
+
+
+# ---- while running
+
+
+@pytest.fixture
+def running(items: Captured) -> Callable[[], str]:
+    """Capture streams one row. The function waits for its end and returns what it said last."""
+    capture = items.start()
+    capture.await_said("streaming")
+    items.query("INSERT INTO items VALUES (1, 'one')")
+    items.await_caught_up()
+
+    def end() -> str:
+        assert capture.await_end() == 1
+        said = capture.said()
+        assert "Traceback" not in said
+        assert said.count("error: ") == 1
+        assert "\n  next: " in said
+        return " ".join(said[said.index("error: ") :].split())
+
+    return end
+
+
+def published(captured: Captured) -> list[int]:
+    """Keys in the order of publication."""
+    return [change.key["id"] for change in captured.changes()]
+
+
+@pytest.mark.parametrize(
+    ("statements", "says"),
+    [
+        (["INSERT INTO items VALUES (3, 'three')", "TRUNCATE items"], "TRUNCATE of public.items"),
+        (
+            ["ALTER TABLE items ADD COLUMN more text", "INSERT INTO items VALUES (3, 'three')"],
+            "table public.items was altered: column more was added",
+        ),
+        (
+            ["ALTER TABLE items RENAME TO things", "INSERT INTO things VALUES (3, 'x')"],
+            "it is called public.things now",
+        ),
+        (["UPDATE items SET id = 9 WHERE id = 2"], "was updated without its large (TOAST) value"),
+        (["ALTER TABLE items REPLICA IDENTITY NOTHING", "INSERT INTO items VALUES (3, 'x')"], "replica identity"),
+    ],
+    ids=["truncate", "add column", "rename", "large value", "identity nothing"],
+)
+def test_a_change_that_can_not_be_followed_stops_capture_before_it(
+    items: Captured, running: Callable[[], str], statements: list[LiteralString], says: str
+) -> None:
+    with items.connect() as connection:
+        connection.execute("ALTER TABLE items ALTER name SET STORAGE EXTERNAL")
+        connection.execute("INSERT INTO items VALUES (2, repeat('large', 10000))")
+        with connection.transaction():
+            for statement in statements:
+                connection.execute(statement)
+        connection.execute("INSERT INTO other VALUES (1)")
+    assert says in running()
+    assert published(items) == [1, 2]
+    assert items.run_once().returncode == 1  # a restart helps nothing, and publishes nothing more
+    assert published(items) == [1, 2]
+
+
+@pytest.mark.promise(4)
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        ("DROP PUBLICATION watershed", "publication"),
+        (
+            "ALTER PUBLICATION watershed SET TABLE other; ALTER PUBLICATION watershed SET TABLE items",
+            "publication watershed was altered or dropped",
+        ),
+    ],
+    ids=["dropped", "taken out and put back"],
+)
+def test_a_publication_that_is_altered_while_running_is_a_gap(
+    items: Captured, running: Callable[[], str], statement: LiteralString, says: str
+) -> None:
+    with items.connect() as connection:
+        connection.execute(statement)
+        connection.execute("INSERT INTO items VALUES (2, 'two')")
+    assert says in running()
+    assert items.start().await_end() == 1
+
+
+@pytest.mark.promise(4)
+@pytest.mark.parametrize("is_idle", [True, False])
+def test_a_topic_that_is_created_anew_while_running_is_a_gap(
+    items: Captured, running: Callable[[], str], is_idle: bool
+) -> None:
+    recreate_topic(items)
+    if not is_idle:
+        items.query("INSERT INTO items VALUES (2, 'two')")
+    said = running()
+    assert f"topic {items.name}.public.items" in said
+    assert "created anew" in said or "is gone" in said
+    assert items.start().await_end() == 1
+
+
+@pytest.mark.promise(4)
+def test_a_topic_with_new_partitions_while_running_is_a_gap(items: Captured, running: Callable[[], str]) -> None:
+    topic = f"{items.name}.public.items"
+    admin = kafka_admin(items)
+    admin.create_partitions([NewPartitions(topic, 9)])[topic].result(10)
+    assert f"topic {topic} has 9 partitions, it had 4" in running()
+
+
+# ---- while stopped
+
+
+@pytest.fixture
+def stopped(items: Captured) -> Callable[[], str]:
+    """Capture has streamed one row and ended. The function starts it again, and returns why it refuses to go on."""
+    capture = items.start()
+    capture.await_said("streaming")
+    items.query("INSERT INTO items VALUES (1, 'one')")
+    items.await_caught_up()
+    assert capture.terminate() == 0
+
+    def start_again() -> str:
+        before = (written(items), published(items), items.confirmed())
+        ended = items.run_once()
+        assert ended.returncode == 1, ended.stderr
+        assert "Traceback" not in ended.stderr
+        assert ended.stderr.count("error: ") == 1
+        assert "\n  next: " in ended.stderr
+        assert (written(items), published(items), items.confirmed()) == before
+        return " ".join(ended.stderr.split())
+
+    return start_again
+
+
+@pytest.mark.promise(4)
+@pytest.mark.parametrize("is_made_again", [False, True])
+def test_a_slot_that_was_dropped_is_a_gap(items: Captured, stopped: Callable[[], str], is_made_again: bool) -> None:
+    items.query("SELECT pg_drop_replication_slot(%s)", items.name)
+    items.query("INSERT INTO items VALUES (2, 'two')")
+    if is_made_again:
+        items.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", items.name)
+        assert f"slot {items.name} was moved to" in stopped()
+    else:
+        assert f"slot {items.name} can't be used any more" in stopped()
+
+
+@pytest.mark.promise(4)
+def test_a_slot_that_was_moved_is_a_gap(items: Captured, stopped: Callable[[], str]) -> None:
+    items.query("INSERT INTO items VALUES (2, 'two')")
+    items.query("SELECT pg_replication_slot_advance(%s, pg_current_wal_flush_lsn())", items.name)
+    assert f"slot {items.name} was moved to" in stopped()
+
+
+@pytest.mark.promise(4)
+def test_a_publication_that_was_made_anew_is_a_gap(items: Captured, stopped: Callable[[], str]) -> None:
+    with items.connect() as connection:
+        connection.execute("DROP PUBLICATION watershed")
+        connection.execute("CREATE PUBLICATION watershed FOR TABLE items WITH (publish_via_partition_root = true)")
+    assert "the publication was altered, dropped or created anew" in stopped()
+
+
+@pytest.mark.promise(4)
+def test_a_topic_that_was_created_anew_is_a_gap(items: Captured, stopped: Callable[[], str]) -> None:
+    recreate_topic(items)
+    assert f"topic {items.name}.public.items was deleted and created anew" in stopped()
+
+
+@pytest.mark.promise(4)
+def test_a_state_topic_that_was_created_anew_is_a_gap(items: Captured, stopped: Callable[[], str]) -> None:
+    recreate_topic(items, "state")
+    assert f"topic {items.name}.public.items holds records, but {items.name}.state holds no position" in stopped()
+
+
+def test_a_table_that_is_added_later_is_refused(items: Captured, stopped: Callable[[], str]) -> None:
+    items.settings = {"source": {"tables": [ITEMS, OTHER]}}
+    with items.connect() as connection:
+        connection.execute("ALTER PUBLICATION watershed ADD TABLE other")
+    assert "next: " in stopped()
+
+
+def test_another_slot_is_refused(items: Captured, stopped: Callable[[], str]) -> None:
+    items.settings = {"source": {"slot": f"{items.name}_2"}}
+    assert f"were written from slot {items.name}, not {items.name}_2" in stopped()
+
+
+def test_an_interrupted_load_drops_only_its_own_slot(items: Captured) -> None:
+    """The slot that the configuration names now may be anybody's."""
+    items.query("INSERT INTO items SELECT n, 'x' FROM generate_series(1, 100) AS n")
+    killed = items.start(failpoint="load.rows-produced")
+    killed.await_end()
+    others = f"{items.name}_others"
+    items.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", others)
+    items.settings = {"source": {"slot": others}}
+    assert f"through slot {items.name}, the configuration names" in refusal(items)
+    items.settings = {}
+    items.start().await_said("streaming")
+    items.await_caught_up()
+    assert items.judge().epoch == 2
+
+
+# ---- Kafka
+
+
+def kafka_admin(captured: Captured) -> AdminClient:
+    return AdminClient({"bootstrap.servers": captured.bootstrap_servers})
+
+
+def create_topic(captured: Captured, name: str, policy: str) -> None:
+    admin = kafka_admin(captured)
+    partitions = 4 if name.endswith("items") else 1
+    admin.create_topics([NewTopic(name, partitions, config={"cleanup.policy": policy})])[name].result(10)
+    eventually(lambda: name in admin.list_topics(timeout=10).topics)
+
+
+def recreate_topic(captured: Captured, topic: str = "public.items") -> None:
+    """As somebody might who wants to be rid of its records."""
+    name = f"{captured.name}.{topic}"
+    admin = kafka_admin(captured)
+    admin.delete_topics([name])[name].result(10)
+    eventually(lambda: name not in admin.list_topics(timeout=10).topics)
+    create_topic(captured, name, "compact")
