@@ -22,7 +22,7 @@ from devstack.endpoints import Servers
 from devstack.stack import Stack
 from tests.checker.journal import install_journal
 from tests.checker.judge import Report, gather, require_true, table_topic
-from tests.checker.records import Change, changes_of, parse, read_topics
+from tests.checker.records import Change, Record, changes_of, parse, read_topics
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.waiting import eventually
 
@@ -147,7 +147,7 @@ class Captured:
     def query(self, statement: LiteralString | sql.Composed, *parameters: Any) -> list[tuple[Any, ...]]:
         """By the superuser, in the captured database."""
         with psycopg.connect(self.superuser_dsn, autocommit=True) as connection:
-            cursor = connection.execute(statement, parameters)
+            cursor = connection.execute(statement, parameters or None)
             return cursor.fetchall() if cursor.description else []
 
     def log_end(self) -> int:
@@ -171,11 +171,14 @@ class Captured:
             lambda: f"capture confirms {end}, is at {self.confirmed()}; it said:\n{self._said()}",
         )
 
+    def records(self, topic: str) -> list[Record]:
+        """Of `<prefix>.<topic>`."""
+        return read_topics(self.bootstrap_servers, [f"{self.name}.{topic}"])[0]
+
     def progress(self) -> int:
         """The LSN of the last progress record, 0 without any."""
-        records, _ = read_topics(self.bootstrap_servers, [f"{self.name}.progress"])
-        told = [record.value for record in records if record.key == b"progress" and record.value is not None]
-        return int(parse(told[-1])["lsn"]) if told else 0
+        told = [record.value for record in self.records("progress") if record.key == b"progress"]
+        return int(parse(told[-1] or b"")["lsn"]) if told else 0
 
     def changes(self) -> list[Change]:
         """Of all tables, in the order of publication."""

@@ -1,0 +1,181 @@
+"""kill -9 of capture, at named points and anywhere, under load: nothing is lost and nothing published twice.
+
+The judge reads as a `read_committed` consumer, and compares with the source's own journal, event by event.
+"""
+
+import json
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cdc.failpoints import FAILPOINTS
+from tests.captured import Captured, CaptureProcess, under_capture
+from tests.conftest import KafkaBroker, PostgresServer
+from tests.waiting import eventually
+from tests.workload import SCHEMA, TABLES, Workload, fill
+
+KILLED = -signal.SIGKILL
+DIES_S_MAX = 60.0
+
+
+@pytest.fixture
+def captured(
+    postgres: PostgresServer, kafka: KafkaBroker, fresh_database: str, unique: str, tmp_path: Path
+) -> Iterator[Captured]:
+    """A database with the workload's tables; Kafka transactions are small."""
+    with under_capture(postgres, kafka, fresh_database, unique, tmp_path, SCHEMA, TABLES) as made:
+        made.settings = {"capture": {"transaction_rows_max": 500}}
+        yield made
+
+
+def start_and_die(captured: Captured, failpoint: str) -> CaptureProcess:
+    process = captured.start(failpoint=failpoint)
+    assert process.await_end(DIES_S_MAX) == KILLED, process.said()
+    return process
+
+
+@pytest.mark.promise(1)
+@pytest.mark.parametrize("failpoint", [name for name in FAILPOINTS if name.startswith("load.")])
+def test_killed_in_the_initial_load(captured: Captured, failpoint: str) -> None:
+    """The next attempt raises the epoch, and ends with a sweep of what only the first attempt had seen."""
+    with captured.connect() as connection:
+        fill(connection, 2_500)
+    start_and_die(captured, failpoint)
+    captured.query("DELETE FROM accounts WHERE id % 5 = 0")
+    captured.query("UPDATE lines SET line_no = 7 WHERE order_id % 5 = 0")
+    start_and_die(captured, failpoint)
+    with Workload(captured.dsn, seed=1, transactions=20):
+        captured.start().await_said("streaming")
+    captured.await_caught_up()
+    report = captured.judge()
+    assert report.epoch == 3
+    assert {sweep.table for sweep in report.sweeps} == set(TABLES)
+
+
+@pytest.mark.promise(1)
+@pytest.mark.parametrize("failpoint", ["kafka.before-commit", "kafka.after-commit", "status.sent"])
+def test_killed_again_and_again_while_streaming(captured: Captured, failpoint: str) -> None:
+    captured.start().await_said("streaming")
+    captured.end()
+    with Workload(captured.dsn, seed=2, clients=2, pause_s=0.01):
+        for passing in (1, 4):
+            start_and_die(captured, f"{failpoint}:{passing}")
+    captured.start()
+    captured.await_caught_up()
+    report = captured.judge()
+    assert report.epoch == 1
+    assert sum(report.ops.values()) > 50
+
+
+@pytest.mark.promise(1)
+def test_killed_inside_a_transaction_that_spans_several_kafka_transactions(captured: Captured) -> None:
+    captured.start().await_said("streaming")
+    captured.end()
+    with captured.connect() as connection, connection.transaction():
+        connection.execute("INSERT INTO lines SELECT n, 1, n, 1, NULL FROM generate_series(1, 12000) AS n")
+        connection.execute("UPDATE lines SET line_no = 2 WHERE order_id % 3 = 0")
+        connection.execute("DELETE FROM lines WHERE order_id % 3 = 1")
+    for passing in (1, 2):
+        start_and_die(captured, f"transaction.part-committed:{passing}")
+        assert last_position(captured)["partial"]["next_index"] > 0
+    captured.start()
+    captured.await_caught_up()
+    report = captured.judge()
+    assert report.ops == {"c": 16_000, "d": 8_000}
+    assert report.epoch == 1
+    parts = [json.loads(record.value or b"{}")["partial"] for record in report.state]
+    assert sum(part is not None for part in parts) >= 3
+
+
+@pytest.mark.promise(1)
+def test_killed_anywhere_under_load(captured: Captured) -> None:
+    chance = random.Random(11)
+    with captured.connect() as connection:
+        fill(connection, 500)
+    with Workload(captured.dsn, seed=3, clients=2, pause_s=0.005) as clients:
+        for _ in range(4):
+            process = captured.start()
+            if chance.random() < 0.7:
+                process.await_said("streaming")
+            alive_until = clients.committed + chance.randrange(1, 120)
+            eventually(lambda until=alive_until: clients.committed > until)  # type: ignore[misc]
+            process.kill()
+    captured.start()
+    captured.await_caught_up()
+    assert sum(captured.judge().ops.values()) > 100
+
+
+@pytest.mark.promise(1)
+def test_a_frozen_process_that_wakes_up_writes_nothing_more(captured: Captured) -> None:
+    """It was given up by the server meanwhile, and another streams."""
+    zombie = captured.start()
+    zombie.await_said("streaming")
+    standby = captured.start()
+    standby.await_said("standing by")
+    with Workload(captured.dsn, seed=4, clients=2, pause_s=0.01) as clients:
+        frozen_at = clients.committed
+        eventually(lambda: clients.committed > frozen_at + 50)
+        zombie.signal(signal.SIGSTOP)
+        # What the server does itself after wal_sender_timeout.
+        captured.query(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", captured.name
+        )
+        standby.await_said("streaming")
+        woken_at = clients.committed
+        eventually(lambda: clients.committed > woken_at + 50)
+        zombie.signal(signal.SIGCONT)
+        zombie.await_said("standing by")
+        standing_at = clients.committed
+        eventually(lambda: clients.committed > standing_at + 50)
+    captured.await_caught_up()
+    assert captured.judge().epoch == 1
+    assert "session lost" not in standby.said()
+
+
+@pytest.mark.promise(1)
+def test_everything_is_killed_at_once(captured: Captured, kafka: KafkaBroker, postgres: PostgresServer) -> None:
+    """Source, brokers and capture, in the middle of a load on all of them."""
+    process = captured.start()
+    process.await_said("streaming")
+    with captured.connect() as connection:
+        connection.execute("INSERT INTO lines SELECT n, 5, n, 1, NULL FROM generate_series(1, 3000) AS n")
+        postgres.stack.kill("postgres")
+    kafka.stack.kill("kafka")
+    process.kill()
+    postgres.stack.restart("postgres")
+    kafka.stack.restart("kafka")
+    captured.start()
+    with Workload(captured.dsn, seed=5, transactions=20):
+        pass
+    captured.await_caught_up()
+    assert captured.judge().epoch == 1
+
+
+@pytest.mark.promise(5)
+def test_a_large_transaction_does_not_take_more_memory_than_a_small_one(captured: Captured) -> None:
+    captured.settings = {}
+    capture = captured.start()
+    capture.await_said("streaming")
+    captured.query("ALTER TABLE lines DISABLE TRIGGER judge")
+    peaks = []
+    for number, rows in enumerate((50_000, 400_000)):
+        captured.query("INSERT INTO lines SELECT n, %s, n, 1, 'x' FROM generate_series(1, %s::int) AS n", number, rows)
+        captured.await_caught_up(120.0)
+        peaks.append(peak_megabytes(capture))
+    assert peaks[1] < 250
+    assert peaks[1] - peaks[0] < 60
+
+
+def peak_megabytes(process: CaptureProcess) -> float:
+    """The most memory that it ever had in use."""
+    status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
+    (kilobytes,) = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
+    return int(kilobytes) / 1024
+
+
+def last_position(captured: Captured) -> dict[str, dict[str, int]]:
+    position: dict[str, dict[str, int]] = json.loads(captured.records("state")[-1].value or b"{}")
+    return position
