@@ -50,7 +50,7 @@ def write_config(folder: Path, endpoints: Endpoints) -> Path:
             "slot": PREFIX,
         },
         "kafka": {"bootstrap_servers": endpoints.bootstrap_servers},
-        "topics": {"prefix": PREFIX},
+        "topics": {"prefix": PREFIX, "partitions": 2},
         "sinks": {
             "search": {"url": endpoints.opensearch_url},
             "cache": {"url": endpoints.redis_url},
@@ -59,7 +59,12 @@ def write_config(folder: Path, endpoints: Endpoints) -> Path:
                 "location": str(folder / "warehouse" / "tables"),
             },
         },
-        "spark": {"checkpoint_location": str(folder / "checkpoints")},
+        "spark": {
+            "checkpoint_location": str(folder / "checkpoints"),
+            # For minutes on two cores the quick compiler wins: a third of the processor time until the first batches
+            # are done. For days on a server leave these out.
+            "options": {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
+        },
     }
     path = folder / "watershed.yml"
     path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
