@@ -60,7 +60,7 @@ def run_demo(options: Options, console: Console) -> int:
         servers = closing.enter_context(Stack(folder / "servers", temporary=True, progress=console, given={}))
         closing.callback(_keep_logs, servers, folder / "logs")
         endpoints = servers.start()
-        screen.say(f"servers answer after {time.monotonic() - began:.1f} s")
+        screen.say(f"servers answer after {time.monotonic() - began:.1f} s; sinks start")
         programs = closing.enter_context(Programs(folder, folder / "logs"))
         return _Demo(options, folder, screen, servers, endpoints, programs, closing, began).run(console)
 
@@ -107,8 +107,10 @@ class _Demo:
         self._rates: list[float] = []
 
     def run(self, console: Console) -> int:
+        # The sinks wait for capture's tables; Spark needs the time that the shop needs.
+        self._programs.start(SINKS, "sink", "run", *STORES, "--config", str(self._config_file))
         self._loaded = create_shop(self._dsn, self._stock)
-        self._screen.say(f"the shop has {self._loaded:,} rows; capture and sinks start")
+        self._screen.say(f"the shop has {self._loaded:,} rows; capture starts")
         first_row_s, loaded_s = self._initial_load()
         captured_before = self._monitor.figures().captured_rows
         started_at, seconds, kills_at = self._change_and_kill()
@@ -149,9 +151,7 @@ class _Demo:
     def _initial_load(self) -> tuple[float, dict[str, float]]:
         """Seconds from the demo's start to the first row in a store; from capture's start until each store had all."""
         lsn = flushed_lsn_of(self._dsn)
-        config = ("--config", str(self._config_file))
-        self._programs.start(SINKS, "sink", "run", *STORES, *config)
-        self._programs.start(CAPTURE, "run", *config)
+        self._programs.start(CAPTURE, "run", "--config", str(self._config_file))
         started = time.monotonic()
         self._monitor.start()
         first = CommittedSample("customers", {"id": 1}, time.time(), lsn)
