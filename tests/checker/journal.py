@@ -30,9 +30,12 @@ SELECT a.attname::text, coalesce(nullif(t.typbasetype, 0), t.oid)::regtype::text
 """
 _KEY: LiteralString = """
 SELECT a.attname::text
-  FROM pg_index i CROSS JOIN unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
+  FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
+ CROSS JOIN unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, place)
   JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
- WHERE i.indrelid = %s::regclass AND i.indisprimary ORDER BY k.place
+ WHERE i.indrelid = %s::regclass AND k.place <= i.indnkeyatts
+   AND CASE c.relreplident WHEN 'i' THEN i.indisreplident ELSE i.indisprimary END
+ ORDER BY k.place
 """
 
 
@@ -137,7 +140,9 @@ def _in_readable_form(type_name: str, is_array: bool) -> sql.SQL:
     """The jsonb of a value, as the records' description says for its type."""
     if is_array:
         is_plain = type_name in ("boolean[]", "smallint[]", "integer[]", "bigint[]")
-        return sql.SQL("to_jsonb({})" if is_plain else "to_jsonb({}::text[])")
+        elements = "{0}" if is_plain else "{0}::text[]"
+        # Subscripts that do not start at 1 stand before the elements: [-2:0]={...}
+        return sql.SQL("CASE left({0}::text, 1) WHEN '[' THEN to_jsonb({0}::text) ELSE to_jsonb(" + elements + ") END")
     match type_name:
         case "boolean" | "smallint" | "integer" | "bigint":
             return sql.SQL("to_jsonb({})")

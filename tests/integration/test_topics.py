@@ -1,8 +1,10 @@
 """Admin calls and compacted topics on a real broker."""
 
+import time
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
@@ -58,3 +60,71 @@ def test_a_topic_that_is_not_compacted_is_refused(settings: KafkaConfig, topics:
     with pytest.raises(BrokerError, match=rf"topic {topics[0]} exists with cleanup.policy=compact,delete") as refused:
         TopicAdmin(settings).check(topics)
     assert f"cleanup.policy=compact on {topics[0]}" in refused.value.hint
+
+
+# ---- a compacted topic, read to its end
+
+
+@pytest.fixture
+def topic(settings: KafkaConfig, topics: list[str], unique: str) -> str:
+    TopicAdmin(settings).create([], topics[3:4], TopicConfig(prefix=unique))
+    return topics[3]
+
+
+def producer(settings: KafkaConfig, unique: str) -> Producer:
+    made = Producer({"bootstrap.servers": settings.bootstrap_servers, "transactional.id": unique})
+    made.init_transactions(30)
+    return made
+
+
+def write(made: Producer, topic: str, *records: tuple[str, str | None]) -> None:
+    """In a transaction, which stays open."""
+    made.begin_transaction()
+    for key, value in records:
+        made.produce(topic, value, key)
+    made.flush(30)
+
+
+def test_the_last_committed_value_of_each_key_counts(settings: KafkaConfig, topic: str, unique: str) -> None:
+    made = producer(settings, unique)
+    write(made, topic, ("a", "1"), ("b", "1"), ("c", "1"))
+    made.commit_transaction(30)
+    write(made, topic, ("a", "2"), ("b", None))
+    made.commit_transaction(30)
+    assert read_latest(settings, topic) == {"a": b"2", "c": b"1"}
+
+
+def test_what_was_aborted_does_not_count_though_it_is_the_end(settings: KafkaConfig, topic: str, unique: str) -> None:
+    made = producer(settings, unique)
+    write(made, topic, ("a", "1"))
+    made.abort_transaction(30)
+    assert read_latest(settings, topic) == {}
+    write(made, topic, ("a", "2"))
+    made.commit_transaction(30)
+    write(made, topic, ("a", "3"))
+    made.abort_transaction(30)
+    assert read_latest(settings, topic) == {"a": b"2"}
+
+
+def test_what_a_killed_producer_left_open_is_neither_waited_for_nor_read(
+    settings: KafkaConfig, topic: str, unique: str
+) -> None:
+    made = producer(settings, unique)
+    write(made, topic, ("a", "1"))
+    made.commit_transaction(30)
+    write(made, topic, ("a", "2"))
+    began = time.monotonic()
+    assert read_latest(settings, topic) == {"a": b"1"}
+    assert time.monotonic() - began < 5
+    made.abort_transaction(30)
+
+
+def test_more_records_than_one_batch_are_read(settings: KafkaConfig, topic: str, unique: str) -> None:
+    made = producer(settings, unique)
+    write(made, topic, *((str(number % 100), str(number)) for number in range(12_000)))
+    made.commit_transaction(30)
+    assert read_latest(settings, topic) == {str(n % 100): str(n).encode() for n in range(11_900, 12_000)}
+
+
+def test_a_topic_that_does_not_exist_holds_nothing(settings: KafkaConfig, unique: str) -> None:
+    assert read_latest(settings, f"{unique}.never") == {}
