@@ -31,15 +31,15 @@ from tests.tidy import (
 
 ROOT = Path(__file__).parent.parent
 
-# `path::name`: reason. A function that reads better whole.
-LONG_FUNCTIONS: dict[str, str] = {}
+# `path::name`, or `path` of a file: reason. What reads better whole.
+LONG_FUNCTIONS: dict[str, str] = {
+    "tests/integration/test_bad_input.py": "a list of mistakes, each a few lines over the same fixtures",
+}
 
 # Source files without a test file of their own: what tests them, and why there.
 _CAPTURE = "tests/integration/test_capture.py"
 _SINK_RUN = "tests/integration/test_sink_run.py"
 COVERED_ELSEWHERE: dict[str, str] = {
-    "cdc/capture.py": "tests/simulation/test_simulation.py: the loop runs on fakes there, from seeds, with mutants",
-    "cdc/load.py": "tests/simulation/test_simulation.py: the loop runs on fakes there, from seeds, with mutants",
     "cdc/bootstrap.py": f"{_CAPTURE}: wiring of real servers at the first start",
     "cdc/service.py": f"{_CAPTURE}: wiring of real servers at every start",
     "cdc/cli/run.py": f"{_CAPTURE}: started as a user does, as a process",
@@ -50,6 +50,9 @@ COVERED_ELSEWHERE: dict[str, str] = {
     "cdc/kafka/records.py": f"{_CAPTURE}: reads what capture wrote to a real broker",
     "cdc/kafka/compacted.py": "tests/integration/test_topics.py: reads topics of a real broker",
     "cdc/kafka/topics.py": "tests/integration/test_topics.py: admin calls to a real broker",
+    "cdc/kafka/watch.py": "tests/integration/test_bad_input.py: topics of a real broker, deleted and made anew",
+    "cdc/postgres/start_lock.py": f"{_CAPTURE}: two instances at a real server's first start",
+    "cdc/postgres/watch.py": "tests/integration/test_bad_input.py: a real server's publication, altered",
     "cdc/postgres/catalog.py": "tests/integration/test_values.py: reads a real server's catalog",
     "cdc/postgres/connection.py": f"{_CAPTURE}: opens and loses connections to a real server",
     "cdc/postgres/load.py": "tests/integration/test_values.py: COPY from a real server",
