@@ -15,6 +15,7 @@ from devstack.processes import Process, identify, send, wait_until_gone, with_de
 
 CDC = (sys.executable, "-m", "cdc.cli.main")
 STOP_TIMEOUT_S = 20.0  # capture promises 10 s
+LEFT_BEHIND_S = 2.0  # for what ends when its parent has ended
 LOG_LINES = 15  # of a program that failed, in the error
 
 
@@ -77,13 +78,14 @@ class Programs:
         return "\n".join([f"see {path}" + ("; its last lines:" if lines else ", which is empty"), *lines])
 
     def stop(self) -> None:
-        """SIGTERM to all, SIGKILL to what does not follow."""
-        families = {name: with_descendants(process) for name, process in self._running.items()}
+        """SIGTERM to all, SIGKILL to what does not follow, and to what a program left behind."""
+        families = [with_descendants(process) for process in self._running.values()]
         for process in self._running.values():
             send(process, signal.SIGTERM)
         deadline = time.monotonic() + STOP_TIMEOUT_S
-        for family in families.values():
-            if not wait_until_gone(family, max(0.0, deadline - time.monotonic())):
+        for family in families:
+            wait_until_gone(family[:1], max(0.0, deadline - time.monotonic()))
+            if not wait_until_gone(family, LEFT_BEHIND_S):
                 for member in family:
                     send(member, signal.SIGKILL)
                 wait_until_gone(family)

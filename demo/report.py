@@ -73,7 +73,7 @@ def print_figures(console: Console, run: Run) -> None:
     stores = Table(title="Freshness, commit to readable", title_justify="left")
     stores.add_column("store")
     stores.add_column("part of the run")
-    for title in ("rows timed", "p50", "p95", "worst", "existing rows", "last LSN after"):
+    for title in ("rows timed", "p50", "p95", "worst", "existing rows after", "last LSN after"):
         stores.add_column(title, justify="right")
     for store, parts in run.freshness.items():
         for place, (part, spread) in enumerate(parts.items()):
