@@ -32,9 +32,7 @@ from tests.tidy import (
 ROOT = Path(__file__).parent.parent
 
 # `path::name`, or `path` of a file: reason. What reads better whole.
-LONG_FUNCTIONS: dict[str, str] = {
-    "tests/integration/test_bad_input.py": "a list of mistakes, each a few lines over the same fixtures",
-}
+LONG_FUNCTIONS: dict[str, str] = {}
 
 # Source files without a test file of their own: what tests them, and why there.
 _CAPTURE = "tests/integration/test_capture.py"
@@ -45,19 +43,19 @@ COVERED_ELSEWHERE: dict[str, str] = {
     "cdc/cli/run.py": f"{_CAPTURE}: started as a user does, as a process",
     "cdc/cli/sink.py": f"{_SINK_RUN}: started as a user does, as a process",
     "cdc/cli/demo.py": "tests/integration/test_demo.py: started as a user does, as a process",
-    "cdc/kafka/broker.py": f"{_CAPTURE}: transactions of a real broker",
+    "cdc/kafka/broker.py": "tests/integration/test_broker.py: transactions of a real broker",
     "cdc/kafka/client.py": f"{_CAPTURE}: settings that only a broker can judge",
     "cdc/kafka/records.py": f"{_CAPTURE}: reads what capture wrote to a real broker",
     "cdc/kafka/compacted.py": "tests/integration/test_topics.py: reads topics of a real broker",
     "cdc/kafka/topics.py": "tests/integration/test_topics.py: admin calls to a real broker",
-    "cdc/kafka/watch.py": "tests/integration/test_bad_input.py: topics of a real broker, deleted and made anew",
-    "cdc/postgres/start_lock.py": f"{_CAPTURE}: two instances at a real server's first start",
-    "cdc/postgres/watch.py": "tests/integration/test_bad_input.py: a real server's publication, altered",
+    "cdc/kafka/watch.py": "tests/integration/test_gaps.py: topics altered on a real broker",
     "cdc/postgres/catalog.py": "tests/integration/test_values.py: reads a real server's catalog",
     "cdc/postgres/connection.py": f"{_CAPTURE}: opens and loses connections to a real server",
     "cdc/postgres/load.py": "tests/integration/test_values.py: COPY from a real server",
     "cdc/postgres/replication.py": "tests/integration/test_values.py: the stream of a real server",
     "cdc/postgres/source.py": f"{_CAPTURE}: asks a real server what is wrong with it",
+    "cdc/postgres/start_lock.py": f"{_CAPTURE}: instances that start at once on a real server",
+    "cdc/postgres/watch.py": "tests/integration/test_gaps.py: a publication altered on a real server",
     "cdc/postgres/table_rows.py": "tests/integration/test_table_rows.py: rows as a real server prints them",
     "spark_jobs/session.py": f"{_SINK_RUN}: starts Spark",
     "spark_jobs/worker.py": f"{_SINK_RUN}: a query of Spark, its failures and its end",

@@ -135,16 +135,32 @@ class KafkaBroker:
 
     def _translate(self, what: str, exception: KafkaException, topic: str = "") -> WatershedError:
         error = kafka_error(exception)
-        if error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-            return self._too_large(topic)
-        cause = self._delivery_error
-        if cause is not None and cause.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-            return self._too_large(self._delivery_topic)
-        if error.code() in _LOST or error.fatal() or error.txn_requires_abort() or error.retriable():
+        if not topic:
+            self._producer.poll(0)  # reports of what was not delivered: they name the cause
+        causes = {error.code(), *([self._delivery_error.code()] if self._delivery_error else [])}
+        if KafkaError.MSG_SIZE_TOO_LARGE in causes:
+            return self._too_large(topic or self._delivery_topic)
+        if not causes & _REFUSED and (
+            error.code() in _LOST or error.fatal() or error.txn_requires_abort() or error.retriable()
+        ):
             return ConnectionLost(f"Kafka: {what}: {error.str()} ({error.name()})")
-        return broker_error(what, exception, "see the brokers' log; capture resumes from its position record")
+        where = f" (topic {self._delivery_topic})" if self._delivery_topic else ""
+        return broker_error(
+            f"{what}{where}", exception, "see the brokers' log; capture resumes from its position record"
+        )
 
 
+# No session to come would fare better.
+_REFUSED = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError._AUTHENTICATION,
+    KafkaError.INVALID_TRANSACTION_TIMEOUT,
+    KafkaError.INVALID_RECORD,
+    KafkaError.POLICY_VIOLATION,
+}
 _LOST = {
     KafkaError._FENCED,
     KafkaError.INVALID_PRODUCER_EPOCH,

@@ -2,12 +2,16 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import LiteralString
 
 import pytest
 
 from tests.captured import Captured, under_capture
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.workload import SCHEMA, TABLES
+
+ITEMS, OTHER = "public.items", "public.other"
+SMALL: LiteralString = "CREATE TABLE items (id int PRIMARY KEY, name text); CREATE TABLE other (id int PRIMARY KEY);"
 
 
 @pytest.fixture
@@ -25,4 +29,13 @@ def captured16(
 ) -> Iterator[Captured]:
     """The same on PostgreSQL 16."""
     with under_capture(postgres16, kafka, fresh_database16, unique, tmp_path, SCHEMA, TABLES) as made:
+        yield made
+
+
+@pytest.fixture
+def items(
+    postgres: PostgresServer, kafka: KafkaBroker, fresh_database: str, unique: str, tmp_path: Path
+) -> Iterator[Captured]:
+    """A database with two small tables, of which one is captured."""
+    with under_capture(postgres, kafka, fresh_database, unique, tmp_path, SMALL, [ITEMS]) as made:
         yield made

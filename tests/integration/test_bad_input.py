@@ -5,35 +5,23 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, LiteralString
 
 import psycopg
 import pytest
-from confluent_kafka.admin import AdminClient
-from confluent_kafka.cimpl import NewPartitions, NewTopic
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from devstack.stack import Stack
-from tests.captured import Captured, under_capture
-from tests.conftest import KafkaBroker, PostgresServer
+from tests.captured import Captured
+from tests.conftest import PostgresServer
+from tests.topics import create_topic
 from tests.waiting import eventually
 
-SCHEMA = "CREATE TABLE items (id int PRIMARY KEY, name text); CREATE TABLE other (id int PRIMARY KEY);"
-ITEMS, OTHER = "public.items", "public.other"
 SECRET = "correct-horse-battery"
-
-
-@pytest.fixture
-def items(
-    postgres: PostgresServer, kafka: KafkaBroker, fresh_database: str, unique: str, tmp_path: Path
-) -> Iterator[Captured]:
-    """A database with two small tables, of which one is captured."""
-    with under_capture(postgres, kafka, fresh_database, unique, tmp_path, SCHEMA, [ITEMS]) as made:
-        yield made
 
 
 @pytest.fixture
@@ -265,190 +253,10 @@ def test_brokers_that_do_not_answer(items: Captured) -> None:
 @pytest.mark.parametrize("topic", ["public.items", "state", "control", "progress"])
 def test_a_topic_that_exists_and_is_not_compacted(items: Captured, topic: str) -> None:
     name = f"{items.name}.{topic}"
-    create_topic(items, name, "delete")
+    create_topic(items.bootstrap_servers, name, "delete")
     said = refusal(items)
     assert f"topic {name} exists with cleanup.policy=delete, not compact" in said
     assert f"set cleanup.policy=compact on {name}, or choose another topics.prefix" in said
-
-
-# ---- while running
-
-
-@pytest.fixture
-def running(items: Captured) -> Callable[[], str]:
-    """Capture streams one row. The function waits for its end and returns what it said last."""
-    capture = items.start()
-    capture.await_said("streaming")
-    items.query("INSERT INTO items VALUES (1, 'one')")
-    items.await_caught_up()
-
-    def end() -> str:
-        assert capture.await_end() == 1
-        said = capture.said()
-        assert "Traceback" not in said
-        assert said.count("error: ") == 1
-        assert "\n  next: " in said
-        return " ".join(said[said.index("error: ") :].split())
-
-    return end
-
-
-def published(captured: Captured) -> list[int]:
-    """Keys in the order of publication."""
-    return [change.key["id"] for change in captured.changes()]
-
-
-@pytest.mark.parametrize(
-    ("statements", "says"),
-    [
-        (["INSERT INTO items VALUES (3, 'three')", "TRUNCATE items"], "TRUNCATE of public.items"),
-        (
-            ["ALTER TABLE items ADD COLUMN more text", "INSERT INTO items VALUES (3, 'three')"],
-            "table public.items was altered: column more was added",
-        ),
-        (
-            ["ALTER TABLE items RENAME TO things", "INSERT INTO things VALUES (3, 'x')"],
-            "it is called public.things now",
-        ),
-        (["UPDATE items SET id = 9 WHERE id = 2"], "was updated without its large (TOAST) value"),
-        (["ALTER TABLE items REPLICA IDENTITY NOTHING", "INSERT INTO items VALUES (3, 'x')"], "replica identity"),
-    ],
-    ids=["truncate", "add column", "rename", "large value", "identity nothing"],
-)
-def test_a_change_that_can_not_be_followed_stops_capture_before_it(
-    items: Captured, running: Callable[[], str], statements: list[LiteralString], says: str
-) -> None:
-    with items.connect() as connection:
-        connection.execute("ALTER TABLE items ALTER name SET STORAGE EXTERNAL")
-        connection.execute("INSERT INTO items VALUES (2, repeat('large', 10000))")
-        with connection.transaction():
-            for statement in statements:
-                connection.execute(statement)
-        connection.execute("INSERT INTO other VALUES (1)")
-    assert says in running()
-    assert published(items) == [1, 2]
-    assert items.run_once().returncode == 1  # a restart helps nothing, and publishes nothing more
-    assert published(items) == [1, 2]
-
-
-@pytest.mark.promise(4)
-@pytest.mark.parametrize(
-    ("statement", "says"),
-    [
-        ("DROP PUBLICATION watershed", "publication"),
-        (
-            "ALTER PUBLICATION watershed SET TABLE other; ALTER PUBLICATION watershed SET TABLE items",
-            "publication watershed was altered or dropped",
-        ),
-    ],
-    ids=["dropped", "taken out and put back"],
-)
-def test_a_publication_that_is_altered_while_running_is_a_gap(
-    items: Captured, running: Callable[[], str], statement: LiteralString, says: str
-) -> None:
-    with items.connect() as connection:
-        connection.execute(statement)
-        connection.execute("INSERT INTO items VALUES (2, 'two')")
-    assert says in running()
-    assert items.start().await_end() == 1
-
-
-@pytest.mark.promise(4)
-@pytest.mark.parametrize("is_idle", [True, False])
-def test_a_topic_that_is_created_anew_while_running_is_a_gap(
-    items: Captured, running: Callable[[], str], is_idle: bool
-) -> None:
-    recreate_topic(items)
-    if not is_idle:
-        items.query("INSERT INTO items VALUES (2, 'two')")
-    said = running()
-    assert f"topic {items.name}.public.items" in said
-    assert "created anew" in said or "is gone" in said
-    assert items.start().await_end() == 1
-
-
-@pytest.mark.promise(4)
-def test_a_topic_with_new_partitions_while_running_is_a_gap(items: Captured, running: Callable[[], str]) -> None:
-    topic = f"{items.name}.public.items"
-    admin = kafka_admin(items)
-    admin.create_partitions([NewPartitions(topic, 9)])[topic].result(10)
-    assert f"topic {topic} has 9 partitions, it had 4" in running()
-
-
-# ---- while stopped
-
-
-@pytest.fixture
-def stopped(items: Captured) -> Callable[[], str]:
-    """Capture has streamed one row and ended. The function starts it again, and returns why it refuses to go on."""
-    capture = items.start()
-    capture.await_said("streaming")
-    items.query("INSERT INTO items VALUES (1, 'one')")
-    items.await_caught_up()
-    assert capture.terminate() == 0
-
-    def start_again() -> str:
-        before = (written(items), published(items), items.confirmed())
-        ended = items.run_once()
-        assert ended.returncode == 1, ended.stderr
-        assert "Traceback" not in ended.stderr
-        assert ended.stderr.count("error: ") == 1
-        assert "\n  next: " in ended.stderr
-        assert (written(items), published(items), items.confirmed()) == before
-        return " ".join(ended.stderr.split())
-
-    return start_again
-
-
-@pytest.mark.promise(4)
-@pytest.mark.parametrize("is_made_again", [False, True])
-def test_a_slot_that_was_dropped_is_a_gap(items: Captured, stopped: Callable[[], str], is_made_again: bool) -> None:
-    items.query("SELECT pg_drop_replication_slot(%s)", items.name)
-    items.query("INSERT INTO items VALUES (2, 'two')")
-    if is_made_again:
-        items.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", items.name)
-        assert f"slot {items.name} was moved to" in stopped()
-    else:
-        assert f"slot {items.name} can't be used any more" in stopped()
-
-
-@pytest.mark.promise(4)
-def test_a_slot_that_was_moved_is_a_gap(items: Captured, stopped: Callable[[], str]) -> None:
-    items.query("INSERT INTO items VALUES (2, 'two')")
-    items.query("SELECT pg_replication_slot_advance(%s, pg_current_wal_flush_lsn())", items.name)
-    assert f"slot {items.name} was moved to" in stopped()
-
-
-@pytest.mark.promise(4)
-def test_a_publication_that_was_made_anew_is_a_gap(items: Captured, stopped: Callable[[], str]) -> None:
-    with items.connect() as connection:
-        connection.execute("DROP PUBLICATION watershed")
-        connection.execute("CREATE PUBLICATION watershed FOR TABLE items WITH (publish_via_partition_root = true)")
-    assert "the publication was altered, dropped or created anew" in stopped()
-
-
-@pytest.mark.promise(4)
-def test_a_topic_that_was_created_anew_is_a_gap(items: Captured, stopped: Callable[[], str]) -> None:
-    recreate_topic(items)
-    assert f"topic {items.name}.public.items was deleted and created anew" in stopped()
-
-
-@pytest.mark.promise(4)
-def test_a_state_topic_that_was_created_anew_is_a_gap(items: Captured, stopped: Callable[[], str]) -> None:
-    recreate_topic(items, "state")
-    assert f"topic {items.name}.public.items holds records, but {items.name}.state holds no position" in stopped()
-
-
-def test_a_table_that_is_added_later_is_refused(items: Captured, stopped: Callable[[], str]) -> None:
-    items.settings = {"source": {"tables": [ITEMS, OTHER]}}
-    with items.connect() as connection:
-        connection.execute("ALTER PUBLICATION watershed ADD TABLE other")
-    assert "next: " in stopped()
-
-
-def test_another_slot_is_refused(items: Captured, stopped: Callable[[], str]) -> None:
-    items.settings = {"source": {"slot": f"{items.name}_2"}}
-    assert f"were written from slot {items.name}, not {items.name}_2" in stopped()
 
 
 def test_an_interrupted_load_drops_only_its_own_slot(items: Captured) -> None:
@@ -464,26 +272,3 @@ def test_an_interrupted_load_drops_only_its_own_slot(items: Captured) -> None:
     items.start().await_said("streaming")
     items.await_caught_up()
     assert items.judge().epoch == 2
-
-
-# ---- Kafka
-
-
-def kafka_admin(captured: Captured) -> AdminClient:
-    return AdminClient({"bootstrap.servers": captured.bootstrap_servers})
-
-
-def create_topic(captured: Captured, name: str, policy: str) -> None:
-    admin = kafka_admin(captured)
-    partitions = 4 if name.endswith("items") else 1
-    admin.create_topics([NewTopic(name, partitions, config={"cleanup.policy": policy})])[name].result(10)
-    eventually(lambda: name in admin.list_topics(timeout=10).topics)
-
-
-def recreate_topic(captured: Captured, topic: str = "public.items") -> None:
-    """As somebody might who wants to be rid of its records."""
-    name = f"{captured.name}.{topic}"
-    admin = kafka_admin(captured)
-    admin.delete_topics([name])[name].result(10)
-    eventually(lambda: name not in admin.list_topics(timeout=10).topics)
-    create_topic(captured, name, "compact")

@@ -1,0 +1,167 @@
+"""The transactional producer on a real broker."""
+
+import random
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+
+from cdc.config import KafkaConfig
+from cdc.errors import BrokerError, ConnectionLost
+from cdc.kafka.broker import QUEUE_MESSAGES_MAX, KafkaBroker
+from cdc.kafka.client import MESSAGE_BYTES_MAX
+from cdc.kafka.topics import TopicAdmin
+from cdc.ports import TopicRecord
+from tests import conftest
+from tests.captured import frozen
+from tests.checker.records import partition_of, read_topics
+from tests.topics import create_topic, delete_topic
+from tests.waiting import eventually
+
+PARTITIONS = 3
+
+
+@pytest.fixture
+def settings(kafka: conftest.KafkaBroker) -> KafkaConfig:
+    return KafkaConfig(bootstrap_servers=kafka.bootstrap_servers)
+
+
+@pytest.fixture
+def topic(kafka: conftest.KafkaBroker, unique: str) -> Iterator[str]:
+    create_topic(kafka.bootstrap_servers, unique, partitions=PARTITIONS)
+    yield unique
+    delete_topic(kafka.bootstrap_servers, unique)
+
+
+def made(settings: KafkaConfig, topic: str) -> KafkaBroker:
+    """A producer that has fenced the ones before it."""
+    broker = KafkaBroker(
+        settings, transactional_id=topic, admin=TopicAdmin(settings), partition_counts={topic: PARTITIONS}
+    )
+    broker.fence_predecessors(nobody_waits)
+    return broker
+
+
+def nobody_waits() -> None:
+    pass
+
+
+def record(topic: str, number: int, size: int = 1) -> TopicRecord:
+    return TopicRecord(topic, b'{"id":%d}' % number, random.Random(number).randbytes(size))  # can't be compressed
+
+
+def keys(settings: KafkaConfig, topic: str) -> list[bytes]:
+    """Of what a `read_committed` consumer sees."""
+    return sorted(r.key for r in read_topics(settings.bootstrap_servers, [topic])[0])
+
+
+def test_records_lie_where_javas_producers_put_them_with_their_headers(settings: KafkaConfig, topic: str) -> None:
+    broker = made(settings, topic)
+    broker.produce([record(topic, number) for number in range(200)], nobody_waits)
+    broker.produce([TopicRecord(topic, b"gone", None, [("watershed.version", b"7")])], nobody_waits)
+    broker.commit(nobody_waits)
+    records, _ = read_topics(settings.bootstrap_servers, [topic])
+    assert len(records) == 201
+    assert all(r.partition == partition_of(r.key, PARTITIONS) for r in records)
+    assert [(r.value, r.headers) for r in records if r.key == b"gone"] == [(None, (("watershed.version", b"7"),))]
+    broker.close()
+
+
+def test_what_is_aborted_is_not_seen_and_the_next_transaction_is(settings: KafkaConfig, topic: str) -> None:
+    broker = made(settings, topic)
+    broker.produce([record(topic, 1)], nobody_waits)
+    broker.abort()
+    broker.abort()  # nothing is open
+    broker.produce([record(topic, 2)], nobody_waits)
+    broker.commit(nobody_waits)
+    assert keys(settings, topic) == [b'{"id":2}']
+
+
+def test_a_fenced_producer_writes_nothing_more(settings: KafkaConfig, topic: str) -> None:
+    first = made(settings, topic)
+    first.produce([record(topic, 1)], nobody_waits)
+    second = made(settings, topic)
+    with pytest.raises(ConnectionLost):
+        first.commit(nobody_waits)
+    second.produce([record(topic, 2)], nobody_waits)
+    second.commit(nobody_waits)
+    first.close()
+    assert keys(settings, topic) == [b'{"id":2}']
+    second.produce([record(topic, 3)], nobody_waits)
+    second.commit(nobody_waits)  # the first one's end has not fenced it
+
+
+def test_end_offsets_lie_above_what_was_committed(settings: KafkaConfig, topic: str) -> None:
+    broker = made(settings, topic)
+    for number in range(20):
+        broker.produce([record(topic, number)], nobody_waits)
+        broker.commit(nobody_waits)
+        answer = broker.request_end_offsets()
+        ends = eventually(answer.result)
+        assert ends is not None
+        records, _ = read_topics(settings.bootstrap_servers, [topic])
+        newest = [r for r in records if r.key == b'{"id":%d}' % number]
+        assert not newest or newest[0].offset < ends[topic][newest[0].partition]
+
+
+def test_a_record_that_is_too_large_for_us_is_named(settings: KafkaConfig, topic: str) -> None:
+    broker = made(settings, topic)
+    with pytest.raises(BrokerError, match=f"topic {topic}: a record is larger") as refused:
+        broker.produce([record(topic, 1, size=MESSAGE_BYTES_MAX + 1)], nobody_waits)
+    assert "leave the large column out of the publication" in refused.value.hint
+    broker.abort()
+    assert keys(settings, topic) == []
+
+
+def test_a_record_that_is_too_large_for_its_topic_is_named(settings: KafkaConfig, unique: str) -> None:
+    create_topic(settings.bootstrap_servers, unique, partitions=PARTITIONS, max_message_bytes="2000")
+    broker = made(settings, unique)
+    with pytest.raises(BrokerError, match=f"topic {unique}: a record is larger"):
+        broker.produce([record(unique, 1, size=100_000)], nobody_waits)
+        broker.commit(nobody_waits)
+    broker.abort()
+    assert keys(settings, unique) == []
+
+
+def test_a_record_that_the_brokers_refuse_is_not_tried_again(settings: KafkaConfig, topic: str) -> None:
+    broker = made(settings, topic)
+    without_key = TopicRecord(topic, None, b"v")  # type: ignore[arg-type]
+    with pytest.raises(BrokerError, match=f"topic {topic}"):
+        broker.produce([without_key], nobody_waits)  # a compacted topic takes no such record
+        broker.commit(nobody_waits)
+    broker.abort()
+    assert keys(settings, topic) == []
+
+
+def test_more_than_the_queue_holds_waits_and_arrives(settings: KafkaConfig, topic: str) -> None:
+    broker = made(settings, topic)
+    count = QUEUE_MESSAGES_MAX + 20_000
+    broker.produce((record(topic, number) for number in range(count)), nobody_waits)
+    broker.commit(nobody_waits)
+    assert len(keys(settings, topic)) == count
+
+
+def test_brokers_that_hang_are_waited_for_while_others_hear_from_us(
+    settings: KafkaConfig, topic: str, kafka: conftest.KafkaBroker
+) -> None:
+    broker = made(settings, topic)
+    broker.produce([record(topic, 1)], nobody_waits)
+    heard: list[float] = []
+    with frozen(kafka.stack, "kafka"):
+
+        def hear() -> None:
+            heard.append(time.monotonic())
+            if heard[-1] - heard[0] > 3:
+                raise GivenUpError
+
+        with pytest.raises(GivenUpError):
+            broker.commit(hear)
+    pauses = [later - earlier for earlier, later in pairwise(heard)]
+    assert max(pauses) < 1.0
+    broker.commit(nobody_waits)  # asked again, it succeeds
+    assert keys(settings, topic) == [b'{"id":1}']
+
+
+class GivenUpError(Exception):
+    pass

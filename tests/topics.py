@@ -1,0 +1,33 @@
+"""What somebody else might do to topics."""
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from tests.waiting import eventually
+
+
+def admin_of(bootstrap_servers: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap_servers})
+
+
+def create_topic(
+    bootstrap_servers: str, name: str, policy: str = "compact", partitions: int = 1, **settings: str
+) -> None:
+    """`settings`: the topic's, with underscores for dots."""
+    admin = admin_of(bootstrap_servers)
+    config = {"cleanup.policy": policy, **{key.replace("_", "."): value for key, value in settings.items()}}
+    admin.create_topics([NewTopic(name, partitions, config=config)])[name].result(10)
+    eventually(lambda: name in admin.list_topics(timeout=10).topics)
+
+
+def delete_topic(bootstrap_servers: str, name: str) -> None:
+    """Returns when it is gone."""
+    admin = admin_of(bootstrap_servers)
+    admin.delete_topics([name])[name].result(10)
+    eventually(lambda: name not in admin.list_topics(timeout=10).topics)
+
+
+def recreate_topic(bootstrap_servers: str, name: str, partitions: int = 4) -> None:
+    """As somebody might who wants to be rid of its records."""
+    delete_topic(bootstrap_servers, name)
+    create_topic(bootstrap_servers, name, partitions=partitions)

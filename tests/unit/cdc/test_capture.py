@@ -1,0 +1,256 @@
+"""The loop: what it does in which order, and when. What crashes do to it is in tests/simulation."""
+
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from cdc.capture import Capture
+from cdc.config import CaptureConfig
+from cdc.control import PositionRecord, ProgressRecord, SourceIdentity, Topics
+from cdc.errors import ConnectionLost, GapError, UnsupportedChangeError
+from cdc.lsn import Lsn
+from cdc.publisher import Lineage, Publisher
+from cdc.transactions import Assembler, StreamState
+from tests import wire
+from tests.unit.cdc.loops import CONTEXT, SCHEMA, TOPIC, TS_US, Script, transaction
+
+START = 1_000
+SOURCE = SourceIdentity(system_identifier="7", timeline=1, database="shop", slot="watershed")
+ROW_1 = 'public.customers:{"id":1}'
+ROW_2 = 'public.customers:{"id":2}'
+QUIET: dict[str, Any] = {
+    "idle_position_s": 1_000.0,
+    "progress_interval_ms": 1_000_000,
+}  # nothing but what the stream brings
+
+ANSWERS: list[Any] = [{TOPIC: (9,)}] * 50
+
+
+def capture(script: Script, watch: Callable[[], None] = lambda: None, **limits: Any) -> Capture:
+    config = CaptureConfig(**limits)
+    lineage = Lineage(1, SOURCE, "p", {TOPIC: "id"})
+    return Capture(
+        stream=script,
+        broker=script,
+        assembler=Assembler([SCHEMA], CONTEXT, StreamState(Lsn(START), None, 0, 0)),
+        publisher=Publisher(lineage, config, {}),
+        topics=Topics("shop"),
+        limits=config,
+        clock=script.clock,
+        should_stop=script.should_stop,
+        watch=watch,
+        probe=script.probe,
+    )
+
+
+def notes_without(script: Script, *kinds: str) -> list[str]:
+    return [note for note in script.notes if not note.startswith(kinds)]
+
+
+def positions(script: Script) -> list[PositionRecord]:
+    values = [record.value for record in script.committed if record.topic == "shop.state"]
+    return [PositionRecord.open(value or b"", "state") for value in values]
+
+
+def test_a_change_is_produced_with_its_position_committed_and_then_confirmed() -> None:
+    script = Script(inputs=[transaction(1_100, 1, 2)], waits=1)
+    capture(script, **QUIET).run()
+    assert notes_without(script, "probe", "ask") == [
+        f"produce {ROW_1} {ROW_2}",
+        "produce state",
+        "commit",
+        "status 1148 1148",
+        "status 1148 1148",  # the last one, after the stop
+    ]
+    probes = [note for note in script.notes if note in ("commit", "status 1148 1148") or note.startswith("probe kafka")]
+    assert probes[:4] == ["probe kafka.before-commit", "commit", "probe kafka.after-commit", "status 1148 1148"]
+    assert [p.resume_lsn for p in positions(script)] == [1_148]
+
+
+def test_nothing_is_confirmed_before_its_commit() -> None:
+    script = Script(inputs=[transaction(1_100, 1)], commit_error=ConnectionLost("fenced"))
+    with pytest.raises(ConnectionLost):
+        capture(script, **QUIET).run()
+    assert "status 1148 1148" not in script.notes
+    assert script.notes[-1] == "abort"
+
+
+def test_input_that_goes_on_is_committed_at_the_limit() -> None:
+    script = Script(inputs=[transaction(1_100 + 100 * n, n) for n in range(6)], waits=1)
+    capture(script, transaction_rows_max=2, **QUIET).run()
+    assert [p.seq for p in positions(script)] == [1, 3, 5, 6]  # the first at once: the last record may be old
+
+
+def test_a_part_of_a_large_transaction_is_committed_at_the_limit() -> None:
+    frames = transaction(1_100, 1, 2, 3, 4)
+    script = Script(inputs=[frames[:4], frames[4:]], waits=1)
+    capture(script, transaction_rows_max=2, **QUIET).run()
+    first, last = positions(script)
+    assert first.partial is not None
+    assert (first.resume_lsn, first.seq, first.partial.next_index) == (1_000, 2, 2)
+    assert (last.resume_lsn, last.seq, last.partial) == (1_148, 4, None)
+    assert "probe transaction.part-committed" in script.notes
+    assert "status 1000 1000" in script.notes or "status 1148 1000" in script.notes
+    assert script.notes.count("commit") == 2
+
+
+def test_a_keepalive_is_recorded_before_it_is_confirmed() -> None:
+    script = Script(inputs=[[wire.keepalive(5_000)]], waits=10)
+    capture(script, idle_position_s=1.0, progress_interval_ms=1_000_000).run()
+    recorded, confirmed = script.notes.index("commit"), script.notes.index("status 5000 5000")
+    assert recorded < confirmed
+    assert positions(script)[0].resume_lsn == 5_000
+    assert positions(script)[0].seq == 0
+
+
+def test_keepalives_are_recorded_at_their_pace() -> None:
+    keepalives = [[wire.keepalive(5_000 + number)] for number in range(20)]
+    spaced = [frames for keepalive in keepalives for frames in (keepalive, [])]
+    script = Script(inputs=[*spaced], waits=1)
+    capture(script, idle_position_s=1.0, progress_interval_ms=1_000_000).run()
+    assert script.notes.count("commit") <= 6  # 20 keepalives in 4 s, and the end
+    assert positions(script)[-1].resume_lsn == 5_019
+
+
+def test_a_question_is_answered_at_once_with_what_is_recorded() -> None:
+    begun = transaction(1_100, 1)[:3]  # so that the keepalive may not be recorded
+    script = Script(inputs=[[*begun, wire.keepalive(5_000, reply_requested=True)], []], waits=1)
+    made = capture(script, **QUIET)
+    made._step()
+    script.notes.clear()
+    script.inputs = [[wire.keepalive(5_000, reply_requested=True)]]
+    made._step()
+    assert notes_without(script, "probe") == ["status 5000 1000"]
+
+
+def test_status_goes_out_while_nothing_happens() -> None:
+    script = Script(waits=100, end_offsets=ANSWERS)  # of 0.2 s
+    capture(script, **QUIET).run()
+    assert 4 <= sum(note.startswith("status") for note in script.notes) <= 6
+
+
+def test_status_goes_out_while_the_brokers_are_away() -> None:
+    script = Script(inputs=[transaction(1_100, 1)], commit_waits=60, waits=1)
+    capture(script, **QUIET).run()
+    before_commit = script.notes[: script.notes.index("commit")]
+    assert before_commit.count("status 1148 1000") >= 11
+
+
+def test_a_server_that_is_gone_while_the_brokers_are_away_ends_the_session() -> None:
+    script = Script(inputs=[transaction(1_100, 1)], commit_waits=60, gone_at_s=1_010)
+    with pytest.raises(ConnectionLost, match="closed"):
+        capture(script, **QUIET).run()
+    assert script.notes[-1] == "abort"
+
+
+def test_a_stop_publishes_records_and_confirms_what_was_received() -> None:
+    frames = transaction(1_100, 1, 2)
+    script = Script(inputs=[frames[:3]], waits=0)
+
+    def stop_after_one_reading() -> bool:
+        return not script.inputs
+
+    made = capture(script, **QUIET)
+    made._should_stop = stop_after_one_reading
+    made.run()
+    (position,) = positions(script)
+    assert position.partial is not None
+    assert (position.seq, position.partial.next_index) == (1, 1)
+    assert script.notes[-2:] == ["status 1000 1000", "probe status.sent"]
+
+
+def test_a_stop_without_anything_new_commits_nothing() -> None:
+    script = Script(waits=0)
+    capture(script, **QUIET).run()
+    assert script.notes == ["status 1000 1000", "probe status.sent"]
+
+
+@pytest.mark.parametrize("error", [ConnectionLost("gone"), GapError("gone")])
+def test_whatever_the_stream_raises_gives_the_kafka_transaction_up(error: Exception) -> None:
+    script = Script(inputs=[transaction(1_100, 1)[:3], error])
+    with pytest.raises(type(error)):
+        capture(script, **QUIET).run()
+    assert script.notes[-1] == "abort"
+    assert script.committed == []
+
+
+def test_what_is_whole_before_a_change_that_can_not_be_followed_is_published() -> None:
+    truncate = [wire.xlog_data(m, 0) for m in (wire.begin(1_200, TS_US, 8), wire.truncate([10]))]
+    script = Script(inputs=[transaction(1_100, 1) + truncate])
+    with pytest.raises(UnsupportedChangeError, match="TRUNCATE"):
+        capture(script, **QUIET).run()
+    (position,) = positions(script)
+    assert (position.seq, position.resume_lsn) == (1, 1_148)
+    assert "status 1200 1148" in script.notes or "status 1148 1148" in script.notes
+
+
+def test_nothing_of_a_small_transaction_with_such_a_change_is_published() -> None:
+    frames = transaction(1_100, 1)
+    truncate = wire.xlog_data(wire.truncate([10]), 0)
+    script = Script(inputs=[frames[:3], [truncate]])
+    with pytest.raises(UnsupportedChangeError):
+        capture(script, **QUIET).run()
+    assert script.committed == []
+    assert script.notes[-1] == "abort"
+
+
+# ---- progress
+
+
+def progress(script: Script) -> list[ProgressRecord]:
+    values = [record.value for record in script.committed if record.topic == "shop.progress"]
+    return [ProgressRecord.decode(value or b"", "progress") for value in values]
+
+
+def test_end_offsets_are_asked_for_after_the_commit_that_they_cover() -> None:
+    script = Script(inputs=[transaction(1_100, 1)], end_offsets=[{TOPIC: (1, 0)}, None, {TOPIC: (2, 5)}], waits=5)
+    capture(script, idle_position_s=1_000.0, progress_interval_ms=10).run()
+    told = [(p.lsn, p.seq, p.commit_ts_us, p.end_offsets) for p in progress(script)]
+    assert told == [(1_000, 0, 0, {TOPIC: (1, 0)}), (1_148, 1, TS_US, {TOPIC: (2, 5)})]
+    asked = [i for i, note in enumerate(script.notes) if note == "ask for end offsets"]
+    assert script.notes.index("commit") < asked[1]
+    assert positions(script)[-1].topics[TOPIC].end_offsets == (2, 5)
+
+
+def test_progress_is_told_at_its_pace_and_once() -> None:
+    script = Script(inputs=[transaction(1_100 + 100 * n, n) for n in range(30)], waits=30, end_offsets=ANSWERS)
+    capture(script, transaction_rows_max=1, idle_position_s=1_000.0, progress_interval_ms=1_000).run()
+    lsns = [p.lsn for p in progress(script)]
+    assert lsns == sorted(set(lsns))
+    assert lsns[-1] == 1_100 + 2_900 + 48
+    assert len(lsns) <= 3
+
+
+def test_brokers_that_do_not_tell_end_offsets_end_the_session() -> None:
+    script = Script(end_offsets=[ConnectionLost("no answer")])
+    with pytest.raises(ConnectionLost):
+        capture(script, progress_interval_ms=10).run()
+
+
+# ---- the catalog
+
+
+def test_the_watch_is_called_now_and_then_and_stops_the_loop() -> None:
+    script = Script(waits=200, end_offsets=ANSWERS)  # of 0.2 s
+    calls: list[float] = []
+
+    def watch() -> None:
+        calls.append(script.clock.now_s)
+        if len(calls) == 3:
+            raise GapError("publication altered")
+
+    with pytest.raises(GapError):
+        capture(script, watch, **QUIET).run()
+    assert [round(later - earlier) for earlier, later in pairwise(calls)] == [5, 5]
+    assert script.notes[-1] == "abort"
+
+
+def test_records_say_what_the_capture_published() -> None:
+    script = Script(inputs=[transaction(1_100, 1)], waits=1)
+    capture(script, **QUIET).run()
+    (row,) = [record for record in script.committed if record.topic == TOPIC]
+    value = json.loads(row.value or b"")
+    assert (row.key, value["op"], value["after"]) == (b'{"id":1}', "c", {"id": 1, "name": "x"})
