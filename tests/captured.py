@@ -33,11 +33,11 @@ ENDS_S_MAX = 20.0
 class CaptureProcess:
     """`cdc run`."""
 
-    def __init__(self, config: Path, log: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, config: Path, log: Path, environment: Mapping[str, str], arguments: Sequence[str]) -> None:
         self.log = log
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [*COMMAND, "run", "--config", str(config)],
+                [*COMMAND, "run", "--config", str(config), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -113,11 +113,11 @@ class Captured:
         path.write_text(yaml.safe_dump(sections, allow_unicode=True), encoding="utf-8")
         return path
 
-    def start(self, *, failpoint: str | None = None, log: str | None = None) -> CaptureProcess:
+    def start(self, *, failpoint: str | None = None, arguments: Sequence[str] = ()) -> CaptureProcess:
         """Start capture; it ends with the test at the latest."""
         environment = {"CDC_FAILPOINT": failpoint} if failpoint else {}
-        path = self.folder / (log or f"capture-{len(self._processes)}.log")
-        process = CaptureProcess(self.config(), path, environment)
+        path = self.folder / f"capture-{len(self._processes)}.log"
+        process = CaptureProcess(self.config(), path, environment, arguments)
         self._processes.append(process)
         return process
 

@@ -3,10 +3,11 @@
 import json
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from psycopg import sql
-from psycopg.conninfo import conninfo_to_dict
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tests.captured import Captured, frozen
 from tests.checker.records import read_topics
@@ -132,20 +133,47 @@ def test_a_second_instance_stands_by_with_one_line_and_takes_over(captured: Capt
     assert second.terminate() == 0
 
 
-def test_an_instance_that_starts_during_the_load_of_another_waits_for_it(captured: Captured) -> None:
+def test_of_instances_started_at_once_one_loads_and_the_others_stand_by(captured: Captured) -> None:
     with captured.connect() as connection:
-        fill(connection, 8_000)
+        fill(connection, 4_000)
     captured.settings = {"capture": {"transaction_rows_max": 500}}
-    first = captured.start()
-    eventually(lambda: published(captured), 30.0, "rows of the load are published")
-    second = captured.start()
-    first.await_said("streaming")
-    second.await_said("standing by")
+    instances = [captured.start() for _ in range(3)]
+    eventually(lambda: any("streaming" in instance.said() for instance in instances), 60.0)
+    active = next(instance for instance in instances if "streaming" in instance.said())
+    standbys = [instance for instance in instances if instance is not active]
+    for instance in standbys:
+        instance.await_said("standing by")
     with Workload(captured.dsn, seed=6, transactions=20):
-        pass
+        active.kill()
     captured.await_caught_up()
-    assert "session lost" not in first.said() + second.said()
+    said = [instance.said() for instance in instances]
+    assert sum(text.count("slot created") for text in said) == 1
+    assert sum(text.count(" streaming ") for text in said) == 2
+    assert all(instance.exit_code is None for instance in standbys), said
     assert captured.judge().epoch == 1
+
+
+def test_no_secret_is_in_a_log_or_a_process_list(captured: Captured) -> None:
+    """The servers of the tests ask for no password, so any will do."""
+    secret = "correct-horse-battery"
+    captured.settings = {
+        "source": {"dsn": make_conninfo(captured.dsn, password=secret)},
+        "kafka": {"options": {"sasl.password": secret}},
+    }
+    capture = captured.start(arguments=["--log-level", "debug"])
+    capture.await_said("streaming")
+    captured.query(
+        "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", captured.name
+    )
+    capture.await_said("streaming", times=2)
+    captured.query("INSERT INTO lines VALUES (1, 1, 1, 1, NULL)")
+    captured.await_caught_up()
+    assert secret.encode() not in Path(f"/proc/{capture.pid}/cmdline").read_bytes()
+    activity = captured.query("SELECT application_name FROM pg_stat_activity WHERE application_name LIKE 'watershed%%'")
+    assert ("watershed",) in activity
+    captured.query("TRUNCATE lines")
+    assert capture.await_end() == 1
+    assert secret not in capture.said()
 
 
 def test_a_quiet_table_in_a_busy_database_moves_the_slot(captured: Captured) -> None:
