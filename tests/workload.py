@@ -206,14 +206,23 @@ class Workload:
     end."""
 
     def __init__(
-        self, dsn: str, *, seed: int, clients: int = 3, transactions: int | None = None, pause_s: float = 0.0
+        self,
+        dsn: str,
+        *,
+        seed: int,
+        clients: int = 3,
+        transactions: int | None = None,
+        pause_s: float = 0.0,
+        outlives_server: bool = False,
     ) -> None:
-        """`transactions` of each client; None: until the end of the with statement. `pause_s` after each."""
+        """`transactions` of each client; None: until the end of the with statement. `pause_s` after each. A client
+        whose server goes away ends with an error, or connects again."""
         self._dsn = dsn
         self._seed = seed
         self._transactions = transactions
         self._clients = clients
         self._pause_s = pause_s
+        self._outlives_server = outlives_server
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(clients)
         self.committed = 0
@@ -231,11 +240,19 @@ class Workload:
         self._pool.shutdown()
 
     def _run(self, seed: int) -> None:
-        with psycopg.connect(self._dsn, autocommit=True) as connection:
-            client = Client(connection, seed)
-            count = 0
-            while not self._stop.wait(self._pause_s) and count != self._transactions:
-                count += 1
-                if client.transaction():
-                    with self._lock:
-                        self.committed += 1
+        count = 0
+        while not self._is_over(count):
+            try:
+                with psycopg.connect(self._dsn, autocommit=True) as connection:
+                    client = Client(connection, seed + count)
+                    while not self._is_over(count):
+                        count += 1
+                        if client.transaction():
+                            with self._lock:
+                                self.committed += 1
+            except psycopg.OperationalError:
+                if not self._outlives_server:
+                    raise
+
+    def _is_over(self, count: int) -> bool:
+        return self._stop.wait(self._pause_s) or count == self._transactions
