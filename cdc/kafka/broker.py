@@ -1,6 +1,7 @@
 """The transactional producer (cdc.ports.Broker)."""
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -31,8 +32,8 @@ class KafkaBroker:
         self._admin = admin
         self._partition_counts = dict(partition_counts)
         self._is_open = False
-        self._delivery_error: KafkaError | None = None
-        self._delivery_topic = ""
+        # Not a method of ours: a producer that refers to its owner outlives the session, threads and all.
+        self._undelivered = _Undelivered()
         self._producer = Producer(
             client_settings(
                 kafka,
@@ -46,7 +47,7 @@ class KafkaBroker:
                     "linger.ms": 5,
                     "compression.type": "lz4",
                     "delivery.report.only.error": True,
-                    "on_delivery": self._on_delivery_error,
+                    "on_delivery": self._undelivered.note,
                 },
             )
         )
@@ -117,15 +118,10 @@ class KafkaBroker:
             else:
                 return
 
-    def _on_delivery_error(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None and self._delivery_error is None:
-            self._delivery_error = error
-            self._delivery_topic = message.topic() or ""
-
     def _raise_delivery_error(self) -> None:
-        error = self._delivery_error
+        error = self._undelivered.error
         if error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
-            raise self._too_large(self._delivery_topic)
+            raise self._too_large(self._undelivered.topic)
 
     def _too_large(self, topic: str) -> BrokerError:
         return BrokerError(
@@ -136,18 +132,32 @@ class KafkaBroker:
     def _translate(self, what: str, exception: KafkaException, topic: str = "") -> WatershedError:
         error = kafka_error(exception)
         if not topic:
-            self._producer.poll(0)  # reports of what was not delivered: they name the cause
-        causes = {error.code(), *([self._delivery_error.code()] if self._delivery_error else [])}
+            with suppress(KafkaException):  # raised by a producer that has failed for good
+                self._producer.poll(0)  # reports of what was not delivered: they name the cause
+        cause = self._undelivered.error or error
+        causes = {error.code(), cause.code()}
         if KafkaError.MSG_SIZE_TOO_LARGE in causes:
-            return self._too_large(topic or self._delivery_topic)
+            return self._too_large(topic or self._undelivered.topic)
         if not causes & _REFUSED and (
             error.code() in _LOST or error.fatal() or error.txn_requires_abort() or error.retriable()
         ):
             return ConnectionLost(f"Kafka: {what}: {error.str()} ({error.name()})")
-        where = f" (topic {self._delivery_topic})" if self._delivery_topic else ""
+        where = f" (topic {self._undelivered.topic})" if self._undelivered.topic else ""
         return broker_error(
             f"{what}{where}", exception, "see the brokers' log; capture resumes from its position record"
         )
+
+
+class _Undelivered:
+    """The first record that did not arrive: why, and where it was meant to go."""
+
+    def __init__(self) -> None:
+        self.error: KafkaError | None = None
+        self.topic = ""
+
+    def note(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None and self.error is None:
+            self.error, self.topic = error, message.topic() or ""
 
 
 # No session to come would fare better.

@@ -1,9 +1,11 @@
 """The transactional producer on a real broker."""
 
+import gc
 import random
 import time
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -165,3 +167,23 @@ def test_brokers_that_hang_are_waited_for_while_others_hear_from_us(
 
 class GivenUpError(Exception):
     pass
+
+
+def test_a_closed_producer_leaves_no_thread(settings: KafkaConfig, topic: str) -> None:
+    """A service outlives many sessions, each with a producer of its own."""
+
+    def thread_count() -> int:
+        return len(list(Path("/proc/self/task").iterdir()))
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = thread_count()
+        for _ in range(3):
+            broker = made(settings, topic)
+            broker.produce([record(topic, 1)], nobody_waits)
+            broker.close()
+            del broker
+        assert thread_count() <= before
+    finally:
+        gc.enable()
