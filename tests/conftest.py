@@ -103,9 +103,7 @@ def spark() -> Iterator["SparkSession"]:
     from spark_jobs.session import spark_session
 
     jars = [jar for found in resolve_sets(["spark-kafka", "iceberg"]).values() for jar in found]
-    # Half the start-up time and half the processor time of a short run; slower in a long one.
-    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-    session = spark_session(spark_java(), jars, "1g", quick)
+    session = spark_session(spark_java(), jars, "1g")
     yield session
     session.stop()
 

@@ -106,7 +106,6 @@ def write_config(folder: Path, bootstrap_servers: str, prefix: str, sinks: Mappi
         "spark": {
             "checkpoint_location": str(folder / "checkpoints"),
             "warehouse_trigger_ms": 500,
-            "options": {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
             **spark,
         },
     }
