@@ -59,12 +59,7 @@ def write_config(folder: Path, endpoints: Endpoints) -> Path:
                 "location": str(folder / "warehouse" / "tables"),
             },
         },
-        "spark": {
-            "checkpoint_location": str(folder / "checkpoints"),
-            # For minutes on two cores the quick compiler wins: a third of the processor time until the first batches
-            # are done. For days on a server leave these out.
-            "options": {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"},
-        },
+        "spark": {"checkpoint_location": str(folder / "checkpoints")},
     }
     path = folder / "watershed.yml"
     path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
