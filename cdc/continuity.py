@@ -37,15 +37,22 @@ class TopicNow:
     end_offsets: Sequence[int]
 
 
-def require_same_source(position: PositionRecord, now: SourceNow) -> None:
-    """Raises GapError when the position's LSNs do not belong to this source, slot and publication."""
+def require_same_database(position: PositionRecord, system_identifier: str, database: str) -> None:
+    """Raises GapError when the position was written for another database. The one check that comes before the slot is
+    taken: a slot of that name elsewhere is not ours, and who streams to these topics must not be fenced for it."""
     then = position.source
-    if then.system_identifier != now.system_identifier or then.database != now.database:
+    if (then.system_identifier, then.database) != (system_identifier, database):
         raise GapError(
-            f"the source is another database (system identifier {now.system_identifier}, {now.database}) than the one "
+            f"the source is another database (system identifier {system_identifier}, {database}) than the one "
             f"that was captured ({then.system_identifier}, {then.database})",
             "correct source.dsn, or choose another topics.prefix",
         )
+
+
+def require_same_source(position: PositionRecord, now: SourceNow) -> None:
+    """Raises GapError when the position's LSNs do not belong to this source, slot and publication."""
+    then = position.source
+    require_same_database(position, now.system_identifier, now.database)
     if then.timeline != now.timeline:
         raise GapError(
             f"the source is on timeline {now.timeline}, the position on {then.timeline}: a failover or a restore",

@@ -234,7 +234,7 @@ class ProgressRecord(Record):
     epoch: Epoch
     seq: Seq
     lsn: U64
-    commit_ts_us: int  # commit time of the newest transaction covered, µs since 1970; 0 while loading
+    commit_ts_us: int  # commit time of the newest transaction covered, µs since 1970; 0 where a start has seen none yet
     published_ts_us: int  # our clock when this was written, µs since 1970
     end_offsets: dict[str, tuple[int, ...]]  # topic → one offset for each partition
 

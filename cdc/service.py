@@ -18,7 +18,14 @@ import cdc
 from cdc.bootstrap import Bootstrap, transactional_id
 from cdc.capture import STATUS_INTERVAL_S, Capture
 from cdc.config import Config
-from cdc.continuity import SourceNow, TopicNow, require_same_source, require_same_tables, require_same_topics
+from cdc.continuity import (
+    SourceNow,
+    TopicNow,
+    require_same_database,
+    require_same_source,
+    require_same_tables,
+    require_same_topics,
+)
 from cdc.control import PositionRecord, Topics
 from cdc.errors import ConnectionLost, GapError, UnreachableError
 from cdc.events import TableSchema
@@ -145,6 +152,7 @@ class Service:
             connection = ReplicationConnection(self._config.source)
             resources.callback(connection.close)
             identity = connection.identify()
+            require_same_database(position, identity.system_identifier, identity.database)
             patience_s = connection.read_timeout_s()
             if not self._take_slot(connection, position):
                 return

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, LiteralString, ParamSpec, TypeVar
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -31,8 +31,11 @@ PINNED_SETTINGS = {
     "idle_in_transaction_session_timeout": "0",
     "lock_timeout": "0",
 }
-# Not known to every version we support, so set where it exists only.
-_OPTIONAL_SETTINGS = {"transaction_timeout": "0", "idle_session_timeout": "0"}
+# Not known to every version that we support, so set where it exists only.
+SET_WHERE_KNOWN: LiteralString = (
+    "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings"
+    " WHERE name IN ('transaction_timeout', 'idle_session_timeout')"
+)
 
 
 def conninfo(source: SourceConfig, *, application: str, replication: bool = False) -> str:
@@ -64,10 +67,7 @@ def connect(source: SourceConfig, *, application: str = "watershed") -> SourceCo
     """A connection in autocommit mode. Raises SourceError or UnreachableError with the server's own words."""
     try:
         connection = psycopg.connect(conninfo(source, application=application), autocommit=True)
-        for name, value in _OPTIONAL_SETTINGS.items():
-            connection.execute(
-                "SELECT set_config(name, %s, false) FROM pg_catalog.pg_settings WHERE name = %s", (value, name)
-            )
+        connection.execute(SET_WHERE_KNOWN)
     except psycopg.OperationalError as error:
         raise connect_error(str(error)) from error
     return connection

@@ -44,6 +44,12 @@ class TableLocks(AbstractContextManager["TableLocks"]):
             ) from error
         except psycopg.OperationalError as error:
             raise lost(error) from error
+        except psycopg.Error as error:
+            self.connection.close()
+            raise SourceError(
+                f"the captured tables can't be locked: {error.diag.message_primary}",
+                "a table was dropped or its rights were taken meanwhile: correct that, then start again",
+            ) from error
         return self
 
     def __exit__(

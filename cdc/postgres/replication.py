@@ -16,7 +16,7 @@ from cdc.config import SourceConfig
 from cdc.errors import GapError, SourceError
 from cdc.lsn import Lsn, format_lsn, parse_lsn
 from cdc.pgoutput.frames import standby_status
-from cdc.postgres.connection import connect_error, conninfo, lost
+from cdc.postgres.connection import SET_WHERE_KNOWN, connect_error, conninfo, lost
 
 # A reader that wakes for every packet makes the server send tiny packets: let some gather.
 NAP_S = 0.0005
@@ -94,6 +94,7 @@ class ReplicationConnection:
 
     def identify(self) -> SystemIdentity:
         """Whom we are connected to."""
+        self._row(SET_WHERE_KNOWN)  # a standby is idle for long, and so is a snapshot's owner
         row = self._row("IDENTIFY_SYSTEM")
         return SystemIdentity(row[0], int(row[1]), parse_lsn(row[2]), row[3])
 

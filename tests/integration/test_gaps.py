@@ -3,11 +3,13 @@
 from collections.abc import Callable
 from typing import Any, LiteralString
 
+import psycopg
 import pytest
 from confluent_kafka.cimpl import NewPartitions
 
 from tests.captured import Captured
-from tests.integration.conftest import ITEMS, OTHER
+from tests.conftest import PostgresServer, new_database
+from tests.integration.conftest import ITEMS, OTHER, SMALL
 from tests.topics import admin_of, recreate_topic
 
 
@@ -199,6 +201,24 @@ def test_a_table_that_is_added_later_is_refused(items: Captured, stopped: Callab
     with items.connect() as connection:
         connection.execute("ALTER PUBLICATION watershed ADD TABLE other")
     assert "next: " in stopped()
+
+
+@pytest.mark.promise(4)
+def test_another_database_is_a_gap_and_disturbs_nobody(items: Captured, postgres: PostgresServer) -> None:
+    """Even where a slot of the same name waits: who streams to the topics goes on undisturbed."""
+    capture = items.start()
+    capture.await_said("streaming")
+    with new_database(postgres) as other:
+        with psycopg.connect(other, autocommit=True) as connection:
+            connection.execute(SMALL)
+        items.settings = {"source": {"dsn": other}}
+        ended = items.run_once()
+    assert ended.returncode == 1
+    assert "error: the source is another database" in ended.stderr
+    items.settings = {}
+    items.query("INSERT INTO items VALUES (1, 'one')")
+    items.await_caught_up()
+    assert "session lost" not in capture.said()
 
 
 def test_another_slot_is_refused(items: Captured, stopped: Callable[[], str]) -> None:
