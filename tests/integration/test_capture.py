@@ -4,6 +4,7 @@ import json
 import signal
 import time
 from pathlib import Path
+from typing import LiteralString
 
 import pytest
 from psycopg import sql
@@ -13,7 +14,7 @@ from tests.captured import Captured, frozen
 from tests.checker.records import read_topics
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.waiting import eventually
-from tests.workload import Workload, fill
+from tests.workload import Client, Workload, fill
 
 EXISTING_ROWS = 3_000
 STOP_S_MAX = 10.0
@@ -217,6 +218,55 @@ def test_a_large_transaction_is_published_in_parts(captured: Captured) -> None:
     assert report.ops == {"c": 6_000, "d": 2_500}
     parts = [json.loads(record.value or b"{}")["partial"] for record in report.state]
     assert sum(part is not None for part in parts) >= 4, "the transaction fitted into one"
+
+
+HOSTILE: list[tuple[LiteralString, LiteralString]] = [
+    ("datestyle", "SQL, DMY"),
+    ("intervalstyle", "sql_standard"),
+    ("timezone", "Asia/Kathmandu"),
+    ("bytea_output", "escape"),
+    ("extra_float_digits", "0"),
+    ("client_encoding", "LATIN1"),
+    ("client_min_messages", "error"),
+    ("search_path", "nowhere"),
+    ("statement_timeout", "1s"),
+    ("lock_timeout", "1s"),
+    ("idle_in_transaction_session_timeout", "1s"),
+    ("idle_session_timeout", "1s"),
+]
+
+
+@pytest.mark.promise(1)
+def test_settings_of_the_database_change_no_byte_and_end_no_session(captured: Captured) -> None:
+    database = sql.Identifier(str(conninfo_to_dict(captured.dsn)["dbname"]))
+    with captured.connect() as clients, captured.connect() as writer:
+        fill(clients, 4_000)
+        for name, value in HOSTILE:
+            statement = sql.SQL("ALTER DATABASE {} SET {} = {}")
+            clients.execute(statement.format(database, sql.Identifier(name), sql.Literal(value)))
+        writer.execute("BEGIN")
+        writer.execute("INSERT INTO lines VALUES (1, 1, 1, 1, NULL)")  # the slot waits for it, longer than the timeouts
+        captured.settings = {"capture": {"transaction_rows_max": 500}}
+        active = captured.start()
+        eventually(lambda: slots(captured), 30.0, "the slot is being created")
+        waited_until = time.monotonic() + 2.0
+        eventually(lambda: time.monotonic() > waited_until)
+        writer.execute("COMMIT")
+        active.await_said("streaming")
+        standby = captured.start()
+        standby.await_said("standing by")
+        client = Client(clients, seed=12)
+        for _ in range(40):
+            client.transaction()
+        captured.await_caught_up()
+        idle_until = time.monotonic() + 2.0
+        eventually(lambda: time.monotonic() > idle_until)
+        clients.execute("UPDATE accounts SET owner = 'Ünï' WHERE id = 301")
+    for name, _ in HOSTILE:
+        captured.query(sql.SQL("ALTER DATABASE {} RESET {}").format(database, sql.Identifier(name)))
+    captured.await_caught_up()
+    assert "session lost" not in active.said() + standby.said(), active.said() + standby.said()
+    captured.judge()
 
 
 # ---- servers that hang or go away
