@@ -165,8 +165,8 @@ def test_a_large_transaction_does_not_take_more_memory_than_a_small_one(captured
         captured.query("INSERT INTO lines SELECT n, %s, n, 1, 'x' FROM generate_series(1, %s::int) AS n", number, rows)
         captured.await_caught_up(120.0)
         peaks.append(peak_megabytes(capture))
-    assert peaks[1] < 250
-    assert peaks[1] - peaks[0] < 60
+    assert peaks[1] < 150  # MiB; measured: 72 after the first, 77 after a million rows
+    assert peaks[1] - peaks[0] < 30
 
 
 def peak_megabytes(process: CaptureProcess) -> float:
