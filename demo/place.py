@@ -59,7 +59,8 @@ def write_config(folder: Path, endpoints: Endpoints) -> Path:
                 "location": str(folder / "warehouse" / "tables"),
             },
         },
-        "spark": {"checkpoint_location": str(folder / "checkpoints")},
+        # A batch of the warehouse costs seconds of processor for each table, whatever its size: on two cores, rarely.
+        "spark": {"checkpoint_location": str(folder / "checkpoints"), "warehouse_trigger_ms": 20_000},
     }
     path = folder / "watershed.yml"
     path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
