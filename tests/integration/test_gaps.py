@@ -1,5 +1,6 @@
 """History that may hide a change, and changes that can't be followed: capture ends, and publishes nothing after it."""
 
+import json
 from collections.abc import Callable
 from typing import Any, LiteralString
 
@@ -224,3 +225,21 @@ def test_another_database_is_a_gap_and_disturbs_nobody(items: Captured, postgres
 def test_another_slot_is_refused(items: Captured, stopped: Callable[[], str]) -> None:
     items.settings = {"source": {"slot": f"{items.name}_2"}}
     assert f"were written from slot {items.name}, not {items.name}_2" in stopped()
+
+
+def test_of_a_large_transaction_what_stands_before_such_a_change_may_be_published(
+    items: Captured, running: Callable[[], str]
+) -> None:
+    """Before anybody could know. It is true, in order, and the position says where it ends."""
+    with items.connect() as connection, connection.transaction():
+        connection.execute("INSERT INTO items SELECT n, 'x' FROM generate_series(2, 20001) AS n")
+        connection.execute("TRUNCATE items")
+    items.settings = {"capture": {"transaction_rows_max": 5_000}}
+    assert "TRUNCATE of public.items at" in running()
+    for _ in range(2):
+        keys = published(items)
+        assert keys == list(range(1, len(keys) + 1))
+        position = json.loads(items.records("state")[-1].value or b"{}")
+        assert position["seq"] == len(keys)
+        assert position["partial"] is None or position["partial"]["next_index"] == len(keys) - 1
+        assert items.run_once().returncode == 1
