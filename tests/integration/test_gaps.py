@@ -84,7 +84,7 @@ def test_a_change_that_can_not_be_followed_stops_capture_before_it(
                 connection.execute(statement)
         connection.execute("INSERT INTO other VALUES (1)")
     assert says in running()
-    # What is whole before it is published, unless a part of its own transaction had come with that: then all is given up.
+    # What is whole before it is published, unless a part of its own transaction had come with that: then all waits.
     assert published(items) in ([1], [1, 2])
     assert items.run_once().returncode == 1  # a restart helps nothing
     assert published(items) in ([1], [1, 2])
