@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from cdc.config import CaptureConfig
 from cdc.control import POSITION_KEY, PROGRESS_KEY, ProgressRecord, Topics
 from cdc.delivery import Delivery
+from cdc.errors import ConnectionLost
 from cdc.failpoints import unarmed
 from cdc.lsn import Lsn
 from cdc.ports import Broker, Clock, EndOffsetsRequest, LogStream, Probe, TopicRecord
@@ -156,7 +157,12 @@ class Capture:
 
     def _tell_progress(self, now: float) -> None:
         if self._asked is not None:
-            end_offsets = self._asked.request.result()
+            try:
+                end_offsets = self._asked.request.result()
+            except ConnectionLost:
+                # A broker that hung has other leaders now: ask again. What is lost for good, the producer meets.
+                self._asked = None
+                return
             if end_offsets is not None:
                 told, self._asked = self._asked.state, None
                 self._publisher.on_end_offsets(end_offsets)

@@ -224,10 +224,10 @@ def test_progress_is_told_at_its_pace_and_once() -> None:
     assert len(lsns) <= 3
 
 
-def test_brokers_that_do_not_tell_end_offsets_end_the_session() -> None:
-    script = Script(end_offsets=[ConnectionLost("no answer")])
-    with pytest.raises(ConnectionLost):
-        capture(script, progress_interval_ms=10).run()
+def test_brokers_that_do_not_tell_end_offsets_are_asked_again() -> None:
+    script = Script(end_offsets=[ConnectionLost("no answer"), {TOPIC: (1, 0)}], waits=5)
+    capture(script, idle_position_s=1_000.0, progress_interval_ms=10).run()
+    assert [p.end_offsets for p in progress(script)] == [{TOPIC: (1, 0)}]
 
 
 # ---- the catalog
