@@ -25,7 +25,9 @@ class Process:
 def identify(pid: int) -> Process | None:
     """None if no such process runs; one that has ended and waits for its parent does not run."""
     stat = _stat(pid)
-    return None if stat is None or stat[0] in "ZX" else Process(pid, f"{_boot_id()}/{stat[19]}")
+    if stat is None or (stat[0] in "ZX" and not _has_other_threads(pid)):
+        return None
+    return Process(pid, f"{_boot_id()}/{stat[19]}")
 
 
 def runs(process: Process) -> bool:
@@ -79,6 +81,14 @@ def _stat(pid: int) -> list[str] | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     return text.rpartition(")")[2].split()
+
+
+def _has_other_threads(pid: int) -> bool:
+    """The main thread may be gone first: until the last one is, files, ports and locks are still held."""
+    try:
+        return any(thread.name != str(pid) for thread in (_PROC / str(pid) / "task").iterdir())
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def _boot_id() -> str:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
@@ -33,6 +33,7 @@ class Feed:
         self._producer.init_transactions(ANSWER_S_MAX)
         self.schemas: dict[str, TableSchema] = {}
         self._partitions: dict[str, int] = {}
+        self._written: set[str] = set()  # topics, in the open transaction
         self._create(f"{prefix}.control", 1)
         self._create(f"{prefix}.progress", 1)
 
@@ -93,7 +94,7 @@ class Feed:
 
     def commit(self) -> int:
         """The LSN of what was committed."""
-        self._producer.commit_transaction(ANSWER_S_MAX)
+        self._commit()
         self._committed_seq = self.seq
         self.lsn += 100
         return self.lsn
@@ -102,6 +103,7 @@ class Feed:
         """The records reach the broker first; their sequence numbers are used again, as capture would."""
         self._producer.flush(ANSWER_S_MAX)
         self._producer.abort_transaction(ANSWER_S_MAX)
+        self._written.clear()
         self.seq = self._committed_seq
 
     def upsert(self, table: str, op: str = "c", **row: Any) -> None:
@@ -111,14 +113,13 @@ class Feed:
         """The delete and its tombstone."""
         self._change(table, "d", key, None)
         version = str(self.version).encode()
-        self._producer.produce(self.topic(table), key=_json(key), value=None, headers=[("watershed.version", version)])
+        self._produce(self.topic(table), key=_json(key), value=None, headers=[("watershed.version", version)])
         self._producer.poll(0)
 
     def tombstone(self, table: str, version: int, **key: Any) -> None:
         """Alone, as compaction may leave it."""
-        self._producer.produce(
-            self.topic(table), key=_json(key), value=None, headers=[("watershed.version", str(version).encode())]
-        )
+        headers = [("watershed.version", str(version).encode())]
+        self._produce(self.topic(table), key=_json(key), value=None, headers=headers)
 
     def transaction(self, *upserts: tuple[str, Row]) -> int:
         """Commit some upserts; the LSN."""
@@ -128,11 +129,11 @@ class Feed:
         return self.commit()
 
     def raw(self, table: str, key: bytes, value: bytes | None) -> None:
-        self._producer.produce(self.topic(table), key=key, value=value)
+        self._produce(self.topic(table), key=key, value=value)
 
     def send_in_transaction(self, topic: str, key: str, value: Any) -> None:
         """Any record, in the transaction that is open."""
-        self._producer.produce(topic, key=key.encode(), value=_json(value))
+        self._produce(topic, key=key.encode(), value=_json(value))
 
     def progress(self, lsn: int | None = None, end_offsets: Mapping[str, Sequence[int]] | None = None) -> int:
         """Say that everything up to the LSN (the last commit's) lies below these offsets (the ends of now)."""
@@ -169,10 +170,12 @@ class Feed:
         found = self._ends(self._partitions)
         return {topic: tuple(found[topic, n] for n in range(count)) for topic, count in self._partitions.items()}
 
-    def _ends(self, partitions: Mapping[str, int]) -> dict[tuple[str, int], int]:
+    def _ends(
+        self, partitions: Mapping[str, int], isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> dict[tuple[str, int], int]:
         wanted = [TopicPartition(topic, n) for topic, count in partitions.items() for n in range(count)]
         latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-        asked = self._admin.list_offsets(dict.fromkeys(wanted, latest))
+        asked = self._admin.list_offsets(dict.fromkeys(wanted, latest), isolation_level=isolation)
         return {(at.topic, at.partition): future.result(ANSWER_S_MAX).offset for at, future in asked.items()}
 
     def _change(self, table: str, op: str, row: Row, after: Row | None) -> None:
@@ -195,12 +198,30 @@ class Feed:
         value = {"before": None if after else row, "after": after, "source": source, "op": op, "ts_ms": 0}
         while len(self._producer) > QUEUE_MAX:
             self._producer.poll(0.1)
-        self._producer.produce(self.topic(table), key=_json({name: row[name] for name in key}), value=_json(value))
+        self._produce(self.topic(table), key=_json({name: row[name] for name in key}), value=_json(value))
 
     def _send(self, topic: str, key: str, value: Any) -> None:
         self._producer.begin_transaction()
-        self._producer.produce(topic, key=key.encode(), value=_json(value))
+        self._produce(topic, key=key.encode(), value=_json(value))
+        self._commit()
+
+    def _produce(
+        self, topic: str, key: bytes, value: bytes | None, headers: list[tuple[str, str | bytes | None]] | None = None
+    ) -> None:
+        self._producer.produce(topic, key=key, value=value, headers=headers or [])
+        self._written.add(topic)
+
+    def _commit(self) -> None:
+        """Returns when every reader sees it: the coordinator answers before it has written the markers."""
         self._producer.commit_transaction(ANSWER_S_MAX)
+        written = {topic: self._partitions.get(topic, 1) for topic in self._written}
+        self._written.clear()
+
+        def is_readable() -> bool:
+            return self._ends(written, IsolationLevel.READ_COMMITTED) == self._ends(written)
+
+        if written:
+            eventually(is_readable, ANSWER_S_MAX, f"what was committed to {', '.join(written)} can be read")
 
     def _create(self, topic: str, partitions: int) -> None:
         made = self._admin.create_topics([NewTopic(topic, partitions, 1, config=COMPACTED)])

@@ -80,8 +80,8 @@ def test_sigterm_under_load_drains_and_exits_in_time(captured: Captured) -> None
 
 def test_sigterm_during_the_load_exits_in_time_and_the_next_start_loads_anew(captured: Captured) -> None:
     with captured.connect() as connection:
-        fill(connection, 8_000)
-    captured.settings = {"capture": {"transaction_rows_max": 500}}
+        fill(connection, 16_000)
+    captured.settings = {"capture": {"transaction_rows_max": 60}}  # slow: the signal comes while it loads
     capture = captured.start()
     eventually(lambda: published(captured), 30.0, "rows of the load are published")
     capture.signal(signal.SIGTERM)

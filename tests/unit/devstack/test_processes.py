@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,3 +69,19 @@ def test_the_wait_for_an_end_has_an_end(sleeper: subprocess.Popen[bytes]) -> Non
 def test_this_process_runs() -> None:
     assert runs(identified(os.getpid()))
     assert identify(2**22 + 1) is None  # above any pid
+
+
+def test_a_process_whose_main_thread_has_ended_runs_until_its_last_one_has() -> None:
+    """Killed servers end thread by thread, and hold their ports until the last."""
+    program = (
+        "import ctypes, sys, threading; threading.Thread(target=sys.stdin.read).start();"
+        "print(flush=True); ctypes.CDLL(None).syscall(60, 0)"  # exit, of this thread only
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout and process.stdout.readline()
+        stat = Path(f"/proc/{process.pid}/stat")
+        eventually(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z", 10, "the main thread has ended")
+        known = identified(process.pid)
+        assert runs(known)
+        process.kill()
+        assert wait_until_gone([known], 10)
