@@ -22,8 +22,8 @@ check: .venv/.project ## Format, lint, types, and the repository's own rules.
 	$(BIN)/mypy $(CODE)
 	$(BIN)/pytest tests/test_tidy.py
 
-test: setup check ## What CI runs: check, then every test on real servers.
-	$(BIN)/pytest
+test: setup check ## What CI runs: check, then every test on real servers, in two processes.
+	$(BIN)/pytest --numprocesses 2 --dist worksteal
 
 prove: setup ## Each promise of the README with its tests and their result. P=1: those of one promise.
 	$(BIN)/pytest --prove $(P)

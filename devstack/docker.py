@@ -14,7 +14,7 @@ from typing import Any, Self
 from cdc.errors import StackError
 from devstack import kafka, opensearch, postgres, redis
 from devstack.endpoints import SERVICES, Endpoints
-from devstack.place import HOST, choose_ports
+from devstack.place import HOST, PortClaims, choose_ports
 from devstack.server import POLL_S
 
 START_TIMEOUT_S = 180.0  # an image may have to be pulled before
@@ -92,6 +92,7 @@ class DockerStack:
         self._images = images
         self._containers: dict[str, Any] = {}  # the library is imported when it is needed, so it has no types here
         self._addresses: dict[str, str] = {}
+        self._claims = PortClaims()
 
     def __enter__(self) -> Self:
         return self
@@ -124,6 +125,7 @@ class DockerStack:
             _, container = self._containers.popitem()
             container.stop()
         self._addresses.clear()
+        self._claims.release()
 
     @property
     def endpoints(self) -> Endpoints:
@@ -131,7 +133,7 @@ class DockerStack:
 
     def _run(self, service: str) -> None:
         image = self._images[service]
-        (port,) = choose_ports(1)
+        (port,) = choose_ports(1, self._claims)
         container = _library().DockerContainer(image.name).with_bind_ports(image.port, port)
         for name, value in image.environment.items():
             container.with_env(name, value.format(port=port))

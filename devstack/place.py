@@ -1,5 +1,6 @@
 """Where a server lives: its folder, its ports, the account it runs under, and the files it runs from."""
 
+import fcntl
 import hashlib
 import importlib.util
 import os
@@ -11,6 +12,8 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from cdc.errors import StackError
 
@@ -124,16 +127,55 @@ def package_folder(name: str) -> Path:
     return Path(spec.submodule_search_locations[0])
 
 
-def choose_ports(count: int, taken: Iterable[int] = ()) -> list[int]:
-    """Free ports, at random, so that stacks that start at the same moment seldom choose the same."""
+class PortClaims:
+    """Ports that are ours also while nothing listens on them: a server that is down finds its port free when it
+    starts again, whatever other stacks of this user start meanwhile. Until released, or until this process ends."""
+
+    def __init__(self) -> None:
+        self._files: dict[int, int] = {}  # port → descriptor of its lock file
+
+    def claim(self, port: int) -> bool:
+        """Whether it is ours now, or was."""
+        if port in self._files:
+            return True
+        folder = PUBLIC_FOLDER / f"watershed-ports-{os.geteuid()}"
+        folder.mkdir(mode=0o700, exist_ok=True)
+        descriptor = os.open(folder / str(port), os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        self._files[port] = descriptor
+        return True
+
+    def release(self, port: int | None = None) -> None:
+        """One, or all."""
+        for claimed in list(self._files) if port is None else [port]:
+            os.close(self._files.pop(claimed))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+def choose_ports(count: int, claims: PortClaims, taken: Iterable[int] = ()) -> list[int]:
+    """Free ports, at random, claimed before they are looked at."""
     candidates = random.sample(PORT_RANGE, len(PORT_RANGE))
     avoided = set(taken)
     found: list[int] = []
     for port in candidates:
         if len(found) == count:
             return found
-        if port not in avoided and is_free(port):
-            found.append(port)
+        if port not in avoided and claims.claim(port):
+            if is_free(port):
+                found.append(port)
+            else:
+                claims.release(port)
     raise StackError(f"no free port between {PORT_RANGE.start} and {PORT_RANGE.stop}", "stop some servers")
 
 

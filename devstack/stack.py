@@ -25,7 +25,7 @@ from cdc.errors import StackError
 from devstack import kafka, opensearch, postgres, redis
 from devstack.endpoints import SERVICES, VARIABLES, Endpoints, given_addresses
 from devstack.keeper import Keeper
-from devstack.place import Place, choose_ports, is_free, make_home, servers_home, unprivileged_account
+from devstack.place import Place, PortClaims, choose_ports, is_free, make_home, servers_home, unprivileged_account
 from devstack.processes import Process, identify, runs, send, wait_until_gone, with_descendants
 from devstack.server import Server, wait_until_ready
 from devstack.state import STATE_FILE, FolderLock, State, new_state, read_state, take_lock
@@ -69,6 +69,7 @@ class Stack:
         self._calls = threading.RLock()
         self._writes = threading.Lock()
         self._folder_lock: FolderLock | None = None
+        self._claims = PortClaims()
         self._keeper: Keeper | None = None
         self._state: State | None = None
 
@@ -217,8 +218,10 @@ class Stack:
         for server in servers:
             if server.name not in state.ports:
                 taken = [port for ports in state.ports.values() for port in ports.values()]
-                chosen = choose_ports(len(server.port_names), taken)
+                chosen = choose_ports(len(server.port_names), self._claims, taken)
                 state.ports[server.name] = dict(zip(server.port_names, chosen, strict=True))
+            for port in state.ports[server.name].values():
+                self._claims.claim(port)  # of an earlier run: whoever has it is met when the server starts
         state.write(self.folder)
 
     def _open(self) -> State:
@@ -261,6 +264,7 @@ class Stack:
             self._keeper.close()
             self._keeper = None
         self._state = None
+        self._claims.release()
         if self._folder_lock:
             self._folder_lock.release()
             self._folder_lock = None

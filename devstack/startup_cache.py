@@ -23,7 +23,7 @@ from rich.console import Console
 from cdc.errors import StackError
 from devstack.java import Jvm
 from devstack.keeper import Command, Keeper
-from devstack.place import Place, choose_ports, unprivileged_account
+from devstack.place import Place, PortClaims, choose_ports, unprivileged_account
 from devstack.server import Server, see_log, wait_until_ready
 from devstack.state import new_state
 from jars.resolver import default_cache, resolve_sets
@@ -61,10 +61,10 @@ def cache_file(name: str, jvm: Jvm, cache: Path) -> Path:
 def make(server: JavaServer, cache: Path) -> bool:
     """Make the server's cache unless it is there. False if this Java can't. Raises StackError."""
     resolve_sets(server.jar_sets, cache)
-    with tempfile.TemporaryDirectory(prefix="watershed-startup-") as name:
+    with tempfile.TemporaryDirectory(prefix="watershed-startup-") as name, PortClaims() as claims:
         folder = Path(name)
         folder.chmod(0o711)  # the server may run under another account
-        ports = dict(zip(server.port_names, choose_ports(len(server.port_names)), strict=True))
+        ports = dict(zip(server.port_names, choose_ports(len(server.port_names), claims), strict=True))
         place = Place(folder / server.name, ports, new_state().identity, unprivileged_account(), cache)
         jvm = server.jvm(place)
         target = cache_file(server.name, jvm, cache)

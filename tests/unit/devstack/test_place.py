@@ -12,6 +12,7 @@ from devstack.place import (
     PORT_RANGE,
     PUBLIC_FOLDER,
     Place,
+    PortClaims,
     choose_ports,
     grant_read,
     is_free,
@@ -37,7 +38,7 @@ def public(tmp_path: Path) -> Path:
 
 
 def test_ports_are_free_distinct_and_below_those_of_outgoing_connections() -> None:
-    ports = choose_ports(5)
+    ports = choose_ports(5, PortClaims())
     assert len(set(ports)) == 5
     assert all(port in PORT_RANGE and is_free(port) for port in ports)
     first_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
@@ -45,9 +46,22 @@ def test_ports_are_free_distinct_and_below_those_of_outgoing_connections() -> No
 
 
 def test_ports_that_are_promised_to_others_are_not_chosen() -> None:
-    assert choose_ports(1, taken=[p for p in PORT_RANGE if p != 20_000]) == [20_000]
+    assert choose_ports(1, PortClaims(), taken=[p for p in PORT_RANGE if p != 20_000]) == [20_000]
     with pytest.raises(StackError, match="no free port between"):
-        choose_ports(1, taken=PORT_RANGE)
+        choose_ports(1, PortClaims(), taken=PORT_RANGE)
+
+
+def test_a_claimed_port_is_nobody_else_s_until_it_is_released() -> None:
+    ours, theirs = PortClaims(), PortClaims()
+    (port,) = choose_ports(1, ours)
+    others = [p for p in PORT_RANGE if p != port]
+    assert ours.claim(port)
+    assert not theirs.claim(port)
+    with pytest.raises(StackError, match="no free port between"):
+        choose_ports(1, theirs, others)
+    ours.release()
+    assert choose_ports(1, theirs, others) == [port]
+    theirs.release()
 
 
 def test_a_port_that_is_listened_on_is_not_free() -> None:
