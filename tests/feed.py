@@ -205,10 +205,8 @@ class Feed:
         self._produce(topic, key=key.encode(), value=_json(value))
         self._commit()
 
-    def _produce(
-        self, topic: str, key: bytes, value: bytes | None, headers: list[tuple[str, str | bytes | None]] | None = None
-    ) -> None:
-        self._producer.produce(topic, key=key, value=value, headers=headers or [])
+    def _produce(self, topic: str, key: bytes, value: bytes | None, headers: Sequence[tuple[str, bytes]] = ()) -> None:
+        self._producer.produce(topic, key=key, value=value, headers=[*headers])
         self._written.add(topic)
 
     def _commit(self) -> None:
