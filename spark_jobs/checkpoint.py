@@ -74,6 +74,17 @@ class Checkpoints:
         done = [int(path.name) for path in commits.iterdir() if path.name.isdecimal()] if commits.is_dir() else []
         return self.batch_end(generation, max(done)) if done else {}
 
+    def is_locked(self) -> bool:
+        """Whether a process runs the sink."""
+        try:
+            with (self._root / _LOCK).open("r+") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Held by one process at a time; the kernel lets go of it when the process ends. Raises SinkError."""

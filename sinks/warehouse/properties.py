@@ -1,5 +1,10 @@
 """What the warehouse notes about itself in the catalog, as properties of the namespace and of each table."""
 
+import json
+from collections.abc import Mapping
+
+from cdc.events import TableId
+
 GENERATION = "watershed.generation"  # of the namespace, and of each table that was prepared in it
 TABLES = "watershed.tables"  # of the namespace: JSON list of [schema, name] of those tables
 TABLE = "watershed.table"  # of a table: the source table
@@ -7,3 +12,8 @@ KEY = "watershed.key"  # JSON list of the key's columns, in key order
 COLUMNS = "watershed.columns"  # JSON list of [name, Spark type]
 # In a snapshot's summary: which attempt to write made it, so that a writer knows its own commits.
 BATCH = "watershed.batch"
+
+
+def listed_tables(namespace: Mapping[str, str]) -> list[TableId]:
+    """Those prepared in the generation that the namespace holds."""
+    return [TableId(*name) for name in json.loads(namespace.get(TABLES, "[]"))]

@@ -11,7 +11,7 @@ from cdc.events import TableId
 from sinks.contract import StoredRow
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.naming import DELETED, VERSION, place
-from sinks.warehouse.properties import KEY
+from sinks.warehouse.properties import GENERATION, KEY, listed_tables
 from sinks.warehouse.statements import CATALOG
 
 
@@ -20,6 +20,24 @@ class WarehouseReader:
 
     def __init__(self, catalog: CatalogPlace) -> None:
         self._place = catalog
+
+    def generation(self) -> int | None:
+        """As `WarehouseSink.generation`: None when there is none, or one of its tables is gone."""
+        if not self._place.database.exists():  # opening it would make it
+            return None
+        catalog = SqlCatalog(CATALOG, uri=self._place.sqlalchemy_uri, warehouse=self._place.location)
+        try:
+            noted = catalog.load_namespace_properties((self._place.namespace,))
+            marker = str(noted.get(GENERATION, ""))
+            for table in listed_tables(noted):
+                found = catalog.load_table(place(self._place.namespace, table).rows)
+                if found.properties.get(GENERATION) != marker:
+                    return None
+        except (NoSuchTableError, NoSuchNamespaceError, FileNotFoundError):
+            return None
+        finally:
+            catalog.close()
+        return int(marker) if marker.isdecimal() else None
 
     def rows(self, table: TableId) -> Iterator[StoredRow]:
         """Every live row of the newest snapshot, one file's record batch at a time. Values are Python's for the

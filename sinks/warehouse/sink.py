@@ -67,7 +67,7 @@ class WarehouseSink:
         if noted is None or not noted.get(properties.GENERATION, "").isdecimal():
             return None
         marker = noted[properties.GENERATION]
-        for table in _tables(noted):
+        for table in properties.listed_tables(noted):
             found = self._engine.table_properties(place(self._namespace, table).rows)
             if found is None or found.get(properties.GENERATION) != marker:
                 return None
@@ -88,7 +88,7 @@ class WarehouseSink:
         where = place(self._namespace, schema.table)
         columns = {column.name: column_type(column) for column in schema.columns}
         noted = self._engine.namespace_properties((self._namespace,)) or {}
-        marker, tables = noted.get(properties.GENERATION), _tables(noted)
+        marker, tables = noted.get(properties.GENERATION), properties.listed_tables(noted)
         found = self._engine.table_properties(where.rows)
         if marker is None or (schema.table in tables and (found is None or found.get(properties.GENERATION) != marker)):
             raise SinkError(
@@ -249,11 +249,6 @@ class WarehouseSink:
 
     def close(self) -> None:
         self._engine.close()
-
-
-def _tables(noted: Mapping[str, str]) -> list[TableId]:
-    """Those prepared in the generation that the namespace holds."""
-    return [TableId(*name) for name in json.loads(noted.get(properties.TABLES, "[]"))]
 
 
 def _check_shape(table: TableId, where: Place, shape: Mapping[str, str], found: Mapping[str, str]) -> None:

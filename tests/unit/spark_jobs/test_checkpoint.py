@@ -85,6 +85,15 @@ def test_one_process_has_the_lock(tmp_path: Path) -> None:
         pass
 
 
+def test_whether_a_process_runs_the_sink_is_told_by_the_lock(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path / "search")
+    assert not checkpoints.is_locked()
+    assert not (tmp_path / "search").exists()
+    with checkpoints.locked():
+        assert checkpoints.is_locked()
+    assert not checkpoints.is_locked()
+
+
 def test_the_folder_is_local(tmp_path: Path) -> None:
     assert checkpoint_root(str(tmp_path), "shop", "search") == tmp_path / "shop" / "search"
     with pytest.raises(ConfigError, match=r"spark\.checkpoint_location"):

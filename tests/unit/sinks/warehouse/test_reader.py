@@ -34,6 +34,17 @@ def where(tmp_path: Path) -> CatalogPlace:
     return CatalogPlace(tmp_path / "catalog.db", (tmp_path / "tables").as_uri(), "shop")
 
 
+def mark(where: CatalogPlace, namespace: dict[str, str], tables: dict[TableId, dict[str, str]]) -> None:
+    """What the sink notes: properties of the namespace, and tables with theirs."""
+    catalog = SqlCatalog(CATALOG, uri=where.sqlalchemy_uri, warehouse=where.location)
+    catalog.create_namespace("shop", namespace)
+    for table, properties in tables.items():
+        name = place("shop", table).rows
+        catalog.create_namespace_if_not_exists(name[:-1])
+        catalog.create_table(name, SCHEMA, properties=properties)
+    catalog.close()
+
+
 def write(where: CatalogPlace, *batches: list[tuple[object, ...]]) -> None:
     catalog = SqlCatalog(CATALOG, uri=where.sqlalchemy_uri, warehouse=where.location)
     name = place("shop", TABLE).rows
@@ -77,3 +88,24 @@ def test_a_table_whose_files_were_deleted_is_not_there(where: CatalogPlace, tmp_
         path.unlink()
     with pytest.raises(SinkError, match="is not there"):
         list(WarehouseReader(where).rows(TABLE))
+
+
+def test_the_generation_is_the_namespaces_if_every_table_bears_it(where: CatalogPlace) -> None:
+    noted = {"watershed.generation": "3", "watershed.tables": '[["public","a"]]'}
+    mark(where, noted, {TABLE: {"watershed.generation": "3"}})
+    assert WarehouseReader(where).generation() == 3
+
+
+@pytest.mark.parametrize("tables", [{}, {TABLE: {"watershed.generation": "2"}}])
+def test_without_one_of_its_tables_there_is_no_generation(
+    where: CatalogPlace, tables: dict[TableId, dict[str, str]]
+) -> None:
+    mark(where, {"watershed.generation": "3", "watershed.tables": '[["public","a"]]'}, tables)
+    assert WarehouseReader(where).generation() is None
+
+
+def test_nothing_holds_no_generation_and_is_not_made_by_looking(where: CatalogPlace) -> None:
+    assert WarehouseReader(where).generation() is None
+    assert not where.database.exists()
+    mark(where, {}, {})
+    assert WarehouseReader(where).generation() is None

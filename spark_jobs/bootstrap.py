@@ -1,0 +1,149 @@
+"""Filling a derived store that did not exist before: may it be, and the process that does it. No Spark in here."""
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from cdc.config import Config
+from cdc.control import SinkRecord
+from cdc.errors import ConfigError, SinkError
+from sinks.registry import OPENERS, make_sink
+from spark_jobs.checkpoint import Checkpoints, checkpoint_root
+
+CDC: Final = (sys.executable, "-m", "cdc.cli.main")
+WAREHOUSE: Final = "warehouse"
+END_S_MAX: Final = 15.0  # `cdc sink run` promises 10 s
+LOG_NAME: Final = "bootstrap.log"
+LOG_LINES: Final = 15  # in the error
+_PR_SET_PDEATHSIG: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A derived store as it is found."""
+
+    sink: str
+    generation: int | None  # that it holds; None: none
+    is_ours: bool  # this machine has the checkpoint of that generation
+    is_running: bool  # a process on this machine runs the sink
+
+
+def look_at_store(config: Config, sink: str) -> Store:
+    """Raises ConfigError for a sink that is not configured, SinkError for a store that can't be used."""
+    names = (*OPENERS, WAREHOUSE)
+    if sink not in names or getattr(config.sinks, sink) is None:
+        configured = [name for name in names if getattr(config.sinks, name) is not None]
+        raise ConfigError(
+            f"the configuration has no sink {sink!r}", f"sinks with a section are: {', '.join(configured) or 'none'}"
+        )
+    checkpoints = Checkpoints(checkpoint_root(config.spark.checkpoint_location, config.topics.prefix, sink))
+    generation = _generation(config, sink)
+    return Store(sink, generation, generation in checkpoints.generations(), checkpoints.is_locked())
+
+
+def _generation(config: Config, sink: str) -> int | None:
+    if sink != WAREHOUSE:
+        with closing(make_sink(sink, config.sinks, config.topics.prefix)) as opened:
+            return opened.generation()
+    try:
+        from sinks.warehouse.catalog import catalog_place
+        from sinks.warehouse.reader import WarehouseReader
+    except ModuleNotFoundError as error:
+        raise SinkError(
+            f"the sink {sink} needs the Python package {error.name}", "pip install 'watershed-cdc[warehouse]'"
+        ) from error
+    assert config.sinks.warehouse is not None
+    return WarehouseReader(catalog_place(config.sinks.warehouse, config.topics.prefix)).generation()
+
+
+def generation_to_watch(store: Store, published: Sequence[SinkRecord], *, is_fresh: bool) -> int:
+    """The generation that will be filled, or a lower bound of it. `published`: every sink's records.
+
+    Raises SinkError for a store that was filled before, unless fresh rows are wanted: those reach it as it is.
+    """
+    own = {record.generation: record for record in published if record.sink == store.sink}
+    if store.generation is None:
+        return max(own, default=0) + 1
+    record = own.get(store.generation)
+    if record is None or record.applied_lsn == 0:  # an earlier filling did not come to its end: it goes on
+        return store.generation
+    if not is_fresh:
+        raise SinkError(
+            f"the {store.sink} store holds generation {store.generation} already: it is not a new one",
+            f"`cdc sink run {store.sink}` keeps it in step; --fresh brings every row of the source to it again; a "
+            "store whose data was deleted is filled anew",
+        )
+    if not (store.is_ours or store.is_running):
+        raise SinkError(
+            f"the {store.sink} store holds generation {store.generation}, whose checkpoint is not on this machine",
+            "run this where its sink runs, or correct spark.checkpoint_location",
+        )
+    return store.generation
+
+
+class SinkProcess:
+    """`cdc sink run` as a child, with a log of its own. It ends with this process, however that ends."""
+
+    def __init__(self, config: Config, config_file: Path, sinks: Sequence[str], command: Sequence[str] = CDC) -> None:
+        self._sinks = sinks
+        self.log = checkpoint_root(config.spark.checkpoint_location, config.topics.prefix, sinks[0]) / LOG_NAME
+        self._command = [*command, "sink", "run", *sinks, "--config", str(config_file)]
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("ab") as output:
+            self._child = subprocess.Popen(
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # the terminal's Ctrl-C is for us: we tell the child
+                preexec_fn=_end_with_parent(),
+            )
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.stop()
+
+    def check(self) -> None:
+        """Raises SinkError when it has ended by itself."""
+        assert self._child is not None
+        code = self._child.poll()
+        if code is not None:
+            lines = self.log.read_text(encoding="utf-8", errors="replace").rstrip().splitlines()[-LOG_LINES:]
+            names = ", ".join(self._sinks)
+            raise SinkError(
+                f"the job of {names} ended by itself (exit code {code})", "\n".join([f"see {self.log}:", *lines])
+            )
+
+    def stop(self) -> None:
+        """SIGTERM: it ends after its batch."""
+        assert self._child is not None
+        if self._child.poll() is None:
+            self._child.terminate()
+            try:
+                self._child.wait(END_S_MAX)
+            except subprocess.TimeoutExpired:
+                os.killpg(self._child.pid, signal.SIGKILL)
+                self._child.wait()
+
+
+def _end_with_parent() -> Callable[[], None] | None:
+    """Linux's "signal me when my parent dies"."""
+    if sys.platform != "linux":
+        return None
+    libc = ctypes.CDLL(None)
+
+    def ask() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+    return ask
