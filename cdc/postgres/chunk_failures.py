@@ -1,0 +1,75 @@
+"""Why existing rows could not be read, and whether reading them again can help. Pure."""
+
+from typing import Final
+
+import psycopg
+
+from cdc.errors import ConnectionLost, SourceError, UnreachableError, WatershedError
+from cdc.postgres.chunk_look import TableAlteredError
+from cdc.postgres.connection import lost
+from cdc.snapshots.reading import Begin, Chunk, Fence, ReadFailed, Request
+
+# Connections lost, refused or cancelled; transactions that waited too long or met others; a server short of resources.
+_PASSING_CLASSES: Final = {"08", "25", "40", "53", "55", "57", "58"}
+_PASSING_ERRORS: Final = (ConnectionLost, UnreachableError, TableAlteredError)
+_EMITS_FLUSHED: Final = 170_000  # from here on pg_logical_emit_message takes a fourth argument
+
+
+def failed(request: Request, error: Exception) -> ReadFailed:
+    """The answer to a request that ended in this error."""
+    if isinstance(error, WatershedError):
+        return ReadFailed(request.nonce, error, is_permanent=not isinstance(error, _PASSING_ERRORS))
+    if isinstance(error, psycopg.Error):
+        is_passing = error.sqlstate is None or error.sqlstate[:2] in _PASSING_CLASSES
+        return ReadFailed(request.nonce, _said(request, error, is_passing), is_permanent=not is_passing)
+    # A mistake of ours; what it says may hold a row's values.
+    words = f"reading existing rows of {_where(request)} failed: {type(error).__name__}"
+    return ReadFailed(request.nonce, SourceError(words, "report it, with the log of this process"), is_permanent=True)
+
+
+def mark_refused(error: psycopg.errors.InsufficientPrivilege, server_version: int) -> SourceError:
+    """The role may not write marks."""
+    arguments = "boolean, text, text" + (", boolean" if server_version >= _EMITS_FLUSHED else "")
+    return SourceError(
+        f"the role may not write marks into the log: {error.diag.message_primary}",
+        f"as a superuser: GRANT EXECUTE ON FUNCTION pg_catalog.pg_logical_emit_message({arguments}) TO <role>",
+    )
+
+
+def _said(request: Request, error: psycopg.Error, is_passing: bool) -> WatershedError:
+    where = _where(request)
+    if isinstance(error, psycopg.errors.LockNotAvailable):
+        return SourceError(
+            f"{where} is locked: somebody alters, truncates or locks it, or waits to",
+            "wait for that transaction to end, or end it; pg_locks names it",
+        )
+    if is_passing:
+        return lost(error)
+    if isinstance(error, psycopg.errors.InsufficientPrivilege) and not isinstance(request, Fence):
+        table = request.schema.table
+        return SourceError(
+            f"the role may not read {where}: {error.diag.message_primary}",
+            f"GRANT USAGE ON SCHEMA {table.schema} TO <role>; GRANT SELECT ON {table} TO <role>; the schemas of its "
+            "types need USAGE too",
+        )
+    has_condition = isinstance(request, Chunk) and request.where is not None
+    return SourceError(
+        f"existing rows of {where} can't be read: {_words(error)}",
+        "correct the condition, and ask for the snapshot again" if has_condition else "see the server's log",
+    )
+
+
+def _words(error: psycopg.Error) -> str:
+    """The server's, where they are about the statement; others may hold a row's values."""
+    is_of_statement = error.diag.statement_position is not None or (error.sqlstate or "").startswith("42")
+    if is_of_statement and error.diag.message_primary:
+        return error.diag.message_primary
+    return f"SQLSTATE {error.sqlstate} ({type(error).__name__})"
+
+
+def _where(request: Request) -> str:
+    match request:
+        case Fence():
+            return "the database"
+        case Begin() | Chunk():
+            return f"table {request.schema.table}"

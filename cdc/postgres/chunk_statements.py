@@ -1,0 +1,181 @@
+"""The SQL with which existing rows are read in chunks. Pure: from names, keys and conditions to statements.
+
+A key is compared and sorted exactly as its unique index does it, with the index's own operators and collations. In any
+other order the index would not help. And rows would be left out where the column's own collation takes two keys for
+equal that the index tells apart (a nondeterministic one), because a chunk goes on above the last key.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, LiteralString
+
+from psycopg import sql
+
+from cdc.events import Column, TableId
+from cdc.snapshots.reading import MARK_PREFIX, Key
+
+QualifiedName = tuple[str, str]  # schema, name
+
+# Places in KeyColumn.operators: btree's strategies, in their order.
+_BELOW, _UP_TO, _EQUAL, _FROM, _ABOVE = range(5)
+
+# What a type's values are compared with where the key has an index that is no btree.
+BUILT_IN_OPERATORS: Final[tuple[QualifiedName, ...]] = tuple(
+    ("pg_catalog", operator) for operator in ("<", "<=", "=", ">=", ">")
+)
+
+# Everything by which a chunk sees that the table is not the one that was looked at. A statement of its own, so that its
+# transaction snapshot is taken after the lock was waited for. Storage is not part of it: TRUNCATE leaves the shape.
+_SHAPE: LiteralString = """
+SELECT pg_current_snapshot()::text,
+       concat_ws(';', c.oid, c.relkind, c.relreplident,
+         (SELECT string_agg(format('%s %I %s %s %s', a.attnum, a.attname, a.atttypid, a.atttypmod, a.attgenerated),
+                            ',' ORDER BY a.attnum)
+            FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+         (SELECT string_agg(concat_ws(' ', i.indisprimary, i.indisreplident, i.indkey, i.indclass, i.indcollation),
+                            ',' ORDER BY i.indisprimary)
+            FROM pg_index i WHERE i.indrelid = c.oid AND (i.indisprimary OR i.indisreplident)))
+  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE n.nspname = {schema} AND c.relname = {name}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyColumn:
+    """A column of a table's key, as its index orders it."""
+
+    name: str
+    type: QualifiedName  # without modifier; of a domain the base type
+    collation: QualifiedName | None  # None: the type has none
+    operators: tuple[QualifiedName, ...]  # < <= = >= >
+
+
+def begin_statement(table: TableId, *, is_partitioned: bool, prefers_index: bool) -> sql.Composed:
+    """Open a chunk's transaction; the last of its results is one row: transaction snapshot, shape; no row when the
+    table is not there.
+
+    `prefers_index`: read in the index's order even where the planner takes sorting for cheaper. One sort of a large
+    table may be cheaper than many random reads, but each chunk would pay for it again.
+    """
+    return sql.SQL(
+        "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; LOCK TABLE {only} {table} IN ACCESS SHARE MODE; {planner}"
+        + _SHAPE
+    ).format(
+        only=_only(is_partitioned),
+        table=sql.Identifier(*table),
+        planner=sql.SQL("SET LOCAL enable_sort = off; " if prefers_index else ""),
+        schema=sql.Literal(table.schema),
+        name=sql.Literal(table.name),
+    )
+
+
+def mark_statement(nonce: str) -> sql.Composed:
+    """A transaction of its own, whose only content is the mark."""
+    return sql.SQL("SELECT pg_catalog.pg_logical_emit_message(true, {}::text, {}::text)").format(
+        sql.Literal(MARK_PREFIX), sql.Literal(nonce)
+    )
+
+
+def chunk_statement(
+    table: TableId,
+    columns: Sequence[Column],
+    key: Sequence[KeyColumn],
+    *,
+    is_partitioned: bool,
+    conditions: Sequence[str],
+    after: Key | None,
+    up_to: Key | None,
+    rows_max: int,
+) -> sql.Composed:
+    """COPY the rows of a chunk. `conditions`: SQL as PostgreSQL or an operator wrote it."""
+    # A condition may end in a comment, which the line's end closes.
+    wanted: list[sql.Composable] = [sql.SQL("({}\n)").format(sql.SQL(condition)) for condition in conditions]
+    if after is not None:
+        wanted.append(_compare(key, after, _ABOVE))
+    if up_to is not None:
+        wanted.append(_compare(key, up_to, _UP_TO))
+    return sql.SQL("COPY (SELECT {} FROM {} {} {} ORDER BY {} LIMIT {}) TO STDOUT").format(
+        _names(column.name for column in columns),
+        _only(is_partitioned),
+        sql.Identifier(*table),
+        sql.SQL("WHERE {}").format(sql.SQL(" AND ").join(wanted)) if wanted else sql.SQL(""),
+        _order(key),
+        sql.Literal(rows_max),
+    )
+
+
+def sample_statement(
+    table: TableId, key: Sequence[KeyColumn], *, is_partitioned: bool, row_filter: str | None, percent: float
+) -> sql.Composed:
+    """COPY the keys in a random part of the table's pages, rising."""
+    return sql.SQL("COPY (SELECT {} FROM {} {} TABLESAMPLE SYSTEM ({}) {} ORDER BY {}) TO STDOUT").format(
+        _names(column.name for column in key),
+        _only(is_partitioned),
+        sql.Identifier(*table),
+        sql.SQL(f"{percent:.6f}"),
+        sql.SQL(f"WHERE {row_filter}" if row_filter else ""),
+        _order(key),
+    )
+
+
+def _compare(key: Sequence[KeyColumn], values: Key, to: int) -> sql.Composable:
+    """The key is above these values (`to` is _ABOVE), or at most these (_UP_TO)."""
+    assert len(key) == len(values), "a cursor has a value for each column of the key"
+    operators = {column.operators[to] for column in key}
+    if len(key) > 1 and len(operators) == 1:
+        # The form that an index on several columns knows how to begin at.
+        return sql.SQL("ROW({}) {} ROW({})").format(
+            sql.SQL(", ").join(map(_expression, key)),
+            _operator(operators.pop()),
+            sql.SQL(", ").join(map(_literal, key, values)),
+        )
+    return _compare_each(key, values, to)
+
+
+def _compare_each(key: Sequence[KeyColumn], values: Key, to: int) -> sql.Composable:
+    """Column by column, for operators with several names: those of an extension's type beside built-in ones."""
+    column, value = key[0], values[0]
+
+    def compared(place: int) -> sql.Composable:
+        return sql.SQL("{} {} {}").format(
+            _expression(column), _operator(column.operators[place]), _literal(column, value)
+        )
+
+    if len(key) == 1:
+        return compared(to)
+    or_equal, strictly = (_FROM, _ABOVE) if to == _ABOVE else (_UP_TO, _BELOW)
+    # The first condition follows from the others; it is there for the index.
+    return sql.SQL("({} AND ({} OR ({} AND {})))").format(
+        compared(or_equal), compared(strictly), compared(_EQUAL), _compare_each(key[1:], values[1:], to)
+    )
+
+
+def _order(key: Sequence[KeyColumn]) -> sql.Composed:
+    return sql.SQL(", ").join(
+        sql.SQL("{} USING {}").format(_expression(column), _operator(column.operators[_BELOW])) for column in key
+    )
+
+
+def _expression(column: KeyColumn) -> sql.Composable:
+    if column.collation is None:
+        return sql.Identifier(column.name)
+    return sql.SQL("{} COLLATE {}").format(sql.Identifier(column.name), sql.Identifier(*column.collation))
+
+
+def _literal(column: KeyColumn, value: str) -> sql.Composed:
+    # A quoted name of a type has no default modifier: bit is not bit(1), char not char(1).
+    return sql.SQL("{}::{}").format(sql.Literal(value), sql.Identifier(*column.type))
+
+
+def _operator(operator: QualifiedName) -> sql.Composed:
+    schema, name = operator
+    return sql.SQL("OPERATOR({}.{})").format(sql.Identifier(schema), sql.SQL(name))
+
+
+def _only(is_partitioned: bool) -> sql.SQL:
+    """Children that inherit are tables of their own; partitions are not."""
+    return sql.SQL("" if is_partitioned else "ONLY")
+
+
+def _names(names: Iterable[str]) -> sql.Composed:
+    return sql.SQL(", ").join(map(sql.Identifier, names))

@@ -1,0 +1,296 @@
+"""The reader of existing rows: threads with connections of their own, which read chunks and write their marks.
+
+A chunk is one short transaction. The table is locked before the transaction snapshot is taken: a snapshot taken first,
+that then waited behind TRUNCATE or a rewriting ALTER, would show an empty table, which looks like its end. The answer
+is given before the mark is written, so that who receives the mark from the log has it.
+"""
+
+import os
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Final
+
+import psycopg
+import structlog
+from psycopg import sql
+
+from cdc.config import SourceConfig
+from cdc.errors import ConnectionLost, WatershedError
+from cdc.events import TableSchema
+from cdc.failpoints import unarmed
+from cdc.ports import Probe
+from cdc.postgres.catalog import Publication
+from cdc.postgres.chunk_failures import failed, mark_refused
+from cdc.postgres.chunk_look import Look, TableAlteredError, begin_look, bounds, look, size
+from cdc.postgres.chunk_statements import chunk_statement, mark_statement
+from cdc.postgres.connection import SourceConnection, connect
+from cdc.postgres.copy_lines import copy_lines, key_of
+from cdc.postgres.fence import pass_fence
+from cdc.snapshots.reading import Answer, Begin, Begun, Chunk, ChunkRead, Fence, Fenced, Request
+
+log = structlog.get_logger(__name__)
+
+LOCK_WAIT_S: Final = 5
+RECONNECT_S: Final = 0.5  # after a connection that could not be made
+IDLE_S: Final = 30.0  # a connection that nobody needs is given back
+CANCEL_S: Final = 0.8
+JOIN_S: Final = 0.05
+END_S: Final = 0.4
+
+# A mark is not waited for by standbys: one that is named in synchronous_standby_names and down would hang it. Chunks
+# follow an index; workers and compilation would cost the source more than they gain.
+_SETTINGS: Final = (
+    f"SET synchronous_commit = local; SET lock_timeout = '{LOCK_WAIT_S}s';"
+    " SET max_parallel_workers_per_gather = 0; SET jit = off"
+)
+
+_Queue = queue.SimpleQueue[Request | None]
+
+
+class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
+    """See cdc.snapshots.reading.ChunkReader. Threads and connections are made when they are first needed."""
+
+    def __init__(
+        self,
+        source: SourceConfig,
+        publication: Publication,
+        tables: Sequence[TableSchema],
+        workers: int,
+        split_rows_min: int,
+        probe: Probe = unarmed,
+    ) -> None:
+        self._published = {schema.table: publication.columns[schema.table] for schema in tables}
+        self._row_filters = publication.row_filters
+        self._split_rows_min = split_rows_min
+        self._probe = probe
+        self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
+        self._looks: dict[str, Look] = {}  # by shape
+        self._closing = threading.Event()
+        self._chunks: _Queue = queue.SimpleQueue()
+        self._others: _Queue = queue.SimpleQueue()  # for a thread of their own: a fence may last for hours
+        self._lanes = [
+            _Lane(source, requests, self._serve, self._closing)
+            for requests in (self._others, *[self._chunks] * workers)
+        ]
+
+    # ---- the port
+
+    def ask(self, request: Request) -> None:
+        """Returns at once."""
+        for lane in self._lanes:
+            lane.start()
+        (self._chunks if isinstance(request, Chunk) else self._others).put(request)
+
+    def answers(self) -> list[Answer]:
+        """What has come since the last call; returns at once."""
+        found: list[Answer] = []
+        while True:
+            try:
+                found.append(self._answers.get_nowait())
+            except queue.Empty:
+                return found
+
+    def close(self) -> None:
+        """Cancel what runs and end; what was asked and not answered stays so. Idempotent."""
+        self._closing.set()
+        for lane in self._lanes:
+            lane.requests.put(None)
+        deadline = time.monotonic() + CANCEL_S
+        while (running := [lane for lane in self._lanes if lane.is_running]) and time.monotonic() < deadline:
+            for lane in running:
+                lane.cancel(deadline)  # may come between two statements: again, then
+            for lane in running:
+                lane.join(min(deadline, time.monotonic() + JOIN_S))
+        for lane in running:
+            lane.cut()
+        deadline = time.monotonic() + END_S
+        for lane in running:
+            lane.join(deadline)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- in the threads
+
+    def _serve(self, lane: "_Lane", request: Request) -> None:
+        try:
+            match request:
+                case Fence():
+                    self._fence(lane, request)
+                case Begin():
+                    self._begin(lane, request)
+                case Chunk():
+                    self._chunk(lane, request)
+        except Exception as error:  # noqa: BLE001 - the thread's edge: whatever it is, the request has to be answered
+            lane.drop()
+            if not self._closing.is_set():
+                failure = failed(request, error)
+                if isinstance(request, Fence):
+                    log.warning("fence failed", error=failure.error.message, next=failure.error.hint)
+                    self._closing.wait(RECONNECT_S)
+                self._answers.put(failure)
+
+    def _fence(self, lane: "_Lane", request: Fence) -> None:
+        snapshot = pass_fence(lane.connection(), self._closing)
+        if snapshot is not None:
+            self._answers.put(Fenced(request.nonce, snapshot))
+
+    def _begin(self, lane: "_Lane", request: Begin) -> None:
+        connection, schema = lane.connection(), request.schema
+        snapshot, seen = look(connection, schema, self._published[schema.table])
+        sizes = size(connection, schema)
+        splits = request.ranges > 1 and sizes.rows >= self._split_rows_min
+        row_filter = self._row_filters.get(schema.table)
+        edges = bounds(connection, schema, seen, row_filter, sizes.pages, request.ranges) if splits else ()
+        self._looks[seen.shape] = seen
+        self._answers.put(Begun(request.nonce, snapshot, seen.shape, sizes.rows, sizes.row_bytes, edges))
+        _mark(connection, request.nonce)
+
+    def _chunk(self, lane: "_Lane", request: Chunk) -> None:
+        connection, schema = lane.connection(), request.schema
+        seen = self._looks.get(request.shape)
+        if seen is None:
+            raise TableAlteredError(f"table {schema.table} has not been looked at")
+        conditions = [text for text in (self._row_filters.get(schema.table), request.where) if text]
+        snapshot, shape = begin_look(
+            connection, schema, is_partitioned=seen.is_partitioned, prefers_index=not conditions
+        )
+        if shape != request.shape:
+            raise TableAlteredError(f"table {schema.table} was altered or replaced since it was looked at")
+        statement = chunk_statement(
+            schema.table,
+            schema.columns,
+            seen.key,
+            is_partitioned=seen.is_partitioned,
+            conditions=conditions,
+            after=request.after,
+            up_to=request.up_to,
+            rows_max=request.rows_max,
+        )
+        began = time.monotonic()
+        copied = copy_lines(connection, statement.as_bytes(connection), request.bytes_max)
+        places = [[column.name for column in schema.columns].index(name) for name in schema.key]
+        read = ChunkRead(
+            nonce=request.nonce,
+            snapshot=snapshot,
+            lines=copied.lines,
+            last=key_of(copied.lines[-1], places) if copied.lines else None,
+            is_end=len(copied.lines) == copied.row_count < request.rows_max,
+            seconds=time.monotonic() - began,
+        )
+        self._answers.put(read)
+        self._probe("chunk.read")
+        if not copied.is_ended:
+            lane.drop()
+        _mark(lane.connection(), request.nonce)
+        self._probe("chunk.marked")
+
+
+def _mark(connection: SourceConnection, nonce: str) -> None:
+    """End the transaction, if one is open, and write the mark. Raises psycopg.Error, SourceError."""
+    is_open = connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
+    statement = sql.SQL("COMMIT; {}" if is_open else "{}").format(mark_statement(nonce))
+    try:
+        connection.execute(statement)
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise mark_refused(error, connection.info.server_version) from error
+
+
+class _Lane:
+    """A thread, and its connection."""
+
+    def __init__(
+        self,
+        source: SourceConfig,
+        requests: _Queue,
+        serve: Callable[["_Lane", Request], None],
+        closing: threading.Event,
+    ) -> None:
+        self.requests = requests
+        self._source = source
+        self._serve = serve
+        self._closing = closing
+        self._connection: SourceConnection | None = None
+        self._lock = threading.Lock()  # over which connection there is
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Idempotent."""
+        if self._thread is None and not self._closing.is_set():
+            # A daemon: a server that hangs must not keep the process from ending.
+            self._thread = threading.Thread(target=self._run, name="watershed snapshot", daemon=True)
+            self._thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def join(self, deadline: float) -> None:
+        if self._thread is not None:
+            self._thread.join(max(0.0, deadline - time.monotonic()))
+
+    def cancel(self, deadline: float) -> None:
+        """Ask the server to give up what it does for us. From another thread."""
+        with self._lock:
+            connection = self._connection
+        timeout = deadline - time.monotonic()
+        if connection is not None and timeout > 0:
+            try:
+                connection.cancel_safe(timeout=timeout)
+            except psycopg.Error as error:
+                log.debug("not cancelled", error=" ".join(str(error).split()))
+
+    def cut(self) -> None:
+        """Let nothing more come, for a server that did not give up. From another thread: the connection itself may be
+        in use, its socket does not mind."""
+        with self._lock:
+            if self._connection is None or self._connection.closed:
+                return
+            descriptor = os.dup(self._connection.pgconn.socket)
+        with socket.socket(fileno=descriptor) as connected:
+            try:
+                connected.shutdown(socket.SHUT_RDWR)
+            except OSError as error:
+                log.debug("not cut", error=error.strerror)
+
+    # ---- in the thread
+
+    def connection(self) -> SourceConnection:
+        """Raises ConnectionLost, also when the reader is being closed."""
+        if self._connection is None:
+            try:
+                made = connect(self._source, application="watershed snapshot")
+                made.prepare_threshold = None  # several statements at once can't be prepared
+                made.execute(_SETTINGS)
+            except WatershedError as error:
+                self._closing.wait(RECONNECT_S)
+                raise ConnectionLost(error.message, error.hint) from error
+            with self._lock:
+                self._connection = made
+        if self._closing.is_set():
+            raise ConnectionLost("the reader is being closed")
+        return self._connection
+
+    def drop(self) -> None:
+        with self._lock:
+            dropped, self._connection = self._connection, None
+        if dropped is not None:
+            dropped.close()
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            try:
+                request = self.requests.get(timeout=IDLE_S)
+            except queue.Empty:
+                self.drop()
+                continue
+            if request is not None:
+                self._serve(self, request)
+        self.drop()

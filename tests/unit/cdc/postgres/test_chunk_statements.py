@@ -1,0 +1,128 @@
+"""Statements that read chunks, as text; tests/integration/test_chunks.py runs them."""
+
+from typing import Any
+
+import pytest
+from psycopg import sql
+
+from cdc.events import Column, TableId
+from cdc.postgres.chunk_statements import (
+    BUILT_IN_OPERATORS,
+    KeyColumn,
+    QualifiedName,
+    begin_statement,
+    chunk_statement,
+    mark_statement,
+    sample_statement,
+)
+
+TABLE = TableId("public", "things")
+ID = KeyColumn("id", ("pg_catalog", "int4"), None, BUILT_IN_OPERATORS)
+NAME = KeyColumn("name", ("pg_catalog", "text"), ("pg_catalog", "C"), BUILT_IN_OPERATORS)
+
+
+def foreign(name: str) -> KeyColumn:
+    """A column of an extension's type."""
+    operators: tuple[QualifiedName, ...] = tuple(("ext", operator) for _, operator in BUILT_IN_OPERATORS)
+    return KeyColumn(name, ("ext", "citext"), ("pg_catalog", "default"), operators)
+
+
+def text(statement: sql.Composable) -> str:
+    return " ".join(statement.as_string(None).split())
+
+
+def chunk(*key: KeyColumn, **changed: Any) -> str:
+    columns = [Column(column.name, 0, -1, "", False) for column in key] + [Column("v", 25, -1, "text", True)]
+    settings: dict[str, Any] = {
+        "is_partitioned": False, "conditions": [], "after": None, "up_to": None, "rows_max": 10, **changed,
+    }  # fmt: skip
+    return text(chunk_statement(TABLE, columns, key, **settings))
+
+
+def test_the_first_chunk_has_no_condition() -> None:
+    assert chunk(ID) == (
+        'COPY (SELECT "id", "v" FROM ONLY "public"."things" '
+        'ORDER BY "id" USING OPERATOR("pg_catalog".<) LIMIT 10) TO STDOUT'
+    )
+
+
+def test_a_later_chunk_begins_above_its_cursor_and_ends_at_its_ranges_end() -> None:
+    assert (
+        'WHERE "id" OPERATOR("pg_catalog".>) \'5\'::"pg_catalog"."int4"'
+        ' AND "id" OPERATOR("pg_catalog".<=) \'9\'::"pg_catalog"."int4" ORDER BY'
+    ) in chunk(ID, after=("5",), up_to=("9",))
+
+
+def test_a_key_of_several_columns_is_compared_as_a_row() -> None:
+    assert (
+        'ROW("name" COLLATE "pg_catalog"."C", "id") OPERATOR("pg_catalog".>) '
+        'ROW(\'x\'::"pg_catalog"."text", \'5\'::"pg_catalog"."int4")'
+    ) in chunk(NAME, ID, after=("x", "5"))
+
+
+def test_operators_of_several_schemas_are_compared_column_by_column() -> None:
+    above = chunk(foreign("c"), ID, after=("x", "5"))
+    c, x = '"c" COLLATE "pg_catalog"."default"', '\'x\'::"ext"."citext"'
+    assert (
+        f'({c} OPERATOR("ext".>=) {x} AND ({c} OPERATOR("ext".>) {x} OR ({c} OPERATOR("ext".=) {x} '
+        'AND "id" OPERATOR("pg_catalog".>) \'5\'::"pg_catalog"."int4")))'
+    ) in above
+    assert 'ORDER BY "c" COLLATE "pg_catalog"."default" USING OPERATOR("ext".<), "id" USING' in above
+    up_to = chunk(foreign("c"), ID, up_to=("x", "5"))
+    assert (
+        f'({c} OPERATOR("ext".<=) {x} AND ({c} OPERATOR("ext".<) {x} OR ({c} OPERATOR("ext".=) {x} '
+        'AND "id" OPERATOR("pg_catalog".<=) \'5\'::"pg_catalog"."int4")))'
+    ) in up_to
+
+
+def test_conditions_stay_apart_even_when_one_ends_in_a_comment() -> None:
+    statement = chunk_statement(
+        TABLE,
+        [Column("id", 23, -1, "integer", False)],
+        [ID],
+        is_partitioned=False,
+        conditions=["(id > 0)", "id < 3 OR id > 7 -- both ends"],
+        after=("1",),
+        up_to=None,
+        rows_max=10,
+    ).as_string(None)
+    assert 'WHERE ((id > 0)\n) AND (id < 3 OR id > 7 -- both ends\n) AND "id" OPERATOR' in statement
+
+
+def test_values_and_names_are_quoted() -> None:
+    statement = chunk(KeyColumn('I"d', ("s", 'T"y'), None, BUILT_IN_OPERATORS), after=("a'b\\",))
+    assert '"I""d" OPERATOR("pg_catalog".>)  E\'a\'\'b\\\\\'::"s"."T""y"'.replace("  ", " ") in statement
+
+
+def test_partitions_are_read_through_their_root_children_are_not() -> None:
+    assert 'FROM "public"."things"' in chunk(ID, is_partitioned=True)
+    assert 'FROM ONLY "public"."things"' in chunk(ID, is_partitioned=False)
+
+
+@pytest.mark.parametrize("is_partitioned", [True, False])
+def test_the_lock_comes_before_the_snapshot(is_partitioned: bool) -> None:
+    statement = text(begin_statement(TABLE, is_partitioned=is_partitioned, prefers_index=False))
+    begin, lock, look = statement.split("; ")
+    assert begin == "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+    only = "" if is_partitioned else "ONLY "
+    assert lock == f'LOCK TABLE {only}"public"."things" IN ACCESS SHARE MODE'
+    assert look.startswith("SELECT pg_current_snapshot()::text,")
+    assert look.endswith("WHERE n.nspname = 'public' AND c.relname = 'things'")
+
+
+def test_an_index_is_preferred_where_asked() -> None:
+    assert "SET LOCAL enable_sort = off;" in text(begin_statement(TABLE, is_partitioned=False, prefers_index=True))
+
+
+def test_a_mark_is_a_transactional_message() -> None:
+    assert text(mark_statement("ab'c")) == (
+        "SELECT pg_catalog.pg_logical_emit_message(true, 'watershed'::text, 'ab''c'::text)"
+    )
+
+
+def test_a_sample_has_keys_only_in_the_keys_order() -> None:
+    statement = sample_statement(TABLE, [NAME, ID], is_partitioned=False, row_filter="(id > 0)", percent=0.25)
+    assert text(statement) == (
+        'COPY (SELECT "name", "id" FROM ONLY "public"."things" TABLESAMPLE SYSTEM (0.250000) WHERE (id > 0) ORDER BY '
+        '"name" COLLATE "pg_catalog"."C" USING OPERATOR("pg_catalog".<), "id" USING OPERATOR("pg_catalog".<)) TO STDOUT'
+    )

@@ -1,0 +1,30 @@
+"""Keys in lines of COPY's text format; tests/integration/test_chunks.py receives them."""
+
+import pytest
+
+from cdc.errors import SourceError
+from cdc.postgres.copy_lines import key_of
+
+
+def test_a_key_has_the_texts_of_its_fields_in_its_own_order() -> None:
+    assert key_of(b"1\tx\t2024-01-31", [2, 0]) == ("2024-01-31", "1")
+
+
+@pytest.mark.parametrize(
+    ("field", "key"),
+    [
+        (b"", ""),
+        (b"\\\\N", "\\N"),
+        (b"\\\\x00ff", "\\x00ff"),
+        (b"a\\tb\\nc\\rd\\be\\ff\\vg", "a\tb\nc\rd\be\ff\vg"),
+        ("数据🌊".encode(), "数据🌊"),
+    ],
+)
+def test_escapes_are_undone(field: bytes, key: str) -> None:
+    assert key_of(b"1\t" + field, [1]) == (key,)
+
+
+def test_what_is_not_utf8_is_an_error_without_the_value() -> None:
+    with pytest.raises(SourceError, match="not UTF-8") as caught:
+        key_of(b"caf\xe9", [0])
+    assert "caf" not in str(caught.value)
