@@ -1,24 +1,29 @@
-"""The very first start, and its repetition after a crash: intent record, slot, record with the consistent point, data.
+"""From nothing, or from a gap, to a position: intent record, slot, then the record with the consistent point.
+
+With that record go those of each table's snapshot, which is read in chunks beside the stream from then on; in method
+`consistent` all existing rows come first. A bootstrap that is repeated, after a crash or to heal a gap, raises the
+epoch: a sweep at the end of each table's snapshot removes what the new epoch does not show.
 
 Until the stream holds the slot there is nothing at the source that keeps a second instance away, so the whole of it
 happens under an advisory lock.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 
 import structlog
 
 import cdc
 from cdc.config import Config
-from cdc.control import POSITION_KEY, PositionRecord, SourceIdentity, Topics
+from cdc.control import POSITION_KEY, PositionRecord, SnapshotRecord, SourceIdentity, Topics, snapshot_key
 from cdc.errors import ConnectionLost, GapError, SourceError
-from cdc.events import EPOCH_MAX, TableSchema
+from cdc.events import EPOCH_MAX, TableSchema, pack_version
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.kafka.broker import KafkaBroker
-from cdc.kafka.records import read_position, read_schemas
+from cdc.kafka.records import highest_epoch, read_captured, read_position
 from cdc.kafka.topics import TopicAdmin, TopicDescription
-from cdc.load import InitialLoad, TableLoad
+from cdc.load import InitialLoad, TableLoad, schema_record
 from cdc.lsn import Lsn, format_lsn
 from cdc.pgoutput.messages import Relation, RelationColumn
 from cdc.ports import Clock, Probe, TopicRecord
@@ -34,8 +39,18 @@ from cdc.postgres.replication import (
 )
 from cdc.postgres.source import create_publication, drop_slot, read_slot
 from cdc.publisher import PROTOCOL, Lineage, Publisher
+from cdc.transactions import StreamState
 
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Heal:
+    """That a gap is to be healed: under this epoch (None: the one above the highest known), with these records told."""
+
+    found_in: int  # the position's epoch when the gap was found; 0: there was none. A later one: somebody healed it
+    epoch: int | None = None
+    records: tuple[TopicRecord, ...] = ()
 
 
 class Bootstrap:
@@ -53,20 +68,21 @@ class Bootstrap:
         self._should_stop = should_stop
         self._probe = probe
 
-    def run(self, previous: PositionRecord | None) -> PositionRecord:
-        """Raises LoadStopped when asked to stop; SourceError, BrokerError, GapError, ConnectionLost."""
-        epoch = 1 if previous is None else previous.epoch + 1
-        if epoch > EPOCH_MAX:
-            raise GapError(f"epoch {epoch} is past the last one", "start with a new topics.prefix")
+    def run(self, previous: PositionRecord | None, heal: Heal | None = None) -> PositionRecord:
+        """`heal`: give up what `previous` says of the source's history, if it says anything.
+
+        Raises LoadStopped when asked to stop; SourceError, BrokerError, GapError, ConnectionLost."""
+        epoch = self._next_epoch(previous, heal)
         with ExitStack() as resources, connect(self._source) as connection:
             replication = ReplicationConnection(self._source)
             resources.callback(replication.close)
             identity = replication.identify()
-            if previous is None:
-                self._require_nothing_published()
-                self._require_no_slot(connection)
-            else:
+            if previous is not None and heal is None:
                 self._require_own_slot(previous, identity)
+            elif previous is None or not _is_of(previous, identity, self._source.slot):
+                self._require_no_slot(connection)
+            if previous is None and heal is None:
+                self._require_nothing_published()
             topics = self._create_topics()
             broker = self._open_broker(topics)
             resources.callback(broker.close)
@@ -74,7 +90,7 @@ class Bootstrap:
             if read_position(self._config) != previous:
                 raise ConnectionLost("another instance has gone on meanwhile")
             if previous is not None:
-                log.info("the last initial load did not end, beginning anew", epoch=epoch)
+                log.info("healing" if heal else "the last start did not come to its end, beginning anew", epoch=epoch)
                 drop_slot(connection, self._source.slot)
             publication = read_publication(connection, self._source.publication, self._source.table_ids)
             if publication is None:
@@ -86,6 +102,10 @@ class Bootstrap:
             resources.enter_context(locks)
             log.info("slot created", slot=self._source.slot, consistent_point=format_lsn(slot.consistent_point))
             tables = self._describe(connection, publication)
+            told = heal.records if heal else ()
+            if self._is_chunked(heal):
+                self._begin_streaming(broker, lineage, slot.consistent_point, tables, told)
+                return self._recorded()
             reader = resources.enter_context(SnapshotReader(self._source, slot.snapshot_name))
             load = InitialLoad(
                 broker=broker,
@@ -96,10 +116,65 @@ class Bootstrap:
                 should_stop=self._should_stop,
                 probe=self._probe,
             )
-            load.run(self._table_loads(tables, reader, lineage, slot.consistent_point, publication))
+            load.run(self._table_loads(tables, reader, lineage, slot.consistent_point, publication), told)
+        return self._recorded()
+
+    def _next_epoch(self, previous: PositionRecord | None, heal: Heal | None) -> int:
+        if heal is not None:
+            known = highest_epoch(self._config)
+            if heal.epoch is not None and heal.epoch <= known:
+                raise GapError(f"epoch {heal.epoch} is not above {known}, which is in use", f"--epoch {known + 1}")
+            if heal.epoch is None and known == 0:
+                raise GapError(
+                    f"no topic of prefix {self._topics.prefix} tells which epoch was the last",
+                    "cdc snapshot --heal --epoch N, above every epoch that records of the prefix ever had",
+                )
+            epoch = heal.epoch or known + 1
+        else:
+            epoch = 1 if previous is None else previous.epoch + 1
+        if epoch > EPOCH_MAX:
+            raise GapError(f"epoch {epoch} is past the last one", "start with a new topics.prefix")
+        return epoch
+
+    def _is_chunked(self, heal: Heal | None) -> bool:
+        """Method `consistent` reads rows first; where none are to be read, there is nothing to wait for."""
+        return self._config.snapshot.method == "chunked" or (heal is None and self._config.snapshot.mode == "never")
+
+    def _recorded(self) -> PositionRecord:
         position = read_position(self._config)
-        assert position is not None, "the load recorded one"
+        assert position is not None, "it was recorded a moment ago"
         return position
+
+    def _begin_streaming(
+        self,
+        broker: KafkaBroker,
+        lineage: Lineage,
+        consistent_point: Lsn,
+        tables: list[tuple[TableSchema, SourceTable]],
+        told: Sequence[TopicRecord],
+    ) -> None:
+        """One Kafka transaction: what the tables are, that their rows are to be read, and where to stream from."""
+        is_read = self._config.snapshot.mode != "never" or lineage.epoch > 1
+        records = [*told]
+        for schema, _ in tables:
+            records.append(schema_record(self._topics, schema))
+            if is_read:
+                snapshot = SnapshotRecord(
+                    request=f"epoch {lineage.epoch}",
+                    table_schema=schema.table.schema,
+                    table_name=schema.table.name,
+                    status="running",
+                    sweeps=lineage.epoch > 1,
+                    floor=pack_version(lineage.epoch, 0) if lineage.epoch > 1 else None,
+                    requested_us=self._clock.now_us(),
+                )
+                records.append(TopicRecord(self._topics.state, snapshot_key(schema.table).encode(), snapshot.encode()))
+        state = StreamState(resume_lsn=consistent_point, partial=None, seq=0, commit_ts_us=0)
+        position = Publisher(lineage, self._config.capture, {}).position(state)
+        records.append(TopicRecord(self._topics.state, POSITION_KEY.encode(), position.encode()))
+        broker.produce(records, _nobody_waits)
+        self._probe("bootstrap.before-commit")
+        broker.commit(_nobody_waits)
 
     # ---- topics
 
@@ -136,9 +211,11 @@ class Bootstrap:
     def _create_topics(self) -> dict[str, TopicDescription]:
         records = [self._topics.state, self._topics.control, self._topics.progress]
         found = self._admin.check([*self._table_topics, *records])
+        signals = [self._topics.signals]
         self._admin.create(
             [name for name in self._table_topics if name not in found],
             [name for name in records if name not in found],
+            [name for name in signals if name not in self._admin.describe(signals)],
             self._config.topics,
         )
         return self._admin.check(self._table_topics)
@@ -204,7 +281,7 @@ class Bootstrap:
         self, connection: SourceConnection, publication: Publication
     ) -> list[tuple[TableSchema, SourceTable]]:
         """Their shape, under the locks; a version of its own for each shape ever published."""
-        known = read_schemas(self._config)
+        known = read_captured(self._config).schemas
         described = []
         for table in self._source.table_ids:
             found = read_table(connection, table, publication.columns[table])
@@ -251,6 +328,12 @@ def relation_of(schema: TableSchema) -> Relation:
             RelationColumn(c.name in schema.key, c.name, c.type_oid, c.type_modifier) for c in schema.columns
         ),
     )
+
+
+def _is_of(position: PositionRecord, identity: SystemIdentity, slot: str) -> bool:
+    """Whether a slot of this name, in the database that is there now, is the position's."""
+    then = position.source
+    return (then.system_identifier, then.database, then.slot) == (identity.system_identifier, identity.database, slot)
 
 
 def transactional_id(prefix: str) -> str:

@@ -15,6 +15,7 @@ from cdc.failpoints import unarmed
 from cdc.lsn import Lsn
 from cdc.ports import Broker, Clock, EndOffsetsRequest, LogStream, Probe, TopicRecord
 from cdc.publisher import Publisher
+from cdc.snapshots.session import Snapshots
 from cdc.transactions import Assembler, StreamState
 
 # One round of reading. Bounds what is held in memory beside librdkafka's queue, and how late a status can be.
@@ -45,6 +46,7 @@ class Capture:
         broker: Broker,
         assembler: Assembler,
         publisher: Publisher,
+        snapshots: Snapshots,
         topics: Topics,
         limits: CaptureConfig,
         clock: Clock,
@@ -57,6 +59,7 @@ class Capture:
         self._broker = broker
         self._assembler = assembler
         self._publisher = publisher
+        self._snapshots = snapshots
         self._topics = topics
         self._limits = limits
         self._clock = clock
@@ -90,9 +93,11 @@ class Capture:
 
     def _step(self) -> None:
         frames = self._stream.read(READ_MESSAGES_MAX, READ_BYTES_MAX)
+        now = self._clock.monotonic()
+        self._snapshots.take_answers(now)  # before the frames: a mark among them belongs to an answer that is there
         if frames:
             self._consume(frames)
-        now = self._clock.monotonic()
+        self._produce(self._snapshots.advance(now, self._clock.now_us(), self._stream_lag_s(frames)))
         self._tell_progress(now)
         if self._publisher.is_due(now, is_dry=not frames) or self._idle_position_is_due(now):
             self._commit()
@@ -103,6 +108,12 @@ class Capture:
             self._watch()
         if not frames:
             self._stream.wait(WAIT_S_MAX if self._asked is None else ANSWER_WAIT_S)
+
+    def _stream_lag_s(self, frames: Sequence[bytes]) -> float:
+        """How far publishing is behind the source's commits; 0 when everything that has arrived is published."""
+        if len(frames) < READ_MESSAGES_MAX and sum(map(len, frames)) < READ_BYTES_MAX:
+            return 0.0
+        return max(0.0, (self._clock.now_us() - self._assembler.state.commit_ts_us) / 1e6)
 
     # ---- 1. produce
 

@@ -7,7 +7,7 @@ refused. Secrets are `SecretStr`: they never appear in a message, a log or a rep
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
@@ -89,6 +89,19 @@ class CaptureConfig(Section):
     progress_interval_ms: Annotated[int, Field(ge=10)] = 250
 
 
+class SnapshotConfig(Section):
+    """How existing rows are read. See the README's table of what happens to streaming meanwhile."""
+
+    mode: Literal["initial", "never", "when_needed", "always"] = "initial"
+    method: Literal["chunked", "consistent"] = "chunked"
+    workers: Annotated[int, Field(ge=1, le=16)] = 2  # connections that read
+    chunk_rows_max: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
+    chunk_bytes_max: Annotated[int, Field(ge=1024, le=64 * 1024 * 1024)] = 4 * 1024 * 1024
+    rows_per_s_max: Annotated[float, Field(gt=0)] | None = None
+    lag_s_max: Annotated[float, Field(gt=0)] = 1.0  # chunks pause while the stream is further behind
+    split_rows_min: Annotated[int, Field(ge=1)] = 1_000_000  # a table this large is read in several key ranges at once
+
+
 class SearchConfig(Section):
     """OpenSearch, or what speaks its protocol."""
 
@@ -140,6 +153,7 @@ class Config(BaseSettings):
     kafka: KafkaConfig
     topics: TopicConfig
     capture: CaptureConfig = CaptureConfig()
+    snapshot: SnapshotConfig = SnapshotConfig()
     sinks: SinksConfig = SinksConfig()
     spark: SparkConfig = SparkConfig()
 

@@ -3,12 +3,18 @@
 | topic               | key                          | value          |
 |---------------------|------------------------------|----------------|
 | `<prefix>.state`    | `position`                   | PositionRecord |
+| `<prefix>.state`    | `snapshot/<table>`           | SnapshotRecord |
+| `<prefix>.state`    | `signals`                    | SignalsRecord  |
 | `<prefix>.control`  | `schema/<table>/<version>`   | SchemaRecord   |
 | `<prefix>.control`  | `sweep/<table>`              | SweepRecord    |
+| `<prefix>.control`  | `signal/<id>`                | SignalAnswer   |
 | `<prefix>.progress` | `progress`                   | ProgressRecord |
+| `<prefix>.progress` | `snapshot/<table>`           | SnapshotProgress |
 | `<prefix>.progress` | `sink/<sink>/<generation>`   | SinkRecord     |
+| `<prefix>.signals`  | the signal's id              | SignalRecord   |
 
-Each topic has one partition and is compacted: the last record of a key is the one that counts.
+Each topic has one partition and is compacted (signals are kept for a time instead): the last record of a key is the
+one that counts.
 """
 
 import json
@@ -34,6 +40,7 @@ class Topics:
         self.state = f"{prefix}.state"
         self.control = f"{prefix}.control"
         self.progress = f"{prefix}.progress"
+        self.signals = f"{prefix}.signals"
 
     def table(self, table: TableId) -> str:
         """The table's topic. Kafka allows letters, digits, `.`, `_` and `-`; anything else becomes `_`."""
@@ -134,6 +141,49 @@ class PositionRecord(Record):
 POSITION_KEY = "position"
 
 
+class RangeRecord(Record):
+    """A part of a table in key order of which the rows above `after` up to `up_to` are still to be published, as texts
+    of the key's columns; null: from the first row, to the last."""
+
+    after: tuple[str, ...] | None
+    up_to: tuple[str, ...] | None
+    is_done: bool = False
+
+
+class SnapshotRecord(Record):
+    """How far the existing rows of a table are published. In the Kafka transaction of the rows that it covers."""
+
+    request: str  # the signal's id, or what else began it
+    table_schema: str
+    table_name: str
+    status: Literal["running", "paused", "done", "cancelled", "failed"]
+    where: str | None = None  # a condition in SQL
+    sweeps: bool  # whether rows that were not met are gone at the end; never with a condition or a range
+    floor: U64 | None = None  # of that sweep; null until it is known
+    ranges: tuple[RangeRecord, ...] = ()  # none until the table was looked at
+    rows: int = 0  # published so far
+    rows_estimated: int = 0  # 0: not known
+    requested_us: int  # µs since 1970
+    message: str = ""  # why it failed
+
+    @property
+    def table(self) -> TableId:
+        return TableId(self.table_schema, self.table_name)
+
+    @property
+    def is_ended(self) -> bool:
+        return self.status in ("done", "cancelled", "failed")
+
+
+class SignalsRecord(Record):
+    """The offset in the signals topic below which every signal has taken effect or was refused."""
+
+    offset: int
+
+
+SIGNALS_KEY = "signals"
+
+
 # ---- control
 
 
@@ -222,7 +272,53 @@ def sweep_key(table: TableId) -> str:
     return f"sweep/{table_key(table)}"
 
 
+def snapshot_key(table: TableId) -> str:
+    """In state, and in progress."""
+    return f"snapshot/{table_key(table)}"
+
+
+# ---- signals
+
+
+class SignalRecord(Record):
+    """A wish of an operator's. Without tables it is for all that are captured."""
+
+    action: Literal["snapshot", "pause", "resume", "cancel", "heal"]
+    tables: tuple[str, ...] = ()  # schema.table
+    where: str | None = None
+    after: tuple[str, ...] | None = None  # key texts: rows above this
+    up_to: tuple[str, ...] | None = None  # and not above this
+    epoch: Epoch | None = None  # to heal into, where the one before can't be known
+    requested_us: int
+
+
+class SignalAnswer(Record):
+    """What became of a signal."""
+
+    is_accepted: bool
+    message: str
+    tables: tuple[str, ...] = ()  # whose snapshots it began or changed
+
+
+def signal_key(identity: str) -> str:
+    """Of the answer in control."""
+    return f"signal/{identity}"
+
+
 # ---- progress
+
+
+class SnapshotProgress(Record):
+    """For those who watch; what counts is the SnapshotRecord."""
+
+    request: str
+    table: str  # schema.table
+    status: Literal["waiting", "running", "paused", "done", "cancelled", "failed"]
+    rows: int
+    rows_estimated: int  # 0: not known
+    rows_per_s: float  # of late
+    updated_us: int  # µs since 1970
+    message: str = ""  # what it waits for, or why it failed
 
 
 class ProgressRecord(Record):

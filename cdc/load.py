@@ -64,22 +64,16 @@ class InitialLoad:
         self._probe = probe
         self._seq = 0
 
-    def run(self, tables: Sequence[TableLoad]) -> None:
-        """Raises LoadStopped; ConnectionLost and the rest as the broker and the lines do."""
+    def run(self, tables: Sequence[TableLoad], told: Sequence[TopicRecord] = ()) -> None:
+        """`told`: records that go with the last ones. Raises LoadStopped; ConnectionLost and the rest as the broker and
+        the lines do."""
         try:
-            self._produce(
-                TopicRecord(
-                    self._topics.control,
-                    schema_key(table.schema.table, table.schema.version).encode(),
-                    SchemaRecord.of(table.schema).encode(),
-                )
-                for table in tables
-            )
+            self._produce(schema_record(self._topics, table.schema) for table in tables)
             self._commit(is_loading=True)
             for table in tables:
                 self._load(table)
             self._probe("load.before-end")
-            self._finish([table.schema.table for table in tables])
+            self._finish([table.schema.table for table in tables], told)
         except BaseException:
             self._broker.abort()
             raise
@@ -114,8 +108,10 @@ class InitialLoad:
             key, value, headers = table.encoder.copy_row(line, self._lsn, self._seq - 1, self._seq, now_us)
             yield TopicRecord(table.schema.topic, key, value, headers)
 
-    def _finish(self, tables: Sequence[TableId]) -> None:
+    def _finish(self, tables: Sequence[TableId], told: Sequence[TopicRecord]) -> None:
         """One Kafka transaction ends the load: from here on a restart streams."""
+        if told:
+            self._produce(told)
         epoch = self._publisher.lineage.epoch
         if epoch > 1:
             self._produce(
@@ -147,6 +143,12 @@ class InitialLoad:
         self._broker.produce([TopicRecord(self._topics.state, POSITION_KEY.encode(), position.encode())], _nobody_waits)
         self._broker.commit(_nobody_waits)
         self._publisher.on_committed()
+
+
+def schema_record(topics: Topics, schema: TableSchema) -> TopicRecord:
+    """For control."""
+    key = schema_key(schema.table, schema.version)
+    return TopicRecord(topics.control, key.encode(), SchemaRecord.of(schema).encode())
 
 
 def _nobody_waits() -> None:

@@ -4,6 +4,7 @@ that run the same loop from a seed."""
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from cdc.control import SignalRecord
 from cdc.lsn import Lsn
 
 WhileWaiting = Callable[[], None]
@@ -60,6 +61,22 @@ class Broker(Protocol):
 
     def request_end_offsets(self) -> EndOffsetsRequest:
         """Ask for the table topics' high watermarks, without waiting for them."""
+
+
+class Signal(NamedTuple):
+    """A record of the signals topic."""
+
+    identity: str
+    offset: int
+    record: SignalRecord | None
+    problem: str  # why there is none
+
+
+class Signals(Protocol):
+    """The signals topic, from an offset on."""
+
+    def poll(self) -> list[Signal]:
+        """What has come since the last call; returns at once."""
 
 
 class Clock(Protocol):

@@ -9,13 +9,13 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 
 import structlog
 
 import cdc
-from cdc.bootstrap import Bootstrap, transactional_id
+from cdc.bootstrap import Bootstrap, Heal, relation_of, transactional_id
 from cdc.capture import STATUS_INTERVAL_S, Capture
 from cdc.config import Config
 from cdc.continuity import (
@@ -29,15 +29,17 @@ from cdc.continuity import (
 from cdc.control import PositionRecord, Topics
 from cdc.errors import ConnectionLost, GapError, UnreachableError
 from cdc.events import TableSchema
-from cdc.formats.debezium import EnvelopeContext
+from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.kafka.broker import KafkaBroker
-from cdc.kafka.records import read_position, read_schemas
+from cdc.kafka.records import Captured, read_captured, read_position, read_state
+from cdc.kafka.signals import SignalReader
 from cdc.kafka.topics import TopicAdmin, TopicDescription
 from cdc.kafka.watch import TopicWatch
 from cdc.load import LoadStopped
 from cdc.lsn import Lsn, format_lsn
 from cdc.ports import Probe
-from cdc.postgres.catalog import read_publication
+from cdc.postgres.catalog import Publication, read_publication
+from cdc.postgres.chunks import PostgresChunkReader
 from cdc.postgres.connection import connect
 from cdc.postgres.replication import (
     NEXT_AFTER_GAP,
@@ -50,11 +52,15 @@ from cdc.postgres.source import Source, check_source, read_flush_lsn, read_slot
 from cdc.postgres.start_lock import StartLock
 from cdc.postgres.watch import PublicationWatch
 from cdc.publisher import Lineage, Publisher
+from cdc.snapshots.engine import SnapshotEngine
+from cdc.snapshots.session import Snapshots, answered
+from cdc.sweeps import Sweeps
 from cdc.transactions import Assembler, StreamState
 
 log = structlog.get_logger(__name__)
 
 STANDBY_POLL_S = 0.5
+GAP_POLL_S = 0.5
 # From the request to stop to the end, whatever hangs meanwhile.
 STOP_S_MAX = 8.0
 RETRY_S_FIRST = 0.2
@@ -83,6 +89,8 @@ class Service:
         self._clock = SystemClock()
         self._stop = threading.Event()
         self._is_standby = False
+        self._heal: Heal | None = None  # to be done by the next session
+        self._reads_all_again = config.snapshot.mode == "always"
 
     def check(self) -> Source:
         """Look at source and brokers. Raises SourceError, BrokerError, UnreachableError with the next step."""
@@ -109,7 +117,33 @@ class Service:
                 retry_s = min(retry_s * 2, RETRY_S_MAX)
             except LoadStopped:
                 log.info("initial load interrupted, the next start begins it anew")
+            except GapError as error:
+                self._heal = self._await_heal(error)
         log.info("stopped")
+
+    def _await_heal(self, gap: GapError) -> Heal | None:
+        """Publish nothing until an operator says how to go on, or the configuration did. None: asked to stop."""
+        log.error("state GAP: nothing is published", error=gap.message, next=gap.hint)
+        epoch, offset = self._known_before_gap()
+        if self._config.snapshot.mode == "when_needed" and self._heal is None:
+            log.warning("healing, as configured")
+            return Heal(epoch)
+        with closing(SignalReader(self._config.kafka, self._topics.signals, offset)) as signals:
+            while not self._stop.wait(GAP_POLL_S):
+                for signal in signals.poll():
+                    if signal.record is not None and signal.record.action == "heal":
+                        log.info("healing, as asked", signal=signal.identity)
+                        answer = answered(self._topics, signal, "healing under a new epoch")
+                        return Heal(epoch, signal.record.epoch, answer)
+        return None
+
+    def _known_before_gap(self) -> tuple[int, int]:
+        """Epoch of the position, and offset in the signals."""
+        try:
+            state = read_state(self._config)
+        except GapError:  # of a damaged position record
+            return 0, 0
+        return (state.position.epoch if state.position else 0), state.signals_offset
 
     def _obey_signals(self) -> None:
         """SIGTERM and SIGINT ask to stop. What does not come to its end in time (brokers that are away, a slot that
@@ -137,18 +171,13 @@ class Service:
 
     def _session(self) -> None:
         with ExitStack() as resources:
-            position = read_position(self._config)
+            position = None if self._heal else read_position(self._config)
             lock: StartLock | None = None
             if position is None or position.phase != "streaming":
                 lock = resources.enter_context(StartLock(self._config.source))
                 if not self._wait_for("another instance is starting", lock.try_acquire):
                     return
-                position = read_position(self._config)
-                if position is None or position.phase != "streaming":
-                    self._take_over()
-                    position = Bootstrap(self._config, self._admin, self._clock, self._stop.is_set, self._probe).run(
-                        position
-                    )
+                position = self._bootstrapped()
             connection = ReplicationConnection(self._config.source)
             resources.callback(connection.close)
             identity = connection.identify()
@@ -160,6 +189,29 @@ class Service:
             if lock is not None:
                 lock.release()
             self._stream(resources, connection, identity, patience_s, position)
+
+    def _bootstrapped(self) -> PositionRecord:
+        """With the start lock held."""
+        position = self._position_or_gap()
+        is_healed = self._heal is None or (position is not None and position.epoch > self._heal.found_in)
+        if position is not None and position.phase == "streaming" and is_healed:
+            self._heal = None
+            return position
+        self._take_over()
+        bootstrap = Bootstrap(self._config, self._admin, self._clock, self._stop.is_set, self._probe)
+        position = bootstrap.run(position, self._heal)
+        self._heal = None
+        self._reads_all_again = False
+        return position
+
+    def _position_or_gap(self) -> PositionRecord | None:
+        """None where there is none, or where it is damaged and the gap is being healed."""
+        try:
+            return read_position(self._config)
+        except GapError:
+            if self._heal is None:
+                raise
+            return None
 
     def _take_slot(self, connection: ReplicationConnection, position: PositionRecord) -> bool:
         """Start streaming; wait as standby while another instance does. False: asked to stop."""
@@ -221,11 +273,13 @@ class Service:
 
         stay_connected()
         broker.fence_predecessors(stay_connected)
-        current = read_position(self._config)
+        state = read_state(self._config)
+        current = state.position
         stay_connected()
         if current is None:
             raise GapError(f"topic {self._topics.state} lost its position record", NEXT_AFTER_GAP)
-        schemas = self._require_continuity(current, identity, described)
+        captured = read_captured(self._config)
+        schemas, publication = self._require_continuity(current, identity, described, captured)
         stay_connected()
         watch_publication = PublicationWatch(self._config.source, current.publication)
         resources.callback(watch_publication.close)
@@ -235,10 +289,30 @@ class Service:
             watch_publication()
             watch_topics()
 
+        sweeps = Sweeps(self._topics, current.epoch, captured.floors)
+        context = EnvelopeContext(self._topics.prefix, current.source.database, current.epoch, cdc.__version__)
+        engine = SnapshotEngine(
+            topics=self._topics,
+            epoch=current.epoch,
+            schemas=schemas,
+            encoder_of=lambda schema: TableEncoder(schema, relation_of(schema), context),
+            sweeps=sweeps,
+            limits=self._config.snapshot,
+            records=state.snapshots,
+        )
+        reader = resources.enter_context(self._chunk_reader(publication, schemas))
+        signals = resources.enter_context(
+            closing(SignalReader(self._config.kafka, self._topics.signals, state.signals_offset))
+        )
+        snapshots = Snapshots(engine, reader, signals, self._topics, self._config.snapshot)
+        if self._reads_all_again:
+            self._reads_all_again = False
+            snapshots.begin_all(f"start at {self._clock.now_us()}", self._clock.now_us())
         capture = Capture(
             stream=connection,
             broker=broker,
-            assembler=Assembler(schemas, self._context(current), stream_state(current)),
+            assembler=Assembler(schemas, context, stream_state(current), sweeps, engine),
+            snapshots=snapshots,
             publisher=Publisher(
                 Lineage(
                     current.epoch, current.source, current.publication, {t.name: t.topic_id for t in described.values()}
@@ -258,8 +332,12 @@ class Service:
         capture.run()
 
     def _require_continuity(
-        self, position: PositionRecord, identity: SystemIdentity, described: dict[str, TopicDescription]
-    ) -> list[TableSchema]:
+        self,
+        position: PositionRecord,
+        identity: SystemIdentity,
+        described: dict[str, TopicDescription],
+        captured: Captured,
+    ) -> tuple[list[TableSchema], Publication]:
         source = self._config.source
         with connect(source) as sql:
             flush_lsn = read_flush_lsn(sql)
@@ -279,10 +357,14 @@ class Service:
         )
         ends = self._admin.request_end_offsets({t.name: t.partition_count for t in described.values()}).wait()
         require_same_topics(position, {t.name: TopicNow(t.topic_id, ends[t.name]) for t in described.values()})
-        return require_same_tables(source.table_ids, read_schemas(self._config), position)
+        assert publication is not None, "or it would be another than the position's"
+        return require_same_tables(source.table_ids, captured.schemas, position), publication
 
-    def _context(self, position: PositionRecord) -> EnvelopeContext:
-        return EnvelopeContext(self._topics.prefix, position.source.database, position.epoch, cdc.__version__)
+    def _chunk_reader(self, publication: Publication, schemas: Sequence[TableSchema]) -> PostgresChunkReader:
+        snapshot = self._config.snapshot
+        return PostgresChunkReader(
+            self._config.source, publication, schemas, snapshot.workers, snapshot.split_rows_min, self._probe
+        )
 
 
 def stream_state(position: PositionRecord) -> StreamState:

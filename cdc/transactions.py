@@ -6,16 +6,19 @@ same position each time its transaction is sent, and drops what the position rec
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from cdc.control import PartialTransaction
 from cdc.errors import GapError, ProtocolError, UnsupportedChangeError
-from cdc.events import Position, TableId, TableSchema
+from cdc.events import Position, TableId, TableSchema, pack_version
 from cdc.formats.debezium import EnvelopeContext, TableEncoder, relation_differs
 from cdc.lsn import Lsn, format_lsn
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.frames import XLOG_DATA_BYTES, Keepalive, parse_frame, start_lsn
 from cdc.pgoutput.messages import Begin, Commit, LogicalMessage, Origin, Relation, StreamAbort, Truncate, Type
 from cdc.ports import TopicRecord
+from cdc.snapshots.reading import MARK_PREFIX
+from cdc.sweeps import Sweeps
 
 _XLOG_DATA = b"w"
 _ROW_TAGS = frozenset(b"IUD")
@@ -46,6 +49,16 @@ class _Transaction:
 _WHOLE = 1 << 62  # skip_below of a transaction that is published whole
 
 
+class Observer(Protocol):
+    """Who hears of each transaction as it is received, and may add records where it ends. See SnapshotEngine."""
+
+    def begin(self, xid: int, next_seq: int) -> bool: ...
+    def touch(self, topic: str, key: bytes) -> None: ...
+    def truncate(self, topic: str) -> None: ...
+    def mark(self, content: bytes) -> None: ...
+    def end(self, commit_lsn: Lsn, seq: int, now_us: int) -> tuple[list[TopicRecord], int]: ...
+
+
 class Assembler:
     """Feed it CopyData payloads in order; it returns the records to produce.
 
@@ -57,10 +70,15 @@ class Assembler:
         schemas: Sequence[TableSchema],
         context: EnvelopeContext,
         resume: StreamState,
+        sweeps: Sweeps,
+        observer: Observer,
     ) -> None:
         self._schema_of_oid: Mapping[int, TableSchema] = {schema.oid: schema for schema in schemas}
         self._schema_of_name: Mapping[TableId, TableSchema] = {s.table: s for s in schemas}
         self._context = context
+        self._sweeps = sweeps
+        self._observer = observer
+        self._is_observed = False  # the transaction that is being received
         self._encoders: dict[int, tuple[TableEncoder, str] | None] = {}  # relation oid → encoder, topic
         self._started: set[int] = set()  # relations whose encoder knows the current transaction
         self._resume_lsn = resume.resume_lsn
@@ -139,12 +157,15 @@ class Assembler:
             case Begin() as begin:
                 self._begin(begin)
             case Commit() as commit:
-                self._commit(commit)
+                self._commit(commit, records, now_us)
             case Relation() as relation:
                 self._relation(relation)
             case Truncate() as truncate:
-                self._truncate(truncate)
-            case Type() | Origin() | LogicalMessage() | StreamAbort():
+                self._truncate(truncate, records)
+            case LogicalMessage() as message:
+                if message.transactional and message.prefix == MARK_PREFIX:
+                    self._observer.mark(message.content)
+            case Type() | Origin() | StreamAbort():
                 pass  # nothing that a record holds
             case other:
                 raise ProtocolError(f"unexpected {type(other).__name__} at {where}")
@@ -170,8 +191,9 @@ class Assembler:
             transaction.published = True
         self._transaction = transaction
         self._started.clear()
+        self._is_observed = self._observer.begin(begin.xid, self._seq + 1)
 
-    def _commit(self, commit: Commit) -> None:
+    def _commit(self, commit: Commit, records: list[TopicRecord], now_us: int) -> None:
         transaction = self._open(f"Commit at {format_lsn(commit.commit_lsn)}")
         if commit.commit_lsn != transaction.commit_lsn:
             raise ProtocolError(
@@ -191,6 +213,8 @@ class Assembler:
         self.received_lsn = max(self.received_lsn, commit.end_lsn)
         self._last_commit_lsn = transaction.commit_lsn
         self._transaction = None
+        added, self._seq = self._observer.end(transaction.commit_lsn, self._seq, now_us)
+        records += added
 
     def _open(self, what: str) -> _Transaction:
         if self._transaction is None:
@@ -236,10 +260,13 @@ class Assembler:
                 if value is not None:
                     self._seq += 1
                 records.append(TopicRecord(topic, key, value, headers))
+                if self._is_observed:
+                    self._observer.touch(topic, key)
             transaction.published = True
         transaction.next_index = index + 1
 
-    def _truncate(self, truncate: Truncate) -> None:
+    def _truncate(self, truncate: Truncate, records: list[TopicRecord]) -> None:
+        """A sweep with the next version for a floor: no event could stand behind all rows in all partitions."""
         transaction = self._open("Truncate")
         for oid in truncate.relation_oids:
             try:
@@ -248,9 +275,10 @@ class Assembler:
                 where = Position(transaction.commit_lsn, transaction.next_index)
                 raise ProtocolError(f"Truncate at {where} of relation {oid}, never described") from None
             if captured is not None and transaction.next_index >= transaction.skip_below:
-                raise UnsupportedChangeError(
-                    f"TRUNCATE of {self._schema_of_oid[oid].table} at "
-                    f"{Position(transaction.commit_lsn, transaction.next_index)}",
-                    "TRUNCATE is not followed yet: start with a new topics.prefix and slot",
-                )
+                encoder, topic = captured
+                floor = pack_version(self._context.epoch, self._seq + 1)
+                records.append(self._sweeps.record(encoder.table, floor, transaction.commit_lsn))
+                if self._is_observed:
+                    self._observer.truncate(topic)
+                transaction.published = True
             transaction.next_index += 1

@@ -75,6 +75,25 @@ class CaptureProcess:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"capture did not end in {deadline_s:g} s; it said:\n{self.said()}") from None
 
+    def await_refusal(self, deadline_s: float = 30.0) -> str:
+        """Why it publishes nothing any more: what it said when it ended with exit code 1, or when it found a gap, in
+        which it stays. One line."""
+        eventually(
+            lambda: self.exit_code is not None or "state GAP" in self.said(),
+            deadline_s,
+            lambda: f"capture refuses to go on; it said:\n{self.said()}",
+        )
+        said = self.said()
+        assert "Traceback" not in said
+        if self.exit_code is None:
+            assert said.count("state GAP") == 1
+            assert "next=" in said
+            return said[said.index("state GAP") :]
+        assert self.exit_code == 1
+        assert said.count("error: ") == 1
+        assert "\n  next: " in said
+        return " ".join(said[said.index("error: ") :].split())
+
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
@@ -162,8 +181,13 @@ class Captured:
         return rows[0][0] if rows else None
 
     def await_caught_up(self, deadline_s: float = 60.0) -> None:
-        """Capture has published, recorded and confirmed all that is committed now, and told its progress: it streams,
-        which the slot alone does not say, since a new one begins at the log's end."""
+        """Capture has published every existing row; it has published, recorded and confirmed all that is committed now,
+        and told its progress: it streams, which the slot alone does not say, since a new one begins at the log's end."""
+        eventually(
+            lambda: self.progress() and not self.unfinished(),
+            deadline_s,
+            lambda: f"existing rows are published; left are {self.unfinished()}; it said:\n{self._said()}",
+        )
         end = self.log_end()
         eventually(
             lambda: (self.confirmed() or 0) >= end and self.progress() >= end,
@@ -179,6 +203,15 @@ class Captured:
         """The LSN of the last progress record, 0 without any."""
         told = [record.value for record in self.records("progress") if record.key == b"progress"]
         return int(parse(told[-1] or b"")["lsn"]) if told else 0
+
+    def snapshots(self) -> dict[str, dict[str, Any]]:
+        """The snapshot record of each table."""
+        found = {r.key: parse(r.value or b"") for r in self.records("state") if r.key.startswith(b"snapshot/")}
+        return {f"{record['table_schema']}.{record['table_name']}": dict(record) for record in found.values()}
+
+    def unfinished(self) -> list[str]:
+        """Tables whose rows are being read, or are to be."""
+        return sorted(table for table, record in self.snapshots().items() if record["status"] == "running")
 
     def changes(self) -> list[Change]:
         """Of all tables, in the order of publication."""

@@ -45,13 +45,15 @@ class EnvelopeContext:
 class TableEncoder:
     """Rows of one table, as one schema version publishes them, to Kafka records.
 
-    `start_transaction` before the first `encode` of each transaction, `start_snapshot` before the first `copy_row`.
+    `start_transaction` before the first `encode` of each transaction, `start_snapshot` or
+    `start_chunk` before the first `copy_row`.
     Raises UnsupportedChangeError if the relation is not what the schema describes.
     """
 
     def __init__(self, schema: TableSchema, relation: Relation, context: EnvelopeContext) -> None:
         self._codec = RowCodec(schema, relation)
         self._schema = schema
+        self.table = schema.table
         self._context = context
         # A value is before, after, then source and the rest: constant text between the numbers of each change,
         #   _to_sequence LSN _to_lsn LSN _to_seq SEQ _to_index INDEX _to_op OP _clock
@@ -78,6 +80,10 @@ class TableEncoder:
     def start_snapshot(self, consistent_lsn: int, began_ts_us: int) -> None:
         """What the rows of one snapshot share: its consistent point and when it began, µs since 1970."""
         self._start("true", consistent_lsn, began_ts_us, "null", "null")
+
+    def start_chunk(self, commit_lsn: int, read_ts_us: int) -> None:
+        """What the rows of one chunk share: at which commit they count, and about when they were read."""
+        self._start("incremental", commit_lsn, read_ts_us, "null", "null")
 
     def _start(self, snapshot: str, commit_lsn: int, ts_us: int, xid: str, last: str) -> None:
         self._commit_lsn = Lsn(commit_lsn)

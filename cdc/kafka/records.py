@@ -1,25 +1,94 @@
 """What the state and control topics say now."""
 
+from contextlib import suppress
+from dataclasses import dataclass
+
 from cdc.config import Config
-from cdc.control import POSITION_KEY, PositionRecord, SchemaRecord, Topics
-from cdc.events import TableId, TableSchema
+from cdc.control import (
+    POSITION_KEY,
+    PROGRESS_KEY,
+    SIGNALS_KEY,
+    PositionRecord,
+    ProgressRecord,
+    SchemaRecord,
+    SignalsRecord,
+    SinkRecord,
+    SnapshotRecord,
+    SweepRecord,
+    Topics,
+)
+from cdc.errors import GapError
+from cdc.events import TableId, TableSchema, unpack_version
 from cdc.kafka.compacted import read_latest
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The whole state topic."""
+
+    position: PositionRecord | None
+    snapshots: tuple[SnapshotRecord, ...]
+    signals_offset: int  # signals below have had their effect
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """What control says of the tables."""
+
+    schemas: dict[TableId, TableSchema]  # the newest version of each table ever captured under the prefix
+    floors: dict[TableId, int]  # of each table's last sweep
+
+
+def read_state(config: Config) -> State:
+    """Raises GapError for a damaged position record, BrokerError."""
+    topic = Topics(config.topics.prefix).state
+    values = read_latest(config.kafka, topic)
+    value, signals = values.get(POSITION_KEY), values.get(SIGNALS_KEY)
+    return State(
+        position=None if value is None else PositionRecord.open(value, f"{topic}, key {POSITION_KEY}"),
+        snapshots=tuple(
+            SnapshotRecord.decode(record, f"{topic}, key {key}")
+            for key, record in values.items()
+            if key.startswith("snapshot/")
+        ),
+        signals_offset=0 if signals is None else SignalsRecord.decode(signals, f"{topic}, key {SIGNALS_KEY}").offset,
+    )
 
 
 def read_position(config: Config) -> PositionRecord | None:
     """The last committed position record; None when there is none. Raises GapError for a damaged one."""
-    topic = Topics(config.topics.prefix).state
-    value = read_latest(config.kafka, topic).get(POSITION_KEY)
-    return None if value is None else PositionRecord.open(value, f"{topic}, key {POSITION_KEY}")
+    return read_state(config).position
 
 
-def read_schemas(config: Config) -> dict[TableId, TableSchema]:
-    """The newest schema version of each table ever captured under the prefix."""
+def read_captured(config: Config) -> Captured:
+    """Raises BrokerError."""
     topic = Topics(config.topics.prefix).control
-    newest: dict[TableId, TableSchema] = {}
+    schemas: dict[TableId, TableSchema] = {}
+    floors: dict[TableId, int] = {}
     for key, value in read_latest(config.kafka, topic).items():
+        where = f"{topic}, key {key}"
         if key.startswith("schema/"):
-            schema = SchemaRecord.decode(value, f"{topic}, key {key}").table_schema_of()
-            if schema.table not in newest or newest[schema.table].version < schema.version:
-                newest[schema.table] = schema
-    return newest
+            schema = SchemaRecord.decode(value, where).table_schema_of()
+            if schema.table not in schemas or schemas[schema.table].version < schema.version:
+                schemas[schema.table] = schema
+        elif key.startswith("sweep/"):
+            sweep = SweepRecord.decode(value, where)
+            floors[sweep.table] = sweep.floor
+    return Captured(schemas, floors)
+
+
+def highest_epoch(config: Config) -> int:
+    """Of all that is said in state, control and progress; 0 when nothing is."""
+    topics = Topics(config.topics.prefix)
+    epochs = [0]
+    with suppress(GapError):  # damaged: what it says is not to be relied on
+        position = read_position(config)
+        epochs.append(0 if position is None else position.epoch)
+    epochs += [unpack_version(floor)[0] for floor in read_captured(config).floors.values()]
+    for key, value in read_latest(config.kafka, topics.progress).items():
+        where = f"{topics.progress}, key {key}"
+        if key == PROGRESS_KEY:
+            epochs.append(ProgressRecord.decode(value, where).epoch)
+        elif key.startswith("sink/"):
+            epochs.append(SinkRecord.decode(value, where).epoch)
+    return max(epochs)

@@ -29,6 +29,8 @@ _TABLE_SETTINGS = {
     "min.compaction.lag.ms": str(_DAY_MS),
     "max.message.bytes": str(MESSAGE_BYTES_MAX),
 }
+# Read within seconds, by one reader that remembers how far.
+_SIGNAL_SETTINGS = {"cleanup.policy": "delete", "retention.ms": str(7 * _DAY_MS)}
 # A position for each Kafka transaction: only the last one counts, so segments are small and cleaned soon.
 _RECORD_SETTINGS = {
     "cleanup.policy": "compact",
@@ -100,12 +102,15 @@ class TopicAdmin:
                 )
         return found
 
-    def create(self, tables: Iterable[str], records: Iterable[str], config: TopicConfig) -> None:
-        """Create the topics, those of tables with the configured partitions, those of records with one; return when
-        they can be used."""
-        new = [
-            NewTopic(name, config.partitions, config.replication_factor, config=_TABLE_SETTINGS) for name in tables
-        ] + [NewTopic(name, 1, config.replication_factor, config=_RECORD_SETTINGS) for name in records]
+    def create(
+        self, tables: Iterable[str], records: Iterable[str], signals: Iterable[str], config: TopicConfig
+    ) -> None:
+        """Create the topics, those of tables with the configured partitions, the others with one; return when they can
+        be used."""
+        replicas = config.replication_factor
+        new = [NewTopic(name, config.partitions, replicas, config=_TABLE_SETTINGS) for name in tables]
+        new += [NewTopic(name, 1, replicas, config=_RECORD_SETTINGS) for name in records]
+        new += [NewTopic(name, 1, replicas, config=_SIGNAL_SETTINGS) for name in signals]
         if not new:
             return
         for name, future in self._admin.create_topics(new, operation_timeout=ANSWER_S_MAX).items():

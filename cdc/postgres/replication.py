@@ -121,7 +121,7 @@ class ReplicationConnection:
         literal = names.replace("'", "''")
         self._exec(
             f'START_REPLICATION SLOT "{slot}" LOGICAL {format_lsn(lsn)} '
-            f"(proto_version '1', publication_names '{literal}')",
+            f"(proto_version '1', publication_names '{literal}', messages 'true')",
             pq.ExecStatus.COPY_BOTH,
         )
         self._pgconn.nonblocking = 1

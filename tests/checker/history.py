@@ -80,7 +80,10 @@ def _unlike(xid: int, events: Sequence[Change], wanted: Sequence[Expected]) -> C
 
 
 def loads_what_came_before(changes: Sequence[Change], journal: Sequence[Entry], epoch: int) -> Complaints:
-    """The last epoch's snapshot rows are the journal's transactions that are not in the stream, folded."""
+    """The rows that the last epoch loaded, if it loaded any, are the journal's transactions that are not in the stream,
+    folded."""
+    if not any(change.is_loaded and change.epoch == epoch for change in changes):
+        return
     streamed = {change.xid for change in changes if change.op != "r"}
     rows: dict[str, Table] = {}
     for entry in journal:
@@ -89,15 +92,35 @@ def loads_what_came_before(changes: Sequence[Change], journal: Sequence[Entry], 
                 _apply(rows.setdefault(wanted.table, {}), wanted.identity, wanted.after)
     loaded: dict[str, Table] = {}
     for change in changes:
-        if change.op == "r" and change.epoch == epoch:
+        if change.is_loaded and change.epoch == epoch:
             table = loaded.setdefault(change.table, {})
             if change.identity in table:
                 yield f"{change}: a row loaded twice"
             _apply(table, change.identity, change.after)
-        elif change.op != "r" and change.epoch != epoch:
+        elif not change.is_loaded and change.epoch != epoch:
             yield f"{change}: a streamed row of an epoch whose load did not end"
     for name in sorted(rows.keys() | loaded.keys()):
         yield from differences(f"load of {name}", rows.get(name, {}), loaded.get(name, {}))
+
+
+def chunks_are_the_source(changes: Sequence[Change], journal: Sequence[Entry], epoch: int) -> Complaints:
+    """Each row that the last epoch read beside the stream is the source's row as of its mark: whoever replays what the
+    source did, in the stream's order, has that very row there."""
+    in_order = sorted((c for c in changes if c.epoch == epoch and not c.is_loaded), key=lambda change: change.seq)
+    streamed = {change.xid for change in in_order if change.op != "r"}
+    rows: dict[str, Table] = {}
+    for entry in journal:
+        if entry.xid not in streamed:
+            for wanted in expected_of(entry):
+                _apply(rows.setdefault(wanted.table, {}), wanted.identity, wanted.after)
+    for change in in_order:
+        table = rows.setdefault(change.table, {})
+        if change.op != "r":
+            _apply(table, change.identity, change.after)
+        elif change.identity not in table:
+            yield f"{change}: the source has no such row at its mark"
+        elif table[change.identity] != change.after:
+            yield f"{change}: the source has another row at its mark"
 
 
 def fold(changes: Sequence[Change], sweeps: Sequence[Sweep]) -> dict[str, Table]:

@@ -80,7 +80,8 @@ def judge(evidence: Evidence) -> Report:
         return Report(0, (), (), evidence.state, complaints)
     changes = changes_of(records)
     sweeps = positions.sweeps_of(evidence.control)
-    epoch, begins = positions.stream_begin(evidence.state)
+    state = [record for record in evidence.state if record.key == b"position"]
+    epoch, begins = positions.stream_begin(state)
     found = {
         "seq": rules.seq_without_gap_or_repetition(changes),
         "version": rules.versions_rise_for_each_key(records),
@@ -88,11 +89,12 @@ def judge(evidence: Evidence) -> Report:
         "tombstone": rules.deletes_have_tombstones(records),
         "position": rules.positions_rise_with_seq(changes),
         "epoch": rules.epochs_follow_each_other(records),
-        "state": positions.positions_never_go_back(evidence.state),
-        "state truth": positions.positions_are_true(evidence.state, changes),
+        "state": positions.positions_never_go_back(state),
+        "state truth": positions.positions_are_true(state, changes),
         "progress": positions.progress_is_true(evidence.progress, records, changes),
         "sweep": positions.sweeps_belong_to_their_epoch(sweeps, epoch, evidence.tables),
         "stream": history.streams_the_journal(changes, evidence.journal, begins),
+        "chunk": history.chunks_are_the_source(changes, evidence.journal, epoch),
         "load": history.loads_what_came_before(changes, evidence.journal, epoch),
         "rows": history.folds_to_the_source(changes, sweeps, evidence.rows),
     }

@@ -87,7 +87,7 @@ def positions_are_true(state: Sequence[Record], changes: Sequence[Change]) -> Co
     The last one covers everything that was published."""
     rows: dict[int, _Parting] = {}
     for epoch in {change.epoch for change in changes}:
-        rows[epoch] = _Parting([(c.seq, c.position) for c in changes if c.epoch == epoch and c.op != "r"])
+        rows[epoch] = _Parting([(c.seq, c.position) for c in changes if c.epoch == epoch and not c.is_loaded])
     last: Mapping[str, Any] | None = None
     for record in state:
         position = _position(record)
@@ -153,10 +153,10 @@ def progress_is_true(progress: Sequence[Record], records: Sequence[Record], chan
 
 
 def _commits(records: Sequence[Record], changes: Sequence[Change]) -> Iterator[tuple[Record, tuple[int, int]]]:
-    """Each record with (epoch, commit LSN); a tombstone has its delete's. Snapshot rows were committed before their
-    LSN, which is where the stream begins."""
+    """Each record with (epoch, commit LSN); a tombstone has its delete's. Rows of a load were committed before
+    their LSN, which is where the stream begins."""
     by_place = {
-        (c.record.topic, c.record.partition, c.record.offset): (c.epoch, c.commit_lsn - (c.op == "r")) for c in changes
+        (c.record.topic, c.record.partition, c.record.offset): (c.epoch, c.commit_lsn - c.is_loaded) for c in changes
     }
     newest: dict[tuple[str, int, bytes], tuple[int, int]] = {}
     for record in records:
@@ -168,13 +168,14 @@ def _commits(records: Sequence[Record], changes: Sequence[Change]) -> Iterator[t
 
 
 def sweeps_belong_to_their_epoch(sweeps: Sequence[Sweep], newest: int, tables: Sequence[str]) -> Complaints:
-    """In an epoch above the first, every table has a sweep with that epoch's first version as floor."""
+    """In an epoch above the first, nothing of an earlier one survives the sweep of any table."""
     floors = {sweep.table: sweep.floor for sweep in sweeps}
     for table in tables:
-        if newest > 1 and floors.get(table) != newest << SEQ_BITS:
-            yield f"epoch {newest}: table {table} has floor {floors.get(table)}, not {newest << SEQ_BITS}"
-        if newest <= 1 and table in floors:
-            yield f"table {table} has a sweep in the first epoch"
+        if newest > 1 and floors.get(table, 0) < newest << SEQ_BITS:
+            yield f"epoch {newest}: table {table} has floor {floors.get(table)}, below {newest << SEQ_BITS}"
+    for sweep in sweeps:
+        if sweep.epoch > newest or sweep.floor >> SEQ_BITS > sweep.epoch:
+            yield f"table {sweep.table}: floor {sweep.floor} or epoch {sweep.epoch} is ahead of epoch {newest}"
 
 
 def _position(record: Record) -> Mapping[str, Any] | None:

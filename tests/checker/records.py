@@ -52,6 +52,11 @@ class Change:
     after: Row | None
 
     @property
+    def is_loaded(self) -> bool:
+        """Read before the stream began; other rows with op r were read beside it, in chunks."""
+        return self.snapshot == "true"
+
+    @property
     def version(self) -> int:
         return self.epoch << SEQ_BITS | self.seq
 
@@ -101,7 +106,8 @@ def change_of(record: Record) -> Change:
 
 
 def _check_shape(change: Change) -> None:
-    if change.op not in ("c", "u", "d", "r") or change.snapshot != ("true" if change.op == "r" else "false"):
+    kinds = ("true", "incremental") if change.op == "r" else ("false",)
+    if change.op not in ("c", "u", "d", "r") or change.snapshot not in kinds:
         raise NotAChangeError(f"{change}: op {change.op!r} with snapshot {change.snapshot!r}")
     row = change.before if change.op == "d" else change.after
     if (change.op == "d") != (change.after is None) or row is None:

@@ -72,18 +72,18 @@ def deletes_have_tombstones(records: Sequence[Record]) -> Complaints:
 
 
 def positions_rise_with_seq(changes: Sequence[Change]) -> Complaints:
-    """In order of seq, an epoch has its snapshot rows, all at one point, then streamed rows whose positions
-    (commit_lsn, tx_index) rise; only the delete and the create of a moved key share one."""
+    """In order of seq, an epoch has the rows of a load, all at one point, then streamed rows and those of chunks, whose
+    positions (commit_lsn, tx_index) rise; only the delete and the create of a moved key share one."""
     in_order = sorted(changes, key=lambda change: (change.epoch, change.seq))
     for epoch, group in groupby(in_order, key=lambda change: change.epoch):
         previous: Change | None = None
         consistent_points = set()
         for change in group:
-            if change.op == "r":
+            if change.is_loaded:
                 consistent_points.add(change.commit_lsn)
-                if previous is not None and previous.op != "r":
+                if previous is not None and not previous.is_loaded:
                     yield f"{change}: a snapshot row after the streamed {previous}"
-            elif previous is not None and previous.op == "r":
+            elif previous is not None and previous.is_loaded:
                 if change.commit_lsn < previous.commit_lsn:
                     yield f"{change}: committed before the snapshot's point"
             elif previous is not None and change.position <= previous.position:

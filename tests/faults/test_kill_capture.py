@@ -40,7 +40,9 @@ def start_and_die(captured: Captured, failpoint: str) -> CaptureProcess:
 @pytest.mark.promise(1)
 @pytest.mark.parametrize("failpoint", [name for name in FAILPOINTS if name.startswith("load.")])
 def test_killed_in_the_initial_load(captured: Captured, failpoint: str) -> None:
-    """The next attempt raises the epoch, and ends with a sweep of what only the first attempt had seen."""
+    """Of all rows at one point in time. The next attempt raises the epoch, and ends with a sweep of what only the first
+    attempt had seen."""
+    captured.settings["snapshot"] = {"method": "consistent"}
     with captured.connect() as connection:
         fill(connection, 2_500)
     start_and_die(captured, failpoint)
@@ -52,6 +54,41 @@ def test_killed_in_the_initial_load(captured: Captured, failpoint: str) -> None:
     captured.await_caught_up()
     report = captured.judge()
     assert report.epoch == 3
+    assert {sweep.table for sweep in report.sweeps} == set(TABLES)
+
+
+@pytest.mark.promise(1)
+@pytest.mark.parametrize(
+    "failpoint",
+    ["chunk.read:2", "chunk.marked:2", "kafka.before-commit:4", "kafka.after-commit:4"],
+)
+def test_killed_while_chunks_are_read_beside_the_stream(captured: Captured, failpoint: str) -> None:
+    """The next process goes on at the cursors, in the same epoch: nothing that is published is read again."""
+    captured.settings["snapshot"] = {"chunk_rows_max": 100}
+    with captured.connect() as connection:
+        fill(connection, 2_500)
+    with Workload(captured.dsn, seed=1, clients=2, pause_s=0.01):
+        for _ in range(3):
+            start_and_die(captured, failpoint)
+        captured.start().await_said("streaming")
+        eventually(lambda: not captured.unfinished(), 60.0, "all chunks are read")
+    captured.await_caught_up()
+    report = captured.judge()
+    assert report.epoch == 1
+    assert 2_500 * 3 // 2 <= report.ops["r"] + report.ops["u"] + report.ops["d"]
+    assert report.ops["r"] <= 2_500 * 3 // 2 + 1_000
+
+
+@pytest.mark.promise(1)
+def test_killed_between_the_slot_and_the_first_position(captured: Captured) -> None:
+    with captured.connect() as connection:
+        fill(connection, 500)
+    start_and_die(captured, "bootstrap.before-commit")
+    captured.query("DELETE FROM accounts WHERE id % 5 = 0")
+    captured.start()
+    captured.await_caught_up()
+    report = captured.judge()
+    assert report.epoch == 2
     assert {sweep.table for sweep in report.sweeps} == set(TABLES)
 
 

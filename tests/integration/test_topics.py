@@ -35,7 +35,7 @@ def test_created_topics_can_be_used_at_once(
 ) -> None:
     """The brokers answer a creation before they know the topic: a start took what they told next for the whole."""
     admin = TopicAdmin(settings)
-    admin.create(topics[:3], topics[3:], TopicConfig(prefix=unique, partitions=8))
+    admin.create(topics[:3], topics[3:], [], TopicConfig(prefix=unique, partitions=8))
     found = admin.check(topics)
     assert {name: topic.partition_count for name, topic in found.items()} == dict(
         zip(topics, [8] * 3 + [1] * 3, strict=True)
@@ -49,7 +49,7 @@ def test_created_topics_can_be_used_at_once(
 def test_a_topic_that_exists_already_is_no_error(settings: KafkaConfig, topics: list[str], unique: str) -> None:
     admin = TopicAdmin(settings)
     for _ in range(2):
-        admin.create(topics[:1], topics[3:4], TopicConfig(prefix=unique))
+        admin.create(topics[:1], topics[3:4], [], TopicConfig(prefix=unique))
     assert admin.check(topics).keys() == {topics[0], topics[3]}
 
 
@@ -67,7 +67,7 @@ def test_a_topic_that_is_not_compacted_is_refused(settings: KafkaConfig, topics:
 
 @pytest.fixture
 def topic(settings: KafkaConfig, topics: list[str], unique: str) -> str:
-    TopicAdmin(settings).create([], topics[3:4], TopicConfig(prefix=unique))
+    TopicAdmin(settings).create([], topics[3:4], [], TopicConfig(prefix=unique))
     return topics[3]
 
 

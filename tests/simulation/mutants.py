@@ -88,19 +88,19 @@ class ResumesAtTheCommitRecord(Publisher):
 
 
 class NumbersFromOneAgain(Assembler):
-    def __init__(self, schemas: Any, context: Any, resume: StreamState) -> None:
-        super().__init__(schemas, context, replace(resume, seq=0))
+    def __init__(self, schemas: Any, context: Any, resume: StreamState, *others: Any) -> None:
+        super().__init__(schemas, context, replace(resume, seq=0), *others)
 
 
 class SkipsWhatCommitsAtThePosition(Assembler):
-    def __init__(self, schemas: Any, context: Any, resume: StreamState) -> None:
-        super().__init__(schemas, context, resume)
+    def __init__(self, schemas: Any, context: Any, resume: StreamState, *others: Any) -> None:
+        super().__init__(schemas, context, resume, *others)
         self._published_below = Lsn(resume.resume_lsn + 1)
 
 
 class PublishesWhatIsPublished(Assembler):
-    def __init__(self, schemas: Any, context: Any, resume: StreamState) -> None:
-        super().__init__(schemas, context, resume)
+    def __init__(self, schemas: Any, context: Any, resume: StreamState, *others: Any) -> None:
+        super().__init__(schemas, context, resume, *others)
         self._published_below = Lsn(0)
 
 
@@ -111,8 +111,8 @@ class LeavesOutTombstones(Assembler):
 
 
 class LoadsWithoutSweep(InitialLoad):
-    def _finish(self, tables: Sequence[TableId]) -> None:
-        super()._finish(tables[:0])
+    def _finish(self, tables: Sequence[TableId], told: Sequence[TopicRecord]) -> None:
+        super()._finish(tables[:0], told)
 
 
 MUTANTS: dict[str, Parts] = {

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from cdc.bootstrap import relation_of
 from cdc.capture import Capture
-from cdc.config import CaptureConfig
+from cdc.config import CaptureConfig, SnapshotConfig
 from cdc.continuity import SourceNow, TopicNow, require_same_source, require_same_tables, require_same_topics
 from cdc.control import POSITION_KEY, PositionRecord, SourceIdentity, Topics
 from cdc.errors import ConnectionLost
@@ -20,12 +20,14 @@ from cdc.lsn import Lsn
 from cdc.ports import TopicRecord
 from cdc.publisher import PROTOCOL, Lineage, Publisher
 from cdc.service import stream_state
+from cdc.snapshots.session import Snapshots
 from cdc.transactions import Assembler
 from tests import wire
 from tests.checker.judge import Evidence, Report, require_true
 from tests.simulation.kafka import FakeBroker, FakeCluster
 from tests.simulation.postgres import CAPTURED, PREFIX, SCHEMAS, FakePostgres, FakeStream
 from tests.simulation.world import Crash, Rates, World
+from tests.snapshot_ports import ScriptedReader, ScriptedSignals, engine_of, sweeps_of
 
 TOPICS = Topics(PREFIX)
 TABLE_TOPICS = [schema.topic for schema in SCHEMAS]
@@ -267,12 +269,14 @@ class Process:
         require_same_topics(current, {topic: TopicNow(topic, ends[topic]) for topic in TABLE_TOPICS})
         tables = [schema.table for schema in SCHEMAS]
         schemas = require_same_tables(tables, dict(zip(tables, SCHEMAS, strict=True)), current)
+        context = EnvelopeContext(PREFIX, IDENTITY.database, current.epoch, "0")
+        sweeps = sweeps_of(context)
+        engine = engine_of(schemas, context, sweeps)
         capture = self._run.parts.capture(
             stream=self._stream,
             broker=broker,
-            assembler=self._run.parts.assembler(
-                schemas, EnvelopeContext(PREFIX, IDENTITY.database, current.epoch, "0"), stream_state(current)
-            ),
+            assembler=self._run.parts.assembler(schemas, context, stream_state(current), sweeps, engine),
+            snapshots=Snapshots(engine, ScriptedReader(), ScriptedSignals(), TOPICS, SnapshotConfig()),
             publisher=self._run.parts.publisher(
                 self._lineage(current.epoch), self._run.limits, {t: s.end_offsets for t, s in current.topics.items()}
             ),

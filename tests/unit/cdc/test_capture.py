@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 
 from cdc.capture import Capture
-from cdc.config import CaptureConfig
+from cdc.config import CaptureConfig, SnapshotConfig
 from cdc.control import PositionRecord, ProgressRecord, SourceIdentity, Topics
 from cdc.errors import ConnectionLost, GapError, UnsupportedChangeError
 from cdc.lsn import Lsn
+from cdc.pgoutput.messages import UNCHANGED
 from cdc.publisher import Lineage, Publisher
+from cdc.snapshots.session import Snapshots
 from cdc.transactions import Assembler, StreamState
 from tests import wire
+from tests.snapshot_ports import ScriptedReader, ScriptedSignals, engine_of, sweeps_of
 from tests.unit.cdc.loops import CONTEXT, SCHEMA, TOPIC, TS_US, Script, transaction
 
 START = 1_000
@@ -26,17 +29,21 @@ QUIET: dict[str, Any] = {
     "progress_interval_ms": 1_000_000,
 }  # nothing but what the stream brings
 
+HOLE = wire.update(10, [b"1", UNCHANGED])  # a large value that is not in the log
 ANSWERS: list[Any] = [{TOPIC: (9,)}] * 50
 
 
 def capture(script: Script, watch: Callable[[], None] = lambda: None, **limits: Any) -> Capture:
     config = CaptureConfig(**limits)
     lineage = Lineage(1, SOURCE, "p", {TOPIC: "id"})
+    sweeps = sweeps_of(CONTEXT)
+    engine = engine_of([SCHEMA], CONTEXT, sweeps)
     return Capture(
         stream=script,
         broker=script,
-        assembler=Assembler([SCHEMA], CONTEXT, StreamState(Lsn(START), None, 0, 0)),
+        assembler=Assembler([SCHEMA], CONTEXT, StreamState(Lsn(START), None, 0, 0), sweeps, engine),
         publisher=Publisher(lineage, config, {}),
+        snapshots=Snapshots(engine, ScriptedReader(), ScriptedSignals(), Topics("shop"), SnapshotConfig()),
         topics=Topics("shop"),
         limits=config,
         clock=script.clock,
@@ -178,9 +185,9 @@ def test_whatever_the_stream_raises_gives_the_kafka_transaction_up(error: Except
 
 
 def test_what_is_whole_before_a_change_that_can_not_be_followed_is_published() -> None:
-    truncate = [wire.xlog_data(m, 0) for m in (wire.begin(1_200, TS_US, 8), wire.truncate([10]))]
-    script = Script(inputs=[transaction(1_100, 1) + truncate])
-    with pytest.raises(UnsupportedChangeError, match="TRUNCATE"):
+    hole = [wire.xlog_data(m, 0) for m in (wire.begin(1_200, TS_US, 8), HOLE)]
+    script = Script(inputs=[transaction(1_100, 1) + hole])
+    with pytest.raises(UnsupportedChangeError, match="TOAST"):
         capture(script, **QUIET).run()
     (position,) = positions(script)
     assert (position.seq, position.resume_lsn) == (1, 1_148)
@@ -189,8 +196,7 @@ def test_what_is_whole_before_a_change_that_can_not_be_followed_is_published() -
 
 def test_nothing_of_a_small_transaction_with_such_a_change_is_published() -> None:
     frames = transaction(1_100, 1)
-    truncate = wire.xlog_data(wire.truncate([10]), 0)
-    script = Script(inputs=[frames[:3], [truncate]])
+    script = Script(inputs=[frames[:3], [wire.xlog_data(HOLE, 0)]])
     with pytest.raises(UnsupportedChangeError):
         capture(script, **QUIET).run()
     assert script.committed == []

@@ -5,15 +5,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from cdc.control import PartialTransaction
+from cdc.control import PartialTransaction, SweepRecord
 from cdc.errors import GapError, ProtocolError, UnsupportedChangeError
-from cdc.events import Column, TableId
+from cdc.events import Column, TableId, pack_version
 from cdc.formats.debezium import EnvelopeContext
 from cdc.lsn import ZERO, Lsn
 from cdc.pgoutput.messages import NULL, UNCHANGED
 from cdc.ports import TopicRecord
 from cdc.transactions import Assembler, StreamState
 from tests import wire
+from tests.snapshot_ports import engine_of, sweeps_of
 
 COLUMNS = (Column("id", 23, -1, "integer", False), Column("name", 25, -1, "text", True))
 CUSTOMERS, CUSTOMERS_RELATION = wire.schema_and_relation(COLUMNS, ["id"], table=TableId("public", "customers"), oid=10)
@@ -26,7 +27,8 @@ START = StreamState(Lsn(1_000), None, seq=0, commit_ts_us=0)
 
 
 def assembler(resume: StreamState = START) -> Assembler:
-    return Assembler([CUSTOMERS, ORDERS], CONTEXT, resume)
+    sweeps = sweeps_of(CONTEXT)
+    return Assembler([CUSTOMERS, ORDERS], CONTEXT, resume, sweeps, engine_of([CUSTOMERS, ORDERS], CONTEXT, sweeps))
 
 
 def frames(*messages: bytes, lsn: int = 0) -> list[bytes]:
@@ -57,7 +59,7 @@ def places(records: Sequence[TopicRecord]) -> list[tuple[str, int, int, int]]:
     """(op, id, seq, tx_index) of each; a tombstone is left out."""
     found = []
     for record in records:
-        if record.value is not None:
+        if record.value is not None and record.topic != "shop.control":
             value = json.loads(record.value)
             source = value["source"]
             found.append((value["op"], json.loads(record.key)["id"], source["seq"], source["tx_index"]))
@@ -227,16 +229,44 @@ def failing(made: Assembler, payloads: Sequence[bytes]) -> tuple[list[TopicRecor
     return records, failure
 
 
-def test_truncate_stops_after_what_is_whole_before_it() -> None:
+HOLE = wire.update(10, [b"1", UNCHANGED])  # a large value that is not in the log
+
+
+def test_a_change_that_can_not_be_followed_stops_after_what_is_whole_before_it() -> None:
     made = assembler()
-    records, failure = failing(
-        made, transaction(1_100, insert(1)) + transaction(1_200, insert(2), wire.truncate([10]), insert(3))
-    )
+    records, failure = failing(made, transaction(1_100, insert(1)) + transaction(1_200, insert(2), HOLE, insert(3)))
     assert places(records) == [("c", 1, 1, 0)]
-    assert failure.message == "TRUNCATE of public.customers at 0/4B0#1"
+    assert "public.customers at 0/4B0#1" in failure.message
     assert failure.hint
     assert not made.in_transaction
     assert made.state == StreamState(Lsn(1_148), None, seq=1, commit_ts_us=TS_US)
+
+
+def test_truncate_is_a_sweep_of_all_rows_so_far_and_of_none_that_follow() -> None:
+    made = assembler()
+    records = consume(made, transaction(1_100, insert(1), wire.truncate([10, 11]), insert(2)))
+    assert [record.topic for record in records] == [
+        "shop.public.customers",
+        "shop.control",
+        "shop.control",
+        "shop.public.customers",
+    ]
+    assert [(record.key, SweepRecord.decode(record.value or b"", "control")) for record in records[1:3]] == [
+        (
+            f"sweep/public.{name}".encode(),
+            SweepRecord(table_schema="public", table_name=name, floor=pack_version(2, 2), as_of_lsn=1_101, epoch=2),
+        )
+        for name in ("customers", "orders")
+    ]
+    assert places(records) == [("c", 1, 1, 0), ("c", 2, 2, 3)]
+    assert made.state.seq == 2
+
+
+def test_a_truncate_that_is_published_is_not_published_again() -> None:
+    half = StreamState(Lsn(1_000), PartialTransaction(commit_lsn=1_100, xid=7, next_index=2), seq=1, commit_ts_us=0)
+    records = consume(assembler(half), transaction(1_100, insert(1), wire.truncate([10]), insert(2)))
+    assert places(records) == [("c", 2, 2, 2)]
+    assert len(records) == 1
 
 
 def test_truncate_of_other_tables_counts_one_for_each() -> None:
@@ -297,7 +327,7 @@ def test_a_large_value_that_is_not_in_the_log_stops_with_table_and_column() -> N
 def test_a_failure_in_a_transaction_that_began_earlier_asks_for_an_abort() -> None:
     """Its first records may be in the open Kafka transaction: all of that is given up."""
     made = assembler()
-    payloads = transaction(1_100, insert(1), wire.truncate([10]))
+    payloads = transaction(1_100, insert(1), HOLE)
     consume(made, payloads[:5])
     records, _ = failing(made, payloads[5:])
     assert records == []

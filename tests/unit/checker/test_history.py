@@ -169,3 +169,39 @@ def test_rows_below_the_floor_of_a_sweep_are_gone(log: Log) -> None:
 def _with_before(change: Change, before: dict[str, object]) -> Change:
     fields = {name: getattr(change, name) for name in change.__slots__}
     return Change(**{**fields, "before": before})
+
+
+# ---- rows that were read beside the stream
+
+
+def chunk_row(log: Log, number: int, commit_lsn: int, name: str) -> None:
+    log.change("r", number, commit_lsn, name=name, snapshot="incremental")
+
+
+def chunk_complaints(log: Log, journal: list[Entry]) -> list[str]:
+    return [*history.chunks_are_the_source(changes_of(log.records), journal, epoch=1)]
+
+
+def test_a_chunk_s_row_is_what_the_source_had_at_its_mark() -> None:
+    journal = [
+        entry(1, "INSERT", None, 1, xid=5, name="a"),
+        entry(2, "INSERT", None, 2, xid=5, name="b"),
+        entry(3, "UPDATE", 1, 1, xid=7, name="c"),
+    ]
+    log = Log()
+    chunk_row(log, 2, 150, "b")
+    log.change("u", 1, 200, name="c", xid=7)
+    chunk_row(log, 1, 250, "c")
+    assert chunk_complaints(log, journal) == []
+    chunk_row(log, 1, 300, "a")
+    (complaint,) = chunk_complaints(log, journal)
+    assert "the source has another row at its mark" in complaint
+
+
+def test_a_row_that_a_chunk_brings_back_is_seen() -> None:
+    journal = [entry(1, "INSERT", None, 1, xid=5), entry(2, "DELETE", 1, None, xid=7)]
+    log = Log()
+    log.delete(1, 200, xid=7)
+    chunk_row(log, 1, 250, "x")
+    (complaint,) = chunk_complaints(log, journal)
+    assert "the source has no such row at its mark" in complaint

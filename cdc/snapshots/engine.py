@@ -1,0 +1,351 @@
+"""Chunks beside the stream: DBLog's idea (Andreakis and Papapanagiotou, 2020) with the rule that PostgreSQL needs.
+
+A chunk is read in its own short transaction; then its mark is written into the log. When the mark comes back through
+the stream, the chunk's rows are published, with two exceptions:
+
+- a row whose key was touched by a transaction that was received and that the chunk's snapshot does not see: what was
+  published for it is newer. (The published rule drops what was touched between two marks. That is not enough: a commit
+  is in the log before it is visible, so an event from *before* the first mark can be newer than the row.)
+- all of them, when so many keys were touched that some were forgotten: the chunk is read again.
+
+What was received before this process remembered anything is covered by a fence: no chunk is read until every
+transaction that ran then has ended, so that all snapshots see it. Pure: time, answers and marks are arguments.
+"""
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+import structlog
+
+from cdc.config import SnapshotConfig
+from cdc.control import SnapshotRecord, Topics, snapshot_key
+from cdc.events import TableId, TableSchema, pack_version
+from cdc.formats.debezium import TableEncoder
+from cdc.lsn import Lsn
+from cdc.ports import TopicRecord
+from cdc.snapshots.jobs import Job, OpenChunk, Range
+from cdc.snapshots.memory import KEYS_MAX, ChangeMemory, Unseen
+from cdc.snapshots.reading import Answer, Begin, Begun, Chunk, ChunkRead, Fence, Fenced, ReadFailed, Request
+from cdc.snapshots.visibility import TransactionSnapshot
+from cdc.sweeps import Sweeps
+
+log = structlog.get_logger(__name__)
+
+NONCE_BYTES: Final = 16
+
+_UnseenRule = Callable[[ChangeMemory, str, TransactionSnapshot], Unseen]
+
+
+class SnapshotEngine:
+    """All tables' snapshots of one session. Told of the stream by the assembler, of answers by the loop."""
+
+    def __init__(
+        self,
+        *,
+        topics: Topics,
+        epoch: int,
+        schemas: Iterable[TableSchema],
+        encoder_of: Callable[[TableSchema], TableEncoder],
+        sweeps: Sweeps,
+        limits: SnapshotConfig,
+        records: Iterable[SnapshotRecord] = (),
+        keys_max: int = KEYS_MAX,
+        new_nonce: Callable[[], str] = lambda: secrets.token_hex(NONCE_BYTES),
+        unseen_rule: _UnseenRule = ChangeMemory.unseen,
+    ) -> None:
+        """`records`: those of state, ended ones among them. `unseen_rule`: tests show that another one is wrong."""
+        self._topics = topics
+        self._epoch = epoch
+        self._schemas: Mapping[TableId, TableSchema] = {schema.table: schema for schema in schemas}
+        self._encoder_of = encoder_of
+        self._encoders: dict[TableId, TableEncoder] = {}
+        self._sweeps = sweeps
+        self._limits = limits
+        self._new_nonce = new_nonce
+        self._unseen_rule = unseen_rule
+        self._memory = ChangeMemory(keys_max)
+        self.jobs: dict[TableId, Job] = {}
+        for record in sorted(records, key=lambda record: record.requested_us):
+            if record.table in self._schemas:
+                self.jobs[record.table] = Job(record, self._schemas[record.table])
+        self._fence: str | None = None  # nonce of the fence that is asked for
+        self._passed: TransactionSnapshot | None = None  # newest snapshot known since the fence was passed
+        self._begun: dict[str, tuple[Job, Begun | None]] = {}
+        self._chunks: dict[str, tuple[Job, Range, OpenChunk]] = {}
+        self._marked: list[str] = []  # nonces of the transaction that is being received
+        self._unsaid: list[Job] = []  # that failed, and whose records are still to be written
+        self._next_chunk_at = 0.0
+        self._now = 0.0
+
+    @property
+    def is_active(self) -> bool:
+        """Whether some table's rows are still to be published. While none is, nothing is remembered."""
+        return any(job.is_active for job in self.jobs.values())
+
+    @property
+    def tables(self) -> Mapping[TableId, TableSchema]:
+        """What is captured."""
+        return self._schemas
+
+    # ---- the stream, as the assembler receives it
+
+    def begin(self, xid: int, next_seq: int) -> bool:
+        """A transaction; its first row record will have `next_seq`. Whether `touch` is to be called."""
+        if self.is_active:
+            self._memory.begin(xid, next_seq)
+        return self.is_active
+
+    def touch(self, topic: str, key: bytes) -> None:
+        """One of its records."""
+        self._memory.touch(topic, key)
+
+    def truncate(self, topic: str) -> None:
+        self._memory.truncate(topic)
+
+    def mark(self, content: bytes) -> None:
+        """One of its logical messages. Marks of others, and our own of earlier sessions, mean nothing."""
+        nonce = content.decode("ascii", "replace")
+        if nonce in self._chunks or nonce in self._begun:
+            self._marked.append(nonce)
+
+    def end(self, commit_lsn: Lsn, seq: int, now_us: int) -> tuple[list[TopicRecord], int]:
+        """The transaction was received whole; `seq` is the last one used. What its marks publish, and the last `seq`
+        used then. Rows are as the chunk's snapshot saw them, and count as changes of this transaction."""
+        self._memory.end()
+        records: list[TopicRecord] = []
+        for nonce in self._marked:
+            if nonce in self._begun:
+                self._look(*self._begun.pop(nonce), seq)
+            elif nonce in self._chunks:
+                job, part, chunk = self._chunks[nonce]
+                chunk.is_marked = True
+                # Marks of one range may come in another order: the later chunk waits for the earlier one.
+                while part.open and part.open[0].is_marked:
+                    seq = self._merge(job, part, part.open[0], commit_lsn, seq, now_us, records)
+        self._marked.clear()
+        self._settle()
+        return records, seq
+
+    # ---- the reader
+
+    def take(self, answers: Sequence[Answer], now: float) -> None:
+        """What the reader answered. `now`: monotonic seconds."""
+        self._now = now
+        for answer in answers:
+            match answer:
+                case Fenced():
+                    if answer.nonce == self._fence:
+                        self._passed = answer.snapshot
+                        log.info("snapshots begin", tables=sum(job.is_active for job in self.jobs.values()))
+                case Begun():
+                    if answer.nonce in self._begun:
+                        self._begun[answer.nonce] = (self._begun[answer.nonce][0], answer)
+                case ChunkRead():
+                    if answer.nonce in self._chunks:
+                        self._read(*self._chunks[answer.nonce][1:], answer)
+                case ReadFailed():
+                    self._failed(answer)
+
+    def requests(self, now: float, *, is_behind: bool) -> list[Request]:
+        """What to read next. `is_behind`: the stream comes first."""
+        self._now = now
+        if not self.is_active:
+            return []
+        if self._fence is None:
+            # What is received from now on is remembered; the reader looks at what runs after it was asked.
+            self._fence = self._new_nonce()
+            return [Fence(self._fence)]
+        if self._passed is None:
+            return []
+        wanted: list[Request] = []
+        reading = sum(chunk.read is None for _, _, chunk in self._chunks.values())
+        for job in self.jobs.values():
+            if not job.is_active or now < job.not_before:
+                continue
+            if job.shape is None:
+                if job.begin is None:
+                    wanted.append(self._ask_to_begin(job))
+                continue
+            for part in job.ranges:
+                if is_behind or reading >= self._limits.workers or now < self._next_chunk_at:
+                    return wanted
+                if part.wants(now):
+                    wanted.append(self._ask_for_chunk(job, part))
+                    reading += 1
+        return wanted
+
+    def failures(self) -> list[TopicRecord]:
+        """Records of those that have failed since the last call."""
+        said = [self._state(job) for job in self._unsaid]
+        self._unsaid.clear()
+        return said
+
+    @property
+    def waits_for(self) -> str:
+        """Why nothing is read yet; empty when something is."""
+        return "" if self._passed or not self.is_active else "transactions that began earlier"
+
+    # ---- operators
+
+    def add(self, record: SnapshotRecord) -> TopicRecord:
+        """Begin a table's snapshot, or begin it anew. Raises KeyError for a table that is not captured."""
+        schema = self._schemas[record.table]
+        self._abandon(record.table)
+        self._settle()
+        self.jobs[record.table] = job = Job(record, schema)
+        return self._state(job)
+
+    def set_status(self, table: TableId, status: str) -> TopicRecord | None:
+        """Pause, resume (`running`) or cancel it. None when that changes nothing."""
+        job = self.jobs.get(table)
+        allowed = {
+            "paused": ("running",),
+            "running": ("paused", "failed"),
+            "cancelled": ("running", "paused", "failed"),
+        }
+        if job is None or job.status not in allowed[status]:
+            return None
+        self._abandon(table)
+        record = job.record().model_copy(update={"status": status, "message": ""})
+        self.jobs[table] = job = Job(record, job.schema)
+        self._settle()
+        return self._state(job)
+
+    # ---- inside
+
+    def _ask_to_begin(self, job: Job) -> Begin:
+        job.begin = self._new_nonce()
+        self._begun[job.begin] = (job, None)
+        return Begin(job.begin, job.schema, self._limits.workers)
+
+    def _ask_for_chunk(self, job: Job, part: Range) -> Chunk:
+        assert job.shape is not None
+        assert self._passed is not None
+        request = Chunk(
+            nonce=self._new_nonce(),
+            schema=job.schema,
+            shape=job.shape,
+            after=part.next_after,
+            up_to=part.up_to,
+            where=job.where,
+            rows_max=part.size.rows,
+            bytes_max=self._limits.chunk_bytes_max,
+        )
+        chunk = OpenChunk(request, since=self._passed)
+        part.open.append(chunk)
+        self._chunks[request.nonce] = (job, part, chunk)
+        if self._limits.rows_per_s_max is not None:
+            self._next_chunk_at = max(self._next_chunk_at, self._now) + request.rows_max / self._limits.rows_per_s_max
+        return request
+
+    def _read(self, part: Range, chunk: OpenChunk, read: ChunkRead) -> None:
+        chunk.read = read
+        part.size.took(len(read.lines), sum(map(len, read.lines)), read.seconds)
+        assert self._passed is not None
+        if read.snapshot.xmax > self._passed.xmax:
+            self._passed = read.snapshot
+
+    def _failed(self, failure: ReadFailed) -> None:
+        if failure.nonce == self._fence:
+            self._fence = None  # asked for again: a later look is as good
+            return
+        job = None
+        if failure.nonce in self._begun:
+            job = self._begun.pop(failure.nonce)[0]
+        elif failure.nonce in self._chunks:
+            job = self._chunks[failure.nonce][0]
+        if job is None:
+            return
+        self._give_up(job.forget(self._now))
+        if failure.is_permanent:
+            job.status, job.message = "failed", failure.error.message
+            self._unsaid.append(job)
+            self._settle()
+            log.error("snapshot failed", table=job.table, error=failure.error.message, next=failure.error.hint)
+        else:
+            log.warning("chunk failed, reading it again", table=job.table, error=failure.error.message)
+
+    def _look(self, job: Job, begun: Begun | None, seq: int) -> None:
+        """The mark of a table's beginning was received."""
+        assert begun is not None, "the answer is there before its mark is written"
+        job.begin = None
+        if job.sweeps and job.floor is None:
+            # A chunk's row may be dropped in favour of an event that is older than this mark: the floor is below all of
+            # them. Transactions that this snapshot sees, later ones see too.
+            unseen = self._memory.lowest_unseen_seq(job.schema.topic, begun.snapshot)
+            job.floor = pack_version(self._epoch, seq + 1 if unseen is None else min(unseen, seq + 1))
+        size = self._limits.chunk_rows_max, self._limits.chunk_bytes_max
+        job.look(begun.shape, begun.rows_estimated, begun.row_bytes, begun.bounds, size)
+
+    def _merge(
+        self,
+        job: Job,
+        part: Range,
+        chunk: OpenChunk,
+        commit_lsn: Lsn,
+        seq: int,
+        now_us: int,
+        records: list[TopicRecord],
+    ) -> int:
+        read = chunk.read
+        assert read is not None, "the answer is there before its mark is written"
+        unseen = self._unseen_rule(self._memory, job.schema.topic, read.snapshot)
+        if unseen.is_forgotten:
+            log.info("too much happened meanwhile, reading a chunk again", table=job.table)
+            self._give_up(part.rewind(self._now))
+            return seq
+        del self._chunks[chunk.request.nonce]
+        encoder = self._encoder(job.schema)
+        encoder.start_chunk(commit_lsn, now_us)
+        for index, line in enumerate(read.lines):
+            key, value, headers = encoder.copy_row(line, commit_lsn, index, seq + 1, now_us)
+            if not unseen.touches(key):
+                seq += 1
+                job.rows += 1
+                records.append(TopicRecord(job.schema.topic, key, value, headers))
+        part.merged()
+        if job.is_read_out:
+            job.status = "done"
+            if job.sweeps:
+                assert job.floor is not None, "fixed before the first chunk"
+                records.append(self._sweeps.record(job.schema.table, job.floor, commit_lsn))
+            log.info("table published", table=job.table, rows=job.rows)
+        records.append(self._state(job))
+        self._prune()
+        return seq
+
+    def _prune(self) -> None:
+        """Forget what every chunk that is still to be merged sees."""
+        assert self._passed is not None
+        open_chunks = [chunk.read.snapshot if chunk.read else chunk.since for _, _, chunk in self._chunks.values()]
+        begun = [answer.snapshot for _, answer in self._begun.values() if answer is not None]
+        if len(begun) == len(self._begun):
+            self._memory.forget_seen_by([self._passed, *open_chunks, *begun])
+
+    def _encoder(self, schema: TableSchema) -> TableEncoder:
+        if schema.table not in self._encoders:
+            self._encoders[schema.table] = self._encoder_of(schema)
+        return self._encoders[schema.table]
+
+    def _state(self, job: Job) -> TopicRecord:
+        record = job.record()
+        return TopicRecord(self._topics.state, snapshot_key(record.table).encode(), record.encode())
+
+    def _abandon(self, table: TableId) -> None:
+        job = self.jobs.get(table)
+        if job is not None:
+            self._give_up(job.forget(self._now))
+            self._begun = {nonce: entry for nonce, entry in self._begun.items() if entry[0] is not job}
+
+    def _give_up(self, chunks: Iterable[OpenChunk]) -> None:
+        for chunk in chunks:
+            self._chunks.pop(chunk.request.nonce, None)
+
+    def _settle(self) -> None:
+        """When there is nothing left to do, nothing is remembered: what comes later begins with a fence of its own."""
+        if self._fence is not None and not self.is_active:
+            self._memory.clear()
+            self._fence = self._passed = None
+            self._begun.clear()
+            self._chunks.clear()

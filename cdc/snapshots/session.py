@@ -1,0 +1,201 @@
+"""Snapshots as the capture loop drives them: answers in, requests out, signals, and what watchers are told."""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+
+from cdc.config import SnapshotConfig
+from cdc.control import (
+    SIGNALS_KEY,
+    SignalAnswer,
+    SignalRecord,
+    SignalsRecord,
+    SnapshotProgress,
+    SnapshotRecord,
+    Topics,
+    signal_key,
+    snapshot_key,
+)
+from cdc.events import TableId
+from cdc.ports import Signal, Signals, TopicRecord
+from cdc.snapshots.engine import SnapshotEngine
+from cdc.snapshots.jobs import Job
+from cdc.snapshots.reading import ChunkReader
+
+log = structlog.get_logger(__name__)
+
+REPORT_INTERVAL_S: Final = 1.0
+SIGNAL_INTERVAL_S: Final = 0.2
+_RATE_REPORTS: Final = 10  # over which the rate is taken
+
+
+class Snapshots:
+    """Everything that a session does beside the stream."""
+
+    def __init__(
+        self, engine: SnapshotEngine, reader: ChunkReader, signals: Signals, topics: Topics, limits: SnapshotConfig
+    ) -> None:
+        self._engine = engine
+        self._reader = reader
+        self._signals = signals
+        self._topics = topics
+        self._limits = limits
+        self._reported_at = float("-inf")
+        self._signals_at = float("-inf")
+        self._reports = _Reports()
+        self._unsaid: list[TopicRecord] = []
+
+    def begin_all(self, request: str, now_us: int) -> None:
+        """Read every table again, but for those that are being read."""
+        signal = SignalRecord(action="snapshot", requested_us=now_us)
+        for table in self._engine.tables:
+            job = self._engine.jobs.get(table)
+            if job is None or job.is_ended:
+                self._unsaid.append(self._engine.add(requested(request, table, signal)))
+
+    def take_answers(self, now: float) -> None:
+        """What the reader has answered so far. `now`: monotonic seconds."""
+        self._engine.take(self._reader.answers(), now)
+
+    def advance(self, now: float, now_us: int, stream_lag_s: float) -> list[TopicRecord]:
+        """Ask for what is to be read next; the records of signals, failures and reports that are due."""
+        records = [*self._unsaid, *self._engine.failures()]
+        self._unsaid.clear()
+        if now - self._signals_at >= SIGNAL_INTERVAL_S:
+            self._signals_at = now
+            for signal in self._signals.poll():
+                records += self._obey(signal)
+        for request in self._engine.requests(now, is_behind=stream_lag_s > self._limits.lag_s_max):
+            self._reader.ask(request)
+        if now - self._reported_at >= REPORT_INTERVAL_S:
+            self._reported_at = now
+            records += self._report(now, now_us)
+        return records
+
+    # ---- signals
+
+    def _obey(self, signal: Signal) -> list[TopicRecord]:
+        """Its effect and its answer, in the Kafka transaction of the offset from which the next session reads on."""
+        if signal.record is None:
+            answer, records = SignalAnswer(is_accepted=False, message=signal.problem), list[TopicRecord]()
+        else:
+            answer, records = self._act(signal.identity, signal.record)
+        log.info("signal", id=signal.identity, accepted=answer.is_accepted, message=answer.message)
+        return [*records, *_answer(self._topics, signal, answer)]
+
+    def _act(self, identity: str, signal: SignalRecord) -> tuple[SignalAnswer, list[TopicRecord]]:
+        records: list[TopicRecord]
+        unknown = [name for name in signal.tables if _table(name) not in self._engine.tables]
+        if unknown:
+            return SignalAnswer(is_accepted=False, message=f"table {unknown[0]} is not captured"), []
+        if signal.action == "heal":
+            return SignalAnswer(is_accepted=False, message="there is no gap to heal: capture is streaming"), []
+        wanted = [_table(name) for name in signal.tables] or list(self._engine.tables)
+        if signal.action == "snapshot":
+            is_whole = signal.where is None and signal.after is None and signal.up_to is None
+            if not is_whole and len(wanted) != 1:
+                return SignalAnswer(is_accepted=False, message="a condition or a range needs exactly one table"), []
+            if problem := self._range_problem(wanted[0], signal):
+                return SignalAnswer(is_accepted=False, message=problem), []
+            records = [self._engine.add(requested(identity, table, signal)) for table in wanted]
+            return _accepted("begun", wanted), records
+        status = {"pause": "paused", "resume": "running", "cancel": "cancelled"}[signal.action]
+        changed = [(table, record) for table in wanted if (record := self._engine.set_status(table, status))]
+        if not changed:
+            return SignalAnswer(is_accepted=False, message=f"there is no snapshot to {signal.action}"), []
+        return _accepted(status, [table for table, _ in changed]), [record for _, record in changed]
+
+    def _range_problem(self, table: TableId, signal: SignalRecord) -> str:
+        """Empty when the range's ends are keys of the table."""
+        key = self._engine.tables[table].key
+        for end in (signal.after, signal.up_to):
+            if end is not None and len(end) != len(key):
+                columns = f"{len(key)} column{'s' if len(key) > 1 else ''} ({', '.join(key)})"
+                return f"the key of {table} has {columns}, the range names {len(end)}"
+        return ""
+
+    # ---- reports
+
+    def _report(self, now: float, now_us: int) -> list[TopicRecord]:
+        """Of each table whose snapshot runs, or has changed its status since the last report."""
+        records = []
+        for table, job in self._engine.jobs.items():
+            if self._reports.is_due(job, now):
+                progress = SnapshotProgress(
+                    request=job.request,
+                    table=str(table),
+                    status="waiting" if job.is_active and self._engine.waits_for else job.status,
+                    rows=job.rows,
+                    rows_estimated=job.rows_estimated,
+                    rows_per_s=self._reports.rate(job, now),
+                    updated_us=now_us,
+                    message=job.message or (self._engine.waits_for if job.is_active else ""),
+                )
+                records.append(TopicRecord(self._topics.progress, snapshot_key(table).encode(), progress.encode()))
+        return records
+
+
+class _Reports:
+    """What was reported last, and how fast rows went."""
+
+    def __init__(self) -> None:
+        self._told: dict[TableId, tuple[str, str]] = {}
+        self._past: dict[TableId, deque[tuple[float, int]]] = {}
+
+    def is_due(self, job: Job, now: float) -> bool:
+        table = job.schema.table
+        told = (job.request, job.status)
+        if not job.is_active and self._told.get(table, told if job.is_ended else None) == told:
+            return False
+        if self._told.get(table) != told:
+            self._past.pop(table, None)
+        self._told[table] = told
+        self._past.setdefault(table, deque(maxlen=_RATE_REPORTS)).append((now, job.rows))
+        return True
+
+    def rate(self, job: Job, now: float) -> float:
+        """Rows/s over the last reports."""
+        began, rows = self._past[job.schema.table][0]
+        return round((job.rows - rows) / (now - began), 1) if now > began else 0.0
+
+
+def requested(identity: str, table: TableId, signal: SignalRecord) -> SnapshotRecord:
+    """The snapshot of one table that a signal asks for."""
+    is_range = signal.after is not None or signal.up_to is not None
+    ranges = ({"after": signal.after, "up_to": signal.up_to},) if is_range else ()
+    return SnapshotRecord.model_validate(
+        {
+            "request": identity,
+            "table_schema": table.schema,
+            "table_name": table.name,
+            "status": "running",
+            "where": signal.where,
+            "sweeps": signal.where is None and not is_range,
+            "ranges": ranges,
+            "requested_us": signal.requested_us,
+        }
+    )
+
+
+def answered(topics: Topics, signal: Signal, message: str) -> tuple[TopicRecord, ...]:
+    """The records that say that a signal has had its effect."""
+    return _answer(topics, signal, SignalAnswer(is_accepted=True, message=message))
+
+
+def _answer(topics: Topics, signal: Signal, answer: SignalAnswer) -> tuple[TopicRecord, ...]:
+    return (
+        TopicRecord(topics.control, signal_key(signal.identity).encode(), answer.encode()),
+        TopicRecord(topics.state, SIGNALS_KEY.encode(), SignalsRecord(offset=signal.offset + 1).encode()),
+    )
+
+
+def _accepted(what: str, tables: Sequence[TableId]) -> SignalAnswer:
+    names = tuple(str(table) for table in tables)
+    return SignalAnswer(is_accepted=True, message=what, tables=names)
+
+
+def _table(name: str) -> TableId:
+    schema, _, table = name.partition(".")
+    return TableId(schema, table)

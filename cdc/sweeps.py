@@ -1,0 +1,31 @@
+"""Sweep records: rows of a table below a floor are gone. A table's floor never goes down. Pure."""
+
+from collections.abc import Mapping
+
+from cdc.control import SweepRecord, Topics, sweep_key
+from cdc.events import TableId
+from cdc.ports import TopicRecord
+
+
+class Sweeps:
+    """Makes them for one epoch."""
+
+    def __init__(self, topics: Topics, epoch: int, floors: Mapping[TableId, int]) -> None:
+        """`floors`: of each table's last sweep, whatever its epoch."""
+        self._topics = topics
+        self._epoch = epoch
+        self._floors = dict(floors)
+
+    def record(self, table: TableId, floor: int, commit_lsn: int) -> TopicRecord:
+        """Rows with a version below `floor` are gone, for those who have applied the transaction that commits at
+        `commit_lsn`. Where an earlier sweep's floor is higher this one repeats it: the topic keeps only the last."""
+        self._floors[table] = max(floor, self._floors.get(table, 0))
+        sweep = SweepRecord(
+            table_schema=table.schema,
+            table_name=table.name,
+            floor=self._floors[table],
+            # A keepalive may name the commit record's own position before the transaction was sent, but none beyond.
+            as_of_lsn=commit_lsn + 1,
+            epoch=self._epoch,
+        )
+        return TopicRecord(self._topics.control, sweep_key(table).encode(), sweep.encode())

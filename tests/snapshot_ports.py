@@ -1,0 +1,60 @@
+"""Ports of snapshots that do what a test wrote down; and everything wired for captures that read no existing rows."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from cdc.bootstrap import relation_of
+from cdc.config import SnapshotConfig
+from cdc.control import Topics
+from cdc.events import TableSchema
+from cdc.formats.debezium import EnvelopeContext, TableEncoder
+from cdc.ports import Signal
+from cdc.snapshots.engine import SnapshotEngine
+from cdc.snapshots.reading import Answer, Request
+from cdc.snapshots.session import Snapshots
+from cdc.sweeps import Sweeps
+
+
+@dataclass
+class ScriptedReader:
+    """Notes what it is asked; answers what the test puts there."""
+
+    asked: list[Request] = field(default_factory=list)
+    coming: list[Answer] = field(default_factory=list)
+
+    def ask(self, request: Request) -> None:
+        self.asked.append(request)
+
+    def answers(self) -> list[Answer]:
+        came, self.coming = self.coming, []
+        return came
+
+
+@dataclass
+class ScriptedSignals:
+    coming: list[Signal] = field(default_factory=list)
+
+    def poll(self) -> list[Signal]:
+        came, self.coming = self.coming, []
+        return came
+
+
+def sweeps_of(context: EnvelopeContext) -> Sweeps:
+    return Sweeps(Topics(context.prefix), context.epoch, {})
+
+
+def engine_of(schemas: Iterable[TableSchema], context: EnvelopeContext, sweeps: Sweeps) -> SnapshotEngine:
+    """With no table's snapshot to do."""
+    return SnapshotEngine(
+        topics=Topics(context.prefix),
+        epoch=context.epoch,
+        schemas=schemas,
+        encoder_of=lambda schema: TableEncoder(schema, relation_of(schema), context),
+        sweeps=sweeps,
+        limits=SnapshotConfig(),
+    )
+
+
+def snapshots_of(schemas: Sequence[TableSchema], context: EnvelopeContext) -> Snapshots:
+    engine = engine_of(schemas, context, sweeps_of(context))
+    return Snapshots(engine, ScriptedReader(), ScriptedSignals(), Topics(context.prefix), SnapshotConfig())

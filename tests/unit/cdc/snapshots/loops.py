@@ -1,0 +1,136 @@
+"""An engine, and the stream and the reader that it is told of, one step for each line of a test."""
+
+import json
+from collections.abc import Iterable
+from itertools import count
+from typing import Any
+
+from cdc.bootstrap import relation_of
+from cdc.config import SnapshotConfig
+from cdc.control import SnapshotRecord, SweepRecord, Topics
+from cdc.events import TableSchema
+from cdc.formats.debezium import TableEncoder
+from cdc.lsn import Lsn
+from cdc.ports import TopicRecord
+from cdc.snapshots.engine import SnapshotEngine
+from cdc.snapshots.reading import Begin, Begun, Chunk, ChunkRead, Fence, Fenced, Request
+from cdc.snapshots.visibility import TransactionSnapshot
+from cdc.sweeps import Sweeps
+from tests.unit.cdc.loops import CONTEXT, SCHEMA
+
+TOPICS = Topics("shop")
+NOW_US = 1_767_323_080_000_000
+
+
+def wanted(schema: TableSchema = SCHEMA, **fields: Any) -> SnapshotRecord:
+    return SnapshotRecord.model_validate(
+        {
+            "request": "r",
+            "table_schema": schema.table.schema,
+            "table_name": schema.table.name,
+            "status": "running",
+            "sweeps": True,
+            "requested_us": 1,
+        }
+        | fields
+    )
+
+
+def snapshot(xmax: int, *running: int) -> TransactionSnapshot:
+    return TransactionSnapshot(min([xmax, *running]), xmax, frozenset(running))
+
+
+def key(number: int) -> bytes:
+    return b'{"id":%d}' % number
+
+
+class Beside:
+    """The engine with its surroundings."""
+
+    def __init__(
+        self,
+        *records: SnapshotRecord,
+        schemas: Iterable[TableSchema] = (SCHEMA,),
+        keys_max: int = 1_000,
+        seq: int = 0,
+        **limits: Any,
+    ) -> None:
+        self.sweeps = Sweeps(TOPICS, CONTEXT.epoch, {})
+        self.seq = seq
+        self.lsn = 1_000
+        self.now = 100.0
+        numbers = count(1)
+        self.engine = SnapshotEngine(
+            topics=TOPICS,
+            epoch=CONTEXT.epoch,
+            schemas=schemas,
+            encoder_of=lambda schema: TableEncoder(schema, relation_of(schema), CONTEXT),
+            sweeps=self.sweeps,
+            limits=SnapshotConfig(**limits),
+            records=records,
+            keys_max=keys_max,
+            new_nonce=lambda: f"n{next(numbers)}",
+        )
+
+    # ---- the stream
+
+    def transaction(
+        self, xid: int, *keys: int, marks: Iterable[str] = (), truncates: bool = False
+    ) -> list[TopicRecord]:
+        """Receive a transaction that touches these keys; what the engine publishes at its end."""
+        is_heard = self.engine.begin(xid, self.seq + 1)
+        for number in keys:
+            self.seq += 1
+            if is_heard:
+                self.engine.touch(SCHEMA.topic, key(number))
+        if truncates and is_heard:
+            self.engine.truncate(SCHEMA.topic)
+        for nonce in marks:
+            self.engine.mark(nonce.encode())
+        self.lsn += 100
+        records, self.seq = self.engine.end(Lsn(self.lsn), self.seq, NOW_US)
+        return records
+
+    # ---- the reader
+
+    def asks(self, *, is_behind: bool = False) -> list[Request]:
+        return self.engine.requests(self.now, is_behind=is_behind)
+
+    def ask(self) -> Request:
+        (request,) = self.asks()
+        return request
+
+    def pass_fence(self, at: TransactionSnapshot) -> None:
+        fence = self.ask()
+        assert isinstance(fence, Fence)
+        self.engine.take([Fenced(fence.nonce, at)], self.now)
+
+    def begin(self, at: TransactionSnapshot, *bounds: tuple[str, ...], xid: int = 900) -> None:
+        """The table is looked at, and the mark comes back."""
+        request = self.ask()
+        assert isinstance(request, Begin)
+        self.engine.take([Begun(request.nonce, at, "shape", 10, 20, bounds)], self.now)
+        assert self.transaction(xid, marks=[request.nonce]) == []
+
+    def read(self, request: Request, at: TransactionSnapshot, *numbers: int, is_end: bool = False) -> str:
+        """The chunk's rows; its nonce."""
+        assert isinstance(request, Chunk)
+        lines = tuple(b"%d\tx" % number for number in numbers)
+        last = (str(numbers[-1]),) if numbers else None
+        self.engine.take([ChunkRead(request.nonce, at, lines, last, is_end, 0.01)], self.now)
+        return request.nonce
+
+
+def rows(records: Iterable[TopicRecord]) -> list[int]:
+    """Keys of the rows among them."""
+    return [json.loads(record.key)["id"] for record in records if record.topic == SCHEMA.topic]
+
+
+def states(records: Iterable[TopicRecord]) -> list[SnapshotRecord]:
+    return [SnapshotRecord.decode(record.value or b"", "state") for record in records if record.topic == TOPICS.state]
+
+
+def sweeps(records: Iterable[TopicRecord]) -> list[tuple[int, int]]:
+    """(floor, as-of LSN) of each."""
+    found = [SweepRecord.decode(r.value or b"", "control") for r in records if r.topic == TOPICS.control]
+    return [(sweep.floor, sweep.as_of_lsn) for sweep in found]

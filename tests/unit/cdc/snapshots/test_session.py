@@ -1,0 +1,167 @@
+"""Signals and their answers, requests to the reader, and reports."""
+
+from typing import Any
+
+from cdc.config import SnapshotConfig
+from cdc.control import RangeRecord, SignalAnswer, SignalRecord, SignalsRecord, SnapshotProgress, SnapshotRecord
+from cdc.events import TableId
+from cdc.ports import Signal, TopicRecord
+from cdc.snapshots.reading import Begin, Begun, Chunk, Fence, Fenced
+from cdc.snapshots.session import Snapshots, answered
+from tests.snapshot_ports import ScriptedReader, ScriptedSignals
+from tests.unit.cdc.loops import SCHEMA
+from tests.unit.cdc.snapshots.loops import NOW_US, TOPICS, Beside, snapshot, wanted
+
+
+class Session:
+    def __init__(self, *records: SnapshotRecord) -> None:
+        self.beside = Beside(*records)
+        self.reader, self.signals = ScriptedReader(), ScriptedSignals()
+        self.snapshots = Snapshots(self.beside.engine, self.reader, self.signals, TOPICS, SnapshotConfig())
+        self._offset = 40
+
+    def advance(self, seconds: float = 1.0, lag_s: float = 0.0) -> list[TopicRecord]:
+        self.beside.now += seconds
+        self.snapshots.take_answers(self.beside.now)
+        return self.snapshots.advance(self.beside.now, NOW_US, lag_s)
+
+    def signal(self, action: str, **fields: Any) -> tuple[SignalAnswer, list[TopicRecord]]:
+        """Its answer, and the other records."""
+        record = SignalRecord.model_validate({"action": action, "requested_us": 5} | fields)
+        self.signals.coming.append(Signal("s1", self._offset, record, ""))
+        self._offset += 1
+        records = self.advance()
+        (answer,) = [r for r in records if r.key == b"signal/s1"]
+        (offset,) = [r for r in records if r.key == b"signals"]
+        assert answer.topic == TOPICS.control
+        assert offset.topic == TOPICS.state
+        assert SignalsRecord.decode(offset.value or b"", "state").offset == self._offset
+        return SignalAnswer.decode(answer.value or b"", "control"), [r for r in records if r not in (answer, offset)]
+
+
+def snapshots_in(records: list[TopicRecord]) -> list[SnapshotRecord]:
+    return [SnapshotRecord.decode(r.value or b"", "state") for r in records if r.topic == TOPICS.state]
+
+
+def progress_in(records: list[TopicRecord]) -> list[SnapshotProgress]:
+    return [SnapshotProgress.decode(r.value or b"", "progress") for r in records if r.topic == TOPICS.progress]
+
+
+# ---- the reader
+
+
+def test_answers_lead_to_the_next_requests() -> None:
+    session = Session(wanted())
+    session.advance()
+    (fence,) = session.reader.asked
+    assert isinstance(fence, Fence)
+    session.reader.coming.append(Fenced(fence.nonce, snapshot(50)))
+    session.advance()
+    begin = session.reader.asked[-1]
+    assert isinstance(begin, Begin)
+    session.reader.coming.append(Begun(begin.nonce, snapshot(60), "shape", 10, 20, ()))
+    session.advance()
+    session.beside.transaction(900, marks=[begin.nonce])
+    session.advance(lag_s=60.0)
+    assert len(session.reader.asked) == 2  # the stream is behind
+    session.advance()
+    assert isinstance(session.reader.asked[-1], Chunk)
+
+
+# ---- signals
+
+
+def test_a_snapshot_of_all_tables_or_of_some_is_begun() -> None:
+    for tables in ((), ("public.customers",)):
+        session = Session()
+        answer, records = session.signal("snapshot", tables=tables)
+        assert (answer.is_accepted, answer.tables) == (True, ("public.customers",))
+        (record,) = snapshots_in(records)
+        assert (record.request, record.table, record.status, record.sweeps) == ("s1", SCHEMA.table, "running", True)
+        assert session.beside.engine.is_active
+
+
+def test_a_condition_or_a_range_is_of_one_table_and_sweeps_nothing() -> None:
+    session = Session()
+    answer, records = session.signal("snapshot", tables=["public.customers"], where="id > 5", after=["3"])
+    assert answer.is_accepted
+    (record,) = snapshots_in(records)
+    assert (record.where, record.sweeps) == ("id > 5", False)
+    assert record.ranges == (RangeRecord(after=("3",), up_to=None),)
+
+
+def test_a_range_whose_ends_are_no_keys_is_refused() -> None:
+    answer, records = Session().signal("snapshot", tables=["public.customers"], up_to=["3", "4"])
+    assert not answer.is_accepted
+    assert answer.message == "the key of public.customers has 1 column (id), the range names 2"
+    assert snapshots_in(records) == []
+
+
+def test_a_table_that_is_not_captured_is_refused() -> None:
+    answer, records = Session().signal("snapshot", tables=["public.nowhere"])
+    assert (answer.is_accepted, answer.message) == (False, "table public.nowhere is not captured")
+    assert snapshots_in(records) == []
+
+
+def test_pause_resume_cancel_change_what_runs_and_are_refused_where_nothing_does() -> None:
+    session = Session(wanted())
+    for action, status in (("pause", "paused"), ("resume", "running"), ("cancel", "cancelled")):
+        answer, records = session.signal(action)
+        assert (answer.is_accepted, answer.tables) == (True, ("public.customers",))
+        assert [record.status for record in snapshots_in(records)] == [status]
+    answer, records = session.signal("pause")
+    assert (answer.is_accepted, answer.message) == (False, "there is no snapshot to pause")
+    assert snapshots_in(records) == []
+
+
+def test_what_is_no_signal_is_refused_and_passed_over() -> None:
+    session = Session()
+    session.signals.coming.append(Signal("s1", 7, None, "no JSON"))
+    answer, offset = session.advance()[:2]
+    assert SignalAnswer.decode(answer.value or b"", "control") == SignalAnswer(is_accepted=False, message="no JSON")
+    assert SignalsRecord.decode(offset.value or b"", "state").offset == 8
+
+
+def test_there_is_nothing_to_heal_while_streaming() -> None:
+    answer, _ = Session().signal("heal")
+    assert not answer.is_accepted
+    assert "no gap" in answer.message
+
+
+def test_a_signal_that_had_its_effect_elsewhere_is_answered() -> None:
+    answer, offset = answered(TOPICS, Signal("s9", 3, None, ""), "healing")
+    assert (answer.topic, answer.key) == (TOPICS.control, b"signal/s9")
+    assert SignalsRecord.decode(offset.value or b"", "state").offset == 4
+
+
+def test_all_tables_are_read_again_but_for_those_that_are_being_read() -> None:
+    session = Session(wanted(request="first"))
+    session.snapshots.begin_all("start", 9)
+    assert snapshots_in(session.advance()) == []
+    session = Session(wanted(request="first", status="done"))
+    session.snapshots.begin_all("start", 9)
+    (record,) = snapshots_in(session.advance())
+    assert (record.request, record.status, record.requested_us) == ("start", "running", 9)
+    assert snapshots_in(session.advance()) == []
+
+
+# ---- reports
+
+
+def test_progress_is_told_every_second_and_its_end_once() -> None:
+    session = Session(wanted(rows=5, rows_estimated=100))
+    (told,) = progress_in(session.advance())
+    assert (told.table, told.status, told.rows, told.rows_estimated) == ("public.customers", "waiting", 5, 100)
+    assert told.message
+    assert progress_in(session.advance(0.5)) == []
+    session.beside.engine.jobs[TableId("public", "customers")].rows += 20
+    (told,) = progress_in(session.advance(1.5))
+    assert (told.rows, told.rows_per_s) == (25, 10.0)
+    session.beside.engine.set_status(SCHEMA.table, "cancelled")
+    assert [told.status for told in progress_in(session.advance())] == ["cancelled"]
+    assert progress_in(session.advance()) == []
+
+
+def test_nothing_is_told_of_a_snapshot_that_had_ended_before() -> None:
+    session = Session(wanted(status="done"))
+    assert session.advance() == []
