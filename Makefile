@@ -23,7 +23,7 @@ check: .venv/.project ## Format, lint, types, and the repository's own rules.
 	$(BIN)/pytest tests/test_tidy.py
 
 test: setup check ## What CI runs: check, then every test on real servers, in two processes.
-	$(BIN)/pytest --numprocesses 2 --dist loadgroup
+	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
 prove: setup ## Each promise of the README with its tests and their result. P=1: those of one promise.
 	$(BIN)/pytest --prove $(P)

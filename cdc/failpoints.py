@@ -1,5 +1,6 @@
 """Points at which a crash is interesting. The loop names them to its probe; a probe that kills is armed by the
-environment: `CDC_FAILPOINT=kafka.after-commit:3` kills the process with SIGKILL at the third passing."""
+environment: `CDC_FAILPOINT=kafka.after-commit:3` kills the process with SIGKILL at the third passing, and with `:3:stop`
+SIGSTOP freezes it there."""
 
 import os
 import signal
@@ -21,6 +22,7 @@ FAILPOINTS = {
     "status.sent": "the server was told a newer confirmed LSN",
 }
 VARIABLE = "CDC_FAILPOINT"
+_SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
 def unarmed(_name: str) -> None:
@@ -32,16 +34,16 @@ def armed_probe(environment: Mapping[str, str]) -> Probe:
     wanted = environment.get(VARIABLE)
     if not wanted:
         return unarmed
-    name, colon, count = wanted.partition(":")
-    if name not in FAILPOINTS or (colon and not (count.isdecimal() and int(count))):
+    name, count, action, *rest = [*wanted.split(":"), *["1", "kill"][wanted.count(":") :]]
+    if name not in FAILPOINTS or not (count.isdecimal() and int(count)) or action not in _SIGNALS or rest:
         raise ConfigError(f"{VARIABLE}={wanted!r} names no failpoint", f"one of {', '.join(FAILPOINTS)}")
-    left = int(count or 1)
+    left = int(count)
 
     def probe(passed: str) -> None:
         nonlocal left
         if passed == name:
             left -= 1
             if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), _SIGNALS[action])
 
     return probe

@@ -53,6 +53,11 @@ class CaptureProcess:
         """None while it runs."""
         return self._process.poll()
 
+    @property
+    def is_frozen(self) -> bool:
+        """A signal stopped it."""
+        return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
     def said(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")
 

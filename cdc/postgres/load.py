@@ -13,11 +13,18 @@ import psycopg
 from psycopg import sql
 
 from cdc.config import SourceConfig
-from cdc.errors import SourceError
+from cdc.errors import ConnectionLost, SourceError
 from cdc.events import TableId, TableSchema
 from cdc.postgres.connection import connect, lost, says_lost
 
 LOCK_WAIT_S = 60
+OWN_LOCK_WAIT_S = 5
+
+
+def lock_statement(tables: Sequence[TableId]) -> sql.Composed:
+    """Takes no snapshot."""
+    names = sql.SQL(", ").join(sql.Identifier(*table) for table in tables)
+    return sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(names)
 
 
 class TableLocks(AbstractContextManager["TableLocks"]):
@@ -31,11 +38,7 @@ class TableLocks(AbstractContextManager["TableLocks"]):
         try:
             self.connection.execute("BEGIN")
             self.connection.execute(f"SET LOCAL lock_timeout = '{LOCK_WAIT_S}s'")
-            self.connection.execute(
-                sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(
-                    sql.SQL(", ").join(sql.Identifier(*table) for table in self._tables)
-                )
-            )
+            self.connection.execute(lock_statement(self._tables))
         except psycopg.errors.LockNotAvailable as error:
             self.connection.close()
             raise SourceError(
@@ -66,6 +69,12 @@ class SnapshotReader(AbstractContextManager["SnapshotReader"]):
         try:
             self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             self._connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(snapshot_name)))
+            # Its own locks, and soon: an ALTER that has queued behind the TableLocks would keep us waiting for ever.
+            self._connection.execute(f"SET LOCAL lock_timeout = '{OWN_LOCK_WAIT_S}s'")
+            self._connection.execute(lock_statement(source.table_ids))
+        except psycopg.errors.LockNotAvailable as error:
+            self._connection.close()
+            raise ConnectionLost("an ALTER or TRUNCATE of a captured table waits for us, as we for it") from error
         except psycopg.Error as error:
             self._connection.close()
             raise lost(error) from error

@@ -82,12 +82,13 @@ def test_sigterm_under_load_drains_and_exits_in_time(captured: Captured) -> None
 
 def test_sigterm_during_the_load_exits_in_time_and_the_next_start_loads_anew(captured: Captured) -> None:
     with captured.connect() as connection:
-        fill(connection, 16_000)
-    slow = {"transaction_rows_max": 60}  # the signal comes while it loads
-    captured.settings = {"capture": slow, "snapshot": {"method": "consistent"}}
-    capture = captured.start()
+        fill(connection, 8_000)
+    captured.settings = {"capture": {"transaction_rows_max": 500}, "snapshot": {"method": "consistent"}}
+    capture = captured.start(failpoint="load.part-committed:2:stop")
     eventually(lambda: published(captured), 30.0, "rows of the load are published")
+    eventually(lambda: capture.is_frozen, 30.0, "it is in the middle of the load")
     capture.signal(signal.SIGTERM)
+    capture.signal(signal.SIGCONT)
     assert capture.await_end(STOP_S_MAX) == 0
     assert "initial load interrupted" in capture.said()
     captured.query("DELETE FROM accounts WHERE id <= 1000")  # only a sweep removes these from what consumers hold

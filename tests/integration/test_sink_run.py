@@ -19,8 +19,6 @@ from tests.sink_job import SinkJob, write_config
 from tests.stores import ALL, sinks_section, stored_rows
 from tests.waiting import eventually
 
-pytestmark = pytest.mark.xdist_group("sink run")  # one job, and tests that follow its day
-
 CUSTOMERS = {"id": (20, "bigint"), "name": (25, "text"), "rating": (701, "double precision")}
 LINES = {"order_id": (20, "bigint"), "line_no": (23, "integer"), "quantity": (23, "integer")}
 

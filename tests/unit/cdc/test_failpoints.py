@@ -1,5 +1,6 @@
 """Points of death: named, counted, and off unless asked for."""
 
+import os
 import re
 import signal
 import subprocess
@@ -21,7 +22,16 @@ def test_nobody_asked_nobody_dies() -> None:
 
 
 @pytest.mark.parametrize(
-    "wanted", ["kafka", "kafka.after-commit:", "kafka.after-commit:x", "kafka.after-commit:0", "kafka.after-commit:-1"]
+    "wanted",
+    [
+        "kafka",
+        "kafka.after-commit:",
+        "kafka.after-commit:x",
+        "kafka.after-commit:0",
+        "kafka.after-commit:-1",
+        "status.sent:1:x",
+        "status.sent:1:stop:2",
+    ],
 )
 def test_a_name_that_does_not_exist_is_refused(wanted: str) -> None:
     with pytest.raises(ConfigError, match="names no failpoint") as refused:
@@ -41,6 +51,19 @@ def test_the_process_is_killed_at_the_passing_that_was_asked_for() -> None:
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert ended.returncode == -signal.SIGKILL
     assert ended.stdout.split() == ["0", "1", "2"]
+
+
+def test_it_is_frozen_where_that_was_asked_for() -> None:
+    code = (
+        "from cdc.failpoints import armed_probe\n"
+        "armed_probe({'CDC_FAILPOINT': 'status.sent:1:stop'})('status.sent')\n"
+        "print('awake')\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        process.send_signal(signal.SIGCONT)
+        assert process.communicate(timeout=10)[0] == "awake\n"
 
 
 def test_every_failpoint_is_passed_somewhere() -> None:
