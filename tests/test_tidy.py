@@ -47,6 +47,8 @@ COVERED_ELSEWHERE: dict[str, str] = {
     "cdc/kafka/client.py": f"{_CAPTURE}: settings that only a broker can judge",
     "cdc/kafka/records.py": f"{_CAPTURE}: reads what capture wrote to a real broker",
     "cdc/kafka/compacted.py": "tests/integration/test_topics.py: reads topics of a real broker",
+    "cdc/kafka/signals.py": "tests/integration/test_signals.py: signals and answers through a real broker",
+    "cdc/kafka/tail.py": "tests/integration/test_signals.py: reads topics of a real broker",
     "cdc/kafka/topics.py": "tests/integration/test_topics.py: admin calls to a real broker",
     "cdc/kafka/watch.py": "tests/integration/test_gaps.py: topics altered on a real broker",
     "cdc/postgres/catalog.py": "tests/integration/test_values.py: reads a real server's catalog",

@@ -58,6 +58,7 @@ PURE: Final = (
     "cdc.delivery",
     "cdc.continuity",
     "cdc.ports",
+    "cdc.standing",
 )
 # The loops act, but through ports only.
 LOOPS: Final = ("cdc.capture", "cdc.load")

@@ -27,6 +27,7 @@ COMMANDS = {
     "demo": Entry("cdc.cli.demo:demo", "The whole path on servers of its own, with kill -9 in the middle."),
     "run": Entry("cdc.cli.run:run", "Capture: publish every committed change to Kafka."),
     "sink": Entry("cdc.cli.sink:app", "Keep a search index, a cache and warehouse tables in step with the topics."),
+    "snapshot": Entry("cdc.cli.snapshot:snapshot", "Read existing rows again beside the stream; fill a new store."),
     "stack": Entry("cdc.cli.stack:app", "Start and stop PostgreSQL, Kafka, OpenSearch and Redis for development."),
 }
 

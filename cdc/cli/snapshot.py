@@ -1,0 +1,300 @@
+"""`cdc snapshot`: existing rows read again beside the stream, and derived stores filled, by signals to capture."""
+
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Final, Literal, NoReturn
+
+import typer
+from rich.console import Console
+
+from cdc.cli.snapshot_screen import Screen, screen_for, status_table
+from cdc.config import Config, load_config
+from cdc.control import SignalAnswer, SignalRecord, Topics
+from cdc.errors import WatershedError
+from cdc.events import TableId
+from cdc.kafka.signals import await_answer, send_signal
+from cdc.kafka.snapshots import Followed, SnapshotWatch, await_begun, await_healed
+from cdc.logs import configure_logs
+from cdc.standing import Standing
+from spark_jobs.bootstrap import SinkProcess, Store, generation_to_watch, look_at_store
+from spark_jobs.filling import Filling, tables_to_read
+
+Action = Literal["snapshot", "pause", "resume", "cancel", "heal"]
+
+ANSWER_S_MAX: Final = 20.0
+HEAL_ANSWER_S_MAX: Final = 120.0  # a slot is made first, which waits for transactions that run
+LOOK_S: Final = 0.25
+INTERRUPTED: Final = 130
+GOES_ON: Final = "the snapshot goes on; `cdc snapshot --status` shows how far it is"
+
+
+def snapshot(
+    table: Annotated[
+        list[str] | None, typer.Option(metavar="SCHEMA.TABLE", help="One or several; all that are captured by default.")
+    ] = None,
+    where: Annotated[str | None, typer.Option(help="Only rows for which this SQL condition is true.")] = None,
+    after: Annotated[
+        str | None, typer.Option(metavar="KEY", help="Only rows above this key; several columns: a JSON list.")
+    ] = None,
+    up_to: Annotated[str | None, typer.Option(metavar="KEY", help="Only rows up to this key, and not above.")] = None,
+    sink: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Fill this sink's store, which does not exist yet.")
+    ] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="With --sink: read the source's rows too, not the topics only.")
+    ] = False,
+    keep_running: Annotated[
+        bool, typer.Option("--keep-running", help="With --sink: keep the filled store in step until SIGTERM.")
+    ] = False,
+    status: Annotated[bool, typer.Option("--status", help="Show every table's last snapshot.")] = False,
+    pause: Annotated[bool, typer.Option("--pause", help="Pause what runs.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with what is paused or has failed.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Give up what runs or is paused.")] = False,
+    heal: Annotated[bool, typer.Option("--heal", help="Leave state GAP: a new epoch, all rows read again.")] = False,
+    epoch: Annotated[
+        int | None, typer.Option(help="With --heal: the new epoch, where no topic tells the last one.", min=1)
+    ] = None,
+    wait: Annotated[bool, typer.Option(help="Show the progress until the end.")] = True,
+    timeout: Annotated[float | None, typer.Option(help="Seconds to wait for capture's answer.", min=0.1)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")] = False,
+    config: Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")] = Path(
+        "watershed.yml"
+    ),
+) -> None:
+    """Read existing rows again, beside the running stream; rows that are gone are removed from every store. Exits 0
+    when all is published, 1 when a table's snapshot has failed or was cancelled. Ctrl-C leaves it running."""
+    flags: dict[Action, bool] = {"pause": pause, "resume": resume, "cancel": cancel, "heal": heal}
+    actions: list[Action] = [name for name, is_wanted in flags.items() if is_wanted]
+    is_part = not (where is None and after is None and up_to is None)
+    _refuse(
+        len(actions) + status + bool(sink) > 1, "--status, --pause, --resume, --cancel, --heal and --sink: one of them"
+    )
+    _refuse(is_part and bool(actions or status or sink), "--where, --after and --up-to are for snapshots")
+    _refuse(is_part and len(table or ()) != 1, "--where, --after and --up-to need exactly one --table")
+    _refuse(epoch is not None and not heal, "--epoch needs --heal")
+    _refuse((fresh or keep_running) and not sink, "--fresh and --keep-running need --sink")
+    _refuse(bool(sink and table and not fresh), "with --sink, --table names what --fresh reads")
+    _refuse(bool(sink) and not wait, "--sink waits until the store is filled")
+    configure_logs(level="warning")
+    timeout_s = timeout or (HEAL_ANSWER_S_MAX if heal else ANSWER_S_MAX)
+    command = _Command(load_config(config), config, Console(), as_json=as_json, timeout_s=timeout_s)
+    if status:
+        command.status()
+    elif sink:
+        command.fill(list(dict.fromkeys(sink)), table or (), is_fresh=fresh, keep_running=keep_running)
+    else:
+        command.send(
+            SignalRecord(
+                action=actions[0] if actions else "snapshot",
+                tables=tuple(str(_table(name)) for name in dict.fromkeys(table or ())),
+                where=where,
+                after=_key(after),
+                up_to=_key(up_to),
+                epoch=epoch,
+                requested_us=time.time_ns() // 1000,
+            ),
+            waits=wait,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """One call."""
+
+    config: Config
+    config_file: Path
+    console: Console
+    as_json: bool
+    timeout_s: float
+
+    def status(self) -> None:
+        with closing(SnapshotWatch.of(self.config)) as watch:
+            watch.read_to_end()
+            standings = [watch.standing(record) for record in watch.snapshots().values()]
+        if self.as_json:
+            typer.echo(json.dumps({"tables": [standing.as_json() for standing in standings]}))
+        elif standings:
+            self.console.print(status_table(standings), soft_wrap=True)
+        else:
+            typer.echo(f"no table of prefix {self.config.topics.prefix} has had a snapshot yet")
+
+    # ---- signals
+
+    def send(self, record: SignalRecord, *, waits: bool) -> None:
+        """A signal, and what follows of it."""
+        with ExitStack() as stack:
+            watch = stack.enter_context(closing(SnapshotWatch.of(self.config)))
+            watch.read_to_end()
+            position = watch.position()
+            identity, answer = self._signal(record)
+            if not waits or record.action not in ("snapshot", "heal"):
+                return
+            if record.action == "heal":
+                requests = await_healed(watch, position.epoch if position is not None else 0)
+            else:
+                requests = await_begun(watch, identity, map(_table, answer.tables))
+            screen = stack.enter_context(closing(screen_for(self.console, as_json=self.as_json)))
+            followed = Followed(watch, requests)
+            with _interrupted(screen, GOES_ON):
+                told = self._follow(watch, screen, followed.standings, lambda now: all(one.is_ended for one in now))
+            screen.close()
+            _require_done(told)
+
+    def _signal(self, record: SignalRecord) -> tuple[str, SignalAnswer]:
+        """Sent and accepted: (id, answer)."""
+        topics = Topics(self.config.topics.prefix)
+        identity = send_signal(self.config.kafka, topics, record)
+        answer = await_answer(self.config.kafka, topics, identity, self.timeout_s)
+        if self.as_json:
+            told = {"what": "answer", "signal": identity, **answer.model_dump(mode="json")}
+            typer.echo(json.dumps(told))
+        if not answer.is_accepted:
+            raise WatershedError(f"refused: {answer.message}", "`cdc snapshot --status` shows what there is")
+        if not self.as_json:
+            typer.echo(f"{answer.message}: {', '.join(answer.tables)}" if answer.tables else answer.message)
+        return identity, answer
+
+    def _follow(
+        self,
+        watch: SnapshotWatch,
+        screen: Screen,
+        standings: Callable[[], list[Standing]],
+        is_over: Callable[[Sequence[Standing]], bool],
+        check: Callable[[], None] = lambda: None,
+    ) -> list[Standing]:
+        while True:
+            now = standings()
+            screen.show(now)
+            if is_over(now):
+                return now
+            check()
+            watch.poll(LOOK_S)
+
+    # ---- stores
+
+    def fill(self, sinks: Sequence[str], fresh: Sequence[str], *, is_fresh: bool, keep_running: bool) -> None:
+        """A new store, from the topics and where need be from the source."""
+        with ExitStack() as stack:
+            watch = stack.enter_context(closing(SnapshotWatch.of(self.config)))
+            watch.read_to_end()
+            stores = [look_at_store(self.config, name) for name in sinks]
+            published = watch.sinks()
+            generations = {store.sink: generation_to_watch(store, published, is_fresh=is_fresh) for store in stores}
+            screen = stack.enter_context(closing(screen_for(self.console, as_json=self.as_json)))
+            stack.enter_context(_interrupted(screen, "stopped; the same command goes on where this one was"))
+            stack.enter_context(_sigterm_as_interrupt())
+            check = self._start(stack, screen, stores)
+            requests = self._read_rows(watch, [_table(name) for name in fresh] if fresh else None, is_fresh=is_fresh)
+            filling = Filling(watch, generations, requests, time.monotonic)
+            _require_done(self._follow(watch, screen, filling.standings, filling.is_over, check))
+            screen.close()
+            screen.say(f"filled: {', '.join(sinks)}")
+            if keep_running:
+                self._keep_running(screen, check)
+
+    def _start(self, stack: ExitStack, screen: Screen, stores: Sequence[Store]) -> Callable[[], None]:
+        """The job of those that nobody fills; what checks it."""
+        idle = [store.sink for store in stores if not store.is_running]
+        if not idle:
+            return lambda: None
+        process = stack.enter_context(SinkProcess(self.config, self.config_file, idle))
+        screen.say(f"the job of {', '.join(idle)} starts; its log is {process.log}")
+        return process.check
+
+    def _read_rows(
+        self, watch: SnapshotWatch, fresh: Sequence[TableId] | None, *, is_fresh: bool
+    ) -> Mapping[TableId, str]:
+        """Ask for the rows that are wanted or missing; table → request."""
+        captured = self.config.source.table_ids
+        read = fresh if fresh is not None else captured if is_fresh else ()
+        wanted, requests = tables_to_read(watch, dict.fromkeys([*captured, *read]), read)
+        if wanted:
+            names = tuple(str(table) for table in wanted)
+            record = SignalRecord(action="snapshot", tables=names, requested_us=time.time_ns() // 1000)
+            identity, answer = self._signal(record)
+            requests |= await_begun(watch, identity, map(_table, answer.tables))
+        return requests
+
+    def _keep_running(self, screen: Screen, check: Callable[[], None]) -> None:
+        screen.say("its job runs on until SIGTERM or Ctrl-C")
+        try:
+            while True:
+                time.sleep(LOOK_S)
+                check()
+        except KeyboardInterrupt:
+            screen.say("stopping")
+
+
+def _require_done(standings: Sequence[Standing]) -> None:
+    """Raises WatershedError for the first one that has ended otherwise."""
+    for standing in standings:
+        if standing.is_ended and standing.status != "done":
+            verb = "has" if standing.status == "failed" else "was"
+            why = f": {standing.message}" if standing.message else ""
+            raise WatershedError(
+                f"the snapshot of {standing.name} {verb} {standing.status}{why}",
+                "`cdc snapshot --resume` goes on with one that has failed; `cdc snapshot` begins anew",
+            )
+
+
+@contextmanager
+def _interrupted(screen: Screen, text: str) -> Iterator[None]:
+    """Ctrl-C ends with a sentence."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        screen.close()
+        screen.say(text)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """SIGTERM ends as Ctrl-C does: the job is told to end too."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+# ---- words
+
+
+def _refuse(is_wrong: bool, why: str) -> None:
+    if is_wrong:
+        raise typer.BadParameter(why)
+
+
+def _table(name: str) -> TableId:
+    schema, dot, table = name.partition(".")
+    if not (schema and dot and table):
+        raise typer.BadParameter(f"{name!r} is not schema.table")
+    return TableId(schema, table)
+
+
+def _key(text: str | None) -> tuple[str, ...] | None:
+    """A key's columns as texts: the text itself, or those of a JSON list."""
+    if text is None or not text.startswith("["):
+        return None if text is None else (text,)
+    try:
+        values = json.loads(text)
+    except ValueError:
+        _not_a_key(text)
+    if not values or not all(isinstance(value, str | int) and not isinstance(value, bool) for value in values):
+        _not_a_key(text)
+    return tuple(str(value) for value in values)
+
+
+def _not_a_key(text: str) -> NoReturn:
+    raise typer.BadParameter(f"{text!r} is not a JSON list of the key columns' texts")

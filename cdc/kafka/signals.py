@@ -1,0 +1,134 @@
+"""Signals: an operator's wishes on their way to capture, and capture's answers."""
+
+import time
+import uuid
+from contextlib import closing
+from typing import Final
+
+import structlog
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from cdc.config import KafkaConfig
+from cdc.control import SignalAnswer, SignalRecord, Topics, signal_key
+from cdc.errors import BrokerError, WatershedError
+from cdc.kafka.client import NEXT_REACHABLE, broker_error, client_settings, kafka_error
+from cdc.kafka.tail import CompactedTail, require_topics
+from cdc.ports import Signal
+
+log = structlog.get_logger(__name__)
+
+SIGNALS_MAX: Final = 100  # of one poll
+QUEUE_KIBIBYTES_MAX: Final = 1024
+METADATA_MS: Final = 2_000  # how soon a topic that was made later is found
+WARNING_INTERVAL_S: Final = 60.0
+ACKNOWLEDGE_S_MAX: Final = 15.0
+_STEP_S: Final = 0.05
+
+
+class SignalReader:
+    """Implements cdc.ports.Signals. What can't be read now is read later: capture must not end for its operators."""
+
+    def __init__(self, kafka: KafkaConfig, topic: str, offset: int | None) -> None:
+        """`offset`: of the first signal that has not taken effect; None: none ever has, so all that are there."""
+        self._topic = topic
+        self._warned_at = float("-inf")
+        self._consumer = Consumer(
+            client_settings(
+                kafka,
+                **{
+                    "group.id": "watershed-signals",  # required by the client; nothing is committed
+                    "enable.auto.commit": False,
+                    # Where the offset has passed out of the topic, the oldest that is left comes next.
+                    "auto.offset.reset": "earliest",
+                    "isolation.level": "read_committed",
+                    "queued.max.messages.kbytes": QUEUE_KIBIBYTES_MAX,
+                    "topic.metadata.refresh.interval.ms": METADATA_MS,
+                },
+            )
+        )
+        self._consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING if offset is None else offset)])
+
+    def poll(self) -> list[Signal]:
+        """See cdc.ports.Signals. Empty also while there is no topic, or no broker that answers."""
+        try:
+            messages = self._consumer.consume(SIGNALS_MAX, 0)
+        except KafkaException as exception:
+            self._warn(kafka_error(exception))
+            return []
+        signals = []
+        for message in messages:
+            error = message.error()
+            if error is not None:
+                self._warn(error)
+            else:
+                signals.append(self._signal(message))
+        return signals
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _signal(self, message: Message) -> Signal:
+        offset = message.offset()
+        assert offset is not None
+        key, value = message.key(), message.value()
+        identity = key.decode("utf-8", "replace") if key else f"offset-{offset}"
+        try:
+            where = f"topic {self._topic}, offset {offset}"
+            return Signal(identity, offset, SignalRecord.decode(value or b"", where), "")
+        except WatershedError as error:
+            return Signal(identity, offset, None, error.message)
+
+    def _warn(self, error: KafkaError) -> None:
+        now = time.monotonic()
+        if now - self._warned_at >= WARNING_INTERVAL_S:
+            self._warned_at = now
+            log.warning("signals can't be read", topic=self._topic, error=error.str(), code=error.name())
+
+
+def send_signal(kafka: KafkaConfig, topics: Topics, record: SignalRecord) -> str:
+    """Returns the signal's id when the brokers have it. Raises WatershedError when capture has never run on the prefix,
+    UnreachableError, BrokerError."""
+    undelivered: list[KafkaError] = []
+
+    def delivered(error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            undelivered.append(error)
+
+    producer = Producer(
+        client_settings(
+            kafka,
+            **{"enable.idempotence": True, "linger.ms": 0, "delivery.timeout.ms": int(ACKNOWLEDGE_S_MAX * 1000)},
+        )
+    )
+    require_topics(producer, [topics.signals])
+    identity = uuid.uuid4().hex
+    try:
+        producer.produce(topics.signals, key=identity.encode(), value=record.encode(), on_delivery=delivered)
+        waiting = producer.flush(ACKNOWLEDGE_S_MAX + 1)
+    except KafkaException as exception:
+        raise broker_error(f"can't write to topic {topics.signals}", exception) from exception
+    if undelivered:
+        raise broker_error(f"can't write to topic {topics.signals}", KafkaException(undelivered[0]))
+    if waiting:
+        raise BrokerError(
+            f"Kafka: topic {topics.signals}: no answer in {ACKNOWLEDGE_S_MAX:.0f} s; the signal may have arrived",
+            NEXT_REACHABLE,
+        )
+    return identity
+
+
+def await_answer(kafka: KafkaConfig, topics: Topics, identity: str, timeout_s: float) -> SignalAnswer:
+    """Capture's answer to the signal. Raises WatershedError when there is none in time."""
+    key = signal_key(identity)
+    deadline = time.monotonic() + timeout_s
+    with closing(CompactedTail(kafka, [topics.control])) as tail:
+        tail.read_to_end()
+        answers = tail.latest[topics.control]
+        while key not in answers:
+            if time.monotonic() > deadline:
+                raise WatershedError(
+                    f"capture has not answered in {timeout_s:g} s: the signal waits in topic {topics.signals}",
+                    f"is `cdc run` running on prefix {topics.prefix}? It obeys the signal as soon as it streams",
+                )
+            tail.poll(_STEP_S)
+        return SignalAnswer.decode(answers[key], f"topic {topics.control}, key {key}")

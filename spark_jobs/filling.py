@@ -1,0 +1,81 @@
+"""Derived stores on their way to hold everything: from the topics, and from fresh rows of the source where asked or
+where the topics may lack some."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+
+from cdc.errors import WatershedError
+from cdc.events import TableId
+from cdc.kafka.snapshots import Followed, SnapshotWatch
+from cdc.standing import Mark, Rate, Standing, are_complete, is_whole, newest, sink_standing, will_be_complete
+
+
+def tables_to_read(
+    watch: SnapshotWatch, captured: Collection[TableId], fresh: Collection[TableId]
+) -> tuple[list[TableId], dict[TableId, str]]:
+    """(tables of which a snapshot is to be asked for, table → request of snapshots that run already and will do).
+
+    Raises WatershedError for a snapshot that somebody has paused.
+    """
+    records = watch.snapshots()
+    wanted, running = [], {}
+    for table in captured:
+        record = records.get(table)
+        if record is not None and record.status == "paused" and is_whole(record):
+            raise WatershedError(
+                f"the snapshot of {table} is paused", f"cdc snapshot --resume --table {table}, or --cancel"
+            )
+        if table in fresh:
+            wanted.append(table)
+        elif are_complete(record):
+            continue
+        elif record is not None and will_be_complete(record):
+            running[table] = record.request
+        else:
+            wanted.append(table)
+    return wanted, running
+
+
+class Filling:
+    """Watches until each sink has applied everything that was published when this began; where rows of the source were
+    asked for, until after the last of them."""
+
+    def __init__(
+        self,
+        watch: SnapshotWatch,
+        generations: Mapping[str, int],
+        requests: Mapping[TableId, str],
+        now: Callable[[], float],
+    ) -> None:
+        """`generations`: sink → the earliest generation that counts; `requests`: of the snapshots to wait for."""
+        self._watch = watch
+        self._generations = generations
+        self._tables = Followed(watch, requests)
+        self._now = now
+        self._rates = {sink: Rate() for sink in generations}
+        self._goal: Mark | None = None
+
+    def standings(self) -> list[Standing]:
+        """Of each table that is read, then of each sink."""
+        tables = self._tables.standings()
+        if self._goal is None and all(table.status == "done" for table in tables):
+            self._goal = self._reached(after_rows=bool(tables))
+        sinks, published = self._watch.sinks(), self._watch.published()
+        return tables + [
+            sink_standing(name, newest(sinks, name, generation), published, self._goal, self._rates[name], self._now())
+            for name, generation in self._generations.items()
+        ]
+
+    def _reached(self, *, after_rows: bool) -> Mark | None:
+        """How far publishing is now. The position that covers a snapshot's last rows is in their Kafka transaction;
+        without any, what progress says is enough, and is there also while capture is not."""
+        if not after_rows:
+            published = self._watch.published()
+            return None if published is None else Mark.published(published)
+        position = self._watch.position()
+        return Mark.published(position) if position is not None and self._watch.is_at_end else None
+
+    @staticmethod
+    def is_over(standings: Sequence[Standing]) -> bool:
+        """Whether nothing more will come: all have ended, or a table has in a way that leaves its topic incomplete."""
+        failed = [table for table in standings if table.what == "table" and table.is_ended and table.status != "done"]
+        return bool(failed) or all(standing.is_ended for standing in standings)
