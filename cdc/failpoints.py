@@ -1,6 +1,6 @@
 """Points at which a crash is interesting. The loop names them to its probe; a probe that kills is armed by the
-environment: `CDC_FAILPOINT=kafka.after-commit:3` kills the process with SIGKILL at the third passing, and with `:3:stop`
-SIGSTOP freezes it there."""
+environment: `CDC_FAILPOINT=kafka.after-commit:3` kills the process with SIGKILL at the third passing, and with
+`:3:stop` SIGSTOP freezes it there."""
 
 import os
 import signal
