@@ -186,8 +186,8 @@ class Captured:
         return rows[0][0] if rows else None
 
     def await_caught_up(self, deadline_s: float = 60.0) -> None:
-        """Capture has published every existing row, then published, recorded and confirmed all that is committed now, and
-        told its progress: it streams, which the slot alone does not say, since a new one begins at the log's end."""
+        """Every existing row is published; then all that is committed now is published, recorded and confirmed, and its
+        progress told: capture streams, which the slot alone does not say, since a new one begins at the log's end."""
         eventually(
             lambda: self.progress() and not self.unfinished(),
             deadline_s,
