@@ -3,16 +3,21 @@
 SECONDS = 120
 CHAOS = 1
 HOLD = 0
+MINUTES = 60
+CONFIG =
+TABLE =
+SINK =
 PYTHON =
 
 CODE = cdc sinks spark_jobs jars devstack demo bench tests
 BIN = .venv/bin
+CHAOTIC = $(if $(filter 0,$(CHAOS)),--no-chaos,--chaos)
 MAKEFLAGS += --no-builtin-rules --no-print-directory
 .DELETE_ON_ERROR:
-.PHONY: help setup check test demo prove stack up down lock clean
+.PHONY: help setup check test demo snapshot prove prove-long stack up down lock clean
 
 help: ## Say what the verbs are.
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r verb text; do printf '%-8s %s\n' "$$verb" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r verb text; do printf '%-10s %s\n' "$$verb" "$$text"; done
 
 setup: .venv/.classes .venv/.java ## Install everything: packages, jars, Java for Spark. PYTHON=… names a Python.
 
@@ -25,11 +30,24 @@ check: .venv/.project ## Format, lint, types, and the repository's own rules.
 test: setup check ## What CI runs: check, then every test on real servers, in two processes.
 	$(BIN)/pytest --numprocesses 2 --dist loadfile
 
+snapshot: CHAOS = 0
+snapshot: setup ## Existing rows again, or a new store's. CONFIG=… TABLE=… SINK=…; without CONFIG: a new store in the demo.
+ifeq ($(CONFIG),)
+	$(BIN)/cdc demo --bootstrap $(or $(SINK),warehouse) --seconds $(SECONDS) $(CHAOTIC)
+else
+	$(BIN)/cdc snapshot --config $(CONFIG) $(addprefix --table ,$(TABLE)) $(addprefix --sink ,$(SINK)) \
+	  $(if $(and $(SINK),$(TABLE)),--fresh)
+endif
+
 prove: setup ## Each promise of the README with its tests and their result. P=1: those of one promise.
 	$(BIN)/pytest --prove $(P)
 
+prove-long: setup ## What takes hours: MINUTES=60 of faults on real servers, begun again where it was; then the whole models.
+	$(BIN)/python -m tests.faults.campaign --minutes $(MINUTES) --folder .watershed/campaign
+	$(BIN)/python -m tests.models --whole
+
 demo: setup ## The whole path with kill -9 in the middle, then compare every row. SECONDS=120 CHAOS=0|1 HOLD=0
-	$(BIN)/cdc demo --seconds $(SECONDS) --hold $(HOLD) $(if $(filter 0,$(CHAOS)),--no-chaos,--chaos)
+	$(BIN)/cdc demo --seconds $(SECONDS) --hold $(HOLD) $(CHAOTIC)
 
 stack: setup ## Start PostgreSQL, Kafka, OpenSearch and Redis natively, and leave them running.
 	$(BIN)/cdc stack up

@@ -6,11 +6,12 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
 from rich.console import Console
 
@@ -18,6 +19,8 @@ from cdc.config import Config, load_config
 from cdc.errors import WatershedError
 from cdc.lsn import Lsn, format_lsn
 from cdc.postgres.table_rows import TableReader
+from cdc.standing import Standing
+from demo.existing_rows import Filling, FirstSnapshots
 from demo.figures import Kill, Rows, duration, kill_schedule
 from demo.monitor import Figures, Monitor
 from demo.place import demo_folder, write_config
@@ -35,7 +38,7 @@ TICK_S = 0.25
 START_S_MAX = 300.0  # for Spark's start, several times what a busy machine of two cores takes
 ROWS_PER_S_MIN = 500.0  # what the slowest store applies at least, once it runs
 SEED = 20260101
-CAPTURE, SINKS = "capture", "sinks"
+CAPTURE, SINKS, BOOTSTRAP = "capture", "sinks", "bootstrap"
 DEFAULT_FOLDER = Path(".watershed/demo")
 
 
@@ -47,11 +50,14 @@ class Options:
     chaos: bool = True
     hold_s: float = 0.0  # pause before the comparison
     folder: Path = DEFAULT_FOLDER
+    bootstrap: str = ""  # a store that does not exist before, and is filled beside the workload
 
 
 def run_demo(options: Options, console: Console) -> int:
     """0 when every row and column of every store is as in PostgreSQL, else 1. Whatever happens, nothing is left
     running. Raises WatershedError when the path did not get that far."""
+    if options.bootstrap and options.bootstrap not in STORES:
+        raise WatershedError(f"there is no store {options.bootstrap!r}", f"the stores are {', '.join(STORES)}")
     with _sigterm_as_interrupt(), demo_folder(options.folder) as folder, ExitStack() as closing:
         screen = closing.enter_context(Screen(console))
         screen.say("starting PostgreSQL, Kafka, OpenSearch and Redis")
@@ -100,28 +106,37 @@ class _Demo:
         )
         closing.callback(self._monitor.stop)
         closing.callback(self._workload.halt)
+        self._first_snapshots = FirstSnapshots(self._config)
+        closing.callback(self._first_snapshots.close)
+        self._filling = Filling(folder / "logs" / f"{BOOTSTRAP}.log")
+        self._early = tuple(store for store in STORES if store != options.bootstrap)
         self._loaded = 0
         self._load_s_max = START_S_MAX + options.rows / ROWS_PER_S_MIN
         self._catch_up_s_max = START_S_MAX + options.seconds * options.rate / ROWS_PER_S_MIN
         self._committed = Rows()
         self._rates: list[float] = []
+        self._existing: list[Standing] = []  # what the screen shows of existing rows
 
     def run(self, console: Console) -> int:
         # The sinks wait for capture's tables; Spark needs the time that the shop needs.
-        self._programs.start(SINKS, "sink", "run", *STORES, "--config", str(self._config_file))
+        self._programs.start(SINKS, "sink", "run", *self._early, "--config", str(self._config_file))
         self._loaded = create_shop(self._dsn, self._stock)
         self._screen.say(f"the shop has {self._loaded:,} rows; capture starts")
         first_row_s, loaded_s = self._initial_load()
         captured_before = self._monitor.figures().captured_rows
-        started_at, seconds, kills_at = self._change_and_kill()
+        started_at, seconds, kills_at, filled = self._change_and_kill()
         captured = self._monitor.figures
         last_lsn = self._workload.stop()
         self._screen.say(f"workload stopped at {format_lsn(last_lsn)}, {self._workload.rows:,} row changes committed")
-        caught_up_s = self._applied("catching up", last_lsn, self._catch_up_s_max, time.monotonic())
+        caught_up_s = self._applied("catching up", last_lsn, self._catch_up_s_max, time.monotonic(), STORES)
         ended_at = time.time()
         parts = {"whole run": (started_at, ended_at)}
         if kills_at:
             parts = {"before the kills": (started_at, kills_at[0]), "from the first kill on": (kills_at[0], ended_at)}
+        spans = dict.fromkeys(STORES, parts)
+        if filled is not None:
+            loaded_s[self._options.bootstrap] = filled.took_s
+            spans[self._options.bootstrap] = {"since it was filled": (filled.at, ended_at)}
         measured = Run(
             seconds=seconds,
             committed_rows=self._workload.rows,
@@ -131,7 +146,8 @@ class _Demo:
             loaded_s=loaded_s,
             caught_up_s=caught_up_s,
             freshness={
-                store: {part: self._monitor.freshness(store, *span) for part, span in parts.items()} for store in STORES
+                store: {part: self._monitor.freshness(store, *span) for part, span in spans[store].items()}
+                for store in STORES
             },
             by_position=frozenset(store for store, probe in self._probes.items() if probe is None),
             memory_mib=self._monitor.memory_mib_max(),
@@ -164,26 +180,57 @@ class _Demo:
         self._wait("waiting for the first row", row_is_there, self._load_s_max, lambda: "no store shows the first row")
         first_row_s = time.monotonic() - self._began
         self._screen.say(f"first synced row {first_row_s:.1f} s after the start, in {seen[0]}", style="bold")
-        return first_row_s, self._applied("loading existing rows", lsn, self._load_s_max, started)
 
-    def _change_and_kill(self) -> tuple[float, float, list[float]]:
-        """Run the workload; when it started (time.time()), how long it took, when processes were killed."""
+        def are_published() -> bool:
+            self._existing = self._first_snapshots.standings()
+            return bool(self._existing) and all(table.status == "done" for table in self._existing)
+
+        phase = "loading existing rows"
+        self._wait(phase, are_published, self._load_s_max, lambda: "not all are in the topics")
+        self._existing = []
+        # They were published beside the stream: what was confirmed before them says nothing of them.
+        return first_row_s, self._applied(phase, flushed_lsn_of(self._dsn), self._load_s_max, started, self._early)
+
+    def _change_and_kill(self) -> tuple[float, float, list[float], "_Filled | None"]:
+        """Run the workload, and fill the new store beside it: when it started (time.time()), how long it took, when
+        processes were killed, and how the store was filled."""
         options = self._options
         schedule = list(kill_schedule((CAPTURE, SINKS), options.seconds)) if options.chaos else []
         kills_at: list[float] = []
+        filled: list[_Filled] = []
         self._screen.say(f"workload: {options.rate:g} row changes a second for {options.seconds:g} s")
         self._workload.start()
         started_at, started = time.time(), time.monotonic()
+        if options.bootstrap:
+            self._bootstrap()
 
         def is_over() -> bool:
             elapsed = time.monotonic() - started
             while schedule and schedule[0].at_s <= elapsed:
                 kills_at.append(time.time())
                 self._kill(schedule.pop(0))
-            return elapsed >= options.seconds and not schedule
+            if options.bootstrap and not filled and self._is_filled():
+                filled.append(_Filled(time.time(), elapsed))
+                self._screen.say(f"{options.bootstrap} is filled after {duration(elapsed)}", style="bold")
+            return elapsed >= options.seconds and not schedule and len(filled) == bool(options.bootstrap)
 
-        self._wait("workload", is_over, options.seconds + self._catch_up_s_max, str, options.seconds)
-        return started_at, time.monotonic() - started, kills_at
+        limit_s = options.seconds + self._catch_up_s_max + (self._load_s_max if options.bootstrap else 0.0)
+        not_yet = f"{options.bootstrap} is not filled"
+        self._wait("workload", is_over, limit_s, lambda: not_yet, options.seconds)
+        return started_at, time.monotonic() - started, kills_at, filled[0] if filled else None
+
+    def _bootstrap(self) -> None:
+        """As a user would, from fresh rows of the source, while they change."""
+        store = self._options.bootstrap
+        words = ["snapshot", "--sink", store, "--fresh", "--keep-running"]
+        self._screen.say(f"{store} does not exist: cdc {' '.join(words)}", style="bold")
+        self._programs.start(BOOTSTRAP, *words, "--json", "--config", str(self._config_file))
+
+    def _is_filled(self) -> bool:
+        self._existing = self._filling.standings()
+        if self._filling.is_filled:
+            self._existing = []
+        return self._filling.is_filled
 
     def _kill(self, kill: Kill) -> None:
         killed = self._programs.kill(kill.process)
@@ -220,16 +267,17 @@ class _Demo:
 
     # ---- waiting
 
-    def _applied(self, phase: str, lsn: Lsn, limit_s: float, began: float) -> dict[str, float]:
-        """Wait until every store has applied `lsn`; seconds that each took since `began`."""
+    def _applied(self, phase: str, lsn: Lsn, limit_s: float, began: float, stores: Sequence[str]) -> dict[str, float]:
+        """Wait until each of these stores has applied `lsn`; seconds that each took since `began`."""
         took: dict[str, float] = {}
 
         def all_have_it() -> bool:
-            for name, store in self._monitor.figures().stores.items():
-                if name not in took and store.applied_lsn >= lsn:
+            figures = self._monitor.figures()
+            for name in stores:
+                if name not in took and figures.stores[name].applied_lsn >= lsn:
                     took[name] = time.monotonic() - began
                     self._screen.say(f"{name} has everything up to {format_lsn(lsn)} after {duration(took[name])}")
-            return len(took) == len(STORES)
+            return len(took) == len(stores)
 
         self._wait(phase, all_have_it, limit_s, lambda: self._behind(lsn))
         return took
@@ -269,11 +317,25 @@ class _Demo:
         if len(self._rates) <= int(time.monotonic() - self._began):
             self._rates.append(figures.captured_rate)
         return View(
-            phase, elapsed_s, total_s, self._committed.total, self._committed.rate(now), figures, tuple(self._rates)
+            phase,
+            elapsed_s,
+            total_s,
+            self._committed.total,
+            self._committed.rate(now),
+            figures,
+            tuple(self._rates),
+            tuple(self._existing),
         )
 
     def _sampled(self, sample: CommittedSample) -> None:
         self._monitor.sample(sample)
+
+
+class _Filled(NamedTuple):
+    """The store that did not exist before."""
+
+    at: float  # time.time()
+    took_s: float
 
 
 def _enter_was_pressed() -> bool:

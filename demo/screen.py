@@ -1,6 +1,7 @@
 """What the demo shows: one live screen in a terminal, a plain line every few seconds elsewhere (a log of CI)."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -11,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from cdc.standing import Standing
 from demo.figures import Lag, duration, sparkline
 from demo.monitor import Figures
 
@@ -30,6 +32,7 @@ class View:
     committed_rate: float
     figures: Figures | None  # None until something can be measured
     rates: tuple[float, ...]  # rows/s captured, one a second
+    existing: tuple[Standing, ...] = ()  # existing rows on their way, by table and store
 
 
 class Screen:
@@ -88,6 +91,7 @@ def plain(view: View) -> str:
         f"captured {figures.captured_rows:,} at {figures.captured_rate:,.0f}/s",
         "behind: " + ", ".join(f"{name} {_behind(store.lag)}" for name, store in figures.stores.items()),
     ]
+    parts += [f"{told.name} {_far(told)}" for told in view.existing if told.status != "done"]
     timed = [
         f"{name} {duration(store.recent.p50)}/{duration(store.recent.p95)}"
         for name, store in figures.stores.items()
@@ -98,6 +102,15 @@ def plain(view: View) -> str:
     return "  |  ".join(parts)
 
 
+def _far(told: Standing) -> str:
+    """How far existing rows are, in words."""
+    unit = "rows" if told.what == "table" else "records"
+    if not told.total or told.is_ended:
+        return f"{told.status}, {told.done:,} {unit}"
+    left = "" if told.eta_s is None else f", {duration(told.eta_s)} left"
+    return f"{told.done * 100 // told.total} % of {told.total:,} {unit} at {told.per_s:,.0f}/s{left}"
+
+
 def _behind(lag: Lag) -> str:
     return f"{duration(lag.seconds)} ({lag.rows:,})" if lag.rows else "0"
 
@@ -105,6 +118,8 @@ def _behind(lag: Lag) -> str:
 def render(view: View) -> RenderableType:
     """The live screen."""
     parts: list[RenderableType] = [Text(), _header(view)]
+    if view.existing:
+        parts += [Text(), _existing(view.existing)]
     if view.figures:
         parts += [Text(), _path(view, view.figures), Text(), _stores(view.figures), Text(), _memory(view.figures)]
     return Group(*parts)
@@ -118,6 +133,15 @@ def _header(view: View) -> RenderableType:
         return grid
     bar = ProgressBar(total=view.total_s, completed=min(view.elapsed_s, view.total_s), width=40)
     grid.add_row(Text(view.phase, style="bold"), bar, Text(f"{shown} / {clock(view.total_s)}", style="dim"))
+    return grid
+
+
+def _existing(standings: Sequence[Standing]) -> RenderableType:
+    grid = Table.grid(padding=(0, 2))
+    for told in standings:
+        total = float(max(1, told.total))
+        done = total if told.status == "done" else min(total, float(told.done))
+        grid.add_row(Text(told.name), ProgressBar(total=total, completed=done, width=30), Text(_far(told), style="dim"))
     return grid
 
 

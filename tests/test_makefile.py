@@ -5,9 +5,14 @@ import re
 import subprocess
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
-VERBS = {"help", "setup", "check", "test", "demo", "prove", "stack", "up", "down", "lock", "clean"}
+VERBS = {
+    *("help", "setup", "check", "test", "demo", "snapshot", "prove", "prove-long"),
+    *("stack", "up", "down", "lock", "clean"),
+}
 
 
 def make(*arguments: str, folder: Path = ROOT) -> subprocess.CompletedProcess[str]:
@@ -33,13 +38,40 @@ def test_help_tells_every_verb() -> None:
 
 
 def test_a_verb_prepares_what_it_needs() -> None:
-    for verb in ("test", "demo", "prove", "stack"):
+    for verb in ("test", "demo", "snapshot", "prove", "prove-long", "stack"):
         assert re.search(rf"^{verb}: setup", MAKEFILE, re.MULTILINE), verb
 
 
 def test_the_demos_settings_reach_the_command() -> None:
     assert "cdc demo --seconds 120 --hold 0 --chaos\n" in said("-n", "demo")
     assert "cdc demo --seconds 30 --hold 5 --no-chaos\n" in said("-n", "demo", "SECONDS=30", "CHAOS=0", "HOLD=5")
+
+
+def test_a_snapshot_without_a_configuration_is_of_the_demo() -> None:
+    assert "cdc demo --bootstrap warehouse --seconds 120 --no-chaos\n" in said("-n", "snapshot")
+    assert "cdc demo --bootstrap search --seconds 30 --chaos\n" in said(
+        "-n", "snapshot", "SINK=search", "SECONDS=30", "CHAOS=1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ([], ""),
+        (["TABLE=public.a public.b"], " --table public.a --table public.b"),
+        (["SINK=search cache"], " --sink search --sink cache"),
+        (["SINK=search", "TABLE=public.a"], " --table public.a --sink search --fresh"),
+    ],
+)
+def test_a_snapshots_settings_reach_the_command(settings: list[str], expected: str) -> None:
+    told = " ".join(said("-n", "snapshot", "CONFIG=shop.yml", *settings).replace("\\\n", " ").split())
+    assert told.endswith(f"cdc snapshot --config shop.yml{expected}")
+
+
+def test_the_long_proofs_are_the_campaign_and_the_whole_models() -> None:
+    told = said("-n", "prove-long", "MINUTES=5")
+    assert "python -m tests.faults.campaign --minutes 5 --folder .watershed/campaign\n" in told
+    assert "python -m tests.models --whole\n" in told
 
 
 def test_one_promise_can_be_asked_for() -> None:

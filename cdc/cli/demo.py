@@ -20,6 +20,9 @@ def demo(
     chaos: Annotated[bool, typer.Option(help="Kill capture and sinks with SIGKILL halfway.")] = True,
     hold: Annotated[float, typer.Option(help="Seconds to pause before the comparison.", min=0, envvar="DEMO_HOLD")] = 0,
     folder: Annotated[Path, typer.Option(help="Logs and data; emptied at the start.")] = Path(".watershed/demo"),
+    bootstrap: Annotated[
+        str, typer.Option(metavar="STORE", help="This store does not exist before: fill it beside the workload.")
+    ] = "",
 ) -> None:
     """An online shop, its PostgreSQL synced to a search index, a cache and a warehouse. Exits 0 only if every row and
     column of every store is equal at the end."""
@@ -34,4 +37,4 @@ def demo(
     console = Console()
     if not console.is_terminal:
         console = Console(width=CONSOLE_WIDTH_PLAIN)
-    raise typer.Exit(run_demo(Options(seconds, rows, rate, chaos, hold, folder), console))
+    raise typer.Exit(run_demo(Options(seconds, rows, rate, chaos, hold, folder, bootstrap), console))

@@ -1,9 +1,11 @@
 """A live screen in a terminal, plain lines elsewhere."""
 
+from dataclasses import replace
 from io import StringIO
 
 from rich.console import Console
 
+from cdc.standing import Standing
 from demo.figures import Lag, Spread
 from demo.monitor import Figures, StoreFigures
 from demo.screen import Screen, View, plain, render
@@ -70,3 +72,30 @@ def test_a_terminal_shows_the_latest_and_keeps_what_was_said() -> None:
         screen.say("comparing")
     text = output.getvalue()
     assert text.index("workload") < text.index("kill -9 capture") < text.index("catching up") < text.index("comparing")
+
+
+EXISTING = (
+    Standing("table", "public.orders", "running", 300, 1000, 50.0),
+    Standing("table", "public.products", "done", 200, 200, 0.0),
+    Standing("sink", "warehouse", "waiting", 0, 0, 0.0, "Spark starts"),
+)
+
+
+def test_existing_rows_on_their_way_have_a_bar_each() -> None:
+    output = StringIO()
+    Console(file=output, width=110).print(render(replace(view(), existing=EXISTING)))
+    lines = output.getvalue().splitlines()
+    orders, products, warehouse = (
+        next(line for line in lines if line.startswith(name))
+        for name in ("public.orders", "public.products", "warehouse        ")
+    )
+    assert "30 % of 1,000 rows at 50/s, 14.0 s left" in orders
+    assert "━" * 30 in products and "done, 200 rows" in products
+    assert "waiting, 0 records" in warehouse
+
+
+def test_a_plain_line_tells_existing_rows_that_are_not_there_yet() -> None:
+    line = plain(replace(view(), existing=EXISTING))
+    told = "public.orders 30 % of 1,000 rows at 50/s, 14.0 s left  |  warehouse waiting, 0 records"
+    assert f"  |  {told}  |  readable p50/p95" in line
+    assert "public.products" not in line
