@@ -19,7 +19,7 @@ from cdc.control import SignalAnswer, SignalRecord, Topics
 from cdc.errors import WatershedError
 from cdc.events import TableId
 from cdc.kafka.signals import await_answer, send_signal
-from cdc.kafka.snapshots import Followed, SnapshotWatch, await_begun, await_healed
+from cdc.kafka.snapshots import Followed, SnapshotWatch, await_begun, await_healed, epoch_of
 from cdc.logs import configure_logs
 from cdc.standing import Standing
 from spark_jobs.bootstrap import SinkProcess, Store, generation_to_watch, look_at_store
@@ -131,12 +131,12 @@ class _Command:
         with ExitStack() as stack:
             watch = stack.enter_context(closing(SnapshotWatch.of(self.config)))
             watch.read_to_end()
-            position = watch.position()
+            epoch_before = epoch_of(watch)
             identity, answer = self._signal(record)
             if not waits or record.action not in ("snapshot", "heal"):
                 return
             if record.action == "heal":
-                requests = await_healed(watch, position.epoch if position is not None else 0)
+                requests = await_healed(watch, epoch_before)
             else:
                 requests = await_begun(watch, identity, map(_table, answer.tables))
             screen = stack.enter_context(closing(screen_for(self.console, as_json=self.as_json)))

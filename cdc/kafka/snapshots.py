@@ -16,7 +16,7 @@ from cdc.control import (
     Topics,
     snapshot_key,
 )
-from cdc.errors import UnreachableError
+from cdc.errors import GapError, UnreachableError
 from cdc.events import TableId
 from cdc.kafka.client import NEXT_REACHABLE
 from cdc.kafka.tail import CompactedTail
@@ -141,12 +141,23 @@ def await_begun(watch: SnapshotWatch, request: str, tables: Iterable[TableId]) -
     return wanted
 
 
+def epoch_of(watch: SnapshotWatch) -> int:
+    """The position's; 0 where there is none, or a damaged one: what it says is not to be relied on."""
+    try:
+        position = watch.position()
+    except GapError:
+        return 0
+    return 0 if position is None else position.epoch
+
+
 def await_healed(watch: SnapshotWatch, epoch_before: int) -> dict[TableId, str]:
     """The same for those that began with the epoch that followed. Raises UnreachableError."""
 
     def is_streaming() -> bool:
+        if epoch_of(watch) <= epoch_before:
+            return False
         position = watch.position()
-        return position is not None and position.epoch > epoch_before and position.phase == "streaming"
+        return position is not None and position.phase == "streaming"
 
     _until(watch, is_streaming)
     return {table: record.request for table, record in watch.snapshots().items()}

@@ -5,7 +5,7 @@ import pytest
 from cdc.control import Topics
 from cdc.errors import GapError, UnreachableError
 from cdc.events import TableId
-from cdc.kafka.snapshots import Followed, SnapshotWatch, await_begun, await_healed
+from cdc.kafka.snapshots import Followed, SnapshotWatch, await_begun, await_healed, epoch_of
 from cdc.standing import Standing
 from tests.standings import FakeTail, position, progress, published, sink, snapshot
 
@@ -107,3 +107,12 @@ def test_healing_has_begun_when_the_next_epoch_streams(watch: SnapshotWatch, tai
     tail.will_tell(position(0, epoch=2, phase="intent"))
     tail.will_tell(position(9, epoch=2), snapshot("a", request="epoch 2"))
     assert await_healed(watch, 1) == {A: "epoch 2"}
+
+
+def test_a_damaged_position_is_healed_from_epoch_0(watch: SnapshotWatch, tail: FakeTail) -> None:
+    assert epoch_of(watch) == 0
+    tail.tell(position(7, epoch=3).model_copy(update={"resume_lsn": 8}))
+    assert epoch_of(watch) == 0
+    tail.will_tell(position(9, epoch=4), snapshot("a", request="epoch 4"))
+    assert await_healed(watch, 0) == {A: "epoch 4"}
+    assert epoch_of(watch) == 4
