@@ -26,18 +26,19 @@ from cdc.continuity import (
     require_same_tables,
     require_same_topics,
 )
-from cdc.control import PositionRecord, Topics
+from cdc.control import PositionRecord, Topics, signal_key
 from cdc.errors import ConnectionLost, GapError, UnreachableError
 from cdc.events import TableSchema
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.kafka.broker import KafkaBroker
+from cdc.kafka.compacted import read_latest
 from cdc.kafka.records import Captured, read_captured, read_position, read_state
 from cdc.kafka.signals import SignalReader
 from cdc.kafka.topics import TopicAdmin, TopicDescription
 from cdc.kafka.watch import TopicWatch
 from cdc.load import LoadStopped
 from cdc.lsn import Lsn, format_lsn
-from cdc.ports import Probe
+from cdc.ports import Probe, Signal
 from cdc.postgres.catalog import Publication, read_publication
 from cdc.postgres.chunks import PostgresChunkReader
 from cdc.postgres.connection import connect
@@ -131,11 +132,18 @@ class Service:
         with closing(SignalReader(self._config.kafka, self._topics.signals, offset)) as signals:
             while not self._stop.wait(GAP_POLL_S):
                 for signal in signals.poll():
-                    if signal.record is not None and signal.record.action == "heal":
+                    if self._asks_to_heal(signal):
+                        assert signal.record is not None
                         log.info("healing, as asked", signal=signal.identity)
                         answer = answered(self._topics, signal, "healing under a new epoch")
                         return Heal(epoch, signal.record.epoch, answer)
         return None
+
+    def _asks_to_heal(self, signal: Signal) -> bool:
+        """Where the state was lost, signals of long ago come again: one that has its answer was for another gap."""
+        if signal.record is None or signal.record.action != "heal":
+            return False
+        return signal_key(signal.identity) not in read_latest(self._config.kafka, self._topics.control)
 
     def _known_before_gap(self) -> tuple[int, int]:
         """Epoch of the position, and offset in the signals."""
