@@ -21,23 +21,26 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from devstack.endpoints import Servers
 from devstack.stack import Stack
 from tests.checker.journal import install_journal
-from tests.checker.judge import Report, gather, require_true, table_topic
+from tests.checker.judge import Report, gather, judge, require_true, table_topic
 from tests.checker.records import Change, Record, changes_of, parse, read_topics
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.waiting import eventually
 
 COMMAND = [sys.executable, "-m", "cdc.cli.main"]
+NAIVE = [sys.executable, "-m", "tests.naive_capture"]
 ENDS_S_MAX = 20.0
 
 
 class CaptureProcess:
     """`cdc run`."""
 
-    def __init__(self, config: Path, log: Path, environment: Mapping[str, str], arguments: Sequence[str]) -> None:
+    def __init__(
+        self, config: Path, log: Path, environment: Mapping[str, str], arguments: Sequence[str], command: Sequence[str]
+    ) -> None:
         self.log = log
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                [*COMMAND, "run", "--config", str(config), *arguments],
+                [*command, "run", "--config", str(config), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -137,11 +140,13 @@ class Captured:
         path.write_text(yaml.safe_dump(sections, allow_unicode=True), encoding="utf-8")
         return path
 
-    def start(self, *, failpoint: str | None = None, arguments: Sequence[str] = ()) -> CaptureProcess:
+    def start(
+        self, *, failpoint: str | None = None, arguments: Sequence[str] = (), command: Sequence[str] = COMMAND
+    ) -> CaptureProcess:
         """Start capture; it ends with the test at the latest."""
         environment = {"CDC_FAILPOINT": failpoint} if failpoint else {}
         path = self.folder / f"capture-{len(self._processes)}.log"
-        process = CaptureProcess(self.config(), path, environment, arguments)
+        process = CaptureProcess(self.config(), path, environment, arguments, command)
         self._processes.append(process)
         return process
 
@@ -223,6 +228,15 @@ class Captured:
         topics = [table_topic(self.name, table) for table in self.tables]
         records, _ = read_topics(self.bootstrap_servers, topics)
         return sorted(changes_of(records), key=lambda change: change.version)
+
+    def epoch(self) -> int:
+        """Of the last position record."""
+        positions = [record.value for record in self.records("state") if record.key == b"position"]
+        return int(parse(positions[-1] or b"")["epoch"])
+
+    def complaints(self) -> Sequence[str]:
+        """Of the judge."""
+        return judge(gather(self.bootstrap_servers, self.name, self.dsn, self.tables)).complaints
 
     def judge(self) -> Report:
         """Everything, held against the source. Raises AssertionError with the judge's complaints."""

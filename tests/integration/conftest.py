@@ -39,3 +39,12 @@ def items(
     """A database with two small tables, of which one is captured."""
     with under_capture(postgres, kafka, fresh_database, unique, tmp_path, SMALL, [ITEMS]) as made:
         yield made
+
+
+@pytest.fixture
+def items16(
+    postgres16: PostgresServer, kafka: KafkaBroker, fresh_database16: str, unique: str, tmp_path: Path
+) -> Iterator[Captured]:
+    """The same on PostgreSQL 16."""
+    with under_capture(postgres16, kafka, fresh_database16, unique, tmp_path, SMALL, [ITEMS]) as made:
+        yield made

@@ -1,0 +1,298 @@
+"""Snapshots on real servers: rows older than what is published, tables that are emptied, gaps that are healed."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import LiteralString
+
+import psycopg
+import pytest
+
+from cdc.config import KafkaConfig
+from cdc.control import SignalAnswer, SignalRecord, Topics
+from cdc.kafka.signals import await_answer, send_signal
+from tests.captured import COMMAND, NAIVE, Captured, under_capture
+from tests.conftest import KafkaBroker, PostgresServer
+from tests.integration.conftest import ITEMS
+from tests.topics import recreate_topic
+from tests.waiting import eventually
+from tests.workload import LINES, TABLES, Workload, fill
+
+ROWS = 12
+
+
+def ask(captured: Captured, action: str, **fields: object) -> SignalAnswer:
+    """A signal, and capture's answer."""
+    kafka, topics = KafkaConfig(bootstrap_servers=captured.bootstrap_servers), Topics(captured.name)
+    record = SignalRecord.model_validate({"action": action, "requested_us": 1} | fields)
+    return await_answer(kafka, topics, send_signal(kafka, topics, record), 30.0)
+
+
+@contextmanager
+def commits_frozen(superuser_dsn: str) -> Iterator[None]:
+    """Commits are written to the log, and wait there: nobody sees them. The standby they wait for does not exist."""
+    with psycopg.connect(superuser_dsn, autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        connection.execute("SELECT pg_reload_conf()")
+        try:
+            shown = "SELECT current_setting('synchronous_standby_names') = 'nobody'"
+            eventually(lambda: connection.execute(shown).fetchone() == (True,), 10)
+            yield
+        finally:
+            connection.execute("ALTER SYSTEM RESET synchronous_standby_names")
+            connection.execute("SELECT pg_reload_conf()")
+
+
+def ops_of(captured: Captured, key: int) -> list[tuple[str, object]]:
+    """What was published for a key: op and name."""
+    return [(c.op, (c.after or {}).get("name")) for c in captured.changes() if c.key == {"id": key}]
+
+
+def snapshot_beside_a_frozen_commit(captured: Captured, command: Sequence[str]) -> None:
+    """One row a chunk, slowly. Before the last row is read, a commit updates it that is decoded but not visible."""
+    captured.settings = {"snapshot": {"chunk_rows_max": 1, "rows_per_s_max": 2, "workers": 1}}
+    captured.query(f"INSERT INTO items SELECT n, 'old' FROM generate_series(1, {ROWS}) AS n")
+    captured.start(command=command)
+    eventually(lambda: ops_of(captured, 1), 30.0, "the first row is published")
+
+    def update() -> None:
+        with captured.connect() as connection:
+            connection.execute(f"UPDATE items SET name = 'new' WHERE id = {ROWS}")
+
+    writer = threading.Thread(target=update)
+    with commits_frozen(captured.superuser_dsn):
+        writer.start()
+        eventually(lambda: ops_of(captured, ROWS), 10.0, "the update is published")
+        assert captured.query(f"SELECT name FROM items WHERE id = {ROWS}") == [("old",)]
+        eventually(lambda: not captured.unfinished(), 60.0, "every row is read")
+        assert captured.query(f"SELECT name FROM items WHERE id = {ROWS}") == [("old",)]
+    writer.join()
+    captured.await_caught_up()
+
+
+@pytest.fixture(params=["18", "16"])
+def items_on(request: pytest.FixtureRequest) -> Captured:
+    made: Captured = request.getfixturevalue("items" if request.param == "18" else "items16")
+    return made
+
+
+@pytest.mark.promise(2)
+def test_a_row_that_is_read_after_a_newer_event_was_published_is_not_published(items_on: Captured) -> None:
+    snapshot_beside_a_frozen_commit(items_on, COMMAND)
+    assert ops_of(items_on, ROWS) == [("u", "new")]
+    assert len(items_on.judge().changes) == ROWS
+
+
+def test_the_published_rule_leaves_it_wrong_for_ever(items_on: Captured) -> None:
+    """The control: what the test above is for does happen."""
+    snapshot_beside_a_frozen_commit(items_on, NAIVE)
+    assert ops_of(items_on, ROWS) == [("u", "new"), ("r", "old")]
+    with pytest.raises(AssertionError, match="the source has another row at its mark"):
+        items_on.judge()
+
+
+# ---- TRUNCATE
+
+
+@pytest.mark.promise(2)
+def test_truncate_removes_what_was_published_and_nothing_that_follows(captured: Captured) -> None:
+    with captured.connect() as connection:
+        fill(connection, 200)
+    captured.start()
+    captured.await_caught_up()
+    with captured.connect() as connection:
+        connection.execute("INSERT INTO lines VALUES (1, 1, 1, 1, NULL)")
+        with connection.transaction():
+            connection.execute("INSERT INTO lines VALUES (2, 1, 1, 1, NULL)")
+            connection.execute("TRUNCATE lines, accounts")
+            connection.execute("INSERT INTO lines VALUES (1, 1, 1, 1, 'after')")
+    captured.await_caught_up()
+    report = captured.judge()  # folded with its sweeps the topics are the source
+    assert {sweep.table for sweep in report.sweeps} == {LINES, "public.accounts"}
+    assert captured.query("SELECT count(*) FROM lines") == [(1,)]
+
+
+@pytest.mark.promise(2)
+def test_truncate_while_chunks_are_read(captured: Captured) -> None:
+    captured.settings = {"snapshot": {"chunk_rows_max": 20}}
+    with captured.connect() as connection:
+        fill(connection, 3_000)
+    captured.start()
+    with captured.connect() as connection:
+        for number in range(3):
+            eventually(lambda: captured.snapshots().get(LINES, {}).get("rows"), 30.0, "chunks are published")
+            connection.execute("TRUNCATE lines")
+            connection.execute("INSERT INTO lines SELECT n, 2, %s, 1, NULL FROM generate_series(1, 900) n", [number])
+    captured.await_caught_up()
+    complaints = [
+        line for line in captured.complaints() if not line.startswith("chunk:")
+    ]  # whose replay has no TRUNCATE
+    assert complaints == []
+
+
+# ---- snapshots that are asked for
+
+
+@pytest.mark.promise(2)
+def test_a_snapshot_beside_a_workload_is_true_and_ends_with_a_sweep(captured: Captured) -> None:
+    with captured.connect() as connection:
+        fill(connection, 1_000)
+    captured.settings = {"snapshot": {"chunk_rows_max": 50}}
+    captured.start()
+    captured.await_caught_up()
+    with Workload(captured.dsn, seed=1, clients=2, pause_s=0.005):
+        answer = ask(captured, "snapshot")
+        assert set(answer.tables) == set(TABLES)
+        eventually(lambda: not captured.unfinished(), 60.0, "the snapshot is done")
+    captured.await_caught_up()
+    report = captured.judge()
+    assert {sweep.table for sweep in report.sweeps} == set(TABLES)
+    assert report.epoch == 1
+    assert report.ops["r"] > 2 * 1_000
+
+
+PARTED: LiteralString = """
+CREATE TABLE parted (id int PRIMARY KEY, name text) PARTITION BY RANGE (id);
+CREATE TABLE low PARTITION OF parted FOR VALUES FROM (0) TO (100);
+CREATE TABLE high PARTITION OF parted FOR VALUES FROM (100) TO (200);
+"""
+
+
+@pytest.mark.promise(2)
+def test_rows_that_vanished_without_an_event_are_gone_after_a_snapshot(
+    postgres: PostgresServer, kafka: KafkaBroker, fresh_database: str, unique: str, tmp_path: Path
+) -> None:
+    """A TRUNCATE of one partition is not in a stream that names only the root."""
+    with under_capture(postgres, kafka, fresh_database, unique, tmp_path, PARTED, ["public.parted"]) as captured:
+        captured.query("INSERT INTO parted SELECT n, 'x' FROM generate_series(1, 199) AS n")
+        captured.start()
+        captured.await_caught_up()
+        captured.query("TRUNCATE low")
+        captured.query("INSERT INTO parted VALUES (5, 'after')")
+        captured.await_caught_up()
+        assert any("is not in the source" in complaint for complaint in captured.complaints())
+        assert ask(captured, "snapshot").is_accepted
+        eventually(lambda: not captured.unfinished(), 30.0, "the snapshot is done")
+        captured.await_caught_up()
+        assert captured.complaints() == []
+
+
+def test_signals_that_can_not_be_obeyed_are_answered(items: Captured) -> None:
+    items.start().await_said("streaming")
+    assert ask(items, "snapshot", tables=["public.nowhere"]).message == "table public.nowhere is not captured"
+    assert not ask(items, "heal").is_accepted
+    assert not ask(items, "resume").is_accepted
+
+
+def test_a_paused_snapshot_waits_and_one_that_is_cancelled_ends(items: Captured) -> None:
+    items.settings = {"snapshot": {"chunk_rows_max": 1, "rows_per_s_max": 2, "workers": 1}}
+    items.query("INSERT INTO items SELECT n, 'old' FROM generate_series(1, 40) AS n")
+    items.start()
+    eventually(lambda: ops_of(items, 1), 30.0, "the first row is published")
+    assert ask(items, "pause").message == "paused"
+    paused = items.snapshots()[ITEMS]
+    items.query("UPDATE items SET name = 'new' WHERE id IN (1, 40)")
+    items.await_caught_up()
+    assert items.snapshots()[ITEMS] == paused
+    items.end()
+    items.settings = {}
+    items.start()
+    assert ask(items, "resume").message == "running"
+    items.await_caught_up()
+    assert len({change.identity for change in items.judge().changes}) == 40
+    assert ask(items, "snapshot").is_accepted
+    ask(items, "cancel")
+    assert items.snapshots()[ITEMS]["status"] in ("cancelled", "done")
+
+
+def test_a_condition_that_postgresql_refuses_fails_the_snapshot_and_nothing_else(items: Captured) -> None:
+    items.start()
+    items.await_caught_up()
+    assert ask(items, "snapshot", tables=[ITEMS], where="nonsense >").is_accepted
+    eventually(lambda: items.snapshots()[ITEMS]["status"] == "failed", 30.0, "it fails")
+    assert "syntax error" in items.snapshots()[ITEMS]["message"]
+    items.query("INSERT INTO items VALUES (1, 'one')")
+    items.await_caught_up()
+    assert ops_of(items, 1) == [("c", "one")]
+
+
+# ---- gaps
+
+
+@pytest.mark.promise(4)
+@pytest.mark.parametrize("method", ["chunked", "consistent"])
+def test_a_gap_is_healed_under_a_new_epoch_with_nothing_lost_and_nothing_extra(captured: Captured, method: str) -> None:
+    captured.settings = {"snapshot": {"method": method}}
+    with captured.connect() as connection:
+        fill(connection, 500)
+    captured.start()
+    captured.await_caught_up()
+    captured.end()
+    captured.query("SELECT pg_drop_replication_slot(%s)", captured.name)
+    captured.query("DELETE FROM accounts WHERE id % 3 = 0")
+    captured.query("UPDATE lines SET qty = 7 WHERE order_id % 2 = 0")
+    captured.query("INSERT INTO lines SELECT n, 9, n, 1, NULL FROM generate_series(1, 50) n")
+    capture = captured.start()
+    assert "can't be used any more" in capture.await_refusal()
+    answer = ask(captured, "heal")
+    assert (answer.is_accepted, answer.message) == (True, "healing under a new epoch")
+    with Workload(captured.dsn, seed=2, transactions=30):
+        capture.await_said("streaming")
+    captured.await_caught_up()
+    report = captured.judge()
+    assert report.epoch == 2
+    assert {sweep.table for sweep in report.sweeps} == set(TABLES)
+    assert capture.terminate() == 0
+
+
+@pytest.mark.promise(4)
+def test_a_gap_heals_itself_where_that_is_configured(items: Captured) -> None:
+    items.settings = {"snapshot": {"mode": "when_needed"}}
+    items.query("INSERT INTO items VALUES (1, 'one'), (2, 'two')")
+    items.start()
+    items.await_caught_up()
+    items.end()
+    items.query("SELECT pg_drop_replication_slot(%s)", items.name)
+    items.query("DELETE FROM items WHERE id = 1")
+    items.start()
+    eventually(lambda: items.progress() and items.epoch() == 2, 30.0, "the new epoch streams")
+    items.await_caught_up()
+    items.judge()
+
+
+def test_without_state_the_epoch_comes_from_what_the_other_topics_say(items: Captured) -> None:
+    items.query("INSERT INTO items VALUES (1, 'one')")
+    items.start()
+    items.await_caught_up()
+    items.end()
+    recreate_topic(items.bootstrap_servers, f"{items.name}.state", partitions=1)
+    items.query("SELECT pg_drop_replication_slot(%s)", items.name)
+    items.query("UPDATE items SET id = 2")
+    items.start().await_refusal()
+    assert ask(items, "heal").is_accepted
+    items.await_caught_up()
+    assert items.judge().epoch == 2
+
+
+# ---- modes
+
+
+def test_never_reads_no_existing_row(items: Captured) -> None:
+    items.settings = {"snapshot": {"mode": "never"}}
+    items.query("INSERT INTO items VALUES (1, 'one')")
+    items.start().await_said("streaming")
+    items.query("INSERT INTO items VALUES (2, 'two')")
+    items.await_caught_up()
+    assert [(change.op, change.key["id"]) for change in items.changes()] == [("c", 2)]
+
+
+def test_always_reads_all_rows_at_each_start(items: Captured) -> None:
+    items.settings = {"snapshot": {"mode": "always"}}
+    items.query("INSERT INTO items VALUES (1, 'one')")
+    for reads in (1, 2):
+        items.start()
+        eventually(lambda wanted=reads: ops_of(items, 1) == [("r", "one")] * wanted, 30.0)  # type: ignore[misc]
+        items.await_caught_up()
+        items.end()
+    items.judge()

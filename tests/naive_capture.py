@@ -1,0 +1,56 @@
+"""`cdc run` with the published rule for chunks: of a chunk's rows those are dropped whose key was touched between two
+marks. It is wrong on PostgreSQL, and the tests show that they notice: `python -m tests.naive_capture run --config …`.
+"""
+
+from typing import Any
+
+import cdc.service
+from cdc.cli.main import main
+from cdc.lsn import Lsn
+from cdc.ports import TopicRecord
+from cdc.snapshots.engine import SnapshotEngine
+from cdc.snapshots.jobs import Job, OpenChunk, Range
+from cdc.snapshots.memory import ChangeMemory, Unseen
+from cdc.snapshots.reading import Chunk
+from cdc.snapshots.visibility import TransactionSnapshot
+
+
+class NaiveEngine(SnapshotEngine):
+    """The low mark is the moment at which a chunk is asked for: later than where the rule has it can't be."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments, unseen_rule=self._between_the_marks)
+        self._touched: list[tuple[str, bytes]] = []
+        self._low: dict[str, int] = {}
+        self._window: set[bytes] = set()
+
+    def touch(self, topic: str, key: bytes) -> None:
+        self._touched.append((topic, key))
+        super().touch(topic, key)
+
+    def _ask_for_chunk(self, job: Job, part: Range) -> Chunk:
+        request = super()._ask_for_chunk(job, part)
+        self._low[request.nonce] = len(self._touched)
+        return request
+
+    def _merge(
+        self,
+        job: Job,
+        part: Range,
+        chunk: OpenChunk,
+        commit_lsn: Lsn,
+        seq: int,
+        now_us: int,
+        records: list[TopicRecord],
+    ) -> int:
+        since = self._touched[self._low[chunk.request.nonce] :]
+        self._window = {key for topic, key in since if topic == job.schema.topic}
+        return super()._merge(job, part, chunk, commit_lsn, seq, now_us, records)
+
+    def _between_the_marks(self, _memory: ChangeMemory, _topic: str, _snapshot: TransactionSnapshot) -> Unseen:
+        return Unseen(is_forgotten=False, is_truncated=False, keys=(self._window,))
+
+
+if __name__ == "__main__":
+    vars(cdc.service)["SnapshotEngine"] = NaiveEngine
+    main()
