@@ -106,7 +106,9 @@ class Bootstrap:
             if self._is_chunked(heal):
                 self._begin_streaming(broker, lineage, slot.consistent_point, tables, told)
                 return self._recorded()
-            reader = resources.enter_context(SnapshotReader(self._source, slot.snapshot_name))
+            reader = resources.enter_context(
+                SnapshotReader(self._source, slot.snapshot_name, self._config.snapshot.workers)
+            )
             load = InitialLoad(
                 broker=broker,
                 publisher=Publisher(lineage, self._config.capture, {}),
@@ -305,14 +307,10 @@ class Bootstrap:
         context = EnvelopeContext(self._topics.prefix, lineage.source.database, lineage.epoch, cdc.__version__)
         estimates = reader.estimate(self._source.table_ids)
         loads = []
-        for schema, found in tables:
+        for schema, _ in tables:
             encoder = TableEncoder(schema, relation_of(schema), context)
             encoder.start_snapshot(consistent_point, self._clock.now_us())
-            lines = reader.lines(
-                schema,
-                is_partitioned=found.is_partitioned,
-                row_filter=publication.row_filters.get(schema.table),
-            )
+            lines = reader.lines(schema, row_filter=publication.row_filters.get(schema.table))
             loads.append(TableLoad(schema, encoder, lines, estimates.get(schema.table, 0)))
         return loads
 

@@ -1,0 +1,155 @@
+"""All rows at one point in time, read by several connections."""
+
+import threading
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+from psycopg import sql
+from pydantic import SecretStr
+
+from cdc.config import SourceConfig
+from cdc.errors import ConnectionLost, SourceError
+from cdc.events import TableId, TableSchema
+from cdc.postgres.catalog import read_table
+from cdc.postgres.load import SnapshotReader
+from tests.conftest import PostgresServer
+from tests.waiting import eventually
+
+ROWS = 3_000
+FLAT, PARTED = TableId("public", "flat"), TableId("public", "parted")
+
+
+@pytest.fixture(autouse=True)
+def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cdc.postgres.load.RANGE_PAGES", 1)
+    monkeypatch.setattr("cdc.postgres.load.BATCH_ROWS", 50)
+
+
+@pytest.fixture
+def connection(fresh_database: str) -> Iterator[psycopg.Connection]:
+    with psycopg.connect(fresh_database, autocommit=True) as made:
+        made.execute("CREATE TABLE flat (id int PRIMARY KEY, name text)")
+        made.execute("CREATE TABLE parted (id int PRIMARY KEY, name text) PARTITION BY RANGE (id)")
+        made.execute("CREATE TABLE low PARTITION OF parted FOR VALUES FROM (0) TO (1000)")
+        made.execute("CREATE TABLE high (name text, gone int, id int NOT NULL)")
+        made.execute("ALTER TABLE high DROP COLUMN gone")
+        made.execute("ALTER TABLE parted ATTACH PARTITION high FOR VALUES FROM (1000) TO (100000)")
+        for table in ("flat", "parted"):
+            made.execute(
+                sql.SQL("INSERT INTO {} SELECT n, 'tab\t' || n FROM generate_series(1, %s::int) AS n").format(
+                    sql.Identifier(table)
+                ),
+                [ROWS],
+            )
+        yield made
+
+
+def reader_at_now(dsn: str, exporter: psycopg.Connection, workers: int = 3) -> SnapshotReader:
+    """`exporter` holds the snapshot."""
+    exporter.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
+    row = exporter.execute("SELECT pg_export_snapshot()").fetchone()
+    assert row
+    source = SourceConfig(dsn=SecretStr(dsn), tables=("public.flat", "public.parted"))
+    return SnapshotReader(source, row[0], workers)
+
+
+def schema_of(connection: psycopg.Connection, table: TableId) -> TableSchema:
+    found = read_table(connection, table, None)
+    return TableSchema(table, 1, found.oid, found.columns, found.key, "topic")
+
+
+def test_every_row_comes_once_as_of_the_snapshot(fresh_database: str, connection: psycopg.Connection) -> None:
+    with (
+        psycopg.connect(fresh_database, autocommit=True) as exporter,
+        reader_at_now(fresh_database, exporter) as reader,
+    ):
+        connection.execute("DELETE FROM flat WHERE id % 2 = 0")
+        connection.execute("UPDATE parted SET name = 'later'")
+        connection.execute("INSERT INTO flat VALUES (100000, 'later')")
+        for table in (FLAT, PARTED):
+            lines = list(reader.lines(schema_of(connection, table), row_filter=None))
+            assert sorted(lines) == sorted(b"%d\ttab\\t%d" % (n, n) for n in range(1, ROWS + 1))
+
+
+def test_a_row_filter_holds_in_every_part(fresh_database: str, connection: psycopg.Connection) -> None:
+    with (
+        psycopg.connect(fresh_database, autocommit=True) as exporter,
+        reader_at_now(fresh_database, exporter) as reader,
+    ):
+        lines = reader.lines(schema_of(connection, PARTED), row_filter="(id > 5) OR (id = 1)")
+        assert len(list(lines)) == ROWS - 4
+
+
+def test_partitions_that_may_be_read_only_through_their_root(
+    fresh_database: str, connection: psycopg.Connection, postgres: PostgresServer, unique: str
+) -> None:
+    with psycopg.connect(postgres.superuser_dsn, dbname=connection.info.dbname, autocommit=True) as superuser:
+        superuser.execute(sql.SQL("CREATE ROLE {} LOGIN").format(sql.Identifier(unique)))
+        superuser.execute(sql.SQL("GRANT SELECT ON flat, parted TO {}").format(sql.Identifier(unique)))
+        try:
+            limited = psycopg.conninfo.make_conninfo(fresh_database, user=unique)
+            with (
+                psycopg.connect(fresh_database, autocommit=True) as exporter,
+                reader_at_now(limited, exporter) as reader,
+            ):
+                assert len(list(reader.lines(schema_of(connection, PARTED), row_filter=None))) == ROWS
+        finally:
+            superuser.execute(sql.SQL("DROP OWNED BY {0}; DROP ROLE {0}").format(sql.Identifier(unique)))
+
+
+def test_who_stops_reading_leaves_no_thread_that_waits(fresh_database: str, connection: psycopg.Connection) -> None:
+    with (
+        psycopg.connect(fresh_database, autocommit=True) as exporter,
+        reader_at_now(fresh_database, exporter) as reader,
+    ):
+        lines = reader.lines(schema_of(connection, FLAT), row_filter=None)
+        assert next(lines)
+        assert "load" in {thread.name for thread in threading.enumerate()}
+        lines.close()  # type: ignore[attr-defined]
+        assert "load" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_what_postgresql_refuses_is_said(fresh_database: str, connection: psycopg.Connection) -> None:
+    with (
+        psycopg.connect(fresh_database, autocommit=True) as exporter,
+        reader_at_now(fresh_database, exporter) as reader,
+        pytest.raises(SourceError, match=r"rows of table public\.flat can't be read: .*zero"),
+    ):
+        list(reader.lines(schema_of(connection, FLAT), row_filter="id / 0 = 1"))
+
+
+def test_a_server_that_goes_away_is_lost(fresh_database: str, connection: psycopg.Connection) -> None:
+    with (
+        psycopg.connect(fresh_database, autocommit=True) as exporter,
+        reader_at_now(fresh_database, exporter) as reader,
+    ):
+        lines = reader.lines(schema_of(connection, FLAT), row_filter=None)
+        assert next(lines)
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'watershed load'"
+        )
+        with pytest.raises((ConnectionLost, SourceError)):
+            list(lines)
+
+
+def test_an_alter_that_waits_for_the_load_is_not_waited_for(
+    fresh_database: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It queues behind the locks under which the slot is made, and our own would queue behind it: for ever."""
+    monkeypatch.setattr("cdc.postgres.load.OWN_LOCK_WAIT_S", 1)
+    with (
+        psycopg.connect(fresh_database) as locks,
+        psycopg.connect(fresh_database, autocommit=True) as exporter,
+        psycopg.connect(fresh_database) as altering,
+    ):
+        locks.execute("LOCK TABLE flat, parted IN ACCESS SHARE MODE")
+        altering.execute("SET lock_timeout = '30s'")
+        altering.pgconn.send_query(b"ALTER TABLE flat ADD COLUMN more int")
+        altering.pgconn.flush()
+        waits = "SELECT 1 FROM pg_locks WHERE mode = 'AccessExclusiveLock' AND NOT granted"
+        eventually(lambda: connection.execute(waits).fetchone(), 10)
+        with pytest.raises(ConnectionLost, match="waits for us"):
+            reader_at_now(fresh_database, exporter)
+        altering.cancel()
+        altering.close()
