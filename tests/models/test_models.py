@@ -1,0 +1,68 @@
+"""The model of chunks: the rule that is built holds in every order of events, and each control is found wrong."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.models.chunks import Model
+from tests.models.search import Search, shortest, wander
+from tests.models.sizes import ALL_KEYS, ALL_RANGES, CONTROLS, SMALL, Control
+from tests.models.states import OURS, Rule, Size
+
+SEEDS = 300
+
+
+@pytest.mark.parametrize("size", SMALL, ids=str)
+def test_what_is_built_holds_in_every_order_of_events(size: Size) -> None:
+    model = Model(size)
+    search = Search.of(model)
+    search.run()
+    if search.wrong is not None:
+        pytest.fail(str(shortest(model)))
+    assert search.ended > 10  # snapshots do come to an end
+
+
+@pytest.mark.parametrize("control", CONTROLS, ids=lambda control: control.name)
+def test_a_control_is_found_wrong(control: Control) -> None:
+    found = shortest(Model(control.size, control.rule))
+    assert found is not None
+    if control.size.crashes:
+        assert "the consumer dies" in str(found)
+
+
+def test_steps_that_are_taken_at_once_hide_nothing() -> None:
+    size = Size(transactions=2, crashes=0, ops=("put", "move"))
+    for rule in (OURS, *(control.rule for control in CONTROLS)):
+        verdicts = []
+        for is_stepwise in (False, True):
+            search = Search.of(Model(size, rule, is_stepwise))
+            search.run()
+            verdicts.append(search.wrong is None)
+        assert verdicts[0] == verdicts[1], rule
+
+
+@pytest.mark.parametrize("size", [ALL_KEYS, ALL_RANGES], ids=["one range", "ranges"])
+def test_more_keys_and_transactions_by_chance(size: Size) -> None:
+    model = Model(size, is_stepwise=True)
+    for seed in range(SEEDS):
+        wrong, steps = wander(model, seed)
+        assert wrong is None, "\n".join(("seed", str(seed), *steps, wrong))
+
+
+@pytest.mark.parametrize("rule", [replace(OURS, floor="mark"), replace(OURS, floor="early")], ids=["mark", "early"])
+def test_a_naive_floor_is_found_wrong_by_chance(rule: Rule) -> None:
+    model = Model(ALL_KEYS, rule, is_stepwise=True)
+    assert any(wander(model, seed)[0] is not None for seed in range(SEEDS))
+
+
+def test_an_interrupted_search_goes_on_where_it_was(tmp_path: Path) -> None:
+    model = Model(SMALL[0])
+    whole, interrupted = Search.of(model), Search.of(model)
+    whole.run()
+    interrupted.run(lambda: False)
+    assert not interrupted.is_over
+    interrupted.save(tmp_path)
+    again = Search.load(model, tmp_path)
+    again.run()
+    assert (again.seen.count, again.ended, again.wrong) == (whole.seen.count, whole.ended, None)

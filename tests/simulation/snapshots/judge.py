@@ -1,0 +1,102 @@
+"""What was committed, against the source: nothing goes back, nothing is stale, nothing is left over."""
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+
+from cdc.control import SweepRecord
+from cdc.events import TableId, pack_version
+from cdc.ports import TopicRecord
+from tests.simulation.snapshots.source import SCHEMAS, TABLES, Rows, Source
+
+_NAMES = {SCHEMAS[name].topic: name for name in TABLES}
+
+Versioned = dict[tuple[str, int], tuple[int, str | None]]  # (table, key) → version and value; None: deleted
+
+
+def judge(
+    records: Sequence[TopicRecord],
+    source: Source,
+    before: Mapping[tuple[str, int], tuple[int, str]],
+    floors: Mapping[TableId, int],
+    chance: random.Random,
+) -> None:
+    """`before`: what stores held at first; `floors`: of the last sweeps, as a reader from the beginning finds them.
+    Raises AssertionError."""
+    store: Versioned = dict(before)
+    compacted: Versioned = dict(before)  # what the topics hold after compaction
+    swept_late: list[SweepRecord] = []
+    last = (0, 0)
+    swept: dict[str, int] = {}  # table → floor
+    taken: set[int] = set()  # versions that are a sweep's own
+    for record in records:
+        if record.topic in _NAMES:
+            name, key = _NAMES[record.topic], json.loads(record.key)["id"]
+            version, value = _read(record)
+            if record.value is not None:
+                last = _follows(last, json.loads(record.value)["source"], taken)
+                _is_of_its_time(record.value, name, key, source)
+            # A sink that has swept would take it for what it swept: the floor is never a row's own version.
+            assert version > swept.get(name, -1) or record.value is None, f"{name} {key} at the floor of a sweep before"
+            _apply(store, (name, key), version, value)
+            compacted[name, key] = version, value
+        elif record.key.startswith(b"sweep/"):
+            sweep = SweepRecord.decode(record.value or b"", "control")
+            assert sweep.floor >= swept.get(sweep.table_name, 0), "a table's floor went down"
+            swept[sweep.table_name] = sweep.floor
+            swept_late.append(sweep)
+            taken.add(sweep.floor)
+        # A sink applies a sweep once it has applied the commit; how much later is its business.
+        while swept_late and chance.random() < 0.2:
+            _sweep(store, swept_late.pop(0))
+    for sweep in swept_late:
+        _sweep(store, sweep)
+    for table, floor in floors.items():
+        for (name, key), (version, _) in list(compacted.items()):
+            if name == table.name and version < floor:
+                compacted[name, key] = floor, None
+    for name in TABLES:
+        rows = source.visible[name]
+        assert _live(store, name) == rows, f"{name}: a store holds {_live(store, name)}, the source {rows}"
+        assert _live(compacted, name) == rows, f"{name}: rebuilt {_live(compacted, name)}, the source {rows}"
+
+
+def _read(record: TopicRecord) -> tuple[int, str | None]:
+    if record.value is None:
+        return int(dict(record.headers or ())["watershed.version"]), None
+    value = json.loads(record.value)
+    version = pack_version(value["source"]["epoch"], value["source"]["seq"])
+    return version, None if value["after"] is None else value["after"]["v"]
+
+
+def _follows(last: tuple[int, int], source: Mapping[str, int], taken: set[int]) -> tuple[int, int]:
+    """Versions rise, and within an epoch leave out only those that are a sweep's own."""
+    epoch, seq = source["epoch"], source["seq"]
+    first = seq if last == (0, 0) else last[1] + 1 if epoch == last[0] else 1
+    assert (epoch, seq) > last, f"{epoch}/{seq} follows {last}"
+    assert all(pack_version(epoch, between) in taken for between in range(first, seq)), f"{epoch}/{seq} follows {last}"
+    return epoch, seq
+
+
+def _is_of_its_time(encoded: bytes, name: str, key: int, source: Source) -> None:
+    """A row that was read is the one that the source had at the commit at which it counts: neither older nor newer."""
+    value = json.loads(encoded)
+    if value["op"] == "r":
+        rows = source.rows_at(name, value["source"]["commit_lsn"])
+        assert rows.get(key) == value["after"]["v"], f"{name} {key}: {value['after']['v']} published, {rows} in the log"
+
+
+def _apply(store: Versioned, key: tuple[str, int], version: int, value: str | None) -> None:
+    if key not in store or store[key][0] < version:
+        store[key] = version, value
+
+
+def _sweep(store: Versioned, sweep: SweepRecord) -> None:
+    """As sinks.contract says."""
+    for (name, key), (version, value) in list(store.items()):
+        if name == sweep.table_name and value is not None and version < sweep.floor:
+            store[name, key] = sweep.floor, None
+
+
+def _live(store: Versioned, name: str) -> Rows:
+    return {key: value for (table, key), (_, value) in store.items() if table == name and value is not None}

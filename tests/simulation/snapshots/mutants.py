@@ -1,0 +1,162 @@
+"""Snapshots that are wrong in one place, the published rule among them. Judges must find every one out."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from cdc.events import TableId, pack_version
+from cdc.lsn import Lsn
+from cdc.ports import TopicRecord
+from cdc.snapshots.engine import SnapshotEngine
+from cdc.snapshots.jobs import Job
+from cdc.snapshots.memory import ChangeMemory, Unseen
+from cdc.snapshots.reading import Answer, Begun
+from cdc.snapshots.visibility import TransactionSnapshot
+from cdc.sweeps import Sweeps
+from tests.simulation.snapshots.run import Parts, Run, UnseenRule
+from tests.simulation.snapshots.source import SCHEMAS
+
+_NAMES = {schema.topic: name for name, schema in SCHEMAS.items()}
+
+
+# ---- rules
+
+
+def between_the_marks(run: Run) -> UnseenRule:
+    """DBLog as published: a row is dropped if its key was touched by what is in the log between the low watermark,
+    written just before the SELECT, and the high one."""
+
+    def unseen(_: ChangeMemory, topic: str, snapshot: TransactionSnapshot) -> Unseen:
+        ops = [
+            op
+            for entry in run.source.log
+            if run.reader.lows[id(snapshot)][1] <= entry.commit_lsn <= run.received_lsn
+            for op in entry.ops
+            if op.table == _NAMES[topic]
+        ]
+        keys = {key for op in ops for key in (op.old, op.new and op.new[0]) if key is not None}
+        return Unseen(False, any(op.is_truncate for op in ops), (frozenset(b'{"id":%d}' % key for key in keys),))
+
+    return unseen
+
+
+def without_reading_again(_: Run) -> UnseenRule:
+    return lambda memory, topic, snapshot: replace(memory.unseen(topic, snapshot), is_forgotten=False)
+
+
+def by_the_low_bits(_: Run) -> UnseenRule:
+    """Transaction ids compared as they come, across the wrap-around."""
+
+    class Low(TransactionSnapshot):
+        def sees(self, xid: int) -> bool:
+            xmin, xmax, *running = (full % (1 << 32) for full in (self.xmin, self.xmax, *self.in_progress))
+            return xid < xmin or (xid < xmax and xid not in running)
+
+    return lambda memory, topic, s: memory.unseen(topic, Low(s.xmin, s.xmax, s.in_progress))
+
+
+def of_new_keys_only(run: Run) -> UnseenRule:
+    """A moved or deleted row's old key is not looked at."""
+
+    def unseen(memory: ChangeMemory, topic: str, snapshot: TransactionSnapshot) -> Unseen:
+        found = memory.unseen(topic, snapshot)
+        new = {
+            b'{"id":%d}' % op.new[0]
+            for entry in run.source.log
+            if not snapshot.sees(entry.xid)
+            for op in entry.ops
+            if op.table == _NAMES[topic] and op.new is not None
+        }
+        return replace(found, keys=tuple(keys & new for keys in found.keys))
+
+    return unseen
+
+
+# ---- engines
+
+
+class DeafToTruncate(SnapshotEngine):
+    def truncate(self, topic: str) -> None:
+        pass
+
+
+class FloorAtTheMark(SnapshotEngine):
+    """The naive floor: where the snapshot of the table began."""
+
+    def _look(self, job: Job, begun: Begun | None, seq: int) -> None:
+        if job.sweeps and job.floor is None:
+            job.floor = pack_version(self._epoch, seq + 1)
+        super()._look(job, begun, seq)
+
+
+class FloorFixedTooEarly(SnapshotEngine):
+    """When its transaction snapshot is answered, from what was received by then."""
+
+    def take(self, answers: Sequence[Answer], now: float) -> None:
+        for answer in answers:
+            if isinstance(answer, Begun) and answer.nonce in self._begun:
+                job = self._begun[answer.nonce][0]
+                job.early = self._memory.lowest_unseen_seq(job.schema.topic, answer.snapshot)  # type: ignore[attr-defined]
+        super().take(answers, now)
+
+    def _look(self, job: Job, begun: Begun | None, seq: int) -> None:
+        early: int | None = job.early  # type: ignore[attr-defined]
+        if job.sweeps and job.floor is None:
+            job.floor = pack_version(self._epoch, seq + 1 if early is None else early)
+        super()._look(job, begun, seq)
+
+
+class ForgetsWhatTheNewestSees(SnapshotEngine):
+    """Not what every chunk sees that is still to be merged."""
+
+    def _prune(self) -> None:
+        assert self._passed is not None
+        self._memory.forget_seen_by([self._passed])
+
+
+class ForgetsAtEachChunk(SnapshotEngine):
+    def _prune(self) -> None:
+        self._memory.clear()
+
+
+class MergesInAnyOrder(SnapshotEngine):
+    """A range's chunks as their marks come: the cursor passes rows that are not published."""
+
+    def end(self, commit_lsn: Lsn, seq: int, now_us: int) -> tuple[list[TopicRecord], int]:
+        for nonce in self._marked:
+            if nonce in self._chunks:
+                _, part, chunk = self._chunks[nonce]
+                part.open.remove(chunk)
+                part.open.insert(0, chunk)
+        return super().end(commit_lsn, seq, now_us)
+
+
+class KeepsTheFence(SnapshotEngine):
+    """The first one covers all snapshots of the session, also after nothing was remembered for a while."""
+
+    def _settle(self) -> None:
+        passed, fence = self._passed, self._fence
+        super()._settle()
+        self._passed, self._fence = passed, fence
+
+
+class FallingFloors(Sweeps):
+    def record(self, table: TableId, floor: int, commit_lsn: int) -> TopicRecord:
+        self._floors.pop(table, None)
+        return super().record(table, floor, commit_lsn)
+
+
+MUTANTS: dict[str, Parts] = {
+    "drops what was touched between the marks": Parts(unseen_rule=between_the_marks),
+    "publishes though keys were forgotten": Parts(unseen_rule=without_reading_again),
+    "compares the low bits of transaction ids": Parts(unseen_rule=by_the_low_bits),
+    "does not look at old keys": Parts(unseen_rule=of_new_keys_only),
+    "does not wait at fences": Parts(waits_at_fences=False),
+    "waits at the first fence only": Parts(engine=KeepsTheFence),
+    "is deaf to TRUNCATE": Parts(engine=DeafToTruncate),
+    "sweeps up to the mark of the beginning": Parts(engine=FloorAtTheMark),
+    "fixes the floor when the beginning is read": Parts(engine=FloorFixedTooEarly),
+    "forgets what the newest snapshot sees": Parts(engine=ForgetsWhatTheNewestSees),
+    "forgets at each chunk": Parts(engine=ForgetsAtEachChunk),
+    "merges in any order": Parts(engine=MergesInAnyOrder),
+    "lets floors fall": Parts(sweeps=FallingFloors),
+}

@@ -1,0 +1,291 @@
+"""One run: tables are read in chunks beside the stream by processes that die, and all that they committed is judged.
+
+What runs is the real thing: Assembler, SnapshotEngine with ChangeMemory, Jobs and Sweeps, and Snapshots with its
+signals. A process begins from what was committed to Kafka, which is simulated here as a list: what was produced since
+the last commit is lost with the process.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from cdc.bootstrap import relation_of
+from cdc.config import SnapshotConfig
+from cdc.control import SIGNALS_KEY, SignalRecord, SignalsRecord, SnapshotRecord, SweepRecord, Topics, snapshot_key
+from cdc.events import TableId, pack_version
+from cdc.formats.debezium import EnvelopeContext, TableEncoder
+from cdc.lsn import Lsn
+from cdc.ports import Signal, TopicRecord
+from cdc.snapshots.engine import SnapshotEngine
+from cdc.snapshots.memory import ChangeMemory, Unseen
+from cdc.snapshots.session import Snapshots
+from cdc.snapshots.visibility import TransactionSnapshot
+from cdc.sweeps import Sweeps
+from cdc.transactions import Assembler, StreamState
+from tests.simulation.snapshots.judge import judge
+from tests.simulation.snapshots.source import COMMIT_US, KEYS, SCHEMAS, TABLES, Reader, Source, Stream
+
+PREFIX: Final = "sim"
+TOPICS: Final = Topics(PREFIX)
+SEQ_BEFORE: Final = 1_000  # of what was published before the run began
+STEPS_MAX: Final = 20_000
+STEPS_WITH_FAULTS: Final = (40, 120, 300)
+
+UnseenRule = Callable[[ChangeMemory, str, TransactionSnapshot], Unseen]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a mutant replaces, to see that the judge notices."""
+
+    engine: Callable[..., SnapshotEngine] = SnapshotEngine
+    sweeps: Callable[..., Sweeps] = Sweeps
+    unseen_rule: Callable[["Run"], UnseenRule] = lambda _: ChangeMemory.unseen
+    waits_at_fences: bool = True
+
+
+@dataclass
+class Committed:
+    """What a process that begins finds in Kafka."""
+
+    state: StreamState
+    epoch: int
+    records: list[TopicRecord] = field(default_factory=list)
+    snapshots: dict[TableId, SnapshotRecord] = field(default_factory=dict)
+    floors: dict[TableId, int] = field(default_factory=dict)
+    signals_offset: int = 0
+
+    def add(self, records: list[TopicRecord], state: StreamState) -> None:
+        self.state = state
+        for record in records:
+            self.records.append(record)
+            assert record.value is not None or record.topic not in (TOPICS.state, TOPICS.control)
+            if record.topic == TOPICS.control and record.key.startswith(b"sweep/"):
+                sweep = SweepRecord.decode(record.value or b"", "control")
+                self.floors[sweep.table] = sweep.floor
+            elif record.topic == TOPICS.state and record.key == SIGNALS_KEY.encode():
+                self.signals_offset = SignalsRecord.decode(record.value or b"", "state").offset
+            elif record.topic == TOPICS.state:
+                snapshot = SnapshotRecord.decode(record.value or b"", "state")
+                self.snapshots[snapshot.table] = snapshot
+
+
+class Run:
+    """All that one seed decides. `report` runs it."""
+
+    def __init__(self, seed: int, parts: Parts | None = None) -> None:
+        self.parts = parts or Parts()
+        chance = self.chance = random.Random(seed)
+        self.source = Source(chance, lag=chance.choice((0.0, 0.5, 0.9, 0.97)), truncates=chance.random() < 0.5)
+        self.crash_rate = chance.choice((0.0, 0.01, 0.03))
+        self.commit_rate = chance.choice((0.05, 0.3, 1.0))
+        self.signal_rate = chance.choice((0.0, 0.005, 0.03))
+        self.keys_max = chance.choice((2, 5, 12, 1_000))
+        self.limits = SnapshotConfig(
+            workers=chance.choice((1, 2, 4)),
+            chunk_rows_max=chance.choice((1, 2, 4)),
+            rows_per_s_max=chance.choice((None, None, 50.0)),
+        )
+        self.events: Counter[str] = Counter()
+        self.received_lsn = 0  # commit of the transaction that the running process is receiving
+        self.reader: Reader  # the running process's
+        self.signals: list[SignalRecord] = []
+        self.healed: dict[TableId, bool] = {SCHEMAS[name].table: False for name in TABLES}
+        self.now_s = 1_000.0
+        self._steps = 0
+        self.committed = Committed(StreamState(Lsn(self.source.end), None, SEQ_BEFORE, COMMIT_US), epoch=2)
+        self.before = self._published_before()
+        self._ask_for_all()
+
+    def _published_before(self) -> dict[tuple[str, int], tuple[int, str]]:
+        """What stores hold when the run begins, with versions: nothing, what the source lost, and what is old."""
+        return {
+            (name, key): (pack_version(2, number), f"ghost {number}")
+            for number, (name, key) in enumerate((name, key) for name in TABLES for key in KEYS)
+            if self.chance.random() < 0.5
+        }
+
+    def _ask_for_all(self, floor: int | None = None) -> None:
+        for name in TABLES:
+            schema = SCHEMAS[name]
+            record = SnapshotRecord(
+                request="first",
+                table_schema=schema.table.schema,
+                table_name=name,
+                status="running",
+                sweeps=True,
+                floor=floor,
+                requested_us=0,
+            )
+            self.committed.add(
+                [TopicRecord(TOPICS.state, snapshot_key(schema.table).encode(), record.encode())], self.committed.state
+            )
+
+    # ---- the run
+
+    def report(self) -> None:
+        """Run to the end, and judge. Raises AssertionError."""
+        steps_with_faults = self.chance.choice(STEPS_WITH_FAULTS)
+        while self._steps < steps_with_faults:
+            self._process(steps_with_faults)
+            if self._steps < steps_with_faults and self.chance.random() < 0.05:
+                self._lose_the_slot()
+        while not self._process(STEPS_MAX):
+            assert self._steps < STEPS_MAX, "the run does not come to an end"
+        self.events["ids wrapped around"] += len({entry.xid >> 31 for entry in self.source.log}) > 1
+        judge(self.committed.records, self.source, self.before, self.committed.floors, self.chance)
+
+    def _process(self, steps_max: int) -> bool:
+        """One process, from its start to its death, or to the step. Whether all is done."""
+        process = Process(self)
+        is_calm = steps_max == STEPS_MAX
+        while self._steps < steps_max:
+            self._steps += 1
+            self.now_s += self.chance.choice((0.001, 0.01, 0.3))
+            for _ in range(self.chance.choice((0, 1, 3))):
+                self.source.live(is_calm=is_calm)
+            for _ in range(self.chance.choice((0, 1, 3))):
+                process.reader.live(is_calm=is_calm)
+            process.step()
+            if is_calm:
+                if process.is_done():
+                    return True
+            elif self.chance.random() < self.crash_rate:
+                self.events["crash"] += 1
+                return False
+            elif self.chance.random() < self.signal_rate:
+                self._signal()
+        return False
+
+    def _lose_the_slot(self) -> None:
+        """What was not received never will be; the next epoch begins where the new slot does."""
+        self.events["gap"] += 1
+        self.healed = dict.fromkeys(self.healed, False)
+        self.committed.epoch += 1
+        self.committed.state = StreamState(Lsn(self.source.end), None, 0, COMMIT_US)
+        self._ask_for_all(floor=pack_version(self.committed.epoch, 0))
+
+    def _signal(self) -> None:
+        tables = () if self.chance.random() < 0.3 else (f"public.{self.chance.choice(TABLES)}",)
+        action = self.chance.choice(("snapshot", "range", "pause", "resume", "resume", "cancel"))
+        self.events[action] += 1
+        after, up_to = sorted(self.chance.sample(KEYS, 2))
+        wish: dict[str, object] = {"action": action, "tables": tables, "requested_us": int(self.now_s * 1e6)}
+        if action == "range":
+            wish |= {"action": "snapshot", "tables": (f"public.{self.chance.choice(TABLES)}",)}
+            wish |= {"after": (str(after),), "up_to": self.chance.choice((None, (str(up_to),)))}
+        self.signals.append(SignalRecord.model_validate(wish))
+
+
+class Process:
+    """It is wired as `cdc/service.py` wires the real one."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        committed = run.committed
+        schemas = list(SCHEMAS.values())
+        context = EnvelopeContext(PREFIX, "shop", committed.epoch, "0")
+        sweeps = run.parts.sweeps(TOPICS, committed.epoch, committed.floors)
+        self.engine = run.parts.engine(
+            topics=TOPICS,
+            epoch=committed.epoch,
+            schemas=schemas,
+            encoder_of=lambda schema: TableEncoder(schema, relation_of(schema), context),
+            sweeps=sweeps,
+            limits=run.limits,
+            records=list(committed.snapshots.values()),
+            keys_max=run.keys_max,
+            new_nonce=lambda: f"{run.chance.getrandbits(64):016x}",
+            unseen_rule=_watched(run),
+        )
+        self._assembler = Assembler(schemas, context, committed.state, sweeps, _Watched(run, self.engine))
+        self.reader = Reader(run.chance, run.source, waits_at_fences=run.parts.waits_at_fences)
+        run.reader = self.reader
+        # The server may know an older position than the one committed.
+        sent_again = run.chance.choice((0, 0, 300)) if committed.state.seq else 0
+        self._stream = Stream(run.chance, run.source, committed.state.resume_lsn - sent_again)
+        self._session = Snapshots(self.engine, self.reader, _Signals(run), TOPICS, run.limits)
+        self._open: list[TopicRecord] = []  # Kafka transaction
+
+    def step(self) -> None:
+        """As Capture's."""
+        run = self._run
+        frames = self._stream.read()
+        self._session.take_answers(run.now_s)
+        records, failure = self._assembler.consume(frames, int(run.now_s * 1e6))
+        assert failure is None
+        lag_s = run.chance.choice((0.0, 0.0, 0.0, 5.0))
+        self._open += [*records, *self._session.advance(run.now_s, int(run.now_s * 1e6), lag_s)]
+        if run.chance.random() < run.commit_rate:
+            self._commit()
+
+    def _commit(self) -> None:
+        state = self._assembler.state
+        self._run.events["half a transaction committed"] += state.partial is not None
+        kept = [record for record in self._open if record.topic != TOPICS.progress]
+        for record in kept:
+            self._note(record)
+        self._run.committed.add(kept, state)
+        self._open.clear()
+
+    def _note(self, record: TopicRecord) -> None:
+        if record.topic == TOPICS.state and record.key.startswith(b"snapshot/"):
+            snapshot = SnapshotRecord.decode(record.value or b"", "state")
+            self._run.events[snapshot.status] += 1
+            if snapshot.status == "done" and snapshot.sweeps:
+                self._run.healed[snapshot.table] = True
+
+    def is_done(self) -> bool:
+        """The source is at rest and received, and every table was read whole. Asks for what is missing."""
+        run = self._run
+        if not (run.source.is_quiet and self._stream.is_dry):
+            return False
+        self._commit()
+        offset = run.committed.signals_offset
+        if self.engine.is_active or offset < len(run.signals):
+            return False
+        for table, is_healed in run.healed.items():
+            if not is_healed:
+                run.signals.append(SignalRecord(action="snapshot", tables=(str(table),), requested_us=0))
+        return offset == len(run.signals) and all(run.healed.values())
+
+
+class _Signals:
+    """cdc.ports.Signals"""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._next = run.committed.signals_offset
+
+    def poll(self) -> list[Signal]:
+        first, self._next = self._next, len(self._run.signals)
+        return [Signal(f"signal {i}", i, self._run.signals[i], "") for i in range(first, self._next)]
+
+
+class _Watched:
+    """cdc.transactions.Observer, noting how far the stream is."""
+
+    def __init__(self, run: Run, engine: SnapshotEngine) -> None:
+        self._run = run
+        self._engine = engine
+        self.begin, self.touch, self.truncate, self.mark = engine.begin, engine.touch, engine.truncate, engine.mark
+
+    def end(self, commit_lsn: Lsn, seq: int, now_us: int) -> tuple[list[TopicRecord], int]:
+        self._run.received_lsn = commit_lsn
+        return self._engine.end(commit_lsn, seq, now_us)
+
+
+def _watched(run: Run) -> UnseenRule:
+    """The rule, and what it finds counted."""
+    rule = run.parts.unseen_rule(run)
+
+    def unseen(memory: ChangeMemory, topic: str, snapshot: TransactionSnapshot) -> Unseen:
+        found = rule(memory, topic, snapshot)
+        run.events["keys forgotten"] += found.is_forgotten
+        run.events["unseen"] += bool(found.keys)
+        run.events["unseen TRUNCATE"] += found.is_truncated
+        return found
+
+    return unseen

@@ -1,0 +1,359 @@
+"""A PostgreSQL whose commits are decodable before they are visible, and the reader of its existing rows.
+
+A transaction writes, which locks its rows; its commit record goes into the log, from where it is streamed; only later
+do snapshots see it, and only then are its locks free. How much later, chance says. TRUNCATE excludes everybody. The log
+is streamed as real pgoutput bytes. Transaction ids have 64 bits, of which the stream has the lower 32, and the runs
+begin shortly before these wrap around.
+"""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from cdc.errors import SourceError
+from cdc.events import Column, TableId
+from cdc.pgoutput.messages import NULL, TupleValue
+from cdc.snapshots.reading import (
+    MARK_PREFIX,
+    Answer,
+    Begin,
+    Begun,
+    Chunk,
+    ChunkRead,
+    Fence,
+    Fenced,
+    ReadFailed,
+    Request,
+)
+from cdc.snapshots.visibility import TransactionSnapshot
+from tests import wire
+
+INT, TEXT = 23, 25
+TABLES: Final = ("a", "b")
+KEYS: Final = range(8)
+COLUMNS: Final = (Column("id", INT, -1, "integer", False), Column("v", TEXT, -1, "text", True))
+_MADE = {
+    name: wire.schema_and_relation(COLUMNS, ["id"], table=TableId("public", name), oid=16384 + number)
+    for number, name in enumerate(TABLES)
+}
+SCHEMAS = {name: schema for name, (schema, _) in _MADE.items()}
+RELATIONS = {name: relation for name, (_, relation) in _MADE.items()}
+XID_MASK: Final = (1 << 32) - 1
+COMMIT_US: Final = 1_800_000_000_000_000
+
+Rows = dict[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """old and new are both None for TRUNCATE."""
+
+    table: str
+    old: int | None
+    new: tuple[int, str] | None
+
+    @property
+    def is_truncate(self) -> bool:
+        return self.old is None and self.new is None
+
+    def apply(self, rows: Rows) -> None:
+        if self.is_truncate:
+            rows.clear()
+        if self.old is not None:
+            del rows[self.old]
+        if self.new is not None:
+            rows[self.new[0]] = self.new[1]
+
+
+@dataclass(slots=True)
+class Transaction:
+    xid: int  # of 64 bits
+    ops: list[Op] = field(default_factory=list)
+    keys: set[tuple[str, int]] = field(default_factory=set)  # locked
+    truncated: set[str] = field(default_factory=set)  # tables, locked as a whole
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A commit in the log."""
+
+    xid: int
+    commit_lsn: int
+    end_lsn: int
+    ops: tuple[Op, ...]
+    mark: bytes  # empty: none
+    rows: dict[str, Rows]  # after it
+
+
+class Source:
+    """`lag`: how slowly commits become visible, 0 to 1."""
+
+    def __init__(self, chance: random.Random, lag: float, truncates: bool) -> None:
+        self._chance = chance
+        self._lag = lag
+        self._truncates = truncates
+        self._wants_truncate: str | None = None  # a table: who wants to write waits behind the TRUNCATE
+        self._next_xid = (chance.randrange(1, 4) << 32) - chance.choice((3, 20, 60, 1 << 31))
+        self._values = 0
+        self._writing: list[Transaction] = []
+        self._logged: list[Transaction] = []  # and not visible
+        self.log: list[Entry] = []
+        self.end = 1_000
+        self.visible: dict[str, Rows] = {
+            name: {key: self._value() for key in KEYS if chance.random() < 0.6} for name in TABLES
+        }
+        self._last = {name: dict(rows) for name, rows in self.visible.items()}  # by the log
+
+    @property
+    def running(self) -> frozenset[int]:
+        return frozenset(transaction.xid for transaction in (*self._writing, *self._logged))
+
+    def snapshot(self) -> TransactionSnapshot:
+        """pg_current_snapshot()"""
+        running = self.running
+        return TransactionSnapshot(min(running, default=self._next_xid), self._next_xid, running)
+
+    def rows_at(self, table: str, commit_lsn: int) -> Rows:
+        """By the log, after the transaction that commits there."""
+        return next(entry.rows[table] for entry in reversed(self.log) if entry.commit_lsn == commit_lsn)
+
+    def is_truncating(self, table: str) -> bool:
+        """ACCESS EXCLUSIVE is held."""
+        return any(table in transaction.truncated for transaction in (*self._writing, *self._logged))
+
+    # ---- what happens
+
+    def live(self, *, is_calm: bool) -> None:
+        """One step of some transaction."""
+        chance = self._chance
+        kind = chance.random()
+        if kind < 0.35 and not is_calm:
+            self._begin()
+        elif kind < 0.65 and self._writing:
+            transaction = self._writing.pop(chance.randrange(len(self._writing)))
+            if chance.random() < 0.9:
+                self._commit(transaction, b"")
+        elif self._logged and (is_calm or chance.random() >= self._lag):
+            transaction = self._logged.pop(chance.randrange(len(self._logged)))
+            for op in transaction.ops:
+                op.apply(self.visible[op.table])
+
+    @property
+    def is_quiet(self) -> bool:
+        return not self._writing and not self._logged
+
+    def emit(self, mark: bytes) -> None:
+        """pg_logical_emit_message(true, …) in a transaction of its own."""
+        self._next_xid += 1
+        self._commit(Transaction(self._next_xid - 1), mark)
+
+    def _commit(self, transaction: Transaction, mark: bytes) -> None:
+        self.end += self._chance.randrange(8, 200)
+        commit_lsn, self.end = self.end, self.end + 48
+        for op in transaction.ops:
+            rows = self._last[op.table] = dict(self._last[op.table])
+            op.apply(rows)
+        low_xid = transaction.xid & XID_MASK
+        self.log.append(Entry(low_xid, commit_lsn, self.end, tuple(transaction.ops), mark, dict(self._last)))
+        self._logged.append(transaction)
+
+    def _begin(self) -> None:
+        transaction = Transaction(self._next_xid)
+        views = {name: dict(rows) for name, rows in self.visible.items()}
+        for _ in range(self._chance.choice((1, 1, 2, 4))):
+            self._write(transaction, views)
+        if transaction.ops:
+            self._next_xid += 1
+            self._writing.append(transaction)
+
+    def _write(self, transaction: Transaction, views: dict[str, Rows]) -> None:
+        """A change of a row that nobody has locked, or a TRUNCATE, where that is possible."""
+        chance = self._chance
+        others = (*self._writing, *self._logged)
+        table = chance.choice(TABLES)
+        if self.is_truncating(table):
+            return
+        rows = views[table]
+        locked = {key for other in others for name, key in other.keys if name == table}
+        if self._truncates and self._wants_truncate is None and chance.random() < 0.15:
+            self._wants_truncate = table
+        if self._wants_truncate == table:
+            if not locked:
+                self._wants_truncate = None
+                transaction.truncated.add(table)
+                self._did(transaction, Op(table, None, None), rows)
+            return
+        free = [key for key in KEYS if key not in locked]
+        if not free:
+            return
+        key = chance.choice(free)
+        vacant = [other for other in free if other not in rows]
+        if key not in rows:
+            op = Op(table, None, (key, self._value()))
+        elif chance.random() < 0.35:
+            op = Op(table, key, None)
+        elif vacant and chance.random() < 0.3:
+            op = Op(table, key, (chance.choice(vacant), self._value()))
+        else:
+            op = Op(table, key, (key, self._value()))
+        transaction.keys |= {(table, k) for k in (op.old, op.new and op.new[0]) if k is not None}
+        self._did(transaction, op, rows)
+
+    def _did(self, transaction: Transaction, op: Op, rows: Rows) -> None:
+        op.apply(rows)
+        transaction.ops.append(op)
+
+    def _value(self) -> str:
+        self._values += 1
+        return f"v{self._values}"
+
+
+class Stream:
+    """A replication connection: frames of whole log entries in order, cut anywhere."""
+
+    def __init__(self, chance: random.Random, source: Source, start_lsn: int) -> None:
+        self._chance = chance
+        self._source = source
+        self._next = next((i for i, e in enumerate(source.log) if e.commit_lsn >= start_lsn), len(source.log))
+        self._frames: list[bytes] = []
+        self._described: set[str] = set()
+
+    @property
+    def is_dry(self) -> bool:
+        return not self._frames and self._next == len(self._source.log)
+
+    def read(self) -> list[bytes]:
+        frames: list[bytes] = []
+        for _ in range(self._chance.choice((0, 1, 2, 5, 20))):
+            if not self._frames:
+                if self._next == len(self._source.log):
+                    break
+                if self._chance.random() < 0.1:
+                    frames.append(wire.keepalive(self._source.log[self._next].commit_lsn))
+                self._frames = self._encoded(self._source.log[self._next])
+                self._next += 1
+            frames.append(self._frames.pop(0))
+        return frames
+
+    def _encoded(self, entry: Entry) -> list[bytes]:
+        messages = [wire.begin(entry.commit_lsn, COMMIT_US, entry.xid), *self._changes(entry)]
+        if entry.mark:
+            messages.append(wire.logical_message(MARK_PREFIX, entry.mark))
+        messages.append(wire.commit(entry.commit_lsn, entry.end_lsn, COMMIT_US))
+        return [wire.xlog_data(message, entry.commit_lsn - 1) for message in messages]
+
+    def _changes(self, entry: Entry) -> Iterator[bytes]:
+        for op in entry.ops:
+            relation = RELATIONS[op.table]
+            if op.table not in self._described:
+                self._described.add(op.table)
+                yield wire.relation_bytes(relation)
+            old: list[TupleValue] = [str(op.old).encode(), NULL]
+            if op.new is None:
+                yield wire.truncate([relation.oid]) if op.old is None else wire.delete(relation.oid, old)
+                continue
+            new: list[TupleValue] = [str(op.new[0]).encode(), op.new[1].encode()]
+            if op.old is None:
+                yield wire.insert(relation.oid, new)
+            else:
+                yield wire.update(relation.oid, new, old if op.old != op.new[0] else None)
+
+
+@dataclass(slots=True)
+class _Task:
+    request: Request
+    waits_for: frozenset[int] | None = None  # a fence's
+    is_answered: bool = False  # and the mark is still to be written
+
+
+class Reader:
+    """cdc.snapshots.reading.ChunkReader: works on all requests at once, in any order, and fails now and then.
+
+    `lows` tells for each chunk's snapshot which commits were in the log before its SELECT: what a low watermark would
+    have told.
+    """
+
+    def __init__(self, chance: random.Random, source: Source, *, waits_at_fences: bool) -> None:
+        self._chance = chance
+        self._source = source
+        self._waits_at_fences = waits_at_fences
+        self._tasks: list[_Task] = []
+        self._answers: list[Answer] = []
+        self.lows: dict[int, tuple[TransactionSnapshot, int]] = {}
+
+    # ---- ChunkReader
+
+    def ask(self, request: Request) -> None:
+        self._tasks.append(_Task(request))
+
+    def answers(self) -> list[Answer]:
+        came, self._answers = self._answers, []
+        return came
+
+    # ---- what happens
+
+    def live(self, *, is_calm: bool) -> None:
+        if not self._tasks:
+            return
+        task = self._chance.choice(self._tasks)
+        fails = not is_calm and self._chance.random() < 0.04
+        if isinstance(task.request, Fence):
+            is_over = self._fence(task, task.request)
+        elif fails:
+            if task.is_answered and self._chance.random() < 0.5:  # written, and the connection was lost
+                self._source.emit(task.request.nonce.encode())
+            is_permanent = self._chance.random() < 0.1
+            self._answers.append(ReadFailed(task.request.nonce, SourceError("lost", "again"), is_permanent))
+            is_over = True
+        elif task.is_answered:
+            self._source.emit(task.request.nonce.encode())
+            is_over = True
+        else:
+            self._answer(task, task.request)
+            is_over = False
+        if is_over:
+            self._tasks.remove(task)
+
+    def _fence(self, task: _Task, fence: Fence) -> bool:
+        if task.waits_for is None:
+            task.waits_for = self._source.running if self._waits_at_fences else frozenset()
+        if task.waits_for & self._source.running:
+            return False
+        self._answers.append(Fenced(fence.nonce, self._source.snapshot()))
+        return True
+
+    def _answer(self, task: _Task, request: Begin | Chunk) -> None:
+        if self._source.is_truncating(request.schema.table.name):
+            return  # waits for the lock, with no snapshot yet
+        task.is_answered = True
+        if isinstance(request, Begin):
+            count = self._chance.randrange(3)
+            bounds = tuple((str(key),) for key in sorted(self._chance.sample(KEYS, count)))
+            self._answers.append(Begun(request.nonce, self._source.snapshot(), "shape", 5, 20, bounds))
+        else:
+            self._answers.append(self._chunk(request))
+
+    def _chunk(self, request: Chunk) -> ChunkRead:
+        snapshot = self._source.snapshot()
+        self.lows[id(snapshot)] = snapshot, self._source.end  # held, so that its id stays its own
+        above = _number(request.after, min(KEYS) - 1)
+        up_to = _number(request.up_to, max(KEYS))
+        rows = sorted(
+            (key, value)
+            for key, value in self._source.visible[request.schema.table.name].items()
+            if above < key <= up_to
+        )
+        chunk = rows[: request.rows_max]
+        return ChunkRead(
+            request.nonce,
+            snapshot,
+            tuple(wire.copy_line([str(key), value]) for key, value in chunk),
+            (str(chunk[-1][0]),) if chunk else None,
+            len(rows) < request.rows_max or (len(rows) == len(chunk) and self._chance.random() < 0.5),
+            self._chance.choice((0.0, 0.1, 1.0)),
+        )
+
+
+def _number(key: tuple[str, ...] | None, otherwise: int) -> int:
+    return otherwise if key is None else int(key[0])
