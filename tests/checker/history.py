@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from tests.checker.journal import Entry
 from tests.checker.positions import Sweep
 from tests.checker.records import Change, Row, key_text
+from tests.checker.truncations import Truncations
 
 Complaints = Iterator[str]
 Table = dict[str, Row]  # a row's key as text → the row
@@ -26,7 +27,9 @@ class Expected:
 
 
 def expected_of(entry: Entry) -> list[Expected]:
-    """One, or for an update that changed the key a delete and a create."""
+    """One, for an update that changed the key a delete and a create, for TRUNCATE none."""
+    if entry.is_truncate:
+        return []
     old, new = (None if key is None else key_text(key) for key in (entry.old_key, entry.new_key))
     if old == new:
         assert new is not None
@@ -53,8 +56,9 @@ def streams_the_journal(changes: Sequence[Change], journal: Sequence[Entry], beg
             continue
         yield from _unlike(xid, events, [wanted for entry in committed[xid] for wanted in expected_of(entry)])
     for xid, entries in committed.items():
-        if xid not in by_xid and entries[-1].lsn >= begins:
-            yield f"lost: transaction {xid} with {len(entries)} changes, of {expected_of(entries[0])[0]}"
+        lost = [wanted for entry in entries for wanted in expected_of(entry)]
+        if lost and xid not in by_xid and entries[-1].lsn >= begins:
+            yield f"lost: transaction {xid} with {len(lost)} changes, of {lost[0]}"
 
 
 def _unlike(xid: int, events: Sequence[Change], wanted: Sequence[Expected]) -> Complaints:
@@ -79,17 +83,14 @@ def _unlike(xid: int, events: Sequence[Change], wanted: Sequence[Expected]) -> C
             yield f"transaction {xid}, change {i}: {event} knows an old row that was not there"
 
 
-def loads_what_came_before(changes: Sequence[Change], journal: Sequence[Entry], epoch: int) -> Complaints:
+def loads_what_came_before(
+    changes: Sequence[Change], journal: Sequence[Entry], epoch: int, truncations: Truncations
+) -> Complaints:
     """The rows that the last epoch loaded, if it loaded any, are the journal's transactions that are not in the stream,
     folded."""
     if not any(change.is_loaded and change.epoch == epoch for change in changes):
         return
-    streamed = {change.xid for change in changes if change.op != "r"}
-    rows: dict[str, Table] = {}
-    for entry in journal:
-        if entry.xid not in streamed:
-            for wanted in expected_of(entry):
-                _apply(rows.setdefault(wanted.table, {}), wanted.identity, wanted.after)
+    rows = _not_streamed(changes, journal, truncations)
     loaded: dict[str, Table] = {}
     for change in changes:
         if change.is_loaded and change.epoch == epoch:
@@ -103,17 +104,19 @@ def loads_what_came_before(changes: Sequence[Change], journal: Sequence[Entry], 
         yield from differences(f"load of {name}", rows.get(name, {}), loaded.get(name, {}))
 
 
-def chunks_are_the_source(changes: Sequence[Change], journal: Sequence[Entry], epoch: int) -> Complaints:
+def chunks_are_the_source(
+    changes: Sequence[Change], journal: Sequence[Entry], epoch: int, truncations: Truncations
+) -> Complaints:
     """Each row that the last epoch read beside the stream is the source's row as of its mark: whoever replays what the
     source did, in the stream's order, has that very row there."""
     in_order = sorted((c for c in changes if c.epoch == epoch and not c.is_loaded), key=lambda change: change.seq)
-    streamed = {change.xid for change in in_order if change.op != "r"}
-    rows: dict[str, Table] = {}
-    for entry in journal:
-        if entry.xid not in streamed:
-            for wanted in expected_of(entry):
-                _apply(rows.setdefault(wanted.table, {}), wanted.identity, wanted.after)
+    rows = _not_streamed(in_order, journal, truncations)
+    emptied = iter(sorted(truncations.places, key=lambda place: place.seq))
+    next_emptied = next(emptied, None)
     for change in in_order:
+        while next_emptied is not None and next_emptied.seq <= change.seq:
+            rows[next_emptied.table] = {}
+            next_emptied = next(emptied, None)
         table = rows.setdefault(change.table, {})
         if change.op != "r":
             _apply(table, change.identity, change.after)
@@ -121,6 +124,19 @@ def chunks_are_the_source(changes: Sequence[Change], journal: Sequence[Entry], e
             yield f"{change}: the source has no such row at its mark"
         elif table[change.identity] != change.after:
             yield f"{change}: the source has another row at its mark"
+
+
+def _not_streamed(changes: Sequence[Change], journal: Sequence[Entry], truncations: Truncations) -> dict[str, Table]:
+    """The source's rows after the journal's transactions that are not in this stream."""
+    streamed = {change.xid for change in changes if change.op != "r"}
+    rows: dict[str, Table] = {}
+    for entry in journal:
+        if entry.is_truncate and entry.number not in truncations.streamed:
+            rows[entry.table] = {}
+        elif entry.xid not in streamed:
+            for wanted in expected_of(entry):
+                _apply(rows.setdefault(wanted.table, {}), wanted.identity, wanted.after)
+    return rows
 
 
 def fold(changes: Sequence[Change], sweeps: Sequence[Sweep]) -> dict[str, Table]:

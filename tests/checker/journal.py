@@ -38,29 +38,42 @@ SELECT a.attname::text
  ORDER BY k.place
 """
 
+_NOTE_TRUNCATE: LiteralString = """
+CREATE FUNCTION judge.note_truncate() RETURNS trigger LANGUAGE plpgsql AS $judge$ BEGIN
+  INSERT INTO judge.journal (xid, lsn, table_name, op)
+  VALUES (pg_current_xact_id(), pg_current_wal_insert_lsn(), TG_ARGV[0], TG_OP);
+  RETURN NULL;
+END $judge$
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A row change, as the source saw it."""
+    """A row change, or a TRUNCATE, as the source saw it."""
 
     number: int  # rises within a transaction, and from one change of a key to the next
     xid: int  # low 32 bits, which is what the protocol knows
     lsn: int  # where the log ended when the change was made: its transaction commits after it
     table: str  # schema.table
-    op: str  # INSERT, UPDATE, DELETE
+    op: str  # INSERT, UPDATE, DELETE, TRUNCATE; the last one has no rows
     old_key: Row | None
     old_row: Row | None
     new_key: Row | None
     new_row: Row | None
 
+    @property
+    def is_truncate(self) -> bool:
+        return self.op == "TRUNCATE"
+
 
 def install_journal(connection: psycopg.Connection, tables: Sequence[str]) -> None:
-    """Make the journal and a trigger on each table (`schema.table`). Before the first row is written."""
+    """Make the journal and the triggers of each table (`schema.table`). Before the first row is written."""
     connection.execute("CREATE SCHEMA judge")
     connection.execute(
         "CREATE TABLE judge.journal (number bigserial, xid xid8 NOT NULL, lsn pg_lsn NOT NULL,"
         " table_name text NOT NULL, op text NOT NULL, old_key jsonb, old_row jsonb, new_key jsonb, new_row jsonb)"
     )
+    connection.execute(_NOTE_TRUNCATE)
     for number, table in enumerate(tables):
         columns, key = _shape(connection, table)
         function = sql.Identifier("judge", f"note_{number}")
@@ -89,6 +102,12 @@ def install_journal(connection: psycopg.Connection, tables: Sequence[str]) -> No
             sql.SQL(
                 "CREATE TRIGGER judge AFTER INSERT OR UPDATE OR DELETE ON {} FOR EACH ROW EXECUTE FUNCTION {}()"
             ).format(_name(table), function)
+        )
+        connection.execute(
+            sql.SQL(
+                "CREATE TRIGGER judge_truncate AFTER TRUNCATE ON {} FOR EACH STATEMENT"
+                " EXECUTE FUNCTION judge.note_truncate({})"
+            ).format(_name(table), sql.Literal(table))
         )
 
 

@@ -7,7 +7,7 @@ from itertools import islice
 
 import psycopg
 
-from tests.checker import history, positions, rules
+from tests.checker import history, positions, rules, truncations
 from tests.checker.journal import Entry, read_journal, read_rows
 from tests.checker.positions import Sweep
 from tests.checker.records import Change, Record, Row, changes_of, read_topics
@@ -35,7 +35,7 @@ class Report:
 
     epoch: int
     changes: Sequence[Change]
-    sweeps: Sequence[Sweep]
+    sweeps: Sequence[Sweep]  # the last of each table
     state: Sequence[Record]
     complaints: Sequence[str]
 
@@ -79,9 +79,10 @@ def judge(evidence: Evidence) -> Report:
     if complaints:
         return Report(0, (), (), evidence.state, complaints)
     changes = changes_of(records)
-    sweeps = positions.sweeps_of(evidence.control)
+    sweeps, all_sweeps = positions.sweeps_of(evidence.control), positions.all_sweeps_of(evidence.control)
     state = [record for record in evidence.state if record.key == b"position"]
     epoch, begins = positions.stream_begin(state)
+    emptied = truncations.find(changes, evidence.journal, all_sweeps, epoch, begins)
     found = {
         "seq": rules.seq_without_gap_or_repetition(changes),
         "version": rules.versions_rise_for_each_key(records),
@@ -93,9 +94,11 @@ def judge(evidence: Evidence) -> Report:
         "state truth": positions.positions_are_true(state, changes),
         "progress": positions.progress_is_true(evidence.progress, records, changes),
         "sweep": positions.sweeps_belong_to_their_epoch(sweeps, epoch, evidence.tables),
+        "floor": positions.floors_never_go_down(all_sweeps),
+        "truncate": emptied.lost,
         "stream": history.streams_the_journal(changes, evidence.journal, begins),
-        "chunk": history.chunks_are_the_source(changes, evidence.journal, epoch),
-        "load": history.loads_what_came_before(changes, evidence.journal, epoch),
+        "chunk": history.chunks_are_the_source(changes, evidence.journal, epoch, emptied),
+        "load": history.loads_what_came_before(changes, evidence.journal, epoch, emptied),
         "rows": history.folds_to_the_source(changes, sweeps, evidence.rows),
     }
     return Report(

@@ -24,16 +24,20 @@ class Sweep:
     epoch: int
 
 
-def sweeps_of(control: Sequence[Record]) -> list[Sweep]:
-    """The last sweep of each table."""
-    latest: dict[bytes, Sweep] = {}
+def all_sweeps_of(control: Sequence[Record]) -> list[Sweep]:
+    """In the order of the topic; earlier ones of a table go when it is compacted."""
+    found = []
     for record in control:
         if record.key.startswith(b"sweep/") and record.value is not None:
             value = parse(record.value)
-            latest[record.key] = Sweep(
-                f"{value['table_schema']}.{value['table_name']}", value["floor"], value["as_of_lsn"], value["epoch"]
-            )
-    return list(latest.values())
+            table = f"{value['table_schema']}.{value['table_name']}"
+            found.append(Sweep(table, value["floor"], value["as_of_lsn"], value["epoch"]))
+    return found
+
+
+def sweeps_of(control: Sequence[Record]) -> list[Sweep]:
+    """The last sweep of each table."""
+    return list({sweep.table: sweep for sweep in all_sweeps_of(control)}.values())
 
 
 def stream_begin(state: Sequence[Record]) -> tuple[int, int]:
@@ -165,6 +169,15 @@ def _commits(records: Sequence[Record], changes: Sequence[Change]) -> Iterator[t
             newest[place] = by_place[record.topic, record.partition, record.offset]
         if place in newest:
             yield record, newest[place]
+
+
+def floors_never_go_down(sweeps: Sequence[Sweep]) -> Complaints:
+    """From one sweep of a table to the next."""
+    floors: dict[str, int] = {}
+    for sweep in sweeps:
+        if sweep.floor < floors.get(sweep.table, 0):
+            yield f"table {sweep.table}: floor {sweep.floor} after {floors[sweep.table]}"
+        floors[sweep.table] = sweep.floor
 
 
 def sweeps_belong_to_their_epoch(sweeps: Sequence[Sweep], newest: int, tables: Sequence[str]) -> Complaints:

@@ -96,3 +96,8 @@ def entry(
         return None if identity is None else {"id": identity}
 
     return Entry(number, xid, lsn, "public.t", op, key_row(old), row(old), key_row(new), row(new))
+
+
+def truncate(number: int, *, xid: int, lsn: int) -> Entry:
+    """Of the same table."""
+    return Entry(number, xid, lsn, "public.t", "TRUNCATE", None, None, None, None)

@@ -6,7 +6,10 @@ from tests.checker import history
 from tests.checker.journal import Entry
 from tests.checker.positions import Sweep
 from tests.checker.records import Change, Row, changes_of
-from tests.unit.checker.made import Log, entry
+from tests.checker.truncations import Place, Truncations
+from tests.unit.checker.made import Log, entry, truncate
+
+NONE = Truncations()
 
 
 @pytest.fixture
@@ -37,7 +40,7 @@ def told(log: Log, journal: list[Entry]) -> list[str]:
     changes = changes_of(log.records)
     return [
         *history.streams_the_journal(changes, journal, begins=100),
-        *history.loads_what_came_before(changes, journal, epoch=1),
+        *history.loads_what_came_before(changes, journal, 1, Truncations()),
     ]
 
 
@@ -85,6 +88,25 @@ def test_a_half_of_a_moved_key_is_seen(log: Log, journal: list[Entry]) -> None:
 def test_another_order_inside_a_transaction_is_seen(log: Log, journal: list[Entry]) -> None:
     journal[2], journal[3] = journal[3], journal[2]
     assert any("instead of d of public.t" in line for line in told(log, journal))
+
+
+def test_truncate_calls_for_no_row_record(log: Log, journal: list[Entry]) -> None:
+    journal[3:3] = [truncate(10, xid=7, lsn=115)]
+    journal += [truncate(11, xid=9, lsn=310)]
+    assert [*history.streams_the_journal(changes_of(log.records), journal, begins=100)] == []
+
+
+def test_a_table_that_was_truncated_before_the_load_is_empty_in_it(log: Log, journal: list[Entry]) -> None:
+    log.records = [c.record for c in changes_of(log.records) if c.op != "r"]
+    log.seq = 0
+    log.change("r", 9, commit_lsn=100)
+    journal[2:2] = [truncate(10, xid=6, lsn=70), entry(11, "INSERT", None, 9, xid=6, lsn=80)]
+    streamed = truncate(12, xid=9, lsn=310)
+    journal.append(streamed)
+    emptied = Truncations([], frozenset({streamed.number}))
+    assert [*history.loads_what_came_before(changes_of(log.records), journal, 1, emptied)] == []
+    (complaint,) = history.loads_what_came_before(changes_of(log.records), journal, 1, Truncations())
+    assert complaint == 'load of public.t: row {"id": 9} is not in the source'
 
 
 def test_another_row_is_seen(log: Log, journal: list[Entry]) -> None:
@@ -178,8 +200,8 @@ def chunk_row(log: Log, number: int, commit_lsn: int, name: str) -> None:
     log.change("r", number, commit_lsn, name=name, snapshot="incremental")
 
 
-def chunk_complaints(log: Log, journal: list[Entry]) -> list[str]:
-    return [*history.chunks_are_the_source(changes_of(log.records), journal, epoch=1)]
+def chunk_complaints(log: Log, journal: list[Entry], emptied: Truncations = NONE) -> list[str]:
+    return [*history.chunks_are_the_source(changes_of(log.records), journal, 1, emptied)]
 
 
 def test_a_chunk_s_row_is_what_the_source_had_at_its_mark() -> None:
@@ -204,4 +226,23 @@ def test_a_row_that_a_chunk_brings_back_is_seen() -> None:
     log.delete(1, 200, xid=7)
     chunk_row(log, 1, 250, "x")
     (complaint,) = chunk_complaints(log, journal)
+    assert "the source has no such row at its mark" in complaint
+
+
+def test_a_row_that_a_chunk_brings_back_after_truncate_is_seen() -> None:
+    """And one that was written after it is as true as before."""
+    journal = [
+        entry(1, "INSERT", None, 1, xid=5),
+        truncate(2, xid=7, lsn=210),
+        entry(3, "INSERT", None, 2, xid=8, lsn=240),
+    ]
+    log = Log()
+    chunk_row(log, 1, 200, "x")
+    log.change("c", 2, 250, xid=8)
+    chunk_row(log, 2, 300, "x")
+    emptied = Truncations([Place("public.t", 2), Place("public.other", 1)], frozenset({2}))
+    assert chunk_complaints(log, journal, emptied) == []
+    chunk_row(log, 1, 350, "x")
+    (complaint,) = chunk_complaints(log, journal, emptied)
+    assert complaint.startswith('r of {"id": 1} (epoch 1, seq 4')
     assert "the source has no such row at its mark" in complaint

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.checker import positions
-from tests.checker.positions import Sweep, sweeps_of
+from tests.checker.positions import Sweep, all_sweeps_of, sweeps_of
 from tests.checker.records import Record, changes_of
 from tests.unit.checker.made import PARTITIONS, Log, position, progress
 
@@ -181,3 +181,9 @@ def test_an_epoch_has_its_sweep(epoch: int, floors: list[int], complains: bool) 
     sweeps = sweeps_of([sweep(floor) for floor in floors])
     found = [*positions.sweeps_belong_to_their_epoch(sweeps, epoch, ["public.t"])]
     assert bool(found) == complains
+
+
+def test_a_floor_that_goes_down_is_seen() -> None:
+    sweeps = all_sweeps_of([sweep(floor) for floor in (2 << 48 | 5, 2 << 48 | 5, 2 << 48 | 4)])
+    (complaint,) = positions.floors_never_go_down(sweeps)
+    assert "floor 562949953421316 after 562949953421317" in complaint
