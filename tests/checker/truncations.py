@@ -44,9 +44,9 @@ def find(
         if not entry.is_truncate or (entry.xid not in stream.events and entry.lsn < begins):
             continue
         if entry.xid in stream.events:
-            place = stream.place_among_events(entry)
-            if not stream.has_sweep(entry, place):
-                lost.append(f"TRUNCATE of {entry.table} in transaction {entry.xid} has no sweep with floor {place}")
+            above, place = stream.place_among_events(entry)
+            if not stream.has_sweep(entry, above, place):
+                lost.append(f"TRUNCATE of {entry.table} in transaction {entry.xid} has no sweep between its changes")
         else:
             found = stream.place_of_sweep(entry)
             if found is None:
@@ -82,16 +82,25 @@ class _Stream:
         self._lowest = list(accumulate((change.commit_lsn for change in reversed(in_order)), min))[::-1]
         self._with_chunk = {(change.table, change.commit_lsn) for change in in_order if change.op == "r"}
 
-    def place_among_events(self, truncate: Entry) -> int:
-        """The seq of the transaction's first row record that follows it."""
+    def place_among_events(self, truncate: Entry) -> tuple[int, int]:
+        """Seqs: that of the last change before it, and that of its transaction's next row record, or one more than the
+        last."""
         before = 0
         for entry in self._entries[truncate.xid]:
             if entry.number < truncate.number and not entry.is_truncate:
                 before += 1 + (None not in (entry.old_key, entry.new_key) and entry.old_key != entry.new_key)
-        return self.events[truncate.xid][0].seq + before
+        events = self.events[truncate.xid]
+        if before >= len(events):
+            return events[-1].seq, events[-1].seq + 1
+        at = bisect_left(self._seqs, events[before].seq)
+        return (self._seqs[at - 1] if at else 0), events[before].seq
 
-    def has_sweep(self, truncate: Entry, place: int) -> bool:
-        return (truncate.table, self.events[truncate.xid][0].commit_lsn, place) in self._sweeps
+    def has_sweep(self, truncate: Entry, above: int, up_to: int) -> bool:
+        """With a floor between the two seqs."""
+        commit_lsn = self.events[truncate.xid][0].commit_lsn
+        return any(
+            (table, lsn) == (truncate.table, commit_lsn) and above < seq <= up_to for table, lsn, seq in self._sweeps
+        )
 
     def place_of_sweep(self, truncate: Entry) -> int | None:
         """The seq of its sweep's floor, for one whose transaction has no row record; None without a sweep.

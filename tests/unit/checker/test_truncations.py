@@ -50,12 +50,14 @@ def test_each_is_where_its_transaction_has_it(log: Log, journal: list[Entry]) ->
     assert told == Truncations([Place(T, 4), Place(T, 6)], frozenset({3, 6}), [])
 
 
-@pytest.mark.parametrize("wrong", [sweep(3, 200), sweep(4, 199), sweep(4, 200, "public.u"), sweep(4, 200, epoch=2)])
+@pytest.mark.parametrize(
+    "wrong", [sweep(3, 200), sweep(5, 200), sweep(4, 199), sweep(4, 200, "public.u"), sweep(4, 200, epoch=2)]
+)
 def test_a_sweep_that_differs_from_the_place_among_row_records_is_seen(
     log: Log, journal: list[Entry], wrong: Sweep
 ) -> None:
     assert found(log, journal, wrong, sweep(6, 300)).lost == [
-        "TRUNCATE of public.t in transaction 7 has no sweep with floor 4"
+        "TRUNCATE of public.t in transaction 7 has no sweep between its changes"
     ]
 
 
