@@ -31,7 +31,8 @@ class SignalReader:
     def __init__(self, kafka: KafkaConfig, topic: str, offset: int | None) -> None:
         """`offset`: of the first signal that has not taken effect; None: none ever has, so all that are there."""
         self._topic = topic
-        self._warned_at = float("-inf")
+        # Not a method of ours: see KafkaBroker.
+        self._troubles = _Troubles(topic)
         self._consumer = Consumer(
             client_settings(
                 kafka,
@@ -43,6 +44,8 @@ class SignalReader:
                     "isolation.level": "read_committed",
                     "queued.max.messages.kbytes": QUEUE_KIBIBYTES_MAX,
                     "topic.metadata.refresh.interval.ms": METADATA_MS,
+                    "topic.metadata.propagation.max.ms": METADATA_MS,  # then a missing topic is an error
+                    "error_cb": self._troubles.note,
                 },
             )
         )
@@ -53,13 +56,13 @@ class SignalReader:
         try:
             messages = self._consumer.consume(SIGNALS_MAX, 0)
         except KafkaException as exception:
-            self._warn(kafka_error(exception))
+            self._troubles.note(kafka_error(exception))
             return []
         signals = []
         for message in messages:
             error = message.error()
             if error is not None:
-                self._warn(error)
+                self._troubles.note(error)
             else:
                 signals.append(self._signal(message))
         return signals
@@ -78,11 +81,20 @@ class SignalReader:
         except WatershedError as error:
             return Signal(identity, offset, None, error.message)
 
-    def _warn(self, error: KafkaError) -> None:
+
+class _Troubles:
+    """Says seldom why there are no signals."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._said_at = float("-inf")
+
+    def note(self, error: KafkaError) -> None:
         now = time.monotonic()
-        if now - self._warned_at >= WARNING_INTERVAL_S:
-            self._warned_at = now
-            log.warning("signals can't be read", topic=self._topic, error=error.str(), code=error.name())
+        if error.code() == KafkaError._TRANSPORT or now - self._said_at < WARNING_INTERVAL_S:
+            return  # one connection less says nothing yet
+        self._said_at = now
+        log.warning("signals can't be read", topic=self._topic, error=error.str(), code=error.name())
 
 
 def send_signal(kafka: KafkaConfig, topics: Topics, record: SignalRecord) -> str:
