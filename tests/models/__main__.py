@@ -23,7 +23,7 @@ from tests.models.states import OURS, Size
 from tests.simulation.snapshots.mutants import MUTANTS
 from tests.simulation.snapshots.run import Parts, Run
 
-SEEDS, SEEDS_WHOLE = 300, 50_000
+SEEDS, SEEDS_WHOLE = 300, 20_000
 MUTANT_SEEDS = 1_000
 SAVE_EVERY_S = 600.0
 FLOORS = {"ours": OURS, "the mark's": replace(OURS, floor="mark"), "too early": replace(OURS, floor="early")}

@@ -55,7 +55,7 @@ def _path(came_from: dict[State, tuple[str, State] | None], end: State) -> tuple
 
 SLOTS_FIRST: Final = 1 << 16
 FULL: Final = 0.6
-LOOK_EVERY: Final = 2_000  # states between two looks at the clock
+LOOK_EVERY: Final = 100  # states between two looks at the clock
 
 
 class Seen:

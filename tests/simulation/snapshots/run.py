@@ -79,6 +79,7 @@ class Run:
         self.parts = parts or Parts()
         chance = self.chance = random.Random(seed)
         self.source = Source(chance, lag=chance.choice((0.0, 0.5, 0.9, 0.97)), truncates=chance.random() < 0.5)
+        self.mark_delay = chance.choice((0.0, 0.0, 0.7, 0.95))
         self.crash_rate = chance.choice((0.0, 0.01, 0.03))
         self.commit_rate = chance.choice((0.05, 0.3, 1.0))
         self.signal_rate = chance.choice((0.0, 0.005, 0.03))
@@ -201,7 +202,7 @@ class Process:
             unseen_rule=_watched(run),
         )
         self._assembler = Assembler(schemas, context, committed.state, sweeps, _Watched(run, self.engine))
-        self.reader = Reader(run.chance, run.source, waits_at_fences=run.parts.waits_at_fences)
+        self.reader = Reader(run.chance, run.source, run.mark_delay, waits_at_fences=run.parts.waits_at_fences)
         run.reader = self.reader
         # The server may know an older position than the one committed.
         sent_again = run.chance.choice((0, 0, 300)) if committed.state.seq else 0

@@ -176,7 +176,7 @@ class Source:
             return
         rows = views[table]
         locked = {key for other in others for name, key in other.keys if name == table}
-        if self._truncates and self._wants_truncate is None and chance.random() < 0.15:
+        if self._truncates and self._wants_truncate is None and chance.random() < 0.2:
             self._wants_truncate = table
         if self._wants_truncate == table:
             if not locked:
@@ -269,13 +269,15 @@ class _Task:
 
 class Reader:
     """cdc.snapshots.reading.ChunkReader: works on all requests at once, in any order, and fails now and then.
+    `mark_delay`: how slowly marks follow their answers, 0 to 1.
 
     `lows` tells for each chunk's snapshot which commits were in the log before its SELECT: what a low watermark would
     have told.
     """
 
-    def __init__(self, chance: random.Random, source: Source, *, waits_at_fences: bool) -> None:
+    def __init__(self, chance: random.Random, source: Source, mark_delay: float, *, waits_at_fences: bool) -> None:
         self._chance = chance
+        self._mark_delay = mark_delay
         self._source = source
         self._waits_at_fences = waits_at_fences
         self._tasks: list[_Task] = []
@@ -297,6 +299,8 @@ class Reader:
         if not self._tasks:
             return
         task = self._chance.choice(self._tasks)
+        if task.is_answered and not is_calm and self._chance.random() < self._mark_delay:
+            return
         fails = not is_calm and self._chance.random() < 0.04
         if isinstance(task.request, Fence):
             is_over = self._fence(task, task.request)
