@@ -1,6 +1,10 @@
 """What somebody else might do to topics."""
 
+from collections.abc import Sequence
+
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from tests.waiting import eventually
@@ -31,3 +35,11 @@ def recreate_topic(bootstrap_servers: str, name: str, partitions: int = 4) -> No
     """As somebody might who wants to be rid of its records."""
     delete_topic(bootstrap_servers, name)
     create_topic(bootstrap_servers, name, partitions=partitions)
+
+
+def keep_every_record(bootstrap_servers: str, names: Sequence[str]) -> None:
+    """For a day these topics are not compacted."""
+    entry = ConfigEntry("min.compaction.lag.ms", str(86_400_000), incremental_operation=AlterConfigOpType.SET)
+    resources = [ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry]) for name in names]
+    for future in admin_of(bootstrap_servers).incremental_alter_configs(resources).values():
+        future.result(10)

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, LiteralString, Self
+from typing import Any, LiteralString, Protocol, Self
 
 import psycopg
 
@@ -52,8 +52,15 @@ def fill(connection: psycopg.Connection, rows: int) -> None:
     )
 
 
+class Transactions(Protocol):
+    """One session's."""
+
+    def transaction(self) -> bool:
+        """One transaction; whether it committed."""
+
+
 class Client:
-    """One session's transactions."""
+    """Transactions of every kind."""
 
     def __init__(self, connection: psycopg.Connection, seed: int) -> None:
         self._connection = connection
@@ -214,10 +221,12 @@ class Workload:
         transactions: int | None = None,
         pause_s: float = 0.0,
         outlives_server: bool = False,
+        client: Callable[[psycopg.Connection, int], Transactions] = Client,
     ) -> None:
         """`transactions` of each client; None: until the end of the with statement. `pause_s` after each. A client
-        whose server goes away ends with an error, or connects again."""
+        whose server goes away ends with an error, or connects again. `client`: of a session and a seed."""
         self._dsn = dsn
+        self._client = client
         self._seed = seed
         self._transactions = transactions
         self._clients = clients
@@ -244,7 +253,7 @@ class Workload:
         while not self._is_over(count):
             try:
                 with psycopg.connect(self._dsn, autocommit=True) as connection:
-                    client = Client(connection, seed + count)
+                    client = self._client(connection, seed + count)
                     while not self._is_over(count):
                         count += 1
                         if client.transaction():

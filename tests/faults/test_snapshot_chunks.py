@@ -1,0 +1,54 @@
+"""Chunks beside a workload that touches them all, while capture is killed: a tenth of what snapshot_campaign does."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.captured import NAIVE, Captured, under_capture
+from tests.checker.judge import require_true
+from tests.conftest import KafkaBroker, PostgresServer
+from tests.hot_snapshots import SETTINGS, HotRun, compare_stores, evidence, wrong_rows
+from tests.hot_workload import SCHEMA, TABLES
+from tests.sink_job import SinkJob
+
+CHUNKS = 1_000
+KILLS = 5
+
+
+@pytest.fixture
+def hot(
+    postgres: PostgresServer, kafka: KafkaBroker, fresh_database: str, unique: str, tmp_path: Path
+) -> Iterator[Captured]:
+    with under_capture(postgres, kafka, fresh_database, unique, tmp_path, SCHEMA, TABLES) as made:
+        made.settings = dict(SETTINGS)
+        yield made
+
+
+@pytest.mark.promise(2)
+def test_no_row_is_stale_or_comes_back(hot: Captured, redis: str, tmp_path: Path) -> None:
+    """Neither in the topics nor in a store."""
+    sinks: dict[str, Any] = {"cache": {"url": redis}}
+    hot.settings |= {"sinks": sinks, "spark": {"checkpoint_location": str(tmp_path / "checkpoints")}}
+    run = HotRun(hot, seed=1)
+    run.begin()
+    with SinkJob(hot.config(), "cache", log_level="info") as job:
+        run.churn(CHUNKS, KILLS)
+        job.wait_applied(hot.progress(), "cache")
+        assert wrong_rows(compare_stores(hot, ["cache"])) == {}
+        run.snapshot_all()
+        job.wait_applied(hot.progress(), "cache")
+        assert wrong_rows(compare_stores(hot, ["cache"])) == {}
+    report = require_true(evidence(hot))
+    assert report.epoch == 1
+    assert {sweep.table for sweep in report.sweeps} == set(TABLES)
+    assert report.ops["r"] > CHUNKS
+
+
+def test_the_published_rule_leaves_stale_rows(hot: Captured) -> None:
+    """The control: the same run notices a rule that is wrong."""
+    run = HotRun(hot, seed=2, command=NAIVE)
+    run.begin()
+    run.churn(CHUNKS // 4, kills=1)
+    assert any("the source has another row at its mark" in complaint for complaint in hot.complaints())
