@@ -20,6 +20,7 @@ from cdc.postgres.catalog import Publication, create_publication_statement, read
 from cdc.postgres.chunks import PostgresChunkReader
 from cdc.snapshots.reading import Answer, Begin, Begun, Chunk, ChunkRead, Fence, Fenced, Key, ReadFailed, Request
 from tests.conftest import PostgresServer
+from tests.waiting import eventually
 
 READER = "watershed snapshot"  # the application name of the reader's connections
 ANSWER_S_MAX = 20.0
@@ -95,6 +96,15 @@ class Source:
                 READER, state, state,
             )
         ]  # fmt: skip
+
+    def await_fence_looks(self) -> None:
+        """A fence that was asked for knows what it waits for."""
+        eventually(
+            lambda: self.execute(
+                "SELECT 1 FROM pg_stat_activity WHERE application_name = %s AND datname = current_database()"
+                " AND state = 'idle' AND query ~ 'pg_locks|pg_current'", READER,
+            )
+        )  # fmt: skip
 
     @contextmanager
     def slot(self) -> Iterator[str]:

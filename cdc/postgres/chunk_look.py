@@ -10,10 +10,10 @@ from typing import Final, LiteralString, cast
 import psycopg
 
 from cdc.errors import SourceError
-from cdc.events import TableSchema
+from cdc.events import TableId, TableSchema
 from cdc.pgoutput.codec import relation_differs
 from cdc.pgoutput.messages import Relation, RelationColumn
-from cdc.postgres.catalog import SourceTable, read_table
+from cdc.postgres.catalog import Publication, SourceTable, read_publication, read_table
 from cdc.postgres.chunk_statements import (
     BUILT_IN_OPERATORS,
     KeyColumn,
@@ -56,7 +56,9 @@ SELECT p.indexrelid::int8, p.attname::text, ARRAY[tn.nspname::text, t.typname::t
           JOIN pg_operator o ON o.oid = m.amopopr
           JOIN pg_namespace n ON n.oid = o.oprnamespace
           JOIN pg_am am ON am.oid = c.opcmethod AND am.amname = 'btree'
-         WHERE c.oid = p.class)
+         WHERE c.oid = p.class),
+       p.type <> b.type,
+       (SELECT c.opcdefault FROM pg_opclass c WHERE c.oid = p.class)
   FROM part p
   JOIN base b ON b.indexrelid = p.indexrelid AND b.ord = p.ord
   JOIN pg_type t ON t.oid = b.type AND t.typtype <> 'd'
@@ -76,7 +78,7 @@ SELECT coalesce(sum(greatest(c.reltuples::float8, 0)), 0)::int8,
 
 
 class TableAlteredError(SourceError):
-    """The table is not the one that was looked at. Looking again may help."""
+    """The table is not the one that was looked at. Looking again may help, or tells that it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ class Look:
     shape: str
     is_partitioned: bool
     key: tuple[KeyColumn, ...]
+    row_filter: str | None  # the publication's
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +119,17 @@ def begin_look(
 
 
 def look(
-    connection: psycopg.Connection, schema: TableSchema, published: Sequence[str]
+    connection: psycopg.Connection, schema: TableSchema, publication: Publication, tables: Sequence[TableId]
 ) -> tuple[TransactionSnapshot, Look]:
-    """Open a transaction and look at the table in it. Raises psycopg.Error; SourceError when rows of the table can't
-    be published as `schema` says; ConnectionLost."""
+    """Open a transaction and look at the table in it. `publication`: as it was when capture of `tables` began.
+
+    Raises psycopg.Error; SourceError when rows of the table can't be published as `schema` says; ConnectionLost."""
     snapshot, shape = begin_look(connection, schema, is_partitioned=True, prefers_index=False)
-    found = read_table(connection, schema.table, published)
+    now = read_publication(connection, publication.name, tables)
+    if now is None or now.fingerprint != publication.fingerprint:
+        raise TableAlteredError(f"publication {publication.name} was altered or dropped")
+    # Without a column list, a column that was added is in the publication.
+    found = read_table(connection, schema.table, now.columns.get(schema.table, ()))
     difference = _difference(schema, found)
     if difference is not None:
         raise SourceError(f"table {schema.table} was altered: {difference}", _NEXT_AFTER_ALTER)
@@ -130,7 +138,8 @@ def look(
             f"row security hides rows of table {schema.table} from the role, but not from the log",
             "ALTER ROLE <role> BYPASSRLS, or make the role the table's owner",
         )
-    return snapshot, Look(shape, found.is_partitioned, _key_columns(connection, schema))
+    row_filter = now.row_filters.get(schema.table)
+    return snapshot, Look(shape, found.is_partitioned, _key_columns(connection, schema), row_filter)
 
 
 def size(connection: psycopg.Connection, schema: TableSchema) -> Size:
@@ -141,16 +150,14 @@ def size(connection: psycopg.Connection, schema: TableSchema) -> Size:
     return Size(rows, known_bytes // rows if rows else 0, pages)
 
 
-def bounds(
-    connection: psycopg.Connection, schema: TableSchema, look: Look, row_filter: str | None, pages: int, ranges: int
-) -> tuple[Key, ...]:
+def bounds(connection: psycopg.Connection, schema: TableSchema, look: Look, pages: int, ranges: int) -> tuple[Key, ...]:
     """Keys between ranges of about the same number of rows, rising; none when there are too few rows to tell.
     Raises psycopg.Error, SourceError."""
     statement = sample_statement(
         schema.table,
         look.key,
         is_partitioned=look.is_partitioned,
-        row_filter=row_filter,
+        row_filter=look.row_filter,
         percent=min(100.0, max(100.0 * _SAMPLE_PAGES / max(pages, 1), 1e-6)),
     )
     copied = copy_lines(connection, statement.as_bytes(connection), _SAMPLE_BYTES_MAX)
@@ -188,8 +195,10 @@ def _key_columns(connection: psycopg.Connection, schema: TableSchema) -> tuple[K
                 _name(type_),
                 _name(collation) if collation else None,
                 tuple(map(_name, operators)) if operators else BUILT_IN_OPERATORS,
+                is_domain,
+                is_default and bool(operators),
             )
-            for _, name, type_, collation, operators in group
+            for _, name, type_, collation, operators, is_domain, is_default in group
         )
         if tuple(column.name for column in key) == schema.key:
             return key

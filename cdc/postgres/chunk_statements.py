@@ -48,6 +48,8 @@ class KeyColumn:
     type: QualifiedName  # without modifier; of a domain the base type
     collation: QualifiedName | None  # None: the type has none
     operators: tuple[QualifiedName, ...]  # < <= = >= >
+    is_domain: bool = False
+    is_default: bool = True  # they are those that ORDER BY uses for the type
 
 
 def begin_statement(table: TableId, *, is_partitioned: bool, prefers_index: bool) -> sql.Composed:
@@ -125,7 +127,7 @@ def _compare(key: Sequence[KeyColumn], values: Key, to: int) -> sql.Composable:
     if len(key) > 1 and len(operators) == 1:
         # The form that an index on several columns knows how to begin at.
         return sql.SQL("ROW({}) {} ROW({})").format(
-            sql.SQL(", ").join(map(_expression, key)),
+            sql.SQL(", ").join(map(_compared, key)),
             _operator(operators.pop()),
             sql.SQL(", ").join(map(_literal, key, values)),
         )
@@ -138,7 +140,7 @@ def _compare_each(key: Sequence[KeyColumn], values: Key, to: int) -> sql.Composa
 
     def compared(place: int) -> sql.Composable:
         return sql.SQL("{} {} {}").format(
-            _expression(column), _operator(column.operators[place]), _literal(column, value)
+            _compared(column), _operator(column.operators[place]), _literal(column, value)
         )
 
     if len(key) == 1:
@@ -151,15 +153,28 @@ def _compare_each(key: Sequence[KeyColumn], values: Key, to: int) -> sql.Composa
 
 
 def _order(key: Sequence[KeyColumn]) -> sql.Composed:
-    return sql.SQL(", ").join(
-        sql.SQL("{} USING {}").format(_expression(column), _operator(column.operators[_BELOW])) for column in key
-    )
+    return sql.SQL(", ").join(map(_ordered, key))
 
 
-def _expression(column: KeyColumn) -> sql.Composable:
+def _ordered(column: KeyColumn) -> sql.Composable:
+    # Without a cast, which would hide from the planner that the index has this order.
+    expression = _collated(sql.Identifier(column.name), column)
+    if column.is_default:
+        return expression
+    return sql.SQL("{} USING {}").format(expression, _operator(column.operators[_BELOW]))
+
+
+def _compared(column: KeyColumn) -> sql.Composable:
+    """One side of a comparison. Operators for all enums, say, are not found for a domain of one."""
+    name = sql.Identifier(column.name)
+    expression = sql.SQL("{}::{}").format(name, sql.Identifier(*column.type)) if column.is_domain else name
+    return _collated(expression, column)
+
+
+def _collated(expression: sql.Composable, column: KeyColumn) -> sql.Composable:
     if column.collation is None:
-        return sql.Identifier(column.name)
-    return sql.SQL("{} COLLATE {}").format(sql.Identifier(column.name), sql.Identifier(*column.collation))
+        return expression
+    return sql.SQL("{} COLLATE {}").format(expression, sql.Identifier(*column.collation))
 
 
 def _literal(column: KeyColumn, value: str) -> sql.Composed:

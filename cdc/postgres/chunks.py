@@ -35,7 +35,7 @@ from cdc.snapshots.reading import Answer, Begin, Begun, Chunk, ChunkRead, Fence,
 
 log = structlog.get_logger(__name__)
 
-LOCK_WAIT_S: Final = 5
+LOCK_WAIT_S: Final = 3
 RECONNECT_S: Final = 0.5  # after a connection that could not be made
 IDLE_S: Final = 30.0  # a connection that nobody needs is given back
 CANCEL_S: Final = 0.8
@@ -64,8 +64,8 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
         split_rows_min: int,
         probe: Probe = unarmed,
     ) -> None:
-        self._published = {schema.table: publication.columns[schema.table] for schema in tables}
-        self._row_filters = publication.row_filters
+        self._publication = publication
+        self._tables = [schema.table for schema in tables]
         self._split_rows_min = split_rows_min
         self._probe = probe
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
@@ -144,11 +144,10 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
 
     def _begin(self, lane: "_Lane", request: Begin) -> None:
         connection, schema = lane.connection(), request.schema
-        snapshot, seen = look(connection, schema, self._published[schema.table])
+        snapshot, seen = look(connection, schema, self._publication, self._tables)
         sizes = size(connection, schema)
         splits = request.ranges > 1 and sizes.rows >= self._split_rows_min
-        row_filter = self._row_filters.get(schema.table)
-        edges = bounds(connection, schema, seen, row_filter, sizes.pages, request.ranges) if splits else ()
+        edges = bounds(connection, schema, seen, sizes.pages, request.ranges) if splits else ()
         self._looks[seen.shape] = seen
         self._answers.put(Begun(request.nonce, snapshot, seen.shape, sizes.rows, sizes.row_bytes, edges))
         _mark(connection, request.nonce)
@@ -158,7 +157,7 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
         seen = self._looks.get(request.shape)
         if seen is None:
             raise TableAlteredError(f"table {schema.table} has not been looked at")
-        conditions = [text for text in (self._row_filters.get(schema.table), request.where) if text]
+        conditions = [text for text in (seen.row_filter, request.where) if text]
         snapshot, shape = begin_look(
             connection, schema, is_partitioned=seen.is_partitioned, prefers_index=not conditions
         )

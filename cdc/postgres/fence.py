@@ -46,8 +46,15 @@ def pass_fence(connection: psycopg.Connection, closing: threading.Event) -> Tran
     """A transaction snapshot that sees them all; those of other databases, which can't have written our tables, are
     not waited for. None when `closing` was set meanwhile. Raises psycopg.Error."""
     report_at = time.monotonic() + QUIET_S
+    # A snapshot lists nothing above the newest transaction that has *ended*: one that runs may have a later id. So we
+    # begin and end one ourselves, after all of them.
+    row = connection.execute("SELECT pg_current_xact_id()::text::int8").fetchone()
+    assert row is not None
+    (fence,) = row
     snapshot = _current(connection)
-    waited_for, ours = snapshot.in_progress, frozenset[int]()
+    assert snapshot.sees(fence), "our own has ended"
+    waited_for = frozenset(xid for xid in snapshot.in_progress if xid < fence)
+    ours = frozenset[int]()
     while True:
         waited_for = frozenset(xid for xid in waited_for if not snapshot.sees(xid))
         is_due = time.monotonic() >= report_at

@@ -1,5 +1,6 @@
 """Chunks of tables with every kind of key, on real servers: each row once, in the order of the key's index."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import LiteralString
@@ -123,7 +124,7 @@ SHAPES = {
     ),
     "three columns": Shape(
         """CREATE TABLE things (a uuid, b timestamptz, c text, v int, PRIMARY KEY (a, b, c));
-        INSERT INTO things SELECT '00000000-0000-0000-0000-00000000000' || i / 8,
+        INSERT INTO things SELECT ('00000000-0000-0000-0000-00000000000' || i / 8)::uuid,
           CASE i / 4 % 2 WHEN 0 THEN 'infinity' ELSE '2024-01-01'::timestamptz END, 'c' || i % 4, i
           FROM generate_series(0, 23) i""",
         "a, b, c",
@@ -230,9 +231,10 @@ def test_a_temporal_key_has_no_btree(source: Source) -> None:
 
 
 def test_a_column_whose_collation_ignores_what_its_index_tells_apart(source: Source) -> None:
-    if source.execute("SELECT count(*) FROM pg_collation WHERE collprovider = 'i'") == [(0,)]:
+    try:
+        source.execute("CREATE COLLATION loose (provider = icu, locale = 'und-u-ks-level1', deterministic = false)")
+    except psycopg.errors.FeatureNotSupported:
         pytest.skip("this server was built without ICU, so it has no such collation")
-    source.execute("CREATE COLLATION loose (provider = icu, locale = 'und-u-ks-level1', deterministic = false)")
     source.execute(
         """CREATE TABLE things (v int, k text COLLATE loose NOT NULL);
         INSERT INTO things SELECT 1, w FROM unnest(ARRAY['a', 'A', 'á', 'b', 'B', 'c']) w;
@@ -263,7 +265,7 @@ def assert_each_row_once(source: Source, shape: Shape) -> None:
         assert lines_of(lower) + lines_of(upper) == expected
     if shape.follows_index:
         plan = plan_of(source, table, middle)
-        assert "Sort" not in plan, plan
+        assert not re.search(r"-> +(Incremental )?Sort", plan), plan
         assert "Index Cond" in plan, plan
 
 
@@ -287,7 +289,7 @@ def plan_of(source: Source, table: TableId, after: Key) -> str:
     """How the server reads a chunk that goes on above a key, as the reader has it read."""
     schema = source.schema(table)
     with psycopg.connect(source.dsn, autocommit=True, options="-c search_path=pg_catalog") as connection:
-        seen = look(connection, schema, [column.name for column in schema.columns])[1]
+        seen = look(connection, schema, source.publication(table), [table])[1]
         statement = chunk_statement(
             table,
             schema.columns,

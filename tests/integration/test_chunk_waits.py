@@ -117,7 +117,7 @@ def test_a_fence_waits_for_writers_of_this_database(source: Source) -> None:
     with source.reader(schema) as reader, psycopg.connect(source.dsn) as first, psycopg.connect(source.dsn) as later:
         xid = begin_writing(first)
         asked = reader.send(Fence(nonce()))
-        eventually(lambda: source.backends("idle"))
+        source.await_fence_looks()
         begin_writing(later)
         assert reader.answers(asked) == []
         first.commit()
@@ -152,7 +152,7 @@ def test_a_fence_waits_for_prepared_transactions_and_says_so(source18: Source) -
     with source18.reader(schema) as reader, capture_logs() as logs:
         began = time.monotonic()
         asked = reader.send(Fence(nonce()))
-        said = eventually(lambda: [entry for entry in logs if "wait" in entry["event"]])[0]
+        said = eventually(lambda: [entry for entry in logs if "wait" in entry["event"]], 10.0, lambda: str(logs))[0]
         assert time.monotonic() - began >= QUIET_S
         assert (said["transactions"], said["oldest"]) == (1, "prepared transaction here")
         assert said["since"]
@@ -190,7 +190,7 @@ def test_closing_cancels_what_runs(source18: Source, waits_for: str) -> None:
             case "a fence":
                 begin_writing(other)
                 asked = [reader.send(Fence(nonce()))]
-                eventually(lambda: source18.backends("idle"))
+                source18.await_fence_looks()
             case _:
                 asked = []
         began = time.monotonic()

@@ -194,7 +194,6 @@ def test_a_chunk_that_waited_behind_truncate_knows_it(source: Source) -> None:
         ("ALTER TABLE things RENAME v TO w", "column w was added"),
         ("ALTER TABLE things ALTER v TYPE varchar(9)", "has type oid"),
         ("ALTER TABLE things DROP CONSTRAINT things_pkey, ADD PRIMARY KEY (id, v)", "its key is (id, v)"),
-        ("DROP TABLE things; CREATE TABLE things (id int PRIMARY KEY, v text)", "oid"),
         ("ALTER TABLE things RENAME TO others", "not there any more"),
     ],
 )
@@ -211,6 +210,28 @@ def test_an_altered_table_is_read_no_further(source: Source, alteration: Literal
     assert "public.things" in begin_failed.error.message
     assert said in begin_failed.error.message
     assert begin_failed.error.hint
+
+
+def test_a_table_that_was_created_anew_is_another_one(source: Source) -> None:
+    with source.superuser() as superuser:
+        superuser.execute("DROP PUBLICATION watershed; CREATE PUBLICATION watershed FOR ALL TABLES")
+    schema = source.schema(THINGS)
+    with source.reader(schema) as reader:
+        begun = reader.begin(schema)
+        source.execute("DROP TABLE things; CREATE TABLE things (id int PRIMARY KEY, v text)")
+        assert not reader.fail(chunk(schema, begun.shape)).is_permanent
+        failure = reader.fail(Begin(nonce(), schema, 1))
+    assert failure.is_permanent
+    assert "the table was created anew" in failure.error.message
+
+
+def test_an_altered_publication_is_left_to_those_who_watch_it(source: Source) -> None:
+    schema = source.schema(THINGS)
+    with source.reader(schema) as reader:
+        source.execute("ALTER PUBLICATION watershed SET TABLE things (id)")
+        failure = reader.fail(Begin(nonce(), schema, 1))
+    assert not failure.is_permanent
+    assert "publication watershed was altered" in failure.error.message
 
 
 def test_a_new_look_heals_what_does_not_matter(source: Source) -> None:
@@ -258,8 +279,7 @@ def test_a_table_that_stays_locked_is_asked_for_again(source: Source) -> None:
         ("v", "boolean"),
         ("id = 'x'", "invalid input syntax for type integer"),
         ("v::int > 0", "22P02"),
-        ("true) TO STDOUT; DROP TABLE things; --", "syntax error"),
-        ("true) ORDER BY 1) TO STDOUT; COMMIT; DROP TABLE things; --", "multiple commands"),
+        ("true)) TO STDOUT; DROP TABLE things; COPY (SELECT 1 AS id WHERE (true", "multiple commands"),
     ],
 )
 def test_a_condition_that_is_wrong_ends_the_snapshot(source: Source, where: str, said: str) -> None:
@@ -331,7 +351,7 @@ def test_a_mark_is_in_the_log_after_its_answer(source: Source) -> None:
         read = chunk(schema, getattr(begun, "shape", ""))
         reader.ask(read)
         eventually(lambda: source.marks(slot) == [read.nonce])
-        assert reader.passed == ["chunk.read", "chunk.marked"]
+        eventually(lambda: reader.passed == ["chunk.read", "chunk.marked"])
         assert reader.fail(chunk(schema, "another shape")).is_permanent is False
         assert source.marks(slot) == []
 

@@ -1,5 +1,6 @@
 """Statements that read chunks, as text; tests/integration/test_chunks.py runs them."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -40,10 +41,7 @@ def chunk(*key: KeyColumn, **changed: Any) -> str:
 
 
 def test_the_first_chunk_has_no_condition() -> None:
-    assert chunk(ID) == (
-        'COPY (SELECT "id", "v" FROM ONLY "public"."things" '
-        'ORDER BY "id" USING OPERATOR("pg_catalog".<) LIMIT 10) TO STDOUT'
-    )
+    assert chunk(ID) == ('COPY (SELECT "id", "v" FROM ONLY "public"."things" ORDER BY "id" LIMIT 10) TO STDOUT')
 
 
 def test_a_later_chunk_begins_above_its_cursor_and_ends_at_its_ranges_end() -> None:
@@ -67,12 +65,25 @@ def test_operators_of_several_schemas_are_compared_column_by_column() -> None:
         f'({c} OPERATOR("ext".>=) {x} AND ({c} OPERATOR("ext".>) {x} OR ({c} OPERATOR("ext".=) {x} '
         'AND "id" OPERATOR("pg_catalog".>) \'5\'::"pg_catalog"."int4")))'
     ) in above
-    assert 'ORDER BY "c" COLLATE "pg_catalog"."default" USING OPERATOR("ext".<), "id" USING' in above
+    assert 'ORDER BY "c" COLLATE "pg_catalog"."default", "id" LIMIT' in above
     up_to = chunk(foreign("c"), ID, up_to=("x", "5"))
     assert (
         f'({c} OPERATOR("ext".<=) {x} AND ({c} OPERATOR("ext".<) {x} OR ({c} OPERATOR("ext".=) {x} '
         'AND "id" OPERATOR("pg_catalog".<=) \'5\'::"pg_catalog"."int4")))'
     ) in up_to
+
+
+def test_an_operator_class_that_is_not_the_default_is_named_for_sorting_too() -> None:
+    key = replace(
+        NAME, operators=tuple(("pg_catalog", f"~{name}~") for _, name in BUILT_IN_OPERATORS), is_default=False
+    )
+    assert 'ORDER BY "name" COLLATE "pg_catalog"."C" USING OPERATOR("pg_catalog".~<~) LIMIT' in chunk(key)
+
+
+def test_a_domain_is_compared_as_its_base_type_and_sorted_as_itself() -> None:
+    statement = chunk(replace(NAME, is_domain=True), after=("x",))
+    assert '"name"::"pg_catalog"."text" COLLATE "pg_catalog"."C" OPERATOR("pg_catalog".>)' in statement
+    assert 'ORDER BY "name" COLLATE "pg_catalog"."C" LIMIT' in statement
 
 
 def test_conditions_stay_apart_even_when_one_ends_in_a_comment() -> None:
@@ -123,6 +134,6 @@ def test_a_mark_is_a_transactional_message() -> None:
 def test_a_sample_has_keys_only_in_the_keys_order() -> None:
     statement = sample_statement(TABLE, [NAME, ID], is_partitioned=False, row_filter="(id > 0)", percent=0.25)
     assert text(statement) == (
-        'COPY (SELECT "name", "id" FROM ONLY "public"."things" TABLESAMPLE SYSTEM (0.250000) WHERE (id > 0) ORDER BY '
-        '"name" COLLATE "pg_catalog"."C" USING OPERATOR("pg_catalog".<), "id" USING OPERATOR("pg_catalog".<)) TO STDOUT'
+        'COPY (SELECT "name", "id" FROM ONLY "public"."things" TABLESAMPLE SYSTEM (0.250000) WHERE (id > 0) '
+        'ORDER BY "name" COLLATE "pg_catalog"."C", "id") TO STDOUT'
     )
