@@ -41,5 +41,6 @@ def keep_every_record(bootstrap_servers: str, names: Sequence[str]) -> None:
     """For a day these topics are not compacted."""
     entry = ConfigEntry("min.compaction.lag.ms", str(86_400_000), incremental_operation=AlterConfigOpType.SET)
     resources = [ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry]) for name in names]
-    for future in admin_of(bootstrap_servers).incremental_alter_configs(resources).values():
+    admin = admin_of(bootstrap_servers)
+    for future in admin.incremental_alter_configs(resources).values():
         future.result(10)
