@@ -52,12 +52,16 @@ class Filling:
         self._tables = Followed(watch, requests)
         self._now = now
         self._rates = {sink: Rate() for sink in generations}
+        self._are_read = False  # whether the tables' last rows were seen published
         self._goal: Mark | None = None
 
     def standings(self) -> list[Standing]:
         """Of each table that is read, then of each sink."""
         tables = self._tables.standings()
-        if self._goal is None and all(table.status == "done" for table in tables):
+        if not self._are_read and all(table.status == "done" for table in tables):
+            self._are_read = True
+            self._watch.forget_end()
+        if self._are_read and self._goal is None:
             self._goal = self._reached(after_rows=bool(tables))
         sinks, published = self._watch.sinks(), self._watch.published()
         return tables + [

@@ -28,6 +28,7 @@ class FakeTail:
     def __init__(self, topics: Topics) -> None:
         self.latest: dict[str, dict[str, bytes]] = {topics.state: {}, topics.progress: {}}
         self.is_at_end = True
+        self.meets_end = True  # at once, when it is forgotten
         self.polls: list[list[tuple[str, str, bytes]]] = []  # what each poll will bring; then nothing more
         self._topics = topics
 
@@ -48,6 +49,9 @@ class FakeTail:
         for topic, key, value in came:
             self.latest[topic][key] = value
         return {(topic, key) for topic, key, _ in came}
+
+    def forget_end(self) -> None:
+        self.is_at_end = self.meets_end
 
     def close(self) -> None:
         """Nothing is open."""

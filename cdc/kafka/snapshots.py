@@ -33,6 +33,7 @@ class Tail(Protocol):
     def latest(self) -> Mapping[str, Mapping[str, bytes]]: ...
     @property
     def is_at_end(self) -> bool: ...
+    def forget_end(self) -> None: ...
     def read_to_end(self) -> None: ...
     def poll(self, timeout_s: float) -> set[tuple[str, str]]: ...
     def close(self) -> None: ...
@@ -69,8 +70,11 @@ class SnapshotWatch:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the last poll left nothing: of a Kafka transaction that was seen in part, the rest was seen too."""
+        """See CompactedTail.forget_end."""
         return self._tail.is_at_end
+
+    def forget_end(self) -> None:
+        self._tail.forget_end()
 
     def close(self) -> None:
         self._tail.close()

@@ -21,7 +21,8 @@ class CompactedTail:
 
     def __init__(self, kafka: KafkaConfig, topics: Sequence[str]) -> None:
         self._latest: dict[str, dict[str, bytes]] = {topic: {} for topic in topics}
-        self._ended: set[str] = set()
+        self._ended: set[str] = set()  # nothing came after their end
+        self._ends_met: set[str] = set()
         self._consumer = Consumer(
             client_settings(
                 kafka,
@@ -43,8 +44,13 @@ class CompactedTail:
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the last poll has met the end of each topic, as it was then."""
-        return len(self._ended) == len(self._latest)
+        """Whether each topic was read to its end since reading began, or since `forget_end`."""
+        return len(self._ends_met) == len(self._latest)
+
+    def forget_end(self) -> None:
+        """What shares a Kafka transaction with records that were read has been read too when the end is met again. (That
+        the last poll met the end would be too much to ask: of a busy topic it seldom does.)"""
+        self._ends_met = set(self._ended)
 
     def read_to_end(self) -> None:
         """Begin. Raises WatershedError when a topic does not exist, UnreachableError, BrokerError."""
@@ -53,7 +59,7 @@ class CompactedTail:
         deadline = time.monotonic() + READ_S_MAX
         while not self.is_at_end:
             if time.monotonic() > deadline:
-                missing = ", ".join(sorted(set(self._latest) - self._ended))
+                missing = ", ".join(sorted(set(self._latest) - self._ends_met))
                 raise UnreachableError(f"Kafka: the end of {missing} was not met in {READ_S_MAX:.0f} s", NEXT_REACHABLE)
             self.poll(_STEP_S)
 
@@ -73,6 +79,7 @@ class CompactedTail:
                     self._latest[topic][key] = value
             elif error.code() == KafkaError._PARTITION_EOF:
                 self._ended.add(topic)
+                self._ends_met.add(topic)
             elif isinstance(refused := broker_error(f"can't read topic {topic}", KafkaException(error)), BrokerError):
                 raise refused
         return changed

@@ -96,7 +96,7 @@ def test_with_rows_of_the_source_the_goal_is_the_position_that_covers_the_last(
     filling = Filling(watch, {"search": 1}, {A: "r1", B: "r1"}, lambda: 0.0)
     assert statuses(filling) == ["public.a running", "public.b done", "search running"]
     tail.tell(snapshot("a", status="done"))
-    tail.is_at_end = False  # the position of that Kafka transaction has not been read yet
+    tail.meets_end = False  # the position of that Kafka transaction has not been read yet
     assert statuses(filling)[-1] == "search running"
     tail.tell(position(700))
     tail.is_at_end = True

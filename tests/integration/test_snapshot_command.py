@@ -1,0 +1,248 @@
+"""`cdc snapshot` as an operator runs it, with the real daemon."""
+
+import json
+import secrets
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdc.config import load_config
+from cdc.kafka.records import read_captured
+from spark_jobs.checkpoint import Checkpoints, checkpoint_root
+from tests.captured import COMMAND, Captured, under_capture
+from tests.conftest import KafkaBroker, PostgresServer, new_database
+from tests.integration.conftest import ITEMS, SMALL
+from tests.stores import stored_rows
+from tests.waiting import eventually
+from tests.workload import Workload, fill
+
+ROWS = 1000
+COMMAND_S_MAX = 120.0
+# A whole snapshot takes about two seconds: time enough to pause it.
+SLOW = {"mode": "never", "chunk_rows_max": 40, "rows_per_s_max": 500}
+
+
+def snapshot(captured: Captured, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run to its end."""
+    return subprocess.run(
+        [*COMMAND, "snapshot", *words, "--config", str(captured.folder / "watershed.yml")],
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_S_MAX,
+        check=False,
+    )
+
+
+def started(captured: Captured, *words: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [*COMMAND, "snapshot", *words, "--config", str(captured.folder / "watershed.yml")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def said(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    """The lines of --json."""
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def status(captured: Captured) -> dict[str, Any]:
+    """Of table items."""
+    (line,) = said(snapshot(captured, "--status", "--json"))
+    (table,) = line["tables"]
+    assert isinstance(table, dict)
+    return table
+
+
+@pytest.fixture(scope="module")
+def slow(postgres: PostgresServer, kafka: KafkaBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Captured]:
+    """Table items with rows that no start reads, under a running capture that reads slowly."""
+    name, folder = f"t{secrets.token_hex(5)}", tmp_path_factory.mktemp("slow")
+    with new_database(postgres) as dsn, under_capture(postgres, kafka, dsn, name, folder, SMALL, [ITEMS]) as made:
+        made.settings = {"snapshot": SLOW}
+        made.query("INSERT INTO items SELECT n, 'name ' || n FROM generate_series(1, %s) AS n", ROWS)
+        made.start()
+        made.await_caught_up()
+        yield made
+
+
+def keys_since(captured: Captured, count: int) -> list[int]:
+    """Of what was published after the first `count` changes."""
+    return [int(change.key["id"]) for change in captured.changes()[count:]]
+
+
+# ---- nothing to talk to
+
+
+def test_where_capture_has_never_run_it_is_said(items: Captured) -> None:
+    items.config()
+    for words in ([], ["--status"], ["--pause"], ["--heal"]):
+        done = snapshot(items, *words)
+        assert done.returncode == 1
+        assert f"capture has never run on prefix {items.name}" in done.stderr
+        assert "`cdc run`" in done.stderr
+
+
+def test_a_daemon_that_does_not_run_is_said_and_obeys_later(items: Captured) -> None:
+    items.query("INSERT INTO items VALUES (1, 'x')")
+    process = items.start()
+    items.await_caught_up()
+    process.terminate()
+    done = snapshot(items, "--timeout", "0.5")
+    assert done.returncode == 1
+    assert "capture has not answered in 0.5 s" in done.stderr and "is `cdc run` running" in done.stderr
+    items.start()
+    eventually(lambda: len(items.changes()) == 2, 30, "the row is published again")
+
+
+# ---- what is read
+
+
+def test_a_table_that_was_never_read_has_no_status(slow: Captured) -> None:
+    assert said(snapshot(slow, "--status", "--json")) == [{"tables": []}]
+    assert "has had a snapshot yet" in snapshot(slow, "--status").stdout
+
+
+def test_a_condition_reads_the_rows_for_which_it_is_true(slow: Captured) -> None:
+    before = len(slow.changes())
+    done = snapshot(slow, "--table", ITEMS, "--where", "id % 250 = 0 AND name LIKE 'name %'")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[0] == f"begun: {ITEMS}"
+    assert f"{ITEMS}: done, 4 rows" in done.stdout
+    assert keys_since(slow, before) == [250, 500, 750, 1000]
+
+
+def test_a_range_begins_above_its_first_key_and_ends_with_its_last(slow: Captured) -> None:
+    before = len(slow.changes())
+    done = snapshot(slow, "--table", ITEMS, "--after", "9", "--up-to", "[12]")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert keys_since(slow, before) == [10, 11, 12]
+
+
+def test_machines_are_told_every_step(slow: Captured) -> None:
+    lines = said(snapshot(slow, "--json"))
+    answer, *steps = lines
+    assert (answer["what"], answer["is_accepted"], answer["tables"]) == ("answer", True, [ITEMS])
+    assert {step["status"] for step in steps} <= {"waiting", "running", "done"}
+    rows = [step["done"] for step in steps]
+    assert rows == sorted(rows)
+    assert (steps[-1]["status"], steps[-1]["done"], steps[-1]["name"]) == ("done", ROWS, ITEMS)
+    table = status(slow)
+    assert (table["status"], table["done"], table["total"]) == ("done", ROWS, ROWS)
+
+
+# ---- while it runs
+
+
+def test_it_is_paused_goes_on_and_is_cancelled(slow: Captured) -> None:
+    with started(slow) as waiting:
+        eventually(lambda: 0 < status(slow)["done"] < ROWS, 30, "some rows are published")
+        paused = snapshot(slow, "--pause", "--table", ITEMS)
+        assert (paused.returncode, paused.stdout) == (0, f"paused: {ITEMS}\n")
+        table = status(slow)
+        assert table["status"] == "paused"
+        assert status(slow)["done"] == table["done"] < ROWS
+        assert snapshot(slow, "--resume").returncode == 0
+        eventually(lambda: status(slow)["done"] > table["done"], 30, "it goes on")
+        assert snapshot(slow, "--cancel").returncode == 0
+        out, error = waiting.communicate(timeout=30)
+    assert waiting.returncode == 1
+    assert f"{ITEMS}: paused" in out and f"{ITEMS}: cancelled" in out
+    assert f"the snapshot of {ITEMS} was cancelled" in error
+    refused = snapshot(slow, "--cancel")
+    assert (refused.returncode, "there is no snapshot to cancel" in refused.stderr) == (1, True)
+
+
+def test_ctrl_c_leaves_it_running(slow: Captured) -> None:
+    before = len(slow.changes())
+    with started(slow) as waiting:
+        assert waiting.stdout
+        assert waiting.stdout.readline() == f"begun: {ITEMS}\n"
+        assert waiting.stdout.readline().startswith((f"{ITEMS}: waiting", f"{ITEMS}: running"))
+        waiting.send_signal(signal.SIGINT)
+        out, error = waiting.communicate(timeout=30)
+    assert (waiting.returncode, error) == (130, "")
+    assert "the snapshot goes on" in out
+    eventually(lambda: status(slow)["status"] == "done", 30, "it ends by itself")
+    assert sorted(keys_since(slow, before)) == list(range(1, ROWS + 1))
+
+
+def test_a_newer_snapshot_takes_the_place_of_one_that_is_waited_for(slow: Captured) -> None:
+    with started(slow) as waiting:
+        eventually(lambda: 0 < status(slow)["done"] < ROWS, 30, "some rows are published")
+        newer = snapshot(slow, "--no-wait")
+        assert (newer.returncode, newer.stdout) == (0, f"begun: {ITEMS}\n")
+        _, error = waiting.communicate(timeout=30)
+    assert waiting.returncode == 1
+    assert f"the snapshot of {ITEMS} was replaced: another snapshot of the table was asked for" in error
+
+
+@pytest.mark.promise(3)
+def test_beside_a_workload_every_row_is_read_again(captured: Captured) -> None:
+    with captured.connect() as connection:
+        fill(connection, 1500)
+    captured.start()
+    captured.await_caught_up()
+    with Workload(captured.dsn, seed=4, clients=3, pause_s=0.01):
+        done = snapshot(captured)
+        assert (done.returncode, done.stderr) == (0, "")
+    assert all(f"{table}: done" in done.stdout for table in captured.tables)
+    captured.await_caught_up()
+    captured.judge()
+
+
+# ---- what can't be done
+
+
+def test_an_unknown_table_is_refused(slow: Captured) -> None:
+    done = snapshot(slow, "--table", "public.other")
+    assert done.returncode == 1
+    assert "refused: table public.other is not captured" in done.stderr
+
+
+def test_a_condition_that_is_no_sql_fails_with_its_reason(slow: Captured) -> None:
+    done = snapshot(slow, "--table", ITEMS, "--where", "colour = 'red'")
+    assert done.returncode == 1
+    assert f"the snapshot of {ITEMS} has failed: " in done.stderr and "colour" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert status(slow)["status"] == "failed"
+
+
+def test_a_key_of_other_columns_is_refused(slow: Captured) -> None:
+    done = snapshot(slow, "--table", ITEMS, "--after", '["1", "2"]')
+    assert done.returncode == 1
+    assert "refused: the key of public.items has 1 column (id), the range names 2" in done.stderr
+
+
+# ---- a new store
+
+
+@pytest.mark.promise(6)
+def test_a_store_that_did_not_exist_is_filled_and_its_job_ends(items: Captured, redis: str, tmp_path: Path) -> None:
+    """First from the topics and, since no start has read the rows, from the source; then only what is fresh."""
+    items.settings = {
+        "snapshot": {"mode": "never"},
+        "sinks": {"cache": {"url": redis}},
+        "spark": {"checkpoint_location": str(tmp_path / "checkpoints")},
+    }
+    items.query("INSERT INTO items SELECT n, 'name ' || n FROM generate_series(1, 50) AS n")
+    items.start()
+    items.await_caught_up()
+    done = snapshot(items, "--sink", "cache", "--json")
+    lines = said(done)
+    assert lines[-1] == {"what": "said", "text": "filled: cache"}
+    assert [line["status"] for line in lines if line["what"] == "sink"][-1] == "done"
+    assert [line["done"] for line in lines if line["what"] == "table"][-1] == 50
+    config = load_config(items.folder / "watershed.yml")
+    assert not Checkpoints(checkpoint_root(str(tmp_path / "checkpoints"), items.name, "cache")).is_locked()
+    (schema,) = read_captured(config).schemas.values()
+    assert [row.row["name"] for row in stored_rows(config, "cache", schema)] == [f"name {n}" for n in range(1, 51)]
+    again = snapshot(items, "--sink", "cache")
+    assert again.returncode == 1
+    assert "the cache store holds generation 1 already" in again.stderr and "--fresh" in again.stderr
