@@ -1,16 +1,18 @@
 """Goes through the models: `python -m tests.models`, some seconds, or `--whole`, some hours.
 
 The whole can be interrupted at any time, and `--minutes` does so: what is finished is kept in `--folder` with the
-search that is running, and the next run goes on from there. Exit code 0: ours holds wherever it was tried, and every
-control was found wrong; 1: not so; 2: time was up before the end.
+search that is running, and the next run goes on from there, as long as the code is the same. Exit code 0: ours holds
+wherever it was tried, and every control was found wrong; 1: not so; 2: time was up before the end.
 """
 
 import argparse
 import json
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from time import monotonic
 
@@ -24,7 +26,8 @@ from tests.simulation.snapshots.mutants import MUTANTS
 from tests.simulation.snapshots.run import Parts, Run
 
 SEEDS, SEEDS_WHOLE = 300, 20_000
-MUTANT_SEEDS = 1_000
+SEEDS_FOR_A_CONTROL = 1_000
+BATCH = 5_000
 SAVE_EVERY_S = 600.0
 FLOORS = {"ours": OURS, "the mark's": replace(OURS, floor="mark"), "too early": replace(OURS, floor="early")}
 
@@ -38,6 +41,7 @@ class Line:
     seconds: float
     verdict: str
     is_right: bool
+    code: str  # digest of what was judged
 
 
 class Table:
@@ -49,7 +53,8 @@ class Table:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
             if (folder / "lines.json").exists():
-                self.lines = [Line(**line) for line in json.loads((folder / "lines.json").read_text())]
+                known = [Line(**line) for line in json.loads((folder / "lines.json").read_text())]
+                self.lines = [line for line in known if line.code in (MODEL, ENGINE)]
         for line in self.lines:
             _show(line)
 
@@ -61,6 +66,19 @@ class Table:
         _show(line)
         if self.folder is not None:
             (self.folder / "lines.json").write_text(json.dumps([asdict(line) for line in self.lines], indent=1))
+
+
+def _digest(*patterns: str) -> str:
+    """Of the code that is judged: what was found of other code doesn't count."""
+    digest = sha256()
+    for pattern in patterns:
+        for path in sorted(Path(__file__).parents[2].glob(pattern)):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+MODEL = _digest("tests/models/chunks.py", "tests/models/states.py")
+ENGINE = _digest("cdc/*.py", "cdc/snapshots/*.py", "cdc/pgoutput/*.py", "tests/simulation/snapshots/*.py")
 
 
 def _show(line: Line) -> None:
@@ -95,20 +113,20 @@ def go_through(size: Size, table: Table, is_up: Callable[[], bool]) -> bool:
     place = None if table.folder is None else table.folder / "running"
     if place is not None and (place / "what.json").exists():
         saved = json.loads((place / "what.json").read_text())
-        if saved["what"] == what:
+        if (saved["what"], saved["code"]) == (what, MODEL):
             search, before_s = Search.load(model, place), saved["seconds"]
             print(f"going on with {what} after {search.seen.count:,} states", flush=True)
     began = monotonic()
     while not search.is_over and not is_up():
         _run_for(search, SAVE_EVERY_S, is_up)
         if place is not None and not search.is_over:
-            _save(search, place, {"what": what, "seconds": before_s + monotonic() - began})
+            _save(search, place, {"what": what, "code": MODEL, "seconds": before_s + monotonic() - began})
     if not search.is_over:
         print(f"time is up in {what}: {search.seen.count:,} states so far, none wrong", flush=True)
         return False
     seconds = before_s + monotonic() - began
     verdict = f"holds in {search.ended:,} ends" if search.wrong is None else f"WRONG: {search.wrong}"
-    table.add(Line(what, search.seen.count, seconds, verdict, search.wrong is None))
+    table.add(Line(what, search.seen.count, seconds, verdict, search.wrong is None, MODEL))
     if search.wrong is not None:
         print(shortest(model, states_max=10_000_000), flush=True)
     if place is not None:
@@ -140,58 +158,61 @@ def find_controls(table: Table) -> None:
         began = monotonic()
         found = shortest(Model(control.size, control.rule))
         verdict = "NOT FOUND" if found is None else f"wrong after {len(found.steps)} steps: {found.what}"
-        table.add(Line(what, 1, monotonic() - began, verdict, found is not None))
+        table.add(Line(what, 1, monotonic() - began, verdict, found is not None, MODEL))
 
 
-def wander_about(table: Table, seeds: int, is_up: Callable[[], bool]) -> bool:
-    """Larger sizes, by chance."""
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """What one seed after the other decides."""
+
+    what: str
+    code: str
+    is_ours: bool
+    wrong_in: Callable[[int], str | None]  # seed → what is wrong in its run
+
+
+def trials() -> Iterator[Trial]:
+    yield Trial("the engine itself", ENGINE, True, _failure)
+    for name, parts in MUTANTS.items():
+        yield Trial(f"an engine that {name}", ENGINE, False, partial(_failure, parts=parts))
     for size in (ALL_KEYS, ALL_RANGES):
         for name, rule in FLOORS.items():
-            what = f"by chance, {described(size)}, floor: {name}"
-            if table.has(what):
-                continue
-            model = Model(size, rule, is_stepwise=True)
-            began = monotonic()
-            wrong = []
-            for seed in range(seeds):
-                if is_up():
-                    return False
-                wrong += [seed] * (wander(model, seed)[0] is not None)
-            verdict = f"{len(wrong):,} wrong" + (f", first seed {wrong[0]}" if wrong else "")
-            table.add(Line(what, seeds, monotonic() - began, verdict, bool(wrong) == (name != "ours")))
-    return True
+            wrong_in = partial(_wrong_end, Model(size, rule, is_stepwise=True))
+            yield Trial(f"{described(size)}, floor: {name}", MODEL, rule == OURS, wrong_in)
 
 
-def simulate(table: Table, seeds: int, is_up: Callable[[], bool]) -> bool:
-    """The engine itself."""
-    began = monotonic()
-    what = "the engine itself, by chance"
-    wrong: list[str] = []
-    if not table.has(what):
-        for seed in range(seeds):
-            if is_up():
-                return False
-            wrong += _failure(seed)
-        verdict = f"{len(wrong)} wrong" + (f": {wrong[0]}" if wrong else "")
-        table.add(Line(what, seeds, monotonic() - began, verdict, not wrong))
-    for name, parts in MUTANTS.items():
-        what = f"an engine that {name}"
+def try_seeds(trial: Trial, seeds: int, table: Table, is_up: Callable[[], bool]) -> bool:
+    """In batches, each with its line. False when time was up."""
+    if not trial.is_ours:
+        seeds = min(seeds, SEEDS_FOR_A_CONTROL)
+    for first in range(0, seeds, BATCH):
+        last = min(first + BATCH, seeds) - 1
+        what = f"{trial.what}, seeds {first} to {last}"
         if table.has(what):
             continue
         began = monotonic()
-        count = min(seeds, MUTANT_SEEDS)
-        found = sum(bool(_failure(seed, parts)) for seed in range(count))
-        table.add(Line(what, count, monotonic() - began, f"found out in {found}", found > 0))
+        wrong: list[str] = []
+        for seed in range(first, last + 1):
+            if is_up():
+                return False
+            if (found := trial.wrong_in(seed)) is not None:
+                wrong.append(f"seed {seed}: {found}")
+        verdict = f"{len(wrong)} wrong" + (f", first {wrong[0]}" if wrong else "")
+        table.add(Line(what, last + 1 - first, monotonic() - began, verdict, bool(wrong) != trial.is_ours, trial.code))
     return True
 
 
-def _failure(seed: int, parts: Parts | None = None) -> list[str]:
-    """What is wrong with this run, if something is."""
+def _wrong_end(model: Model, seed: int) -> str | None:
+    return wander(model, seed)[0]
+
+
+def _failure(seed: int, parts: Parts | None = None) -> str | None:
+    """What is wrong with this run; None: nothing."""
     try:
         Run(seed, parts).report()
     except AssertionError as error:
-        return [f"seed {seed}: {error}"]
-    return []
+        return str(error)
+    return None
 
 
 def main() -> int:
@@ -209,7 +230,7 @@ def main() -> int:
     table = Table(chosen.folder if chosen.whole else None)
     find_controls(table)
     seeds = SEEDS_WHOLE if chosen.whole else SEEDS
-    is_finished = simulate(table, seeds, is_up) and wander_about(table, seeds, is_up)
+    is_finished = all(try_seeds(trial, seeds, table, is_up) for trial in trials())
     is_finished = is_finished and all(go_through(size, table, is_up) for size in (WHOLE if chosen.whole else SMALL))
     if not all(line.is_right for line in table.lines):
         return 1
