@@ -356,6 +356,23 @@ def test_a_mark_is_in_the_log_after_its_answer(source: Source) -> None:
         assert source.marks(slot) == []
 
 
+def test_an_answer_is_there_before_its_mark_is_written(source: Source) -> None:
+    schema = source.schema(THINGS)
+    seen: list[tuple[list[str], list[str]]] = []
+
+    def look(name: str) -> None:
+        if name == "chunk.read":
+            answered = [answer.nonce for answer in reader.reader.answers()]
+            seen.append((answered, source.marks(slot)))
+
+    with source.reader(schema, at=look) as reader, source.slot() as slot:
+        begun = reader.begin(schema)
+        eventually(lambda: len(source.marks(slot)) == 1)
+        asked = reader.send(chunk(schema, begun.shape))
+        eventually(lambda: source.marks(slot) == [asked])
+    assert seen == [([asked], [])]
+
+
 def test_a_lost_connection_is_made_again(source: Source) -> None:
     schema = source.schema(THINGS)
     with source.reader(schema) as reader:
