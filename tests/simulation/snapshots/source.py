@@ -95,6 +95,7 @@ class Source:
         self._truncates = truncates
         self._wants_truncate: str | None = None  # a table: who wants to write waits behind the TRUNCATE
         self._next_xid = (chance.randrange(1, 4) << 32) - chance.choice((3, 20, 60, 1 << 31))
+        self._ended_xid = self._next_xid - 1  # the newest
         self._values = 0
         self._writing: list[Transaction] = []
         self._logged: list[Transaction] = []  # and not visible
@@ -110,9 +111,11 @@ class Source:
         return frozenset(transaction.xid for transaction in (*self._writing, *self._logged))
 
     def snapshot(self) -> TransactionSnapshot:
-        """pg_current_snapshot()"""
-        running = self.running
-        return TransactionSnapshot(min(running, default=self._next_xid), self._next_xid, running)
+        """pg_current_snapshot(): xmax is one above the newest transaction that has ended, and what runs above it is not
+        listed."""
+        xmax = self._ended_xid + 1
+        running = frozenset(xid for xid in self.running if xid < xmax)
+        return TransactionSnapshot(min(running, default=xmax), xmax, running)
 
     def rows_at(self, table: str, commit_lsn: int) -> Rows:
         """By the log, after the transaction that commits there."""
@@ -134,10 +137,16 @@ class Source:
             transaction = self._writing.pop(chance.randrange(len(self._writing)))
             if chance.random() < 0.9:
                 self._commit(transaction, b"")
+            else:
+                self._ended(transaction)
         elif self._logged and (is_calm or chance.random() >= self._lag):
             transaction = self._logged.pop(chance.randrange(len(self._logged)))
+            self._ended(transaction)
             for op in transaction.ops:
                 op.apply(self.visible[op.table])
+
+    def _ended(self, transaction: Transaction) -> None:
+        self._ended_xid = max(self._ended_xid, transaction.xid)
 
     @property
     def is_quiet(self) -> bool:
