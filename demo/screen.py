@@ -106,7 +106,7 @@ def _far(told: Standing) -> str:
     """How far existing rows are, in words."""
     unit = "rows" if told.what == "table" else "records"
     if not told.total or told.is_ended:
-        return f"{told.status}, {told.done:,} {unit}"
+        return ", ".join(filter(None, (told.status, f"{told.done:,} {unit}", told.message)))
     left = "" if told.eta_s is None else f", {duration(told.eta_s)} left"
     return f"{told.done * 100 // told.total} % of {told.total:,} {unit} at {told.per_s:,.0f}/s{left}"
 

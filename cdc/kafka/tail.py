@@ -48,8 +48,8 @@ class CompactedTail:
         return len(self._ends_met) == len(self._latest)
 
     def forget_end(self) -> None:
-        """What shares a Kafka transaction with records that were read has been read too when the end is met again. (That
-        the last poll met the end would be too much to ask: of a busy topic it seldom does.)"""
+        """What shares a Kafka transaction with records that were read has been read when the end is met again. (That
+        the last poll met it would be too much to ask: of a busy topic it seldom does.)"""
         self._ends_met = set(self._ended)
 
     def read_to_end(self) -> None:

@@ -1,5 +1,5 @@
-"""The demo from end to end, as a user runs it: the whole path, kill -9 in the middle, and a comparison that finds what
-is wrong and nothing else."""
+"""The demo from end to end, as a user runs it: the whole path, a store that is filled while capture and the others are
+killed, and a comparison that finds what is wrong and nothing else."""
 
 import json
 import signal
@@ -93,10 +93,13 @@ def falsify_search(url: str) -> str:
 
 
 @pytest.mark.promise(2)
+@pytest.mark.promise(3)
 @pytest.mark.promise(8)
 @pytest.mark.timeout(1200)
 def test_after_kills_all_stores_are_equal_but_for_what_was_falsified_by_hand(tmp_path: Path) -> None:
-    with running_demo(tmp_path, "--seconds", "15", "--rows", "1000", "--hold", "300") as demo:
+    """The warehouse is one that did not exist: it is filled beside the workload, from rows that are read meanwhile."""
+    options = ["--seconds", "15", "--rows", "1000", "--hold", "300", "--bootstrap", "warehouse"]
+    with running_demo(tmp_path, *options) as demo:
         demo.wait_for("Enter goes on")
         sinks = demo.config()["sinks"]
         order, product = falsify_cache(sinks["cache"]["url"]), falsify_search(sinks["search"]["url"])
@@ -108,6 +111,7 @@ def test_after_kills_all_stores_are_equal_but_for_what_was_falsified_by_hand(tmp
     lines = demo.output.splitlines()
     assert [line for line in lines if "kill -9" in line and "started again" in line] != []
     assert any("first synced row" in line for line in lines)
+    assert any("warehouse is filled after" in line for line in lines)
     named = [line for line in lines if " in the source, " in line or " in store" in line]
     assert len(named) == 2, demo.output
     assert f'search: public.products {{"id":"{product}"}}: title is ' in named[0]

@@ -91,11 +91,11 @@ def test_existing_rows_on_their_way_have_a_bar_each() -> None:
     )
     assert "30 % of 1,000 rows at 50/s, 14.0 s left" in orders
     assert "━" * 30 in products and "done, 200 rows" in products
-    assert "waiting, 0 records" in warehouse
+    assert "waiting, 0 records, Spark starts" in warehouse
 
 
 def test_a_plain_line_tells_existing_rows_that_are_not_there_yet() -> None:
     line = plain(replace(view(), existing=EXISTING))
-    told = "public.orders 30 % of 1,000 rows at 50/s, 14.0 s left  |  warehouse waiting, 0 records"
+    told = "public.orders 30 % of 1,000 rows at 50/s, 14.0 s left  |  warehouse waiting, 0 records, Spark starts"
     assert f"  |  {told}  |  readable p50/p95" in line
     assert "public.products" not in line
