@@ -191,8 +191,8 @@ class FrozenCommits:
         superuser_dsn: str,
         seed: int,
         *,
-        frozen_s: tuple[float, float] = (0.05, 0.2),
-        thawed_s: tuple[float, float] = (0.05, 0.3),
+        frozen_s: tuple[float, float] = (0.05, 0.3),
+        thawed_s: tuple[float, float] = (0.02, 0.2),
     ) -> None:
         self._dsn = superuser_dsn
         self._random = random.Random(seed)
@@ -222,14 +222,15 @@ class FrozenCommits:
                         connection.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
                         connection.execute("SELECT pg_reload_conf()")
                         self._over.wait(self._random.uniform(*self._frozen_s))
-                        _thaw(connection)
+                        thaw(connection)
                 finally:
-                    _thaw(connection)
+                    thaw(connection)
         except (psycopg.Error, AssertionError) as error:
             self._error = error
 
 
-def _thaw(connection: psycopg.Connection) -> None:
+def thaw(connection: psycopg.Connection) -> None:
+    """By a superuser. Also what a process that was killed has left frozen."""
     connection.execute("ALTER SYSTEM RESET synchronous_standby_names")
     connection.execute("SELECT pg_reload_conf()")
     eventually(

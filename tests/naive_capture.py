@@ -20,13 +20,17 @@ class NaiveEngine(SnapshotEngine):
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments, unseen_rule=self._between_the_marks)
-        self._touched: list[tuple[str, bytes]] = []
+        self._touched: list[tuple[str, bytes | None]] = []  # None: every key, by TRUNCATE
         self._low: dict[str, int] = {}
-        self._window: set[bytes] = set()
+        self._window: set[bytes | None] = set()
 
     def touch(self, topic: str, key: bytes) -> None:
         self._touched.append((topic, key))
         super().touch(topic, key)
+
+    def truncate(self, topic: str) -> None:
+        self._touched.append((topic, None))
+        super().truncate(topic)
 
     def _ask_for_chunk(self, job: Job, part: Range) -> Chunk:
         request = super()._ask_for_chunk(job, part)
@@ -48,7 +52,8 @@ class NaiveEngine(SnapshotEngine):
         return super()._merge(job, part, chunk, commit_lsn, seq, now_us, records)
 
     def _between_the_marks(self, _memory: ChangeMemory, _topic: str, _snapshot: TransactionSnapshot) -> Unseen:
-        return Unseen(is_forgotten=False, is_truncated=False, keys=(self._window,))
+        keys = {key for key in self._window if key is not None}
+        return Unseen(is_forgotten=False, is_truncated=None in self._window, keys=(keys,))
 
 
 if __name__ == "__main__":

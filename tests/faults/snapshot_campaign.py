@@ -19,6 +19,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
+import psycopg
+
 from devstack.stack import Stack
 from tests.captured import COMMAND, NAIVE, under_capture
 from tests.checker import history, positions, truncations
@@ -27,7 +29,7 @@ from tests.checker.records import changes_of
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.faults.campaign import servers
 from tests.hot_snapshots import SETTINGS, HotRun, compare_stores, evidence, wrong_rows
-from tests.hot_workload import SCHEMA, TABLES
+from tests.hot_workload import SCHEMA, TABLES, thaw
 from tests.sink_job import SinkJob
 from tests.stores import ALL, sinks_section
 
@@ -44,6 +46,8 @@ def episode(seed: int, rule: str, chunks: int, stack: Stack, folder: Path) -> di
     endpoints = stack.start()
     server = PostgresServer(endpoints.dsn, endpoints.superuser_dsn, stack)
     kafka = KafkaBroker(endpoints.bootstrap_servers, stack)
+    with psycopg.connect(server.superuser_dsn, autocommit=True) as connection:
+        thaw(connection)
     folder.mkdir(parents=True)
     chance = random.Random(seed)
     name = f"s{seed}_{secrets.token_hex(3)}"
