@@ -378,6 +378,7 @@ def test_a_lost_connection_is_made_again(source: Source) -> None:
     with source.reader(schema) as reader:
         begun = reader.begin(schema)
         reader.chunk(schema, begun)
+        eventually(lambda: "chunk.marked" in reader.passed)
         before = source.backends()
         for pid in before:
             source.execute("SELECT pg_terminate_backend(%s)", pid)
