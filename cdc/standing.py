@@ -60,8 +60,10 @@ def table_standing(record: SnapshotRecord, progress: SnapshotProgress | None, si
         if silent_s > SILENCE_S_MAX:
             message = f"capture has said nothing for {silent_s:.0f} s: does `cdc run` run?"
         elif progress is not None and progress.request == record.request:
-            status = "waiting" if progress.status == "waiting" else status
-            per_s, message = progress.rows_per_s, progress.message
+            if progress.status != "waiting":
+                per_s, message = progress.rows_per_s, progress.message
+            elif progress.rows == record.rows:  # else that has passed, and the next report will say so
+                status, message = "waiting", progress.message
     # What is estimated is the table: of a part of it nothing is known.
     total = record.rows if record.status == "done" else record.rows_estimated if is_whole(record) else 0
     return Standing("table", str(record.table), status, record.rows, max(total, record.rows) if total else 0, per_s,

@@ -8,12 +8,13 @@ from typing import Final, Protocol
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from cdc.standing import Standing
 
 LINE_INTERVAL_S: Final = 5.0
 JSON_INTERVAL_S: Final = 1.0
+BAR_WIDTH: Final = 24
 _UNITS: Final = {"table": "rows", "sink": "records"}
 
 
@@ -41,10 +42,9 @@ class Bars:
 
     def __init__(self, console: Console) -> None:
         self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=30),
-            TextColumn("{task.fields[status]}"),
-            TextColumn("{task.fields[figures]}", style="dim", markup=False),
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=BAR_WIDTH),
+            TextColumn("{task.fields[figures]}", markup=False, table_column=Column(no_wrap=True)),
             console=console,
             auto_refresh=False,
         )
@@ -61,15 +61,14 @@ class Bars:
         for standing in standings:
             name = standing.what, standing.name
             if name not in self._tasks:
-                self._tasks[name] = self._progress.add_task(standing.name, total=None, status="", figures="")
+                self._tasks[name] = self._progress.add_task(standing.name, total=None, figures="")
             is_done = standing.status == "done"
             total = standing.total or (max(1, standing.done) if is_done else None)  # without: a bar that pulses
             self._progress.update(
                 self._tasks[name],
                 total=total,
                 completed=total if is_done and total else standing.done,
-                status=standing.status,
-                figures=figures(standing),
+                figures=brief(standing),
             )
         self._progress.refresh()
 
@@ -121,6 +120,18 @@ class JsonLines:
 
     def close(self) -> None:
         """Every line is out."""
+
+
+def brief(standing: Standing) -> str:
+    """For beside a bar: what fits a terminal of 80 columns."""
+    if standing.status != "running":
+        return ", ".join(filter(None, (standing.status, standing.message or f"{standing.done:,}")))
+    parts = [f"{standing.done:,} of {standing.total:,}" if standing.total else f"{standing.done:,}"]
+    if standing.per_s:
+        parts.append(f"{standing.per_s:,.0f}/s")
+    if (eta_s := standing.eta_s) is not None:
+        parts.append(f"{span(eta_s)} left")
+    return ", ".join([*parts, *filter(None, [standing.message])])
 
 
 def figures(standing: Standing) -> str:

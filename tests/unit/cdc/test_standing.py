@@ -36,9 +36,11 @@ def test_rows_are_the_records_and_the_rate_is_what_capture_reports() -> None:
 
 
 def test_what_it_waits_for_is_said() -> None:
-    waiting = progress(status="waiting", rows_per_s=0.0, message="transactions that began earlier")
+    waiting = progress(status="waiting", rows=0, rows_per_s=0.0, message="transactions that began earlier")
     told = table_standing(snapshot(rows=0), waiting, 1.0)
     assert (told.status, told.message, told.eta_s) == ("waiting", "transactions that began earlier", None)
+    told = table_standing(snapshot(rows=40), waiting, 1.0)
+    assert (told.status, told.message) == ("running", ""), "rows have come since"
 
 
 def test_reports_of_an_earlier_snapshot_are_not_taken_for_this_ones() -> None:

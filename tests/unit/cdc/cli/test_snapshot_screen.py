@@ -6,7 +6,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from cdc.cli.snapshot_screen import Bars, JsonLines, Lines, figures, screen_for, span, status_table
+from cdc.cli.snapshot_screen import BAR_WIDTH, Bars, JsonLines, Lines, brief, figures, screen_for, span, status_table
 from cdc.standing import Standing
 
 
@@ -30,6 +30,20 @@ def table(
 )
 def test_figures_say_what_is_known(standing: Standing, expected: str) -> None:
     assert figures(standing) == expected
+
+
+@pytest.mark.parametrize(
+    ("standing", "expected"),
+    [
+        (table(), "300 of 1,000, 50/s, 14 s left"),
+        (table(total=0), "300, 50/s"),
+        (table("done", 1000), "done, 1,000"),
+        (table("waiting", 0, 0, 0.0, "earlier transactions"), "waiting, earlier transactions"),
+        (table(per_s=0.0, message="capture has said nothing"), "300 of 1,000, capture has said nothing"),
+    ],
+)
+def test_beside_a_bar_it_is_said_briefly(standing: Standing, expected: str) -> None:
+    assert brief(standing) == expected
 
 
 def test_times_are_short() -> None:
@@ -82,11 +96,11 @@ def test_a_terminal_shows_a_bar_for_each_table_and_sink() -> None:
     bars.close()
     text = output.getvalue()
     assert "the job of [search] starts" in text
-    assert "300 of about 1,000 rows (30 %), 50/s, 14 s left" in text
+    assert "300 of 1,000, 50/s, 14 s left" in text
     lines = text.replace("\r", "\n").splitlines()
     table_line = [line for line in lines if "public.a" in line][-1]
-    assert "━" * 30 in table_line and "done" in table_line
-    assert "25 %" in [line for line in lines if line.lstrip("\x1b[0123456789ABK").startswith("search")][-1]
+    assert "━" * BAR_WIDTH in table_line and "done" in table_line
+    assert "50 of 200" in [line for line in lines if line.lstrip("\x1b[0123456789ABK").startswith("search")][-1]
 
 
 def test_the_screen_is_chosen_by_where_it_is_shown() -> None:
