@@ -77,12 +77,12 @@ class Bootstrap:
             replication = ReplicationConnection(self._source)
             resources.callback(replication.close)
             identity = replication.identify()
+            if previous is None and heal is None:
+                self._require_nothing_published()
             if previous is not None and heal is None:
                 self._require_own_slot(previous, identity)
             elif previous is None or not _is_of(previous, identity, self._source.slot):
                 self._require_no_slot(connection)
-            if previous is None and heal is None:
-                self._require_nothing_published()
             topics = self._create_topics()
             broker = self._open_broker(topics)
             resources.callback(broker.close)

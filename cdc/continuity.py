@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cdc.control import PositionRecord
-from cdc.errors import GapError, UnsupportedChangeError
+from cdc.errors import GapError
 from cdc.events import TableId, TableSchema
 from cdc.lsn import Lsn, format_lsn
 from cdc.publisher import PROTOCOL
 
-NEXT = "changes may be missing from the topics: start with a new topics.prefix and slot"
+NEXT = "changes may be missing from the topics: cdc snapshot --heal reads all rows again, under a new epoch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +103,14 @@ def require_same_topics(position: PositionRecord, now: Mapping[str, TopicNow]) -
 def require_same_tables(
     configured: Sequence[TableId], captured: Mapping[TableId, TableSchema], position: PositionRecord
 ) -> list[TableSchema]:
-    """The schemas of the configured tables. Raises UnsupportedChangeError for one that was not captured so far."""
+    """The schemas of the configured tables. Raises GapError for one that was not captured so far."""
     schemas = []
     for table in configured:
         schema = captured.get(table)
         if schema is None or schema.topic not in position.topics:
-            raise UnsupportedChangeError(
+            raise GapError(
                 f"table {table} was added to source.tables after capture began",
-                "adding tables is not followed yet: start with a new topics.prefix and slot",
+                f"put it into the publication ({position.publication.partition(':')[0]}), then cdc snapshot --heal",
             )
         schemas.append(schema)
     return schemas

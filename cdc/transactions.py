@@ -276,7 +276,8 @@ class Assembler:
                 raise ProtocolError(f"Truncate at {where} of relation {oid}, never described") from None
             if captured is not None and transaction.next_index >= transaction.skip_below:
                 encoder, topic = captured
-                floor = pack_version(self._context.epoch, self._seq + 1)
+                self._seq += 1  # the sweep's own: a sink that has swept must not take the next row for a replay
+                floor = pack_version(self._context.epoch, self._seq)
                 records.append(self._sweeps.record(encoder.table, floor, transaction.commit_lsn))
                 if self._is_observed:
                     self._observer.truncate(topic)

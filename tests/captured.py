@@ -96,7 +96,7 @@ class CaptureProcess:
         if self.exit_code is None:
             assert said.count("state GAP") == 1
             assert "next=" in said
-            return said[said.index("state GAP") :]
+            return said[said.index("state GAP") :].replace("\\'", "'")
         assert self.exit_code == 1
         assert said.count("error: ") == 1
         assert "\n  next: " in said
@@ -204,6 +204,12 @@ class Captured:
             deadline_s,
             lambda: f"capture confirms {end}, is at {self.confirmed()}; it said:\n{self._said()}",
         )
+
+    def drop_slot(self) -> None:
+        """As soon as the server has noticed that nobody reads from it."""
+        slot = "FROM pg_replication_slots WHERE slot_name = %s"
+        eventually(lambda: not self.query(f"SELECT 1 {slot} AND active", self.name), 30.0, "the slot is free")
+        self.query(f"SELECT pg_drop_replication_slot(slot_name) {slot}", self.name)
 
     def records(self, topic: str) -> list[Record]:
         """Of `<prefix>.<topic>`."""

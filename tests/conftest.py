@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 import pytest
+import structlog
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
@@ -39,6 +40,13 @@ class KafkaBroker:
 
     bootstrap_servers: str
     stack: Servers
+
+
+@pytest.fixture(autouse=True)
+def default_logging() -> Iterator[None]:
+    """A command that a test ran in this process has set logging to a stream that is closed by now."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

@@ -52,7 +52,7 @@ class Bars:
         self._is_started = False
 
     def say(self, text: str) -> None:
-        self._progress.console.print(text, highlight=False, markup=False)
+        self._progress.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def show(self, standings: Sequence[Standing]) -> None:
         if not self._is_started:

@@ -13,7 +13,7 @@ from cdc.kafka.topics import TopicAdmin, TopicDescription
 
 log = structlog.get_logger(__name__)
 
-NEXT_AFTER_GAP = "changes may be missing from the topics: start with a new topics.prefix and slot"
+NEXT_AFTER_GAP = "changes may be missing from the topics: cdc snapshot --heal reads all rows again, under a new epoch"
 
 
 class TopicWatch:

@@ -26,7 +26,7 @@ SLOT_WAIT_S = 30
 
 SEND_S_MAX = 30.0
 
-NEXT_AFTER_GAP = "changes may be missing from the topics: start with a new topics.prefix and slot"
+NEXT_AFTER_GAP = "changes may be missing from the topics: cdc snapshot --heal reads all rows again, under a new epoch"
 
 # undefined_object (publication dropped), object_not_in_prerequisite_state (slot invalidated), undefined_file (WAL
 # segment removed)

@@ -74,6 +74,7 @@ class SnapshotEngine:
         self._begun: dict[str, tuple[Job, Begun | None]] = {}
         self._chunks: dict[str, tuple[Job, Range, OpenChunk]] = {}
         self._marked: list[str] = []  # nonces of the transaction that is being received
+        self._row_count = 0  # published by the transaction that is being received: they count as its changes
         self._unsaid: list[Job] = []  # that failed, and whose records are still to be written
         self._next_chunk_at = 0.0
         self._now = 0.0
@@ -124,6 +125,7 @@ class SnapshotEngine:
                 while part.open and part.open[0].is_marked:
                     seq = self._merge(job, part, part.open[0], commit_lsn, seq, now_us, records)
         self._marked.clear()
+        self._row_count = 0
         self._settle()
         return records, seq
 
@@ -298,17 +300,20 @@ class SnapshotEngine:
         del self._chunks[chunk.request.nonce]
         encoder = self._encoder(job.schema)
         encoder.start_chunk(commit_lsn, now_us)
-        for index, line in enumerate(read.lines):
-            key, value, headers = encoder.copy_row(line, commit_lsn, index, seq + 1, now_us)
+        for line in read.lines:
+            key, value, headers = encoder.copy_row(line, commit_lsn, self._row_count, seq + 1, now_us)
             if not unseen.touches(key):
                 seq += 1
                 job.rows += 1
+                self._row_count += 1
                 records.append(TopicRecord(job.schema.topic, key, value, headers))
         part.merged()
         if job.is_read_out:
             job.status = "done"
             if job.sweeps:
                 assert job.floor is not None, "fixed before the first chunk"
+                if job.floor > pack_version(self._epoch, seq):
+                    seq += 1  # nothing was published since it was fixed: the version is the sweep's own
                 records.append(self._sweeps.record(job.schema.table, job.floor, commit_lsn))
             log.info("table published", table=job.table, rows=job.rows)
         records.append(self._state(job))

@@ -81,17 +81,18 @@ def judge(evidence: Evidence) -> Report:
     changes = changes_of(records)
     sweeps, all_sweeps = positions.sweeps_of(evidence.control), positions.all_sweeps_of(evidence.control)
     state = [record for record in evidence.state if record.key == b"position"]
+    floors = {sweep.floor for sweep in all_sweeps}
     epoch, begins = positions.stream_begin(state)
     emptied = truncations.find(changes, evidence.journal, all_sweeps, epoch, begins)
     found = {
-        "seq": rules.seq_without_gap_or_repetition(changes),
+        "seq": rules.seq_without_gap_or_repetition(changes, [sweep.floor for sweep in all_sweeps]),
         "version": rules.versions_rise_for_each_key(records),
         "partition": rules.keys_lie_where_java_puts_them(records, evidence.partition_counts),
         "tombstone": rules.deletes_have_tombstones(records),
         "position": rules.positions_rise_with_seq(changes),
         "epoch": rules.epochs_follow_each_other(records),
         "state": positions.positions_never_go_back(state),
-        "state truth": positions.positions_are_true(state, changes),
+        "state truth": positions.positions_are_true(state, changes, all_sweeps),
         "progress": positions.progress_is_true(evidence.progress, records, changes),
         "sweep": positions.sweeps_belong_to_their_epoch(sweeps, epoch, evidence.tables),
         "floor": positions.floors_never_go_down(all_sweeps),
@@ -101,9 +102,7 @@ def judge(evidence: Evidence) -> Report:
         "load": history.loads_what_came_before(changes, evidence.journal, epoch, emptied),
         "rows": history.folds_to_the_source(changes, sweeps, evidence.rows),
     }
-    return Report(
-        epoch, changes, sweeps, evidence.state, [c for rule, told in found.items() for c in _take(rule, told)]
-    )
+    return Report(epoch, changes, sweeps, state, [c for rule, told in found.items() for c in _take(rule, told)])
 
 
 def require_true(evidence: Evidence) -> Report:

@@ -86,9 +86,9 @@ def _steps_back(record: Record, then: Mapping[str, Any], now: Mapping[str, Any])
         yield f"{record}: next_index {partly['next_index']} after {before['next_index']}"
 
 
-def positions_are_true(state: Sequence[Record], changes: Sequence[Change]) -> Complaints:
+def positions_are_true(state: Sequence[Record], changes: Sequence[Change], sweeps: Sequence[Sweep] = ()) -> Complaints:
     """Each position parts the epoch's streamed rows exactly: up to its seq what it covers, above it what it does not.
-    The last one covers everything that was published."""
+    The last one covers everything that was published, sweeps with a number of their own among it."""
     rows: dict[int, _Parting] = {}
     for epoch in {change.epoch for change in changes}:
         rows[epoch] = _Parting([(c.seq, c.position) for c in changes if c.epoch == epoch and not c.is_loaded])
@@ -110,8 +110,10 @@ def positions_are_true(state: Sequence[Record], changes: Sequence[Change]) -> Co
     if changes and last is None:
         yield "row records without a position"
     if last is not None:
-        newest = max((c.seq for c in changes if c.epoch == last["epoch"]), default=0)
-        if newest != last["seq"]:
+        versions = [change.version for change in changes] + [*floors]
+        newest = max((v & (1 << SEQ_BITS) - 1 for v in versions if v >> SEQ_BITS == last["epoch"]), default=0)
+        owned = {sweep.floor & (1 << SEQ_BITS) - 1 for sweep in sweeps if sweep.floor >> SEQ_BITS == last["epoch"]}
+        if newest != last["seq"] and max(owned, default=0) != last["seq"]:
             yield f"the last position says seq {last['seq']}, the topics end at {newest}"
         if any(change.epoch > last["epoch"] for change in changes):
             yield f"rows of a later epoch than the last position's {last['epoch']}"

@@ -45,7 +45,7 @@ def find(
             continue
         if entry.xid in stream.events:
             above, place = stream.place_among_events(entry)
-            if not stream.has_sweep(entry, above, place):
+            if not stream.has_sweep(entry, above, below=place):
                 lost.append(f"TRUNCATE of {entry.table} in transaction {entry.xid} has no sweep between its changes")
         else:
             found = stream.place_of_sweep(entry)
@@ -83,23 +83,20 @@ class _Stream:
         self._with_chunk = {(change.table, change.commit_lsn) for change in in_order if change.op == "r"}
 
     def place_among_events(self, truncate: Entry) -> tuple[int, int]:
-        """Seqs: that of the last change before it, and that of its transaction's next row record, or one more than the
-        last."""
+        """Seqs: of the last change before it, and of the first that follows it in its transaction or later."""
         before = 0
         for entry in self._entries[truncate.xid]:
             if entry.number < truncate.number and not entry.is_truncate:
                 before += 1 + (None not in (entry.old_key, entry.new_key) and entry.old_key != entry.new_key)
         events = self.events[truncate.xid]
-        if before >= len(events):
-            return events[-1].seq, events[-1].seq + 1
-        at = bisect_left(self._seqs, events[before].seq)
-        return (self._seqs[at - 1] if at else 0), events[before].seq
+        at = bisect_left(self._seqs, events[before].seq if before < len(events) else events[-1].seq + 1)
+        return (self._seqs[at - 1] if at else 0), (self._seqs[at] if at < len(self._seqs) else 1 << SEQ_BITS)
 
-    def has_sweep(self, truncate: Entry, above: int, up_to: int) -> bool:
-        """With a floor between the two seqs."""
+    def has_sweep(self, truncate: Entry, above: int, below: int) -> bool:
+        """With a floor of its own between the two seqs: a store that has swept takes an equal version for a replay."""
         commit_lsn = self.events[truncate.xid][0].commit_lsn
         return any(
-            (table, lsn) == (truncate.table, commit_lsn) and above < seq <= up_to for table, lsn, seq in self._sweeps
+            (table, lsn) == (truncate.table, commit_lsn) and above < seq < below for table, lsn, seq in self._sweeps
         )
 
     def place_of_sweep(self, truncate: Entry) -> int | None:
@@ -119,7 +116,7 @@ class _Stream:
         return None
 
     def _empties(self, table: str, commit_lsn: int, seq: int) -> bool:
-        """Whether nothing of the floor's seq or above was published before this transaction."""
+        """Whether nothing above the floor's seq was published before this transaction, and the seq is the floor's own."""
         at = bisect_left(self._seqs, seq)
-        is_newest = at == len(self._seqs) or self._lowest[at] >= commit_lsn
+        is_newest = at == len(self._seqs) or (self._seqs[at] > seq and self._lowest[at] >= commit_lsn)
         return is_newest and seq > 0 and (table, commit_lsn) not in self._with_chunk

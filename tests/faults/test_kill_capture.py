@@ -95,7 +95,8 @@ def test_killed_between_the_slot_and_the_first_position(captured: Captured) -> N
 @pytest.mark.promise(1)
 @pytest.mark.parametrize("failpoint", ["kafka.before-commit", "kafka.after-commit", "status.sent"])
 def test_killed_again_and_again_while_streaming(captured: Captured, failpoint: str) -> None:
-    captured.start().await_said("streaming")
+    captured.start()
+    captured.await_caught_up()
     captured.end()
     with Workload(captured.dsn, seed=2, clients=2, pause_s=0.01):
         for passing in (1, 4):
@@ -109,7 +110,8 @@ def test_killed_again_and_again_while_streaming(captured: Captured, failpoint: s
 
 @pytest.mark.promise(1)
 def test_killed_inside_a_transaction_that_spans_several_kafka_transactions(captured: Captured) -> None:
-    captured.start().await_said("streaming")
+    captured.start()
+    captured.await_caught_up()
     captured.end()
     with captured.connect() as connection, connection.transaction():
         connection.execute("INSERT INTO lines SELECT n, 1, n, 1, NULL FROM generate_series(1, 12000) AS n")

@@ -211,7 +211,8 @@ def test_progress_reaches_what_was_committed(captured: Captured) -> None:
 @pytest.mark.promise(1)
 def test_a_large_transaction_is_published_in_parts(captured: Captured) -> None:
     captured.settings = {"capture": {"transaction_rows_max": 500}}
-    captured.start().await_said("streaming")
+    captured.start()
+    captured.await_caught_up()
     with captured.connect() as connection, connection.transaction():
         connection.execute("INSERT INTO lines SELECT n, 1, n, 1, NULL FROM generate_series(1, 4000) AS n")
         with connection.transaction(force_rollback=True):
@@ -300,7 +301,7 @@ def test_the_connection_survives_brokers_that_hang_longer_than_the_server_waits(
 
 def test_sigterm_while_the_brokers_hang_exits_in_time(captured: Captured, kafka: KafkaBroker) -> None:
     capture = captured.start()
-    capture.await_said("streaming")
+    captured.await_caught_up()
     with frozen(kafka.stack, "kafka"):
         captured.query("INSERT INTO lines VALUES (1, 1, 1, 1, NULL)")
         capture.signal(signal.SIGTERM)

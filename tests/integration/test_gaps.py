@@ -32,7 +32,7 @@ def written(captured: Captured) -> tuple[Any, ...]:
 def running(items: Captured) -> Callable[[], str]:
     """Capture streams one row. The function waits for its end and returns what it said last."""
     capture = items.start()
-    capture.await_said("streaming")
+    items.await_caught_up()
     items.query("INSERT INTO items VALUES (1, 'one')")
     items.await_caught_up()
 
@@ -132,7 +132,7 @@ def test_a_topic_with_new_partitions_while_running_is_a_gap(items: Captured, run
 def stopped(items: Captured) -> Callable[[], str]:
     """Capture has streamed one row and ended. The function starts it again, and returns why it refuses to go on."""
     capture = items.start()
-    capture.await_said("streaming")
+    items.await_caught_up()
     items.query("INSERT INTO items VALUES (1, 'one')")
     items.await_caught_up()
     assert capture.terminate() == 0
@@ -192,7 +192,7 @@ def test_a_table_that_is_added_later_is_refused(items: Captured, stopped: Callab
     items.settings = {"source": {"tables": [ITEMS, OTHER]}}
     with items.connect() as connection:
         connection.execute("ALTER PUBLICATION watershed ADD TABLE other")
-    assert "next: " in stopped()
+    assert "the publication was altered" in stopped()
 
 
 @pytest.mark.promise(4)

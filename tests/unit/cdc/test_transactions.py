@@ -254,12 +254,12 @@ def test_truncate_is_a_sweep_of_all_rows_so_far_and_of_none_that_follow() -> Non
     assert [(record.key, SweepRecord.decode(record.value or b"", "control")) for record in records[1:3]] == [
         (
             f"sweep/public.{name}".encode(),
-            SweepRecord(table_schema="public", table_name=name, floor=pack_version(2, 2), as_of_lsn=1_101, epoch=2),
+            SweepRecord(table_schema="public", table_name=name, floor=pack_version(2, seq), as_of_lsn=1_101, epoch=2),
         )
-        for name in ("customers", "orders")
+        for seq, name in ((2, "customers"), (3, "orders"))
     ]
-    assert places(records) == [("c", 1, 1, 0), ("c", 2, 2, 3)]
-    assert made.state.seq == 2
+    assert places(records) == [("c", 1, 1, 0), ("c", 2, 4, 3)]  # above both floors: these are versions of their own
+    assert made.state.seq == 4
 
 
 def test_a_truncate_that_is_published_is_not_published_again() -> None:

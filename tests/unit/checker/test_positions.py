@@ -40,7 +40,7 @@ def state(*fields: dict[str, Any]) -> list[Record]:
 def told(log: Log, *fields: dict[str, Any]) -> list[str]:
     records = state(*fields)
     changes = changes_of(log.records)
-    return [*positions.positions_never_go_back(records), *positions.positions_are_true(records, changes)]
+    return [*positions.positions_never_go_back(records), *positions.positions_are_true(records, changes, ())]
 
 
 def test_true_positions_have_no_complaints(log: Log) -> None:
@@ -88,11 +88,17 @@ def test_a_position_that_does_not_fit_the_rows_is_seen(log: Log, broken: dict[st
 def test_a_wrong_place_inside_a_transaction_is_seen(log: Log, next_index: int) -> None:
     partial = {"commit_lsn": 200, "xid": 7, "next_index": next_index}
     wrong = {"resume_lsn": 100, "seq": 3, "partial": partial}
-    assert [*positions.positions_are_true(state(wrong, TRUE[6]), changes_of(log.records))] != []
+    assert [*positions.positions_are_true(state(wrong, TRUE[6]), changes_of(log.records), ())] != []
 
 
 def test_a_last_position_that_lags_behind_the_topics_is_seen(log: Log) -> None:
     assert "the last position says seq 4, the topics end at 5" in told(log, *TRUE[:6])
+
+
+def test_a_last_position_covers_the_last_sweep_too(log: Log) -> None:
+    last = state({"resume_lsn": 400, "seq": 6})
+    assert [*positions.positions_are_true(last, changes_of(log.records), [1 << 48 | 6, 1 << 48 | 2])] == []
+    assert [*positions.positions_are_true(last, changes_of(log.records), [1 << 48 | 7])] != []
 
 
 def test_a_last_position_ahead_of_the_topics_is_seen(log: Log) -> None:

@@ -21,13 +21,15 @@ def found(log: Log, journal: list[Entry], *sweeps: Sweep) -> Truncations:
 
 @pytest.fixture
 def log() -> Log:
-    """Transactions 7 and 9 are published: seq 1 to 5, and 6. Number 8 has no row record."""
+    """Transactions 7 and 9 are published: seq 1 to 3, 5 and 6, and 8. Number 8 has no row record."""
     made = Log()
     made.change("c", 1, 200, 0, xid=7)
     made.delete(1, 200, 1, xid=7)
     made.change("c", 2, 200, 1, xid=7)
+    made.seq += 1
     made.change("c", 3, 200, 3, xid=7)
     made.change("u", 3, 200, 4, xid=7)
+    made.seq += 1
     made.change("c", 4, 400, 0, xid=9)
     return made
 
@@ -46,8 +48,8 @@ def journal() -> list[Entry]:
 
 
 def test_each_is_where_its_transaction_has_it(log: Log, journal: list[Entry]) -> None:
-    told = found(log, journal, sweep(4, 200), sweep(6, 300))
-    assert told == Truncations([Place(T, 4), Place(T, 6)], frozenset({3, 6}), [])
+    told = found(log, journal, sweep(4, 200), sweep(7, 300))
+    assert told == Truncations([Place(T, 5), Place(T, 7)], frozenset({3, 6}), [])
 
 
 @pytest.mark.parametrize(
@@ -56,7 +58,7 @@ def test_each_is_where_its_transaction_has_it(log: Log, journal: list[Entry]) ->
 def test_a_sweep_that_differs_from_the_place_among_row_records_is_seen(
     log: Log, journal: list[Entry], wrong: Sweep
 ) -> None:
-    assert found(log, journal, wrong, sweep(6, 300)).lost == [
+    assert found(log, journal, wrong, sweep(7, 300)).lost == [
         "TRUNCATE of public.t in transaction 7 has no sweep between its changes"
     ]
 
@@ -64,11 +66,12 @@ def test_a_sweep_that_differs_from_the_place_among_row_records_is_seen(
 @pytest.mark.parametrize(
     "wrong",
     [
-        sweep(5, 300),  # what 7 wrote last would survive: not a floor above all that is published
-        sweep(6, 249),  # before the table was locked
-        sweep(6, 350),  # when it was written to again
-        sweep(6, 300, "public.u"),
-        sweep(6, 300, epoch=2),
+        sweep(6, 300),  # what 7 wrote last would survive: not a floor above all that is published
+        sweep(8, 300),  # a store that has swept would take the next row for a replay
+        sweep(7, 249),  # before the table was locked
+        sweep(7, 350),  # when it was written to again
+        sweep(7, 300, "public.u"),
+        sweep(7, 300, epoch=2),
     ],
 )
 def test_one_without_row_records_needs_a_sweep_while_the_table_is_locked(
@@ -76,13 +79,13 @@ def test_one_without_row_records_needs_a_sweep_while_the_table_is_locked(
 ) -> None:
     told = found(log, journal, sweep(4, 200), wrong)
     assert told.lost == ["TRUNCATE of public.t in transaction 8 has no sweep"]
-    assert told.places == [Place(T, 4)]
+    assert told.places == [Place(T, 5)]
 
 
 def test_a_snapshot_that_ends_meanwhile_is_not_taken_for_it(log: Log, journal: list[Entry]) -> None:
     """Its floor lies below what was published before it ended."""
-    told = found(log, journal, sweep(4, 200), sweep(2, 270), sweep(6, 300))
-    assert told.places == [Place(T, 4), Place(T, 6)]
+    told = found(log, journal, sweep(4, 200), sweep(2, 270), sweep(7, 300))
+    assert told.places == [Place(T, 5), Place(T, 7)]
 
 
 def test_a_snapshot_of_one_chunk_that_ends_meanwhile_is_not_taken_for_it(journal: list[Entry]) -> None:
