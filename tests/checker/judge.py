@@ -81,7 +81,6 @@ def judge(evidence: Evidence) -> Report:
     changes = changes_of(records)
     sweeps, all_sweeps = positions.sweeps_of(evidence.control), positions.all_sweeps_of(evidence.control)
     state = [record for record in evidence.state if record.key == b"position"]
-    floors = {sweep.floor for sweep in all_sweeps}
     epoch, begins = positions.stream_begin(state)
     emptied = truncations.find(changes, evidence.journal, all_sweeps, epoch, begins)
     found = {

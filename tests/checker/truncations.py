@@ -116,7 +116,7 @@ class _Stream:
         return None
 
     def _empties(self, table: str, commit_lsn: int, seq: int) -> bool:
-        """Whether nothing above the floor's seq was published before this transaction, and the seq is the floor's own."""
+        """Whether the seq is the floor's own, and nothing above it was published before this transaction."""
         at = bisect_left(self._seqs, seq)
         is_newest = at == len(self._seqs) or (self._seqs[at] > seq and self._lowest[at] >= commit_lsn)
         return is_newest and seq > 0 and (table, commit_lsn) not in self._with_chunk

@@ -96,9 +96,10 @@ def test_a_last_position_that_lags_behind_the_topics_is_seen(log: Log) -> None:
 
 
 def test_a_last_position_covers_the_last_sweep_too(log: Log) -> None:
-    last = state({"resume_lsn": 400, "seq": 6})
-    assert [*positions.positions_are_true(last, changes_of(log.records), [1 << 48 | 6, 1 << 48 | 2])] == []
-    assert [*positions.positions_are_true(last, changes_of(log.records), [1 << 48 | 7])] != []
+    last, changes = state({"resume_lsn": 400, "seq": 6}), changes_of(log.records)
+    old, newest, lost = (Sweep("public.t", 1 << 48 | seq, 400, 1) for seq in (2, 6, 7))
+    assert [*positions.positions_are_true(last, changes, [old, newest])] == []
+    assert [*positions.positions_are_true(last, changes, [old, newest, lost])] != []
 
 
 def test_a_last_position_ahead_of_the_topics_is_seen(log: Log) -> None:
