@@ -9,54 +9,35 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 
 import structlog
 
-import cdc
-from cdc.bootstrap import Bootstrap, Heal, relation_of, transactional_id
-from cdc.capture import STATUS_INTERVAL_S, Capture
+from cdc.bootstrap import Bootstrap, Heal
 from cdc.config import Config
 from cdc.continuity import (
-    SourceNow,
-    TopicNow,
     require_same_database,
-    require_same_source,
-    require_same_tables,
-    require_same_topics,
 )
 from cdc.control import PositionRecord, Topics, signal_key
 from cdc.errors import ConnectionLost, GapError, UnreachableError
-from cdc.events import TableSchema
-from cdc.formats.debezium import EnvelopeContext, TableEncoder
-from cdc.kafka.broker import KafkaBroker
 from cdc.kafka.compacted import read_latest
-from cdc.kafka.records import Captured, read_captured, read_position, read_state
+from cdc.kafka.records import read_position, read_state
 from cdc.kafka.signals import SignalReader
-from cdc.kafka.topics import TopicAdmin, TopicDescription
-from cdc.kafka.watch import TopicWatch
+from cdc.kafka.topics import TopicAdmin
 from cdc.load import LoadStopped
-from cdc.lsn import Lsn, format_lsn
+from cdc.lsn import Lsn
 from cdc.ports import Probe, Signal
-from cdc.postgres.catalog import Publication, read_publication
-from cdc.postgres.chunks import PostgresChunkReader
-from cdc.postgres.connection import connect
 from cdc.postgres.replication import (
     NEXT_AFTER_GAP,
     ReplicationConnection,
     SlotInUseError,
     SlotMissingError,
-    SystemIdentity,
 )
-from cdc.postgres.source import Source, check_source, read_flush_lsn, read_slot
+from cdc.postgres.source import Source, check_source
 from cdc.postgres.start_lock import StartLock
-from cdc.postgres.watch import PublicationWatch
-from cdc.publisher import Lineage, Publisher
-from cdc.snapshots.engine import SnapshotEngine
-from cdc.snapshots.session import Snapshots, answered
-from cdc.sweeps import Sweeps
-from cdc.transactions import Assembler, StreamState
+from cdc.session import Session
+from cdc.snapshots.session import answered
 
 log = structlog.get_logger(__name__)
 
@@ -196,7 +177,10 @@ class Service:
             self._take_over()
             if lock is not None:
                 lock.release()
-            self._stream(resources, connection, identity, patience_s, position)
+            session = Session(self._config, self._admin, self._clock, self._stop.is_set, self._probe)
+            capture = session.prepare(resources, connection, identity, patience_s, position, self._reads_all_again)
+            self._reads_all_again = False
+            capture.run()
 
     def _bootstrapped(self) -> PositionRecord:
         """With the start lock held."""
@@ -257,124 +241,3 @@ class Service:
         if self._is_standby:
             self._is_standby = False
             log.info("taking over")
-
-    def _stream(
-        self,
-        resources: ExitStack,
-        connection: ReplicationConnection,
-        identity: SystemIdentity,
-        patience_s: float,
-        position: PositionRecord,
-    ) -> None:
-        resume_lsn = Lsn(position.resume_lsn)
-        described = self._admin.check(self._table_topics)
-        broker = KafkaBroker(
-            self._config.kafka,
-            transactional_id=transactional_id(self._topics.prefix),
-            admin=self._admin,
-            partition_counts={topic.name: topic.partition_count for topic in described.values()},
-        )
-        resources.callback(broker.close)
-
-        def stay_connected() -> None:
-            connection.send_status(resume_lsn, resume_lsn, reply_requested=False)
-
-        stay_connected()
-        broker.fence_predecessors(stay_connected)
-        state = read_state(self._config)
-        current = state.position
-        stay_connected()
-        if current is None:
-            raise GapError(f"topic {self._topics.state} lost its position record", NEXT_AFTER_GAP)
-        captured = read_captured(self._config)
-        schemas, publication = self._require_continuity(current, identity, described, captured)
-        stay_connected()
-        watch_publication = PublicationWatch(self._config.source, current.publication)
-        resources.callback(watch_publication.close)
-        watch_topics = TopicWatch(self._admin, described)
-
-        def watch() -> None:
-            watch_publication()
-            watch_topics()
-
-        sweeps = Sweeps(self._topics, current.epoch, captured.floors)
-        context = EnvelopeContext(self._topics.prefix, current.source.database, current.epoch, cdc.__version__)
-        engine = SnapshotEngine(
-            topics=self._topics,
-            epoch=current.epoch,
-            schemas=schemas,
-            encoder_of=lambda schema: TableEncoder(schema, relation_of(schema), context),
-            sweeps=sweeps,
-            limits=self._config.snapshot,
-            records=state.snapshots,
-        )
-        reader = resources.enter_context(self._chunk_reader(publication, schemas))
-        signals = resources.enter_context(
-            closing(SignalReader(self._config.kafka, self._topics.signals, state.signals_offset))
-        )
-        snapshots = Snapshots(engine, reader, signals, self._topics, self._config.snapshot)
-        if self._reads_all_again:
-            self._reads_all_again = False
-            snapshots.begin_all(f"start at {self._clock.now_us()}", self._clock.now_us())
-        capture = Capture(
-            stream=connection,
-            broker=broker,
-            assembler=Assembler(schemas, context, stream_state(current), sweeps, engine),
-            snapshots=snapshots,
-            publisher=Publisher(
-                Lineage(
-                    current.epoch, current.source, current.publication, {t.name: t.topic_id for t in described.values()}
-                ),
-                self._config.capture,
-                {name: topic.end_offsets for name, topic in current.topics.items()},
-            ),
-            topics=self._topics,
-            limits=self._config.capture,
-            clock=self._clock,
-            should_stop=self._stop.is_set,
-            watch=watch,
-            probe=self._probe,
-            status_interval_s=min(STATUS_INTERVAL_S, patience_s / 4) if patience_s else STATUS_INTERVAL_S,
-        )
-        log.info("streaming", epoch=current.epoch, seq=current.seq, position=format_lsn(current.resume_lsn))
-        capture.run()
-
-    def _require_continuity(
-        self,
-        position: PositionRecord,
-        identity: SystemIdentity,
-        described: dict[str, TopicDescription],
-        captured: Captured,
-    ) -> tuple[list[TableSchema], Publication]:
-        source = self._config.source
-        with connect(source) as sql:
-            flush_lsn = read_flush_lsn(sql)
-            slot = read_slot(sql, source.slot)
-            publication = read_publication(sql, source.publication, source.table_ids)
-        require_same_source(
-            position,
-            SourceNow(
-                system_identifier=identity.system_identifier,
-                timeline=identity.timeline,
-                database=identity.database,
-                flush_lsn=flush_lsn,
-                slot_wal_status=slot.wal_status if slot else None,
-                slot_confirmed_lsn=slot.confirmed_flush_lsn if slot else None,
-                publication=publication.fingerprint if publication else None,
-            ),
-        )
-        ends = self._admin.request_end_offsets({t.name: t.partition_count for t in described.values()}).wait()
-        require_same_topics(position, {t.name: TopicNow(t.topic_id, ends[t.name]) for t in described.values()})
-        assert publication is not None, "or it would be another than the position's"
-        return require_same_tables(source.table_ids, captured.schemas, position), publication
-
-    def _chunk_reader(self, publication: Publication, schemas: Sequence[TableSchema]) -> PostgresChunkReader:
-        snapshot = self._config.snapshot
-        return PostgresChunkReader(
-            self._config.source, publication, schemas, snapshot.workers, snapshot.split_rows_min, self._probe
-        )
-
-
-def stream_state(position: PositionRecord) -> StreamState:
-    """Where the assembler begins."""
-    return StreamState(Lsn(position.resume_lsn), position.partial, position.seq, commit_ts_us=0)

@@ -4,7 +4,7 @@ marks. It is wrong on PostgreSQL, and the tests show that they notice: `python -
 
 from typing import Any
 
-import cdc.service
+import cdc.session
 from cdc.cli.main import main
 from cdc.lsn import Lsn
 from cdc.ports import TopicRecord
@@ -57,5 +57,5 @@ class NaiveEngine(SnapshotEngine):
 
 
 if __name__ == "__main__":
-    vars(cdc.service)["SnapshotEngine"] = NaiveEngine
+    vars(cdc.session)["SnapshotEngine"] = NaiveEngine
     main()

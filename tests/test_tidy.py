@@ -40,6 +40,7 @@ _SINK_RUN = "tests/integration/test_sink_run.py"
 COVERED_ELSEWHERE: dict[str, str] = {
     "cdc/bootstrap.py": f"{_CAPTURE}: wiring of real servers at the first start",
     "cdc/service.py": f"{_CAPTURE}: wiring of real servers at every start",
+    "cdc/session.py": f"{_CAPTURE}: wiring of real servers in every session",
     "cdc/cli/run.py": f"{_CAPTURE}: started as a user does, as a process",
     "cdc/cli/sink.py": f"{_SINK_RUN}: started as a user does, as a process",
     "cdc/cli/demo.py": "tests/integration/test_demo.py: started as a user does, as a process",

@@ -62,7 +62,16 @@ PURE: Final = (
 )
 # The loops act, but through ports only.
 LOOPS: Final = ("cdc.capture", "cdc.load")
-EDGES: Final = ("cdc.postgres", "cdc.kafka", "cdc.service", "cdc.bootstrap", "psycopg", "confluent_kafka", "socket")
+EDGES: Final = (
+    "cdc.postgres",
+    "cdc.kafka",
+    "cdc.service",
+    "cdc.session",
+    "cdc.bootstrap",
+    "psycopg",
+    "confluent_kafka",
+    "socket",
+)
 WORLD: Final = (
     *("asyncio", "http", "logging", "multiprocessing", "os", "pathlib", "random", "secrets", "select", "selectors"),
     *("signal", "structlog", "subprocess", "tempfile", "threading", "time", "urllib.request"),

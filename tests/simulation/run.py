@@ -19,7 +19,7 @@ from cdc.load import InitialLoad, LoadStopped, TableLoad
 from cdc.lsn import Lsn
 from cdc.ports import TopicRecord
 from cdc.publisher import PROTOCOL, Lineage, Publisher
-from cdc.service import stream_state
+from cdc.session import stream_state
 from cdc.snapshots.session import Snapshots
 from cdc.transactions import Assembler
 from tests import wire

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.unit.cdc.loops import SCHEMA
 from tests.unit.cdc.snapshots.loops import Beside, rows, snapshot, states, sweeps, wanted
 
 
-def beside_begun(*, seq: int = 0, keys_max: int = 1_000, **limits: object) -> Beside:
+def beside_begun(*, seq: int = 0, keys_max: int = 1_000, **limits: Any) -> Beside:
     """Fence passed, table looked at: the next request is a chunk."""
     made = Beside(wanted(), seq=seq, keys_max=keys_max, **limits)
     made.pass_fence(snapshot(50))
