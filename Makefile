@@ -4,6 +4,7 @@ SECONDS = 120
 CHAOS = 1
 HOLD = 0
 MINUTES = 60
+CHUNKS = 10000
 CONFIG =
 TABLE =
 SINK =
@@ -42,8 +43,9 @@ endif
 prove: setup ## Each promise of the README with its tests and their result. P=1: those of one promise.
 	$(BIN)/pytest --prove $(P)
 
-prove-long: setup ## What takes hours: MINUTES=60 of faults on real servers, begun again where it was; then the whole models.
+prove-long: setup ## What takes hours, each part begun again where it was: MINUTES=60 of faults, CHUNKS=10000, the whole models.
 	$(BIN)/python -m tests.faults.campaign --minutes $(MINUTES) --folder .watershed/campaign
+	$(BIN)/python -m tests.faults.snapshot_campaign --chunks $(CHUNKS)
 	$(BIN)/python -m tests.models --whole
 
 demo: setup ## The whole path with kill -9 in the middle, then compare every row. SECONDS=120 CHAOS=0|1 HOLD=0

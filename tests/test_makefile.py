@@ -68,8 +68,9 @@ def test_a_snapshots_settings_reach_the_command(settings: list[str], expected: s
     assert told.endswith(f"cdc snapshot --config shop.yml{expected}")
 
 
-def test_the_long_proofs_are_the_campaign_and_the_whole_models() -> None:
-    told = said("-n", "prove-long", "MINUTES=5")
+def test_the_long_proofs_are_the_campaigns_and_the_whole_models() -> None:
+    told = said("-n", "prove-long", "MINUTES=5", "CHUNKS=400")
+    assert "python -m tests.faults.snapshot_campaign --chunks 400\n" in told
     assert "python -m tests.faults.campaign --minutes 5 --folder .watershed/campaign\n" in told
     assert "python -m tests.models --whole\n" in told
 
