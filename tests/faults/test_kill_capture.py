@@ -6,6 +6,7 @@ The judge reads as a `read_committed` consumer, and compares with the source's o
 import json
 import random
 import signal
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,8 +76,10 @@ def test_killed_while_chunks_are_read_beside_the_stream(captured: Captured, fail
     captured.await_caught_up()
     report = captured.judge()
     assert report.epoch == 1
-    assert report.ops["r"] + report.ops["u"] + report.ops["d"] >= 2_500 * 3 // 2
-    assert report.ops["r"] <= 2_500 * 3 // 2 + 1_000
+    times_read = Counter((change.table, change.identity) for change in report.changes if change.op == "r")
+    assert len(times_read) > 2_500
+    # At most the open chunks of each of three processes: two workers, two chunks each.
+    assert sum(times - 1 for times in times_read.values()) <= 3 * 4 * 100
 
 
 @pytest.mark.promise(1)
