@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import islice
 from typing import Any, Final, Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
@@ -20,7 +21,9 @@ from cdc.postgres.table_rows import TableReader
 from demo.stores import table_schemas
 from sinks.comparison import SourceRows, TableComparison, compare
 from tests.captured import COMMAND, Captured, CaptureProcess
-from tests.checker.judge import Evidence, gather
+from tests.checker import history, positions, truncations
+from tests.checker.judge import COMPLAINTS_MAX, Evidence, gather, judge
+from tests.checker.records import changes_of
 from tests.hot_workload import TABLES, FrozenCommits, HotClient, fill
 from tests.stores import stored_rows
 from tests.topics import keep_every_record
@@ -81,7 +84,7 @@ class HotRun:
     """One run on a database that has the tables of tests.hot_workload and no row."""
 
     def __init__(
-        self, captured: Captured, seed: int, *, command: Sequence[str] = COMMAND, pause_s: float = 0.03
+        self, captured: Captured, seed: int, *, command: Sequence[str] = COMMAND, pause_s: float = 0.05
     ) -> None:
         """`pause_s`: of each client after each transaction."""
         self.figures: Counter[str] = Counter()
@@ -169,6 +172,30 @@ class HotRun:
 
 def evidence(captured: Captured) -> Evidence:
     return gather(captured.bootstrap_servers, captured.name, captured.dsn, captured.tables)
+
+
+def published(given: Evidence) -> dict[str, Any]:
+    """What the judge says, with every wrong row of a chunk counted, and each sweep held against the source."""
+    report = judge(given)
+    changes = changes_of(given.table_records)
+    sweeps = positions.all_sweeps_of(given.control)
+    epoch, begins = positions.stream_begin(given.state)
+    emptied = truncations.find(changes, given.journal, sweeps, epoch, begins)
+    wrong = Counter(
+        "resurrected" if "no such row" in complaint else "stale"
+        for complaint in history.chunks_are_the_source(changes, given.journal, epoch, emptied)
+    )
+    swept = history.sweeps_spare_the_source(changes, given.journal, sweeps, epoch, emptied)
+    return {
+        "epoch": epoch,
+        "events": sum(report.ops[op] for op in "cud"),
+        "chunk_rows": report.ops["r"],
+        "truncates": len(emptied.places),
+        "sweeps": len(sweeps),
+        "stale": wrong["stale"],
+        "resurrected": wrong["resurrected"],
+        "complaints": [*report.complaints, *islice(swept, COMPLAINTS_MAX)],
+    }
 
 
 def compare_stores(captured: Captured, stores: Sequence[str]) -> dict[str, list[TableComparison]]:

@@ -109,21 +109,60 @@ def chunks_are_the_source(
 ) -> Complaints:
     """Each row that the last epoch read beside the stream is the source's row as of its mark: whoever replays what the
     source did, in the stream's order, has that very row there."""
+    for change, rows in _replayed(changes, journal, epoch, truncations):
+        if change.op == "r":
+            row = rows.get(change.table, {}).get(change.identity)
+            if row is None:
+                yield f"{change}: the source has no such row at its mark"
+            elif row != change.after:
+                yield f"{change}: the source has another row at its mark"
+
+
+def sweeps_spare_the_source(
+    changes: Sequence[Change],
+    journal: Sequence[Entry],
+    sweeps: Sequence[Sweep],
+    epoch: int,
+    truncations: Truncations,
+) -> Complaints:
+    """No row that the source has when a sweep of the last epoch takes effect is below its floor: `sweeps` are all that
+    were ever written, not only the last, whose traces a later snapshot covers. For a source whose every change is in
+    the journal."""
+    versions = {(c.table, c.identity): c.version for c in sorted(changes, key=lambda c: c.version) if c.epoch < epoch}
+    due = sorted((sweep for sweep in sweeps if sweep.epoch == epoch), key=lambda sweep: sweep.as_of_lsn, reverse=True)
+    loaded = [change for change in changes if change.epoch == epoch and change.is_loaded]
+    versions |= {(change.table, change.identity): change.version for change in loaded}
+    rows: Mapping[str, Table] = {}
+    for change, rows in _replayed(changes, journal, epoch, truncations):
+        while due and due[-1].as_of_lsn <= change.commit_lsn:
+            yield from _taken(due.pop(), rows, versions)
+        versions[change.table, change.identity] = change.version
+    while due:
+        yield from _taken(due.pop(), rows, versions)
+
+
+def _taken(sweep: Sweep, rows: Mapping[str, Table], versions: Mapping[tuple[str, str], int]) -> Complaints:
+    for identity in rows.get(sweep.table, {}):
+        if versions.get((sweep.table, identity), 0) < sweep.floor:
+            yield f"the sweep of {sweep.table} as of {sweep.as_of_lsn} takes {identity}, which the source has"
+
+
+def _replayed(
+    changes: Sequence[Change], journal: Sequence[Entry], epoch: int, truncations: Truncations
+) -> Iterator[tuple[Change, Mapping[str, Table]]]:
+    """The epoch's changes in order, each with what the source's tables hold before it; after the last one they hold
+    what they do in the end."""
     in_order = sorted((c for c in changes if c.epoch == epoch and not c.is_loaded), key=lambda change: change.seq)
     rows = _not_streamed(in_order, journal, truncations)
-    emptied = iter(sorted(truncations.places, key=lambda place: place.seq))
-    next_emptied = next(emptied, None)
+    emptied = sorted(truncations.places, key=lambda place: place.seq, reverse=True)
     for change in in_order:
-        while next_emptied is not None and next_emptied.seq <= change.seq:
-            rows[next_emptied.table] = {}
-            next_emptied = next(emptied, None)
-        table = rows.setdefault(change.table, {})
+        while emptied and emptied[-1].seq <= change.seq:
+            rows[emptied.pop().table] = {}
+        yield change, rows
         if change.op != "r":
-            _apply(table, change.identity, change.after)
-        elif change.identity not in table:
-            yield f"{change}: the source has no such row at its mark"
-        elif table[change.identity] != change.after:
-            yield f"{change}: the source has another row at its mark"
+            _apply(rows.setdefault(change.table, {}), change.identity, change.after)
+    for place in emptied:
+        rows[place.table] = {}
 
 
 def _not_streamed(changes: Sequence[Change], journal: Sequence[Entry], truncations: Truncations) -> dict[str, Table]:

@@ -13,7 +13,6 @@ import random
 import secrets
 import shutil
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,12 +22,9 @@ import psycopg
 
 from devstack.stack import Stack
 from tests.captured import COMMAND, NAIVE, under_capture
-from tests.checker import history, positions, truncations
-from tests.checker.judge import Evidence, judge
-from tests.checker.records import changes_of
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.faults.campaign import servers
-from tests.hot_snapshots import SETTINGS, HotRun, compare_stores, evidence, wrong_rows
+from tests.hot_snapshots import SETTINGS, HotRun, compare_stores, evidence, published, wrong_rows
 from tests.hot_workload import SCHEMA, TABLES, thaw
 from tests.sink_job import SinkJob
 from tests.stores import ALL, sinks_section
@@ -77,7 +73,7 @@ def episode(seed: int, rule: str, chunks: int, stack: Stack, folder: Path) -> di
         "rule": rule,
         "seed": seed,
         **run.figures,
-        **_topics_told(given),
+        **published(given),
         "rows": sum(one.source_rows for one in found["cache"]),
         "differences": {store: sum(one.differences for one in tables) for store, tables in found.items()},
     }
@@ -86,28 +82,6 @@ def episode(seed: int, rule: str, chunks: int, stack: Stack, folder: Path) -> di
     else:
         (folder / "wrong.json").write_text(json.dumps(wrong, indent=1, ensure_ascii=False), encoding="utf-8")
     return told
-
-
-def _topics_told(given: Evidence) -> dict[str, Any]:
-    """What the judge says, with every wrong row of a chunk counted."""
-    report = judge(given)
-    changes = changes_of(given.table_records)
-    sweeps = positions.all_sweeps_of(given.control)
-    epoch, begins = positions.stream_begin(given.state)
-    emptied = truncations.find(changes, given.journal, sweeps, epoch, begins)
-    chunks = Counter(
-        "resurrected" if "no such row" in complaint else "stale"
-        for complaint in history.chunks_are_the_source(changes, given.journal, epoch, emptied)
-    )
-    return {
-        "events": sum(report.ops[op] for op in "cud"),
-        "chunk_rows": report.ops["r"],
-        "truncates": len(emptied.places),
-        "sweeps": len(sweeps),
-        "stale": chunks["stale"],
-        "resurrected": chunks["resurrected"],
-        "complaints": list(report.complaints),
-    }
 
 
 def is_as_it_should(told: dict[str, Any]) -> bool:

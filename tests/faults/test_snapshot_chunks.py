@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from tests.captured import NAIVE, Captured, under_capture
-from tests.checker.judge import require_true
 from tests.conftest import KafkaBroker, PostgresServer
-from tests.hot_snapshots import SETTINGS, HotRun, compare_stores, evidence, wrong_rows
+from tests.hot_snapshots import SETTINGS, HotRun, compare_stores, evidence, published, wrong_rows
 from tests.hot_workload import SCHEMA, TABLES
 from tests.sink_job import SinkJob
 
@@ -40,10 +39,11 @@ def test_no_row_is_stale_or_comes_back(hot: Captured, redis: str, tmp_path: Path
         run.snapshot_all()
         job.wait_applied(hot.progress(), "cache")
         assert wrong_rows(compare_stores(hot, ["cache"])) == {}
-    report = require_true(evidence(hot))
-    assert report.epoch == 1
-    assert {sweep.table for sweep in report.sweeps} == set(TABLES)
-    assert report.ops["r"] > CHUNKS
+    told = published(evidence(hot))
+    assert told["complaints"] == []
+    assert (told["epoch"], told["stale"], told["resurrected"]) == (1, 0, 0)
+    assert told["chunk_rows"] > CHUNKS
+    assert told["sweeps"] > len(TABLES)
 
 
 def test_the_published_rule_leaves_stale_rows(hot: Captured) -> None:
@@ -51,4 +51,5 @@ def test_the_published_rule_leaves_stale_rows(hot: Captured) -> None:
     run = HotRun(hot, seed=2, command=NAIVE)
     run.begin()
     run.churn(CHUNKS // 4, kills=1)
-    assert any("the source has another row at its mark" in complaint for complaint in hot.complaints())
+    told = published(evidence(hot))
+    assert told["stale"] > 0, told

@@ -246,3 +246,59 @@ def test_a_row_that_a_chunk_brings_back_after_truncate_is_seen() -> None:
     (complaint,) = chunk_complaints(log, journal, emptied)
     assert complaint.startswith('r of {"id": 1} (epoch 1, seq 4')
     assert "the source has no such row at its mark" in complaint
+
+
+# ---- sweeps
+
+
+def sweep_complaints(
+    log: Log, journal: list[Entry], *sweeps: tuple[int, int], emptied: Truncations = NONE
+) -> list[str]:
+    """`sweeps`: seq of the floor, and the LSN of the commit that they belong to."""
+    made = [Sweep("public.t", 1 << 48 | seq, commit_lsn + 1, 1) for seq, commit_lsn in sweeps]
+    return [*history.sweeps_spare_the_source(changes_of(log.records), journal, made, 1, emptied)]
+
+
+@pytest.fixture
+def swept() -> tuple[Log, list[Entry]]:
+    """Rows 1 and 2 from before the stream; 2 is read, 1 is updated and then read again, 3 is written."""
+    log = Log()
+    chunk_row(log, 2, 150, "x")
+    log.change("u", 1, 200, name="y", xid=7)
+    chunk_row(log, 1, 250, "y")
+    log.change("c", 3, 300, xid=8)
+    return log, [
+        entry(1, "INSERT", None, 1, xid=5),
+        entry(2, "INSERT", None, 2, xid=5),
+        entry(3, "UPDATE", 1, 1, xid=7, lsn=180, name="y"),
+        entry(4, "INSERT", None, 3, xid=8, lsn=280),
+    ]
+
+
+def test_a_sweep_below_every_row_is_right(swept: tuple[Log, list[Entry]]) -> None:
+    assert sweep_complaints(*swept, (1, 250), (1, 400)) == []
+
+
+def test_a_sweep_that_takes_a_row_of_the_source_is_seen_though_the_row_is_read_again(
+    swept: tuple[Log, list[Entry]],
+) -> None:
+    """In the end, no store shows it."""
+    log, journal = swept
+    chunk_row(log, 2, 500, "x")
+    chunk_row(log, 1, 500, "y")
+    (complaint,) = sweep_complaints(log, journal, (2, 250))
+    assert complaint == 'the sweep of public.t as of 251 takes {"id": 2}, which the source has'
+
+
+def test_a_sweep_before_a_row_was_read_is_seen(swept: tuple[Log, list[Entry]]) -> None:
+    assert len(sweep_complaints(*swept, (1, 120))) == 2
+
+
+def test_a_sweep_at_the_end_is_looked_at_too(swept: tuple[Log, list[Entry]]) -> None:
+    assert len(sweep_complaints(*swept, (2, 400))) == 1
+
+
+def test_truncate_takes_what_the_source_has_no_more(swept: tuple[Log, list[Entry]]) -> None:
+    log, journal = swept
+    emptied = Truncations([Place("public.t", 5)], frozenset({5}))
+    assert sweep_complaints(log, [*journal, truncate(5, xid=9, lsn=350)], (5, 360), emptied=emptied) == []
