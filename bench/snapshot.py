@@ -8,6 +8,7 @@ Servers of its own (PostgreSQL 18, Kafka), in a temporary folder. The settings o
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
 import random
@@ -79,7 +80,7 @@ def percentile(sorted_values: Sequence[float], share: float) -> float:
     """Nearest rank. `share`: 0 to 1. NaN of nothing."""
     if not sorted_values:
         return float("nan")
-    return sorted_values[min(len(sorted_values) - 1, int(len(sorted_values) * share))]
+    return sorted_values[max(0, math.ceil(len(sorted_values) * share) - 1)]
 
 
 def lags(arrivals: Sequence[tuple[float, float]], run: Run) -> tuple[list[float], list[float]]:
