@@ -141,7 +141,11 @@ def _existing(standings: Sequence[Standing]) -> RenderableType:
     for told in standings:
         total = float(max(1, told.total))
         done = total if told.status == "done" else min(total, float(told.done))
-        grid.add_row(Text(told.name), ProgressBar(total=total, completed=done, width=30), Text(_far(told), style="dim"))
+        grid.add_row(
+            Text(told.name),
+            ProgressBar(total=total, completed=done, width=24),
+            Text(_far(told), style="dim", no_wrap=True),
+        )
     return grid
 
 

@@ -90,7 +90,7 @@ def test_existing_rows_on_their_way_have_a_bar_each() -> None:
         for name in ("public.orders", "public.products", "warehouse        ")
     )
     assert "30 % of 1,000 rows at 50/s, 14.0 s left" in orders
-    assert "━" * 30 in products and "done, 200 rows" in products
+    assert "━" * 24 in products and "done, 200 rows" in products
     assert "waiting, 0 records, Spark starts" in warehouse
 
 
