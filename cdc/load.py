@@ -10,7 +10,16 @@ from dataclasses import dataclass
 
 import structlog
 
-from cdc.control import POSITION_KEY, SchemaRecord, SweepRecord, Topics, schema_key, sweep_key
+from cdc.control import (
+    POSITION_KEY,
+    SchemaRecord,
+    SnapshotRecord,
+    SweepRecord,
+    Topics,
+    schema_key,
+    snapshot_key,
+    sweep_key,
+)
 from cdc.events import TableId, TableSchema, pack_version
 from cdc.failpoints import unarmed
 from cdc.formats.debezium import TableEncoder
@@ -63,6 +72,7 @@ class InitialLoad:
         self._should_stop = should_stop
         self._probe = probe
         self._seq = 0
+        self._rows: dict[TableId, int] = {}
 
     def run(self, tables: Sequence[TableLoad], told: Sequence[TopicRecord] = ()) -> None:
         """`told`: records that go with the last ones. Raises LoadStopped; ConnectionLost and the rest as the broker and
@@ -99,6 +109,7 @@ class InitialLoad:
                     rows_estimated=table.rows_estimated or None,
                     rows_per_s=round((self._seq - first) / (now - began)),
                 )
+        self._rows[table.schema.table] = self._seq - first
         log.info("table loaded", table=str(table.schema.table), rows=self._seq - first)
 
     def _records(self, table: TableLoad, lines: Sequence[bytes]) -> Iterator[TopicRecord]:
@@ -110,25 +121,35 @@ class InitialLoad:
 
     def _finish(self, tables: Sequence[TableId], told: Sequence[TopicRecord]) -> None:
         """One Kafka transaction ends the load: from here on a restart streams."""
-        if told:
-            self._produce(told)
-        epoch = self._publisher.lineage.epoch
-        if epoch > 1:
-            self._produce(
-                TopicRecord(
-                    self._topics.control,
-                    sweep_key(table).encode(),
-                    SweepRecord(
-                        table_schema=table.schema,
-                        table_name=table.name,
-                        floor=pack_version(epoch, 0),
-                        as_of_lsn=self._lsn,
-                        epoch=epoch,
-                    ).encode(),
-                )
-                for table in tables
-            )
+        records = [*told, *map(self._done, tables)]
+        if self._publisher.lineage.epoch > 1:
+            records += map(self._sweep, tables)
+        self._produce(records)
         self._commit(is_loading=False)
+
+    def _sweep(self, table: TableId) -> TopicRecord:
+        epoch = self._publisher.lineage.epoch
+        sweep = SweepRecord(
+            table_schema=table.schema,
+            table_name=table.name,
+            floor=pack_version(epoch, 0),
+            as_of_lsn=self._lsn,
+            epoch=epoch,
+        )
+        return TopicRecord(self._topics.control, sweep_key(table).encode(), sweep.encode())
+
+    def _done(self, table: TableId) -> TopicRecord:
+        """That every row is published: nobody has to ask for them again."""
+        record = SnapshotRecord(
+            request=f"epoch {self._publisher.lineage.epoch}",
+            table_schema=table.schema,
+            table_name=table.name,
+            status="done",
+            sweeps=self._publisher.lineage.epoch > 1,
+            rows=self._rows[table],
+            requested_us=self._clock.now_us(),
+        )
+        return TopicRecord(self._topics.state, snapshot_key(table).encode(), record.encode())
 
     # ---- Kafka
 

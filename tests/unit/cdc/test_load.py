@@ -8,7 +8,7 @@ import pytest
 
 from cdc.bootstrap import relation_of
 from cdc.config import CaptureConfig
-from cdc.control import PositionRecord, SchemaRecord, SourceIdentity, SweepRecord, Topics
+from cdc.control import PositionRecord, SchemaRecord, SnapshotRecord, SourceIdentity, SweepRecord, Topics
 from cdc.errors import ConnectionLost
 from cdc.events import TableId, TableSchema
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
@@ -50,7 +50,7 @@ def positions(script: Script) -> list[tuple[str, int, int]]:
     """(phase, seq, resume_lsn) of each committed position."""
     found: list[tuple[str, int, int]] = []
     for record in script.committed:
-        if record.topic == "shop.state":
+        if record.key == b"position":
             position = PositionRecord.open(record.value or b"", "state")
             found.append((position.phase, position.seq, position.resume_lsn))
     return found
@@ -88,6 +88,15 @@ def test_a_long_load_is_committed_in_parts_that_say_so() -> None:
         "probe load.rows-produced", "probe load.part-committed",
         "probe load.rows-produced", "probe load.part-committed",
         "probe load.rows-produced", "probe load.before-end",
+    ]  # fmt: skip
+
+
+def test_at_the_end_every_table_s_snapshot_is_done() -> None:
+    script = Script()
+    load(script).run([table(lines(2)), table(lines(0), ORDERS)])
+    done = [SnapshotRecord.decode(r.value or b"", "") for r in script.committed if r.key.startswith(b"snapshot/")]
+    assert [(record.table, record.status, record.rows) for record in done] == [
+        (SCHEMA.table, "done", 2), (ORDERS.table, "done", 0),
     ]  # fmt: skip
 
 
