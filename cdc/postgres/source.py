@@ -49,6 +49,7 @@ def check_source(config: SourceConfig) -> Source:
         tables = tuple(_checked_table(connection, table, publication) for table in config.table_ids)
         if publication is None:
             _check_may_create(connection, config, tables)
+        _check_may_mark(connection)
         replication = ReplicationConnection(config)  # refuses a role that may not replicate
         try:
             identity = replication.identify()
@@ -119,7 +120,24 @@ def _checked_table(connection: psycopg.Connection, table: TableId, publication: 
             f"row security hides rows of table {table} from the role, but not from the log",
             "ALTER ROLE <role> BYPASSRLS, or make the role the table's owner",
         )
+    if found.is_partitioned:
+        _check_identities(connection, found)
     return found
+
+
+@says_lost
+def _check_identities(connection: psycopg.Connection, root: SourceTable) -> None:
+    """The stream names the root with the root's replica identity, but the log holds what each partition's gives."""
+    row = connection.execute(
+        "SELECT l.oid::regclass::text FROM pg_class r, pg_partition_tree(r.oid) t JOIN pg_class l ON l.oid = t.relid"
+        " WHERE r.oid = %s AND t.isleaf AND l.relreplident <> r.relreplident ORDER BY 1 LIMIT 1",
+        (root.oid,),
+    ).fetchone()
+    if row is not None:
+        raise SourceError(
+            f"partition {row[0]} has another replica identity than its root {root.table}: old rows would be misread",
+            f"ALTER TABLE {row[0]} REPLICA IDENTITY …, as the root's",
+        )
 
 
 @says_lost
@@ -130,6 +148,22 @@ def _check_may_create(connection: psycopg.Connection, config: SourceConfig, tabl
         raise SourceError(
             f"publication {config.publication} does not exist and the role may not create it",
             f"as the tables' owner: {statement}",
+        )
+
+
+@says_lost
+def _check_may_mark(connection: psycopg.Connection) -> None:
+    """Everybody may write logical messages, unless that was taken away."""
+    row = connection.execute(
+        "SELECT bool_or(has_function_privilege(oid, 'EXECUTE')), min(oid::regprocedure::text) FROM pg_proc"
+        " WHERE proname = 'pg_logical_emit_message' AND 'text'::regtype = proargtypes[2]"
+    ).fetchone()
+    assert row is not None
+    may_execute, signature = row
+    if not may_execute:
+        raise SourceError(
+            "the role may not write logical messages, which mark what a snapshot has read",
+            f"GRANT EXECUTE ON FUNCTION pg_catalog.{signature} TO <role>",
         )
 
 

@@ -24,7 +24,7 @@ from cdc.events import TableId, TableSchema, pack_version
 from cdc.formats.debezium import TableEncoder
 from cdc.lsn import Lsn
 from cdc.ports import TopicRecord
-from cdc.snapshots.jobs import Job, OpenChunk, Range
+from cdc.snapshots.jobs import RETRY_S, Job, OpenChunk, Range
 from cdc.snapshots.memory import KEYS_MAX, ChangeMemory, Unseen
 from cdc.snapshots.reading import Answer, Begin, Begun, Chunk, ChunkRead, Fence, Fenced, ReadFailed, Request
 from cdc.snapshots.visibility import TransactionSnapshot
@@ -70,6 +70,7 @@ class SnapshotEngine:
             if record.table in self._schemas:
                 self.jobs[record.table] = Job(record, self._schemas[record.table])
         self._fence: str | None = None  # nonce of the fence that is asked for
+        self._fence_not_before = 0.0
         self._passed: TransactionSnapshot | None = None  # newest snapshot known since the fence was passed
         self._begun: dict[str, tuple[Job, Begun | None]] = {}
         self._chunks: dict[str, tuple[Job, Range, OpenChunk]] = {}
@@ -155,6 +156,8 @@ class SnapshotEngine:
         if not self.is_active:
             return []
         if self._fence is None:
+            if now < self._fence_not_before:
+                return []
             # What is received from now on is remembered; the reader looks at what runs after it was asked.
             self._fence = self._new_nonce()
             return [Fence(self._fence)]
@@ -251,6 +254,7 @@ class SnapshotEngine:
     def _failed(self, failure: ReadFailed) -> None:
         if failure.nonce == self._fence:
             self._fence = None  # asked for again: a later look is as good
+            self._fence_not_before = self._now + RETRY_S
             return
         job = None
         if failure.nonce in self._begun:

@@ -204,6 +204,27 @@ def test_a_table_that_the_role_may_not_read(items: Captured, role: str) -> None:
     assert "the role may not read table public.items" in refusal(items)
 
 
+def test_a_partition_with_another_replica_identity_than_its_root(items: Captured) -> None:
+    with items.connect() as connection:
+        connection.execute("CREATE TABLE parted (id int PRIMARY KEY, name text) PARTITION BY RANGE (id)")
+        connection.execute("CREATE TABLE low PARTITION OF parted FOR VALUES FROM (0) TO (100)")
+        connection.execute("ALTER TABLE parted REPLICA IDENTITY FULL")
+    items.settings = {"source": {"tables": ["public.parted"]}}
+    said = refusal(items)
+    assert "partition public.low has another replica identity than its root public.parted" in said
+    assert "ALTER TABLE public.low REPLICA IDENTITY" in said
+
+
+def test_logical_messages_that_the_role_may_not_write(items: Captured) -> None:
+    for (signature,) in items.query(
+        "SELECT oid::regprocedure::text FROM pg_proc WHERE proname = 'pg_logical_emit_message'"
+    ):
+        items.query(sql.SQL(f"REVOKE EXECUTE ON FUNCTION pg_catalog.{signature} FROM PUBLIC").format())
+    said = refusal(items)
+    assert "the role may not write logical messages" in said
+    assert "GRANT EXECUTE ON FUNCTION pg_catalog.pg_logical_emit_message(boolean,text,text,boolean) TO" in said
+
+
 def test_a_table_whose_rows_are_hidden_from_the_role(items: Captured, role: str) -> None:
     """COPY would show no rows, while the log shows all."""
     items.query(sql.SQL("ALTER ROLE {} REPLICATION").format(sql.Identifier(role)))

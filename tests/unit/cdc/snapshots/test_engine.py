@@ -324,6 +324,8 @@ def test_what_can_not_be_read_fails_its_snapshot_alone_and_says_so_once() -> Non
 def test_a_fence_that_failed_is_asked_for_again() -> None:
     made = Beside(wanted())
     failed(made, made.ask().nonce, is_permanent=False)
+    assert made.asks() == []
+    made.now += 1
     assert isinstance(made.ask(), Fence)
 
 
