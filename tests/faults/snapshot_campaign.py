@@ -12,6 +12,7 @@ import json
 import random
 import secrets
 import shutil
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -108,6 +109,7 @@ def main() -> int:
     parser.add_argument("--rule", choices=list(RULES), action="append", help="this one alone")
     parser.add_argument("--folder", type=Path, default=Path(".watershed/snapshot-campaign"))
     arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # what was started ends with us
     folder: Path = arguments.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     results = folder / RESULTS
