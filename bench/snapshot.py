@@ -30,6 +30,7 @@ from bench.snapshot_watch import Machine, Tail, Watch
 from devstack.stack import Stack
 from tests.captured import Captured, CaptureProcess
 from tests.checker.judge import table_topic
+from tests.waiting import eventually
 
 ITEMS, PULSE = "public.items", "public.pulse"
 DATABASE: Final = "watershed"
@@ -52,6 +53,7 @@ SELECT n, n %% 9973, (ARRAY['new', 'paid', 'packed', 'shipped'])[n %% 4 + 1], (n
 """
 # Rows that the server found through the table's index, for whomever.
 FETCHED: LiteralString = "SELECT idx_tup_fetch FROM pg_stat_user_tables WHERE relname = 'items'"
+CONNECTED: LiteralString = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'watershed%'"
 
 
 @dataclass
@@ -197,12 +199,14 @@ def _measure_in(
     reader.start()
     with Watch(captured.superuser_dsn, Machine([os.getpid(), *servers])) as watch:
         run = snapshot(captured, kill_points(rows, kills, seed), rows, console)
-    fetched = captured.query(FETCHED)[0][0]
     stop.set()
     told = dict(heard.get(timeout=60) for _ in (writer, reader))
     writer.join()
     reader.join()
     captured.await_caught_up()
+    captured.end()
+    eventually(lambda: captured.query(CONNECTED) == [(0,)], 30.0, "capture's connections have told what they read")
+    fetched = captured.query(FETCHED)[0][0]
     console.print("comparing topic and table", highlight=False)
     topic = table_topic(captured.name, ITEMS)
     truth = compare(captured.superuser_dsn, captured.bootstrap_servers, topic, rows + told["writer"]["inserted"])
