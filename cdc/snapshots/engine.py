@@ -146,7 +146,7 @@ class SnapshotEngine:
                         self._begun[answer.nonce] = (self._begun[answer.nonce][0], answer)
                 case ChunkRead():
                     if answer.nonce in self._chunks:
-                        self._read(*self._chunks[answer.nonce][1:], answer)
+                        self._read(self._chunks[answer.nonce][2], answer)
                 case ReadFailed():
                     self._failed(answer)
 
@@ -237,16 +237,15 @@ class SnapshotEngine:
             rows_max=part.size.rows,
             bytes_max=self._limits.chunk_bytes_max,
         )
-        chunk = OpenChunk(request, since=self._passed)
+        chunk = OpenChunk(request, since=self._passed, asked_at=self._now)
         part.open.append(chunk)
         self._chunks[request.nonce] = (job, part, chunk)
         if self._limits.rows_per_s_max is not None:
             self._next_chunk_at = max(self._next_chunk_at, self._now) + request.rows_max / self._limits.rows_per_s_max
         return request
 
-    def _read(self, part: Range, chunk: OpenChunk, read: ChunkRead) -> None:
+    def _read(self, chunk: OpenChunk, read: ChunkRead) -> None:
         chunk.read = read
-        part.size.took(len(read.lines), sum(map(len, read.lines)), read.seconds)
         assert self._passed is not None
         if read.snapshot.xmax > self._passed.xmax:
             self._passed = read.snapshot
@@ -311,6 +310,8 @@ class SnapshotEngine:
                 job.rows += 1
                 self._row_count += 1
                 records.append(TopicRecord(job.schema.topic, key, value, headers))
+        waited_s = self._now - chunk.asked_at - read.seconds
+        part.size.took(len(read.lines), sum(map(len, read.lines)), read.seconds, waited_s)
         part.merged()
         if job.is_read_out:
             job.status = "done"

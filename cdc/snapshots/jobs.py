@@ -24,6 +24,7 @@ class OpenChunk:
 
     request: Chunk
     since: TransactionSnapshot  # its own snapshot is not older than this
+    asked_at: float  # monotonic seconds
     read: ChunkRead | None = None
     is_marked: bool = False  # its mark was received
 

@@ -198,6 +198,17 @@ def test_the_stream_comes_first() -> None:
     assert isinstance(made.ask(), Chunk)
 
 
+def test_chunks_that_wait_long_for_their_merge_are_followed_by_smaller_ones() -> None:
+    made = beside_begun()
+    nonce = made.read(made.ask(), snapshot(70), *range(1, 1_001))
+    made.now += 5.01
+    assert made.asks(is_behind=True) == []
+    made.transaction(901, marks=[nonce])
+    smaller = made.ask()
+    assert isinstance(smaller, Chunk)
+    assert smaller.rows_max == pytest.approx(50, abs=1)
+
+
 def test_rows_per_second_are_limited() -> None:
     made = beside_begun(rows_per_s_max=100.0, chunk_rows_max=50)
     made.read(made.ask(), snapshot(70), 1)

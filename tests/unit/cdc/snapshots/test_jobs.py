@@ -19,7 +19,7 @@ def looked_at(*bounds: Key, **record: Any) -> Job:
 
 
 def open_chunk(after: Key | None, nonce: str = "n") -> OpenChunk:
-    return OpenChunk(Chunk(nonce, SCHEMA, "shape", after, None, None, 10, 1_000), since=snapshot(5))
+    return OpenChunk(Chunk(nonce, SCHEMA, "shape", after, None, None, 10, 1_000), since=snapshot(5), asked_at=0.0)
 
 
 def read(last: Key | None, *, is_end: bool = False) -> ChunkRead:
