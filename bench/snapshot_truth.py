@@ -1,17 +1,16 @@
 """Whether a topic, read from its beginning, is the table: key by key, in eight bytes each."""
 
-import json
 from array import array
 from dataclasses import dataclass
 from hashlib import md5
 from typing import Any, Final, LiteralString
 
+import orjson
 import psycopg
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 COLUMNS: Final = ("customer_id", "status", "amount", "note", "is_gift", "changed_at")
 MESSAGES: Final = 5_000
-QUIET_S: Final = 60.0
 # As `digest` makes it of a record's row.
 _TABLE: LiteralString = """
 COPY (SELECT id, left(md5(concat_ws('|', customer_id, status, amount, note, is_gift::text,
@@ -81,11 +80,11 @@ def _read_topic(bootstrap_servers: str, topic: str, latest: "array[int]", found:
                 raise KafkaException(error)
             text, value = message.key(), message.value()
             assert text is not None, "capture gives every record a key"
-            key = json.loads(text)["id"]
+            key = orjson.loads(text)["id"]
             if value is None:
                 latest[key] = 0
                 continue
-            change = json.loads(value)
+            change = orjson.loads(value)
             if change["op"] == "r":
                 found.snapshot_records += 1
                 found.snapshot_keys += not seen[key]
