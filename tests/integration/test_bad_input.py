@@ -283,6 +283,7 @@ def test_a_topic_that_exists_and_is_not_compacted(items: Captured, topic: str) -
 def test_an_interrupted_load_drops_only_its_own_slot(items: Captured) -> None:
     """The slot that the configuration names now may be anybody's."""
     items.query("INSERT INTO items SELECT n, 'x' FROM generate_series(1, 100) AS n")
+    items.settings = {"snapshot": {"method": "consistent"}}
     killed = items.start(failpoint="load.rows-produced")
     killed.await_end()
     others = f"{items.name}_others"

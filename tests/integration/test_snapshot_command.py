@@ -23,7 +23,7 @@ from tests.workload import Workload, fill
 ROWS = 600
 COMMAND_S_MAX = 120.0
 # A whole snapshot takes one or two seconds: time enough to pause it.
-SLOW = {"mode": "never", "chunk_rows_max": 40, "rows_per_s_max": 400}
+SLOW = {"mode": "never", "chunk_rows_max": 40, "rows_per_s_max": 120}
 
 
 def snapshot(captured: Captured, *words: str) -> subprocess.CompletedProcess[str]:
