@@ -61,7 +61,7 @@ def test_killed_in_the_initial_load(captured: Captured, failpoint: str) -> None:
 @pytest.mark.promise(1)
 @pytest.mark.parametrize(
     "failpoint",
-    ["chunk.read:2", "chunk.marked:2", "kafka.before-commit:4", "kafka.after-commit:4"],
+    ["chunk.marked:2", "kafka.after-commit:4"],
 )
 def test_killed_while_chunks_are_read_beside_the_stream(captured: Captured, failpoint: str) -> None:
     """The next process goes on at the cursors, in the same epoch: nothing that is published is read again."""
