@@ -98,7 +98,7 @@ class SnapshotConfig(Section):
     chunk_rows_max: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
     chunk_bytes_max: Annotated[int, Field(ge=1024, le=64 * 1024 * 1024)] = 4 * 1024 * 1024
     rows_per_s_max: Annotated[float, Field(gt=0)] | None = None
-    lag_s_max: Annotated[float, Field(gt=0)] = 1.0  # chunks pause while the stream is further behind
+    lag_s_max: Annotated[float, Field(gt=0)] = 1.0  # chunks pause while a backlog is older than this
     split_rows_min: Annotated[int, Field(ge=1)] = 1_000_000  # a table this large is read in several key ranges at once
 
 
