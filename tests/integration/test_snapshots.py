@@ -19,7 +19,7 @@ from tests.topics import recreate_topic
 from tests.waiting import eventually
 from tests.workload import LINES, TABLES, Workload, fill
 
-ROWS = 12
+ROWS = 16
 
 
 def ask(captured: Captured, action: str, **fields: object) -> SignalAnswer:
@@ -51,7 +51,7 @@ def ops_of(captured: Captured, key: int) -> list[tuple[str, object]]:
 
 def snapshot_beside_a_frozen_commit(captured: Captured, command: Sequence[str]) -> None:
     """One row a chunk, slowly. Before the last row is read, a commit updates it that is decoded but not visible."""
-    captured.settings = {"snapshot": {"chunk_rows_max": 1, "rows_per_s_max": 3, "workers": 1}}
+    captured.settings = {"snapshot": {"chunk_rows_max": 1, "rows_per_s_max": 2, "workers": 1}}
     captured.query(f"INSERT INTO items SELECT n, 'old' FROM generate_series(1, {ROWS}) AS n")
     captured.start(command=command)
     eventually(lambda: ops_of(captured, 1), 30.0, "the first row is published")
