@@ -8,7 +8,7 @@ Until the stream holds the slot there is nothing at the source that keeps a seco
 happens under an advisory lock.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -16,14 +16,14 @@ import structlog
 
 import cdc
 from cdc.config import Config
-from cdc.control import POSITION_KEY, PositionRecord, SnapshotRecord, SourceIdentity, Topics, snapshot_key
+from cdc.control import PositionRecord, SnapshotRecord, SourceIdentity, Topics
 from cdc.errors import ConnectionLost, GapError, SourceError
 from cdc.events import EPOCH_MAX, TableSchema, pack_version
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.kafka.broker import KafkaBroker
 from cdc.kafka.records import highest_epoch, read_captured, read_position
 from cdc.kafka.topics import TopicAdmin, TopicDescription
-from cdc.load import InitialLoad, TableLoad, schema_record
+from cdc.load import InitialLoad, TableLoad
 from cdc.lsn import Lsn, format_lsn
 from cdc.pgoutput.messages import Relation, RelationColumn
 from cdc.ports import Clock, Probe, TopicRecord
@@ -39,6 +39,7 @@ from cdc.postgres.replication import (
 )
 from cdc.postgres.source import create_publication, drop_slot, read_slot
 from cdc.publisher import PROTOCOL, Lineage, Publisher
+from cdc.topic_records import position_record, schema_record, snapshot_record
 from cdc.transactions import StreamState
 
 log = structlog.get_logger(__name__)
@@ -84,8 +85,9 @@ class Bootstrap:
             elif previous is None or not _is_of(previous, identity, self._source.slot):
                 self._require_no_slot(connection)
             topics = self._create_topics()
-            broker = self._open_broker(topics)
+            broker = open_broker(self._config, self._admin, topics)
             resources.callback(broker.close)
+            broker.fence_predecessors(_nobody_waits)
             # Now that nobody else can write: what did the last one write until it was fenced?
             if read_position(self._config) != previous:
                 raise ConnectionLost("another instance has gone on meanwhile")
@@ -170,10 +172,10 @@ class Bootstrap:
                     floor=pack_version(lineage.epoch, 0) if lineage.epoch > 1 else None,
                     requested_us=self._clock.now_us(),
                 )
-                records.append(TopicRecord(self._topics.state, snapshot_key(schema.table).encode(), snapshot.encode()))
+                records.append(snapshot_record(self._topics, snapshot))
         state = StreamState(resume_lsn=consistent_point, partial=None, seq=0, commit_ts_us=0)
         position = Publisher(lineage, self._config.capture, {}).position(state)
-        records.append(TopicRecord(self._topics.state, POSITION_KEY.encode(), position.encode()))
+        records.append(position_record(self._topics, position))
         broker.produce(records, _nobody_waits)
         self._probe("bootstrap.before-commit")
         broker.commit(_nobody_waits)
@@ -201,8 +203,7 @@ class Bootstrap:
     def _require_own_slot(self, previous: PositionRecord, identity: SystemIdentity) -> None:
         """The slot that will be dropped is the one that the interrupted load made, and no other."""
         then = previous.source
-        now = (identity.system_identifier, identity.database, self._source.slot)
-        if (then.system_identifier, then.database, then.slot) != now:
+        if not _is_of(previous, identity, self._source.slot):
             raise SourceError(
                 f"the initial load of prefix {self._topics.prefix} did not end; it read database {then.database} "
                 f"(system identifier {then.system_identifier}) through slot {then.slot}, the configuration names "
@@ -221,16 +222,6 @@ class Bootstrap:
             self._config.topics,
         )
         return self._admin.check(self._table_topics)
-
-    def _open_broker(self, topics: dict[str, TopicDescription]) -> KafkaBroker:
-        broker = KafkaBroker(
-            self._config.kafka,
-            transactional_id=transactional_id(self._topics.prefix),
-            admin=self._admin,
-            partition_counts={topic.name: topic.partition_count for topic in topics.values()},
-        )
-        broker.fence_predecessors(_nobody_waits)
-        return broker
 
     # ---- slot
 
@@ -256,7 +247,7 @@ class Bootstrap:
             publication=lineage.publication,
             protocol=PROTOCOL,
         ).sealed()
-        broker.produce([TopicRecord(self._topics.state, POSITION_KEY.encode(), intent.encode())], _nobody_waits)
+        broker.produce([position_record(self._topics, intent)], _nobody_waits)
         broker.commit(_nobody_waits)
 
     def _create_slot(self, replication: ReplicationConnection) -> tuple[TableLocks, CreatedSlot]:
@@ -334,9 +325,14 @@ def _is_of(position: PositionRecord, identity: SystemIdentity, slot: str) -> boo
     return (then.system_identifier, then.database, then.slot) == (identity.system_identifier, identity.database, slot)
 
 
-def transactional_id(prefix: str) -> str:
-    """One producer for a prefix: whoever writes its topics fences whoever did."""
-    return f"watershed-{prefix}"
+def open_broker(config: Config, admin: TopicAdmin, topics: Mapping[str, TopicDescription]) -> KafkaBroker:
+    """One producer for a prefix: whoever writes its topics fences whoever did. `topics`: the tables', by name."""
+    return KafkaBroker(
+        config.kafka,
+        transactional_id=f"watershed-{config.topics.prefix}",
+        admin=admin,
+        partition_counts={topic.name: topic.partition_count for topic in topics.values()},
+    )
 
 
 def _nobody_waits() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cdc.config import CaptureConfig
-from cdc.control import POSITION_KEY, PROGRESS_KEY, ProgressRecord, Topics
+from cdc.control import PROGRESS_KEY, ProgressRecord, Topics
 from cdc.delivery import Delivery
 from cdc.errors import ConnectionLost
 from cdc.failpoints import unarmed
@@ -16,6 +16,7 @@ from cdc.lsn import Lsn
 from cdc.ports import Broker, Clock, EndOffsetsRequest, LogStream, Probe, TopicRecord
 from cdc.publisher import Publisher
 from cdc.snapshots.session import Snapshots
+from cdc.topic_records import position_record
 from cdc.transactions import Assembler, StreamState
 
 # One round of reading. Bounds what is held in memory beside librdkafka's queue, and how late a status can be.
@@ -141,9 +142,7 @@ class Capture:
         if state == self._committed and not self._publisher.is_open:
             return
         position = self._publisher.position(state)
-        self._broker.produce(
-            [TopicRecord(self._topics.state, POSITION_KEY.encode(), position.encode())], self._while_waiting
-        )
+        self._broker.produce([position_record(self._topics, position)], self._while_waiting)
         self._probe("kafka.before-commit")
         self._broker.commit(self._while_waiting)
         self._probe("kafka.after-commit")

@@ -45,16 +45,14 @@ class SourceConfig(Section):
     @classmethod
     def _tables(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for name in value:
-            schema, dot, table = name.partition(".")
-            if not (schema and dot and table):
-                raise ValueError(f"{name!r} is not schema.table")
+            TableId.parse(name)
         if len(set(value)) != len(value):
             raise ValueError("a table is listed twice")
         return value
 
     @property
     def table_ids(self) -> tuple[TableId, ...]:
-        return tuple(TableId(*name.split(".", 1)) for name in self.tables)
+        return tuple(TableId.parse(name) for name in self.tables)
 
 
 class KafkaConfig(Section):

@@ -8,12 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cdc.control import PositionRecord
-from cdc.errors import GapError
+from cdc.errors import NEXT_AFTER_GAP, GapError
 from cdc.events import TableId, TableSchema
 from cdc.lsn import Lsn, format_lsn
 from cdc.publisher import PROTOCOL
-
-NEXT = "changes may be missing from the topics: cdc snapshot --heal reads all rows again, under a new epoch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +54,26 @@ def require_same_source(position: PositionRecord, now: SourceNow) -> None:
     if then.timeline != now.timeline:
         raise GapError(
             f"the source is on timeline {now.timeline}, the position on {then.timeline}: a failover or a restore",
-            NEXT,
+            NEXT_AFTER_GAP,
         )
     if now.slot_wal_status in (None, "lost"):
-        raise GapError(f"slot {then.slot} {'is gone' if now.slot_wal_status is None else 'lost its WAL'}", NEXT)
+        raise GapError(
+            f"slot {then.slot} {'is gone' if now.slot_wal_status is None else 'lost its WAL'}", NEXT_AFTER_GAP
+        )
     if now.slot_confirmed_lsn is not None and now.slot_confirmed_lsn > position.resume_lsn:
         raise GapError(
             f"slot {then.slot} was moved to {format_lsn(now.slot_confirmed_lsn)}, past our position "
             f"{format_lsn(position.resume_lsn)}",
-            NEXT,
+            NEXT_AFTER_GAP,
         )
     if position.resume_lsn > now.flush_lsn:
         raise GapError(
             f"the source's log ends at {format_lsn(now.flush_lsn)}, before our position "
             f"{format_lsn(position.resume_lsn)}: it was restored",
-            NEXT,
+            NEXT_AFTER_GAP,
         )
     if position.publication != now.publication:
-        raise GapError("the publication was altered, dropped or created anew since it was last read", NEXT)
+        raise GapError("the publication was altered, dropped or created anew since it was last read", NEXT_AFTER_GAP)
     if position.partial is not None and position.protocol != PROTOCOL:
         raise GapError(
             f"a transaction was half published with {position.protocol}, this version reads with {PROTOCOL}",
@@ -86,18 +86,20 @@ def require_same_topics(position: PositionRecord, now: Mapping[str, TopicNow]) -
     for name, then in position.topics.items():
         topic = now.get(name)
         if topic is None:
-            raise GapError(f"topic {name} is gone", NEXT)
+            raise GapError(f"topic {name} is gone", NEXT_AFTER_GAP)
         if topic.topic_id != then.topic_id:
-            raise GapError(f"topic {name} was deleted and created anew", NEXT)
+            raise GapError(f"topic {name} was deleted and created anew", NEXT_AFTER_GAP)
         if then.end_offsets and len(topic.end_offsets) != len(then.end_offsets):
             raise GapError(
                 f"topic {name} has {len(topic.end_offsets)} partitions, it had {len(then.end_offsets)}: "
                 "a key's records would no longer be in one order",
-                NEXT,
+                NEXT_AFTER_GAP,
             )
         for partition, (end, least) in enumerate(zip(topic.end_offsets, then.end_offsets, strict=False)):
             if end < least:
-                raise GapError(f"topic {name}, partition {partition} ends at {end}, it had reached {least}", NEXT)
+                raise GapError(
+                    f"topic {name}, partition {partition} ends at {end}, it had reached {least}", NEXT_AFTER_GAP
+                )
 
 
 def require_same_tables(

@@ -150,6 +150,10 @@ class RangeRecord(Record):
     is_done: bool = False
 
 
+ENDED = frozenset({"done", "cancelled", "failed"})
+"""Statuses of snapshots that go on no more by themselves."""
+
+
 class SnapshotRecord(Record):
     """How far the existing rows of a table are published. In the Kafka transaction of the rows that it covers."""
 
@@ -169,10 +173,6 @@ class SnapshotRecord(Record):
     @property
     def table(self) -> TableId:
         return TableId(self.table_schema, self.table_name)
-
-    @property
-    def is_ended(self) -> bool:
-        return self.status in ("done", "cancelled", "failed")
 
 
 class SignalsRecord(Record):

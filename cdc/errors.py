@@ -1,6 +1,12 @@
 """Errors that reach a user: each says what happened, where, and the next step. Never row values, never secrets."""
 
-from typing import ClassVar
+from typing import ClassVar, Final
+
+# Next steps that several errors have.
+NEXT_AFTER_GAP: Final = (
+    "changes may be missing from the topics: cdc snapshot --heal reads all rows again, under a new epoch"
+)
+NEXT_AFTER_ALTER: Final = "altered tables are not followed yet: start with a new topics.prefix and slot"
 
 
 class WatershedError(Exception):

@@ -1,7 +1,7 @@
 """What Watershed moves, and the numbers that order it: tables, columns, positions, versions."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from cdc.lsn import Lsn, format_lsn
 
@@ -29,6 +29,14 @@ class TableId(NamedTuple):
 
     schema: str
     name: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """`schema.table`: the first dot parts them. Raises ValueError for anything else."""
+        schema, dot, name = text.partition(".")
+        if not (schema and dot and name):
+            raise ValueError(f"{text!r} is not schema.table")
+        return cls(schema, name)
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"

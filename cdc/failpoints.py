@@ -3,6 +3,7 @@ environment: `CDC_FAILPOINT=kafka.after-commit:3` kills the process with SIGKILL
 `:3:stop` SIGSTOP freezes it there."""
 
 import os
+import re
 import signal
 from collections.abc import Mapping
 
@@ -22,6 +23,7 @@ FAILPOINTS = {
     "status.sent": "the server was told a newer confirmed LSN",
 }
 VARIABLE = "CDC_FAILPOINT"
+_WANTED = re.compile(r"(?P<name>[a-z.-]+)(?::(?P<count>0*[1-9][0-9]*)(?::(?P<action>kill|stop))?)?")
 _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
@@ -34,16 +36,16 @@ def armed_probe(environment: Mapping[str, str]) -> Probe:
     wanted = environment.get(VARIABLE)
     if not wanted:
         return unarmed
-    name, count, action, *rest = [*wanted.split(":"), *["1", "kill"][wanted.count(":") :]]
-    if name not in FAILPOINTS or not (count.isdecimal() and int(count)) or action not in _SIGNALS or rest:
+    asked = _WANTED.fullmatch(wanted)
+    if asked is None or asked["name"] not in FAILPOINTS:
         raise ConfigError(f"{VARIABLE}={wanted!r} names no failpoint", f"one of {', '.join(FAILPOINTS)}")
-    left = int(count)
+    name, left, number = asked["name"], int(asked["count"] or 1), _SIGNALS[asked["action"] or "kill"]
 
     def probe(passed: str) -> None:
         nonlocal left
         if passed == name:
             left -= 1
             if left == 0:
-                os.kill(os.getpid(), _SIGNALS[action])
+                os.kill(os.getpid(), number)
 
     return probe

@@ -10,22 +10,14 @@ from dataclasses import dataclass
 
 import structlog
 
-from cdc.control import (
-    POSITION_KEY,
-    SchemaRecord,
-    SnapshotRecord,
-    SweepRecord,
-    Topics,
-    schema_key,
-    snapshot_key,
-    sweep_key,
-)
+from cdc.control import SnapshotRecord, Topics
 from cdc.events import TableId, TableSchema, pack_version
 from cdc.failpoints import unarmed
 from cdc.formats.debezium import TableEncoder
 from cdc.lsn import Lsn
 from cdc.ports import Broker, Clock, Probe, TopicRecord
 from cdc.publisher import Publisher
+from cdc.topic_records import position_record, schema_record, snapshot_record, sweep_record
 from cdc.transactions import StreamState
 
 log = structlog.get_logger(__name__)
@@ -129,14 +121,7 @@ class InitialLoad:
 
     def _sweep(self, table: TableId) -> TopicRecord:
         epoch = self._publisher.lineage.epoch
-        sweep = SweepRecord(
-            table_schema=table.schema,
-            table_name=table.name,
-            floor=pack_version(epoch, 0),
-            as_of_lsn=self._lsn,
-            epoch=epoch,
-        )
-        return TopicRecord(self._topics.control, sweep_key(table).encode(), sweep.encode())
+        return sweep_record(self._topics, table, pack_version(epoch, 0), self._lsn, epoch)
 
     def _done(self, table: TableId) -> TopicRecord:
         """That every row is published: nobody has to ask for them again."""
@@ -149,7 +134,7 @@ class InitialLoad:
             rows=self._rows[table],
             requested_us=self._clock.now_us(),
         )
-        return TopicRecord(self._topics.state, snapshot_key(table).encode(), record.encode())
+        return snapshot_record(self._topics, record)
 
     # ---- Kafka
 
@@ -161,15 +146,9 @@ class InitialLoad:
     def _commit(self, *, is_loading: bool) -> None:
         state = StreamState(resume_lsn=self._lsn, partial=None, seq=self._seq, commit_ts_us=0)
         position = self._publisher.position(state, is_loading=is_loading)
-        self._broker.produce([TopicRecord(self._topics.state, POSITION_KEY.encode(), position.encode())], _nobody_waits)
+        self._broker.produce([position_record(self._topics, position)], _nobody_waits)
         self._broker.commit(_nobody_waits)
         self._publisher.on_committed()
-
-
-def schema_record(topics: Topics, schema: TableSchema) -> TopicRecord:
-    """For control."""
-    key = schema_key(schema.table, schema.version)
-    return TopicRecord(topics.control, key.encode(), SchemaRecord.of(schema).encode())
 
 
 def _nobody_waits() -> None:

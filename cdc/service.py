@@ -20,7 +20,7 @@ from cdc.continuity import (
     require_same_database,
 )
 from cdc.control import PositionRecord, Topics, signal_key
-from cdc.errors import ConnectionLost, GapError, UnreachableError
+from cdc.errors import NEXT_AFTER_GAP, ConnectionLost, GapError, UnreachableError
 from cdc.kafka.compacted import read_latest
 from cdc.kafka.records import read_position, read_state
 from cdc.kafka.signals import SignalReader
@@ -29,7 +29,6 @@ from cdc.load import LoadStopped
 from cdc.lsn import Lsn
 from cdc.ports import Probe, Signal
 from cdc.postgres.replication import (
-    NEXT_AFTER_GAP,
     ReplicationConnection,
     SlotInUseError,
     SlotMissingError,

@@ -9,15 +9,14 @@ from contextlib import ExitStack, closing
 import structlog
 
 import cdc
-from cdc.bootstrap import relation_of, transactional_id
+from cdc.bootstrap import open_broker, relation_of
 from cdc.capture import STATUS_INTERVAL_S, Capture
 from cdc.config import Config
 from cdc.continuity import SourceNow, TopicNow, require_same_source, require_same_tables, require_same_topics
 from cdc.control import PositionRecord, Topics
-from cdc.errors import GapError
+from cdc.errors import NEXT_AFTER_GAP, GapError
 from cdc.events import TableSchema
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
-from cdc.kafka.broker import KafkaBroker
 from cdc.kafka.records import Captured, State, read_captured, read_state
 from cdc.kafka.signals import SignalReader
 from cdc.kafka.topics import TopicAdmin, TopicDescription
@@ -27,7 +26,7 @@ from cdc.ports import Clock, Probe
 from cdc.postgres.catalog import Publication, read_publication
 from cdc.postgres.chunks import PostgresChunkReader
 from cdc.postgres.connection import connect
-from cdc.postgres.replication import NEXT_AFTER_GAP, ReplicationConnection, SystemIdentity
+from cdc.postgres.replication import ReplicationConnection, SystemIdentity
 from cdc.postgres.source import read_flush_lsn, read_slot
 from cdc.postgres.watch import PublicationWatch
 from cdc.publisher import Lineage, Publisher
@@ -69,12 +68,7 @@ class Session:
             connection.send_status(resume_lsn, resume_lsn, reply_requested=False)
 
         described = self._admin.check([self._topics.table(table) for table in self._config.source.table_ids])
-        broker = KafkaBroker(
-            self._config.kafka,
-            transactional_id=transactional_id(self._topics.prefix),
-            admin=self._admin,
-            partition_counts={topic.name: topic.partition_count for topic in described.values()},
-        )
+        broker = open_broker(self._config, self._admin, described)
         resources.callback(broker.close)
         stay_connected()
         broker.fence_predecessors(stay_connected)

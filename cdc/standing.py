@@ -5,11 +5,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from cdc.control import PositionRecord, ProgressRecord, SinkRecord, SnapshotProgress, SnapshotRecord
+from cdc.control import ENDED, PositionRecord, ProgressRecord, SinkRecord, SnapshotProgress, SnapshotRecord
 
 SILENCE_S_MAX: Final = 10.0  # capture reports every second while a snapshot runs
 RATE_WINDOW_S: Final = 30.0  # a batch of the warehouse takes seconds
-ENDED: Final = frozenset({"done", "cancelled", "failed", "replaced"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +25,7 @@ class Standing:
 
     @property
     def is_ended(self) -> bool:
-        return self.status in ENDED
+        return self.status in ENDED or self.status == "replaced"
 
     @property
     def eta_s(self) -> float | None:

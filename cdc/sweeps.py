@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping
 
-from cdc.control import SweepRecord, Topics, sweep_key
+from cdc.control import Topics
 from cdc.events import TableId
 from cdc.ports import TopicRecord
+from cdc.topic_records import sweep_record
 
 
 class Sweeps:
@@ -20,12 +21,6 @@ class Sweeps:
         """Rows with a version below `floor` are gone, for those who have applied the transaction that commits at
         `commit_lsn`. Where an earlier sweep's floor is higher this one repeats it: the topic keeps only the last."""
         self._floors[table] = max(floor, self._floors.get(table, 0))
-        sweep = SweepRecord(
-            table_schema=table.schema,
-            table_name=table.name,
-            floor=self._floors[table],
-            # A keepalive may name the commit record's own position before the transaction was sent, but none beyond.
-            as_of_lsn=commit_lsn + 1,
-            epoch=self._epoch,
-        )
-        return TopicRecord(self._topics.control, sweep_key(table).encode(), sweep.encode())
+        # A keepalive may name the commit record's own position before the transaction was sent, but none beyond.
+        as_of_lsn = commit_lsn + 1
+        return sweep_record(self._topics, table, self._floors[table], as_of_lsn, self._epoch)

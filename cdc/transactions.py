@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cdc.control import PartialTransaction
-from cdc.errors import GapError, ProtocolError, UnsupportedChangeError
+from cdc.errors import NEXT_AFTER_ALTER, GapError, ProtocolError, UnsupportedChangeError
 from cdc.events import Position, TableId, TableSchema, pack_version
 from cdc.formats.debezium import EnvelopeContext, TableEncoder, relation_differs
 from cdc.lsn import Lsn, format_lsn
@@ -234,7 +234,7 @@ class Assembler:
         if difference is not None:
             raise UnsupportedChangeError(
                 f"table {schema.table} was altered: {difference}",
-                "altered tables are not followed yet: start with a new topics.prefix and slot",
+                NEXT_AFTER_ALTER,
             )
         self._encoders[relation.oid] = (TableEncoder(schema, relation, self._context), schema.topic)
         self._started.discard(relation.oid)

@@ -10,7 +10,7 @@ from cdc.config import KafkaConfig
 from cdc.control import PROGRESS_KEY, ProgressRecord, SchemaRecord, SinkRecord, SweepRecord, Topics
 from cdc.errors import BrokerError
 from cdc.events import TableId, TableSchema
-from cdc.kafka.client import NEXT_REACHABLE, broker_error, client_settings, kafka_error
+from cdc.kafka.client import NEXT_REACHABLE, broker_error, kafka_error, tail_settings
 from spark_jobs.applied import PENDING_MAX
 
 READ_S_MAX: Final = 30.0  # without a record or an end: another producer's transaction is open, or the broker is gone
@@ -44,19 +44,9 @@ class ControlReader:
         self.schemas: dict[TableId, TableSchema] = {}  # the newest of each table
         self.sinks: dict[str, SinkRecord] = {}  # by record key
         self._topics = topics
-        self._consumer = Consumer(
-            client_settings(
-                kafka,
-                **{
-                    "group.id": "watershed-sink-control",  # required by the client; nothing is committed
-                    "enable.auto.commit": False,
-                    "auto.offset.reset": "error",
-                    "isolation.level": "read_committed",
-                    "enable.partition.eof": True,
-                    "fetch.wait.max.ms": 50,
-                },
-            )
-        )
+        # What was read and is gone now would be no news: better an error than a jump.
+        settings = tail_settings(kafka, "watershed-sink-control", **{"auto.offset.reset": "error"})
+        self._consumer = Consumer(settings)
         self._reached: dict[str, int] = {}  # topic → the offset up to which it was read
         self._ahead: list[Message] = []  # progress records that came before control was read past them
         self._clear()

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,6 +19,9 @@ from confluent_kafka.admin import AdminClient
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from cdc.config import KafkaConfig
+from cdc.control import SignalAnswer, SignalRecord, Topics
+from cdc.kafka.signals import await_answer, send_signal
 from devstack.endpoints import Servers
 from devstack.stack import Stack
 from tests.checker.journal import install_journal
@@ -234,6 +238,16 @@ class Captured:
         topics = [table_topic(self.name, table) for table in self.tables]
         records, _ = read_topics(self.bootstrap_servers, topics)
         return sorted(changes_of(records), key=lambda change: change.version)
+
+    def signal(self, action: str, **fields: object) -> str:
+        """Send capture a signal; its id."""
+        record = SignalRecord.model_validate({"action": action, "requested_us": time.time_ns() // 1000} | fields)
+        return send_signal(KafkaConfig(bootstrap_servers=self.bootstrap_servers), Topics(self.name), record)
+
+    def ask(self, action: str, deadline_s: float = 30.0, **fields: object) -> SignalAnswer:
+        """A signal, and capture's answer."""
+        kafka = KafkaConfig(bootstrap_servers=self.bootstrap_servers)
+        return await_answer(kafka, Topics(self.name), self.signal(action, **fields), deadline_s)
 
     def epoch(self) -> int:
         """Of the last position record."""

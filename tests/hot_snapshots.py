@@ -15,8 +15,7 @@ from typing import Any, Final, Self
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from cdc.config import KafkaConfig, load_config
-from cdc.control import SignalRecord, Topics
-from cdc.kafka.signals import await_answer, send_signal
+from cdc.control import Topics
 from cdc.postgres.table_rows import TableReader
 from demo.stores import table_schemas
 from sinks.comparison import SourceRows, TableComparison, compare
@@ -143,7 +142,7 @@ class HotRun:
             assert self._alive.exit_code is None, self._alive.said()
             merged.poll()
             if merged.chunks < chunks and merged.have_ended(request[0]):
-                request[0] = send_signal(self._kafka, self._topics, self._wish("snapshot"))
+                request[0] = self._captured.signal("snapshot")
                 self.figures["snapshots"] += 1
             return merged.chunks >= chunks
 
@@ -155,11 +154,7 @@ class HotRun:
 
     def _signal_and_wait(self, action: str) -> None:
         """For the answer, which may be that there is nothing to do."""
-        identity = send_signal(self._kafka, self._topics, self._wish(action))
-        await_answer(self._kafka, self._topics, identity, START_S_MAX)
-
-    def _wish(self, action: str) -> SignalRecord:
-        return SignalRecord.model_validate({"action": action, "requested_us": time.time_ns() // 1000})
+        self._captured.ask(action, START_S_MAX)
 
     def _start(self) -> None:
         self._process = self._captured.start(command=self._command)

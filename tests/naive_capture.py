@@ -6,8 +6,6 @@ from typing import Any
 
 import cdc.session
 from cdc.cli.main import main
-from cdc.lsn import Lsn
-from cdc.ports import TopicRecord
 from cdc.snapshots.engine import SnapshotEngine
 from cdc.snapshots.jobs import Job, OpenChunk, Range
 from cdc.snapshots.memory import ChangeMemory, Unseen
@@ -37,19 +35,10 @@ class NaiveEngine(SnapshotEngine):
         self._low[request.nonce] = len(self._touched)
         return request
 
-    def _merge(
-        self,
-        job: Job,
-        part: Range,
-        chunk: OpenChunk,
-        commit_lsn: Lsn,
-        seq: int,
-        now_us: int,
-        records: list[TopicRecord],
-    ) -> int:
+    def _merge(self, job: Job, part: Range, chunk: OpenChunk, *rest: Any) -> int:
         since = self._touched[self._low[chunk.request.nonce] :]
         self._window = {key for topic, key in since if topic == job.schema.topic}
-        return super()._merge(job, part, chunk, commit_lsn, seq, now_us, records)
+        return super()._merge(job, part, chunk, *rest)
 
     def _between_the_marks(self, _memory: ChangeMemory, _topic: str, _snapshot: TransactionSnapshot) -> Unseen:
         keys = {key for key in self._window if key is not None}

@@ -59,9 +59,11 @@ PURE: Final = (
     "cdc.continuity",
     "cdc.ports",
     "cdc.standing",
+    "cdc.sweeps",
+    "cdc.topic_records",
 )
 # The loops act, but through ports only.
-LOOPS: Final = ("cdc.capture", "cdc.load")
+LOOPS: Final = ("cdc.capture", "cdc.load", "cdc.snapshots")
 EDGES: Final = (
     "cdc.postgres",
     "cdc.kafka",

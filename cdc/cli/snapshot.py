@@ -277,10 +277,10 @@ def _refuse(is_wrong: bool, why: str) -> None:
 
 
 def _table(name: str) -> TableId:
-    schema, dot, table = name.partition(".")
-    if not (schema and dot and table):
-        raise typer.BadParameter(f"{name!r} is not schema.table")
-    return TableId(schema, table)
+    try:
+        return TableId.parse(name)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def _key(text: str | None) -> tuple[str, ...] | None:

@@ -29,6 +29,20 @@ def client_settings(config: KafkaConfig, **settings: Any) -> dict[str, Any]:
     }
 
 
+def reading_settings(config: KafkaConfig, group: str, **settings: Any) -> dict[str, Any]:
+    """Of a consumer that reads what is committed, from where it is told to. `group` is required by the client; nothing
+    is committed for it."""
+    return client_settings(
+        config,
+        **{"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed", **settings},
+    )
+
+
+def tail_settings(config: KafkaConfig, group: str, **settings: Any) -> dict[str, Any]:
+    """The same, for who wants to know at once when it has met the end of a topic."""
+    return reading_settings(config, group, **{"enable.partition.eof": True, "fetch.wait.max.ms": 50, **settings})
+
+
 def _on_error(error: KafkaError) -> None:
     log.debug("kafka client", error=error.str(), code=error.name())
 

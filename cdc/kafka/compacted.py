@@ -6,7 +6,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from cdc.config import KafkaConfig
 from cdc.errors import BrokerError
-from cdc.kafka.client import NEXT_REACHABLE, broker_error, client_settings
+from cdc.kafka.client import NEXT_REACHABLE, broker_error, tail_settings
 
 ANSWER_S_MAX = 8.0
 READ_S_MAX = 60.0
@@ -19,19 +19,7 @@ def read_latest(kafka: KafkaConfig, topic: str) -> dict[str, bytes]:
     Reads past nothing that is still open: an unfinished transaction of another producer is waited for, READ_S_MAX
     at most. Raises BrokerError.
     """
-    consumer = Consumer(
-        client_settings(
-            kafka,
-            **{
-                "group.id": "watershed-reader",  # required by the client; nothing is committed
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
-                "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-                "fetch.wait.max.ms": 50,
-            },
-        )
-    )
+    consumer = Consumer(tail_settings(kafka, "watershed-reader", **{"auto.offset.reset": "earliest"}))
     try:
         return _read(consumer, TopicPartition(topic, 0))
     except KafkaException as exception:

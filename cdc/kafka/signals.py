@@ -11,7 +11,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from cdc.config import KafkaConfig
 from cdc.control import SignalAnswer, SignalRecord, Topics, signal_key
 from cdc.errors import BrokerError, WatershedError
-from cdc.kafka.client import NEXT_REACHABLE, broker_error, client_settings, kafka_error
+from cdc.kafka.client import NEXT_REACHABLE, broker_error, client_settings, kafka_error, reading_settings
 from cdc.kafka.tail import CompactedTail, require_topics
 from cdc.ports import Signal
 
@@ -34,14 +34,12 @@ class SignalReader:
         # Not a method of ours: see KafkaBroker.
         self._troubles = _Troubles(topic)
         self._consumer = Consumer(
-            client_settings(
+            reading_settings(
                 kafka,
+                "watershed-signals",
                 **{
-                    "group.id": "watershed-signals",  # required by the client; nothing is committed
-                    "enable.auto.commit": False,
                     # Where the offset has passed out of the topic, the oldest that is left comes next.
                     "auto.offset.reset": "earliest",
-                    "isolation.level": "read_committed",
                     "queued.max.messages.kbytes": QUEUE_KIBIBYTES_MAX,
                     "topic.metadata.refresh.interval.ms": METADATA_MS,
                     "topic.metadata.propagation.max.ms": METADATA_MS,  # then a missing topic is an error

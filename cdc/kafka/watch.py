@@ -7,13 +7,11 @@ from typing import Any
 import structlog
 from confluent_kafka import KafkaError, KafkaException
 
-from cdc.errors import ConnectionLost, GapError
+from cdc.errors import NEXT_AFTER_GAP, ConnectionLost, GapError
 from cdc.kafka.client import kafka_error
 from cdc.kafka.topics import TopicAdmin, TopicDescription
 
 log = structlog.get_logger(__name__)
-
-NEXT_AFTER_GAP = "changes may be missing from the topics: cdc snapshot --heal reads all rows again, under a new epoch"
 
 
 class TopicWatch:

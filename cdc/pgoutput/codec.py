@@ -14,7 +14,7 @@ from functools import lru_cache
 from types import CodeType
 from typing import Any, Literal
 
-from cdc.errors import ProtocolError, UnsupportedChangeError
+from cdc.errors import NEXT_AFTER_ALTER, ProtocolError, UnsupportedChangeError
 from cdc.events import Position, TableId, TableSchema
 from cdc.lsn import Lsn
 from cdc.pgoutput.decoder import decode
@@ -50,7 +50,7 @@ class RowCodec:
         if difference := relation_differs(schema, relation):
             raise UnsupportedChangeError(
                 f"{schema.table} was altered: {difference}",
-                "altered tables are not followed yet: start with a new topics.prefix and slot",
+                NEXT_AFTER_ALTER,
             )
         self._table = schema.table
         self._relation = relation

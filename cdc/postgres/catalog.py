@@ -147,6 +147,15 @@ def read_table(connection: psycopg.Connection, table: TableId, published: Sequen
     )
 
 
+def require_all_rows(table: SourceTable) -> None:
+    """Raises SourceError where row security hides some from us."""
+    if table.hides_rows:
+        raise SourceError(
+            f"row security hides rows of table {table.table} from the role, but not from the log",
+            "ALTER ROLE <role> BYPASSRLS, or make the role the table's owner",
+        )
+
+
 def _record_key(identity: str, primary_key: list[str], identity_index: list[str]) -> tuple[str, ...]:
     """The primary key where the replica identity covers it, else the identity's columns."""
     match identity:

@@ -9,11 +9,11 @@ from typing import Final, LiteralString, cast
 
 import psycopg
 
-from cdc.errors import SourceError
+from cdc.errors import NEXT_AFTER_ALTER, SourceError
 from cdc.events import TableId, TableSchema
 from cdc.pgoutput.codec import relation_differs
 from cdc.pgoutput.messages import Relation, RelationColumn
-from cdc.postgres.catalog import Publication, SourceTable, read_publication, read_table
+from cdc.postgres.catalog import Publication, SourceTable, read_publication, read_table, require_all_rows
 from cdc.postgres.chunk_statements import (
     BUILT_IN_OPERATORS,
     KeyColumn,
@@ -24,8 +24,6 @@ from cdc.postgres.chunk_statements import (
 from cdc.postgres.copy_lines import copy_lines, key_of
 from cdc.snapshots.reading import Key
 from cdc.snapshots.visibility import TransactionSnapshot
-
-_NEXT_AFTER_ALTER: Final = "altered tables are not followed yet: start with a new topics.prefix and slot"
 
 # Enough that ranges differ by few percent where rows of a page have keys beside each other.
 _SAMPLE_PAGES: Final = 400
@@ -109,7 +107,7 @@ def begin_look(
         cursor = connection.execute(statement)
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
         raise SourceError(
-            f"table {schema.table} is not there any more: it was dropped or renamed", _NEXT_AFTER_ALTER
+            f"table {schema.table} is not there any more: it was dropped or renamed", NEXT_AFTER_ALTER
         ) from error
     row = cursor.set_result(-1).fetchone()
     if row is None:
@@ -132,12 +130,8 @@ def look(
     found = read_table(connection, schema.table, now.columns.get(schema.table, ()))
     difference = _difference(schema, found)
     if difference is not None:
-        raise SourceError(f"table {schema.table} was altered: {difference}", _NEXT_AFTER_ALTER)
-    if found.hides_rows:
-        raise SourceError(
-            f"row security hides rows of table {schema.table} from the role, but not from the log",
-            "ALTER ROLE <role> BYPASSRLS, or make the role the table's owner",
-        )
+        raise SourceError(f"table {schema.table} was altered: {difference}", NEXT_AFTER_ALTER)
+    require_all_rows(found)
     row_filter = now.row_filters.get(schema.table)
     return snapshot, Look(shape, found.is_partitioned, _key_columns(connection, schema), row_filter)
 

@@ -13,7 +13,7 @@ import psycopg
 from psycopg import pq
 
 from cdc.config import SourceConfig
-from cdc.errors import GapError, SourceError
+from cdc.errors import NEXT_AFTER_GAP, GapError, SourceError
 from cdc.lsn import Lsn, format_lsn, parse_lsn
 from cdc.pgoutput.frames import standby_status
 from cdc.postgres.connection import SET_WHERE_KNOWN, connect_error, conninfo, lost
@@ -26,7 +26,6 @@ SLOT_WAIT_S = 30
 
 SEND_S_MAX = 30.0
 
-NEXT_AFTER_GAP = "changes may be missing from the topics: cdc snapshot --heal reads all rows again, under a new epoch"
 
 # undefined_object (publication dropped), object_not_in_prerequisite_state (slot invalidated), undefined_file (WAL
 # segment removed)

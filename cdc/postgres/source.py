@@ -14,6 +14,7 @@ from cdc.postgres.catalog import (
     create_publication_statement,
     read_publication,
     read_table,
+    require_all_rows,
 )
 from cdc.postgres.connection import connect, lost, says_lost
 from cdc.postgres.replication import ReplicationConnection, SystemIdentity
@@ -115,11 +116,7 @@ def _checked_table(connection: psycopg.Connection, table: TableId, publication: 
             f"the role may not read table {table}, so its existing rows can't be loaded",
             f"GRANT USAGE ON SCHEMA {table.schema} TO <role>; GRANT SELECT ON {table} TO <role>",
         )
-    if found.hides_rows:
-        raise SourceError(
-            f"row security hides rows of table {table} from the role, but not from the log",
-            "ALTER ROLE <role> BYPASSRLS, or make the role the table's owner",
-        )
+    require_all_rows(found)
     if found.is_partitioned:
         _check_identities(connection, found)
     return found

@@ -3,10 +3,9 @@
 import structlog
 
 from cdc.config import SourceConfig
-from cdc.errors import ConnectionLost, GapError, UnreachableError
+from cdc.errors import NEXT_AFTER_GAP, ConnectionLost, GapError, UnreachableError
 from cdc.postgres.catalog import read_publication
 from cdc.postgres.connection import SourceConnection, connect
-from cdc.postgres.replication import NEXT_AFTER_GAP
 
 log = structlog.get_logger(__name__)
 

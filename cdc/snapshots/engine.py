@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 
 from cdc.config import SnapshotConfig
-from cdc.control import SnapshotRecord, Topics, snapshot_key
+from cdc.control import SnapshotRecord, Topics
 from cdc.events import TableId, TableSchema, pack_version
 from cdc.formats.debezium import TableEncoder
 from cdc.lsn import Lsn
@@ -29,6 +29,7 @@ from cdc.snapshots.memory import KEYS_MAX, ChangeMemory, Unseen
 from cdc.snapshots.reading import Answer, Begin, Begun, Chunk, ChunkRead, Fence, Fenced, ReadFailed, Request
 from cdc.snapshots.visibility import TransactionSnapshot
 from cdc.sweeps import Sweeps
+from cdc.topic_records import snapshot_record
 
 log = structlog.get_logger(__name__)
 
@@ -79,11 +80,12 @@ class SnapshotEngine:
         self._unsaid: list[Job] = []  # that failed, and whose records are still to be written
         self._next_chunk_at = 0.0
         self._now = 0.0
+        self._settle()
 
     @property
     def is_active(self) -> bool:
         """Whether some table's rows are still to be published. While none is, nothing is remembered."""
-        return any(job.is_active for job in self.jobs.values())
+        return self._is_active
 
     @property
     def tables(self) -> Mapping[TableId, TableSchema]:
@@ -94,9 +96,9 @@ class SnapshotEngine:
 
     def begin(self, xid: int, next_seq: int) -> bool:
         """A transaction; its first row record will have `next_seq`. Whether `touch` is to be called."""
-        if self.is_active:
+        if self._is_active:
             self._memory.begin(xid, next_seq)
-        return self.is_active
+        return self._is_active
 
     def touch(self, topic: str, key: bytes) -> None:
         """One of its records."""
@@ -116,6 +118,8 @@ class SnapshotEngine:
         used then. Rows are as the chunk's snapshot saw them, and count as changes of this transaction."""
         self._memory.end()
         records: list[TopicRecord] = []
+        if not self._marked:
+            return records, seq
         for nonce in self._marked:
             if nonce in self._begun:
                 self._look(*self._begun.pop(nonce), seq)
@@ -199,6 +203,7 @@ class SnapshotEngine:
         self._abandon(record.table)
         self._settle()
         self.jobs[record.table] = job = Job(record, schema)
+        self._settle()
         return self._state(job)
 
     def set_status(self, table: TableId, status: str) -> TopicRecord | None:
@@ -339,8 +344,7 @@ class SnapshotEngine:
         return self._encoders[schema.table]
 
     def _state(self, job: Job) -> TopicRecord:
-        record = job.record()
-        return TopicRecord(self._topics.state, snapshot_key(record.table).encode(), record.encode())
+        return snapshot_record(self._topics, job.record())
 
     def _abandon(self, table: TableId) -> None:
         job = self.jobs.get(table)
@@ -353,8 +357,10 @@ class SnapshotEngine:
             self._chunks.pop(chunk.request.nonce, None)
 
     def _settle(self) -> None:
-        """When there is nothing left to do, nothing is remembered: what comes later begins with a fence of its own."""
-        if self._fence is not None and not self.is_active:
+        """After each change of a status, so that a transaction need not ask every table. When there is nothing left to
+        do, nothing is remembered: what comes later begins with a fence of its own."""
+        self._is_active = any(job.is_active for job in self.jobs.values())
+        if self._fence is not None and not self._is_active:
             self._memory.clear()
             self._fence = self._passed = None
             self._begun.clear()

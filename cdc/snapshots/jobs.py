@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final
 
-from cdc.control import RangeRecord, SnapshotRecord
+from cdc.control import ENDED, RangeRecord, SnapshotRecord
 from cdc.events import TableSchema
 from cdc.snapshots.reading import Chunk, ChunkRead, Key
 from cdc.snapshots.sizing import ChunkSize
@@ -106,7 +106,7 @@ class Job:
 
     @property
     def is_ended(self) -> bool:
-        return self._record.model_copy(update={"status": self.status}).is_ended
+        return self.status in ENDED
 
     @property
     def is_read_out(self) -> bool:

@@ -9,7 +9,6 @@ from tests.captured import Captured, under_capture
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.hot_snapshots import compare_stores, wrong_rows
 from tests.hot_workload import NOTES, PARTS, PLACES, SCHEMA, fill
-from tests.integration.test_snapshots import ask
 from tests.sink_job import SinkJob
 from tests.stores import ALL, sinks_section
 
@@ -58,7 +57,7 @@ def test_after_a_healed_gap_and_a_truncate_every_store_is_the_source(captured: C
         captured.query("UPDATE notes SET name = name || '!' WHERE name LIKE 'note 1%'")
         captured.start().await_refusal()
         assert wrong_rows(compare_stores(captured, ALL)).keys() == set(ALL)
-        assert ask(captured, "heal").is_accepted
+        assert captured.ask("heal").is_accepted
         captured.await_caught_up()
         job.wait_applied(captured.progress(), *ALL, deadline_s=WAIT_S)
         assert wrong_rows(compare_stores(captured, ALL)) == {}

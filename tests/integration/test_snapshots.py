@@ -9,9 +9,6 @@ from typing import LiteralString
 import psycopg
 import pytest
 
-from cdc.config import KafkaConfig
-from cdc.control import SignalAnswer, SignalRecord, Topics
-from cdc.kafka.signals import await_answer, send_signal
 from tests.captured import COMMAND, NAIVE, Captured, under_capture
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.integration.conftest import ITEMS
@@ -20,13 +17,6 @@ from tests.waiting import eventually
 from tests.workload import LINES, TABLES, Workload, fill
 
 ROWS = 16
-
-
-def ask(captured: Captured, action: str, **fields: object) -> SignalAnswer:
-    """A signal, and capture's answer."""
-    kafka, topics = KafkaConfig(bootstrap_servers=captured.bootstrap_servers), Topics(captured.name)
-    record = SignalRecord.model_validate({"action": action, "requested_us": 1} | fields)
-    return await_answer(kafka, topics, send_signal(kafka, topics, record), 30.0)
 
 
 @contextmanager
@@ -142,7 +132,7 @@ def test_a_snapshot_beside_a_workload_is_true_and_ends_with_a_sweep(captured: Ca
     captured.start()
     captured.await_caught_up()
     with Workload(captured.dsn, seed=1, clients=2, pause_s=0.005):
-        answer = ask(captured, "snapshot")
+        answer = captured.ask("snapshot")
         assert set(answer.tables) == set(TABLES)
         eventually(lambda: not captured.unfinished(), 60.0, "the snapshot is done")
     captured.await_caught_up()
@@ -172,7 +162,7 @@ def test_rows_that_vanished_without_an_event_are_gone_after_a_snapshot(
         captured.query("INSERT INTO parted VALUES (5, 'after')")
         captured.await_caught_up()
         assert any("is not in the source" in complaint for complaint in captured.complaints())
-        assert ask(captured, "snapshot").is_accepted
+        assert captured.ask("snapshot").is_accepted
         eventually(lambda: not captured.unfinished(), 30.0, "the snapshot is done")
         captured.await_caught_up()
         assert captured.complaints() == []
@@ -180,9 +170,9 @@ def test_rows_that_vanished_without_an_event_are_gone_after_a_snapshot(
 
 def test_signals_that_can_not_be_obeyed_are_answered(items: Captured) -> None:
     items.start().await_said("streaming")
-    assert ask(items, "snapshot", tables=["public.nowhere"]).message == "table public.nowhere is not captured"
-    assert not ask(items, "heal").is_accepted
-    assert not ask(items, "resume").is_accepted
+    assert items.ask("snapshot", tables=["public.nowhere"]).message == "table public.nowhere is not captured"
+    assert not items.ask("heal").is_accepted
+    assert not items.ask("resume").is_accepted
 
 
 def test_a_paused_snapshot_waits_and_one_that_is_cancelled_ends(items: Captured) -> None:
@@ -190,7 +180,7 @@ def test_a_paused_snapshot_waits_and_one_that_is_cancelled_ends(items: Captured)
     items.query("INSERT INTO items SELECT n, 'old' FROM generate_series(1, 40) AS n")
     items.start()
     eventually(lambda: ops_of(items, 1), 30.0, "the first row is published")
-    assert ask(items, "pause").message == "paused"
+    assert items.ask("pause").message == "paused"
     paused = items.snapshots()[ITEMS]
     items.query("UPDATE items SET name = 'new' WHERE id IN (1, 40)")
     items.await_caught_up()
@@ -198,18 +188,18 @@ def test_a_paused_snapshot_waits_and_one_that_is_cancelled_ends(items: Captured)
     items.end()
     items.settings = {}
     items.start()
-    assert ask(items, "resume").message == "running"
+    assert items.ask("resume").message == "running"
     items.await_caught_up()
     assert len({change.identity for change in items.judge().changes}) == 40
-    assert ask(items, "snapshot").is_accepted
-    ask(items, "cancel")
+    assert items.ask("snapshot").is_accepted
+    items.ask("cancel")
     assert items.snapshots()[ITEMS]["status"] in ("cancelled", "done")
 
 
 def test_a_condition_that_postgresql_refuses_fails_the_snapshot_and_nothing_else(items: Captured) -> None:
     items.start()
     items.await_caught_up()
-    assert ask(items, "snapshot", tables=[ITEMS], where="nonsense >").is_accepted
+    assert items.ask("snapshot", tables=[ITEMS], where="nonsense >").is_accepted
     eventually(lambda: items.snapshots()[ITEMS]["status"] == "failed", 30.0, "it fails")
     assert "syntax error" in items.snapshots()[ITEMS]["message"]
     items.query("INSERT INTO items VALUES (1, 'one')")
@@ -235,7 +225,7 @@ def test_a_gap_is_healed_under_a_new_epoch_with_nothing_lost_and_nothing_extra(c
     captured.query("INSERT INTO lines SELECT n, 9, n, 1, NULL FROM generate_series(1, 50) n")
     capture = captured.start()
     assert "can't be used any more" in capture.await_refusal()
-    answer = ask(captured, "heal")
+    answer = captured.ask("heal")
     assert (answer.is_accepted, answer.message) == (True, "healing under a new epoch")
     with Workload(captured.dsn, seed=2, transactions=30):
         capture.await_said("streaming")
@@ -270,7 +260,7 @@ def test_without_state_the_epoch_comes_from_what_the_other_topics_say(items: Cap
     items.drop_slot()
     items.query("UPDATE items SET id = 2")
     items.start().await_refusal()
-    assert ask(items, "heal").is_accepted
+    assert items.ask("heal").is_accepted
     items.await_caught_up()
     assert items.judge().epoch == 2
 

@@ -5,10 +5,8 @@ A failing seed is printed; `WATERSHED_SEED=123 pytest tests/simulation` runs tha
 
 import os
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
-import structlog
 
 from cdc.errors import WatershedError
 from tests.simulation.mutants import MUTANTS
@@ -18,14 +16,6 @@ from tests.simulation.world import Rates
 SEEDS = 2_000
 SEEDS_FOR_A_MUTANT = 400
 GIVEN_SEED = os.environ.get("WATERSHED_SEED")
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Thousands of loads would be logged."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    yield
-    structlog.reset_defaults()
 
 
 def run(seed: int, **arguments: object) -> Run:

@@ -6,10 +6,8 @@ A failing seed is printed; `WATERSHED_SEED=123 pytest tests/simulation/test_snap
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator
 
 import pytest
-import structlog
 
 from cdc.control import SignalRecord, SweepRecord
 from cdc.events import pack_version
@@ -29,14 +27,6 @@ from tests.snapshot_ports import engine_of, sweeps_of
 SEEDS = 300
 SEEDS_FOR_A_MUTANT = 300
 GIVEN_SEED = os.environ.get("WATERSHED_SEED")
-
-
-@pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
-    """Thousands of chunks would be logged."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    yield
-    structlog.reset_defaults()
 
 
 def run(seed: int) -> Run:

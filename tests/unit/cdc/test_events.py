@@ -35,3 +35,10 @@ def test_positions_order_by_commit_then_index() -> None:
 
 def test_a_table_is_written_with_its_schema() -> None:
     assert str(TableId("public", "orders")) == "public.orders"
+
+
+def test_a_table_s_name_is_parted_at_its_first_dot() -> None:
+    assert TableId.parse('public.we.ird "T"') == TableId("public", 'we.ird "T"')
+    for text in ("", "public", "public.", ".t"):
+        with pytest.raises(ValueError, match=r"is not schema\.table"):
+            TableId.parse(text)

@@ -1,19 +1,11 @@
 """Log lines on standard error."""
 
 import json
-from collections.abc import Iterator
 
 import pytest
 import structlog
 
 from cdc.logs import configure_logs
-
-
-@pytest.fixture(autouse=True)
-def _configuration_is_put_back() -> Iterator[None]:
-    before = structlog.get_config()
-    yield
-    structlog.configure(**before)
 
 
 def test_people_read_key_and_value(capfd: pytest.CaptureFixture[str]) -> None:

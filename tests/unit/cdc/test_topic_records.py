@@ -1,0 +1,41 @@
+"""Our own records: where they go, and under which key."""
+
+from cdc.control import PositionRecord, SchemaRecord, SnapshotRecord, SourceIdentity, SweepRecord, Topics
+from cdc.events import TableId
+from cdc.topic_records import position_record, schema_record, snapshot_record, sweep_record
+from tests.unit.cdc.loops import SCHEMA
+
+TOPICS = Topics("shop")
+
+
+def test_each_kind_has_its_topic_key_and_value() -> None:
+    position = PositionRecord(
+        phase="streaming",
+        epoch=1,
+        seq=2,
+        resume_lsn=3,
+        source=SourceIdentity(system_identifier="7", timeline=1, database="shop", slot="watershed"),
+        publication="p",
+        protocol="x",
+    ).sealed()
+    snapshot = SnapshotRecord(
+        request="r", table_schema="public", table_name="customers", status="running", sweeps=True, requested_us=1
+    )
+    made = [
+        position_record(TOPICS, position),
+        snapshot_record(TOPICS, snapshot),
+        schema_record(TOPICS, SCHEMA),
+        sweep_record(TOPICS, TableId("public", "t"), floor=5, as_of_lsn=9, epoch=2),
+    ]
+    assert [(record.topic, record.key) for record in made] == [
+        ("shop.state", b"position"),
+        ("shop.state", b"snapshot/public.customers"),
+        ("shop.control", b"schema/public.customers/1"),
+        ("shop.control", b"sweep/public.t"),
+    ]
+    assert PositionRecord.open(made[0].value or b"", "") == position
+    assert SnapshotRecord.decode(made[1].value or b"", "") == snapshot
+    assert SchemaRecord.decode(made[2].value or b"", "").table_schema_of() == SCHEMA
+    assert SweepRecord.decode(made[3].value or b"", "") == SweepRecord(
+        table_schema="public", table_name="t", floor=5, as_of_lsn=9, epoch=2
+    )
