@@ -54,6 +54,8 @@ RUN apt-get update \
  && rm -rf /var/lib/apt/lists/*
 COPY --from=sinks-packages /opt/watershed /opt/watershed
 ENV WATERSHED_CACHE=/opt/watershed/cache
+# Spark starts with half the processor time.
+RUN python -m spark_jobs.class_archive
 USER 10001
 WORKDIR /var/lib/watershed
 ENTRYPOINT ["cdc"]

@@ -20,7 +20,7 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory
 help: ## Say what the verbs are.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r verb text; do printf '%-10s %s\n' "$$verb" "$$text"; done
 
-setup: .venv/.classes .venv/.java ## Install everything: packages, jars, Java for Spark. PYTHON=… names a Python.
+setup: .venv/.classes .venv/.spark ## Install everything: packages, jars, Java for Spark. PYTHON=… names a Python.
 
 check: .venv/.project ## Format, lint, types, and the repository's own rules.
 	$(BIN)/ruff format --check .
@@ -29,7 +29,7 @@ check: .venv/.project ## Format, lint, types, and the repository's own rules.
 	$(BIN)/pytest tests/test_tidy.py
 
 test: setup check ## What CI runs: check, then every test on real servers, in two processes.
-	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder
 
 snapshot: CHAOS = 0
 snapshot: setup ## Existing rows again, or a new store's. CONFIG=… TABLE=… SINK=…; without CONFIG: a new store in the demo.
@@ -119,4 +119,9 @@ $(BIN)/python:
 
 .venv/.java: .venv/.project
 	$(BIN)/python -m devstack.java --install
+	@touch $@
+
+# A Spark job starts with half the processor time from such an archive, which fits this environment's jars alone.
+.venv/.spark: .venv/.jars .venv/.java
+	$(BIN)/python -m spark_jobs.class_archive
 	@touch $@

@@ -22,6 +22,7 @@ from jars.java import spark_java
 from jars.resolver import resolve_sets
 from sinks.registry import OPENERS, make_sink
 from spark_jobs.checkpoint import checkpoint_root
+from spark_jobs.class_archive import JAR_SETS
 from spark_jobs.engine import SparkEngine
 from spark_jobs.session import spark_session
 from spark_jobs.source import java_properties
@@ -29,8 +30,6 @@ from spark_jobs.worker import FINISH_S_MAX, OpenSink, SinkWorker
 
 log = structlog.get_logger(__name__)
 
-SPARK_JARS: Final = "spark-kafka"
-ICEBERG_JARS: Final = "iceberg"
 WAREHOUSE: Final = "warehouse"
 SINKS: Final = (*OPENERS, WAREHOUSE)
 LOOK_S: Final = 0.25
@@ -54,8 +53,8 @@ def run_sinks(config: Config, names: Sequence[str]) -> NoReturn:
     # What fails reaches us as an exception and is said once, by us; py4j's root logger would add tracebacks.
     logging.getLogger().addHandler(logging.NullHandler())
     begun = time.monotonic()
-    jar_sets = [SPARK_JARS, ICEBERG_JARS] if WAREHOUSE in openers else [SPARK_JARS]
-    jars = [jar for found in resolve_sets(jar_sets, progress=Console(stderr=True)).values() for jar in found]
+    # The warehouse's too where there is none: Java's archive of classes is good for one class path.
+    jars = [jar for found in resolve_sets(JAR_SETS, progress=Console(stderr=True)).values() for jar in found]
     spark = spark_session(spark_java(), jars, config.spark.driver_memory, config.spark.options)
     log.info("spark started", took_s=round(time.monotonic() - begun, 1), sinks=" ".join(names))
     workers = [SinkWorker(name, config, spark, partial(open_sink, spark), stop) for name, open_sink in openers.items()]

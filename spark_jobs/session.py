@@ -9,6 +9,8 @@ from typing import Final
 
 from pyspark.sql import SparkSession
 
+from spark_jobs import class_archive
+
 CORES: Final = 2  # threads for tasks; the work is on the driver, and the machine has other tenants
 CHECKPOINT_FILES: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _CLASS_PATH: Final = "spark.driver.extraClassPath"
@@ -56,7 +58,8 @@ def spark_session(
         settings[_CLASS_PATH] = ":".join([*map(str, jars), options[_CLASS_PATH]])
     logging = f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}"
     # The user's flags come last: of two that contradict each other the JVM takes the later.
-    settings[_JAVA_OPTIONS] = f"{logging} {_JVM_FLAGS} {settings.get(_JAVA_OPTIONS, '')}".strip()
+    known = class_archive.flags(java_home, jars)
+    settings[_JAVA_OPTIONS] = " ".join(filter(None, [logging, _JVM_FLAGS, known, settings.get(_JAVA_OPTIONS)]))
     for name, value in settings.items():
         builder = builder.config(name, value)
     # PySpark takes SIGINT to cancel jobs, and only the main thread may; ours means: finish the batch and stop.

@@ -42,6 +42,14 @@ class KafkaBroker:
     stack: Servers
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What a process of the run takes as a whole: all that shares the Spark session, which is warm only after a while;
+    else the tests of a file."""
+    for item in items:
+        shares_spark = "spark" in getattr(item, "fixturenames", ()) or "[warehouse" in item.name
+        item.add_marker(pytest.mark.xdist_group("spark" if shares_spark else str(item.path)))
+
+
 @pytest.fixture(autouse=True)
 def default_logging() -> Iterator[None]:
     """A command that a test ran in this process has set logging to a stream that is closed by now."""
@@ -108,9 +116,10 @@ def spark() -> Iterator["SparkSession"]:
     set on a `newSession()`."""
     from jars.java import spark_java
     from jars.resolver import resolve_sets
+    from spark_jobs.class_archive import JAR_SETS
     from spark_jobs.session import spark_session
 
-    jars = [jar for found in resolve_sets(["spark-kafka", "iceberg"]).values() for jar in found]
+    jars = [jar for found in resolve_sets(JAR_SETS).values() for jar in found]
     session = spark_session(spark_java(), jars, "1g")
     yield session
     session.stop()

@@ -24,6 +24,7 @@ class SinkJob:
     """Started by entering; killed at the end if it still runs."""
 
     def __init__(self, config_path: Path, *names: str, log_level: str = "debug") -> None:
+        self.config_path = config_path
         self.config: Config = load_config(config_path)
         self.log = config_path.parent / f"{'-'.join(names)}.{time.monotonic_ns()}.log"
         self._arguments = ["sink", "run", *names, "--config", str(config_path), "--log-level", log_level]

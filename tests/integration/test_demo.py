@@ -98,7 +98,7 @@ def falsify_search(url: str) -> str:
 @pytest.mark.timeout(1200)
 def test_after_kills_all_stores_are_equal_but_for_what_was_falsified_by_hand(tmp_path: Path) -> None:
     """The warehouse is one that did not exist: it is filled beside the workload, from rows that are read meanwhile."""
-    options = ["--seconds", "15", "--rows", "1000", "--hold", "300", "--bootstrap", "warehouse"]
+    options = ["--seconds", "15", "--rows", "1000", "--rate", "100", "--hold", "300", "--bootstrap", "warehouse"]
     with running_demo(tmp_path, *options) as demo:
         demo.wait_for("Enter goes on")
         sinks = demo.config()["sinks"]

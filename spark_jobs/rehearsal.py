@@ -1,0 +1,76 @@
+"""What every job does, in small and without servers: a query with a checkpoint, batches as Arrow, guarded merges, a
+sweep, and the Kafka source up to a broker that does not answer."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from cdc.config import KafkaConfig
+from cdc.events import Column, TableId, TableSchema, pack_version
+from sinks.contract import Change
+from sinks.warehouse.catalog import CatalogPlace
+from sinks.warehouse.reader import WarehouseReader
+from sinks.warehouse.sink import WarehouseSink
+from spark_jobs.engine import SparkEngine
+from spark_jobs.source import records
+
+BATCHES: Final = 2
+NAMESPACE: Final = "rehearsal"
+NOBODY: Final = KafkaConfig(bootstrap_servers="127.0.0.1:1")
+LOOK_S: Final = 2
+TABLE: Final = TableSchema(
+    table=TableId("public", "rehearsal"),
+    version=1,
+    oid=1,
+    columns=(
+        Column("id", 20, -1, "bigint", nullable=False, base_type_oid=20),
+        Column("name", 25, -1, "text", nullable=True, base_type_oid=25),
+        Column("price", 1700, (12 << 16 | 2) + 4, "numeric(12,2)", nullable=True, base_type_oid=1700),
+        Column("seen", 1184, -1, "timestamp with time zone", nullable=True, base_type_oid=1184),
+        Column("tags", 1009, -1, "text[]", nullable=True, base_type_oid=1009),
+    ),
+    key=("id",),
+    topic="rehearsal",
+)
+
+
+def rehearse(spark: SparkSession, folder: Path) -> None:
+    """Writes below `folder`, which is empty. Raises what Spark and the warehouse raise."""
+    place = CatalogPlace(folder / "catalog.db", (folder / "tables").as_uri(), NAMESPACE)
+    sink = WarehouseSink(SparkEngine(spark, place), WarehouseReader(place), NAMESPACE)
+    sink.begin_generation(1)
+    sink.prepare(TABLE)
+    files = folder / "records"
+    files.mkdir()
+    for number in range(BATCHES):
+        (files / f"{number}.txt").write_text("a record\n" * 5, encoding="utf-8")
+    stream = spark.readStream.format("text").option("maxFilesPerTrigger", "1").load(str(files))
+
+    def apply_batch(batch: DataFrame, batch_id: int) -> None:
+        sink.apply([_change(number, batch_id) for number in range(len(batch.toArrow()))])
+        sink.make_readable()
+
+    writer: Any = stream.writeStream.foreachBatch(apply_batch)
+    query = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
+    query.awaitTermination()
+    sink.sweep(TABLE.table, pack_version(2, 0))
+    sink.generation()
+    sink.maintain()
+    _ask_nobody(spark, folder / "unanswered")
+
+
+def _change(number: int, batch_id: int) -> Change:
+    row = {"id": number, "name": "a", "price": "1.25", "seen": "2026-01-31T12:00:00.5Z", "tags": ["b", None]}
+    return Change(TABLE.table, {"id": number}, pack_version(1, 1 + number + 100 * batch_id), row, TABLE.version)
+
+
+def _ask_nobody(spark: SparkSession, checkpoint: Path) -> None:
+    """A query on topics of a broker that is not there: it goes as far as asking for their offsets."""
+    stream = records(spark, NOBODY, [TABLE.topic], 1)
+    query = stream.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
+    with suppress(PySparkException):
+        query.awaitTermination(LOOK_S)
+    query.stop()
