@@ -1,0 +1,21 @@
+"""The rehearsal goes the whole way: else what a job loads would be missing from the archive."""
+
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from cdc.events import pack_version
+from sinks.warehouse.catalog import CatalogPlace
+from sinks.warehouse.naming import place
+from spark_jobs.engine import SparkEngine
+from spark_jobs.rehearsal import BATCHES, NAMESPACE, TABLE, rehearse
+
+
+def test_batches_are_merged_and_swept(spark: SparkSession, tmp_path: Path) -> None:
+    rehearse(spark, tmp_path)
+    engine = SparkEngine(spark, CatalogPlace(tmp_path / "catalog.db", (tmp_path / "tables").as_uri(), NAMESPACE))
+    table = place(NAMESPACE, TABLE.table).rows
+    rows = engine.query(f"SELECT id, ws_version, ws_deleted FROM watershed.{'.'.join(table)} ORDER BY id")
+    floor = pack_version(2, 0)
+    assert [tuple(row.values()) for row in rows.to_pylist()] == [(number, floor, True) for number in range(5)]
+    assert len(list(engine.history(table))) > BATCHES, "a commit for each batch, and the sweep's"
