@@ -13,7 +13,8 @@ PYTHON =
 CODE = cdc sinks spark_jobs jars devstack demo bench tests
 BIN = .venv/bin
 CHAOTIC = $(if $(filter 0,$(CHAOS)),--no-chaos,--chaos)
-MAKEFLAGS += --no-builtin-rules --no-print-directory
+# Two jobs: while Spark shows what it loads, the code is checked.
+MAKEFLAGS += --no-builtin-rules --no-print-directory --jobs=2
 .DELETE_ON_ERROR:
 .PHONY: help setup check test demo snapshot prove prove-long stack up down lock clean
 

@@ -8,19 +8,24 @@ from typing import Any, Final
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc.config import KafkaConfig
 from cdc.events import Column, TableId, TableSchema, pack_version
 from sinks.contract import Change
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.reader import WarehouseReader
 from sinks.warehouse.sink import WarehouseSink
 from spark_jobs.engine import SparkEngine
-from spark_jobs.source import records
 
 BATCHES: Final = 2
 NAMESPACE: Final = "rehearsal"
-NOBODY: Final = KafkaConfig(bootstrap_servers="127.0.0.1:1")
-LOOK_S: Final = 2
+# Impatient: a query that is stopped while it asks ends only with its question.
+NOBODY: Final = {
+    "kafka.bootstrap.servers": "127.0.0.1:1",
+    "kafka.request.timeout.ms": "500",
+    "kafka.default.api.timeout.ms": "500",
+    "fetchOffset.numRetries": "1",
+    "subscribe": "rehearsal",
+}
+ASK_S_MAX: Final = 5
 TABLE: Final = TableSchema(
     table=TableId("public", "rehearsal"),
     version=1,
@@ -69,8 +74,8 @@ def _change(number: int, batch_id: int) -> Change:
 
 def _ask_nobody(spark: SparkSession, checkpoint: Path) -> None:
     """A query on topics of a broker that is not there: it goes as far as asking for their offsets."""
-    stream = records(spark, NOBODY, [TABLE.topic], 1)
+    stream = spark.readStream.format("kafka").options(**NOBODY).load()
     query = stream.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
     with suppress(PySparkException):
-        query.awaitTermination(LOOK_S)
+        query.awaitTermination(ASK_S_MAX)
     query.stop()

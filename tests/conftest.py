@@ -42,6 +42,7 @@ class KafkaBroker:
     stack: Servers
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What a process of the run takes as a whole: all that shares the Spark session, which is warm only after a while;
     else the tests of a file."""
