@@ -14,6 +14,8 @@ import pytest
 import structlog
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from xdist.remote import Producer  # type: ignore[import-untyped]
+from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from devstack.endpoints import Servers, given_addresses
 from devstack.opening import open_stack
@@ -42,13 +44,17 @@ class KafkaBroker:
     stack: Servers
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What a process of the run takes as a whole: all that shares the Spark session, which is warm only after a while;
-    else the tests of a file."""
-    for item in items:
-        shares_spark = "spark" in getattr(item, "fixturenames", ()) or "[warehouse" in item.name
-        item.add_marker(pytest.mark.xdist_group("spark" if shares_spark else str(item.path)))
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """What a process of the run takes as a whole."""
+    return _Scheduling(config, log)
+
+
+class _Scheduling(LoadScopeScheduling):  # type: ignore[misc]
+    """A file's tests; but all that share a Spark session, which costs much to start and is warm only after a while."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return "spark" if "[warehouse" in nodeid or file.startswith("tests/unit/spark_jobs/") else file
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,10 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-POLL_S = 0.05
+# A look may cost both sides much, a consumer of its own for example: the longer the wait, the rarer the looks.
+POLL_S_FIRST = 0.02
+POLL_S_MAX = 0.25
+POLL_GROWTH = 1.2
 
 
 def eventually(
@@ -15,10 +18,12 @@ def eventually(
     """The condition's first truthy result. Raises AssertionError after the deadline, with `describe` (called then, if
     it is a function, so that it can say what was seen last). Exceptions of the condition go through."""
     deadline = time.monotonic() + deadline_s
+    pause_s = POLL_S_FIRST
     while True:
         if result := condition():
             return result
         if time.monotonic() > deadline:
             told = describe if isinstance(describe, str) else describe()
             raise AssertionError(f"not within {deadline_s:g} s: {told}")
-        time.sleep(POLL_S)
+        time.sleep(pause_s)
+        pause_s = min(pause_s * POLL_GROWTH, POLL_S_MAX)

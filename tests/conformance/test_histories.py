@@ -75,12 +75,13 @@ def test_writers_at_the_same_time_end_equal(sink_under_test: Trial) -> None:
 def test_a_sweep_between_deliveries_and_replays_ends_equal(sink_under_test: Trial) -> None:
     """Rows below the floor go once; no replay of what was before the floor brings one back."""
     trial = sink_under_test
+    tables = [CUSTOMERS, ORDER_LINES] if trial.store.history_count > 5 else [ORDER_LINES]
     for seed in range(max(1, trial.store.history_count // 4)):
         random = Random(1000 + seed)
-        history = History(random, [CUSTOMERS, ORDER_LINES], first_id=seed * 1000, first_version=FIRST)
+        history = History(random, tables, first_id=seed * 1000, first_version=FIRST)
         before = history.changes(40)
         floor = history.version + 1
-        after = History(random, [CUSTOMERS, ORDER_LINES], first_id=seed * 1000, first_version=floor).changes(20)
+        after = History(random, tables, first_id=seed * 1000, first_version=floor).changes(20)
         for batch in delivered(random, before):
             trial.apply(*batch)
         # What was published after the floor may be applied before the sweep or after it.

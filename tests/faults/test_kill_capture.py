@@ -68,7 +68,7 @@ def test_killed_while_chunks_are_read_beside_the_stream(captured: Captured, fail
     captured.settings["snapshot"] = {"chunk_rows_max": 100}
     with captured.connect() as connection:
         fill(connection, 2_500)
-    with Workload(captured.dsn, seed=1, clients=2, pause_s=0.01):
+    with Workload(captured.dsn, seed=1, clients=2, pause_s=0.05):
         for _ in range(3):
             start_and_die(captured, failpoint)
         captured.start().await_said("streaming")
@@ -101,7 +101,7 @@ def test_killed_again_and_again_while_streaming(captured: Captured, failpoint: s
     captured.start()
     captured.await_caught_up()
     captured.end()
-    with Workload(captured.dsn, seed=2, clients=2, pause_s=0.01):
+    with Workload(captured.dsn, seed=2, clients=2, pause_s=0.03):
         for passing in (1, 4):
             start_and_die(captured, f"{failpoint}:{passing}")
     captured.start()
@@ -137,7 +137,7 @@ def test_killed_anywhere_under_load(captured: Captured) -> None:
     chance = random.Random(11)
     with captured.connect() as connection:
         fill(connection, 500)
-    with Workload(captured.dsn, seed=3, clients=2, pause_s=0.005) as clients:
+    with Workload(captured.dsn, seed=3, clients=2, pause_s=0.01) as clients:
         for _ in range(4):
             process = captured.start()
             if chance.random() < 0.7:
