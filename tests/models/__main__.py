@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
+from resource import RUSAGE_SELF, getrusage
 from time import monotonic
 
 import structlog
@@ -120,7 +121,9 @@ def go_through(size: Size, table: Table, is_up: Callable[[], bool]) -> bool:
     while not search.is_over and not is_up():
         _run_for(search, SAVE_EVERY_S, is_up)
         if place is not None and not search.is_over:
-            _save(search, place, {"what": what, "code": MODEL, "seconds": before_s + monotonic() - began})
+            seconds = before_s + monotonic() - began
+            _save(search, place, {"what": what, "code": MODEL, "seconds": seconds})
+            _say_so_far(search, seconds)
     if not search.is_over:
         print(f"time is up in {what}: {search.seen.count:,} states so far, none wrong", flush=True)
         return False
@@ -137,6 +140,15 @@ def go_through(size: Size, table: Table, is_up: Callable[[], bool]) -> bool:
 def _run_for(search: Search, seconds: float, is_up: Callable[[], bool]) -> None:
     until = monotonic() + seconds
     search.run(lambda: not is_up() and monotonic() < until)
+
+
+def _say_so_far(search: Search, seconds: float) -> None:
+    peak_mib = getrusage(RUSAGE_SELF).ru_maxrss / 1024
+    print(
+        f"  after {seconds:,.0f} s: {search.seen.count:,} states, {search.ended:,} ends, none wrong; "
+        f"{len(search.stack):,} to go on from; {peak_mib:,.0f} MiB at most",
+        flush=True,
+    )
 
 
 def _save(search: Search, place: Path, what: dict[str, object]) -> None:
