@@ -10,7 +10,6 @@ happens under an advisory lock.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 import structlog
 
@@ -20,6 +19,7 @@ from cdc.control import PositionRecord, SnapshotRecord, SourceIdentity, Topics
 from cdc.errors import ConnectionLost, GapError, SourceError
 from cdc.events import EPOCH_MAX, TableSchema, pack_version
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
+from cdc.gap import Heal
 from cdc.kafka.broker import KafkaBroker
 from cdc.kafka.records import highest_epoch, read_captured, read_position
 from cdc.kafka.topics import TopicAdmin, TopicDescription
@@ -43,15 +43,6 @@ from cdc.topic_records import position_record, schema_record, snapshot_record
 from cdc.transactions import StreamState
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Heal:
-    """That a gap is to be healed: under this epoch (None: the one above the highest known), with these records told."""
-
-    found_in: int  # the position's epoch when the gap was found; 0: there was none. A later one: somebody healed it
-    epoch: int | None = None
-    records: tuple[TopicRecord, ...] = ()
 
 
 class Bootstrap:

@@ -298,11 +298,16 @@ class SignalAnswer(Record):
     is_accepted: bool
     message: str
     tables: tuple[str, ...] = ()  # whose snapshots it began or changed
+    next: str = ""  # what to do where it was refused
+    answered_us: int = 0  # µs since 1970
+
+
+SIGNAL_KEY = "signal/"
 
 
 def signal_key(identity: str) -> str:
     """Of the answer in control."""
-    return f"signal/{identity}"
+    return f"{SIGNAL_KEY}{identity}"
 
 
 # ---- progress

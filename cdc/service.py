@@ -10,24 +10,24 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 
 import structlog
 
-from cdc.bootstrap import Bootstrap, Heal
+from cdc.bootstrap import Bootstrap
 from cdc.config import Config
 from cdc.continuity import (
     require_same_database,
 )
-from cdc.control import PositionRecord, Topics, signal_key
+from cdc.control import PositionRecord, Topics
 from cdc.errors import NEXT_AFTER_GAP, ConnectionLost, GapError, UnreachableError
-from cdc.kafka.compacted import read_latest
-from cdc.kafka.records import read_position, read_state
-from cdc.kafka.signals import SignalReader
+from cdc.gap import Gap, Heal
+from cdc.kafka.gap import KafkaGapTopics
+from cdc.kafka.records import read_position
 from cdc.kafka.topics import TopicAdmin
 from cdc.load import LoadStopped
 from cdc.lsn import Lsn
-from cdc.ports import Probe, Signal
+from cdc.ports import Probe
 from cdc.postgres.replication import (
     ReplicationConnection,
     SlotInUseError,
@@ -36,12 +36,10 @@ from cdc.postgres.replication import (
 from cdc.postgres.source import Source, check_source
 from cdc.postgres.start_lock import StartLock
 from cdc.session import Session
-from cdc.snapshots.session import answered
 
 log = structlog.get_logger(__name__)
 
 STANDBY_POLL_S = 0.5
-GAP_POLL_S = 0.5
 # From the request to stop to the end, whatever hangs meanwhile.
 STOP_S_MAX = 8.0
 RETRY_S_FIRST = 0.2
@@ -99,39 +97,10 @@ class Service:
             except LoadStopped:
                 log.info("initial load interrupted, the next start begins it anew")
             except GapError as error:
-                self._heal = self._await_heal(error)
+                gap = Gap(error, self._topics, KafkaGapTopics(self._config), self._clock, self._stop.wait)
+                is_first = self._heal is None
+                self._heal = gap.await_heal(heals_itself=is_first and self._config.snapshot.mode == "when_needed")
         log.info("stopped")
-
-    def _await_heal(self, gap: GapError) -> Heal | None:
-        """Publish nothing until an operator says how to go on, or the configuration did. None: asked to stop."""
-        log.error("state GAP: nothing is published", error=gap.message, next=gap.hint)
-        epoch, offset = self._known_before_gap()
-        if self._config.snapshot.mode == "when_needed" and self._heal is None:
-            log.warning("healing, as configured")
-            return Heal(epoch)
-        with closing(SignalReader(self._config.kafka, self._topics.signals, offset)) as signals:
-            while not self._stop.wait(GAP_POLL_S):
-                for signal in signals.poll():
-                    if self._asks_to_heal(signal):
-                        assert signal.record is not None
-                        log.info("healing, as asked", signal=signal.identity)
-                        answer = answered(self._topics, signal, "healing under a new epoch")
-                        return Heal(epoch, signal.record.epoch, answer)
-        return None
-
-    def _asks_to_heal(self, signal: Signal) -> bool:
-        """Where the state was lost, signals of long ago come again: one that has its answer was for another gap."""
-        if signal.record is None or signal.record.action != "heal":
-            return False
-        return signal_key(signal.identity) not in read_latest(self._config.kafka, self._topics.control)
-
-    def _known_before_gap(self) -> tuple[int, int]:
-        """Epoch of the position, and offset in the signals."""
-        try:
-            state = read_state(self._config)
-        except GapError:  # of a damaged position record
-            return 0, 0
-        return (state.position.epoch if state.position else 0), state.signals_offset
 
     def _obey_signals(self) -> None:
         """SIGTERM and SIGINT ask to stop. What does not come to its end in time (brokers that are away, a slot that

@@ -9,6 +9,7 @@ from contextlib import ExitStack, closing
 import structlog
 
 import cdc
+from cdc.answers import Answers
 from cdc.bootstrap import open_broker, relation_of
 from cdc.capture import STATUS_INTERVAL_S, Capture
 from cdc.config import Config
@@ -83,7 +84,9 @@ class Session:
         context = EnvelopeContext(self._topics.prefix, current.source.database, current.epoch, cdc.__version__)
         sweeps = Sweeps(self._topics, current.epoch, captured.floors)
         engine = self._engine(state, current.epoch, schemas, context, sweeps)
-        snapshots = self._snapshots(resources, engine, publication, schemas, state.signals_offset)
+        answers = Answers(self._topics, captured.answers)
+        snapshots = self._snapshots(resources, engine, publication, schemas, state.signals_offset, answers)
+        snapshots.forget({record.table for record in state.snapshots} - engine.tables.keys())
         if reads_all_again:
             snapshots.begin_all(f"start at {self._clock.now_us()}", self._clock.now_us())
         log.info("streaming", epoch=current.epoch, seq=current.seq, position=format_lsn(current.resume_lsn))
@@ -151,6 +154,7 @@ class Session:
         publication: Publication,
         schemas: Sequence[TableSchema],
         signals_offset: int,
+        answers: Answers,
     ) -> Snapshots:
         limits = self._config.snapshot
         reader = PostgresChunkReader(
@@ -159,7 +163,7 @@ class Session:
         resources.enter_context(reader)
         signals = SignalReader(self._config.kafka, self._topics.signals, signals_offset)
         resources.enter_context(closing(signals))
-        return Snapshots(engine, reader, signals, self._topics, limits)
+        return Snapshots(engine, reader, signals, answers, self._topics, limits)
 
     def _publisher(self, position: PositionRecord, described: dict[str, TopicDescription]) -> Publisher:
         topic_ids = {topic.name: topic.topic_id for topic in described.values()}

@@ -249,6 +249,12 @@ class Captured:
         kafka = KafkaConfig(bootstrap_servers=self.bootstrap_servers)
         return await_answer(kafka, Topics(self.name), self.signal(action, **fields), deadline_s)
 
+    def answer(self, identity: str, deadline_s: float = 30.0) -> SignalAnswer:
+        """Capture's answer to that signal."""
+        return await_answer(
+            KafkaConfig(bootstrap_servers=self.bootstrap_servers), Topics(self.name), identity, deadline_s
+        )
+
     def epoch(self) -> int:
         """Of the last position record."""
         positions = [record.value for record in self.records("state") if record.key == b"position"]

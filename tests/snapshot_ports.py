@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from cdc.answers import Answers
 from cdc.bootstrap import relation_of
 from cdc.config import SnapshotConfig
 from cdc.control import Topics
@@ -57,4 +58,5 @@ def engine_of(schemas: Iterable[TableSchema], context: EnvelopeContext, sweeps: 
 
 def snapshots_of(schemas: Sequence[TableSchema], context: EnvelopeContext) -> Snapshots:
     engine = engine_of(schemas, context, sweeps_of(context))
-    return Snapshots(engine, ScriptedReader(), ScriptedSignals(), Topics(context.prefix), SnapshotConfig())
+    topics = Topics(context.prefix)
+    return Snapshots(engine, ScriptedReader(), ScriptedSignals(), Answers(topics, {}), topics, SnapshotConfig())

@@ -45,6 +45,7 @@ COVERED_ELSEWHERE: dict[str, str] = {
     "cdc/cli/sink.py": f"{_SINK_RUN}: started as a user does, as a process",
     "cdc/cli/demo.py": "tests/integration/test_demo.py: started as a user does, as a process",
     "cdc/kafka/broker.py": "tests/integration/test_broker.py: transactions of a real broker",
+    "cdc/kafka/gap.py": "tests/integration/test_snapshots.py: signals in state GAP through a real broker",
     "cdc/kafka/client.py": f"{_CAPTURE}: settings that only a broker can judge",
     "cdc/kafka/records.py": f"{_CAPTURE}: reads what capture wrote to a real broker",
     "cdc/kafka/compacted.py": "tests/integration/test_topics.py: reads topics of a real broker",

@@ -155,7 +155,9 @@ class _Command:
             told = {"what": "answer", "signal": identity, **answer.model_dump(mode="json")}
             typer.echo(json.dumps(told))
         if not answer.is_accepted:
-            raise WatershedError(f"refused: {answer.message}", "`cdc snapshot --status` shows what there is")
+            raise WatershedError(
+                f"refused: {answer.message}", answer.next or "`cdc snapshot --status` shows what there is"
+            )
         if not self.as_json:
             typer.echo(f"{answer.message}: {', '.join(answer.tables)}" if answer.tables else answer.message)
         return identity, answer

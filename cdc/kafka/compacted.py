@@ -5,7 +5,7 @@ import time
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from cdc.config import KafkaConfig
-from cdc.errors import BrokerError
+from cdc.errors import UnreachableError
 from cdc.kafka.client import NEXT_REACHABLE, broker_error, tail_settings
 
 ANSWER_S_MAX = 8.0
@@ -17,7 +17,7 @@ def read_latest(kafka: KafkaConfig, topic: str) -> dict[str, bytes]:
     nothing for a topic that does not exist.
 
     Reads past nothing that is still open: an unfinished transaction of another producer is waited for, READ_S_MAX
-    at most. Raises BrokerError.
+    at most. Raises UnreachableError, BrokerError.
     """
     consumer = Consumer(tail_settings(kafka, "watershed-reader", **{"auto.offset.reset": "earliest"}))
     try:
@@ -51,7 +51,7 @@ def _read(consumer: Consumer, partition: TopicPartition) -> dict[str, bytes]:
         # The consumer's position passes transaction markers, which hold the last offsets of the log.
         if consumer.position([partition])[0].offset >= high:
             return latest
-    raise BrokerError(
+    raise UnreachableError(
         f"topic {partition.topic}: another producer's transaction stayed open for {READ_S_MAX:.0f} s",
         NEXT_REACHABLE,
     )

@@ -7,10 +7,12 @@ from cdc.config import Config
 from cdc.control import (
     POSITION_KEY,
     PROGRESS_KEY,
+    SIGNAL_KEY,
     SIGNALS_KEY,
     PositionRecord,
     ProgressRecord,
     SchemaRecord,
+    SignalAnswer,
     SignalsRecord,
     SinkRecord,
     SnapshotRecord,
@@ -37,6 +39,7 @@ class Captured:
 
     schemas: dict[TableId, TableSchema]  # the newest version of each table ever captured under the prefix
     floors: dict[TableId, int]  # of each table's last sweep
+    answers: dict[str, int]  # signal id → when it was answered, µs since 1970
 
 
 def read_state(config: Config) -> State:
@@ -65,6 +68,7 @@ def read_captured(config: Config) -> Captured:
     topic = Topics(config.topics.prefix).control
     schemas: dict[TableId, TableSchema] = {}
     floors: dict[TableId, int] = {}
+    answers: dict[str, int] = {}
     for key, value in read_latest(config.kafka, topic).items():
         where = f"{topic}, key {key}"
         if key.startswith("schema/"):
@@ -74,7 +78,9 @@ def read_captured(config: Config) -> Captured:
         elif key.startswith("sweep/"):
             sweep = SweepRecord.decode(value, where)
             floors[sweep.table] = sweep.floor
-    return Captured(schemas, floors)
+        elif key.startswith(SIGNAL_KEY):
+            answers[key.removeprefix(SIGNAL_KEY)] = SignalAnswer.decode(value, where).answered_us
+    return Captured(schemas, floors, answers)
 
 
 def highest_epoch(config: Config) -> int:

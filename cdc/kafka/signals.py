@@ -10,10 +10,10 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from cdc.config import KafkaConfig
 from cdc.control import SignalAnswer, SignalRecord, Topics, signal_key
-from cdc.errors import BrokerError, WatershedError
+from cdc.errors import UnreachableError, WatershedError
 from cdc.kafka.client import NEXT_REACHABLE, broker_error, client_settings, kafka_error, reading_settings
 from cdc.kafka.tail import CompactedTail, require_topics
-from cdc.ports import Signal
+from cdc.ports import Signal, TopicRecord
 
 log = structlog.get_logger(__name__)
 
@@ -98,6 +98,14 @@ class _Troubles:
 def send_signal(kafka: KafkaConfig, topics: Topics, record: SignalRecord) -> str:
     """Returns the signal's id when the brokers have it. Raises WatershedError when capture has never run on the prefix,
     UnreachableError, BrokerError."""
+    identity = uuid.uuid4().hex
+    deliver(kafka, TopicRecord(topics.signals, identity.encode(), record.encode()))
+    return identity
+
+
+def deliver(kafka: KafkaConfig, record: TopicRecord) -> None:
+    """One record outside of Kafka's transactions, which fences nobody; returns when the brokers have it. Raises like
+    `send_signal`."""
     undelivered: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, _: Message) -> None:
@@ -110,21 +118,19 @@ def send_signal(kafka: KafkaConfig, topics: Topics, record: SignalRecord) -> str
             **{"enable.idempotence": True, "linger.ms": 0, "delivery.timeout.ms": int(ACKNOWLEDGE_S_MAX * 1000)},
         )
     )
-    require_topics(producer, [topics.signals])
-    identity = uuid.uuid4().hex
+    require_topics(producer, [record.topic])
     try:
-        producer.produce(topics.signals, key=identity.encode(), value=record.encode(), on_delivery=delivered)
+        producer.produce(record.topic, key=record.key, value=record.value, on_delivery=delivered)
         waiting = producer.flush(ACKNOWLEDGE_S_MAX + 1)
     except KafkaException as exception:
-        raise broker_error(f"can't write to topic {topics.signals}", exception) from exception
+        raise broker_error(f"can't write to topic {record.topic}", exception) from exception
     if undelivered:
-        raise broker_error(f"can't write to topic {topics.signals}", KafkaException(undelivered[0]))
+        raise broker_error(f"can't write to topic {record.topic}", KafkaException(undelivered[0]))
     if waiting:
-        raise BrokerError(
-            f"Kafka: topic {topics.signals}: no answer in {ACKNOWLEDGE_S_MAX:.0f} s; the signal may have arrived",
+        raise UnreachableError(
+            f"Kafka: topic {record.topic}: no answer in {ACKNOWLEDGE_S_MAX:.0f} s; the record may have arrived",
             NEXT_REACHABLE,
         )
-    return identity
 
 
 def await_answer(kafka: KafkaConfig, topics: Topics, identity: str, timeout_s: float) -> SignalAnswer:

@@ -1,21 +1,19 @@
 """Snapshots as the capture loop drives them: answers in, requests out, signals, and what watchers are told."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import structlog
 
+from cdc.answers import Answers, is_late, too_late
 from cdc.config import SnapshotConfig
 from cdc.control import (
-    SIGNALS_KEY,
     SignalAnswer,
     SignalRecord,
-    SignalsRecord,
     SnapshotProgress,
     SnapshotRecord,
     Topics,
-    signal_key,
     snapshot_key,
 )
 from cdc.events import TableId
@@ -35,11 +33,18 @@ class Snapshots:
     """Everything that a session does beside the stream."""
 
     def __init__(
-        self, engine: SnapshotEngine, reader: ChunkReader, signals: Signals, topics: Topics, limits: SnapshotConfig
+        self,
+        engine: SnapshotEngine,
+        reader: ChunkReader,
+        signals: Signals,
+        answers: Answers,
+        topics: Topics,
+        limits: SnapshotConfig,
     ) -> None:
         self._engine = engine
         self._reader = reader
         self._signals = signals
+        self._answers = answers
         self._topics = topics
         self._limits = limits
         self._reported_at = float("-inf")
@@ -55,6 +60,12 @@ class Snapshots:
             if job is None or job.is_ended:
                 self._unsaid.append(self._engine.add(requested(request, table, signal)))
 
+    def forget(self, tables: Iterable[TableId]) -> None:
+        """Take back what is told of snapshots of tables that are captured no more."""
+        for table in tables:
+            key = snapshot_key(table).encode()
+            self._unsaid += [TopicRecord(self._topics.state, key, None), TopicRecord(self._topics.progress, key, None)]
+
     def take_answers(self, now: float) -> None:
         """What the reader has answered so far. `now`: monotonic seconds."""
         self._engine.take(self._reader.answers(), now)
@@ -66,24 +77,30 @@ class Snapshots:
         if now - self._signals_at >= SIGNAL_INTERVAL_S:
             self._signals_at = now
             for signal in self._signals.poll():
-                records += self._obey(signal)
+                records += self._obey(signal, now_us)
         for request in self._engine.requests(now, is_behind=stream_lag_s > self._limits.lag_s_max):
             self._reader.ask(request)
         if now - self._reported_at >= REPORT_INTERVAL_S:
             self._reported_at = now
             records += self._report(now, now_us)
+            records += self._answers.expired(now_us)
         return records
 
     # ---- signals
 
-    def _obey(self, signal: Signal) -> list[TopicRecord]:
+    def _obey(self, signal: Signal, now_us: int) -> list[TopicRecord]:
         """Its effect and its answer, in the Kafka transaction of the offset from which the next session reads on."""
+        if self._answers.has(signal):
+            return [self._answers.passed_over(signal)]
+        records: list[TopicRecord] = []
         if signal.record is None:
-            answer, records = SignalAnswer(is_accepted=False, message=signal.problem), list[TopicRecord]()
+            answer = SignalAnswer(is_accepted=False, message=signal.problem)
+        elif is_late(signal.record, now_us):
+            answer = too_late()
         else:
             answer, records = self._act(signal.identity, signal.record)
         log.info("signal", id=signal.identity, accepted=answer.is_accepted, message=answer.message)
-        return [*records, *_answer(self._topics, signal, answer)]
+        return [*records, *self._answers.give(signal, answer, now_us)]
 
     def _act(self, identity: str, signal: SignalRecord) -> tuple[SignalAnswer, list[TopicRecord]]:
         records: list[TopicRecord]
@@ -176,18 +193,6 @@ def requested(identity: str, table: TableId, signal: SignalRecord) -> SnapshotRe
             "ranges": ranges,
             "requested_us": signal.requested_us,
         }
-    )
-
-
-def answered(topics: Topics, signal: Signal, message: str) -> tuple[TopicRecord, ...]:
-    """The records that say that a signal has had its effect."""
-    return _answer(topics, signal, SignalAnswer(is_accepted=True, message=message))
-
-
-def _answer(topics: Topics, signal: Signal, answer: SignalAnswer) -> tuple[TopicRecord, ...]:
-    return (
-        TopicRecord(topics.control, signal_key(signal.identity).encode(), answer.encode()),
-        TopicRecord(topics.state, SIGNALS_KEY.encode(), SignalsRecord(offset=signal.offset + 1).encode()),
     )
 
 

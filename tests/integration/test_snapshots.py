@@ -225,8 +225,10 @@ def test_a_gap_is_healed_under_a_new_epoch_with_nothing_lost_and_nothing_extra(c
     captured.query("INSERT INTO lines SELECT n, 9, n, 1, NULL FROM generate_series(1, 50) n")
     capture = captured.start()
     assert "can't be used any more" in capture.await_refusal()
+    paused = captured.signal("pause")  # answered before it is healed, and without effect after it
     answer = captured.ask("heal")
     assert (answer.is_accepted, answer.message) == (True, "healing under a new epoch")
+    assert captured.answer(paused).message.startswith(f"capture is in state GAP: slot {captured.name}")
     with Workload(captured.dsn, seed=2, transactions=30):
         capture.await_said("streaming")
     captured.await_caught_up()
@@ -234,6 +236,21 @@ def test_a_gap_is_healed_under_a_new_epoch_with_nothing_lost_and_nothing_extra(c
     assert report.epoch == 2
     assert {sweep.table for sweep in report.sweeps} == set(TABLES)
     assert capture.terminate() == 0
+
+
+@pytest.mark.promise(4)
+def test_in_state_gap_what_else_is_asked_is_refused(items: Captured) -> None:
+    items.start()
+    items.await_caught_up()
+    items.end()
+    items.drop_slot()
+    items.start().await_refusal()
+    answer = items.ask("snapshot", tables=[ITEMS])
+    assert (answer.is_accepted, answer.next) == (False, "cdc snapshot --heal")
+    assert "is in state GAP" in answer.message
+    assert items.ask("heal").is_accepted
+    items.await_caught_up()
+    assert items.snapshots()[ITEMS]["request"] == "epoch 2"  # what was refused stays so
 
 
 @pytest.mark.promise(4)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from cdc.answers import Answers
 from cdc.bootstrap import relation_of
 from cdc.capture import Capture
 from cdc.config import CaptureConfig, SnapshotConfig
@@ -276,7 +277,9 @@ class Process:
             stream=self._stream,
             broker=broker,
             assembler=self._run.parts.assembler(schemas, context, stream_state(current), sweeps, engine),
-            snapshots=Snapshots(engine, ScriptedReader(), ScriptedSignals(), TOPICS, SnapshotConfig()),
+            snapshots=Snapshots(
+                engine, ScriptedReader(), ScriptedSignals(), Answers(TOPICS, {}), TOPICS, SnapshotConfig()
+            ),
             publisher=self._run.parts.publisher(
                 self._lineage(current.epoch), self._run.limits, {t: s.end_offsets for t, s in current.topics.items()}
             ),

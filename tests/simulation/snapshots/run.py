@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
+from cdc.answers import Answers
 from cdc.bootstrap import relation_of
 from cdc.config import SnapshotConfig
 from cdc.control import SIGNALS_KEY, SignalRecord, SignalsRecord, SnapshotRecord, SweepRecord, Topics, snapshot_key
@@ -207,7 +208,7 @@ class Process:
         # The server may know an older position than the one committed.
         sent_again = run.chance.choice((0, 0, 300)) if committed.state.seq else 0
         self._stream = Stream(run.chance, run.source, committed.state.resume_lsn - sent_again)
-        self._session = Snapshots(self.engine, self.reader, _Signals(run), TOPICS, run.limits)
+        self._session = Snapshots(self.engine, self.reader, _Signals(run), Answers(TOPICS, {}), TOPICS, run.limits)
         self._open: list[TopicRecord] = []  # Kafka transaction
 
     def step(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cdc.answers import Answers
 from cdc.capture import Capture
 from cdc.config import CaptureConfig, SnapshotConfig
 from cdc.control import PositionRecord, ProgressRecord, SourceIdentity, Topics
@@ -43,7 +44,9 @@ def capture(script: Script, watch: Callable[[], None] = lambda: None, **limits: 
         broker=script,
         assembler=Assembler([SCHEMA], CONTEXT, StreamState(Lsn(START), None, 0, 0), sweeps, engine),
         publisher=Publisher(lineage, config, {}),
-        snapshots=Snapshots(engine, ScriptedReader(), ScriptedSignals(), Topics("shop"), SnapshotConfig()),
+        snapshots=Snapshots(
+            engine, ScriptedReader(), ScriptedSignals(), Answers(Topics("shop"), {}), Topics("shop"), SnapshotConfig()
+        ),
         topics=Topics("shop"),
         limits=config,
         clock=script.clock,

@@ -1,23 +1,26 @@
 """Signals and their answers, requests to the reader, and reports."""
 
+from collections.abc import Mapping
 from typing import Any
 
+from cdc.answers import KEPT_S, SIGNAL_S_MAX, Answers
 from cdc.config import SnapshotConfig
 from cdc.control import RangeRecord, SignalAnswer, SignalRecord, SignalsRecord, SnapshotProgress, SnapshotRecord
 from cdc.events import TableId
 from cdc.ports import Signal, TopicRecord
 from cdc.snapshots.reading import Begin, Begun, Chunk, Fence, Fenced
-from cdc.snapshots.session import Snapshots, answered
+from cdc.snapshots.session import Snapshots
 from tests.snapshot_ports import ScriptedReader, ScriptedSignals
 from tests.unit.cdc.loops import SCHEMA
 from tests.unit.cdc.snapshots.loops import NOW_US, TOPICS, Beside, snapshot, wanted
 
 
 class Session:
-    def __init__(self, *records: SnapshotRecord) -> None:
+    def __init__(self, *records: SnapshotRecord, answers: Mapping[str, int] | None = None) -> None:
         self.beside = Beside(*records)
         self.reader, self.signals = ScriptedReader(), ScriptedSignals()
-        self.snapshots = Snapshots(self.beside.engine, self.reader, self.signals, TOPICS, SnapshotConfig())
+        given = Answers(TOPICS, answers or {})
+        self.snapshots = Snapshots(self.beside.engine, self.reader, self.signals, given, TOPICS, SnapshotConfig())
         self._offset = 40
 
     def advance(self, seconds: float = 1.0, lag_s: float = 0.0) -> list[TopicRecord]:
@@ -27,11 +30,12 @@ class Session:
 
     def signal(self, action: str, **fields: Any) -> tuple[SignalAnswer, list[TopicRecord]]:
         """Its answer, and the other records."""
-        record = SignalRecord.model_validate({"action": action, "requested_us": 5} | fields)
-        self.signals.coming.append(Signal("s1", self._offset, record, ""))
+        record = SignalRecord.model_validate({"action": action, "requested_us": NOW_US} | fields)
+        name = f"s{self._offset - 39}"
+        self.signals.coming.append(Signal(name, self._offset, record, ""))
         self._offset += 1
         records = self.advance()
-        (answer,) = [r for r in records if r.key == b"signal/s1"]
+        (answer,) = [r for r in records if r.key == b"signal/" + name.encode()]
         (offset,) = [r for r in records if r.key == b"signals"]
         assert answer.topic == TOPICS.control
         assert offset.topic == TOPICS.state
@@ -118,7 +122,8 @@ def test_what_is_no_signal_is_refused_and_passed_over() -> None:
     session = Session()
     session.signals.coming.append(Signal("s1", 7, None, "no JSON"))
     answer, offset = session.advance()[:2]
-    assert SignalAnswer.decode(answer.value or b"", "control") == SignalAnswer(is_accepted=False, message="no JSON")
+    told = SignalAnswer(is_accepted=False, message="no JSON", answered_us=NOW_US)
+    assert SignalAnswer.decode(answer.value or b"", "control") == told
     assert SignalsRecord.decode(offset.value or b"", "state").offset == 8
 
 
@@ -128,10 +133,31 @@ def test_there_is_nothing_to_heal_while_streaming() -> None:
     assert "no gap" in answer.message
 
 
-def test_a_signal_that_had_its_effect_elsewhere_is_answered() -> None:
-    answer, offset = answered(TOPICS, Signal("s9", 3, None, ""), "healing")
-    assert (answer.topic, answer.key) == (TOPICS.control, b"signal/s9")
+def test_a_signal_that_was_answered_elsewhere_is_passed_over() -> None:
+    session = Session(answers={"s1": NOW_US})
+    record = SignalRecord(action="snapshot", requested_us=NOW_US)
+    session.signals.coming.append(Signal("s1", 3, record, ""))
+    (offset,) = session.advance()
     assert SignalsRecord.decode(offset.value or b"", "state").offset == 4
+    assert not session.beside.engine.is_active
+
+
+def test_a_signal_of_long_ago_is_refused() -> None:
+    answer, records = Session().signal("snapshot", requested_us=NOW_US - SIGNAL_S_MAX * 1_000_000 - 1)
+    assert (answer.is_accepted, answer.next) == (False, "send it again")
+    assert records == []
+
+
+def test_old_answers_are_taken_back() -> None:
+    session = Session(answers={"old": NOW_US - KEPT_S * 1_000_000 - 1, "new": NOW_US})
+    assert session.advance() == [TopicRecord(TOPICS.control, b"signal/old", None)]
+
+
+def test_what_is_told_of_tables_that_are_captured_no_more_is_taken_back() -> None:
+    session = Session()
+    session.snapshots.forget([TableId("public", "gone")])
+    key = b"snapshot/public.gone"
+    assert session.advance() == [TopicRecord(TOPICS.state, key, None), TopicRecord(TOPICS.progress, key, None)]
 
 
 def test_all_tables_are_read_again_but_for_those_that_are_being_read() -> None:

@@ -1,0 +1,163 @@
+"""State GAP: nothing is published until an operator says how to go on, or the configuration did.
+
+The process stays up and holds neither slot nor producer: another instance may be streaming on the same prefix, for
+which there is no gap at all. So what is asked meanwhile is refused only when nobody else has answered for a while, and
+only while the position stands where the gap was found. Brokers that are away are waited for, as in streaming.
+"""
+
+from collections.abc import Callable, Collection
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import structlog
+
+from cdc.answers import answer_record, is_late, offset_record, too_late
+from cdc.control import PositionRecord, SignalAnswer, Topics
+from cdc.errors import ConnectionLost, GapError, UnreachableError
+from cdc.ports import Clock, Signal, Signals, TopicRecord
+
+log = structlog.get_logger(__name__)
+
+POLL_S: Final = 0.5
+GRACE_S: Final = 3.0  # in which who streams has answered: it looks five times a second
+RETRY_S: Final = 2.0
+PASSING: Final = (ConnectionLost, UnreachableError)
+
+
+@dataclass(frozen=True, slots=True)
+class Heal:
+    """That a gap is to be healed: under this epoch (None: the one above the highest known), with these records told."""
+
+    found_in: int  # the position's epoch when the gap was found; 0: there was none. A later one: somebody healed it
+    epoch: int | None = None
+    records: tuple[TopicRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the state topic says."""
+
+    position: PositionRecord | None  # None: there is none, or it is damaged
+    signals_offset: int
+
+    @property
+    def epoch(self) -> int:
+        return self.position.epoch if self.position else 0
+
+
+class OpenSignals(Signals, Protocol):
+    def close(self) -> None: ...
+
+
+class GapTopics(Protocol):
+    """The topics, as a process in state GAP uses them. Calls raise UnreachableError or ConnectionLost while the brokers
+    are away, BrokerError when they refuse."""
+
+    def known(self) -> Known: ...
+
+    def answered(self) -> Collection[str]:
+        """Ids of the signals that have an answer."""
+
+    def signals(self, offset: int) -> OpenSignals: ...
+
+    def answer(self, record: TopicRecord) -> None:
+        """Write it, and return when the brokers have it. Fences nobody."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    signal: Signal
+    until: float  # monotonic seconds
+
+
+class Gap:
+    """One gap, from its discovery to the way out."""
+
+    def __init__(
+        self, error: GapError, topics: Topics, port: GapTopics, clock: Clock, is_stopped: Callable[[float], bool]
+    ) -> None:
+        """`is_stopped` waits for so many seconds, or until asked to stop, and says whether it was."""
+        self._error = error
+        self._topics = topics
+        self._port = port
+        self._clock = clock
+        self._is_stopped = is_stopped
+        self._waiting: list[_Waiting] = []
+
+    def await_heal(self, *, heals_itself: bool) -> Heal | None:
+        """None: asked to stop, or somebody else goes on: to be looked at anew."""
+        log.error("state GAP: nothing is published", error=self._error.message, next=self._error.hint)
+        known = self._await_known()
+        if known is None:
+            return None
+        if heals_itself:
+            log.warning("healing, as configured")
+            return Heal(known.epoch)
+        with closing(self._port.signals(known.signals_offset)) as signals:
+            while not self._is_stopped(POLL_S):
+                until = self._clock.monotonic() + GRACE_S
+                self._waiting += [_Waiting(signal, until) for signal in signals.poll()]
+                try:
+                    heal = self._healing(known)
+                    if heal is not None:
+                        return heal
+                    if self._refuse_what_waited(known):
+                        log.info("somebody else has gone on meanwhile")
+                        return None
+                except PASSING as error:
+                    log.warning("the brokers are away, waiting in state GAP", error=error.message)
+                    self._is_stopped(RETRY_S)
+        return None
+
+    def _await_known(self) -> Known | None:
+        while True:
+            try:
+                return self._port.known()
+            except PASSING as error:
+                log.warning("the brokers are away, waiting in state GAP", error=error.message)
+                if self._is_stopped(RETRY_S):
+                    return None
+
+    def _healing(self, known: Known) -> Heal | None:
+        """Where the state was lost, signals of long ago come again: one that has its answer was for another gap."""
+        if not self._waiting:
+            return None
+        answered = self._port.answered()
+        self._waiting = [waiting for waiting in self._waiting if waiting.signal.identity not in answered]
+        now_us = self._clock.now_us()
+        for place, waiting in enumerate(self._waiting):
+            signal = waiting.signal
+            if signal.record is not None and signal.record.action == "heal" and not is_late(signal.record, now_us):
+                log.info("healing, as asked", signal=signal.identity)
+                refused = [self._refusal(before.signal) for before in self._waiting[:place]]
+                accepted = SignalAnswer(is_accepted=True, message="healing under a new epoch")
+                healed = answer_record(self._topics, signal, accepted, now_us)
+                told = (*refused, healed, offset_record(self._topics, signal))
+                return Heal(known.epoch, signal.record.epoch, told)
+        return None
+
+    def _refuse_what_waited(self, known: Known) -> bool:
+        """Answer whom nobody else has answered. Whether another process goes on, whose business they are."""
+        now = self._clock.monotonic()
+        if not any(waiting.until <= now for waiting in self._waiting):
+            return False
+        if self._port.known().position != known.position:
+            return True
+        while self._waiting and self._waiting[0].until <= now:
+            signal = self._waiting[0].signal
+            self._port.answer(self._refusal(signal))
+            del self._waiting[0]
+            log.info("signal refused in state GAP", id=signal.identity)
+        return False
+
+    def _refusal(self, signal: Signal) -> TopicRecord:
+        now_us = self._clock.now_us()
+        if signal.record is None:
+            answer = SignalAnswer(is_accepted=False, message=signal.problem)
+        elif is_late(signal.record, now_us):
+            answer = too_late()
+        else:
+            message = f"capture is in state GAP: {self._error.message}"
+            answer = SignalAnswer(is_accepted=False, message=message, next="cdc snapshot --heal")
+        return answer_record(self._topics, signal, answer, now_us)
