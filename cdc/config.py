@@ -100,6 +100,12 @@ class SnapshotConfig(Section):
     split_rows_min: Annotated[int, Field(ge=1)] = 1_000_000  # a table this large is read in several key ranges at once
 
 
+class SweepConfig(Section):
+    """What follows a sweep, which removes rows from stores by their version."""
+
+    tombstones: bool = False  # also in the topics, for consumers that know nothing of sweeps
+
+
 class SearchConfig(Section):
     """OpenSearch, or what speaks its protocol."""
 
@@ -152,6 +158,7 @@ class Config(BaseSettings):
     topics: TopicConfig
     capture: CaptureConfig = CaptureConfig()
     snapshot: SnapshotConfig = SnapshotConfig()
+    sweep: SweepConfig = SweepConfig()
     sinks: SinksConfig = SinksConfig()
     spark: SparkConfig = SparkConfig()
 

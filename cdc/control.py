@@ -5,6 +5,7 @@
 | `<prefix>.state`    | `position`                   | PositionRecord |
 | `<prefix>.state`    | `snapshot/<table>`           | SnapshotRecord |
 | `<prefix>.state`    | `signals`                    | SignalsRecord  |
+| `<prefix>.state`    | `tombstones/<table>`         | TombstonesRecord |
 | `<prefix>.control`  | `schema/<table>/<version>`   | SchemaRecord   |
 | `<prefix>.control`  | `sweep/<table>`              | SweepRecord    |
 | `<prefix>.control`  | `signal/<id>`                | SignalAnswer   |
@@ -169,6 +170,21 @@ class SnapshotRecord(Record):
     rows_estimated: int = 0  # 0: not known
     requested_us: int  # µs since 1970
     message: str = ""  # why it failed
+    deletes_in: RangeRecord | None = None  # where keys that the topic holds and the table has not are deleted
+    deleted: int = 0  # such keys so far
+    key_order: str | None = None  # in which the ranges are to be understood; null until the table was looked at
+
+    @property
+    def table(self) -> TableId:
+        return TableId(self.table_schema, self.table_name)
+
+
+class TombstonesRecord(Record):
+    """Every key of the table's topic whose row was swept below `floor` has its tombstone."""
+
+    table_schema: str
+    table_name: str
+    floor: U64
 
     @property
     def table(self) -> TableId:
@@ -275,6 +291,13 @@ def sweep_key(table: TableId) -> str:
 def snapshot_key(table: TableId) -> str:
     """In state, and in progress."""
     return f"snapshot/{table_key(table)}"
+
+
+TOMBSTONES_KEY = "tombstones/"
+
+
+def tombstones_key(table: TableId) -> str:
+    return f"{TOMBSTONES_KEY}{table_key(table)}"
 
 
 # ---- signals

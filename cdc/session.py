@@ -20,6 +20,7 @@ from cdc.events import TableSchema
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.kafka.records import Captured, State, read_captured, read_state
 from cdc.kafka.signals import SignalReader
+from cdc.kafka.topic_keys import KafkaKeyReader
 from cdc.kafka.topics import TopicAdmin, TopicDescription
 from cdc.kafka.watch import TopicWatch
 from cdc.lsn import Lsn, format_lsn
@@ -32,6 +33,7 @@ from cdc.postgres.source import read_flush_lsn, read_slot
 from cdc.postgres.watch import PublicationWatch
 from cdc.publisher import Lineage, Publisher
 from cdc.snapshots.engine import SnapshotEngine
+from cdc.snapshots.readers import Readers
 from cdc.snapshots.session import Snapshots
 from cdc.sweeps import Sweeps
 from cdc.transactions import Assembler, StreamState
@@ -145,6 +147,7 @@ class Session:
             sweeps=sweeps,
             limits=self._config.snapshot,
             records=state.snapshots,
+            tombstones=state.tombstones if self._config.sweep.tombstones else None,
         )
 
     def _snapshots(
@@ -161,9 +164,10 @@ class Session:
             self._config.source, publication, schemas, limits.workers, limits.split_rows_min, self._probe
         )
         resources.enter_context(reader)
+        keys = resources.enter_context(KafkaKeyReader(self._config.kafka))
         signals = SignalReader(self._config.kafka, self._topics.signals, signals_offset)
         resources.enter_context(closing(signals))
-        return Snapshots(engine, reader, signals, answers, self._topics, limits)
+        return Snapshots(engine, Readers(reader, keys), signals, answers, self._topics, limits)
 
     def _publisher(self, position: PositionRecord, described: dict[str, TopicDescription]) -> Publisher:
         topic_ids = {topic.name: topic.topic_id for topic in described.values()}

@@ -55,12 +55,14 @@ class Standing:
 def table_standing(record: SnapshotRecord, progress: SnapshotProgress | None, silent_s: float) -> Standing:
     """`progress`: of the table, perhaps of an earlier snapshot; `silent_s`: since capture has said something of it."""
     status, per_s, message = str(record.status), 0.0, record.message
+    if record.deleted and not message:
+        message = f"deleted {record.deleted:,} that had vanished"
     if record.status == "running":
         if silent_s > SILENCE_S_MAX:
             message = f"capture has said nothing for {silent_s:.0f} s: does `cdc run` run?"
         elif progress is not None and progress.request == record.request:
             if progress.status != "waiting":
-                per_s, message = progress.rows_per_s, progress.message
+                per_s, message = progress.rows_per_s, progress.message or message
             elif progress.rows == record.rows:  # else that has passed, and the next report will say so
                 status, message = "waiting", progress.message
     # What is estimated is the table: of a part of it nothing is known.

@@ -6,10 +6,12 @@ from cdc.control import (
     SchemaRecord,
     SnapshotRecord,
     SweepRecord,
+    TombstonesRecord,
     Topics,
     schema_key,
     snapshot_key,
     sweep_key,
+    tombstones_key,
 )
 from cdc.events import TableId, TableSchema
 from cdc.ports import TopicRecord
@@ -23,6 +25,12 @@ def position_record(topics: Topics, position: PositionRecord) -> TopicRecord:
 def snapshot_record(topics: Topics, snapshot: SnapshotRecord) -> TopicRecord:
     """For state."""
     return TopicRecord(topics.state, snapshot_key(snapshot.table).encode(), snapshot.encode())
+
+
+def tombstones_record(topics: Topics, table: TableId, floor: int) -> TopicRecord:
+    """For state."""
+    record = TombstonesRecord(table_schema=table.schema, table_name=table.name, floor=floor)
+    return TopicRecord(topics.state, tombstones_key(table).encode(), record.encode())
 
 
 def schema_record(topics: Topics, schema: TableSchema) -> TopicRecord:

@@ -3,7 +3,7 @@
 import secrets
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, LiteralString
@@ -18,7 +18,20 @@ from cdc.failpoints import unarmed
 from cdc.ports import Probe
 from cdc.postgres.catalog import Publication, create_publication_statement, read_publication, read_table
 from cdc.postgres.chunks import PostgresChunkReader
-from cdc.snapshots.reading import Answer, Begin, Begun, Chunk, ChunkRead, Fence, Fenced, Key, ReadFailed, Request
+from cdc.snapshots.reading import (
+    Answer,
+    Begin,
+    Begun,
+    Chunk,
+    ChunkRead,
+    Fence,
+    Fenced,
+    Key,
+    LookedUp,
+    Lookup,
+    ReadFailed,
+    Request,
+)
 from tests.conftest import PostgresServer
 from tests.waiting import eventually
 
@@ -171,6 +184,19 @@ class Asked:
         answer = self.ask(chunk(schema, begun.shape, **changed))
         assert isinstance(answer, ChunkRead), answer
         return answer
+
+    def absent(
+        self,
+        schema: TableSchema,
+        begun: Begun,
+        keys: Sequence[bytes],
+        after: Key | None = None,
+        up_to: Key | None = None,
+    ) -> tuple[bytes, ...]:
+        """Record keys that have no row."""
+        answer = self.ask(Lookup(nonce(), schema, begun.shape, tuple(keys), after, up_to))
+        assert isinstance(answer, LookedUp), answer
+        return answer.absent
 
     def fail(self, request: Request) -> ReadFailed:
         answer = self.ask(request)

@@ -6,9 +6,11 @@ from typing import Any
 
 import cdc.session
 from cdc.cli.main import main
+from cdc.snapshots.absent import AbsentKeys
 from cdc.snapshots.engine import SnapshotEngine
-from cdc.snapshots.jobs import Job, OpenChunk, Range
+from cdc.snapshots.jobs import Job
 from cdc.snapshots.memory import ChangeMemory, Unseen
+from cdc.snapshots.ranges import OpenChunk, Range
 from cdc.snapshots.reading import Chunk
 from cdc.snapshots.visibility import TransactionSnapshot
 
@@ -35,7 +37,7 @@ class NaiveEngine(SnapshotEngine):
         self._low[request.nonce] = len(self._touched)
         return request
 
-    def _merge(self, job: Job, part: Range, chunk: OpenChunk, *rest: Any) -> int:
+    def _merge(self, job: Job, part: Range | AbsentKeys, chunk: OpenChunk, *rest: Any) -> int:
         since = self._touched[self._low[chunk.request.nonce] :]
         self._window = {key for topic, key in since if topic == job.schema.topic}
         return super()._merge(job, part, chunk, *rest)

@@ -11,7 +11,7 @@ from cdc.events import TableSchema
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.ports import Signal
 from cdc.snapshots.engine import SnapshotEngine
-from cdc.snapshots.reading import Answer, Request
+from cdc.snapshots.reading import Answer, KeyPage, Request
 from cdc.snapshots.session import Snapshots
 from cdc.sweeps import Sweeps
 
@@ -20,10 +20,10 @@ from cdc.sweeps import Sweeps
 class ScriptedReader:
     """Notes what it is asked; answers what the test puts there."""
 
-    asked: list[Request] = field(default_factory=list)
+    asked: list[Request | KeyPage] = field(default_factory=list)
     coming: list[Answer] = field(default_factory=list)
 
-    def ask(self, request: Request) -> None:
+    def ask(self, request: Request | KeyPage) -> None:
         self.asked.append(request)
 
     def answers(self) -> list[Answer]:

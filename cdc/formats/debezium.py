@@ -128,6 +128,14 @@ class TableEncoder:
             self._set_clock(now_us)
         return key.encode("latin-1"), self._value("r", "null", row, lsn, tx_index, seq), None
 
+    def absent(self, key: bytes, lsn: int, tx_index: int, seq: int, now_us: int) -> list[OutRecord]:
+        """Delete and tombstone of a record key that the table has no row of; of the old row only the key is known.
+        `lsn` is `start_chunk`'s, which goes before."""
+        if now_us != self._clock_us:
+            self._set_clock(now_us)
+        value = self._value("d", key.decode("latin-1"), "null", lsn, tx_index, seq)
+        return [(key, value, None), (key, None, [(VERSION_HEADER, self._version(seq))])]
+
     def _value(self, op: str, before: str, after: str, lsn: int, tx_index: int, seq: int) -> bytes:
         value = (
             f'{{"before":{before},"after":{after}{self._to_sequence}{lsn}{self._to_lsn}{lsn}{self._to_seq}{seq}'

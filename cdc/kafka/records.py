@@ -9,6 +9,7 @@ from cdc.control import (
     PROGRESS_KEY,
     SIGNAL_KEY,
     SIGNALS_KEY,
+    TOMBSTONES_KEY,
     PositionRecord,
     ProgressRecord,
     SchemaRecord,
@@ -17,6 +18,7 @@ from cdc.control import (
     SinkRecord,
     SnapshotRecord,
     SweepRecord,
+    TombstonesRecord,
     Topics,
 )
 from cdc.errors import GapError
@@ -31,6 +33,7 @@ class State:
     position: PositionRecord | None
     snapshots: tuple[SnapshotRecord, ...]
     signals_offset: int  # signals below have had their effect
+    tombstones: dict[TableId, int]  # of each table the floor below which tombstones are written
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,14 @@ def read_state(config: Config) -> State:
             for key, record in values.items()
             if key.startswith("snapshot/")
         ),
+        tombstones={
+            record.table: record.floor
+            for record in (
+                TombstonesRecord.decode(value, f"{topic}, key {key}")
+                for key, value in values.items()
+                if key.startswith(TOMBSTONES_KEY)
+            )
+        },
         signals_offset=0 if signals is None else SignalsRecord.decode(signals, f"{topic}, key {SIGNALS_KEY}").offset,
     )
 

@@ -7,7 +7,7 @@ import psycopg
 from cdc.errors import ConnectionLost, SourceError, UnreachableError, WatershedError
 from cdc.postgres.chunk_look import TableAlteredError
 from cdc.postgres.connection import lost
-from cdc.snapshots.reading import Begin, Chunk, Fence, ReadFailed, Request
+from cdc.snapshots.reading import Chunk, Fence, ReadFailed, Request
 
 # Connections lost, refused or cancelled; transactions that waited too long or met others; a server short of resources.
 _PASSING_CLASSES: Final = {"08", "25", "40", "53", "55", "57", "58"}
@@ -68,8 +68,4 @@ def _words(error: psycopg.Error) -> str:
 
 
 def _where(request: Request) -> str:
-    match request:
-        case Fence():
-            return "the database"
-        case Begin() | Chunk():
-            return f"table {request.schema.table}"
+    return "the database" if isinstance(request, Fence) else f"table {request.schema.table}"

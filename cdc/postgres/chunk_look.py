@@ -88,6 +88,12 @@ class Look:
     key: tuple[KeyColumn, ...]
     row_filter: str | None  # the publication's
 
+    @property
+    def order(self) -> str:
+        """Of the key, as its index has it."""
+        columns = [(column.name, column.type, column.collation, column.operators) for column in self.key]
+        return hashlib.sha256(repr(columns).encode()).hexdigest()[:32]
+
 
 @dataclass(frozen=True, slots=True)
 class Size:

@@ -106,6 +106,51 @@ def chunk_statement(
     )
 
 
+def lookup_statement(
+    table: TableId,
+    key: Sequence[KeyColumn],
+    candidates: Sequence[Key],
+    *,
+    is_partitioned: bool,
+    row_filter: str | None,
+    after: Key | None,
+    up_to: Key | None,
+) -> sql.Composed:
+    """COPY those of the candidates that lie in the range: the key as PostgreSQL prints it, then that of the row that
+    has it, or nulls."""
+    names = [column.name for column in key]
+    wanted = []
+    if after is not None:
+        wanted.append(_compare(key, after, _ABOVE))
+    if up_to is not None:
+        wanted.append(_compare(key, up_to, _UP_TO))
+
+    def of(side: str) -> sql.Composed:
+        return sql.SQL(", ").join(sql.Identifier(side, name) for name in names)
+
+    return sql.SQL(
+        "COPY (SELECT {ours}, {theirs} FROM (SELECT * FROM (VALUES {values}) AS wanted ({names}) {range}) AS wanted"
+        " LEFT JOIN (SELECT {names} FROM {only} {table} {filter}) AS there ON {same}) TO STDOUT"
+    ).format(
+        ours=of("wanted"),
+        theirs=of("there"),
+        values=sql.SQL(", ").join(
+            sql.SQL("({})").format(sql.SQL(", ").join(map(_literal, key, texts))) for texts in candidates
+        ),
+        names=_names(names),
+        range=sql.SQL("WHERE {}").format(sql.SQL(" AND ").join(wanted)) if wanted else sql.SQL(""),
+        only=_only(is_partitioned),
+        table=sql.Identifier(*table),
+        filter=sql.SQL(f"WHERE {row_filter}" if row_filter else ""),
+        same=sql.SQL(" AND ").join(
+            sql.SQL("{} {} {}").format(
+                _compared(column, "there"), _operator(column.operators[_EQUAL]), sql.Identifier("wanted", column.name)
+            )
+            for column in key
+        ),
+    )
+
+
 def sample_statement(
     table: TableId, key: Sequence[KeyColumn], *, is_partitioned: bool, row_filter: str | None, percent: float
 ) -> sql.Composed:
@@ -164,9 +209,9 @@ def _ordered(column: KeyColumn) -> sql.Composable:
     return sql.SQL("{} USING {}").format(expression, _operator(column.operators[_BELOW]))
 
 
-def _compared(column: KeyColumn) -> sql.Composable:
+def _compared(column: KeyColumn, side: str | None = None) -> sql.Composable:
     """One side of a comparison. Operators for all enums, say, are not found for a domain of one."""
-    name = sql.Identifier(column.name)
+    name = sql.Identifier(column.name) if side is None else sql.Identifier(side, column.name)
     expression = sql.SQL("{}::{}").format(name, sql.Identifier(*column.type)) if column.is_domain else name
     return _collated(expression, column)
 

@@ -31,7 +31,20 @@ from cdc.postgres.chunk_statements import chunk_statement, mark_statement
 from cdc.postgres.connection import SourceConnection, connect
 from cdc.postgres.copy_lines import copy_lines, key_of
 from cdc.postgres.fence import pass_fence
-from cdc.snapshots.reading import Answer, Begin, Begun, Chunk, ChunkRead, Fence, Fenced, Request
+from cdc.postgres.key_lookup import absent_keys
+from cdc.snapshots.reading import (
+    Answer,
+    Begin,
+    Begun,
+    Chunk,
+    ChunkRead,
+    Fence,
+    Fenced,
+    LookedUp,
+    Lookup,
+    Request,
+)
+from cdc.snapshots.visibility import TransactionSnapshot
 
 log = structlog.get_logger(__name__)
 
@@ -84,7 +97,7 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
         """Returns at once."""
         for lane in self._lanes:
             lane.start()
-        (self._chunks if isinstance(request, Chunk) else self._others).put(request)
+        (self._chunks if isinstance(request, Chunk | Lookup) else self._others).put(request)
 
     def answers(self) -> list[Answer]:
         """What has come since the last call; returns at once."""
@@ -128,6 +141,8 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
                     self._begin(lane, request)
                 case Chunk():
                     self._chunk(lane, request)
+                case Lookup():
+                    self._look_up(lane, request)
         except Exception as error:  # noqa: BLE001 - the thread's edge: whatever it is, the request has to be answered
             lane.drop()
             if not self._closing.is_set():
@@ -149,20 +164,14 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
         splits = request.ranges > 1 and sizes.rows >= self._split_rows_min
         edges = bounds(connection, schema, seen, sizes.pages, request.ranges) if splits else ()
         self._looks[seen.shape] = seen
-        self._answers.put(Begun(request.nonce, snapshot, seen.shape, sizes.rows, sizes.row_bytes, edges))
+        self._answers.put(Begun(request.nonce, snapshot, seen.shape, sizes.rows, sizes.row_bytes, edges, seen.order))
         _mark(connection, request.nonce)
 
     def _chunk(self, lane: "_Lane", request: Chunk) -> None:
         connection, schema = lane.connection(), request.schema
-        seen = self._looks.get(request.shape)
-        if seen is None:
-            raise TableAlteredError(f"table {schema.table} has not been looked at")
+        seen = self._seen(request)
         conditions = [text for text in (seen.row_filter, request.where) if text]
-        snapshot, shape = begin_look(
-            connection, schema, is_partitioned=seen.is_partitioned, prefers_index=not conditions
-        )
-        if shape != request.shape:
-            raise TableAlteredError(f"table {schema.table} was altered or replaced since it was looked at")
+        snapshot = _opened(connection, request, seen, prefers_index=not conditions)
         statement = chunk_statement(
             schema.table,
             schema.columns,
@@ -190,6 +199,32 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
             lane.drop()
         _mark(lane.connection(), request.nonce)
         self._probe("chunk.marked")
+
+    def _look_up(self, lane: "_Lane", request: Lookup) -> None:
+        connection, seen = lane.connection(), self._seen(request)
+        snapshot = _opened(connection, request, seen, prefers_index=False)
+        began = time.monotonic()
+        absent = absent_keys(connection, request.schema, seen, request.keys, request.after, request.up_to)
+        self._answers.put(LookedUp(request.nonce, snapshot, absent, time.monotonic() - began))
+        _mark(connection, request.nonce)
+
+    def _seen(self, request: Chunk | Lookup) -> Look:
+        seen = self._looks.get(request.shape)
+        if seen is None:
+            raise TableAlteredError(f"table {request.schema.table} has not been looked at")
+        return seen
+
+
+def _opened(
+    connection: SourceConnection, request: Chunk | Lookup, seen: Look, *, prefers_index: bool
+) -> TransactionSnapshot:
+    """A transaction that finds the table as it was looked at."""
+    snapshot, shape = begin_look(
+        connection, request.schema, is_partitioned=seen.is_partitioned, prefers_index=prefers_index
+    )
+    if shape != request.shape:
+        raise TableAlteredError(f"table {request.schema.table} was altered or replaced since it was looked at")
+    return snapshot
 
 
 def _mark(connection: SourceConnection, nonce: str) -> None:

@@ -38,7 +38,7 @@ def copy_lines(connection: psycopg.Connection, statement: bytes, bytes_max: int)
     while pgconn.flush():
         _wait(pgconn, select.POLLIN | select.POLLOUT)
         pgconn.consume_input()
-    _expect(_next_result(pgconn), pq.ExecStatus.COPY_OUT)
+    _expect(pgconn, pq.ExecStatus.COPY_OUT)
     lines: list[bytes] = []
     room = bytes_max
     row_count = dropped = 0
@@ -60,9 +60,8 @@ def copy_lines(connection: psycopg.Connection, statement: bytes, bytes_max: int)
             pgconn.consume_input()
         else:
             break
-    _expect(_next_result(pgconn), pq.ExecStatus.COMMAND_OK)
-    while _next_result(pgconn) is not None:
-        pass
+    _expect(pgconn, pq.ExecStatus.COMMAND_OK)
+    _finish(pgconn)
     return Copied(tuple(lines), row_count, is_ended=True)
 
 
@@ -88,8 +87,16 @@ def _next_result(pgconn: pq.abc.PGconn) -> pq.abc.PGresult | None:
     return pgconn.get_result()
 
 
-def _expect(result: pq.abc.PGresult | None, status: pq.ExecStatus) -> None:
+def _finish(pgconn: pq.abc.PGconn) -> None:
+    """Until the connection takes the next statement."""
+    while _next_result(pgconn) is not None:
+        pass
+
+
+def _expect(pgconn: pq.abc.PGconn, status: pq.ExecStatus) -> None:
+    result = _next_result(pgconn)
     if result is None or result.status != status:
+        _finish(pgconn)
         raise psycopg.errors.error_from_result(result) if result else psycopg.OperationalError("the server is gone")
 
 

@@ -24,12 +24,30 @@ from cdc.events import TableId, TableSchema, pack_version
 from cdc.formats.debezium import TableEncoder
 from cdc.lsn import Lsn
 from cdc.ports import TopicRecord
-from cdc.snapshots.jobs import RETRY_S, Job, OpenChunk, Range
+from cdc.snapshots.absent import AbsentKeys
+from cdc.snapshots.jobs import Job
 from cdc.snapshots.memory import KEYS_MAX, ChangeMemory, Unseen
-from cdc.snapshots.reading import Answer, Begin, Begun, Chunk, ChunkRead, Fence, Fenced, ReadFailed, Request
+from cdc.snapshots.publishing import Place, RowRecords
+from cdc.snapshots.ranges import RETRY_S, OpenChunk, Range
+from cdc.snapshots.reading import (
+    Answer,
+    Begin,
+    Begun,
+    Chunk,
+    ChunkRead,
+    Fence,
+    Fenced,
+    KeyPage,
+    KeysRead,
+    LookedUp,
+    Lookup,
+    ReadFailed,
+    Request,
+)
+from cdc.snapshots.tombstones import Tombstones
 from cdc.snapshots.visibility import TransactionSnapshot
 from cdc.sweeps import Sweeps
-from cdc.topic_records import snapshot_record
+from cdc.topic_records import snapshot_record, tombstones_record
 
 log = structlog.get_logger(__name__)
 
@@ -51,16 +69,17 @@ class SnapshotEngine:
         sweeps: Sweeps,
         limits: SnapshotConfig,
         records: Iterable[SnapshotRecord] = (),
+        tombstones: Mapping[TableId, int] | None = None,
         keys_max: int = KEYS_MAX,
         new_nonce: Callable[[], str] = lambda: secrets.token_hex(NONCE_BYTES),
         unseen_rule: _UnseenRule = ChangeMemory.unseen,
     ) -> None:
-        """`records`: those of state, ended ones among them. `unseen_rule`: tests show that another one is wrong."""
+        """`records`: those of state, ended ones among them. `tombstones`: for each table the floor up to which what was
+        swept has its tombstones; None: sweeps are followed by none. `unseen_rule`: tests show that another is wrong."""
         self._topics = topics
         self._epoch = epoch
         self._schemas: Mapping[TableId, TableSchema] = {schema.table: schema for schema in schemas}
-        self._encoder_of = encoder_of
-        self._encoders: dict[TableId, TableEncoder] = {}
+        self._row_records = RowRecords(encoder_of)
         self._sweeps = sweeps
         self._limits = limits
         self._new_nonce = new_nonce
@@ -74,10 +93,11 @@ class SnapshotEngine:
         self._fence_not_before = 0.0
         self._passed: TransactionSnapshot | None = None  # newest snapshot known since the fence was passed
         self._begun: dict[str, tuple[Job, Begun | None]] = {}
-        self._chunks: dict[str, tuple[Job, Range, OpenChunk]] = {}
+        self._chunks: dict[str, tuple[Job, Range | AbsentKeys, OpenChunk]] = {}
+        self._tombstones = Tombstones(self._schemas, sweeps, tombstones)
         self._marked: list[str] = []  # nonces of the transaction that is being received
         self._row_count = 0  # published by the transaction that is being received: they count as its changes
-        self._unsaid: list[Job] = []  # that failed, and whose records are still to be written
+        self._unsaid: list[Job] = []  # that have ended outside of a transaction, and whose records are to be written
         self._next_chunk_at = 0.0
         self._now = 0.0
         self._settle()
@@ -122,7 +142,10 @@ class SnapshotEngine:
             return records, seq
         for nonce in self._marked:
             if nonce in self._begun:
-                self._look(*self._begun.pop(nonce), seq)
+                job, begun = self._begun.pop(nonce)
+                self._look(job, begun, seq)
+                if self._is_done(job):
+                    records += self._state(job)
             elif nonce in self._chunks:
                 job, part, chunk = self._chunks[nonce]
                 chunk.is_marked = True
@@ -148,15 +171,20 @@ class SnapshotEngine:
                 case Begun():
                     if answer.nonce in self._begun:
                         self._begun[answer.nonce] = (self._begun[answer.nonce][0], answer)
-                case ChunkRead():
+                case ChunkRead() | LookedUp():
                     if answer.nonce in self._chunks:
                         self._read(self._chunks[answer.nonce][2], answer)
+                case KeysRead():
+                    self._take_keys(answer)
                 case ReadFailed():
                     self._failed(answer)
 
-    def requests(self, now: float, *, is_behind: bool) -> list[Request]:
+    def requests(self, now: float, *, is_behind: bool) -> list[Request | KeyPage]:
         """What to read next. `is_behind`: the stream comes first."""
         self._now = now
+        if (replaced := self._tombstones.begin()) is not None:
+            self._give_up(replaced)
+            self._settle()
         if not self.is_active:
             return []
         if self._fence is None:
@@ -167,26 +195,32 @@ class SnapshotEngine:
             return [Fence(self._fence)]
         if self._passed is None:
             return []
-        wanted: list[Request] = []
+        wanted: list[Request | KeyPage] = []
         reading = sum(chunk.read is None for _, _, chunk in self._chunks.values())
-        for job in self.jobs.values():
+        scans = [job.absent for job in self._all_jobs() if job.is_active and job.absent is not None]
+        for job in self._all_jobs():
             if not job.is_active or now < job.not_before:
                 continue
             if job.shape is None:
                 if job.begin is None:
                     wanted.append(self._ask_to_begin(job))
                 continue
-            for part in job.ranges:
+            if job.absent is not None and not is_behind and job.absent.wants_page(now, scans):
+                wanted.append(self._ask_for_keys(job, job.absent))
+            for part in job.parts:
                 if is_behind or reading >= self._limits.workers or now < self._next_chunk_at:
                     return wanted
                 if part.wants(now):
-                    wanted.append(self._ask_for_chunk(job, part))
+                    if isinstance(part, Range):
+                        wanted.append(self._ask_for_chunk(job, part))
+                    else:
+                        wanted.append(self._ask_to_look_up(job, part))
                     reading += 1
         return wanted
 
-    def failures(self) -> list[TopicRecord]:
-        """Records of those that have failed since the last call."""
-        said = [self._state(job) for job in self._unsaid]
+    def endings(self) -> list[TopicRecord]:
+        """Records of those that have failed, or found nothing more to do, since the last call."""
+        said = [record for job in self._unsaid for record in self._state(job)]
         self._unsaid.clear()
         return said
 
@@ -197,17 +231,18 @@ class SnapshotEngine:
 
     # ---- operators
 
-    def add(self, record: SnapshotRecord) -> TopicRecord:
+    def add(self, record: SnapshotRecord) -> list[TopicRecord]:
         """Begin a table's snapshot, or begin it anew. Raises KeyError for a table that is not captured."""
         schema = self._schemas[record.table]
-        self._abandon(record.table)
-        self._settle()
+        if record.table in self.jobs:
+            self._give_up([self.jobs[record.table]])
+            self._settle()
         self.jobs[record.table] = job = Job(record, schema)
         self._settle()
         return self._state(job)
 
-    def set_status(self, table: TableId, status: str) -> TopicRecord | None:
-        """Pause, resume (`running`) or cancel it. None when that changes nothing."""
+    def set_status(self, table: TableId, status: str) -> list[TopicRecord]:
+        """Pause, resume (`running`) or cancel it. Nothing when that changes nothing."""
         job = self.jobs.get(table)
         allowed = {
             "paused": ("running",),
@@ -215,8 +250,8 @@ class SnapshotEngine:
             "cancelled": ("running", "paused", "failed"),
         }
         if job is None or job.status not in allowed[status]:
-            return None
-        self._abandon(table)
+            return []
+        self._give_up([job])
         record = job.record().model_copy(update={"status": status, "message": ""})
         self.jobs[table] = job = Job(record, job.schema)
         self._settle()
@@ -249,7 +284,36 @@ class SnapshotEngine:
             self._next_chunk_at = max(self._next_chunk_at, self._now) + request.rows_max / self._limits.rows_per_s_max
         return request
 
-    def _read(self, chunk: OpenChunk, read: ChunkRead) -> None:
+    def _ask_to_look_up(self, job: Job, absent: AbsentKeys) -> Lookup:
+        assert job.shape is not None
+        assert self._passed is not None
+        keys = absent.pages.popleft() if absent.pages else ()
+        request = Lookup(self._new_nonce(), job.schema, job.shape, keys, absent.after, absent.up_to)
+        chunk = OpenChunk(request, since=self._passed, asked_at=self._now)
+        absent.looked_at = self._now
+        absent.open.append(chunk)
+        self._chunks[request.nonce] = (job, absent, chunk)
+        return request
+
+    def _ask_for_keys(self, job: Job, absent: AbsentKeys) -> KeyPage:
+        if absent.scan is None:
+            absent.scan, absent.looked_at = self._new_nonce(), self._now
+        absent.page = self._new_nonce()
+        return KeyPage(absent.page, absent.scan, job.schema.topic, absent.below)
+
+    def _take_keys(self, answer: KeysRead) -> None:
+        job = self._scanning(answer.nonce)
+        if job is not None and job.absent is not None:
+            job.absent.came(answer)
+            if self._is_done(job):
+                self._unsaid.append(job)
+                self._settle()
+
+    def _scanning(self, nonce: str) -> Job | None:
+        """Who waits for this page."""
+        return next((job for job in self._all_jobs() if job.absent is not None and job.absent.page == nonce), None)
+
+    def _read(self, chunk: OpenChunk, read: ChunkRead | LookedUp) -> None:
         chunk.read = read
         assert self._passed is not None
         if read.snapshot.xmax > self._passed.xmax:
@@ -260,14 +324,17 @@ class SnapshotEngine:
             self._fence = None  # asked for again: a later look is as good
             self._fence_not_before = self._now + RETRY_S
             return
-        job = None
         if failure.nonce in self._begun:
-            job = self._begun.pop(failure.nonce)[0]
+            job: Job | None = self._begun.pop(failure.nonce)[0]
         elif failure.nonce in self._chunks:
             job = self._chunks[failure.nonce][0]
+        else:
+            job = self._scanning(failure.nonce)
+            if job is not None and job.absent is not None:
+                job.absent.scan_failed(self._now)
         if job is None:
             return
-        self._give_up(job.forget(self._now))
+        self._give_up([job])
         if failure.is_permanent:
             job.status, job.message = "failed", failure.error.message
             self._unsaid.append(job)
@@ -285,13 +352,15 @@ class SnapshotEngine:
             # them. Transactions that this snapshot sees, later ones see too.
             unseen = self._memory.lowest_unseen_seq(job.schema.topic, begun.snapshot)
             job.floor = pack_version(self._epoch, seq + 1 if unseen is None else min(unseen, seq + 1))
-        size = self._limits.chunk_rows_max, self._limits.chunk_bytes_max
-        job.look(begun.shape, begun.rows_estimated, begun.row_bytes, begun.bounds, size)
+        if not job.look(begun, (self._limits.chunk_rows_max, self._limits.chunk_bytes_max)):
+            log.warning("the key's index has another order now, reading all rows again", table=job.table)
+        if job.is_read_out:
+            job.look_for_absent()
 
     def _merge(
         self,
         job: Job,
-        part: Range,
+        part: Range | AbsentKeys,
         chunk: OpenChunk,
         commit_lsn: Lsn,
         seq: int,
@@ -303,32 +372,44 @@ class SnapshotEngine:
         unseen = self._unseen_rule(self._memory, job.schema.topic, read.snapshot)
         if unseen.is_forgotten:
             log.info("too much happened meanwhile, reading a chunk again", table=job.table)
-            self._give_up(part.rewind(self._now))
+            self._forget_chunks(part.rewind(self._now))
             return seq
         del self._chunks[chunk.request.nonce]
-        encoder = self._encoder(job.schema)
-        encoder.start_chunk(commit_lsn, now_us)
-        for line in read.lines:
-            key, value, headers = encoder.copy_row(line, commit_lsn, self._row_count, seq + 1, now_us)
-            if not unseen.touches(key):
-                seq += 1
-                job.rows += 1
-                self._row_count += 1
-                records.append(TopicRecord(job.schema.topic, key, value, headers))
-        waited_s = self._now - chunk.asked_at - read.seconds
-        part.size.took(len(read.lines), sum(map(len, read.lines)), read.seconds, waited_s)
+        place = Place(commit_lsn, self._row_count, seq + 1, now_us)
+        if isinstance(read, ChunkRead):
+            assert isinstance(part, Range)
+            made = self._row_records.of_chunk(job.schema, read, unseen, place)
+            count = len(made)
+            job.rows += count
+            waited_s = self._now - chunk.asked_at - read.seconds
+            part.size.took(len(read.lines), sum(map(len, read.lines)), read.seconds, waited_s)
+        else:
+            made = self._row_records.of_absent(job.schema, read, unseen, place)
+            count = len(made) // 2
+            job.deleted += count
+        records += made
+        seq += count
+        self._row_count += count
         part.merged()
         if job.is_read_out:
-            job.status = "done"
-            if job.sweeps:
-                assert job.floor is not None, "fixed before the first chunk"
-                if job.floor > pack_version(self._epoch, seq):
-                    seq += 1  # nothing was published since it was fixed: the version is the sweep's own
-                records.append(self._sweeps.record(job.schema.table, job.floor, commit_lsn))
-            log.info("table published", table=job.table, rows=job.rows)
-        records.append(self._state(job))
+            job.look_for_absent()
+        if self._is_done(job) and job.sweeps:
+            assert job.floor is not None, "fixed before the first chunk"
+            if job.floor > pack_version(self._epoch, seq):
+                seq += 1  # nothing was published since it was fixed: the version is the sweep's own
+            records.append(self._sweeps.record(job.schema.table, job.floor, commit_lsn))
+        records += self._state(job)
         self._prune()
         return seq
+
+    def _is_done(self, job: Job) -> bool:
+        """Whether there is nothing left to do; then that is its status from now on."""
+        if not job.is_complete:
+            return False
+        job.status = "done"
+        log.info("table published", table=job.table, request=job.request, rows=job.rows, deleted=job.deleted)
+        self._tombstones.done(job)
+        return True
 
     def _prune(self) -> None:
         """Forget what every chunk that is still to be merged sees."""
@@ -338,28 +419,29 @@ class SnapshotEngine:
         if len(begun) == len(self._begun):
             self._memory.forget_seen_by([self._passed, *open_chunks, *begun])
 
-    def _encoder(self, schema: TableSchema) -> TableEncoder:
-        if schema.table not in self._encoders:
-            self._encoders[schema.table] = self._encoder_of(schema)
-        return self._encoders[schema.table]
+    def _state(self, job: Job) -> list[TopicRecord]:
+        """What tells how far it is. Of tombstones only the end is recorded."""
+        if job.below is None:
+            return [snapshot_record(self._topics, job.record())]
+        return [tombstones_record(self._topics, job.schema.table, job.below)] if job.status == "done" else []
 
-    def _state(self, job: Job) -> TopicRecord:
-        return snapshot_record(self._topics, job.record())
+    def _all_jobs(self) -> Iterable[Job]:
+        return (*self.jobs.values(), *self._tombstones.jobs.values())
 
-    def _abandon(self, table: TableId) -> None:
-        job = self.jobs.get(table)
-        if job is not None:
-            self._give_up(job.forget(self._now))
+    def _give_up(self, jobs: Iterable[Job]) -> None:
+        """What is on its way for them."""
+        for job in jobs:
+            self._forget_chunks(job.forget(self._now))
             self._begun = {nonce: entry for nonce, entry in self._begun.items() if entry[0] is not job}
 
-    def _give_up(self, chunks: Iterable[OpenChunk]) -> None:
+    def _forget_chunks(self, chunks: Iterable[OpenChunk]) -> None:
         for chunk in chunks:
             self._chunks.pop(chunk.request.nonce, None)
 
     def _settle(self) -> None:
         """After each change of a status, so that a transaction need not ask every table. When there is nothing left to
         do, nothing is remembered: what comes later begins with a fence of its own."""
-        self._is_active = any(job.is_active for job in self.jobs.values())
+        self._is_active = any(job.is_active for job in self._all_jobs())
         if self._fence is not None and not self._is_active:
             self._memory.clear()
             self._fence = self._passed = None

@@ -1,88 +1,50 @@
-"""The snapshot of one table: its ranges, how far each is read and published, and what is on its way. Pure.
+"""The snapshot of one table: its ranges, then the rows that vanished without an event. Pure."""
 
-A range is read ahead of what is published, by few chunks. When one of them can't be merged, it and all later ones of
-the range are read again.
-"""
-
-from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Final
 
 from cdc.control import ENDED, RangeRecord, SnapshotRecord
 from cdc.events import TableSchema
-from cdc.snapshots.reading import Chunk, ChunkRead, Key
+from cdc.snapshots.absent import AbsentKeys
+from cdc.snapshots.ranges import RETRY_S, OpenChunk, Range
+from cdc.snapshots.reading import Begun, Key
 from cdc.snapshots.sizing import ChunkSize
-from cdc.snapshots.visibility import TransactionSnapshot
-
-AHEAD_MAX: Final = 2  # chunks of a range that are read or wait for their mark
-RETRY_S: Final = 0.25
-
-
-@dataclass(slots=True)
-class OpenChunk:
-    """Asked for and not merged."""
-
-    request: Chunk
-    since: TransactionSnapshot  # its own snapshot is not older than this
-    asked_at: float  # monotonic seconds
-    read: ChunkRead | None = None
-    is_marked: bool = False  # its mark was received
-
-
-@dataclass(slots=True)
-class Range:
-    after: Key | None  # published up to here
-    up_to: Key | None
-    is_done: bool
-    size: ChunkSize
-    open: list[OpenChunk] = field(default_factory=list)  # in key order
-    not_before: float = 0.0
-
-    def wants(self, now: float) -> bool:
-        """Whether the next chunk may be asked for."""
-        if self.is_done or now < self.not_before or len(self.open) >= AHEAD_MAX:
-            return False
-        last = self.open[-1].read if self.open else None
-        return not self.open or (last is not None and not last.is_end)
-
-    @property
-    def next_after(self) -> Key | None:
-        """Where the next chunk begins."""
-        if not self.open:
-            return self.after
-        last = self.open[-1].read
-        assert last is not None
-        return last.last
-
-    def merged(self) -> None:
-        """The first open chunk is published."""
-        read = self.open.pop(0).read
-        assert read is not None
-        self.after = read.last or self.after
-        self.is_done = read.is_end
-
-    def rewind(self, now: float) -> list[OpenChunk]:
-        """Give up what is open, and begin again a moment later where publishing stands."""
-        given_up, self.open = self.open, []
-        self.not_before = now + RETRY_S
-        return given_up
 
 
 class Job:
     """One table's snapshot while this process works on it."""
 
-    def __init__(self, record: SnapshotRecord, schema: TableSchema) -> None:
+    def __init__(self, record: SnapshotRecord, schema: TableSchema, *, below: int | None = None) -> None:
+        """`below`: it only gives what was swept below this version its tombstones, and has no ranges."""
         self._record = record
         self.schema = schema
+        self.below = below
         self.shape: str | None = None  # None: the table has not been looked at by this process
         self.begin: str | None = None  # nonce of the Begin that is on its way
         self.not_before = 0.0
         self.ranges: list[Range] = []
+        self.absent: AbsentKeys | None = None  # once every row is published, where rows that vanished are looked for
+        self.is_swept = False  # by this process
         self.rows = record.rows
+        self.deleted = record.deleted
         self.floor = record.floor
+        self.key_order = record.key_order
         self.status = record.status
         self.message = record.message
         self.rows_estimated = record.rows_estimated
+
+    @classmethod
+    def of_tombstones(cls, schema: TableSchema, floor: int) -> "Job":
+        """For the rows that were swept below this floor. It is in no record: a restart sees again that it is due."""
+        record = SnapshotRecord(
+            request=f"sweep below {floor}",
+            table_schema=schema.table.schema,
+            table_name=schema.table.name,
+            status="running",
+            sweeps=False,
+            deletes_in=RangeRecord(after=None, up_to=None),
+            requested_us=0,
+        )
+        return cls(record, schema, below=floor)
 
     @property
     def table(self) -> str:
@@ -113,19 +75,42 @@ class Job:
         """Whether every row is published."""
         return self.shape is not None and all(part.is_done for part in self.ranges)
 
-    def look(
-        self, shape: str, rows_estimated: int, row_bytes: int, bounds: tuple[Key, ...], size: tuple[int, int]
-    ) -> None:
-        """The table was looked at. `size`: rows and bytes that a chunk may have."""
-        self.shape = shape
-        self.rows_estimated = rows_estimated
-        ranges = self._record.ranges or _split(bounds)
-        self.ranges = [Range(part.after, part.up_to, part.is_done, ChunkSize(*size, row_bytes)) for part in ranges]
+    def look(self, begun: Begun, size: tuple[int, int]) -> bool:
+        """The table was looked at. `size`: rows and bytes that a chunk may have. False: its keys lie in another order
+        than when the ranges were recorded, which therefore mean nothing any more: all is read from the beginning."""
+        self.shape = begun.shape
+        self.rows_estimated = begun.rows_estimated
+        is_same = self.key_order in (None, begun.order)
+        if not is_same:
+            self.rows, self.absent = 0, None
+        asked = self._record.deletes_in
+        known = self._record.ranges if is_same else (asked,) if asked is not None else ()
+        self.key_order = begun.order
+        ranges = () if self.below is not None else known or _split(begun.bounds)
+        made = [Range(part.after, part.up_to, part.is_done, ChunkSize(*size, begun.row_bytes)) for part in ranges]
+        self.ranges = made
+        return is_same
+
+    @property
+    def parts(self) -> "list[Range | AbsentKeys]":
+        """What is read."""
+        return [*self.ranges, *([] if self.absent is None else [self.absent])]
+
+    def look_for_absent(self) -> None:
+        """When every row is published: go on to those that are gone, if that was asked for. Idempotent."""
+        asked = self._record.deletes_in
+        if self.absent is None and asked is not None:
+            self.absent = AbsentKeys(asked.after, asked.up_to, self.below)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether there is nothing left to do."""
+        return self.is_read_out and (self.absent is None or self.absent.is_done)
 
     def forget(self, now: float) -> list[OpenChunk]:
         """Begin again where publishing stands, with a new look at the table; what was open."""
         self._record = self.record()
-        given_up = [chunk for part in self.ranges for chunk in part.open]
+        given_up = [chunk for part in self.parts for chunk in part.rewind(now)]
         self.shape = self.begin = None
         self.ranges = []
         self.not_before = now + RETRY_S
@@ -144,6 +129,8 @@ class Job:
                 "ranges": ranges,
                 "rows": self.rows,
                 "rows_estimated": self.rows_estimated,
+                "deleted": self.deleted,
+                "key_order": self.key_order,
             }
         )
 

@@ -47,7 +47,32 @@ class Chunk:
     bytes_max: int  # a chunk has one row at least
 
 
-Request = Fence | Begin | Chunk
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Which of the keys that lie above `after` and up to `up_to` has the table no row of? Then write the mark. Without
+    keys only the snapshot and the mark are wanted."""
+
+    nonce: str
+    schema: TableSchema
+    shape: str  # as Begun said
+    keys: tuple[bytes, ...]  # record keys
+    after: Key | None
+    up_to: Key | None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPage:
+    """The next keys that the topic holds a row of. No mark. `scan`: what is read from the topic's beginning to its
+    present end; another one than before begins anew, and ends that before."""
+
+    nonce: str
+    scan: str
+    topic: str
+    below: int | None  # only rows with a version below
+
+
+Request = Fence | Begin | Chunk | Lookup
+"""Of the source. A KeyPage is asked of the topic."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +93,7 @@ class Begun:
     rows_estimated: int
     row_bytes: int  # of one row, about; 0: not known
     bounds: tuple[Key, ...]
+    order: str  # of the key's index: changes when the same keys lie in another order
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +117,33 @@ class ReadFailed:
     is_permanent: bool
 
 
-Answer = Fenced | Begun | ChunkRead | ReadFailed
+@dataclass(frozen=True, slots=True)
+class LookedUp:
+    """`absent`: those that were asked for, lie in the range, and have no row that is published under them."""
+
+    nonce: str
+    snapshot: TransactionSnapshot
+    absent: tuple[bytes, ...]
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class KeysRead:
+    """Each key comes once in a scan. The last page may be empty."""
+
+    nonce: str
+    keys: tuple[bytes, ...]
+    is_end: bool
+
+
+Answer = Fenced | Begun | ChunkRead | LookedUp | KeysRead | ReadFailed
 
 
 class ChunkReader(Protocol):
     """Answers each request once, in any order. A lost connection is made again by the reader itself; what it was asked
     meanwhile fails, not permanently."""
 
-    def ask(self, request: Request) -> None:
+    def ask(self, request: Request | KeyPage) -> None:
         """Returns at once."""
 
     def answers(self) -> list[Answer]:

@@ -58,7 +58,7 @@ class Snapshots:
         for table in self._engine.tables:
             job = self._engine.jobs.get(table)
             if job is None or job.is_ended:
-                self._unsaid.append(self._engine.add(requested(request, table, signal)))
+                self._unsaid += self._engine.add(requested(request, table, signal))
 
     def forget(self, tables: Iterable[TableId]) -> None:
         """Take back what is told of snapshots of tables that are captured no more."""
@@ -72,7 +72,7 @@ class Snapshots:
 
     def advance(self, now: float, now_us: int, stream_lag_s: float) -> list[TopicRecord]:
         """Ask for what is to be read next; the records of signals, failures and reports that are due."""
-        records = [*self._unsaid, *self._engine.failures()]
+        records = [*self._unsaid, *self._engine.endings()]
         self._unsaid.clear()
         if now - self._signals_at >= SIGNAL_INTERVAL_S:
             self._signals_at = now
@@ -116,13 +116,14 @@ class Snapshots:
                 return SignalAnswer(is_accepted=False, message="a condition or a range needs exactly one table"), []
             if problem := self._range_problem(wanted[0], signal):
                 return SignalAnswer(is_accepted=False, message=problem), []
-            records = [self._engine.add(requested(identity, table, signal)) for table in wanted]
+            records = [record for table in wanted for record in self._engine.add(requested(identity, table, signal))]
             return _accepted("begun", wanted), records
         status = {"pause": "paused", "resume": "running", "cancel": "cancelled"}[signal.action]
-        changed = [(table, record) for table in wanted if (record := self._engine.set_status(table, status))]
+        changed = [(table, records) for table in wanted if (records := self._engine.set_status(table, status))]
         if not changed:
             return SignalAnswer(is_accepted=False, message=f"there is no snapshot to {signal.action}"), []
-        return _accepted(status, [table for table, _ in changed]), [record for _, record in changed]
+        told = [record for _, records in changed for record in records]
+        return _accepted(status, [table for table, _ in changed]), told
 
     def _range_problem(self, table: TableId, signal: SignalRecord) -> str:
         """Empty when the range's ends are keys of the table."""
@@ -148,10 +149,16 @@ class Snapshots:
                     rows_estimated=job.rows_estimated,
                     rows_per_s=self._reports.rate(job, now),
                     updated_us=now_us,
-                    message=job.message or (self._engine.waits_for if job.is_active else ""),
+                    message=job.message or (self._doing(job) if job.is_active else ""),
                 )
                 records.append(TopicRecord(self._topics.progress, snapshot_key(table).encode(), progress.encode()))
         return records
+
+    def _doing(self, job: Job) -> str:
+        """What it waits for, or does beside reading rows."""
+        if job.absent is not None:
+            return "looks for rows that vanished"
+        return self._engine.waits_for
 
 
 class _Reports:
@@ -181,7 +188,8 @@ class _Reports:
 def requested(identity: str, table: TableId, signal: SignalRecord) -> SnapshotRecord:
     """The snapshot of one table that a signal asks for."""
     is_range = signal.after is not None or signal.up_to is not None
-    ranges = ({"after": signal.after, "up_to": signal.up_to},) if is_range else ()
+    asked = {"after": signal.after, "up_to": signal.up_to}
+    is_whole = signal.where is None and not is_range
     return SnapshotRecord.model_validate(
         {
             "request": identity,
@@ -189,8 +197,10 @@ def requested(identity: str, table: TableId, signal: SignalRecord) -> SnapshotRe
             "table_name": table.name,
             "status": "running",
             "where": signal.where,
-            "sweeps": signal.where is None and not is_range,
-            "ranges": ranges,
+            "sweeps": is_whole,
+            "ranges": (asked,) if is_range else (),
+            # Of rows that don't meet the condition nothing is known, but a key without any row is gone.
+            "deletes_in": None if is_whole else asked,
             "requested_us": signal.requested_us,
         }
     )

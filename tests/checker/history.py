@@ -47,7 +47,7 @@ def streams_the_journal(changes: Sequence[Change], journal: Sequence[Entry], beg
     source does not know; none is missing that wrote after `begins`, the LSN where the last epoch's stream does."""
     by_xid: dict[int, list[Change]] = {}
     for change in sorted(changes, key=lambda c: (c.epoch, c.seq)):
-        if change.op != "r":
+        if change.is_streamed:
             by_xid.setdefault(change.xid or 0, []).append(change)
     committed = _transactions(journal)
     for xid, events in by_xid.items():
@@ -110,12 +110,22 @@ def chunks_are_the_source(
     """Each row that the last epoch read beside the stream is the source's row as of its mark: whoever replays what the
     source did, in the stream's order, has that very row there."""
     for change, rows in _replayed(changes, journal, epoch, truncations):
-        if change.op == "r":
+        if change.op == "r" and not change.is_streamed:
             row = rows.get(change.table, {}).get(change.identity)
             if row is None:
                 yield f"{change}: the source has no such row at its mark"
             elif row != change.after:
                 yield f"{change}: the source has another row at its mark"
+
+
+def deletes_of_chunks_are_the_source(
+    changes: Sequence[Change], journal: Sequence[Entry], epoch: int, truncations: Truncations
+) -> Complaints:
+    """Where a key was not found and became a delete, the source has no row of it as of the mark. For a source whose
+    every change is in the journal: those that look for what vanished without a trace have not."""
+    for change, rows in _replayed(changes, journal, epoch, truncations):
+        if change.op == "d" and not change.is_streamed and change.identity in rows.get(change.table, {}):
+            yield f"{change}: the source has that row at its mark"
 
 
 def sweeps_spare_the_source(
@@ -159,7 +169,7 @@ def _replayed(
         while emptied and emptied[-1].seq <= change.seq:
             rows[emptied.pop().table] = {}
         yield change, rows
-        if change.op != "r":
+        if change.is_streamed:
             _apply(rows.setdefault(change.table, {}), change.identity, change.after)
     for place in emptied:
         rows[place.table] = {}
@@ -167,7 +177,7 @@ def _replayed(
 
 def _not_streamed(changes: Sequence[Change], journal: Sequence[Entry], truncations: Truncations) -> dict[str, Table]:
     """The source's rows after the journal's transactions that are not in this stream."""
-    streamed = {change.xid for change in changes if change.op != "r"}
+    streamed = {change.xid for change in changes if change.is_streamed}
     rows: dict[str, Table] = {}
     for entry in journal:
         if entry.is_truncate and entry.number not in truncations.streamed:

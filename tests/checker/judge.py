@@ -98,6 +98,7 @@ def judge(evidence: Evidence) -> Report:
         "truncate": emptied.lost,
         "stream": history.streams_the_journal(changes, evidence.journal, begins),
         "chunk": history.chunks_are_the_source(changes, evidence.journal, epoch, emptied),
+        "absent": history.deletes_of_chunks_are_the_source(changes, evidence.journal, epoch, emptied),
         "load": history.loads_what_came_before(changes, evidence.journal, epoch, emptied),
         "rows": history.folds_to_the_source(changes, sweeps, evidence.rows),
     }

@@ -57,6 +57,11 @@ class Change:
         return self.snapshot == "true"
 
     @property
+    def is_streamed(self) -> bool:
+        """It came from the log; other rows, and deletes of keys that were not found, from the table."""
+        return self.snapshot == "false"
+
+    @property
     def version(self) -> int:
         return self.epoch << SEQ_BITS | self.seq
 
@@ -106,7 +111,7 @@ def change_of(record: Record) -> Change:
 
 
 def _check_shape(change: Change) -> None:
-    kinds = ("true", "incremental") if change.op == "r" else ("false",)
+    kinds = {"r": ("true", "incremental"), "d": ("false", "incremental")}.get(change.op, ("false",))
     if change.op not in ("c", "u", "d", "r") or change.snapshot not in kinds:
         raise NotAChangeError(f"{change}: op {change.op!r} with snapshot {change.snapshot!r}")
     row = change.before if change.op == "d" else change.after

@@ -67,7 +67,7 @@ class _Stream:
         self.events: dict[int, list[Change]] = {}  # by transaction, in order
         in_order = sorted(changes, key=lambda change: change.seq)
         for change in in_order:
-            if change.op != "r":
+            if change.is_streamed:
                 self.events.setdefault(change.xid or 0, []).append(change)
         self._entries: dict[int, list[Entry]] = {}  # by transaction
         self._of_table: dict[str, list[Entry]] = {}
@@ -80,7 +80,7 @@ class _Stream:
         self._seqs = [change.seq for change in in_order]
         # The lowest commit LSN of this change and all that follow it.
         self._lowest = list(accumulate((change.commit_lsn for change in reversed(in_order)), min))[::-1]
-        self._with_chunk = {(change.table, change.commit_lsn) for change in in_order if change.op == "r"}
+        self._with_chunk = {(change.table, change.commit_lsn) for change in in_order if not change.is_streamed}
 
     def place_among_events(self, truncate: Entry) -> tuple[int, int]:
         """Seqs: of the last change before it, and of the first that follows it in its transaction or later."""

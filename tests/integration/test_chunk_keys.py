@@ -9,11 +9,13 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from cdc.events import TableId
+from cdc.bootstrap import relation_of
+from cdc.events import TableId, TableSchema
+from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.postgres.chunk_look import look
 from cdc.postgres.chunk_statements import chunk_statement
-from cdc.snapshots.reading import Key
-from tests.chunk_reading import Source, lines_of
+from cdc.snapshots.reading import Begun, Key
+from tests.chunk_reading import Asked, Source, chunk, lines_of
 from tests.conftest import PostgresServer, new_database
 
 # A type as extensions make them: case does not count, and its operators are not in pg_catalog. Comparisons in PL/pgSQL,
@@ -263,10 +265,61 @@ def assert_each_row_once(source: Source, shape: Shape) -> None:
         upper = reader.chunks(schema, begun, rows_max=3, after=middle)
         assert len(lines_of(lower)) == len(lasts) // 2 + 1
         assert lines_of(lower) + lines_of(upper) == expected
+        assert_what_is_gone_is_found(source, reader, begun, schema, expected, middle)
     if shape.follows_index:
         plan = plan_of(source, table, middle)
         assert not re.search(r"-> +(Incremental )?Sort", plan), plan
         assert "Index Cond" in plan, plan
+
+
+def assert_what_is_gone_is_found(
+    source: Source, reader: Asked, begun: Begun, schema: TableSchema, lines: list[bytes], middle: Key
+) -> None:
+    """By the record keys that these rows had. `lines` are in the order of the index."""
+    encoder = TableEncoder(schema, relation_of(schema), EnvelopeContext("shop", "shop", 1, "0"))
+    encoder.start_chunk(1, 1)
+    keys = [encoder.copy_row(line, 1, 0, 1, 1)[0] for line in lines]
+    lower = len(lines) // 2 + 1
+    junk = (b"", b'{"other":1}')
+    assert reader.absent(schema, begun, (*keys, *junk)) == ()
+    only = sql.SQL("" if is_partitioned(source, schema.table) else "ONLY")
+    source.execute(sql.SQL("DELETE FROM {} {}").format(only, sql.Identifier(*schema.table)))
+    assert reader.absent(schema, begun, (*junk, *keys)) == tuple(keys)
+    assert reader.absent(schema, begun, keys, up_to=middle) == tuple(keys[:lower])
+    assert reader.absent(schema, begun, keys, after=middle) == tuple(keys[lower:])
+
+
+def test_another_spelling_of_the_key_and_no_value_of_its_type(source: Source) -> None:
+    """1.0 is the row's key for the index, but not in the topic; what PostgreSQL can't read is nobody's business."""
+    source.execute("CREATE TABLE things (k numeric PRIMARY KEY); INSERT INTO things VALUES (1.0), (2)")
+    source.publish("things")
+    schema = source.schema(TableId("public", "things"))
+    with source.reader(schema) as reader:
+        begun = reader.begin(schema)
+        keys = [b'{"k":"%s"}' % text for text in (b"1.0", b"1.00", b"x", b"2", b"", b"3", b"1e1", b"0x")]
+        assert reader.absent(schema, begun, keys) == (b'{"k":"1.00"}', b'{"k":"3"}')
+
+
+def test_rows_outside_the_publication_are_not_there(source: Source) -> None:
+    source.execute("CREATE TABLE things (k int PRIMARY KEY); INSERT INTO things VALUES (1), (-1)")
+    source.execute("CREATE PUBLICATION watershed FOR TABLE things WHERE (k > 0)")
+    schema = source.schema(TableId("public", "things"))
+    with source.reader(schema) as reader:
+        keys = (b'{"k":1}', b'{"k":-1}')
+        assert reader.absent(schema, reader.begin(schema), keys) == (b'{"k":-1}',)
+
+
+def test_the_order_of_the_keys_index_is_told(source: Source) -> None:
+    source.execute(WORDS_TABLE + 'CREATE UNIQUE INDEX by_k ON things (k COLLATE "C"); ' + BY_INDEX)
+    source.publish("things")
+    schema = source.schema(TableId("public", "things"))
+    with source.reader(schema) as reader:
+        begun = reader.begin(schema)
+        assert reader.begin(schema).order == begun.order
+        source.execute('DROP INDEX by_k; CREATE UNIQUE INDEX by_k ON things (k COLLATE "POSIX"); ' + BY_INDEX)
+        failure = reader.fail(chunk(schema, begun.shape))
+        assert not failure.is_permanent
+        assert reader.begin(schema).order != begun.order
 
 
 def rows(source: Source, table: TableId, columns: list[str], order: LiteralString) -> list[bytes]:

@@ -20,11 +20,12 @@ def judge(
     before: Mapping[tuple[str, int], tuple[int, str]],
     floors: Mapping[TableId, int],
     chance: random.Random,
+    *,
+    tombstones: bool = False,
 ) -> None:
-    """`before`: what stores held at first; `floors`: of the last sweeps, as a reader from the beginning finds them.
-    Raises AssertionError."""
+    """`before`: what stores held at first; `floors`: of the last sweeps, as a reader from the beginning finds them;
+    `tombstones`: whether one that knows nothing of sweeps finds the same. Raises AssertionError."""
     store: Versioned = dict(before)
-    compacted: Versioned = dict(before)  # what the topics hold after compaction
     swept_late: list[SweepRecord] = []
     last = (0, 0)
     swept: dict[str, int] = {}  # table → floor
@@ -39,7 +40,6 @@ def judge(
             # A sink that has swept would take it for what it swept: the floor is never a row's own version.
             assert version > swept.get(name, -1) or record.value is None, f"{name} {key} at the floor of a sweep before"
             _apply(store, (name, key), version, value)
-            compacted[name, key] = version, value
         elif record.key.startswith(b"sweep/"):
             sweep = SweepRecord.decode(record.value or b"", "control")
             assert sweep.floor >= swept.get(sweep.table_name, 0), "a table's floor went down"
@@ -51,14 +51,27 @@ def judge(
             _sweep(store, swept_late.pop(0))
     for sweep in swept_late:
         _sweep(store, sweep)
+    plain = compacted(records, before)
+    rebuilt = dict(plain)
     for table, floor in floors.items():
-        for (name, key), (version, _) in list(compacted.items()):
+        for (name, key), (version, _) in plain.items():
             if name == table.name and version < floor:
-                compacted[name, key] = floor, None
+                rebuilt[name, key] = floor, None
     for name in TABLES:
         rows = source.visible[name]
         assert _live(store, name) == rows, f"{name}: a store holds {_live(store, name)}, the source {rows}"
-        assert _live(compacted, name) == rows, f"{name}: rebuilt {_live(compacted, name)}, the source {rows}"
+        assert _live(rebuilt, name) == rows, f"{name}: rebuilt {_live(rebuilt, name)}, the source {rows}"
+        if tombstones:
+            assert _live(plain, name) == rows, f"{name}: without sweeps {_live(plain, name)}, the source {rows}"
+
+
+def compacted(records: Sequence[TopicRecord], before: Mapping[tuple[str, int], tuple[int, str]]) -> Versioned:
+    """What the topics hold after compaction."""
+    held: Versioned = dict(before)
+    for record in records:
+        if record.topic in _NAMES:
+            held[_NAMES[record.topic], json.loads(record.key)["id"]] = _read(record)
+    return held
 
 
 def _read(record: TopicRecord) -> tuple[int, str | None]:
@@ -84,6 +97,8 @@ def _is_of_its_time(encoded: bytes, name: str, key: int, source: Source) -> None
     if value["op"] == "r":
         rows = source.rows_at(name, value["source"]["commit_lsn"])
         assert rows.get(key) == value["after"]["v"], f"{name} {key}: {value['after']['v']} published, {rows} in the log"
+    elif value["source"]["snapshot"] == "incremental":
+        assert key not in source.rows_at(name, value["source"]["commit_lsn"]), f"{name} {key}: deleted, and in the log"
 
 
 def _apply(store: Versioned, key: tuple[str, int], version: int, value: str | None) -> None:

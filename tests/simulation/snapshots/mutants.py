@@ -1,15 +1,20 @@
 """Snapshots that are wrong in one place, the published rule among them. Judges must find every one out."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
-from cdc.events import TableId, pack_version
+from cdc.events import TableId, TableSchema, pack_version
 from cdc.lsn import Lsn
 from cdc.ports import TopicRecord
+from cdc.snapshots.absent import AbsentKeys
 from cdc.snapshots.engine import SnapshotEngine
 from cdc.snapshots.jobs import Job
 from cdc.snapshots.memory import ChangeMemory, Unseen
-from cdc.snapshots.reading import Answer, Begun
+from cdc.snapshots.publishing import Place, RowRecords
+from cdc.snapshots.ranges import OpenChunk, Range
+from cdc.snapshots.reading import Answer, Begun, KeysRead, LookedUp, Lookup
 from cdc.snapshots.visibility import TransactionSnapshot
 from cdc.sweeps import Sweeps
 from tests.simulation.snapshots.run import Parts, Run, UnseenRule
@@ -139,6 +144,35 @@ class KeepsTheFence(SnapshotEngine):
         self._passed, self._fence = passed, fence
 
 
+class DeletesWhatWasTouched(SnapshotEngine):
+    """A row that the lookup does not see yet is taken for gone."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments)
+        self._row_records = _OfAllAbsent(arguments["encoder_of"])
+
+
+class _OfAllAbsent(RowRecords):
+    def of_absent(self, schema: TableSchema, read: LookedUp, unseen: Unseen, at: Place) -> list[TopicRecord]:
+        return super().of_absent(schema, read, replace(unseen, is_truncated=False, keys=()), at)
+
+
+class DeletesWhatMeetsNoCondition(SnapshotEngine):
+    """Rows of the source that the snapshot's condition leaves out are taken for gone."""
+
+    def _merge(self, job: Job, part: Range | AbsentKeys, chunk: OpenChunk, *rest: Any) -> int:
+        read = chunk.read
+        if job.where and isinstance(read, LookedUp) and isinstance(chunk.request, Lookup):
+            odd = tuple(key for key in chunk.request.keys if json.loads(key)["id"] % 2)
+            chunk.read = replace(read, absent=(*read.absent, *(key for key in odd if key not in read.absent)))
+        return super()._merge(job, part, chunk, *rest)
+
+
+class LooksForNothing(SnapshotEngine):
+    def _take_keys(self, answer: KeysRead) -> None:
+        super()._take_keys(replace(answer, keys=()))
+
+
 class FallingFloors(Sweeps):
     def record(self, table: TableId, floor: int, commit_lsn: int) -> TopicRecord:
         self._floors.pop(table, None)
@@ -159,4 +193,7 @@ MUTANTS: dict[str, Parts] = {
     "forgets at each chunk": Parts(engine=ForgetsAtEachChunk),
     "merges in any order": Parts(engine=MergesInAnyOrder),
     "lets floors fall": Parts(sweeps=FallingFloors),
+    "deletes what the lookup does not see yet": Parts(engine=DeletesWhatWasTouched),
+    "deletes what does not meet the condition": Parts(engine=DeletesWhatMeetsNoCondition),
+    "does not look for what vanished": Parts(engine=LooksForNothing),
 }

@@ -14,7 +14,16 @@ from typing import Final
 from cdc.answers import Answers
 from cdc.bootstrap import relation_of
 from cdc.config import SnapshotConfig
-from cdc.control import SIGNALS_KEY, SignalRecord, SignalsRecord, SnapshotRecord, SweepRecord, Topics, snapshot_key
+from cdc.control import (
+    SIGNALS_KEY,
+    SignalRecord,
+    SignalsRecord,
+    SnapshotRecord,
+    SweepRecord,
+    TombstonesRecord,
+    Topics,
+    snapshot_key,
+)
 from cdc.events import TableId, pack_version
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.lsn import Lsn
@@ -25,7 +34,7 @@ from cdc.snapshots.session import Snapshots
 from cdc.snapshots.visibility import TransactionSnapshot
 from cdc.sweeps import Sweeps
 from cdc.transactions import Assembler, StreamState
-from tests.simulation.snapshots.judge import judge
+from tests.simulation.snapshots.judge import compacted, judge
 from tests.simulation.snapshots.source import COMMIT_US, KEYS, SCHEMAS, TABLES, Reader, Source, Stream
 
 PREFIX: Final = "sim"
@@ -56,6 +65,7 @@ class Committed:
     records: list[TopicRecord] = field(default_factory=list)
     snapshots: dict[TableId, SnapshotRecord] = field(default_factory=dict)
     floors: dict[TableId, int] = field(default_factory=dict)
+    tombstones: dict[TableId, int] = field(default_factory=dict)
     signals_offset: int = 0
 
     def add(self, records: list[TopicRecord], state: StreamState) -> None:
@@ -63,6 +73,10 @@ class Committed:
         for record in records:
             self.records.append(record)
             assert record.value is not None or record.topic not in (TOPICS.state, TOPICS.control)
+            if record.key.startswith(b"tombstones/"):
+                written = TombstonesRecord.decode(record.value or b"", "state")
+                self.tombstones[written.table] = written.floor
+                continue
             if record.topic == TOPICS.control and record.key.startswith(b"sweep/"):
                 sweep = SweepRecord.decode(record.value or b"", "control")
                 self.floors[sweep.table] = sweep.floor
@@ -83,8 +97,9 @@ class Run:
         self.mark_delay = chance.choice((0.0, 0.0, 0.7, 0.95))
         self.crash_rate = chance.choice((0.0, 0.01, 0.03))
         self.commit_rate = chance.choice((0.05, 0.3, 1.0))
-        self.signal_rate = chance.choice((0.0, 0.005, 0.03))
+        self.signal_rate = chance.choice((0.0, 0.01, 0.05))
         self.keys_max = chance.choice((2, 5, 12, 1_000))
+        self.tombstones = chance.random() < 0.3
         self.limits = SnapshotConfig(
             workers=chance.choice((1, 2, 4)),
             chunk_rows_max=chance.choice((1, 2, 4)),
@@ -137,7 +152,8 @@ class Run:
         while not self._process(STEPS_MAX):
             assert self._steps < STEPS_MAX, "the run does not come to an end"
         self.events["ids wrapped around"] += len({entry.xid >> 31 for entry in self.source.log}) > 1
-        judge(self.committed.records, self.source, self.before, self.committed.floors, self.chance)
+        committed = self.committed
+        judge(committed.records, self.source, self.before, committed.floors, self.chance, tombstones=self.tombstones)
 
     def _process(self, steps_max: int) -> bool:
         """One process, from its start to its death, or to the step. Whether all is done."""
@@ -161,6 +177,38 @@ class Run:
                 self._signal()
         return False
 
+    # ---- the topics, as far as they are committed
+
+    def live_keys(self, topic: str) -> dict[bytes, int]:
+        """cdc.kafka.topic_keys"""
+        return {
+            b'{"id":%d}' % key: version
+            for (name, key), (version, value) in compacted(self.committed.records, self.before).items()
+            if SCHEMAS[name].topic == topic and value is not None
+        }
+
+    def judge_part(self, snapshot: SnapshotRecord) -> None:
+        """In the range of a snapshot that is done, the topic and the source have the same rows; with a condition, the
+        topic has none that the source has not. Raises AssertionError."""
+        asked = snapshot.deletes_in
+        if asked is None or snapshot.status != "done":
+            return
+        name = snapshot.table_name
+        low = int(asked.after[0]) if asked.after else min(KEYS) - 1
+        high = int(asked.up_to[0]) if asked.up_to else max(KEYS)
+        floor = self.committed.floors.get(snapshot.table, 0)
+        found = {
+            key: value
+            for (table, key), (version, value) in compacted(self.committed.records, self.before).items()
+            if table == name and low < key <= high and value is not None and version >= floor
+        }
+        rows = self.source.rows_before(name, self.committed.state.resume_lsn)
+        wanted = {key: value for key, value in rows.items() if low < key <= high}
+        if snapshot.where is None:
+            assert found == wanted, f"{name}, {low} to {high}: the topic holds {found}, the source {wanted}"
+        else:
+            assert found.keys() <= wanted.keys(), f"{name}: the topic holds {found}, the source only {wanted}"
+
     def _lose_the_slot(self) -> None:
         """What was not received never will be; the next epoch begins where the new slot does."""
         self.events["gap"] += 1
@@ -171,13 +219,14 @@ class Run:
 
     def _signal(self) -> None:
         tables = () if self.chance.random() < 0.3 else (f"public.{self.chance.choice(TABLES)}",)
-        action = self.chance.choice(("snapshot", "range", "pause", "resume", "resume", "cancel"))
+        action = self.chance.choice(("snapshot", "range", "range", "range", "pause", "resume", "resume", "cancel"))
         self.events[action] += 1
         after, up_to = sorted(self.chance.sample(KEYS, 2))
         wish: dict[str, object] = {"action": action, "tables": tables, "requested_us": int(self.now_s * 1e6)}
         if action == "range":
             wish |= {"action": "snapshot", "tables": (f"public.{self.chance.choice(TABLES)}",)}
             wish |= {"after": (str(after),), "up_to": self.chance.choice((None, (str(up_to),)))}
+            wish |= {"where": self.chance.choice((None, None, "even"))}
         self.signals.append(SignalRecord.model_validate(wish))
 
 
@@ -198,12 +247,15 @@ class Process:
             sweeps=sweeps,
             limits=run.limits,
             records=list(committed.snapshots.values()),
+            tombstones=committed.tombstones if run.tombstones else None,
             keys_max=run.keys_max,
             new_nonce=lambda: f"{run.chance.getrandbits(64):016x}",
             unseen_rule=_watched(run),
         )
         self._assembler = Assembler(schemas, context, committed.state, sweeps, _Watched(run, self.engine))
-        self.reader = Reader(run.chance, run.source, run.mark_delay, waits_at_fences=run.parts.waits_at_fences)
+        self.reader = Reader(
+            run.chance, run.source, run.live_keys, run.mark_delay, waits_at_fences=run.parts.waits_at_fences
+        )
         run.reader = self.reader
         # The server may know an older position than the one committed.
         sent_again = run.chance.choice((0, 0, 300)) if committed.state.seq else 0
@@ -231,11 +283,16 @@ class Process:
             self._note(record)
         self._run.committed.add(kept, state)
         self._open.clear()
+        if state.partial is None:
+            for record in kept:
+                if record.key.startswith(b"snapshot/"):
+                    self._run.judge_part(SnapshotRecord.decode(record.value or b"", "state"))
 
     def _note(self, record: TopicRecord) -> None:
         if record.topic == TOPICS.state and record.key.startswith(b"snapshot/"):
             snapshot = SnapshotRecord.decode(record.value or b"", "state")
             self._run.events[snapshot.status] += 1
+            self._run.events["deleted"] += snapshot.status == "done" and snapshot.deleted > 0
             if snapshot.status == "done" and snapshot.sweeps:
                 self._run.healed[snapshot.table] = True
 

@@ -6,8 +6,9 @@ is streamed as real pgoutput bytes. Transaction ids have 64 bits, of which the s
 begin shortly before these wrap around.
 """
 
+import json
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -23,6 +24,10 @@ from cdc.snapshots.reading import (
     ChunkRead,
     Fence,
     Fenced,
+    KeyPage,
+    KeysRead,
+    LookedUp,
+    Lookup,
     ReadFailed,
     Request,
 )
@@ -105,6 +110,7 @@ class Source:
             name: {key: self._value() for key in KEYS if chance.random() < 0.6} for name in TABLES
         }
         self._last = {name: dict(rows) for name, rows in self.visible.items()}  # by the log
+        self.first = {name: dict(rows) for name, rows in self.visible.items()}
 
     @property
     def running(self) -> frozenset[int]:
@@ -120,6 +126,10 @@ class Source:
     def rows_at(self, table: str, commit_lsn: int) -> Rows:
         """By the log, after the transaction that commits there."""
         return next(entry.rows[table] for entry in reversed(self.log) if entry.commit_lsn == commit_lsn)
+
+    def rows_before(self, table: str, lsn: int) -> Rows:
+        """By the log, after all that ends at this position or before it."""
+        return next((entry.rows[table] for entry in reversed(self.log) if entry.end_lsn <= lsn), self.first[table])
 
     def is_truncating(self, table: str) -> bool:
         """ACCESS EXCLUSIVE is held."""
@@ -271,7 +281,7 @@ class Stream:
 
 @dataclass(slots=True)
 class _Task:
-    request: Request
+    request: Request | KeyPage
     waits_for: frozenset[int] | None = None  # a fence's
     is_answered: bool = False  # and the mark is still to be written
 
@@ -284,7 +294,19 @@ class Reader:
     have told.
     """
 
-    def __init__(self, chance: random.Random, source: Source, mark_delay: float, *, waits_at_fences: bool) -> None:
+    def __init__(
+        self,
+        chance: random.Random,
+        source: Source,
+        live_keys: Callable[[str], Mapping[bytes, int]],
+        mark_delay: float,
+        *,
+        waits_at_fences: bool,
+    ) -> None:
+        """`live_keys`: of a topic, as far as it is committed, with the versions of their rows."""
+        self._live_keys = live_keys
+        self._scan = ""
+        self._scanned: list[bytes] = []
         self._chance = chance
         self._mark_delay = mark_delay
         self._source = source
@@ -295,7 +317,7 @@ class Reader:
 
     # ---- ChunkReader
 
-    def ask(self, request: Request) -> None:
+    def ask(self, request: Request | KeyPage) -> None:
         self._tasks.append(_Task(request))
 
     def answers(self) -> list[Answer]:
@@ -311,7 +333,11 @@ class Reader:
         if task.is_answered and not is_calm and self._chance.random() < self._mark_delay:
             return
         fails = not is_calm and self._chance.random() < 0.04
-        if isinstance(task.request, Fence):
+        if isinstance(task.request, KeyPage):
+            failed = ReadFailed(task.request.nonce, SourceError("lost", "again"), is_permanent=False)
+            self._answers.append(failed if fails else self._page(task.request))
+            is_over = True
+        elif isinstance(task.request, Fence):
             is_over = self._fence(task, task.request)
         elif fails:
             if task.is_answered and self._chance.random() < 0.5:  # written, and the connection was lost
@@ -336,16 +362,37 @@ class Reader:
         self._answers.append(Fenced(fence.nonce, self._source.snapshot()))
         return True
 
-    def _answer(self, task: _Task, request: Begin | Chunk) -> None:
+    def _page(self, request: KeyPage) -> KeysRead:
+        if request.scan != self._scan:
+            self._scan = request.scan
+            live = self._live_keys(request.topic)
+            self._scanned = [key for key, v in live.items() if request.below is None or v < request.below]
+        count = self._chance.choice((1, 2, 8))
+        page, self._scanned = self._scanned[:count], self._scanned[count:]
+        return KeysRead(request.nonce, tuple(page), is_end=not self._scanned)
+
+    def _answer(self, task: _Task, request: Begin | Chunk | Lookup) -> None:
         if self._source.is_truncating(request.schema.table.name):
             return  # waits for the lock, with no snapshot yet
         task.is_answered = True
         if isinstance(request, Begin):
             count = self._chance.randrange(3)
             bounds = tuple((str(key),) for key in sorted(self._chance.sample(KEYS, count)))
-            self._answers.append(Begun(request.nonce, self._source.snapshot(), "shape", 5, 20, bounds))
+            self._answers.append(Begun(request.nonce, self._source.snapshot(), "shape", 5, 20, bounds, "order"))
+        elif isinstance(request, Lookup):
+            self._answers.append(self._look_up(request))
         else:
             self._answers.append(self._chunk(request))
+
+    def _look_up(self, request: Lookup) -> LookedUp:
+        """Whether they meet the snapshot's condition does not matter."""
+        snapshot = self._source.snapshot()
+        self.lows[id(snapshot)] = snapshot, self._source.end
+        rows = self._source.visible[request.schema.table.name]
+        above, up_to = _number(request.after, min(KEYS) - 1), _number(request.up_to, max(KEYS))
+        numbers = {key: json.loads(key)["id"] for key in request.keys}
+        absent = tuple(key for key, number in numbers.items() if above < number <= up_to and number not in rows)
+        return LookedUp(request.nonce, snapshot, absent, 0.1)
 
     def _chunk(self, request: Chunk) -> ChunkRead:
         snapshot = self._source.snapshot()
@@ -355,7 +402,7 @@ class Reader:
         rows = sorted(
             (key, value)
             for key, value in self._source.visible[request.schema.table.name].items()
-            if above < key <= up_to
+            if above < key <= up_to and (request.where is None or key % 2 == 0)
         )
         chunk = rows[: request.rows_max]
         return ChunkRead(

@@ -48,6 +48,11 @@ def test_reports_of_an_earlier_snapshot_are_not_taken_for_this_ones() -> None:
     assert (told.status, told.per_s, told.message) == ("running", 0.0, "")
 
 
+def test_rows_that_had_vanished_are_said() -> None:
+    told = table_standing(snapshot(status="done", deleted=1_200), None, 1.0)
+    assert told.message == "deleted 1,200 that had vanished"
+
+
 def test_silence_is_said() -> None:
     told = table_standing(snapshot(), progress(), 12.3)
     assert (told.per_s, told.message) == (0.0, "capture has said nothing for 12 s: does `cdc run` run?")

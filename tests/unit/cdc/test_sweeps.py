@@ -26,3 +26,10 @@ def test_a_lower_floor_repeats_the_higher_one_of_its_table() -> None:
     floors = [decoded(sweeps.record(T, pack_version(2, seq), 700)).floor for seq in (5, 3, 8)]
     assert floors == [pack_version(2, 5), pack_version(2, 5), pack_version(2, 8)]
     assert decoded(sweeps.record(OTHER, pack_version(1, 4), 800)).floor == pack_version(1, 90)
+
+
+def test_the_last_floor_of_a_table_is_known_and_sweeps_are_counted() -> None:
+    sweeps = Sweeps(Topics("shop"), 2, {OTHER: pack_version(1, 90)})
+    assert (sweeps.floor(OTHER), sweeps.floor(T), sweeps.made) == (pack_version(1, 90), 0, 0)
+    sweeps.record(T, pack_version(2, 5), 700)
+    assert (sweeps.floor(T), sweeps.made) == (pack_version(2, 5), 1)

@@ -2,7 +2,7 @@
 
 from cdc.control import PositionRecord, SchemaRecord, SnapshotRecord, SourceIdentity, SweepRecord, Topics
 from cdc.events import TableId
-from cdc.topic_records import position_record, schema_record, snapshot_record, sweep_record
+from cdc.topic_records import position_record, schema_record, snapshot_record, sweep_record, tombstones_record
 from tests.unit.cdc.loops import SCHEMA
 
 TOPICS = Topics("shop")
@@ -26,12 +26,14 @@ def test_each_kind_has_its_topic_key_and_value() -> None:
         snapshot_record(TOPICS, snapshot),
         schema_record(TOPICS, SCHEMA),
         sweep_record(TOPICS, TableId("public", "t"), floor=5, as_of_lsn=9, epoch=2),
+        tombstones_record(TOPICS, TableId("public", "t"), floor=5),
     ]
     assert [(record.topic, record.key) for record in made] == [
         ("shop.state", b"position"),
         ("shop.state", b"snapshot/public.customers"),
         ("shop.control", b"schema/public.customers/1"),
         ("shop.control", b"sweep/public.t"),
+        ("shop.state", b"tombstones/public.t"),
     ]
     assert PositionRecord.open(made[0].value or b"", "") == position
     assert SnapshotRecord.decode(made[1].value or b"", "") == snapshot

@@ -248,6 +248,29 @@ def test_a_row_that_a_chunk_brings_back_after_truncate_is_seen() -> None:
     assert "the source has no such row at its mark" in complaint
 
 
+def test_a_key_that_was_not_found_is_deleted_only_where_the_source_has_no_such_row() -> None:
+    journal = [entry(1, "INSERT", None, 1, xid=5), entry(2, "DELETE", 1, None, xid=7)]
+    log = Log()
+
+    def absent(number: int, commit_lsn: int) -> None:
+        log.change("d", number, commit_lsn, xid=None, snapshot="incremental")
+
+    absent(2, 150)
+    log.delete(1, 200, xid=7)
+    absent(1, 250)
+
+    def complaints() -> list[str]:
+        return [*history.deletes_of_chunks_are_the_source(changes_of(log.records), journal, 1, NONE)]
+
+    assert complaints() == []
+    assert [*history.streams_the_journal(changes_of(log.records), journal, begins=190)] == []
+    log.change("c", 3, 300, xid=9)
+    journal.append(entry(3, "INSERT", None, 3, xid=9))
+    absent(3, 350)
+    (complaint,) = complaints()
+    assert "the source has that row at its mark" in complaint
+
+
 # ---- sweeps
 
 

@@ -142,6 +142,16 @@ def test_an_existing_row_is_read_at_the_consistent_point() -> None:
     )
 
 
+def test_a_key_that_was_not_found_is_a_delete_of_what_is_known_of_it() -> None:
+    made = encoder()
+    made.start_chunk(24_026_200, 1_767_323_079_990_123)
+    (key, value, _), tombstone = made.absent(b'{"id":7}', 24_026_200, 3, 9, NOW_US)
+    block = source(9, snapshot="incremental", sequence='[null,"24026200"]', lsn=24_026_200, txId=None)
+    assert key == b'{"id":7}'
+    assert value == envelope("d", {"id": 7}, None, block | {"commit_lsn": 24_026_200, "tx_index": 3})
+    assert tombstone == (b'{"id":7}', None, [("watershed.version", b"%d" % (1 << 48 | 9))])
+
+
 def test_the_first_transaction_of_a_session_has_no_last_commit() -> None:
     first = encoder()
     first.start_transaction(24_026_100, 1_767_323_079_990_123, 560, None)

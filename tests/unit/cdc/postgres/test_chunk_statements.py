@@ -13,6 +13,7 @@ from cdc.postgres.chunk_statements import (
     QualifiedName,
     begin_statement,
     chunk_statement,
+    lookup_statement,
     mark_statement,
     sample_statement,
 )
@@ -136,4 +137,23 @@ def test_a_sample_has_keys_only_in_the_keys_order() -> None:
     assert text(statement) == (
         'COPY (SELECT "name", "id" FROM ONLY "public"."things" TABLESAMPLE SYSTEM (0.250000) WHERE (id > 0) '
         'ORDER BY "name" COLLATE "pg_catalog"."C", "id") TO STDOUT'
+    )
+
+
+def test_keys_are_looked_up_in_their_range_and_compared_as_the_index_does() -> None:
+    statement = lookup_statement(
+        TABLE,
+        [NAME],
+        [("a",), ("b'",)],
+        is_partitioned=False,
+        row_filter="(v > 0)",
+        after=("_",),
+        up_to=None,
+    )
+    assert text(statement) == (
+        'COPY (SELECT "wanted"."name", "there"."name" FROM (SELECT * FROM (VALUES (\'a\'::"pg_catalog"."text"), '
+        '(\'b\'\'\'::"pg_catalog"."text")) AS wanted ("name") '
+        'WHERE "name" COLLATE "pg_catalog"."C" OPERATOR("pg_catalog".>) \'_\'::"pg_catalog"."text") AS wanted '
+        'LEFT JOIN (SELECT "name" FROM ONLY "public"."things" WHERE (v > 0)) AS there '
+        'ON "there"."name" COLLATE "pg_catalog"."C" OPERATOR("pg_catalog".=) "wanted"."name") TO STDOUT'
     )

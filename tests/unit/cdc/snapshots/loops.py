@@ -1,19 +1,31 @@
 """An engine, and the stream and the reader that it is told of, one step for each line of a test."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import count
 from typing import Any
 
 from cdc.bootstrap import relation_of
 from cdc.config import SnapshotConfig
 from cdc.control import SnapshotRecord, SweepRecord, Topics
-from cdc.events import TableSchema
+from cdc.events import TableId, TableSchema
 from cdc.formats.debezium import TableEncoder
 from cdc.lsn import Lsn
 from cdc.ports import TopicRecord
 from cdc.snapshots.engine import SnapshotEngine
-from cdc.snapshots.reading import Begin, Begun, Chunk, ChunkRead, Fence, Fenced, Request
+from cdc.snapshots.reading import (
+    Begin,
+    Begun,
+    Chunk,
+    ChunkRead,
+    Fence,
+    Fenced,
+    KeyPage,
+    KeysRead,
+    LookedUp,
+    Lookup,
+    Request,
+)
 from cdc.snapshots.visibility import TransactionSnapshot
 from cdc.sweeps import Sweeps
 from tests.unit.cdc.loops import CONTEXT, SCHEMA
@@ -53,6 +65,7 @@ class Beside:
         schemas: Iterable[TableSchema] = (SCHEMA,),
         keys_max: int = 1_000,
         seq: int = 0,
+        tombstones: Mapping[TableId, int] | None = None,
         **limits: Any,
     ) -> None:
         self.sweeps = Sweeps(TOPICS, CONTEXT.epoch, {})
@@ -68,6 +81,7 @@ class Beside:
             sweeps=self.sweeps,
             limits=SnapshotConfig(**limits),
             records=records,
+            tombstones=tombstones,
             keys_max=keys_max,
             new_nonce=lambda: f"n{next(numbers)}",
         )
@@ -93,10 +107,10 @@ class Beside:
 
     # ---- the reader
 
-    def asks(self, *, is_behind: bool = False) -> list[Request]:
+    def asks(self, *, is_behind: bool = False) -> list[Request | KeyPage]:
         return self.engine.requests(self.now, is_behind=is_behind)
 
-    def ask(self) -> Request:
+    def ask(self) -> Request | KeyPage:
         (request,) = self.asks()
         return request
 
@@ -109,16 +123,36 @@ class Beside:
         """The table is looked at, and the mark comes back."""
         request = self.ask()
         assert isinstance(request, Begin)
-        self.engine.take([Begun(request.nonce, at, "shape", 10, 20, bounds)], self.now)
+        self.engine.take([Begun(request.nonce, at, "shape", 10, 20, bounds, "order")], self.now)
         assert self.transaction(xid, marks=[request.nonce]) == []
 
-    def read(self, request: Request, at: TransactionSnapshot, *numbers: int, is_end: bool = False) -> str:
+    def read(self, request: Request | KeyPage, at: TransactionSnapshot, *numbers: int, is_end: bool = False) -> str:
         """The chunk's rows; its nonce."""
         assert isinstance(request, Chunk)
         lines = tuple(b"%d\tx" % number for number in numbers)
         last = (str(numbers[-1]),) if numbers else None
         self.engine.take([ChunkRead(request.nonce, at, lines, last, is_end, 0.01)], self.now)
         return request.nonce
+
+    def pages(self, request: Request | KeyPage, *numbers: int, is_end: bool = True) -> None:
+        """The keys that the topic holds."""
+        assert isinstance(request, KeyPage)
+        self.engine.take([KeysRead(request.nonce, tuple(map(key, numbers)), is_end)], self.now)
+
+    def look_up(self, request: Request | KeyPage, at: TransactionSnapshot, *absent: int) -> str:
+        """Those of them that have no row; the nonce."""
+        assert isinstance(request, Lookup)
+        self.engine.take([LookedUp(request.nonce, at, tuple(map(key, absent)), 0.01)], self.now)
+        return request.nonce
+
+
+def deletes(records: Iterable[TopicRecord]) -> list[int]:
+    """Keys that were deleted, each with its tombstone."""
+    found = [record for record in records if record.topic == SCHEMA.topic]
+    pairs = list(zip(found[::2], found[1::2], strict=True))
+    assert all(json.loads(delete.value or b"")["op"] == "d" and not tomb.value for delete, tomb in pairs)
+    assert all(delete.key == tomb.key for delete, tomb in pairs)
+    return [json.loads(delete.key)["id"] for delete, _ in pairs]
 
 
 def rows(records: Iterable[TopicRecord]) -> list[int]:

@@ -51,7 +51,7 @@ def test_chunks_wait_for_the_mark_of_the_beginning() -> None:
     made.pass_fence(snapshot(50))
     begin = made.ask()
     assert made.asks() == []
-    made.engine.take([Begun(begin.nonce, snapshot(60), "shape", 10, 20, ())], made.now)
+    made.engine.take([Begun(begin.nonce, snapshot(60), "shape", 10, 20, (), "order")], made.now)
     assert made.asks() == []
     made.transaction(900, marks=[begin.nonce])
     chunk = made.ask()
@@ -245,7 +245,7 @@ def test_the_floor_is_below_what_was_received_before_and_not_seen() -> None:
     made.transaction(55, 7)  # 41
     made.transaction(56, 8)  # 42
     begin = made.ask()
-    made.engine.take([Begun(begin.nonce, snapshot(60, 56), "shape", 10, 20, ())], made.now)
+    made.engine.take([Begun(begin.nonce, snapshot(60, 56), "shape", 10, 20, (), "order")], made.now)
     made.transaction(57, 9)  # 43, seen
     made.transaction(900, marks=[begin.nonce])
     assert finished(made)[0][0] == pack_version(1, 42)
@@ -324,10 +324,10 @@ def test_what_can_not_be_read_fails_its_snapshot_alone_and_says_so_once() -> Non
     made.pass_fence(snapshot(50))
     first, second = made.asks()
     failed(made, first.nonce, is_permanent=True)
-    (state,) = states(made.engine.failures())
+    (state,) = states(made.engine.endings())
     assert (state.table, state.status, state.message) == (SCHEMA.table, "failed", "the table is locked")
-    assert made.engine.failures() == []
-    made.engine.take([Begun(second.nonce, snapshot(60), "shape", 10, 20, ())], made.now)
+    assert made.engine.endings() == []
+    made.engine.take([Begun(second.nonce, snapshot(60), "shape", 10, 20, (), "order")], made.now)
     made.transaction(900, marks=[second.nonce])
     assert isinstance(made.ask(), Chunk)
 
@@ -347,13 +347,12 @@ def test_paused_nothing_is_read_and_resumed_it_goes_on_behind_a_fence() -> None:
     made = beside_begun()
     made.transaction(901, marks=[made.read(made.ask(), snapshot(70), 1, 2)])
     ahead = made.ask()
-    record = made.engine.set_status(SCHEMA.table, "paused")
-    assert record is not None
-    assert states([record])[0].ranges == (RangeRecord(after=("2",), up_to=None),)
+    records = made.engine.set_status(SCHEMA.table, "paused")
+    assert states(records)[0].ranges == (RangeRecord(after=("2",), up_to=None),)
     assert made.asks() == []
     assert made.transaction(902, marks=[made.read(ahead, snapshot(71), 3)]) == []
-    assert made.engine.set_status(SCHEMA.table, "paused") is None
-    assert made.engine.set_status(SCHEMA.table, "running") is not None
+    assert made.engine.set_status(SCHEMA.table, "paused") == []
+    assert made.engine.set_status(SCHEMA.table, "running") != []
     made.pass_fence(snapshot(200))
     made.begin(snapshot(201))
     chunk = made.ask()
@@ -364,18 +363,17 @@ def test_paused_nothing_is_read_and_resumed_it_goes_on_behind_a_fence() -> None:
 def test_cancelled_it_ends_without_a_sweep() -> None:
     made = beside_begun()
     nonce = made.read(made.ask(), snapshot(70), 1, is_end=True)
-    record = made.engine.set_status(SCHEMA.table, "cancelled")
-    assert record is not None
-    assert states([record])[0].status == "cancelled"
+    records = made.engine.set_status(SCHEMA.table, "cancelled")
+    assert states(records)[0].status == "cancelled"
     assert made.transaction(901, marks=[nonce]) == []
-    assert made.engine.set_status(SCHEMA.table, "running") is None
+    assert made.engine.set_status(SCHEMA.table, "running") == []
     assert not made.engine.is_active
 
 
 def test_a_snapshot_begun_anew_forgets_the_one_that_runs() -> None:
     made = beside_begun()
     nonce = made.read(made.ask(), snapshot(70), 1, 2)
-    (state,) = states([made.engine.add(wanted(request="again"))])
+    (state,) = states(made.engine.add(wanted(request="again")))
     assert (state.request, state.ranges, state.rows) == ("again", (), 0)
     assert made.transaction(901, marks=[nonce]) == []
     with pytest.raises(KeyError):

@@ -63,7 +63,7 @@ def test_answers_lead_to_the_next_requests() -> None:
     session.advance()
     begin = session.reader.asked[-1]
     assert isinstance(begin, Begin)
-    session.reader.coming.append(Begun(begin.nonce, snapshot(60), "shape", 10, 20, ()))
+    session.reader.coming.append(Begun(begin.nonce, snapshot(60), "shape", 10, 20, (), "order"))
     session.advance()
     session.beside.transaction(900, marks=[begin.nonce])
     session.advance(lag_s=60.0)

@@ -1,0 +1,81 @@
+"""Which record keys have no row in their table, asked of the server in a transaction that is open."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import psycopg
+
+from cdc.errors import SourceError
+from cdc.events import TableSchema
+from cdc.pgoutput.keys import RecordKeys
+from cdc.postgres.chunk_look import Look
+from cdc.postgres.chunk_statements import lookup_statement
+from cdc.postgres.copy_lines import copy_lines, key_of
+from cdc.snapshots.reading import Key
+
+_BYTES_MAX: Final = 64 * 1024 * 1024  # a page of keys has a few MB at most
+_NULL: Final = b"\\N"
+
+
+def absent_keys(
+    connection: psycopg.Connection,
+    schema: TableSchema,
+    look: Look,
+    keys: Sequence[bytes],
+    after: Key | None,
+    up_to: Key | None,
+) -> tuple[bytes, ...]:
+    """Those that lie in the range and have no row that is published under them, in their order.
+
+    Only a key that PostgreSQL itself prints back can be found absent: one that is not of the key's columns, or of which
+    it can't make a value, is left alone. Raises psycopg.Error, SourceError.
+    """
+    records = RecordKeys(schema)
+    candidates = [(key, texts) for key in keys if (texts := records.texts(key)) is not None]
+    found = _absent(connection, schema, look, [texts for _, texts in candidates], after, up_to)
+    return tuple(key for key, _ in candidates if key in found)
+
+
+def _absent(
+    connection: psycopg.Connection,
+    schema: TableSchema,
+    look: Look,
+    candidates: Sequence[Key],
+    after: Key | None,
+    up_to: Key | None,
+) -> set[bytes]:
+    """Record keys of the rows that are not there."""
+    if not candidates:
+        return set()
+    statement = lookup_statement(
+        schema.table,
+        look.key,
+        candidates,
+        is_partitioned=look.is_partitioned,
+        row_filter=look.row_filter,
+        after=after,
+        up_to=up_to,
+    )
+    connection.execute("SAVEPOINT keys")
+    try:
+        copied = copy_lines(connection, statement.as_bytes(connection), _BYTES_MAX)
+    except psycopg.DataError:
+        # Some key is no value of its type (any more). The rest is looked up without it, by the same snapshot.
+        connection.execute("ROLLBACK TO SAVEPOINT keys")
+        half = len(candidates) // 2
+        if half == 0:
+            return set()
+        rest = (candidates[:half], candidates[half:])
+        return set().union(*(_absent(connection, schema, look, part, after, up_to) for part in rest))
+    if len(copied.lines) < copied.row_count or not copied.is_ended:
+        raise SourceError(f"keys of table {schema.table} are too large to be looked up", "ask for a smaller range")
+    records = RecordKeys(schema)
+    wanted, there = range(len(look.key)), range(len(look.key), 2 * len(look.key))
+    absent: set[bytes] = set()
+    for line in copied.lines:
+        key = records.encode(key_of(line, wanted))
+        is_there = line.split(b"\t")[there[0]] != _NULL
+        # What the index takes for equal may be another record key: 1.0 and 1.00, or letters of the other case.
+        if not is_there or records.encode(key_of(line, there)) != key:
+            absent.add(key)
+    return absent

@@ -1,0 +1,59 @@
+"""What a merged chunk or lookup publishes, as records. Pure."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cdc.events import TableId, TableSchema
+from cdc.formats.debezium import TableEncoder
+from cdc.lsn import Lsn
+from cdc.ports import TopicRecord
+from cdc.snapshots.memory import Unseen
+from cdc.snapshots.reading import ChunkRead, LookedUp
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the next row counts."""
+
+    commit_lsn: Lsn  # of the mark's transaction
+    index: int  # among its changes
+    seq: int
+    now_us: int
+
+
+class RowRecords:
+    """Of all tables of an epoch."""
+
+    def __init__(self, encoder_of: Callable[[TableSchema], TableEncoder]) -> None:
+        self._encoder_of = encoder_of
+        self._encoders: dict[TableId, TableEncoder] = {}
+
+    def of_chunk(self, schema: TableSchema, read: ChunkRead, unseen: Unseen, at: Place) -> list[TopicRecord]:
+        """Its rows but for those that were touched: one record each, with one index and seq after the other."""
+        encoder = self._started(schema, at)
+        records: list[TopicRecord] = []
+        for line in read.lines:
+            count = len(records)
+            key, value, headers = encoder.copy_row(line, at.commit_lsn, at.index + count, at.seq + count, at.now_us)
+            if not unseen.touches(key):
+                records.append(TopicRecord(schema.topic, key, value, headers))
+        return records
+
+    def of_absent(self, schema: TableSchema, read: LookedUp, unseen: Unseen, at: Place) -> list[TopicRecord]:
+        """Keys that were not found but for those that were touched: delete and tombstone each, which share index and
+        seq."""
+        encoder = self._started(schema, at)
+        records: list[TopicRecord] = []
+        for key in read.absent:
+            if not unseen.touches(key):
+                count = len(records) // 2
+                made = encoder.absent(key, at.commit_lsn, at.index + count, at.seq + count, at.now_us)
+                records += [TopicRecord(schema.topic, *record) for record in made]
+        return records
+
+    def _started(self, schema: TableSchema, at: Place) -> TableEncoder:
+        if schema.table not in self._encoders:
+            self._encoders[schema.table] = self._encoder_of(schema)
+        encoder = self._encoders[schema.table]
+        encoder.start_chunk(at.commit_lsn, at.now_us)
+        return encoder

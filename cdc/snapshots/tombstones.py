@@ -1,0 +1,45 @@
+"""Tombstones behind sweeps, for consumers that know nothing of sweeps: which tables' are still to be written. Pure.
+
+What was swept below a floor, by a snapshot or by TRUNCATE, still lies in the topic. A job without ranges looks those
+keys up and deletes what the table has not. How far that is done is recorded when it is; a restart sees what is due.
+"""
+
+from collections.abc import Mapping
+
+from cdc.events import TableId, TableSchema
+from cdc.snapshots.jobs import Job
+from cdc.sweeps import Sweeps
+
+
+class Tombstones:
+    """Of all tables, for one session."""
+
+    def __init__(
+        self, schemas: Mapping[TableId, TableSchema], sweeps: Sweeps, written: Mapping[TableId, int] | None
+    ) -> None:
+        """`written`: the floor below which a table's are written; None: none are wanted."""
+        self._schemas = schemas
+        self._sweeps = sweeps
+        self._written = None if written is None else dict(written)
+        self._sweeps_seen = -1
+        self.jobs: dict[TableId, Job] = {}
+
+    def begin(self) -> list[Job] | None:
+        """Jobs for what has become due since the last call; those that they replace. None: nothing has."""
+        if self._written is None or self._sweeps_seen == self._sweeps.made:
+            return None
+        self._sweeps_seen = self._sweeps.made
+        replaced: list[Job] = []
+        for table, schema in self._schemas.items():
+            floor = self._sweeps.floor(table)
+            job = self.jobs.get(table)
+            if floor > self._written.get(table, 0) and (job is None or job.below != floor):
+                if job is not None:
+                    replaced.append(job)
+                self.jobs[table] = Job.of_tombstones(schema, floor)
+        return replaced
+
+    def done(self, job: Job) -> None:
+        """This one has come to its end."""
+        if self._written is not None and job.below is not None:
+            self._written[job.schema.table] = job.below

@@ -1,0 +1,19 @@
+"""Two readers as one."""
+
+from cdc.snapshots.readers import Readers
+from cdc.snapshots.reading import Fence, Fenced, KeyPage, KeysRead
+from tests.snapshot_ports import ScriptedReader
+from tests.unit.cdc.snapshots.loops import snapshot
+
+
+def test_requests_go_where_they_belong_and_answers_come_from_both() -> None:
+    source, keys = ScriptedReader(), ScriptedReader()
+    readers = Readers(source, keys)
+    fence, page = Fence("f"), KeyPage("p", "s", "shop.a", None)
+    readers.ask(fence)
+    readers.ask(page)
+    assert (source.asked, keys.asked) == ([fence], [page])
+    source.coming.append(Fenced("f", snapshot(5)))
+    keys.coming.append(KeysRead("p", (), is_end=True))
+    assert readers.answers() == [Fenced("f", snapshot(5)), KeysRead("p", (), is_end=True)]
+    assert readers.answers() == []

@@ -1,0 +1,43 @@
+"""Which sweeps are still to be followed by tombstones."""
+
+from cdc.control import Topics
+from cdc.snapshots.tombstones import Tombstones
+from cdc.sweeps import Sweeps
+from tests.unit.cdc.loops import SCHEMA
+
+TABLE = SCHEMA.table
+SCHEMAS = {TABLE: SCHEMA}
+
+
+def test_a_sweep_of_an_earlier_session_is_followed_too() -> None:
+    tombstones = Tombstones(SCHEMAS, Sweeps(Topics("shop"), 1, {TABLE: 70}), {})
+    assert tombstones.begin() == []
+    assert tombstones.jobs[TABLE].below == 70
+    assert tombstones.begin() is None
+
+
+def test_what_is_written_is_not_written_again() -> None:
+    assert Tombstones(SCHEMAS, Sweeps(Topics("shop"), 1, {TABLE: 70}), {TABLE: 70}).begin() == []
+    sweeps = Sweeps(Topics("shop"), 1, {TABLE: 70})
+    tombstones = Tombstones(SCHEMAS, sweeps, {})
+    tombstones.begin()
+    tombstones.done(tombstones.jobs[TABLE])
+    sweeps.record(TABLE, 60, 1_000)  # repeats the higher floor
+    assert tombstones.begin() == []
+    assert tombstones.jobs[TABLE].below == 70
+
+
+def test_a_later_sweep_replaces_what_is_under_way() -> None:
+    sweeps = Sweeps(Topics("shop"), 1, {TABLE: 70})
+    tombstones = Tombstones(SCHEMAS, sweeps, {})
+    tombstones.begin()
+    first = tombstones.jobs[TABLE]
+    sweeps.record(TABLE, 80, 1_000)
+    assert tombstones.begin() == [first]
+    assert tombstones.jobs[TABLE].below == 80
+
+
+def test_where_none_are_wanted_there_are_none() -> None:
+    tombstones = Tombstones(SCHEMAS, Sweeps(Topics("shop"), 1, {TABLE: 70}), None)
+    assert tombstones.begin() is None
+    assert tombstones.jobs == {}
