@@ -7,6 +7,12 @@ replay, smaller is stale. The guard must be atomic *in the store* (external vers
 MERGE): a check in Python before the write is not a guard. A delete leaves its version behind (a tombstone), so a
 stale upsert that comes later can't bring the row back.
 
+A change may lack columns (`unchanged`): large values that an update left alone, and that capture could not read in
+time. It is an update of the other columns of the row that the store holds, at its version. Capture promises the whole
+row soon after, with a greater version. So what a store does meanwhile has to be sensible, not perfect: it keeps its own
+values for these columns, though they may be older than the change where it lags behind compaction; and a key of which
+it holds no live row stays as it is, because a row without some of its columns is none.
+
 Calls come from one thread at a time for each Sink object. Data errors are outcomes, for each change. A store that
 can't be reached, or refuses service, raises SinkError after bounded retries; the whole batch is then applied again.
 """
@@ -28,15 +34,17 @@ class Change:
     table: TableId
     key: dict[str, Json]  # column → value, in key order, from the record's key
     version: int  # cdc.events.pack_version
-    row: dict[str, Json] | None  # every published column; None: the row is deleted
+    row: dict[str, Json] | None  # every published column but the unchanged; None: the row is deleted
     schema_version: int | None  # None for a tombstone, which does not carry it
+    unchanged: frozenset[str] = frozenset()  # columns that the row lacks, never of its key
 
 
 class Outcome(Enum):
     """What became of one change."""
 
     WRITTEN = "written"
-    STALE = "stale"  # the store holds this version or a newer one: success
+    # The store holds this version or a newer one, or no live row of which columns could be kept: success.
+    STALE = "stale"
     REJECTED = "rejected"  # the store can never take this row (a value its column can't hold)
 
 

@@ -74,8 +74,12 @@ def read_record(
             f"record at {where} has schema version {schema_version} of {schema.table}; known is {schema.version}",
             "start the sink again: it then reads the newer schema from the control topic",
         )
-    row = _read_row(schema, envelope, schema_version, where)
-    return Change(schema.table, key_columns, version, row, schema_version)
+    unchanged = _read_unchanged(schema, source, where)
+    row = _read_row(schema, envelope, schema_version, len(unchanged), where)
+    if unchanged and envelope["op"] == "c":
+        # A row that moved here: whatever a store holds under this key was another row, and this one is not known yet.
+        return Change(schema.table, key_columns, version, None, schema_version)
+    return Change(schema.table, key_columns, version, row, schema_version, unchanged)
 
 
 def encode_json(value: Json) -> bytes:
@@ -104,8 +108,20 @@ def _read_key(schema: TableSchema, key: bytes | None, where: RecordCoordinates) 
     return columns
 
 
+_WHOLE: Final[frozenset[str]] = frozenset()
+
+
+def _read_unchanged(schema: TableSchema, source: dict[str, Json], where: RecordCoordinates) -> frozenset[str]:
+    listed = source.get("unchanged")
+    if listed is None:
+        return _WHOLE
+    if not isinstance(listed, list) or not all(type(name) is str and name not in schema.key for name in listed):
+        raise _not_ours(where, "its source block lists something as unchanged that is no column beside the key")
+    return frozenset(listed)
+
+
 def _read_row(
-    schema: TableSchema, envelope: dict[str, Json], schema_version: int, where: RecordCoordinates
+    schema: TableSchema, envelope: dict[str, Json], schema_version: int, absent: int, where: RecordCoordinates
 ) -> dict[str, Json] | None:
     match envelope.get("op"):
         case "d":
@@ -116,7 +132,7 @@ def _read_row(
                 raise _not_ours(where, "its after block is missing")
             # A sink writes whole rows: a column left out would be lost in the store. Counting is enough against that
             # and costs nothing; names are capture's to get right.
-            if schema_version == schema.version and len(row) != len(schema.columns):
+            if schema_version == schema.version and len(row) + absent != len(schema.columns):
                 raise _not_ours(
                     where, f"its after block has not the columns of {schema.table}, schema version {schema_version}"
                 )

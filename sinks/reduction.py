@@ -1,7 +1,8 @@
 """A batch reduced to the newest change of each key, and the text that names a key in a store. Pure."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from cdc.events import TableId
@@ -14,11 +15,14 @@ DIGEST_MARKER: Final = "sha256:"
 
 
 def reduce_changes(changes: Iterable[Change]) -> list[Change]:
-    """The change with the highest version for each (table, key), in order of each key's first appearance.
+    """The change with the highest version for each (table, key), in order of each key's first appearance; columns that
+    it lacks are taken from the changes before it.
 
     A delete and its tombstone have the same version and mean the same; the delete is kept, as it says more.
     """
+    changes = list(changes)
     newest: dict[tuple[TableId, str], Change] = {}
+    lives: dict[tuple[TableId, str], list[Change]] = {}  # of keys whose newest change lacks columns
     for change in changes:
         name = (change.table, document_id(change.key))
         held = newest.get(name)
@@ -28,7 +32,39 @@ def reduce_changes(changes: Iterable[Change]) -> list[Change]:
             or (change.version == held.version and held.schema_version is None)
         ):
             newest[name] = change
+            if change.unchanged:
+                lives[name] = []
+    if lives:
+        for change in changes:
+            if (life := lives.get((change.table, document_id(change.key)))) is not None:
+                life.append(change)
+        newest |= {name: _folded(newest[name], life) for name, life in lives.items()}
     return list(newest.values())
+
+
+def with_kept(change: Change, row: Mapping[str, Json] | None) -> Change | None:
+    """A change that lacks columns, whole with those of the row that its store holds live (None: it holds none); None
+    where that is not possible."""
+    if row is None or change.row is None or not change.unchanged <= row.keys():
+        return None
+    kept = {name: row[name] for name in row if name in change.unchanged}
+    return replace(change, row=change.row | kept, unchanged=frozenset())
+
+
+def _folded(change: Change, life: Sequence[Change]) -> Change:
+    """With what changes of lower versions say of the columns that it lacks. A delete among them ends the search: what
+    the row was before it is another row, so that of this one nothing whole is known."""
+    for older in sorted(life, key=lambda other: other.version, reverse=True):
+        if older.version >= change.version:
+            continue
+        if not change.unchanged:
+            break
+        if older.row is None:
+            return replace(change, row=None, unchanged=frozenset())
+        assert change.row is not None
+        known = {name: older.row[name] for name in older.row if name in change.unchanged}
+        change = replace(change, row=change.row | known, unchanged=change.unchanged - known.keys())
+    return change
 
 
 def document_id(key: Mapping[str, Json]) -> str:

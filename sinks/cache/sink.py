@@ -13,7 +13,7 @@ from sinks.cache.scripts import APPLY, SWEEP, Script
 from sinks.cache.server import Command, RedisServer
 from sinks.contract import Change, Outcome, Result, StoredRow
 from sinks.records import decode_json, encode_json
-from sinks.reduction import document_id
+from sinks.reduction import document_id, with_kept
 from sinks.retries import Retries
 
 # A script blocks the server: 200 keys take about a millisecond, and more a call brings no more keys a second.
@@ -86,13 +86,16 @@ class CacheSink:
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:
         written: list[int] = []
-        calls = self._script_calls(changes)
+        whole = changes if not any(change.unchanged for change in changes) else self._completed(changes)
+        calls = self._script_calls(change for change in whole if change is not None)
         tables = {change.table for change in changes}
         while pipeline := list(islice(calls, PIPELINE_SCRIPTS_MAX)):
             for answer in self._run_scripts(pipeline, APPLY, tables):
                 written.extend(answer)
-        assert len(written) == len(changes)
-        return [_WRITTEN if flag else _STALE for flag in written]
+        flags = iter(written)
+        results = [_WRITTEN if change is not None and next(flags) else _STALE for change in whole]
+        assert next(flags, None) is None, "one answer for each change"
+        return results
 
     def sweep(self, table: TableId, floor: int) -> int:
         swept = 0
@@ -118,6 +121,20 @@ class CacheSink:
 
     def close(self) -> None:
         self._server.close()
+
+    def _completed(self, changes: Sequence[Change]) -> list[Change | None]:
+        """Each change whole; None where the cache holds no live row to take columns from. Between this look and the
+        write another writer may write the row: one that is behind us loses against our version, one ahead wins."""
+        completed: list[Change | None] = list(changes)
+        lacking = [number for number, change in enumerate(changes) if change.unchanged]
+        for start in range(0, len(lacking), SCRIPT_KEYS_MAX):
+            numbers = lacking[start : start + SCRIPT_KEYS_MAX]
+            keys = [self._keys.table(changes[n].table) + document_id(changes[n].key) for n in numbers]
+            held = self._server.run_all([("HMGET", key, DELETED_FIELD, DOCUMENT_FIELD) for key in keys])
+            for number, (deleted, document) in zip(numbers, held, strict=True):
+                is_live = deleted is None and document is not None
+                completed[number] = with_kept(changes[number], decode_json(document) if is_live else None)
+        return completed
 
     def _script_calls(self, changes: Iterable[Change]) -> Iterator[Command]:
         keys: list[str] = []

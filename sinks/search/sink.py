@@ -9,7 +9,7 @@ from cdc.config import SearchConfig
 from cdc.errors import RefusedError, SinkError
 from cdc.events import TableId, TableSchema
 from sinks.contract import Change, Outcome, Result, StoredRow
-from sinks.reduction import document_id
+from sinks.reduction import document_id, with_kept
 from sinks.retries import Retries
 from sinks.search import bulk, mapping
 from sinks.search.bulk import Busy, Item
@@ -21,6 +21,8 @@ from sinks.search.server import SearchServer, error_type, is_transient, status
 
 _ANSWER_FIELDS: Final = "items.*.status,items.*._index,items.*.error.type,items.*.error.reason"
 _NAMES_MAX: Final = 5  # in one URL, of which servers take 4 KiB
+_LOOK_DOCUMENTS_MAX: Final = 100  # of large rows
+_STALE: Final = Result(Outcome.STALE)
 _NO_ANSWER = Busy(0, "no answer")
 
 
@@ -78,9 +80,13 @@ class SearchSink:
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:
         results: list[Result] = []
-        for request in bulk.requests(map(self._item, changes)):
+        whole = changes if not any(change.unchanged for change in changes) else self._completed(changes)
+        for request in bulk.requests(self._item(change) for change in whole if change is not None):
             results += self._write(request)
-        return results
+        if len(results) == len(changes):
+            return results
+        written = iter(results)
+        return [_STALE if change is None else next(written) for change in whole]
 
     def sweep(self, table: TableId, floor: int) -> int:
         index, alias = self._names.index(table), self._names.alias(table)
@@ -111,6 +117,25 @@ class SearchSink:
 
     def close(self) -> None:
         self._server.close()
+
+    def _completed(self, changes: Sequence[Change]) -> list[Change | None]:
+        """Each change whole; None where the index holds no live row to take columns from. Between this look and the
+        write another writer may write the row: one that is behind us loses against our version, one ahead wins."""
+        completed: list[Change | None] = list(changes)
+        lacking = [number for number, change in enumerate(changes) if change.unchanged]
+        for start in range(0, len(lacking), _LOOK_DOCUMENTS_MAX):
+            numbers = lacking[start : start + _LOOK_DOCUMENTS_MAX]
+            rows = self._held([changes[number] for number in numbers])
+            for number, row in zip(numbers, rows, strict=True):
+                completed[number] = with_kept(changes[number], row)
+        return completed
+
+    def _held(self, changes: Sequence[Change]) -> list[dict[str, Any] | None]:
+        """The live rows that the index holds of these keys, as of this moment."""
+        wanted = [{"_index": self._names.index(change.table), "_id": document_id(change.key)} for change in changes]
+        answer = self._server.call(lambda client: client.mget(body={"docs": wanted}))
+        documents = [found.get("_source") for found in answer["docs"]]
+        return [None if found is None or found[DELETED_FIELD] else found for found in documents]
 
     def _item(self, change: Change) -> Item:
         self._schema(change.table)

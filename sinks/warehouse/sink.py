@@ -134,36 +134,51 @@ class WarehouseSink:
             by_table.setdefault(change.table, []).append(index)
         for table_id, indices in by_table.items():
             table = self._tables[table_id]
-            held: list[int] = []
-            rows: list[list[Any]] = []
-            for index in indices:
-                try:
-                    rows.append(_convert(table, changes[index]))
-                    held.append(index)
-                except Unholdable as error:
-                    results[index] = Result(Outcome.REJECTED, str(error))
-            if rows:
-                for index, written in zip(held, self._merge(table, _arrow(table, rows)), strict=True):
-                    results[index] = Result(Outcome.WRITTEN if written else Outcome.STALE)
+            # What lacks columns is merged into the rows that are there, in a commit of its own; it is rare.
+            for lacks in (False, True):
+                part = [index for index in indices if bool(changes[index].unchanged) is lacks]
+                self._write(table, changes, part, results)
         return results
 
-    def _merge(self, table: _Table, rows: pa.Table) -> list[bool]:
-        """Write what is newer than the table; whether each row was. One commit, or none if nothing can win."""
+    def _write(self, table: _Table, changes: Sequence[Change], indices: Sequence[int], results: list[Result]) -> None:
+        held: list[int] = []
+        rows: list[list[Any]] = []
+        for index in indices:
+            try:
+                rows.append(_convert(table, changes[index]))
+                held.append(index)
+            except Unholdable as error:
+                results[index] = Result(Outcome.REJECTED, str(error))
+        if not rows:
+            return
+        arrow = _arrow(table, rows)
+        lacks = bool(changes[held[0]].unchanged)
+        if lacks:
+            names = pa.array([sorted(changes[index].unchanged) for index in held], pa.list_(pa.string()))
+            arrow = arrow.append_column(statements.UNCHANGED, names)
+        for index, written in zip(held, self._merge(table, arrow, lacks=lacks), strict=True):
+            results[index] = Result(Outcome.WRITTEN if written else Outcome.STALE)
+
+    def _merge(self, table: _Table, rows: pa.Table, *, lacks: bool) -> list[bool]:
+        """Write what is newer than the table; whether each row was. One commit, or none if nothing can win. `lacks`:
+        these rows lack columns, and can only change others that are there."""
+        write = statements.merge_columns if lacks else statements.merge
         versions = rows.column(VERSION).to_pylist()
         batch = uuid.uuid4().hex
         for attempt in range(ATTEMPT_COUNT_MAX):
             planned = next(self._engine.history(table.place.rows), None)
             self._register(rows)
-            stored = self._stored(table, len(versions), planned.id if planned else None)
-            newer = [held is None or version > held for version, held in zip(versions, stored, strict=True)]
+            stored = self._stored(table, len(versions), planned.id if planned else None, of_live_rows_only=lacks)
+            newer = [
+                not lacks if held is None else version > held for version, held in zip(versions, stored, strict=True)
+            ]
             if not any(newer):
                 return newer
             if not all(newer):
                 self._register(rows.filter(pa.array(newer)))
             try:
-                self._engine.run(
-                    statements.merge(table.place.rows, list(table.columns), table.key), {properties.BATCH: batch}
-                )
+                statement = write(table.place.rows, list(table.columns), table.key)
+                self._engine.run(statement, {properties.BATCH: batch})
             except Conflict:
                 # Two writers that lose to each other in step must not do so again.
                 self._pause(random.random() * min(2.0, 0.1 * 2**attempt))  # noqa: S311
@@ -185,12 +200,17 @@ class WarehouseSink:
         ordinals = pa.array(range(len(rows)), pa.int32())
         self._engine.source(statements.SOURCE, rows.append_column(statements.ORDINAL, ordinals))
 
-    def _stored(self, table: _Table, row_count: int, snapshot_id: int | None) -> list[int | None]:
+    def _stored(
+        self, table: _Table, row_count: int, snapshot_id: int | None, *, of_live_rows_only: bool = False
+    ) -> list[int | None]:
         """The version that the table holds of each of the batch's keys. Mends doubled keys where it meets them."""
         stored: list[int | None] = [None] * row_count
         if snapshot_id is None:
             return stored
-        found = self._engine.query(statements.stored_versions(table.place.rows, table.key, snapshot_id))
+        query = statements.stored_versions(
+            table.place.rows, table.key, snapshot_id, of_live_rows_only=of_live_rows_only
+        )
+        found = self._engine.query(query)
         doubled = False
         for ordinal, version in zip(found.column(0).to_pylist(), found.column(1).to_pylist(), strict=True):
             held = stored[ordinal]
@@ -276,8 +296,10 @@ def _convert(table: _Table, change: Change) -> list[Any]:
     row = change.row
     if row is None:
         row = dict.fromkeys(table.columns) | change.key
-    elif len(row) != len(table.columns):
+    elif len(row) + len(change.unchanged) != len(table.columns):
         raise Unholdable("the row has other columns than the table")
+    elif change.unchanged:
+        row = dict.fromkeys(change.unchanged) | row
     values = [_convert_value(name, kind, row) for name, kind in table.columns.items()]
     return [*values, change.version, change.row is None]
 

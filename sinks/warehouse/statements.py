@@ -8,6 +8,7 @@ from sinks.warehouse.naming import DELETED, VERSION, Place, quoted
 CATALOG = "watershed"  # also the catalog's name inside its own tables: readers need the same
 SOURCE = "ws_source"  # the batch's rows
 ORDINAL = "ws_ordinal"  # a row's number in the batch
+UNCHANGED = "ws_unchanged"  # names of the columns that it lacks, where some of the batch's rows do
 
 TABLE_PROPERTIES: Final[Mapping[str, str]] = {
     # Deletion vectors: a commit writes what changed, not the files that it changes.
@@ -64,11 +65,14 @@ def create_view(place: Place, columns: Iterable[str]) -> str:
     )
 
 
-def stored_versions(table: tuple[str, ...], key: Sequence[str], snapshot_id: int) -> str:
+def stored_versions(
+    table: tuple[str, ...], key: Sequence[str], snapshot_id: int, *, of_live_rows_only: bool = False
+) -> str:
     """(ordinal, version) of each row of the batch whose key the table holds, as of a snapshot."""
+    live = f" WHERE NOT {DELETED}" if of_live_rows_only else ""
     return (
         f"SELECT /*+ BROADCAST(s) */ s.{ORDINAL}, t.{VERSION} FROM {SOURCE} s "
-        f"JOIN (SELECT * FROM {full(table)} VERSION AS OF {snapshot_id}) t ON {_same_key(key)}"
+        f"JOIN (SELECT * FROM {full(table)} VERSION AS OF {snapshot_id}{live}) t ON {_same_key(key)}"
     )
 
 
@@ -82,6 +86,21 @@ def merge(table: tuple[str, ...], columns: Sequence[str], key: Sequence[str]) ->
         f"UPDATE SET {', '.join(f't.{name} = s.{name}' for name in changed)} "
         f"WHEN NOT MATCHED THEN "
         f"INSERT ({', '.join(every)}) VALUES ({', '.join(f's.{name}' for name in every)})"
+    )
+
+
+def merge_columns(table: tuple[str, ...], columns: Sequence[str], key: Sequence[str]) -> str:
+    """The same for rows that lack columns: live rows keep theirs, there is nothing to insert."""
+    assigned = [
+        f"t.{quoted(name)} = CASE WHEN array_contains(s.{UNCHANGED}, {literal(name)}) "
+        f"THEN t.{quoted(name)} ELSE s.{quoted(name)} END"
+        for name in columns
+        if name not in key
+    ]
+    return (
+        f"MERGE INTO {full(table)} t USING {SOURCE} s ON {_same_key(key)} "
+        f"WHEN MATCHED AND s.{VERSION} > t.{VERSION} AND NOT t.{DELETED} THEN "
+        f"UPDATE SET {', '.join(assigned)}, t.{VERSION} = s.{VERSION}"
     )
 
 

@@ -26,7 +26,14 @@ class Model:
         name = document_id(change.key)
         if name in keys and keys[name][0] >= change.version:
             return Outcome.STALE
-        keys[name] = change.version, change.row
+        row = change.row
+        if change.unchanged:
+            held = keys[name][1] if name in keys else None
+            if held is None:
+                return Outcome.STALE
+            assert row is not None
+            row = {column: held[column] if column in change.unchanged else row[column] for column in held}
+        keys[name] = change.version, row
         return Outcome.WRITTEN
 
     def apply_all(self, changes: Iterable[Change]) -> None:

@@ -1,6 +1,7 @@
 """Tables that every sink must be able to hold, and rows of them as records say them."""
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -56,6 +57,13 @@ class Table:
     def upsert(self, version: int, **values: Json) -> Change:
         row = self.row(**values)
         return Change(self.id, {name: row[name] for name in self.schema.key}, version, row, self.schema.version)
+
+    def update(self, version: int, lacks: Collection[str], **values: Json) -> Change:
+        """Of all columns but those that it lacks."""
+        whole = self.upsert(version, **values)
+        assert whole.row is not None
+        row = {name: value for name, value in whole.row.items() if name not in lacks}
+        return replace(whole, row=row, unchanged=frozenset(lacks))
 
     def delete(self, version: int, **key: Json) -> Change:
         assert tuple(key) == self.schema.key

@@ -41,6 +41,26 @@ def test_a_row_record_is_its_after_block_at_its_version(op: str) -> None:
     assert change == Change(SCHEMA.table, {"order_id": 7, "line_no": 1}, VERSION, ROW, 3)
 
 
+def holed(op: str, unchanged: object = ("remark",), row: object = None) -> dict[str, Any]:
+    source = {"schema": "public", "table": "order_lines", "epoch": 2, "seq": 17, "schema_version": 3}
+    return envelope(op=op, after=row or {"order_id": 7, "line_no": 1}, source=source | {"unchanged": unchanged})
+
+
+def test_a_row_that_lacks_large_values_says_which() -> None:
+    key = {"order_id": 7, "line_no": 1}
+    assert read(holed("u")) == Change(SCHEMA.table, key, VERSION, key, 3, frozenset({"remark"}))
+
+
+def test_a_row_that_moved_here_and_is_not_whole_is_not_known_yet() -> None:
+    assert read(holed("c")) == Change(SCHEMA.table, {"order_id": 7, "line_no": 1}, VERSION, None, 3)
+
+
+@pytest.mark.parametrize("unchanged", ["remark", [7], ["line_no"], [], ["remark", "more"]])
+def test_a_list_that_does_not_fit_the_row_is_refused(unchanged: object) -> None:
+    with pytest.raises(SinkError, match=r"lists something as unchanged|has not the columns"):
+        read(holed("u", unchanged))
+
+
 def test_a_delete_has_no_row_whatever_it_knows_of_the_old_one() -> None:
     assert read(envelope(op="d", before=ROW, after=None)) == Change(
         SCHEMA.table, {"order_id": 7, "line_no": 1}, VERSION, None, 3

@@ -7,7 +7,7 @@ import pytest
 
 from cdc.events import TableId
 from sinks.contract import Change
-from sinks.reduction import DOCUMENT_ID_BYTES_MAX, document_id, reduce_changes
+from sinks.reduction import DOCUMENT_ID_BYTES_MAX, document_id, reduce_changes, with_kept
 
 TABLE = TableId("public", "t")
 
@@ -49,6 +49,49 @@ def test_tables_and_keys_are_apart_and_in_order_of_appearance() -> None:
     other = TableId("public", "u")
     changes = [upsert(2, 1), upsert(1, 2), upsert(2, 3, other), upsert(2, 4)]
     assert reduce_changes(changes) == [changes[3], changes[1], changes[2]]
+
+
+def page(version: int, unchanged: frozenset[str] = frozenset(), **columns: Any) -> Change:
+    return Change(TABLE, {"id": 1}, version, {"id": 1, **columns}, 1, unchanged)
+
+
+BIG, BOTH = frozenset({"big"}), frozenset({"big", "huge"})
+
+
+def test_columns_that_the_newest_lacks_come_from_those_before_it_in_any_order() -> None:
+    changes = [page(1, big="OLD", huge="H"), page(2, big="B", huge="H"), page(3, BOTH), page(5, BIG, huge="G")]
+    for order in permutations(changes):
+        assert reduce_changes(order) == [page(5, huge="G", big="B")]
+
+
+def test_a_column_that_no_change_has_stays_out() -> None:
+    changes = [page(2, BIG, huge="H"), page(3, BOTH, v="x")]
+    for order in permutations(changes):
+        assert reduce_changes(order) == [page(3, BIG, v="x", huge="H")]
+
+
+def test_null_is_a_value_that_is_taken() -> None:
+    assert reduce_changes([page(2, big=None), page(3, BIG)]) == [page(3, big=None)]
+
+
+def test_nothing_is_taken_from_a_former_life() -> None:
+    """Nothing whole is known of the row; what a store holds under the key is another row, and goes."""
+    changes = [page(1, big="FORMER"), delete(1, 2), tombstone(1, 2), page(4, BIG)]
+    for order in permutations(changes):
+        assert reduce_changes(order) == [Change(TABLE, {"id": 1}, 4, None, 1)]
+
+
+def test_a_later_whole_row_needs_nothing() -> None:
+    changes = [page(1, big="B"), page(2, BIG), page(3, big="C")]
+    for order in permutations(changes):
+        assert reduce_changes(order) == [changes[2]]
+
+
+def test_a_change_is_made_whole_with_what_a_store_holds() -> None:
+    lacking = page(3, BIG, v="x")
+    assert with_kept(lacking, {"id": 1, "v": "w", "big": "B"}) == page(3, v="x", big="B")
+    assert with_kept(lacking, {"id": 1, "v": "w"}) is None
+    assert with_kept(lacking, None) is None
 
 
 def test_nothing_reduces_to_nothing() -> None:

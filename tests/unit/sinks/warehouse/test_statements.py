@@ -37,9 +37,20 @@ def test_the_merge_is_guarded_and_leaves_the_key_alone() -> None:
     )
 
 
+def test_the_merge_of_rows_that_lack_columns_keeps_those_of_live_rows_and_inserts_none() -> None:
+    assert statements.merge_columns(PLACE.rows, ["id", "na'me"], ["id"]) == (
+        "MERGE INTO `watershed`.`shop`.`public`.`a_with_deleted` t USING ws_source s ON t.`id` = s.`id` "
+        "WHEN MATCHED AND s.ws_version > t.ws_version AND NOT t.ws_deleted THEN "
+        "UPDATE SET t.`na'me` = CASE WHEN array_contains(s.ws_unchanged, 'na\\'me') THEN t.`na'me` ELSE s.`na'me` END, "
+        "t.ws_version = s.ws_version"
+    )
+
+
 def test_versions_are_read_as_of_a_snapshot() -> None:
     text = statements.stored_versions(PLACE.rows, ["id"], 42)
     assert "`a_with_deleted` VERSION AS OF 42) t ON t.`id` = s.`id`" in text
+    text = statements.stored_versions(PLACE.rows, ["id"], 42, of_live_rows_only=True)
+    assert "VERSION AS OF 42 WHERE NOT ws_deleted) t ON" in text
 
 
 def test_a_sweep_empties_all_but_the_key() -> None:
