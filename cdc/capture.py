@@ -12,6 +12,7 @@ from cdc.control import PROGRESS_KEY, ProgressRecord, Topics
 from cdc.delivery import Delivery
 from cdc.errors import ConnectionLost
 from cdc.failpoints import unarmed
+from cdc.filling import Filler
 from cdc.lsn import Lsn
 from cdc.ports import Broker, Clock, EndOffsetsRequest, LogStream, Probe, TopicRecord
 from cdc.publisher import Publisher
@@ -46,6 +47,7 @@ class Capture:
         stream: LogStream,
         broker: Broker,
         assembler: Assembler,
+        filler: Filler,
         publisher: Publisher,
         snapshots: Snapshots,
         topics: Topics,
@@ -59,6 +61,7 @@ class Capture:
         self._stream = stream
         self._broker = broker
         self._assembler = assembler
+        self._filler = filler
         self._publisher = publisher
         self._snapshots = snapshots
         self._topics = topics
@@ -121,7 +124,11 @@ class Capture:
     def _consume(self, frames: Sequence[bytes]) -> None:
         records, failure = self._assembler.consume(frames, self._clock.now_us())
         self._delivery.on_received(self._assembler.received_lsn)
-        self._produce(records)
+        if holes := self._assembler.holes(records):
+            for piece in self._filler.fill(records, holes, self._while_waiting):
+                self._produce(piece)
+        else:
+            self._produce(records)
         if failure is None:
             return
         # What is whole before the change that can't be followed is published; that change never is.

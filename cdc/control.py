@@ -4,6 +4,7 @@
 |---------------------|------------------------------|----------------|
 | `<prefix>.state`    | `position`                   | PositionRecord |
 | `<prefix>.state`    | `snapshot/<table>`           | SnapshotRecord |
+| `<prefix>.state`    | `holes/<table>`              | HolesRecord    |
 | `<prefix>.state`    | `signals`                    | SignalsRecord  |
 | `<prefix>.state`    | `tombstones/<table>`         | TombstonesRecord |
 | `<prefix>.control`  | `schema/<table>/<version>`   | SchemaRecord   |
@@ -149,6 +150,7 @@ class RangeRecord(Record):
     after: tuple[str, ...] | None
     up_to: tuple[str, ...] | None
     is_done: bool = False
+    keys: tuple[tuple[str, ...], ...] | None = None  # of rows with these keys only; null: of all
 
 
 ENDED = frozenset({"done", "cancelled", "failed"})
@@ -185,6 +187,22 @@ class TombstonesRecord(Record):
     table_schema: str
     table_name: str
     floor: U64
+
+    @property
+    def table(self) -> TableId:
+        return TableId(self.table_schema, self.table_name)
+
+
+class HolesRecord(Record):
+    """Rows of a table whose last records may lack large values, and which are still to be read for that. In the Kafka
+    transaction of these records, and of the rows that were read."""
+
+    table_schema: str
+    table_name: str
+    keys: tuple[tuple[str, ...], ...]  # as texts of the key's columns
+    is_whole: bool = False  # there were too many: besides `keys` the whole table is read
+    ranges: tuple[RangeRecord, ...] = ()  # of that reading; none until it has begun
+    key_order: str | None = None  # in which the ranges are to be understood
 
     @property
     def table(self) -> TableId:
@@ -298,6 +316,10 @@ TOMBSTONES_KEY = "tombstones/"
 
 def tombstones_key(table: TableId) -> str:
     return f"{TOMBSTONES_KEY}{table_key(table)}"
+
+
+def holes_key(table: TableId) -> str:
+    return f"holes/{table_key(table)}"
 
 
 # ---- signals

@@ -3,6 +3,7 @@
 One session lasts until a server is lost, or until capture is asked to stop.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 
@@ -17,6 +18,7 @@ from cdc.continuity import SourceNow, TopicNow, require_same_source, require_sam
 from cdc.control import PositionRecord, Topics
 from cdc.errors import NEXT_AFTER_GAP, GapError
 from cdc.events import TableSchema
+from cdc.filling import Filler
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.kafka.records import Captured, State, read_captured, read_state
 from cdc.kafka.signals import SignalReader
@@ -29,9 +31,11 @@ from cdc.postgres.catalog import Publication, read_publication
 from cdc.postgres.chunks import PostgresChunkReader
 from cdc.postgres.connection import connect
 from cdc.postgres.replication import ReplicationConnection, SystemIdentity
+from cdc.postgres.reread import PostgresRowReader
 from cdc.postgres.source import read_flush_lsn, read_slot
 from cdc.postgres.watch import PublicationWatch
 from cdc.publisher import Lineage, Publisher
+from cdc.snapshots.completion import Completions
 from cdc.snapshots.engine import SnapshotEngine
 from cdc.snapshots.readers import Readers
 from cdc.snapshots.session import Snapshots
@@ -96,6 +100,7 @@ class Session:
             stream=connection,
             broker=broker,
             assembler=Assembler(schemas, context, stream_state(current), sweeps, engine),
+            filler=self._filler(resources, engine, publication, schemas),
             snapshots=snapshots,
             publisher=self._publisher(current, described),
             topics=self._topics,
@@ -148,7 +153,14 @@ class Session:
             limits=self._config.snapshot,
             records=state.snapshots,
             tombstones=state.tombstones if self._config.sweep.tombstones else None,
+            completions=Completions(schemas, state.holes),
         )
+
+    def _filler(
+        self, resources: ExitStack, engine: SnapshotEngine, publication: Publication, schemas: Sequence[TableSchema]
+    ) -> Filler:
+        reader = resources.enter_context(PostgresRowReader(self._config.source, publication, schemas))
+        return Filler(reader, engine.complete, self._clock, time.sleep)
 
     def _snapshots(
         self,

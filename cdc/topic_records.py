@@ -2,12 +2,14 @@
 
 from cdc.control import (
     POSITION_KEY,
+    HolesRecord,
     PositionRecord,
     SchemaRecord,
     SnapshotRecord,
     SweepRecord,
     TombstonesRecord,
     Topics,
+    holes_key,
     schema_key,
     snapshot_key,
     sweep_key,
@@ -31,6 +33,11 @@ def tombstones_record(topics: Topics, table: TableId, floor: int) -> TopicRecord
     """For state."""
     record = TombstonesRecord(table_schema=table.schema, table_name=table.name, floor=floor)
     return TopicRecord(topics.state, tombstones_key(table).encode(), record.encode())
+
+
+def holes_record(topics: Topics, holes: HolesRecord) -> TopicRecord:
+    """For state."""
+    return TopicRecord(topics.state, holes_key(holes.table).encode(), holes.encode())
 
 
 def schema_record(topics: Topics, schema: TableSchema) -> TopicRecord:

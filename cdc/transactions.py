@@ -11,7 +11,8 @@ from typing import Protocol
 from cdc.control import PartialTransaction
 from cdc.errors import NEXT_AFTER_ALTER, GapError, ProtocolError, UnsupportedChangeError
 from cdc.events import Position, TableId, TableSchema, pack_version
-from cdc.formats.debezium import EnvelopeContext, TableEncoder, relation_differs
+from cdc.formats.debezium import UNFINISHED, Draft, EnvelopeContext, TableEncoder, relation_differs
+from cdc.holes import Hole
 from cdc.lsn import Lsn, format_lsn
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.frames import XLOG_DATA_BYTES, Keepalive, parse_frame, start_lsn
@@ -90,6 +91,7 @@ class Assembler:
         self._transaction: _Transaction | None = None
         self.received_lsn = resume.resume_lsn  # the newest WAL position that the server told us of
         self.reply_requested = False
+        self._drafts: list[Draft] = []  # of the records of the last `consume`, in their order
 
     @property
     def state(self) -> StreamState:
@@ -110,13 +112,14 @@ class Assembler:
         return self._transaction is not None
 
     def consume(self, frames: Sequence[bytes], now_us: int) -> tuple[list[TopicRecord], UnsupportedChangeError | None]:
-        """The records of these frames, in order.
+        """The records of these frames, in order. Those with holes are still to be filled: see `holes`.
 
         When a change can't be followed, the error is returned with the records of the whole transactions before it,
         and `state` stands at their end; if part of the failing transaction left the assembler earlier, no records
         are returned and `state` is not to be used: abort. Raises ProtocolError and GapError.
         """
         records: list[TopicRecord] = []
+        self._drafts.clear()
         boundary = (0, self.state) if self._transaction is None else None
         try:
             for frame in frames:
@@ -128,6 +131,7 @@ class Assembler:
                     boundary = (len(records), self.state)
         except UnsupportedChangeError as error:
             if boundary is None:
+                self._drafts.clear()
                 return [], error
             count, state = boundary
             self._transaction = None
@@ -135,6 +139,13 @@ class Assembler:
             self._commit_ts_us = state.commit_ts_us
             return records[:count], error
         return records, None
+
+    def holes(self, records: Sequence[TopicRecord]) -> list[Hole]:
+        """Which of the records that the last `consume` returned have holes."""
+        if not self._drafts:
+            return []
+        places = (i for i, record in enumerate(records) if record.value == UNFINISHED)
+        return [Hole(at, draft) for at, draft in zip(places, self._drafts, strict=False)]  # fewer after a failure
 
     # ---- frames
 
@@ -236,7 +247,7 @@ class Assembler:
                 f"table {schema.table} was altered: {difference}",
                 NEXT_AFTER_ALTER,
             )
-        self._encoders[relation.oid] = (TableEncoder(schema, relation, self._context), schema.topic)
+        self._encoders[relation.oid] = (TableEncoder(schema, relation, self._context, self._drafts), schema.topic)
         self._started.discard(relation.oid)
 
     def _row(self, frame: bytes, lsn: int, records: list[TopicRecord], now_us: int) -> None:

@@ -8,8 +8,10 @@ from cdc.bootstrap import relation_of
 from cdc.config import SnapshotConfig
 from cdc.control import Topics
 from cdc.events import TableSchema
+from cdc.filling import Filler
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
-from cdc.ports import Signal
+from cdc.holes import Found, Unreadable, Wanted
+from cdc.ports import Clock, Signal, WhileWaiting
 from cdc.snapshots.engine import SnapshotEngine
 from cdc.snapshots.reading import Answer, KeyPage, Request
 from cdc.snapshots.session import Snapshots
@@ -38,6 +40,29 @@ class ScriptedSignals:
     def poll(self) -> list[Signal]:
         came, self.coming = self.coming, []
         return came
+
+
+@dataclass
+class ScriptedRows:
+    """cdc.filling.RowReader. Answers come in order; then nothing is answered."""
+
+    asked: list[Wanted] = field(default_factory=list)
+    coming: list[Found | Unreadable | None] = field(default_factory=list)
+
+    def read(self, wanted: Wanted, bytes_max: int, while_waiting: WhileWaiting) -> Found | Unreadable | None:
+        assert bytes_max > 0
+        while_waiting()
+        self.asked.append(wanted)
+        return self.coming.pop(0) if self.coming else None
+
+
+def no_filler(clock: Clock) -> Filler:
+    """For streams without holes."""
+
+    def pause(_: float) -> None:
+        raise AssertionError("nothing is to be filled")
+
+    return Filler(ScriptedRows(), lambda _: [], clock, pause)
 
 
 def sweeps_of(context: EnvelopeContext) -> Sweeps:

@@ -10,26 +10,32 @@
 
 Fields and their order are Debezium's; from `epoch` on `source` has ours. `source.ts_*` is the commit time (of a
 snapshot row: when the snapshot began), `ts_*` our clock. `sequence` is a JSON array as a string: the LSN of the
-commit before, or null, and the change's own. Columns that are not known are absent from `before`, never null.
+commit before, or null, and the change's own. Columns that are not known are absent, never null: from `before`, and from
+`after` where an update left a large value out of the log and it could not be read either. Only then `source` ends with
+`"unchanged":["body"]`, the names of these columns, or with `"filled":["body"]`, those that were read.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from json.encoder import encode_basestring
+from typing import Final
 
 from cdc.errors import ProtocolError
 from cdc.events import Position, TableSchema, pack_version
 from cdc.lsn import Lsn
-from cdc.pgoutput.codec import RowCodec, relation_differs
+from cdc.pgoutput.codec import HoledChange, RowCodec, json_end, relation_differs
 from cdc.pgoutput.messages import Relation
+from cdc.pgoutput.values import MalformedValueError
 
-__all__ = ["EnvelopeContext", "OutRecord", "TableEncoder", "relation_differs"]
-
-# (key, value, headers). A value of None is a tombstone.
-OutRecord = tuple[bytes, bytes | None, list[tuple[str, bytes]] | None]
+__all__ = ["Draft", "EnvelopeContext", "OutRecord", "TableEncoder", "relation_differs"]
 
 VERSION_HEADER = "watershed.version"
 NEW_KEY_HEADER = "__debezium.newkey"
 OLD_KEY_HEADER = "__debezium.oldkey"
+
+_BEFORE = '{"before":'
+_AFTER = ',"after":'
+_AFTER_SOURCE = '},"transaction":null,"op":"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,57 @@ class EnvelopeContext:
     connector_version: str
 
 
+class Draft:
+    """The value of a record whose row has holes, until it is known what becomes of them."""
+
+    def __init__(
+        self, encoder: "TableEncoder", change: HoledChange, xid: int, parts: tuple[str, str, str], tx_index: int
+    ) -> None:
+        """`parts`: the value's text before the row, from there to the end of `source`, and the rest."""
+        self.schema = encoder._schema
+        self.columns = change.columns  # JSON as latin-1 view, in the schema's order; None: a hole
+        self.key = change.key  # the key columns' texts as PostgreSQL prints them
+        self.xid = xid  # of its transaction, as the stream has it: 32 bits
+        # The record key that the row had, if it moved.
+        self.former_key = None if change.old_key == change.new_key else change.old_key.encode("latin-1")
+        self._encoder = encoder
+        self._parts = parts
+        self._tx_index = tx_index
+
+    def encoded(self, column: str, value: bytes | None) -> str:
+        """A value's text as PostgreSQL prints it, None for NULL, as `columns` has it. Raises ValueError for what the
+        column can't hold, or for a column that there is not."""
+        try:
+            return self._encoder._codec.column(column, value)
+        except (MalformedValueError, ValueError) as error:
+            raise ValueError(column) from error
+
+    def columns_of(self, value: bytes) -> tuple[str | None, ...] | None:
+        """What a record's value says of each column, as `columns` has them; None if it is no whole row of this schema
+        version, as a delete's is not."""
+        return self._encoder.columns_of(value)
+
+    def finished(self, columns: Sequence[str | None], filled: Sequence[int]) -> bytes:
+        """The value, with `columns` as far as they are known; those at `filled` were read for it. Raises
+        ProtocolError for what is not UTF-8."""
+        head, source, tail = self._parts
+        names = [column.name for column in self.schema.columns]
+        unchanged = [i for i, column in enumerate(columns) if column is None]
+        lists = "".join(
+            f',"{what}":[{",".join(_json(names[i]) for i in places)}]'
+            for what, places in (("unchanged", unchanged), ("filled", filled))
+            if places
+        )
+        encoded = f"{head}{self._encoder._codec.row_of(columns)}{source}{lists}{tail}".encode("latin-1")
+        self._encoder.require_utf8(encoded, self._tx_index)
+        return encoded
+
+
+# (key, value, headers). A value of None is a tombstone, UNFINISHED one whose draft is among the encoder's.
+OutRecord = tuple[bytes, bytes | None, list[tuple[str, bytes]] | None]
+UNFINISHED: Final = b""
+
+
 class TableEncoder:
     """Rows of one table, as one schema version publishes them, to Kafka records.
 
@@ -50,7 +107,10 @@ class TableEncoder:
     Raises UnsupportedChangeError if the relation is not what the schema describes.
     """
 
-    def __init__(self, schema: TableSchema, relation: Relation, context: EnvelopeContext) -> None:
+    def __init__(
+        self, schema: TableSchema, relation: Relation, context: EnvelopeContext, drafts: list[Draft] | None = None
+    ) -> None:
+        """`drafts`: where those of UNFINISHED records go, in their order; several encoders may share it."""
         self._codec = RowCodec(schema, relation)
         self._schema = schema
         self.table = schema.table
@@ -65,8 +125,11 @@ class TableEncoder:
         self._database = f',"db":{_json(context.database)},"sequence":"['
         self._table = f',"schema":{_json(schema.table.schema)},"table":{_json(schema.table.name)},"txId":'
         self._to_seq = f',"xmin":null,"origin":null,"origin_lsn":null,"epoch":{context.epoch},"seq":'
-        self._to_op = f',"schema_version":{schema.version}}},"transaction":null,"op":"'
+        self._to_end = f',"schema_version":{schema.version}'
+        self._to_op = self._to_end + _AFTER_SOURCE
         self._commit_lsn = Lsn(0)
+        self._xid = 0
+        self.drafts = drafts if drafts is not None else []
         self._to_sequence = self._to_lsn = self._to_index = ""
         self._clock_us = -1
         self._clock = ""
@@ -76,6 +139,7 @@ class TableEncoder:
         (None if this session has seen none). `commit_ts_us`: µs since 1970."""
         last = "null" if last_commit_lsn is None else f'\\"{last_commit_lsn}\\"'
         self._start("false", commit_lsn, commit_ts_us, str(xid), last)
+        self._xid = xid
 
     def start_snapshot(self, consistent_lsn: int, began_ts_us: int) -> None:
         """What the rows of one snapshot share: its consistent point and when it began, µs since 1970."""
@@ -96,12 +160,19 @@ class TableEncoder:
 
         One for an insert or update; delete and tombstone for a delete; delete, tombstone and create for an update
         that changed the key: `seq` is the first value's, a moved row's create has `seq + 1`. They belong together
-        in one Kafka transaction. `lsn` is the frame's, `now_us` our clock, µs since 1970.
+        in one Kafka transaction. Of a row with holes there is a draft, appended to `drafts`. `lsn` is the frame's,
+        `now_us` our clock, µs since 1970.
 
-        Raises ProtocolError for bytes that are no row of this relation, UnsupportedChangeError for a large value
-        that is not in the log and for a null in the key; both name table, column and position.
+        Raises ProtocolError for bytes that are no row of this relation, UnsupportedChangeError for a key that is null
+        or not in the log; both name table, column and position.
         """
-        op, before, after, old_key, new_key = self._codec.change(message, offset, self._commit_lsn, tx_index)
+        change = self._codec.usual_change(message, offset)
+        if change is None:
+            exact = self._codec.exact_change(message, offset, self._commit_lsn, tx_index)
+            if isinstance(exact, HoledChange):
+                return self._with_holes(exact, lsn, tx_index, seq, now_us)
+            change = exact
+        op, before, after, old_key, new_key = change
         if now_us != self._clock_us:
             self._set_clock(now_us)
         if old_key == new_key:
@@ -113,11 +184,7 @@ class TableEncoder:
         key, moved_to = old_key.encode("latin-1"), new_key.encode("latin-1")
         gone = self._value("d", before, "null", lsn, tx_index, seq)
         here = self._value("c", "null", after, lsn, tx_index, seq + 1)
-        return [
-            (key, gone, [(NEW_KEY_HEADER, moved_to)]),
-            (key, None, [(NEW_KEY_HEADER, moved_to), (VERSION_HEADER, self._version(seq))]),
-            (moved_to, here, [(OLD_KEY_HEADER, key)]),
-        ]
+        return self._moved(key, moved_to, gone, here, seq)
 
     def copy_row(self, line: bytes, lsn: int, tx_index: int, seq: int, now_us: int) -> OutRecord:
         """The record of an existing row, from a line of `COPY (SELECT <the schema's columns, in order>) TO STDOUT` in
@@ -136,6 +203,42 @@ class TableEncoder:
         value = self._value("d", key.decode("latin-1"), "null", lsn, tx_index, seq)
         return [(key, value, None), (key, None, [(VERSION_HEADER, self._version(seq))])]
 
+    def columns_of(self, value: bytes) -> tuple[str | None, ...] | None:
+        """See Draft."""
+        text = str(value, "latin-1")
+        row = self._codec.columns_of(text, json_end(text, len(_BEFORE)) + len(_AFTER))
+        # The first thing after the row's end that says so: inside `source` nothing else is as long.
+        if row is None or text.find(self._to_op, row[1]) < 0:
+            return None
+        return row[0]
+
+    def _with_holes(self, change: HoledChange, lsn: int, tx_index: int, seq: int, now_us: int) -> list[OutRecord]:
+        if now_us != self._clock_us:
+            self._set_clock(now_us)
+        new_key = change.new_key.encode("latin-1")
+        if change.old_key == change.new_key:
+            self._add_draft("u", change.before, change, lsn, tx_index, seq)
+            return [(new_key, UNFINISHED, None)]
+        old_key = change.old_key.encode("latin-1")
+        gone = self._value("d", change.before, "null", lsn, tx_index, seq)
+        self._add_draft("c", "null", change, lsn, tx_index, seq + 1)
+        return self._moved(old_key, new_key, gone, UNFINISHED, seq)
+
+    def _add_draft(self, op: str, before: str, change: HoledChange, lsn: int, tx_index: int, seq: int) -> None:
+        head = f"{_BEFORE}{before}{_AFTER}"
+        source = (
+            f"{self._to_sequence}{lsn}{self._to_lsn}{lsn}{self._to_seq}{seq}{self._to_index}{tx_index}{self._to_end}"
+        )
+        tail = f"{_AFTER_SOURCE}{op}{self._clock}"
+        self.drafts.append(Draft(self, change, self._xid, (head, source, tail), tx_index))
+
+    def _moved(self, key: bytes, moved_to: bytes, gone: bytes, here: bytes, seq: int) -> list[OutRecord]:
+        return [
+            (key, gone, [(NEW_KEY_HEADER, moved_to)]),
+            (key, None, [(NEW_KEY_HEADER, moved_to), (VERSION_HEADER, self._version(seq))]),
+            (moved_to, here, [(OLD_KEY_HEADER, key)]),
+        ]
+
     def _value(self, op: str, before: str, after: str, lsn: int, tx_index: int, seq: int) -> bytes:
         value = (
             f'{{"before":{before},"after":{after}{self._to_sequence}{lsn}{self._to_lsn}{lsn}{self._to_seq}{seq}'
@@ -143,15 +246,18 @@ class TableEncoder:
         )
         encoded = value.encode("latin-1")
         if not value.isascii():
-            # Each value stands between ASCII characters, so the whole is UTF-8 only if every value is.
-            try:
-                encoded.decode()
-            except UnicodeDecodeError:
-                raise ProtocolError(
-                    f"{self._schema.table} at {Position(self._commit_lsn, tx_index)}: a value is not UTF-8",
-                    "a database in encoding SQL_ASCII holds such bytes: correct them, or convert the database",
-                ) from None
+            self.require_utf8(encoded, tx_index)
         return encoded
+
+    def require_utf8(self, encoded: bytes, tx_index: int) -> None:
+        """Each value stands between ASCII characters, so the whole is UTF-8 only if every value is."""
+        try:
+            encoded.decode()
+        except UnicodeDecodeError:
+            raise ProtocolError(
+                f"{self._schema.table} at {Position(self._commit_lsn, tx_index)}: a value is not UTF-8",
+                "a database in encoding SQL_ASCII holds such bytes: correct them, or convert the database",
+            ) from None
 
     def _version(self, seq: int) -> bytes:
         return b"%d" % pack_version(self._context.epoch, seq)

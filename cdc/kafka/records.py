@@ -10,6 +10,7 @@ from cdc.control import (
     SIGNAL_KEY,
     SIGNALS_KEY,
     TOMBSTONES_KEY,
+    HolesRecord,
     PositionRecord,
     ProgressRecord,
     SchemaRecord,
@@ -32,6 +33,7 @@ class State:
 
     position: PositionRecord | None
     snapshots: tuple[SnapshotRecord, ...]
+    holes: tuple[HolesRecord, ...]
     signals_offset: int  # signals below have had their effect
     tombstones: dict[TableId, int]  # of each table the floor below which tombstones are written
 
@@ -65,6 +67,11 @@ def read_state(config: Config) -> State:
                 if key.startswith(TOMBSTONES_KEY)
             )
         },
+        holes=tuple(
+            HolesRecord.decode(record, f"{topic}, key {key}")
+            for key, record in values.items()
+            if key.startswith("holes/")
+        ),
         signals_offset=0 if signals is None else SignalsRecord.decode(signals, f"{topic}, key {SIGNALS_KEY}").offset,
     )
 

@@ -3,14 +3,17 @@
 A RowCodec is made when a relation message arrives. It writes Python source for that relation, a straight line over
 its columns with names, key and value encoders folded in, and works on a latin-1 view of the message (see `values`).
 The generated code takes the usual case only: text and nulls, every length inside the message. At anything else it
-gives up and the exact path decides, with `decoder`, either what the row is (a large value that was not sent) or which
-error it is, with column and offset. Both give the same bytes, which a differential property test holds them to.
+gives up and the exact path decides, with `decoder`, either what the row is (a large value that was not sent is taken
+from the old row, or is a hole) or which error it is, with column and offset. Both give the same bytes, which a
+differential property test holds them to.
 """
 
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from json import JSONDecoder
 from types import CodeType
 from typing import Any, Literal
 
@@ -31,6 +34,17 @@ _FULL = "f"
 # `before` is the old row as far as it is known, "null" if it is not; `after` is "null" for a delete. Keys are objects
 # of the key columns, in key order; they differ only if an update moved the row.
 RowChange = tuple[Literal["c", "u", "d"], str, str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class HoledChange:
+    """An update of a row of which large (TOAST) values are neither in the new tuple nor in an old one."""
+
+    before: str  # this and both keys as in RowChange
+    columns: tuple[str | None, ...]  # JSON as latin-1 view of each published column; None: a hole
+    key: tuple[str, ...]  # the key columns' texts as PostgreSQL prints them, in key order
+    old_key: str
+    new_key: str
 
 
 class _Unusual(Exception):  # noqa: N818 - not an error: the generated code hands the message to the exact path
@@ -70,19 +84,21 @@ class RowCodec:
         self._new_head = b"N" + count
         self._delete_head = b"D" + oid + old_kind + count
 
-    def change(self, message: bytes, offset: int, commit_lsn: int, tx_index: int) -> RowChange:
+    def change(self, message: bytes, offset: int, commit_lsn: int, tx_index: int) -> RowChange | HoledChange:
         """The row change in `message[offset:]`, which starts at its I, U or D byte.
 
         Raises ProtocolError for bytes that are no such message of this relation, or a value that is not its type's;
-        UnsupportedChangeError for a large value that is not in the log and for a null in the key. Both name table,
-        column and position, which is all that `commit_lsn` and `tx_index` are for.
+        UnsupportedChangeError for a key that is null or not in the log. Both name table, column and position, which is
+        all that `commit_lsn` and `tx_index` are for.
         """
-        return self.usual_change(message, offset) or _Exact(self, Position(Lsn(commit_lsn), tx_index)).change(
-            message[offset:]
-        )
+        return self.usual_change(message, offset) or self.exact_change(message, offset, commit_lsn, tx_index)
+
+    def exact_change(self, message: bytes, offset: int, commit_lsn: int, tx_index: int) -> RowChange | HoledChange:
+        """`change` by the exact path alone."""
+        return _Exact(self, Position(Lsn(commit_lsn), tx_index)).change(message[offset:])
 
     def usual_change(self, message: bytes, offset: int) -> RowChange | None:
-        """`change` by the generated code; None if that gives up. For `change`, and for tests of how often."""
+        """`change` by the generated code; None if that gives up."""
         try:
             text = str(message, "latin-1")
             if message.startswith(self._insert_head, offset):
@@ -117,6 +133,43 @@ class RowCodec:
         except (_Unusual, MalformedValueError):
             pass
         return _Exact(self, Position(Lsn(commit_lsn), tx_index)).copy(line)
+
+    # ---- rows with holes, column by column
+
+    def row_of(self, columns: Sequence[str | None]) -> str:
+        """The JSON object of columns as HoledChange has them; what is None is absent."""
+        members = zip(self._names, columns, strict=True)
+        return "{" + ",".join(f"{_json_name(name)}:{value}" for name, value in members if value is not None) + "}"
+
+    def columns_of(self, row: str, start: int) -> tuple[tuple[str, ...], int] | None:
+        """The reverse: each column's JSON in the object at `row[start:]`, and where that ends. None where it is not
+        the object of exactly these columns."""
+        columns: list[str] = []
+        end = start
+        for i, name in enumerate(self._names):
+            opening = f"{',' if i else '{'}{_json_name(name)}:"
+            if not row.startswith(opening, end):
+                return None
+            begin = end + len(opening)
+            try:
+                end = json_end(row, begin)
+            except ValueError:
+                return None
+            columns.append(row[begin:end])
+        return (tuple(columns), end + 1) if row.startswith("}", end) else None
+
+    def column(self, name: str, value: bytes | None) -> str:
+        """A value's text as PostgreSQL prints it, None for NULL, to JSON. Raises MalformedValueError, ValueError for a
+        column that there is not."""
+        return "null" if value is None else self._encoders[self._names.index(name)](value.decode("latin-1"))
+
+
+_json = JSONDecoder()
+
+
+def json_end(text: str, start: int) -> int:
+    """Where the JSON value ends that begins at `start`. Raises ValueError where none does."""
+    return _json.raw_decode(text, start)[1]
 
 
 def relation_differs(schema: TableSchema, relation: Relation) -> str | None:
@@ -155,7 +208,7 @@ class _Exact:
         self._codec = codec
         self._position = str(position)
 
-    def change(self, message: bytes) -> RowChange:
+    def change(self, message: bytes) -> RowChange | HoledChange:
         codec = self._codec
         decoded = decode(message, self._position)
         if not isinstance(decoded, Insert | Update | Delete) or decoded.relation_oid != codec._relation.oid:
@@ -169,11 +222,9 @@ class _Exact:
             before, old_key = self._row(decoded.old) if decoded.old_kind == "O" else self._identity_row(decoded.old)
             if isinstance(decoded, Delete):
                 return "d", before, "null", old_key, old_key
-            after, key = self._row(self._filled(decoded.new, decoded.old))
-            return "u", before, after, old_key, key
+            return self._update(before, old_key, self._filled(decoded.new, decoded.old))
         assert isinstance(decoded, Update)
-        after, key = self._row(decoded.new)
-        return "u", "null", after, key, key
+        return self._update("null", None, decoded.new)
 
     def copy(self, line: bytes) -> tuple[str, str]:
         try:
@@ -189,6 +240,27 @@ class _Exact:
         return tuple(
             there if here is UNCHANGED and there is not NULL else here for here, there in zip(new, old, strict=True)
         )
+
+    def _update(self, before: str, old_key: str | None, values: Tuple) -> RowChange | HoledChange:
+        """The one kind of change whose row may have holes, though not in its key."""
+        if UNCHANGED not in values:
+            after, key = self._row(values)
+            return "u", before, after, old_key or key, key
+        self._check_width(values)
+        is_key = self._codec._key
+        columns = tuple(
+            None if value is UNCHANGED and i not in is_key else self._value(i, value) for i, value in enumerate(values)
+        )
+        texts = tuple(self._text(i, values[i]) for i in is_key)
+        new_key = self._key_object([column or "" for column in columns])
+        return HoledChange(before, columns, texts, old_key or new_key, new_key)
+
+    def _text(self, i: int, value: TupleValue) -> str:
+        assert isinstance(value, bytes), "anything else was refused"
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            raise self._refused(f"column {self._codec._names[i]} is not UTF-8") from None
 
     def _row(self, values: Tuple) -> tuple[str, str]:
         self._check_width(values)
@@ -215,10 +287,14 @@ class _Exact:
                 )
             return "null"
         if value is UNCHANGED:
+            if i not in self._codec._key:
+                raise self._refused(f"column {name} was left out of a row that has to be whole")
+            # Servers since February 2022 log a key's large value with each update.
             raise UnsupportedChangeError(
-                f"{self._place(name)}: the row was updated without its large (TOAST) value, which is not in the log",
-                f"ALTER TABLE {_sql_name(self._codec._table)} REPLICA IDENTITY FULL, or move the column to a table of "
-                "its own; then start with a new topics.prefix and slot",
+                f"{self._place(name)}: the row was updated without the large (TOAST) value of its key, which is not in "
+                "the log",
+                f"ALTER TABLE {_sql_name(self._codec._table)} REPLICA IDENTITY FULL, or a newer minor version of "
+                "PostgreSQL; then start with a new topics.prefix and slot",
             )
         if isinstance(value, Binary):
             raise self._refused(f"column {name} came in binary format, text was asked for")

@@ -10,17 +10,17 @@ from cdc.postgres.connection import lost
 from cdc.snapshots.reading import Chunk, Fence, ReadFailed, Request
 
 # Connections lost, refused or cancelled; transactions that waited too long or met others; a server short of resources.
-_PASSING_CLASSES: Final = {"08", "25", "40", "53", "55", "57", "58"}
-_PASSING_ERRORS: Final = (ConnectionLost, UnreachableError, TableAlteredError)
+PASSING_CLASSES: Final = {"08", "25", "40", "53", "55", "57", "58"}
+PASSING_ERRORS: Final = (ConnectionLost, UnreachableError, TableAlteredError)
 _EMITS_FLUSHED: Final = 170_000  # from here on pg_logical_emit_message takes a fourth argument
 
 
 def failed(request: Request, error: Exception) -> ReadFailed:
     """The answer to a request that ended in this error."""
     if isinstance(error, WatershedError):
-        return ReadFailed(request.nonce, error, is_permanent=not isinstance(error, _PASSING_ERRORS))
+        return ReadFailed(request.nonce, error, is_permanent=not isinstance(error, PASSING_ERRORS))
     if isinstance(error, psycopg.Error):
-        is_passing = error.sqlstate is None or error.sqlstate[:2] in _PASSING_CLASSES
+        is_passing = error.sqlstate is None or error.sqlstate[:2] in PASSING_CLASSES
         return ReadFailed(request.nonce, _said(request, error, is_passing), is_permanent=not is_passing)
     # A mistake of ours; what it says may hold a row's values.
     words = f"reading existing rows of {_where(request)} failed: {type(error).__name__}"

@@ -88,14 +88,17 @@ def chunk_statement(
     after: Key | None,
     up_to: Key | None,
     rows_max: int,
+    keys: Sequence[Key] | None = None,
 ) -> sql.Composed:
-    """COPY the rows of a chunk. `conditions`: SQL as PostgreSQL or an operator wrote it."""
+    """COPY the rows of a chunk. `conditions`: SQL as PostgreSQL or an operator wrote it; `keys`: of these rows only."""
     # A condition may end in a comment, which the line's end closes.
     wanted: list[sql.Composable] = [sql.SQL("({}\n)").format(sql.SQL(condition)) for condition in conditions]
     if after is not None:
         wanted.append(_compare(key, after, _ABOVE))
     if up_to is not None:
         wanted.append(_compare(key, up_to, _UP_TO))
+    if keys is not None:
+        wanted.append(_among(key, keys))
     return sql.SQL("COPY (SELECT {} FROM {} {} {} ORDER BY {} LIMIT {}) TO STDOUT").format(
         _names(column.name for column in columns),
         _only(is_partitioned),
@@ -163,6 +166,58 @@ def sample_statement(
         sql.SQL(f"WHERE {row_filter}" if row_filter else ""),
         _order(key),
     )
+
+
+def reread_statement(
+    table: TableId,
+    columns: Sequence[str],
+    key: Sequence[KeyColumn],
+    keys: Sequence[Key],
+    *,
+    is_partitioned: bool,
+    row_filter: str | None,
+) -> sql.Composed:
+    """COPY columns of the rows with these keys, in the order of `keys`: a key's ordinal, the row's xmin (NULL where
+    there is no row), its key, the columns. Where the key's index takes several for equal, there is a line for each."""
+    names = [*(column.name for column in key), *columns]
+    asked = sql.SQL(", ").join(
+        sql.SQL("({}, {})").format(sql.Literal(i), sql.SQL(", ").join(map(_literal, key, values)))
+        for i, values in enumerate(keys)
+    )
+    is_same = sql.SQL(" AND ").join(
+        sql.SQL("{} {} {}").format(_compared(column), _operator(column.operators[_EQUAL]), sql.Identifier(f"ws {i}"))
+        for i, column in enumerate(key)
+    )
+    # What the table's own columns are called is theirs to choose: ours have a blank in their names.
+    return sql.SQL(
+        'COPY (SELECT "ws row", "ws xmin", {row} FROM (VALUES {asked}) AS asked("ws row", {places})'
+        ' LEFT JOIN (SELECT xmin AS "ws xmin", {names} FROM {only} {table} {filter}) AS found ON {is_same}'
+        ' ORDER BY "ws row") TO STDOUT'
+    ).format(
+        row=_names(names),
+        asked=asked,
+        places=_names(f"ws {i}" for i in range(len(key))),
+        names=_names(dict.fromkeys(names)),
+        only=_only(is_partitioned),
+        table=sql.Identifier(*table),
+        filter=sql.SQL(f"WHERE ({row_filter}\n)" if row_filter else ""),
+        is_same=is_same,
+    )
+
+
+def _among(key: Sequence[KeyColumn], keys: Sequence[Key]) -> sql.Composable:
+    """The key is one of these."""
+    if len(key) == 1:
+        values = sql.SQL(", ").join(_literal(key[0], values[0]) for values in keys)
+        return sql.SQL("{} {} ANY (ARRAY[{}])").format(_compared(key[0]), _operator(key[0].operators[_EQUAL]), values)
+    equal = (
+        sql.SQL(" AND ").join(
+            sql.SQL("{} {} {}").format(_compared(column), _operator(column.operators[_EQUAL]), _literal(column, value))
+            for column, value in zip(key, values, strict=True)
+        )
+        for values in keys
+    )
+    return sql.SQL("(({}))").format(sql.SQL(") OR (").join(equal))
 
 
 def _compare(key: Sequence[KeyColumn], values: Key, to: int) -> sql.Composable:

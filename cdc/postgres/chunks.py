@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Final
+from typing import Final, Generic, LiteralString, TypeVar
 
 import psycopg
 import structlog
@@ -62,6 +62,8 @@ _SETTINGS: Final = (
     " SET max_parallel_workers_per_gather = 0; SET jit = off"
 )
 
+T = TypeVar("T")
+
 _Queue = queue.SimpleQueue[Request | None]
 
 
@@ -87,7 +89,7 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
         self._chunks: _Queue = queue.SimpleQueue()
         self._others: _Queue = queue.SimpleQueue()  # for a thread of their own: a fence may last for hours
         self._lanes = [
-            _Lane(source, requests, self._serve, self._closing)
+            Lane(source, requests, self._serve, self._closing, _SETTINGS)
             for requests in (self._others, *[self._chunks] * workers)
         ]
 
@@ -132,7 +134,7 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
 
     # ---- in the threads
 
-    def _serve(self, lane: "_Lane", request: Request) -> None:
+    def _serve(self, lane: "Lane[Request]", request: Request) -> None:
         try:
             match request:
                 case Fence():
@@ -152,12 +154,12 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
                     self._closing.wait(RECONNECT_S)
                 self._answers.put(failure)
 
-    def _fence(self, lane: "_Lane", request: Fence) -> None:
+    def _fence(self, lane: "Lane[Request]", request: Fence) -> None:
         snapshot = pass_fence(lane.connection(), self._closing)
         if snapshot is not None:
             self._answers.put(Fenced(request.nonce, snapshot))
 
-    def _begin(self, lane: "_Lane", request: Begin) -> None:
+    def _begin(self, lane: "Lane[Request]", request: Begin) -> None:
         connection, schema = lane.connection(), request.schema
         snapshot, seen = look(connection, schema, self._publication, self._tables)
         sizes = size(connection, schema)
@@ -167,11 +169,12 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
         self._answers.put(Begun(request.nonce, snapshot, seen.shape, sizes.rows, sizes.row_bytes, edges, seen.order))
         _mark(connection, request.nonce)
 
-    def _chunk(self, lane: "_Lane", request: Chunk) -> None:
+    def _chunk(self, lane: "Lane[Request]", request: Chunk) -> None:
         connection, schema = lane.connection(), request.schema
         seen = self._seen(request)
         conditions = [text for text in (seen.row_filter, request.where) if text]
-        snapshot = _opened(connection, request, seen, prefers_index=not conditions)
+        is_part = bool(conditions) or request.keys is not None
+        snapshot = _opened(connection, request, seen, prefers_index=not is_part)
         statement = chunk_statement(
             schema.table,
             schema.columns,
@@ -181,6 +184,7 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
             after=request.after,
             up_to=request.up_to,
             rows_max=request.rows_max,
+            keys=request.keys,
         )
         began = time.monotonic()
         copied = copy_lines(connection, statement.as_bytes(connection), request.bytes_max)
@@ -200,7 +204,7 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
         _mark(lane.connection(), request.nonce)
         self._probe("chunk.marked")
 
-    def _look_up(self, lane: "_Lane", request: Lookup) -> None:
+    def _look_up(self, lane: "Lane[Request]", request: Lookup) -> None:
         connection, seen = lane.connection(), self._seen(request)
         snapshot = _opened(connection, request, seen, prefers_index=False)
         began = time.monotonic()
@@ -237,20 +241,22 @@ def _mark(connection: SourceConnection, nonce: str) -> None:
         raise mark_refused(error, connection.info.server_version) from error
 
 
-class _Lane:
+class Lane(Generic[T]):
     """A thread, and its connection."""
 
     def __init__(
         self,
         source: SourceConfig,
-        requests: _Queue,
-        serve: Callable[["_Lane", Request], None],
+        requests: "queue.SimpleQueue[T | None]",
+        serve: Callable[["Lane[T]", T], None],
         closing: threading.Event,
+        settings: LiteralString,
     ) -> None:
         self.requests = requests
         self._source = source
         self._serve = serve
         self._closing = closing
+        self._settings = settings
         self._connection: SourceConnection | None = None
         self._lock = threading.Lock()  # over which connection there is
         self._thread: threading.Thread | None = None
@@ -302,7 +308,7 @@ class _Lane:
             try:
                 made = connect(self._source, application="watershed snapshot")
                 made.prepare_threshold = None  # several statements at once can't be prepared
-                made.execute(_SETTINGS)
+                made.execute(self._settings)
             except WatershedError as error:
                 self._closing.wait(RECONNECT_S)
                 raise ConnectionLost(error.message, error.hint) from error

@@ -76,6 +76,14 @@ def key_of(line: bytes, places: Sequence[int]) -> Key:
         ) from error
 
 
+def fields_of(line: bytes) -> list[bytes | None]:
+    """Its fields' texts, None for NULL."""
+    fields = line.split(b"\t")
+    if b"\\" not in line:
+        return list(fields)
+    return [None if field == b"\\N" else _ESCAPE.sub(_unescaped, field) for field in fields]
+
+
 def _unescaped(escape: re.Match[bytes]) -> bytes:
     return _ESCAPED.get(escape[1], escape[1])
 

@@ -14,7 +14,6 @@ transaction that ran then has ended, so that all snapshots see it. Pure: time, a
 
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
 
 import structlog
 
@@ -22,11 +21,13 @@ from cdc.config import SnapshotConfig
 from cdc.control import SnapshotRecord, Topics
 from cdc.events import TableId, TableSchema, pack_version
 from cdc.formats.debezium import TableEncoder
+from cdc.holes import Unfilled
 from cdc.lsn import Lsn
 from cdc.ports import TopicRecord
 from cdc.snapshots.absent import AbsentKeys
-from cdc.snapshots.jobs import Job
-from cdc.snapshots.memory import KEYS_MAX, ChangeMemory, Unseen
+from cdc.snapshots.completion import Completions
+from cdc.snapshots.jobs import STATUSES_BEFORE, Job
+from cdc.snapshots.memory import KEYS_MAX, ChangeMemory, UnseenRule
 from cdc.snapshots.publishing import Place, RowRecords
 from cdc.snapshots.ranges import RETRY_S, OpenChunk, Range
 from cdc.snapshots.reading import (
@@ -47,13 +48,8 @@ from cdc.snapshots.reading import (
 from cdc.snapshots.tombstones import Tombstones
 from cdc.snapshots.visibility import TransactionSnapshot
 from cdc.sweeps import Sweeps
-from cdc.topic_records import snapshot_record, tombstones_record
 
 log = structlog.get_logger(__name__)
-
-NONCE_BYTES: Final = 16
-
-_UnseenRule = Callable[[ChangeMemory, str, TransactionSnapshot], Unseen]
 
 
 class SnapshotEngine:
@@ -70,12 +66,13 @@ class SnapshotEngine:
         limits: SnapshotConfig,
         records: Iterable[SnapshotRecord] = (),
         tombstones: Mapping[TableId, int] | None = None,
+        completions: Completions | None = None,
         keys_max: int = KEYS_MAX,
-        new_nonce: Callable[[], str] = lambda: secrets.token_hex(NONCE_BYTES),
-        unseen_rule: _UnseenRule = ChangeMemory.unseen,
+        new_nonce: Callable[[], str] = lambda: secrets.token_hex(16),
+        unseen_rule: UnseenRule = ChangeMemory.unseen,
     ) -> None:
-        """`records`: those of state, ended ones among them. `tombstones`: for each table the floor up to which what was
-        swept has its tombstones; None: sweeps are followed by none. `unseen_rule`: tests show that another is wrong."""
+        """`records`: of state, ended ones among them. `tombstones`: for each table the floor up to which what was swept
+        has its tombstones; None: sweeps are followed by none. `unseen_rule`: tests show that another is wrong."""
         self._topics = topics
         self._epoch = epoch
         self._schemas: Mapping[TableId, TableSchema] = {schema.table: schema for schema in schemas}
@@ -89,6 +86,7 @@ class SnapshotEngine:
         for record in sorted(records, key=lambda record: record.requested_us):
             if record.table in self._schemas:
                 self.jobs[record.table] = Job(record, self._schemas[record.table])
+        self._completions = completions or Completions(self._schemas.values())
         self._fence: str | None = None  # nonce of the fence that is asked for
         self._fence_not_before = 0.0
         self._passed: TransactionSnapshot | None = None  # newest snapshot known since the fence was passed
@@ -98,8 +96,7 @@ class SnapshotEngine:
         self._marked: list[str] = []  # nonces of the transaction that is being received
         self._row_count = 0  # published by the transaction that is being received: they count as its changes
         self._unsaid: list[Job] = []  # that have ended outside of a transaction, and whose records are to be written
-        self._next_chunk_at = 0.0
-        self._now = 0.0
+        self._next_chunk_at = self._now = 0.0
         self._settle()
 
     @property
@@ -145,13 +142,14 @@ class SnapshotEngine:
                 job, begun = self._begun.pop(nonce)
                 self._look(job, begun, seq)
                 if self._is_done(job):
-                    records += self._state(job)
+                    records += job.state(self._topics)
             elif nonce in self._chunks:
                 job, part, chunk = self._chunks[nonce]
                 chunk.is_marked = True
                 # Marks of one range may come in another order: the later chunk waits for the earlier one.
                 while part.open and part.open[0].is_marked:
                     seq = self._merge(job, part, part.open[0], commit_lsn, seq, now_us, records)
+        self._prune()
         self._marked.clear()
         self._row_count = 0
         self._settle()
@@ -167,7 +165,7 @@ class SnapshotEngine:
                 case Fenced():
                     if answer.nonce == self._fence:
                         self._passed = answer.snapshot
-                        log.info("snapshots begin", tables=sum(job.is_active for job in self.jobs.values()))
+                        log.info("snapshots begin", tables=sum(job.is_active for job in self._all_jobs()))
                 case Begun():
                     if answer.nonce in self._begun:
                         self._begun[answer.nonce] = (self._begun[answer.nonce][0], answer)
@@ -218,9 +216,16 @@ class SnapshotEngine:
                     reading += 1
         return wanted
 
+    def complete(self, rows: Sequence[Unfilled]) -> list[TopicRecord]:
+        """Rows went out with holes: they are to be read again. What is to be produced in the same Kafka transaction."""
+        noted = self._completions.note(rows)
+        self._give_up(job for job in noted if job.is_too_long)
+        self._settle()
+        return [record for job in noted for record in job.state(self._topics)]
+
     def endings(self) -> list[TopicRecord]:
         """Records of those that have failed, or found nothing more to do, since the last call."""
-        said = [record for job in self._unsaid for record in self._state(job)]
+        said = [record for job in self._unsaid for record in job.state(self._topics)]
         self._unsaid.clear()
         return said
 
@@ -239,34 +244,28 @@ class SnapshotEngine:
             self._settle()
         self.jobs[record.table] = job = Job(record, schema)
         self._settle()
-        return self._state(job)
+        return job.state(self._topics)
 
     def set_status(self, table: TableId, status: str) -> list[TopicRecord]:
         """Pause, resume (`running`) or cancel it. Nothing when that changes nothing."""
         job = self.jobs.get(table)
-        allowed = {
-            "paused": ("running",),
-            "running": ("paused", "failed"),
-            "cancelled": ("running", "paused", "failed"),
-        }
-        if job is None or job.status not in allowed[status]:
+        if job is None or job.status not in STATUSES_BEFORE[status]:
             return []
         self._give_up([job])
         record = job.record().model_copy(update={"status": status, "message": ""})
         self.jobs[table] = job = Job(record, job.schema)
         self._settle()
-        return self._state(job)
+        return job.state(self._topics)
 
     # ---- inside
 
     def _ask_to_begin(self, job: Job) -> Begin:
         job.begin = self._new_nonce()
         self._begun[job.begin] = (job, None)
-        return Begin(job.begin, job.schema, self._limits.workers)
+        return Begin(job.begin, job.schema, self._limits.workers if job.splits else 1)
 
     def _ask_for_chunk(self, job: Job, part: Range) -> Chunk:
         assert job.shape is not None
-        assert self._passed is not None
         request = Chunk(
             nonce=self._new_nonce(),
             schema=job.schema,
@@ -274,26 +273,28 @@ class SnapshotEngine:
             after=part.next_after,
             up_to=part.up_to,
             where=job.where,
-            rows_max=part.size.rows,
+            rows_max=part.rows_max,
             bytes_max=self._limits.chunk_bytes_max,
+            keys=part.keys,
         )
-        chunk = OpenChunk(request, since=self._passed, asked_at=self._now)
-        part.open.append(chunk)
-        self._chunks[request.nonce] = (job, part, chunk)
+        self._open(job, part, request)
         if self._limits.rows_per_s_max is not None:
             self._next_chunk_at = max(self._next_chunk_at, self._now) + request.rows_max / self._limits.rows_per_s_max
         return request
 
     def _ask_to_look_up(self, job: Job, absent: AbsentKeys) -> Lookup:
         assert job.shape is not None
-        assert self._passed is not None
         keys = absent.pages.popleft() if absent.pages else ()
         request = Lookup(self._new_nonce(), job.schema, job.shape, keys, absent.after, absent.up_to)
-        chunk = OpenChunk(request, since=self._passed, asked_at=self._now)
         absent.looked_at = self._now
-        absent.open.append(chunk)
-        self._chunks[request.nonce] = (job, absent, chunk)
+        self._open(job, absent, request)
         return request
+
+    def _open(self, job: Job, part: Range | AbsentKeys, request: Chunk | Lookup) -> None:
+        assert self._passed is not None
+        chunk = OpenChunk(request, since=self._passed, asked_at=self._now)
+        part.open.append(chunk)
+        self._chunks[request.nonce] = (job, part, chunk)
 
     def _ask_for_keys(self, job: Job, absent: AbsentKeys) -> KeyPage:
         if absent.scan is None:
@@ -315,9 +316,12 @@ class SnapshotEngine:
 
     def _read(self, chunk: OpenChunk, read: ChunkRead | LookedUp) -> None:
         chunk.read = read
+        self._see(read.snapshot)
+
+    def _see(self, snapshot: TransactionSnapshot) -> None:
         assert self._passed is not None
-        if read.snapshot.xmax > self._passed.xmax:
-            self._passed = read.snapshot
+        if snapshot.xmax > self._passed.xmax:
+            self._passed = snapshot
 
     def _failed(self, failure: ReadFailed) -> None:
         if failure.nonce == self._fence:
@@ -347,6 +351,9 @@ class SnapshotEngine:
         """The mark of a table's beginning was received."""
         assert begun is not None, "the answer is there before its mark is written"
         job.begin = None
+        self._see(begun.snapshot)
+        if not job.may_begin(begun.snapshot, self._now):
+            return
         if job.sweeps and job.floor is None:
             # A chunk's row may be dropped in favour of an event that is older than this mark: the floor is below all of
             # them. Transactions that this snapshot sees, later ones see too.
@@ -398,16 +405,14 @@ class SnapshotEngine:
             if job.floor > pack_version(self._epoch, seq):
                 seq += 1  # nothing was published since it was fixed: the version is the sweep's own
             records.append(self._sweeps.record(job.schema.table, job.floor, commit_lsn))
-        records += self._state(job)
-        self._prune()
+        records += job.state(self._topics)
         return seq
 
     def _is_done(self, job: Job) -> bool:
         """Whether there is nothing left to do; then that is its status from now on."""
         if not job.is_complete:
             return False
-        job.status = "done"
-        log.info("table published", table=job.table, request=job.request, rows=job.rows, deleted=job.deleted)
+        job.end()
         self._tombstones.done(job)
         return True
 
@@ -419,14 +424,9 @@ class SnapshotEngine:
         if len(begun) == len(self._begun):
             self._memory.forget_seen_by([self._passed, *open_chunks, *begun])
 
-    def _state(self, job: Job) -> list[TopicRecord]:
-        """What tells how far it is. Of tombstones only the end is recorded."""
-        if job.below is None:
-            return [snapshot_record(self._topics, job.record())]
-        return [tombstones_record(self._topics, job.schema.table, job.below)] if job.status == "done" else []
-
     def _all_jobs(self) -> Iterable[Job]:
-        return (*self.jobs.values(), *self._tombstones.jobs.values())
+        """Rows that lack something first: they are few."""
+        return (*self._completions.jobs.values(), *self.jobs.values(), *self._tombstones.jobs.values())
 
     def _give_up(self, jobs: Iterable[Job]) -> None:
         """What is on its way for them."""
@@ -441,6 +441,7 @@ class SnapshotEngine:
     def _settle(self) -> None:
         """After each change of a status, so that a transaction need not ask every table. When there is nothing left to
         do, nothing is remembered: what comes later begins with a fence of its own."""
+        self._completions.settle()
         self._is_active = any(job.is_active for job in self._all_jobs())
         if self._fence is not None and not self._is_active:
             self._memory.clear()

@@ -1,13 +1,28 @@
 """The snapshot of one table: its ranges, then the rows that vanished without an event. Pure."""
 
 from itertools import pairwise
+from typing import Final
 
-from cdc.control import ENDED, RangeRecord, SnapshotRecord
+import structlog
+
+from cdc.control import ENDED, RangeRecord, SnapshotRecord, Topics
 from cdc.events import TableSchema
+from cdc.ports import TopicRecord
 from cdc.snapshots.absent import AbsentKeys
 from cdc.snapshots.ranges import RETRY_S, OpenChunk, Range
 from cdc.snapshots.reading import Begun, Key
 from cdc.snapshots.sizing import ChunkSize
+from cdc.snapshots.visibility import TransactionSnapshot
+from cdc.topic_records import snapshot_record, tombstones_record
+
+log = structlog.get_logger(__name__)
+
+STATUSES_BEFORE: Final = {
+    "paused": ("running",),
+    "running": ("paused", "failed"),
+    "cancelled": ("running", "paused", "failed"),
+}
+"""Of which status a job must be to get another by an operator's wish."""
 
 
 class Job:
@@ -75,6 +90,26 @@ class Job:
         """Whether every row is published."""
         return self.shape is not None and all(part.is_done for part in self.ranges)
 
+    @property
+    def splits(self) -> bool:
+        """Whether a large table is read in several ranges."""
+        return True
+
+    def may_begin(self, snapshot: TransactionSnapshot, now: float) -> bool:  # noqa: ARG002 - for jobs of other kinds
+        """Whether chunks that see no less than this are of use; else it is to be looked again later."""
+        return True
+
+    def end(self) -> None:
+        """There is nothing left to do."""
+        self.status = "done"
+        log.info("table published", table=self.table, request=self.request, rows=self.rows, deleted=self.deleted)
+
+    def state(self, topics: Topics) -> list[TopicRecord]:
+        """What tells how far it is. Of tombstones only the end is recorded."""
+        if self.below is None:
+            return [snapshot_record(topics, self.record())]
+        return [tombstones_record(topics, self.schema.table, self.below)] if self.status == "done" else []
+
     def look(self, begun: Begun, size: tuple[int, int]) -> bool:
         """The table was looked at. `size`: rows and bytes that a chunk may have. False: its keys lie in another order
         than when the ranges were recorded, which therefore mean nothing any more: all is read from the beginning."""
@@ -87,8 +122,9 @@ class Job:
         known = self._record.ranges if is_same else (asked,) if asked is not None else ()
         self.key_order = begun.order
         ranges = () if self.below is not None else known or _split(begun.bounds)
-        made = [Range(part.after, part.up_to, part.is_done, ChunkSize(*size, begun.row_bytes)) for part in ranges]
-        self.ranges = made
+        self.ranges = [
+            Range(part.after, part.up_to, part.is_done, ChunkSize(*size, begun.row_bytes), part.keys) for part in ranges
+        ]
         return is_same
 
     @property
@@ -120,7 +156,9 @@ class Job:
         """As it stands."""
         ranges = self._record.ranges
         if self.ranges:
-            ranges = tuple(RangeRecord(after=r.after, up_to=r.up_to, is_done=r.is_done) for r in self.ranges)
+            ranges = tuple(
+                RangeRecord(after=r.after, up_to=r.up_to, is_done=r.is_done, keys=r.keys) for r in self.ranges
+            )
         return self._record.model_copy(
             update={
                 "status": self.status,

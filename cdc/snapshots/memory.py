@@ -5,7 +5,7 @@ The number of keys is bounded. What does not fit is forgotten in one direction o
 and a chunk that doesn't see it can't be merged; it is read again when it does.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -120,3 +120,7 @@ class ChangeMemory:
     def _count(self) -> None:
         holders = [*self._received, *([self._open] if self._open else [])]
         self._key_count = sum(len(keys) for transaction in holders for keys in transaction.keys.values())
+
+
+UnseenRule = Callable[[ChangeMemory, str, TransactionSnapshot], Unseen]
+"""ChangeMemory.unseen, or what tests put in its place."""

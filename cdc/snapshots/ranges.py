@@ -32,6 +32,7 @@ class Range:
     up_to: Key | None
     is_done: bool
     size: ChunkSize
+    keys: tuple[Key, ...] | None = None  # of rows with these keys only
     open: list[OpenChunk] = field(default_factory=list)  # in key order
     not_before: float = 0.0
 
@@ -41,6 +42,11 @@ class Range:
             return False
         last = self._last_read
         return not self.open or (last is not None and not last.is_end)
+
+    @property
+    def rows_max(self) -> int:
+        """Of its next chunk. One more than there can be, so that the last chunk is seen to be the last."""
+        return self.size.rows if self.keys is None else min(self.size.rows, len(self.keys) + 1)
 
     @property
     def next_after(self) -> Key | None:

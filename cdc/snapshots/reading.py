@@ -45,6 +45,7 @@ class Chunk:
     where: str | None  # a condition in SQL
     rows_max: int
     bytes_max: int  # a chunk has one row at least
+    keys: tuple[Key, ...] | None = None  # of rows with these keys only
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,10 +59,9 @@ def published(captured: Captured) -> list[int]:
             ["ALTER TABLE items RENAME TO things", "INSERT INTO things VALUES (3, 'x')"],
             "it is called public.things now",
         ),
-        (["UPDATE items SET id = 9 WHERE id = 2"], "was updated without its large (TOAST) value"),
         (["ALTER TABLE items REPLICA IDENTITY NOTHING", "INSERT INTO items VALUES (3, 'x')"], "replica identity"),
     ],
-    ids=["add column", "rename", "large value", "identity nothing"],
+    ids=["add column", "rename", "identity nothing"],
 )
 def test_a_change_that_can_not_be_followed_stops_capture_before_it(
     items: Captured, running: Callable[[], str], statements: list[LiteralString], says: str
@@ -220,15 +219,12 @@ def test_of_a_large_transaction_what_stands_before_such_a_change_may_be_publishe
     items: Captured, running: Callable[[], str]
 ) -> None:
     """Before anybody could know. It is true, in order, and the position says where it ends."""
-    items.query("ALTER TABLE items ALTER name SET STORAGE EXTERNAL")
     with items.connect() as connection, connection.transaction():
-        connection.execute(
-            "INSERT INTO items SELECT n, repeat('x', CASE n WHEN 2 THEN 50000 ELSE 1 END)"
-            " FROM generate_series(2, 20001) AS n"
-        )
+        connection.execute("INSERT INTO items SELECT n, 'x' FROM generate_series(2, 20001) AS n")
+        connection.execute("ALTER TABLE items ADD COLUMN more text")
         connection.execute("UPDATE items SET id = 0 WHERE id = 2")
     items.settings = {"capture": {"transaction_rows_max": 5_000}}
-    assert "was updated without its large (TOAST) value" in running()
+    assert "table public.items was altered: column more was added" in running()
     for _ in range(2):
         keys = published(items)
         assert keys == list(range(1, len(keys) + 1))

@@ -198,13 +198,13 @@ def insert(source: Source, rows: list[list[str]]) -> None:
 
 
 def part(record: OutRecord, name: str) -> Any:
-    assert record[1] is not None
+    assert isinstance(record[1], bytes)
     return json.loads(record[1])[name]
 
 
 def bytes_of_row(record: OutRecord) -> bytes:
     """The bytes of `after`."""
-    assert record[1] is not None
+    assert isinstance(record[1], bytes)
     head, separator, _ = record[1].partition(b',"source":{"version":')
     assert separator
     assert head.startswith(b'{"before":null,"after":')

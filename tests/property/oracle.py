@@ -245,7 +245,7 @@ class Oracle:
                 there if here is UNCHANGED and there is not NULL else here
                 for here, there in zip(decoded.new, decoded.old, strict=True)
             )
-        after = self.row(new)
+        after = self.row(new, may_have_holes=True)
         if before is None or self.key(before) == self.key(after):
             return [(self.key(after), self.value("u", before, after, seq, *at), None)]
         version = [("watershed.version", str(self.context.epoch * 2**48 + seq).encode())]
@@ -260,10 +260,15 @@ class Oracle:
         row = self.row(tuple(NULL if value is None else value.encode() for value in values))
         return self.key(row), self.value("r", None, row, seq, lsn, tx_index, now_us), None
 
-    def row(self, values: tuple[TupleValue, ...]) -> dict[str, Any]:
+    def row(self, values: tuple[TupleValue, ...], *, may_have_holes: bool = False) -> dict[str, Any]:
+        """A hole is a column that is absent."""
         if len(values) != len(self.schema.columns):
             raise ProtocolError("width")
-        return {c.name: self.column(c, value) for c, value in zip(self.schema.columns, values, strict=True)}
+        return {
+            c.name: self.column(c, value)
+            for c, value in zip(self.schema.columns, values, strict=True)
+            if not may_have_holes or value is not UNCHANGED or c.name in self.schema.key
+        }
 
     def identity_row(self, values: tuple[TupleValue, ...]) -> dict[str, Any]:
         if len(values) != len(self.schema.columns) or any(isinstance(value, Binary) for value in values):
@@ -303,7 +308,7 @@ class Oracle:
     ) -> bytes:
         snapshot, commit_lsn, ts_us, xid, last = self.shared
         sequence = json.dumps([None if last is None else str(last), str(lsn)], separators=(",", ":"))
-        source = {
+        source: dict[str, Any] = {
             "version": self.context.connector_version,
             "connector": "postgresql",
             "name": self.context.prefix,
@@ -326,6 +331,8 @@ class Oracle:
             "tx_index": tx_index,
             "schema_version": self.schema.version,
         }
+        if after is not None and len(after) < len(self.schema.columns):
+            source["unchanged"] = [column.name for column in self.schema.columns if column.name not in after]
         return dumps(
             {
                 "before": before,

@@ -28,7 +28,7 @@ from tests.checker.judge import Evidence, Report, require_true
 from tests.simulation.kafka import FakeBroker, FakeCluster
 from tests.simulation.postgres import CAPTURED, PREFIX, SCHEMAS, FakePostgres, FakeStream
 from tests.simulation.world import Crash, Rates, World
-from tests.snapshot_ports import ScriptedReader, ScriptedSignals, engine_of, sweeps_of
+from tests.snapshot_ports import ScriptedReader, ScriptedSignals, engine_of, no_filler, sweeps_of
 
 TOPICS = Topics(PREFIX)
 TABLE_TOPICS = [schema.topic for schema in SCHEMAS]
@@ -277,6 +277,7 @@ class Process:
             stream=self._stream,
             broker=broker,
             assembler=self._run.parts.assembler(schemas, context, stream_state(current), sweeps, engine),
+            filler=no_filler(self._world),
             snapshots=Snapshots(
                 engine, ScriptedReader(), ScriptedSignals(), Answers(TOPICS, {}), TOPICS, SnapshotConfig()
             ),

@@ -7,17 +7,18 @@ from collections.abc import Mapping, Sequence
 from cdc.control import SweepRecord
 from cdc.events import TableId, pack_version
 from cdc.ports import TopicRecord
-from tests.simulation.snapshots.source import SCHEMAS, TABLES, Rows, Source
+from tests.simulation.snapshots.source import SCHEMAS, TABLES, Row, Rows, Source
 
 _NAMES = {SCHEMAS[name].topic: name for name in TABLES}
 
-Versioned = dict[tuple[str, int], tuple[int, str | None]]  # (table, key) → version and value; None: deleted
+HOLE = "hole"  # in place of a large value
+Versioned = dict[tuple[str, int], tuple[int, Row | None]]  # (table, key) → version and row; None: deleted
 
 
 def judge(
     records: Sequence[TopicRecord],
     source: Source,
-    before: Mapping[tuple[str, int], tuple[int, str]],
+    before: Mapping[tuple[str, int], tuple[int, Row]],
     floors: Mapping[TableId, int],
     chance: random.Random,
     *,
@@ -36,10 +37,11 @@ def judge(
             version, value = _read(record)
             if record.value is not None:
                 last = _follows(last, json.loads(record.value)["source"], taken)
-                _is_of_its_time(record.value, name, key, source)
+                _is_of_its_time(record.value, name, key, value, source)
             # A sink that has swept would take it for what it swept: the floor is never a row's own version.
             assert version > swept.get(name, -1) or record.value is None, f"{name} {key} at the floor of a sweep before"
-            _apply(store, (name, key), version, value)
+            is_new = record.value is not None and json.loads(record.value)["op"] == "c"
+            _apply(store, (name, key), version, value, is_new=is_new)
         elif record.key.startswith(b"sweep/"):
             sweep = SweepRecord.decode(record.value or b"", "control")
             assert sweep.floor >= swept.get(sweep.table_name, 0), "a table's floor went down"
@@ -65,7 +67,7 @@ def judge(
             assert _live(plain, name) == rows, f"{name}: without sweeps {_live(plain, name)}, the source {rows}"
 
 
-def compacted(records: Sequence[TopicRecord], before: Mapping[tuple[str, int], tuple[int, str]]) -> Versioned:
+def compacted(records: Sequence[TopicRecord], before: Mapping[tuple[str, int], tuple[int, Row]]) -> Versioned:
     """What the topics hold after compaction."""
     held: Versioned = dict(before)
     for record in records:
@@ -74,12 +76,17 @@ def compacted(records: Sequence[TopicRecord], before: Mapping[tuple[str, int], t
     return held
 
 
-def _read(record: TopicRecord) -> tuple[int, str | None]:
+def _read(record: TopicRecord) -> tuple[int, Row | None]:
     if record.value is None:
         return int(dict(record.headers or ())["watershed.version"]), None
     value = json.loads(record.value)
     version = pack_version(value["source"]["epoch"], value["source"]["seq"])
-    return version, None if value["after"] is None else value["after"]["v"]
+    row = value["after"]
+    if row is None:
+        return version, None
+    unchanged = value["source"].get("unchanged", [])
+    assert unchanged == [name for name in ("id", "v", "big") if name not in row]
+    return version, Row(row["v"], row.get("big", HOLE))
 
 
 def _follows(last: tuple[int, int], source: Mapping[str, int], taken: set[int]) -> tuple[int, int]:
@@ -91,19 +98,42 @@ def _follows(last: tuple[int, int], source: Mapping[str, int], taken: set[int]) 
     return epoch, seq
 
 
-def _is_of_its_time(encoded: bytes, name: str, key: int, source: Source) -> None:
-    """A row that was read is the one that the source had at the commit at which it counts: neither older nor newer."""
+def _is_of_its_time(encoded: bytes, name: str, key: int, row: Row | None, source: Source) -> None:
+    """A row that was read is the one that the source had at the commit at which it counts: neither older nor newer. An
+    event's row is what was written; a large value that was read for it may be newer, never older."""
     value = json.loads(encoded)
+    said = value["source"]
     if value["op"] == "r":
-        rows = source.rows_at(name, value["source"]["commit_lsn"])
-        assert rows.get(key) == value["after"]["v"], f"{name} {key}: {value['after']['v']} published, {rows} in the log"
-    elif value["source"]["snapshot"] == "incremental":
-        assert key not in source.rows_at(name, value["source"]["commit_lsn"]), f"{name} {key}: deleted, and in the log"
+        rows = source.rows_at(name, said["commit_lsn"])
+        assert rows.get(key) == row, f"{name} {key}: {row} published, {rows} in the log"
+    elif said["snapshot"] == "incremental":
+        assert key not in source.rows_at(name, said["commit_lsn"]), f"{name} {key}: deleted, and in the log"
+    elif row is not None:
+        op = source.op_at(said["commit_lsn"], said["tx_index"])
+        assert op.new is not None and op.new[0] == key
+        written = op.new[1]
+        assert row.v == written.v, f"{name} {key}: {row} published, {written} written"
+        if row.big == HOLE or said.get("filled"):
+            assert op.has_hole, f"{name} {key}: {row} published, the log has all of {written}"
+            later = {written.big, *(other.big for other in source.rows_since(name, key, said["commit_lsn"])), HOLE}
+            assert row.big in later, f"{name} {key}: {row} published, {written} written, then {later}"
+        else:
+            assert row.big == written.big, f"{name} {key}: {row} published, {written} written"
 
 
-def _apply(store: Versioned, key: tuple[str, int], version: int, value: str | None) -> None:
-    if key not in store or store[key][0] < version:
-        store[key] = version, value
+def _apply(store: Versioned, key: tuple[str, int], version: int, row: Row | None, *, is_new: bool = False) -> None:
+    """As sinks.contract says. `is_new`: a row that began here."""
+    held = store.get(key)
+    if held is not None and held[0] >= version:
+        return
+    if row is not None and row.big == HOLE:
+        if is_new:
+            row = None
+        elif held is None or held[1] is None:
+            return
+        else:
+            row = row._replace(big=held[1].big)
+    store[key] = version, row
 
 
 def _sweep(store: Versioned, sweep: SweepRecord) -> None:

@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from cdc.events import TableId, TableSchema, pack_version
+from cdc.holes import Batch, Hole, Unfilled, _Outcome, _Row, _Rows
+from cdc.holes import Place as RowPlace
 from cdc.lsn import Lsn
 from cdc.ports import TopicRecord
 from cdc.snapshots.absent import AbsentKeys
@@ -18,7 +20,7 @@ from cdc.snapshots.reading import Answer, Begun, KeysRead, LookedUp, Lookup
 from cdc.snapshots.visibility import TransactionSnapshot
 from cdc.sweeps import Sweeps
 from tests.simulation.snapshots.run import Parts, Run, UnseenRule
-from tests.simulation.snapshots.source import SCHEMAS
+from tests.simulation.snapshots.source import SCHEMAS, RowReader
 
 _NAMES = {schema.topic: name for name, schema in SCHEMAS.items()}
 
@@ -173,6 +175,40 @@ class LooksForNothing(SnapshotEngine):
         super()._take_keys(replace(answer, keys=()))
 
 
+# ---- large values
+
+
+class SeesEverything(RowReader):
+    """What is read counts at once, seen or not."""
+
+    def snapshot(self) -> TransactionSnapshot:
+        now = super().snapshot()
+        return TransactionSnapshot(now.xmax + 1_000, now.xmax + 1_000, frozenset())
+
+
+class TakesFromFormerLives(Batch):
+    """A row that moved to a key takes what was there before."""
+
+    def _follow(self, i: int, outcome: _Outcome | None, rows: _Rows) -> None:
+        former = dict(rows.by_place)
+        super()._follow(i, outcome, rows)
+        rows.by_place = former | rows.by_place
+
+    @staticmethod
+    def _before(_: Hole, place: RowPlace, rows: _Rows) -> _Row | None:
+        return rows.by_place.get(place)
+
+
+class CompletesAtOnce(SnapshotEngine):
+    """Without waiting until the transaction that left the hole is seen."""
+
+    def complete(self, rows: Sequence[Unfilled]) -> list[TopicRecord]:
+        noted = super().complete(rows)
+        for job in self._completions.jobs.values():
+            job._noted = dict.fromkeys(job._noted)
+        return noted
+
+
 class FallingFloors(Sweeps):
     def record(self, table: TableId, floor: int, commit_lsn: int) -> TopicRecord:
         self._floors.pop(table, None)
@@ -196,4 +232,8 @@ MUTANTS: dict[str, Parts] = {
     "deletes what the lookup does not see yet": Parts(engine=DeletesWhatWasTouched),
     "deletes what does not meet the condition": Parts(engine=DeletesWhatMeetsNoCondition),
     "does not look for what vanished": Parts(engine=LooksForNothing),
+    "takes what was read before it is seen": Parts(row_reader=SeesEverything),
+    "takes large values from former lives": Parts(batch=TakesFromFormerLives),
+    "completes rows before they are seen": Parts(engine=CompletesAtOnce),
+    "notes no holes": Parts(notes_holes=False),
 }

@@ -1,13 +1,13 @@
 """One run: tables are read in chunks beside the stream by processes that die, and all that they committed is judged.
 
-What runs is the real thing: Assembler, SnapshotEngine with ChangeMemory, Jobs and Sweeps, and Snapshots with its
-signals. A process begins from what was committed to Kafka, which is simulated here as a list: what was produced since
-the last commit is lost with the process.
+What runs is the real thing: Assembler, SnapshotEngine with ChangeMemory, Jobs and Sweeps, Snapshots with its signals,
+and Filler for what updates left out of the log. A process begins from what was committed to Kafka, which is simulated
+here as a list: what was produced since the last commit is lost with the process.
 """
 
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,6 +16,7 @@ from cdc.bootstrap import relation_of
 from cdc.config import SnapshotConfig
 from cdc.control import (
     SIGNALS_KEY,
+    HolesRecord,
     SignalRecord,
     SignalsRecord,
     SnapshotRecord,
@@ -25,9 +26,12 @@ from cdc.control import (
     snapshot_key,
 )
 from cdc.events import TableId, pack_version
+from cdc.filling import Filler
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
+from cdc.holes import Batch, Unfilled
 from cdc.lsn import Lsn
 from cdc.ports import Signal, TopicRecord
+from cdc.snapshots.completion import Completions
 from cdc.snapshots.engine import SnapshotEngine
 from cdc.snapshots.memory import ChangeMemory, Unseen
 from cdc.snapshots.session import Snapshots
@@ -35,7 +39,7 @@ from cdc.snapshots.visibility import TransactionSnapshot
 from cdc.sweeps import Sweeps
 from cdc.transactions import Assembler, StreamState
 from tests.simulation.snapshots.judge import compacted, judge
-from tests.simulation.snapshots.source import COMMIT_US, KEYS, SCHEMAS, TABLES, Reader, Source, Stream
+from tests.simulation.snapshots.source import COMMIT_US, KEYS, SCHEMAS, TABLES, Reader, Row, RowReader, Source, Stream
 
 PREFIX: Final = "sim"
 TOPICS: Final = Topics(PREFIX)
@@ -54,6 +58,9 @@ class Parts:
     sweeps: Callable[..., Sweeps] = Sweeps
     unseen_rule: Callable[["Run"], UnseenRule] = lambda _: ChangeMemory.unseen
     waits_at_fences: bool = True
+    row_reader: Callable[[random.Random, Source], RowReader] = RowReader
+    batch: type[Batch] = Batch
+    notes_holes: bool = True
 
 
 @dataclass
@@ -64,6 +71,7 @@ class Committed:
     epoch: int
     records: list[TopicRecord] = field(default_factory=list)
     snapshots: dict[TableId, SnapshotRecord] = field(default_factory=dict)
+    holes: dict[TableId, HolesRecord] = field(default_factory=dict)
     floors: dict[TableId, int] = field(default_factory=dict)
     tombstones: dict[TableId, int] = field(default_factory=dict)
     signals_offset: int = 0
@@ -82,6 +90,9 @@ class Committed:
                 self.floors[sweep.table] = sweep.floor
             elif record.topic == TOPICS.state and record.key == SIGNALS_KEY.encode():
                 self.signals_offset = SignalsRecord.decode(record.value or b"", "state").offset
+            elif record.topic == TOPICS.state and record.key.startswith(b"holes/"):
+                holes = HolesRecord.decode(record.value or b"", "state")
+                self.holes[holes.table] = holes
             elif record.topic == TOPICS.state:
                 snapshot = SnapshotRecord.decode(record.value or b"", "state")
                 self.snapshots[snapshot.table] = snapshot
@@ -98,6 +109,8 @@ class Run:
         self.crash_rate = chance.choice((0.0, 0.01, 0.03))
         self.commit_rate = chance.choice((0.05, 0.3, 1.0))
         self.signal_rate = chance.choice((0.0, 0.01, 0.05))
+        self.patience_s = chance.choice((0.0, 0.02, 0.3))
+        self.noted_max = chance.choice((1, 3, 1_000))
         self.keys_max = chance.choice((2, 5, 12, 1_000))
         self.tombstones = chance.random() < 0.3
         self.limits = SnapshotConfig(
@@ -116,10 +129,10 @@ class Run:
         self.before = self._published_before()
         self._ask_for_all()
 
-    def _published_before(self) -> dict[tuple[str, int], tuple[int, str]]:
+    def _published_before(self) -> dict[tuple[str, int], tuple[int, Row]]:
         """What stores hold when the run begins, with versions: nothing, what the source lost, and what is old."""
         return {
-            (name, key): (pack_version(2, number), f"ghost {number}")
+            (name, key): (pack_version(2, number), Row(f"ghost {number}", "ghost"))
             for number, (name, key) in enumerate((name, key) for name in TABLES for key in KEYS)
             if self.chance.random() < 0.5
         }
@@ -248,11 +261,14 @@ class Process:
             limits=run.limits,
             records=list(committed.snapshots.values()),
             tombstones=committed.tombstones if run.tombstones else None,
+            completions=Completions(schemas, committed.holes.values(), run.noted_max),
             keys_max=run.keys_max,
             new_nonce=lambda: f"{run.chance.getrandbits(64):016x}",
             unseen_rule=_watched(run),
         )
         self._assembler = Assembler(schemas, context, committed.state, sweeps, _Watched(run, self.engine))
+        rows = run.parts.row_reader(run.chance, run.source)
+        self._filler = Filler(rows, self._complete, self, self._pause, run.patience_s, run.parts.batch)
         self.reader = Reader(
             run.chance, run.source, run.live_keys, run.mark_delay, waits_at_fences=run.parts.waits_at_fences
         )
@@ -270,10 +286,28 @@ class Process:
         self._session.take_answers(run.now_s)
         records, failure = self._assembler.consume(frames, int(run.now_s * 1e6))
         assert failure is None
+        if holes := self._assembler.holes(records):
+            records = [r for piece in self._filler.fill(records, holes, _nothing) for r in piece]
         lag_s = run.chance.choice((0.0, 0.0, 0.0, 5.0))
         self._open += [*records, *self._session.advance(run.now_s, int(run.now_s * 1e6), lag_s)]
         if run.chance.random() < run.commit_rate:
             self._commit()
+
+    def monotonic(self) -> float:
+        return self._run.now_s
+
+    def now_us(self) -> int:
+        return int(self._run.now_s * 1e6)
+
+    def _pause(self, seconds: float) -> None:
+        """The source lives on meanwhile."""
+        self._run.now_s += seconds
+        self._run.source.live(is_calm=False)
+
+    def _complete(self, rows: Sequence[Unfilled]) -> list[TopicRecord]:
+        self._run.events["unfilled"] += len(rows)
+        noted = self.engine.complete(rows)
+        return noted if self._run.parts.notes_holes else []
 
     def _commit(self) -> None:
         state = self._assembler.state
@@ -289,6 +323,11 @@ class Process:
                     self._run.judge_part(SnapshotRecord.decode(record.value or b"", "state"))
 
     def _note(self, record: TopicRecord) -> None:
+        if record.value is not None and b'"filled":["big"]' in record.value:
+            self._run.events["filled"] += 1
+        if record.topic == TOPICS.state and record.key.startswith(b"holes/"):
+            self._run.events["completed whole"] += HolesRecord.decode(record.value or b"", "state").is_whole
+            self._run.events["completed"] += not HolesRecord.decode(record.value or b"", "state").keys
         if record.topic == TOPICS.state and record.key.startswith(b"snapshot/"):
             snapshot = SnapshotRecord.decode(record.value or b"", "state")
             self._run.events[snapshot.status] += 1
@@ -309,6 +348,10 @@ class Process:
             if not is_healed:
                 run.signals.append(SignalRecord(action="snapshot", tables=(str(table),), requested_us=0))
         return offset == len(run.signals) and all(run.healed.values())
+
+
+def _nothing() -> None:
+    """Nobody waits for a status."""
 
 
 class _Signals:

@@ -1,20 +1,22 @@
-"""A PostgreSQL whose commits are decodable before they are visible, and the reader of its existing rows.
+"""A PostgreSQL whose commits are decodable before they are visible, and the readers of its existing rows.
 
 A transaction writes, which locks its rows; its commit record goes into the log, from where it is streamed; only later
-do snapshots see it, and only then are its locks free. How much later, chance says. TRUNCATE excludes everybody. The log
-is streamed as real pgoutput bytes. Transaction ids have 64 bits, of which the stream has the lower 32, and the runs
-begin shortly before these wrap around.
+do snapshots see it, and only then are its locks free. How much later, chance says. TRUNCATE excludes everybody. A large
+value that an update does not touch is not in the log. The log is streamed as real pgoutput bytes. Transaction ids have
+64 bits, of which the stream has the lower 32, and the runs begin shortly before these wrap around.
 """
 
 import json
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from cdc.errors import SourceError
 from cdc.events import Column, TableId
-from cdc.pgoutput.messages import NULL, TupleValue
+from cdc.holes import Found, Unreadable, Wanted
+from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
+from cdc.ports import WhileWaiting
 from cdc.snapshots.reading import (
     MARK_PREFIX,
     Answer,
@@ -37,7 +39,11 @@ from tests import wire
 INT, TEXT = 23, 25
 TABLES: Final = ("a", "b")
 KEYS: Final = range(8)
-COLUMNS: Final = (Column("id", INT, -1, "integer", False), Column("v", TEXT, -1, "text", True))
+COLUMNS: Final = (
+    Column("id", INT, -1, "integer", False),
+    Column("v", TEXT, -1, "text", True),
+    Column("big", TEXT, -1, "text", True),
+)
 _MADE = {
     name: wire.schema_and_relation(COLUMNS, ["id"], table=TableId("public", name), oid=16384 + number)
     for number, name in enumerate(TABLES)
@@ -47,7 +53,13 @@ RELATIONS = {name: relation for name, (_, relation) in _MADE.items()}
 XID_MASK: Final = (1 << 32) - 1
 COMMIT_US: Final = 1_800_000_000_000_000
 
-Rows = dict[int, str]
+
+class Row(NamedTuple):
+    v: str
+    big: str  # stored out of line
+
+
+Rows = dict[int, Row]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +68,8 @@ class Op:
 
     table: str
     old: int | None
-    new: tuple[int, str] | None
+    new: tuple[int, Row] | None
+    has_hole: bool = False  # `big` was not touched
 
     @property
     def is_truncate(self) -> bool:
@@ -107,7 +120,7 @@ class Source:
         self.log: list[Entry] = []
         self.end = 1_000
         self.visible: dict[str, Rows] = {
-            name: {key: self._value() for key in KEYS if chance.random() < 0.6} for name in TABLES
+            name: {key: self._row() for key in KEYS if chance.random() < 0.6} for name in TABLES
         }
         self._last = {name: dict(rows) for name, rows in self.visible.items()}  # by the log
         self.first = {name: dict(rows) for name, rows in self.visible.items()}
@@ -122,6 +135,15 @@ class Source:
         xmax = self._ended_xid + 1
         running = frozenset(xid for xid in self.running if xid < xmax)
         return TransactionSnapshot(min(running, default=xmax), xmax, running)
+
+    def op_at(self, commit_lsn: int, tx_index: int) -> Op:
+        """What a transaction did there."""
+        return next(entry.ops[tx_index] for entry in reversed(self.log) if entry.commit_lsn == commit_lsn)
+
+    def rows_since(self, table: str, key: int, commit_lsn: int) -> list[Row]:
+        """That the key had after this transaction and after each later one."""
+        later = (entry.rows[table].get(key) for entry in self.log if entry.commit_lsn >= commit_lsn)
+        return [row for row in later if row is not None]
 
     def rows_at(self, table: str, commit_lsn: int) -> Rows:
         """By the log, after the transaction that commits there."""
@@ -209,19 +231,23 @@ class Source:
         key = chance.choice(free)
         vacant = [other for other in free if other not in rows]
         if key not in rows:
-            op = Op(table, None, (key, self._value()))
+            op = Op(table, None, (key, self._row()))
         elif chance.random() < 0.35:
             op = Op(table, key, None)
-        elif vacant and chance.random() < 0.3:
-            op = Op(table, key, (chance.choice(vacant), self._value()))
         else:
-            op = Op(table, key, (key, self._value()))
+            has_hole = chance.random() < 0.4
+            row = rows[key]._replace(v=self._value()) if has_hole else self._row()
+            moves = bool(vacant) and chance.random() < 0.3
+            op = Op(table, key, (chance.choice(vacant) if moves else key, row), has_hole)
         transaction.keys |= {(table, k) for k in (op.old, op.new and op.new[0]) if k is not None}
         self._did(transaction, op, rows)
 
     def _did(self, transaction: Transaction, op: Op, rows: Rows) -> None:
         op.apply(rows)
         transaction.ops.append(op)
+
+    def _row(self) -> Row:
+        return Row(self._value(), f"B{self._values}")
 
     def _value(self) -> str:
         self._values += 1
@@ -268,11 +294,13 @@ class Stream:
             if op.table not in self._described:
                 self._described.add(op.table)
                 yield wire.relation_bytes(relation)
-            old: list[TupleValue] = [str(op.old).encode(), NULL]
+            old: list[TupleValue] = [str(op.old).encode(), NULL, NULL]
             if op.new is None:
                 yield wire.truncate([relation.oid]) if op.old is None else wire.delete(relation.oid, old)
                 continue
-            new: list[TupleValue] = [str(op.new[0]).encode(), op.new[1].encode()]
+            key, row = op.new
+            big = UNCHANGED if op.has_hole else row.big.encode()
+            new: list[TupleValue] = [str(key).encode(), row.v.encode(), big]
             if op.old is None:
                 yield wire.insert(relation.oid, new)
             else:
@@ -399,20 +427,48 @@ class Reader:
         self.lows[id(snapshot)] = snapshot, self._source.end  # held, so that its id stays its own
         above = _number(request.after, min(KEYS) - 1)
         up_to = _number(request.up_to, max(KEYS))
+        keys = None if request.keys is None else {int(key) for (key,) in request.keys}
         rows = sorted(
-            (key, value)
-            for key, value in self._source.visible[request.schema.table.name].items()
-            if above < key <= up_to and (request.where is None or key % 2 == 0)
+            (key, row)
+            for key, row in self._source.visible[request.schema.table.name].items()
+            if above < key <= up_to and (keys is None or key in keys) and (request.where is None or key % 2 == 0)
         )
         chunk = rows[: request.rows_max]
         return ChunkRead(
             request.nonce,
             snapshot,
-            tuple(wire.copy_line([str(key), value]) for key, value in chunk),
+            tuple(wire.copy_line([str(key), *row]) for key, row in chunk),
             (str(chunk[-1][0]),) if chunk else None,
             len(rows) < request.rows_max or (len(rows) == len(chunk) and self._chance.random() < 0.5),
             self._chance.choice((0.0, 0.1, 1.0)),
         )
+
+
+class RowReader:
+    """cdc.filling.RowReader: does not answer now and then, reads only some of what is wanted, or nothing at all."""
+
+    def __init__(self, chance: random.Random, source: Source) -> None:
+        self._chance = chance
+        self._source = source
+
+    def read(self, wanted: Wanted, bytes_max: int, while_waiting: WhileWaiting) -> Found | Unreadable | None:
+        assert bytes_max > 0
+        while_waiting()
+        table = wanted.schema.table.name
+        if self._source.is_truncating(table) or self._chance.random() < 0.05:
+            return None
+        if self._chance.random() < 0.02:
+            return Unreadable("no privilege")
+        asked = wanted.rows[: self._chance.choice((1, 2, len(wanted.rows)))]
+        return Found(self.snapshot(), tuple(self._found(table, int(row.key[0]), wanted.columns) for row in asked))
+
+    def snapshot(self) -> TransactionSnapshot:
+        return self._source.snapshot()
+
+    def _found(self, table: str, key: int, columns: tuple[str, ...]) -> tuple[bytes | None, ...] | None:
+        row = self._source.visible[table].get(key)
+        assert columns == ("big",)
+        return None if row is None else (row.big.encode(),)
 
 
 def _number(key: tuple[str, ...] | None, otherwise: int) -> int:

@@ -229,12 +229,12 @@ def failing(made: Assembler, payloads: Sequence[bytes]) -> tuple[list[TopicRecor
     return records, failure
 
 
-HOLE = wire.update(10, [b"1", UNCHANGED])  # a large value that is not in the log
+KEYLESS = wire.update(10, [NULL, b"x"])  # no record can have this key
 
 
 def test_a_change_that_can_not_be_followed_stops_after_what_is_whole_before_it() -> None:
     made = assembler()
-    records, failure = failing(made, transaction(1_100, insert(1)) + transaction(1_200, insert(2), HOLE, insert(3)))
+    records, failure = failing(made, transaction(1_100, insert(1)) + transaction(1_200, insert(2), KEYLESS, insert(3)))
     assert places(records) == [("c", 1, 1, 0)]
     assert "public.customers at 0/4B0#1" in failure.message
     assert failure.hint
@@ -318,16 +318,30 @@ def test_the_same_relation_again_changes_nothing() -> None:
     assert places(records) == [("c", 1, 1, 0), ("c", 2, 2, 1)]
 
 
-def test_a_large_value_that_is_not_in_the_log_stops_with_table_and_column() -> None:
+def test_a_large_value_that_is_not_in_the_log_is_a_hole_among_the_records() -> None:
+    made = assembler()
+    here, moved = wire.update(10, [b"1", UNCHANGED]), wire.update(10, [b"2", UNCHANGED], [b"1", NULL])
+    records = consume(made, transaction(1_100, insert(1), here, xid=7) + transaction(1_200, moved, insert(3), xid=8))
+    holes = made.holes(records)
+    assert [(hole.at, hole.draft.xid, hole.draft.former_key) for hole in holes] == [(1, 7, None), (4, 8, b'{"id":1}')]
+    assert [records[hole.at].key for hole in holes] == [b'{"id":1}', b'{"id":2}']
+    assert [hole.draft.columns for hole in holes] == [("1", None), ("2", None)]
+    finished = holes[1].draft.finished(("2", '"x"'), [1])
+    assert json.loads(finished)["source"]["seq"] == 4  # a record like any other
+    assert made.holes(consume(made, transaction(1_300, insert(4)))) == []
+
+
+def test_holes_behind_a_failure_are_forgotten() -> None:
+    made = assembler()
     hole = wire.update(10, [b"1", UNCHANGED])
-    _, failure = failing(assembler(), transaction(1_100, insert(1), hole))
-    assert "public.customers at 0/44C#1, column name" in failure.message
+    records, _ = failing(made, transaction(1_100, insert(1), hole) + transaction(1_200, hole, KEYLESS))
+    assert [hole.at for hole in made.holes(records)] == [1] == [len(records) - 1]
 
 
 def test_a_failure_in_a_transaction_that_began_earlier_asks_for_an_abort() -> None:
     """Its first records may be in the open Kafka transaction: all of that is given up."""
     made = assembler()
-    payloads = transaction(1_100, insert(1), HOLE)
+    payloads = transaction(1_100, insert(1), KEYLESS)
     consume(made, payloads[:5])
     records, _ = failing(made, payloads[5:])
     assert records == []

@@ -44,9 +44,10 @@ class Log:
         xid: int | None = 7,
         **source: Any,
     ) -> Record:
-        """A row record; a delete's tombstone is not added."""
+        """A row record; a delete's tombstone is not added. Columns in `unchanged` are left out."""
         self.seq += 1
         row = {"id": number, "name": name}
+        row = {column: value for column, value in row.items() if column not in source.get("unchanged", ())}
         value = {
             "before": {"id": number} if op == "d" else None,
             "after": None if op == "d" else row,

@@ -1,5 +1,7 @@
 """The topics against the journal and the rows: each way to differ is seen."""
 
+from typing import Any
+
 import pytest
 
 from tests.checker import history
@@ -325,3 +327,52 @@ def test_truncate_takes_what_the_source_has_no_more(swept: tuple[Log, list[Entry
     log, journal = swept
     emptied = Truncations([Place("public.t", 5)], frozenset({5}))
     assert sweep_complaints(log, [*journal, truncate(5, xid=9, lsn=350)], (5, 360), emptied=emptied) == []
+
+
+# ---- large values
+
+
+HOLE: dict[str, Any] = {"unchanged": ["name"]}
+FILLED: dict[str, Any] = {"filled": ["name"]}
+
+
+def large(*versions: str) -> list[Entry]:
+    """A row that is inserted and updated, a transaction each."""
+    ops = ["INSERT", *["UPDATE"] * (len(versions) - 1)]
+    return [
+        entry(number, op, None if number == 1 else 1, 1, xid=number, lsn=100 * number, name=name)
+        for number, (op, name) in enumerate(zip(ops, versions, strict=True), 1)
+    ]
+
+
+def stream_complaints(written: list[Entry], *events: tuple[str, dict[str, Any]]) -> list[str]:
+    log = Log()
+    for number, (name, source) in enumerate(events, 1):
+        log.change("c" if number == 1 else "u", 1, 100 * number + 50, xid=number, name=name, **source)
+    changes = changes_of(log.records)
+    return [*history.streams_the_journal(changes, written, 0), *history.last_rows_are_whole(changes)]
+
+
+def test_a_value_that_was_read_may_be_newer_but_not_older() -> None:
+    written = large("old", "large", "large", "larger")
+    assert not stream_complaints(written, ("old", {}), ("large", {}), ("large", FILLED), ("larger", {}))
+    assert not stream_complaints(written, ("old", {}), ("large", {}), ("larger", FILLED), ("larger", {}))
+    (stale,) = stream_complaints(written, ("old", {}), ("large", {}), ("old", FILLED), ("larger", {}))
+    assert "transaction 3, change 0" in stale
+    assert stream_complaints(written, ("old", {}), ("large", {}), ("larger", {}), ("larger", {}))
+
+
+def test_a_row_may_lack_large_values_but_not_the_last_of_its_key() -> None:
+    written = large("old", "large", "large")
+    assert not stream_complaints(written, ("old", {}), ("large", HOLE), ("large", {}))
+    (left,) = stream_complaints(written, ("old", {}), ("large", {}), ("large", HOLE))
+    assert "the last of its key, and without name" in left
+
+
+def test_a_chunk_is_held_against_what_was_written_not_against_what_was_filled() -> None:
+    log = Log()
+    log.change("c", 1, 150, xid=1, name="old")
+    log.change("u", 1, 250, xid=2, name="larger", **FILLED)
+    chunk_row(log, 1, 260, "large")
+    log.change("u", 1, 350, xid=3, name="larger")
+    assert not chunk_complaints(log, large("old", "large", "larger"))

@@ -6,8 +6,8 @@ import pytest
 
 from cdc.errors import ProtocolError, UnsupportedChangeError
 from cdc.events import Column, TableId
-from cdc.formats.debezium import EnvelopeContext, TableEncoder
-from cdc.pgoutput.messages import NULL, TupleValue
+from cdc.formats.debezium import UNFINISHED, Draft, EnvelopeContext, TableEncoder
+from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
 from tests import wire
 
 OID = 16385
@@ -164,7 +164,7 @@ def test_each_transaction_and_each_clock_reading_is_its_own() -> None:
     made.encode(wire.insert(OID, ROW), 0, 1, 0, 1, 5)
     made.start_transaction(7, 8_000, 4_294_967_295, 6)
     [(_, value, _)] = made.encode(wire.insert(OID, ROW), 0, 2, 3, 4, 9_001)
-    assert value is not None
+    assert isinstance(value, bytes)
     record = json.loads(value)
     assert (record["ts_ms"], record["ts_us"], record["ts_ns"]) == (9, 9_001, 9_001_000)
     assert record["source"] == source(
@@ -186,7 +186,7 @@ def test_names_are_escaped_as_json_and_stay_utf_8() -> None:
     made = TableEncoder(*wire.schema_and_relation(COLUMNS, ["id"], table=table), context)
     made.start_transaction(1, 2, 3, None)
     [(_, value, _)] = made.encode(wire.insert(OID, ROW), 0, 1, 0, 1, 1)
-    assert value is not None
+    assert isinstance(value, bytes)
     assert "dätabase".encode() in value
     found = json.loads(value)["source"]
     assert (found["name"], found["db"], found["schema"], found["table"]) == ('sh"op', "dätabase", *table)
@@ -214,3 +214,53 @@ def test_an_encoder_is_not_made_for_an_altered_table() -> None:
     TableEncoder(schema, relation, CONTEXT)
     with pytest.raises(UnsupportedChangeError, match="column new was added"):
         TableEncoder(schema, altered, CONTEXT)
+
+
+# ---- rows with holes
+
+
+def draft(message: bytes) -> Draft:
+    made = encoder()
+    *_, (_, value, _) = made.encode(message, 0, 24_026_000, 0, 17, NOW_US)
+    assert value == UNFINISHED
+    (found,) = made.drafts
+    return found
+
+
+def test_a_hole_is_absent_and_listed_a_filled_one_is_there_and_listed() -> None:
+    made = draft(wire.update(OID, [b"1", UNCHANGED]))
+    assert made.key == ("1",)
+    unfilled, filled = made.finished(made.columns, ()), made.finished(("1", '"x"'), [1])
+    assert unfilled == envelope("u", None, {"id": 1}, source(17, unchanged=["name"]))
+    assert filled == envelope("u", None, {"id": 1, "name": "x"}, source(17, filled=["name"]))
+
+
+def test_a_moved_row_with_a_hole_is_a_delete_a_tombstone_and_a_create_with_the_hole() -> None:
+    records = encoder().encode(wire.update(OID, [b"2", UNCHANGED], [b"1", NULL]), 0, 24_026_000, 0, 17, NOW_US)
+    assert [(key, value and value[:16]) for key, value, _ in records] == [
+        (b'{"id":1}', b'{"before":{"id":1'[:16]),
+        (b'{"id":1}', None),
+        (b'{"id":2}', UNFINISHED),
+    ]
+    made = draft(wire.update(OID, [b"2", UNCHANGED], [b"1", NULL]))
+    assert (made.xid, made.former_key) == (560, b'{"id":1}')
+    assert made.finished(("2", "null"), ()) == envelope("c", None, {"id": 2, "name": None}, source(18))
+
+
+def test_a_record_says_again_what_its_columns_were_if_it_is_whole_and_of_this_version() -> None:
+    made = draft(wire.update(OID, [b"1", UNCHANGED]))
+    [(_, whole, _)] = encoder().encode(wire.insert(OID, [b"1", 'a"é,"source":'.encode()]), 0, 1, 0, 1, 1)
+    [(_, gone, _), _] = encoder().encode(wire.delete(OID, [b"1", NULL]), 0, 1, 0, 1, 1)
+    assert isinstance(whole, bytes) and isinstance(gone, bytes)
+    assert made.columns_of(whole) == ("1", '"a\\"é,\\"source\\":"'.encode().decode("latin-1"))
+    assert made.columns_of(gone) is None
+    assert made.columns_of(whole.replace(b'"schema_version":1', b'"schema_version":2')) is None
+
+
+def test_what_was_read_is_refused_where_its_column_can_not_hold_it() -> None:
+    made = draft(wire.update(OID, [b"1", UNCHANGED]))
+    assert made.encoded("name", 'é"'.encode()) == '"é\\""'.encode().decode("latin-1")
+    assert made.encoded("name", None) == "null"
+    for column in ("id", "gone"):
+        with pytest.raises(ValueError, match=column):
+            made.encoded(column, b"x")

@@ -7,8 +7,9 @@ import pytest
 
 from cdc.errors import ProtocolError, UnsupportedChangeError
 from cdc.events import Column, TableId
-from cdc.pgoutput.codec import RowCodec, relation_differs
+from cdc.pgoutput.codec import HoledChange, RowCodec, relation_differs
 from cdc.pgoutput.messages import NULL, UNCHANGED, Binary, RelationColumn, TupleValue
+from cdc.pgoutput.values import MalformedValueError
 from tests import wire
 
 OID = 16385
@@ -28,11 +29,13 @@ def codec(identity: str = "d") -> RowCodec:
     return RowCodec(*wire.schema_and_relation(COLUMNS, ["a", "b"], identity=identity))
 
 
-def change(message: bytes, identity: str = "d") -> tuple[str, ...]:
+def change(message: bytes, identity: str = "d") -> tuple[str, ...] | HoledChange:
     """The row change as strings, and that a frame before it makes no difference."""
     found = codec(identity).change(message, 0, COMMIT_LSN, 3)
     assert codec(identity).change(b"frame" + message, 5, COMMIT_LSN, 3) == found
-    return tuple(text.encode("latin-1").decode() for text in found)
+    if isinstance(found, HoledChange):
+        return found
+    return tuple(part.encode("latin-1").decode() for part in found)
 
 
 def old_key(*, a: bytes = b"1", b: bytes = b"x") -> list[TupleValue]:
@@ -63,7 +66,9 @@ def test_a_full_old_tuple_gives_the_whole_old_row() -> None:
 def test_an_identity_index_wider_than_the_key_is_known_of_the_old_row() -> None:
     schema, relation = wire.schema_and_relation(COLUMNS, ["a", "b"], identity="i", identity_columns=["a", "b", "note"])
     message = wire.delete(OID, [b"x", b"1", b"n", NULL])
-    assert RowCodec(schema, relation).change(message, 0, 0, 0)[1] == '{"b":"x","a":1,"note":"n"}'
+    found = RowCodec(schema, relation).change(message, 0, 0, 0)
+    assert isinstance(found, tuple)
+    assert found[1] == '{"b":"x","a":1,"note":"n"}'
 
 
 def test_a_value_that_was_not_sent_comes_from_the_old_row() -> None:
@@ -80,29 +85,70 @@ def test_a_key_value_that_was_not_sent_comes_from_the_old_key() -> None:
 
 
 @pytest.mark.parametrize(
+    ("message", "identity", "before"),
+    [
+        (wire.update(OID, [*ROW[:2], UNCHANGED, NULL]), "d", "null"),
+        (wire.update(OID, [*ROW[:2], UNCHANGED, NULL], old_key()), "d", '{"b":"x","a":1}'),
+        # Null is no large value.
+        (
+            wire.update(OID, [*ROW[:2], UNCHANGED, NULL], [*ROW[:2], NULL, NULL], b"O"),
+            "f",
+            '{"b":"x","a":1,"note":null,"ok":null}',
+        ),
+    ],
+)
+def test_a_value_that_is_nowhere_is_a_hole(message: bytes, identity: str, before: str) -> None:
+    assert change(message, identity) == HoledChange(before, ('"x"', "1", None, "null"), ("1", "x"), KEY_JSON, KEY_JSON)
+
+
+def test_a_moved_row_has_the_hole_under_its_new_key() -> None:
+    message = wire.update(OID, [b"x", b"2", UNCHANGED, b"t"], old_key())
+    moved = HoledChange('{"b":"x","a":1}', ('"x"', "2", None, "true"), ("2", "x"), KEY_JSON, '{"a":2,"b":"x"}')
+    assert change(message) == moved
+
+
+@pytest.mark.parametrize(
     ("message", "identity"),
     [
-        (wire.update(OID, [*ROW[:2], UNCHANGED, NULL]), "d"),
-        (wire.update(OID, [*ROW[:2], UNCHANGED, NULL], old_key()), "d"),
-        (wire.update(OID, [*ROW[:2], UNCHANGED, NULL], [*ROW[:2], NULL, NULL], b"O"), "f"),  # null is no large value
         (wire.update(OID, ROW, [*ROW[:2], UNCHANGED, NULL], b"O"), "f"),
         (wire.insert(OID, [*ROW[:2], UNCHANGED, NULL]), "d"),
     ],
 )
-def test_a_value_that_is_nowhere_stops_capture_with_table_column_position_and_next_step(
-    message: bytes, identity: str
-) -> None:
-    with pytest.raises(UnsupportedChangeError) as stop:
+def test_old_rows_and_inserted_ones_are_whole(message: bytes, identity: str) -> None:
+    with pytest.raises(ProtocolError, match="column note was left out of a row that has to be whole"):
         change(message, identity)
-    assert stop.value.message.startswith("public.customers at 16/B374D848#3, column note: ")
+
+
+def test_a_keys_value_that_is_nowhere_stops_capture_with_table_column_position_and_next_step() -> None:
+    with pytest.raises(UnsupportedChangeError) as stop:
+        change(wire.update(OID, [UNCHANGED, *ROW[1:]]))
+    assert stop.value.message.startswith("public.customers at 16/B374D848#3, column b: ")
     assert "ALTER TABLE public.customers REPLICA IDENTITY FULL" in stop.value.hint
 
 
 def test_the_next_step_quotes_names_that_need_it() -> None:
     schema, relation = wire.schema_and_relation(COLUMNS, ["a", "b"], table=TableId("public", 'Or"der'))
     with pytest.raises(UnsupportedChangeError) as stop:
-        RowCodec(schema, relation).change(wire.insert(OID, [*ROW[:2], UNCHANGED, NULL]), 0, 0, 0)
+        RowCodec(schema, relation).change(wire.update(OID, [UNCHANGED, *ROW[1:]]), 0, 0, 0)
     assert 'ALTER TABLE public."Or""der" REPLICA' in stop.value.hint
+
+
+def test_columns_are_read_back_from_the_row_that_was_made_of_them() -> None:
+    made, columns = codec(), ('"x"', "-1", '"a\\"b\\u0001,é"', "null")
+    row = made.row_of(columns)
+    assert made.columns_of("[" + row + ",1", 1) == (columns, len(row) + 1)
+    assert made.row_of([*columns[:2], None, "true"]) == '{"b":"x","a":-1,"ok":true}'
+    for other in ("null", '{"b":"x"}', row.replace("note", "mote"), row[:-1], row[:-1] + ',"more":1}', '{"b":'):
+        assert made.columns_of(other, 0) is None
+
+
+def test_a_value_that_was_read_is_encoded_as_its_column_is() -> None:
+    assert codec().column("a", b"7") == "7"
+    assert codec().column("note", None) == "null"
+    with pytest.raises(MalformedValueError):
+        codec().column("a", b"seven")
+    with pytest.raises(ValueError, match="not in"):
+        codec().column("nothing", b"7")
 
 
 def test_a_null_in_the_key_stops_capture() -> None:
@@ -140,7 +186,9 @@ def test_bytes_that_are_no_row_of_the_relation_are_refused(message: bytes, said:
 def test_a_length_that_hides_the_next_column_is_refused() -> None:
     inner = b"y" + wire.value_bytes(b"2")
     message = wire.insert(OID, [b"x", b"1", inner, b"t"])  # a value that looks like the next column is fine
-    assert json.loads(change(message)[2])["note"] == "yt\0\0\0\x012"
+    found = change(message)
+    assert isinstance(found, tuple)
+    assert json.loads(found[2])["note"] == "yt\0\0\0\x012"
     with pytest.raises(ProtocolError):
         change(message.replace(len(inner).to_bytes(4), b"\0\0\0\1"))
 

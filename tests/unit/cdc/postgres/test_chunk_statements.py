@@ -15,6 +15,7 @@ from cdc.postgres.chunk_statements import (
     chunk_statement,
     lookup_statement,
     mark_statement,
+    reread_statement,
     sample_statement,
 )
 
@@ -156,4 +157,33 @@ def test_keys_are_looked_up_in_their_range_and_compared_as_the_index_does() -> N
         'WHERE "name" COLLATE "pg_catalog"."C" OPERATOR("pg_catalog".>) \'_\'::"pg_catalog"."text") AS wanted '
         'LEFT JOIN (SELECT "name" FROM ONLY "public"."things" WHERE (v > 0)) AS there '
         'ON "there"."name" COLLATE "pg_catalog"."C" OPERATOR("pg_catalog".=) "wanted"."name") TO STDOUT'
+    )
+
+
+def test_a_chunk_of_certain_keys_has_them_in_its_condition() -> None:
+    int4 = '::"pg_catalog"."int4"'
+    assert f'WHERE "id" OPERATOR("pg_catalog".=) ANY (ARRAY[\'1\'{int4}, \'2\'{int4}]) ORDER BY "id"' in chunk(
+        ID, keys=[("1",), ("2",)]
+    )
+    both = chunk(NAME, ID, keys=[("x", "5"), ("y", "6")], after=("x", "5"))
+    equal = 'OPERATOR("pg_catalog".=)'
+    name = f'"name" COLLATE "pg_catalog"."C" {equal}'
+    assert both.endswith(
+        f'AND (({name} \'x\'::"pg_catalog"."text" AND "id" {equal} \'5\'{int4})'
+        f' OR ({name} \'y\'::"pg_catalog"."text" AND "id" {equal} \'6\'{int4}))'
+        ' ORDER BY "name" COLLATE "pg_catalog"."C", "id" LIMIT 10) TO STDOUT'
+    )
+
+
+def test_rows_are_read_again_by_key_one_line_for_each_in_their_order() -> None:
+    made = reread_statement(
+        TABLE, ["body", "id"], [NAME, ID], [("x", "5"), ("y", "6")], is_partitioned=False, row_filter="n > 1 -- x"
+    )
+    assert text(made) == (
+        'COPY (SELECT "ws row", "ws xmin", "name", "id", "body", "id"'
+        ' FROM (VALUES (0, \'x\'::"pg_catalog"."text", \'5\'::"pg_catalog"."int4"),'
+        ' (1, \'y\'::"pg_catalog"."text", \'6\'::"pg_catalog"."int4")) AS asked("ws row", "ws 0", "ws 1")'
+        ' LEFT JOIN (SELECT xmin AS "ws xmin", "name", "id", "body" FROM ONLY "public"."things" WHERE (n > 1 -- x )'
+        ') AS found ON "name" COLLATE "pg_catalog"."C" OPERATOR("pg_catalog".=) "ws 0"'
+        ' AND "id" OPERATOR("pg_catalog".=) "ws 1" ORDER BY "ws row") TO STDOUT'
     )

@@ -3,7 +3,7 @@
 import pytest
 
 from cdc.errors import SourceError
-from cdc.postgres.copy_lines import key_of
+from cdc.postgres.copy_lines import fields_of, key_of
 
 
 def test_a_key_has_the_texts_of_its_fields_in_its_own_order() -> None:
@@ -28,3 +28,8 @@ def test_what_is_not_utf8_is_an_error_without_the_value() -> None:
     with pytest.raises(SourceError, match="not UTF-8") as caught:
         key_of(b"caf\xe9", [0])
     assert "caf" not in str(caught.value)
+
+
+def test_fields_are_texts_or_null() -> None:
+    assert fields_of(b"1\t\\N\t\t\\\\N\ta\\tb\t\xff") == [b"1", None, b"", b"\\N", b"a\tb", b"\xff"]
+    assert fields_of(b"1\tx") == [b"1", b"x"]

@@ -7,11 +7,13 @@ from typing import Any
 
 from cdc.bootstrap import relation_of
 from cdc.config import SnapshotConfig
-from cdc.control import SnapshotRecord, SweepRecord, Topics
+from cdc.control import HolesRecord, SnapshotRecord, SweepRecord, Topics
 from cdc.events import TableId, TableSchema
 from cdc.formats.debezium import TableEncoder
+from cdc.holes import Unfilled
 from cdc.lsn import Lsn
 from cdc.ports import TopicRecord
+from cdc.snapshots.completion import Completions
 from cdc.snapshots.engine import SnapshotEngine
 from cdc.snapshots.reading import (
     Begin,
@@ -66,6 +68,8 @@ class Beside:
         keys_max: int = 1_000,
         seq: int = 0,
         tombstones: Mapping[TableId, int] | None = None,
+        holes: Iterable[HolesRecord] = (),
+        noted_max: int = 1_000,
         **limits: Any,
     ) -> None:
         self.sweeps = Sweeps(TOPICS, CONTEXT.epoch, {})
@@ -82,9 +86,15 @@ class Beside:
             limits=SnapshotConfig(**limits),
             records=records,
             tombstones=tombstones,
+            completions=Completions(schemas, holes, noted_max),
             keys_max=keys_max,
             new_nonce=lambda: f"n{next(numbers)}",
         )
+
+    def unfilled(self, xid: int, *numbers: int) -> list[HolesRecord]:
+        """Rows went out with holes that this transaction left; what is noted."""
+        rows = [Unfilled(SCHEMA, key(number), (str(number),), xid) for number in numbers]
+        return noted(self.engine.complete(rows))
 
     # ---- the stream
 
@@ -162,6 +172,12 @@ def rows(records: Iterable[TopicRecord]) -> list[int]:
 
 def states(records: Iterable[TopicRecord]) -> list[SnapshotRecord]:
     return [SnapshotRecord.decode(record.value or b"", "state") for record in records if record.topic == TOPICS.state]
+
+
+def noted(records: Iterable[TopicRecord]) -> list[HolesRecord]:
+    """What is said of rows with holes."""
+    found = [record for record in records if record.key.startswith(b"holes/")]
+    return [HolesRecord.decode(record.value or b"", "state") for record in found]
 
 
 def sweeps(records: Iterable[TopicRecord]) -> list[tuple[int, int]]:

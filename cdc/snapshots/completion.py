@@ -1,0 +1,171 @@
+"""Rows that went out without large values are read again, whole: the keys of a table, as a snapshot of their own. Pure.
+
+It differs from other snapshots in what it reads, in the record that says how far it is, and in one rule: it begins when
+a transaction snapshot sees the transactions that left the holes. From then on a row that is not published needs nothing
+more: it is gone, or a later transaction touched it, and that one's own record is whole or is noted here anew.
+"""
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Final
+
+import structlog
+
+from cdc.control import HolesRecord, RangeRecord, SnapshotRecord, Topics
+from cdc.events import TableId, TableSchema
+from cdc.holes import Unfilled
+from cdc.ports import TopicRecord
+from cdc.snapshots.jobs import Job
+from cdc.snapshots.ranges import OpenChunk
+from cdc.snapshots.reading import Begun, Key
+from cdc.snapshots.visibility import TransactionSnapshot
+from cdc.topic_records import holes_record
+
+log = structlog.get_logger(__name__)
+
+BATCH_KEYS_MAX: Final = 500  # in one statement
+# Noted for one table; with more the whole table is read. The record that notes them must fit into the broker's
+# message.max.bytes, 1 MiB by default.
+NOTED_MAX: Final = 10_000
+NOTED_BYTES_MAX: Final = 256 * 1024
+UNSEEN_RETRY_S: Final = 1.0
+
+_Noted = dict[Key, int | None]  # the transaction that left the hole; None: it had ended when this process began
+
+
+class CompletionJob(Job):
+    """The rows of one table that are to be completed."""
+
+    def __init__(self, schema: TableSchema, record: HolesRecord | None = None, noted_max: int = NOTED_MAX) -> None:
+        self._noted_max = noted_max
+        self._is_whole = record is not None and record.is_whole
+        super().__init__(_reading(schema, record.ranges if record is not None and record.is_whole else ()), schema)
+        self.key_order = record.key_order if record is not None else None
+        self._noted: _Noted = dict.fromkeys(record.keys if record is not None else ())  # not being read yet
+        self._batch: frozenset[Key] = frozenset()  # being read
+        self._unseen: set[int] = set()  # transactions that left holes in a table that is to be read whole
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether there is anything to read."""
+        return bool(self._noted or self._batch or self._is_whole)
+
+    def note(self, key: Key, xid: int) -> None:
+        """A record of this row went out with a hole."""
+        self._noted.pop(key, None)
+        self._noted[key] = xid
+
+    @property
+    def is_too_long(self) -> bool:
+        """Whether there are more rows than can be noted."""
+        if len(self._noted) + len(self._batch) > self._noted_max:
+            return True
+        return sum(len(text.encode()) for key in (*self._noted, *self._batch) for text in key) > NOTED_BYTES_MAX
+
+    def forget(self, now: float) -> list[OpenChunk]:
+        """Where there are too many rows, the table is read from its beginning instead."""
+        given_up = super().forget(now)
+        if self.is_too_long:
+            self._read_whole()
+        return given_up
+
+    def _read_whole(self) -> None:
+        self._unseen |= {xid for xid in self._noted.values() if xid is not None}
+        self._noted, self._batch, self._is_whole = {}, frozenset(), True
+        self._begin_anew()
+
+    # ---- what differs from a snapshot
+
+    @property
+    def splits(self) -> bool:
+        return self._is_whole
+
+    def may_begin(self, snapshot: TransactionSnapshot, now: float) -> bool:
+        """Chooses the rows whose transactions are seen; others are left for later."""
+        self._unseen = {xid for xid in self._unseen if not snapshot.sees(xid)}
+        if not self._is_whole and not self._batch:
+            seen = (key for key, xid in self._noted.items() if xid is None or snapshot.sees(xid))
+            self._batch = frozenset(islice(seen, BATCH_KEYS_MAX))
+            for key in self._batch:
+                del self._noted[key]
+            self._begin_anew()
+        may_begin = not self._unseen if self._is_whole else bool(self._batch)
+        if not may_begin:
+            self.not_before = now + UNSEEN_RETRY_S
+        return may_begin
+
+    def look(self, begun: Begun, size: tuple[int, int]) -> bool:
+        is_same = self.key_order in (None, begun.order)
+        if not is_same:
+            self._begin_anew()
+        return super().look(begun, size) and is_same
+
+    def end(self) -> None:
+        log.info("rows completed", table=self.table, rows=self.rows, of=None if self._is_whole else len(self._batch))
+        self._is_whole, self._batch = False, frozenset()
+        self._begin_anew()
+        self.shape, self.ranges = None, []
+        if not self.has_rows:
+            self.status = "done"
+
+    def state(self, topics: Topics) -> list[TopicRecord]:
+        table = self.schema.table
+        holes = HolesRecord(
+            table_schema=table.schema,
+            table_name=table.name,
+            keys=tuple(sorted({*self._noted, *self._batch})),
+            is_whole=self._is_whole,
+            ranges=self.record().ranges if self._is_whole else (),
+            key_order=self.key_order if self._is_whole else None,
+        )
+        return [holes_record(topics, holes)]
+
+    def _begin_anew(self) -> None:
+        """With the batch, or the whole table."""
+        part = RangeRecord(after=None, up_to=None, keys=tuple(sorted(self._batch)))
+        self._record = _reading(self.schema, (part,) if self._batch else ())
+        self.key_order, self.rows = None, 0
+
+
+class Completions:
+    """Of all tables, for one session."""
+
+    def __init__(
+        self, schemas: Iterable[TableSchema], records: Iterable[HolesRecord] = (), noted_max: int = NOTED_MAX
+    ) -> None:
+        """`records`: of state."""
+        self._schemas = {schema.table: schema for schema in schemas}
+        self._noted_max = noted_max
+        self.jobs = {
+            record.table: CompletionJob(self._schemas[record.table], record, noted_max)
+            for record in records
+            if record.table in self._schemas
+        }
+        self.settle()
+
+    def note(self, rows: Iterable[Unfilled]) -> list[CompletionJob]:
+        """Records that went out with holes: the jobs that shall complete them."""
+        noted: dict[TableId, CompletionJob] = {}
+        for row in rows:
+            table = row.schema.table
+            if table not in self.jobs:
+                self.jobs[table] = CompletionJob(self._schemas[table], None, self._noted_max)
+            noted[table] = self.jobs[table]
+            noted[table].note(row.key, row.xid)
+        return list(noted.values())
+
+    def settle(self) -> None:
+        """Jobs that have nothing to read are at their end."""
+        self.jobs = {table: job for table, job in self.jobs.items() if job.has_rows}
+
+
+def _reading(schema: TableSchema, ranges: tuple[RangeRecord, ...]) -> SnapshotRecord:
+    return SnapshotRecord(
+        request="rows with holes",
+        table_schema=schema.table.schema,
+        table_name=schema.table.name,
+        status="running",
+        sweeps=False,
+        ranges=ranges,
+        requested_us=0,
+    )

@@ -1,0 +1,84 @@
+"""Batches with holes as the assembler gives them, from transactions written down in one line each."""
+
+import json
+from collections.abc import Iterable
+from typing import Any, Final
+
+from cdc.events import Column, TableId
+from cdc.formats.debezium import EnvelopeContext
+from cdc.holes import Hole
+from cdc.lsn import Lsn
+from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
+from cdc.ports import TopicRecord
+from cdc.snapshots.visibility import TransactionSnapshot
+from cdc.transactions import Assembler, StreamState
+from tests import wire
+from tests.snapshot_ports import engine_of, sweeps_of
+
+OID: Final = 10
+COLUMNS: Final = (
+    Column("id", 23, -1, "integer", False),
+    Column("v", 25, -1, "text", True),
+    Column("big", 25, -1, "text", True),
+    Column("huge", 17, -1, "bytea", True),
+)
+SCHEMA, RELATION = wire.schema_and_relation(COLUMNS, ["id"], table=TableId("public", "pages"), oid=OID)
+CONTEXT: Final = EnvelopeContext("shop", "shop", epoch=1, connector_version="0")
+COMMIT_US: Final = 1_767_323_079_000_000
+
+U: Final = UNCHANGED
+Row = tuple[int, str | None, Any, Any]  # U for a value that is not in the log
+
+
+def insert(*row: Any) -> bytes:
+    return wire.insert(OID, _values(row))
+
+
+def update(*row: Any, was: int | None = None) -> bytes:
+    """`was`: the key that it had."""
+    return wire.update(OID, _values(row), None if was is None else [str(was).encode(), NULL, NULL, NULL])
+
+
+def delete(number: int) -> bytes:
+    return wire.delete(OID, [str(number).encode(), NULL, NULL, NULL])
+
+
+def _values(row: Iterable[Any]) -> list[TupleValue]:
+    return [NULL if value is None else value if value is U else str(value).encode() for value in row]
+
+
+def consumed(*transactions: tuple[int, list[bytes]]) -> tuple[list[TopicRecord], list[Hole]]:
+    """Transaction id and changes of each."""
+    sweeps = sweeps_of(CONTEXT)
+    engine = engine_of([SCHEMA], CONTEXT, sweeps)
+    assembler = Assembler([SCHEMA], CONTEXT, StreamState(Lsn(0), None, 0, 0), sweeps, engine)
+    messages = []
+    for number, (xid, changes) in enumerate(transactions, 1):
+        lsn = 1_000 * number
+        begun = [wire.begin(lsn, COMMIT_US, xid), wire.relation_bytes(RELATION)]
+        messages += [*begun, *changes, wire.commit(lsn, lsn + 48, COMMIT_US)]
+    records, failure = assembler.consume([wire.xlog_data(message, 0) for message in messages], COMMIT_US)
+    assert failure is None
+    return records, assembler.holes(records)
+
+
+def sees(*below: int, but: Iterable[int] = ()) -> TransactionSnapshot:
+    """A snapshot that sees the transactions up to this id, but not these."""
+    xmax = max(below) + 1
+    running = frozenset(but)
+    return TransactionSnapshot(min([xmax, *running]), xmax, running)
+
+
+def told(records: Iterable[TopicRecord]) -> list[dict[str, Any] | None]:
+    """Each record's row, with what its source says of holes; None for deletes and tombstones."""
+    said: list[dict[str, Any] | None] = []
+    for record in records:
+        value = json.loads(record.value or b"{}")
+        row = value.get("after")
+        lists = (
+            {f"{name}!": value["source"][name] for name in ("unchanged", "filled") if name in value["source"]}
+            if row
+            else {}
+        )
+        said.append(None if row is None else {**row, **lists})
+    return said
