@@ -47,6 +47,7 @@ prove: setup ## Each promise of the README with its tests and their result. P=1:
 prove-long: setup ## What takes hours, each part begun again where it was: MINUTES=60 of faults, CHUNKS=10000, the whole models.
 	$(BIN)/python -m tests.faults.campaign --minutes $(MINUTES) --folder .watershed/campaign
 	$(BIN)/python -m tests.faults.snapshot_campaign --chunks $(CHUNKS)
+	$(BIN)/python -m tests.faults.hole_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.models --whole
 
 demo: setup ## The whole path with kill -9 in the middle, then compare every row. SECONDS=120 CHAOS=0|1 HOLD=0

@@ -230,8 +230,13 @@ class Captured:
         return {f"{record['table_schema']}.{record['table_name']}": dict(record) for record in found.values()}
 
     def unfinished(self) -> list[str]:
-        """Tables whose rows are being read, or are to be."""
-        return sorted(table for table, record in self.snapshots().items() if record["status"] == "running")
+        """Tables of which rows are being read, or are to be."""
+        return sorted({*(table for table, r in self.snapshots().items() if r["status"] == "running"), *self.holed()})
+
+    def holed(self) -> list[str]:
+        """Tables with rows that went out without large values, and that are still to be read again."""
+        found = {r.key: parse(r.value or b"") for r in self.records("state") if r.key.startswith(b"holes/")}
+        return [f"{r['table_schema']}.{r['table_name']}" for r in found.values() if r["keys"] or r["is_whole"]]
 
     def changes(self) -> list[Change]:
         """Of all tables, in the order of publication."""

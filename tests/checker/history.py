@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tests.checker.journal import Entry
 from tests.checker.positions import Sweep
@@ -16,6 +17,7 @@ Table = dict[str, Row]  # a row's key as text → the row
 class Expected:
     """A row record that a journal entry calls for."""
 
+    number: int  # of the journal entry
     table: str
     op: str
     identity: str  # the key as text
@@ -33,12 +35,12 @@ def expected_of(entry: Entry) -> list[Expected]:
     old, new = (None if key is None else key_text(key) for key in (entry.old_key, entry.new_key))
     if old == new:
         assert new is not None
-        return [Expected(entry.table, "u", new, entry.new_row, entry.old_row)]
+        return [Expected(entry.number, entry.table, "u", new, entry.new_row, entry.old_row)]
     expected = []
     if old is not None:
-        expected.append(Expected(entry.table, "d", old, None, entry.old_row))
+        expected.append(Expected(entry.number, entry.table, "d", old, None, entry.old_row))
     if new is not None:
-        expected.append(Expected(entry.table, "c", new, entry.new_row, None))
+        expected.append(Expected(entry.number, entry.table, "c", new, entry.new_row, None))
     return expected
 
 
@@ -50,18 +52,47 @@ def streams_the_journal(changes: Sequence[Change], journal: Sequence[Entry], beg
         if change.is_streamed:
             by_xid.setdefault(change.xid or 0, []).append(change)
     committed = _transactions(journal)
+    later = _Later(journal)
     for xid, events in by_xid.items():
         if xid not in committed:
             yield f"phantom: transaction {xid} is not in the source's journal ({len(events)} events, {events[0]})"
             continue
-        yield from _unlike(xid, events, [wanted for entry in committed[xid] for wanted in expected_of(entry)])
+        yield from _unlike(xid, events, [wanted for entry in committed[xid] for wanted in expected_of(entry)], later)
     for xid, entries in committed.items():
         lost = [wanted for entry in entries for wanted in expected_of(entry)]
         if lost and xid not in by_xid and entries[-1].lsn >= begins:
             yield f"lost: transaction {xid} with {len(lost)} changes, of {lost[0]}"
 
 
-def _unlike(xid: int, events: Sequence[Change], wanted: Sequence[Expected]) -> Complaints:
+class _Later:
+    """What a key's row held after a change, and from then on."""
+
+    def __init__(self, journal: Sequence[Entry]) -> None:
+        self._rows: dict[tuple[str, str], list[tuple[int, Row]]] = {}
+        for entry in journal:
+            for wanted in expected_of(entry):
+                if wanted.after is not None:
+                    rows = self._rows.setdefault((wanted.table, wanted.identity), [])
+                    rows.append((wanted.number, wanted.after))
+
+    def has(self, wanted: Expected, column: str, value: Any) -> bool:
+        rows = self._rows[wanted.table, wanted.identity]
+        return any(number >= wanted.number and row.get(column, ...) == value for number, row in rows)
+
+
+def _is_written(event: Change, want: Expected, later: _Later) -> bool:
+    """Whether the event's row is what was written; a column may be left out, and one that was read may be newer."""
+    if event.after is None or want.after is None:
+        return event.after is want.after
+    logged = {name: value for name, value in event.after.items() if name not in event.filled}
+    return (
+        event.after.keys() | event.unchanged == want.after.keys()
+        and all(want.after[name] == value for name, value in logged.items())
+        and all(later.has(want, name, event.after[name]) for name in event.filled)
+    )
+
+
+def _unlike(xid: int, events: Sequence[Change], wanted: Sequence[Expected], later: _Later) -> Complaints:
     if len({(e.epoch, e.commit_lsn) for e in events}) != 1:
         yield f"transaction {xid} was published in several epochs or with several commit LSNs"
     for i in range(max(len(events), len(wanted))):
@@ -75,7 +106,7 @@ def _unlike(xid: int, events: Sequence[Change], wanted: Sequence[Expected]) -> C
         if (event.table, event.op, event.identity) != (want.table, want.op, want.identity):
             yield f"transaction {xid}, change {i}: {event} instead of {want}"
             return
-        if event.after != want.after:
+        if not _is_written(event, want, later):
             yield f"transaction {xid}, change {i}: {event} holds another row than the source wrote"
         if event.before is not None and (
             want.known is None or any(want.known.get(name, ...) != value for name, value in event.before.items())
@@ -161,16 +192,23 @@ def _replayed(
     changes: Sequence[Change], journal: Sequence[Entry], epoch: int, truncations: Truncations
 ) -> Iterator[tuple[Change, Mapping[str, Table]]]:
     """The epoch's changes in order, each with what the source's tables hold before it; after the last one they hold
-    what they do in the end."""
+    what they do in the end. Rows are the journal's: a record may lack columns, or have newer ones."""
     in_order = sorted((c for c in changes if c.epoch == epoch and not c.is_loaded), key=lambda change: change.seq)
     rows = _not_streamed(in_order, journal, truncations)
     emptied = sorted(truncations.places, key=lambda place: place.seq, reverse=True)
+    written = {
+        xid: iter([wanted for entry in entries for wanted in expected_of(entry)])
+        for xid, entries in _transactions(journal).items()
+    }
     for change in in_order:
         while emptied and emptied[-1].seq <= change.seq:
             rows[emptied.pop().table] = {}
         yield change, rows
         if change.is_streamed:
-            _apply(rows.setdefault(change.table, {}), change.identity, change.after)
+            want = next(written.get(change.xid or 0, iter(())), None)
+            is_same = want is not None and (want.table, want.identity) == (change.table, change.identity)
+            after = want.after if want is not None and is_same else change.after
+            _apply(rows.setdefault(change.table, {}), change.identity, after)
     for place in emptied:
         rows[place.table] = {}
 
@@ -201,6 +239,16 @@ def fold(changes: Sequence[Change], sweeps: Sequence[Sweep]) -> dict[str, Table]
         if change.version >= floors.get(table, 0):
             _apply(tables.setdefault(table, {}), identity, change.after)
     return tables
+
+
+def last_rows_are_whole(changes: Sequence[Change]) -> Complaints:
+    """Of each key: what a compacted topic keeps. At rest; while changes come it may be that one is still to be read."""
+    newest: dict[tuple[str, str], Change] = {}
+    for change in sorted(changes, key=lambda change: change.version):
+        newest[change.table, change.identity] = change
+    for change in newest.values():
+        if change.unchanged:
+            yield f"{change}: the last of its key, and without {', '.join(sorted(change.unchanged))}"
 
 
 def folds_to_the_source(

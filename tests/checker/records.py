@@ -50,6 +50,8 @@ class Change:
     identity: str  # the key as text that is the same for equal keys
     before: Row | None
     after: Row | None
+    unchanged: frozenset[str] = frozenset()  # columns that `after` lacks
+    filled: frozenset[str] = frozenset()  # columns that were read for it
 
     @property
     def is_loaded(self) -> bool:
@@ -103,11 +105,20 @@ def change_of(record: Record) -> Change:
             identity=key_text(key),
             before=value["before"],
             after=value["after"],
+            unchanged=_names(source, "unchanged"),
+            filled=_names(source, "filled"),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise NotAChangeError(f"{record}: {error!r}") from error
     _check_shape(change)
     return change
+
+
+def _names(source: Mapping[str, Any], what: str) -> frozenset[str]:
+    names = source.get(what, ())
+    if what in source and not names:
+        raise ValueError(f"{what} lists nothing")
+    return frozenset(names)
 
 
 def _check_shape(change: Change) -> None:
@@ -117,6 +128,8 @@ def _check_shape(change: Change) -> None:
     row = change.before if change.op == "d" else change.after
     if (change.op == "d") != (change.after is None) or row is None:
         raise NotAChangeError(f"{change}: before and after do not fit the op")
+    if change.unchanged & row.keys() or change.filled - row.keys() or (change.op not in ("c", "u") and change.filled):
+        raise NotAChangeError(f"{change}: columns that are there are listed as unchanged, or others as filled")
     if not change.key or any(row.get(name) != value for name, value in change.key.items()):
         raise NotAChangeError(f"{change}: the record key is not the row's")
 

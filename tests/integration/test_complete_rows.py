@@ -1,0 +1,150 @@
+"""Large values that updates leave out of the log, on real servers: every record in the end holds the whole row."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, LiteralString
+
+import psycopg
+import pytest
+
+from tests.captured import Captured, under_capture
+from tests.checker.records import Change
+from tests.conftest import KafkaBroker, PostgresServer, new_database
+from tests.hole_workload import SCHEMA, TABLES, HoleClient, fill
+from tests.hot_workload import FrozenCommits, thaw
+from tests.waiting import eventually
+from tests.workload import Workload
+
+# Built-in types of which a value can be out of line (xml is not: the packaged servers are built without it), and kinds
+# of types that users make.
+TYPES: Final[dict[str, LiteralString]] = {
+    "text": "repeat('Zoë ', 2000)",
+    "varchar": "repeat('x', 5000)::varchar",
+    "character(3000)": "repeat('x', 3000)::char(3000)",
+    "bytea": "decode(repeat('00ff', 3000), 'hex')",
+    "json": "to_json(repeat('j\"', 3000))",
+    "jsonb": "jsonb_build_object('a', repeat('b', 5000), 'n', 1.50)",
+    "numeric": "(repeat('9', 12000) || '.5')::numeric",
+    "bit varying": "repeat('10', 20000)::bit varying",
+    "int4[]": "(SELECT array_agg(n) FROM generate_series(1, 2000) AS n)",
+    "text[]": "ARRAY[repeat('a,', 2000), NULL, '{\"']",
+    "polygon": "(SELECT ('(' || string_agg('(' || n || ',0)', ',') || ')')::polygon FROM generate_series(1, 500) AS n)",
+    "path": "(SELECT ('[' || string_agg('(' || n || ',0)', ',') || ']')::path FROM generate_series(1, 500) AS n)",
+    "tsvector": "(SELECT string_agg('w' || n, ' ') FROM generate_series(1, 1000) AS n)::tsvector",
+    "numrange": "numrange(1, repeat('9', 9000)::numeric)",
+    "nummultirange": "nummultirange(numrange(1, repeat('9', 9000)::numeric))",
+    "pair": "ROW(1, repeat('p', 5000))::pair",
+    "long_text": "repeat('domain', 1000)::long_text",
+    "long_text[]": "ARRAY[repeat('domain', 1000)]::long_text[]",
+}
+TYPED: Final = "public.typed"
+
+
+def typed_schema() -> LiteralString:
+    columns = ", ".join(f"c{i} {name}" for i, name in enumerate(TYPES))
+    external = ", ".join(f"ALTER c{i} SET STORAGE EXTERNAL" for i in range(len(TYPES)))
+    return (
+        "CREATE TYPE pair AS (a int, b text); CREATE DOMAIN long_text AS text;"
+        f"CREATE TABLE typed (id int PRIMARY KEY, n int, {columns}); ALTER TABLE typed {external};"
+    )
+
+
+@pytest.fixture(params=["postgres", "postgres16"])
+def typed(request: pytest.FixtureRequest, kafka: KafkaBroker, unique: str, tmp_path: Path) -> Iterator[Captured]:
+    server: PostgresServer = request.getfixturevalue(request.param)
+    with (
+        new_database(server) as dsn,
+        under_capture(server, kafka, dsn, unique, tmp_path, typed_schema(), [TYPED]) as made,
+    ):
+        yield made
+
+
+@pytest.fixture
+def holed(
+    postgres: PostgresServer, kafka: KafkaBroker, fresh_database: str, unique: str, tmp_path: Path
+) -> Iterator[Captured]:
+    with under_capture(postgres, kafka, fresh_database, unique, tmp_path, SCHEMA, TABLES) as made:
+        made.settings = {"capture": {"transaction_rows_max": 200}, "snapshot": {"chunk_rows_max": 50, "lag_s_max": 30}}
+        yield made
+
+
+def test_a_value_of_every_type_is_read_as_it_would_have_been_logged(typed: Captured) -> None:
+    with typed.connect() as connection:
+        process = typed.start()
+        process.await_said("table published")
+        values = ", ".join(TYPES.values())
+        connection.execute(f"INSERT INTO typed SELECT n, 0, {values} FROM generate_series(1, 2) AS n")
+        typed.await_caught_up()  # so that the batch of the insert is no help
+        connection.execute("UPDATE typed SET n = 1 WHERE id = 1")
+        connection.execute("UPDATE typed SET id = 3 WHERE id = 2")
+        typed.await_caught_up()
+    typed.judge()
+    inserted, _, updated, _, moved = typed.changes()
+    assert updated.op == "u" and moved.op == "c"
+    # Numbers and the like have no storage but their own: what was short after all was logged.
+    assert len(updated.filled) > len(TYPES) - 3, sorted(updated.filled)
+    for change in (updated, moved):
+        assert not change.unchanged
+        assert change.after is not None and inserted.after is not None
+        assert {c: v for c, v in change.after.items() if c not in ("id", "n")} == {
+            c: v for c, v in inserted.after.items() if c not in ("id", "n")
+        }
+
+
+@pytest.mark.promise(6)
+def test_a_commit_that_stays_invisible_holds_nobody_up_and_its_rows_are_completed_later(holed: Captured) -> None:
+    with (
+        holed.connect() as connection,
+        holed.connect() as frozen,
+        psycopg.connect(holed.superuser_dsn, autocommit=True) as superuser,
+    ):
+        fill(connection)
+        holed.start()
+        holed.await_caught_up()
+        connection.execute("SET synchronous_commit = local")
+        superuser.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        superuser.execute("SELECT pg_reload_conf()")
+        eventually(lambda: frozen.execute("SHOW synchronous_standby_names").fetchone() == ("nobody",), 10.0)
+        waiting = threading.Thread(target=frozen.execute, args=("UPDATE pages SET n = 7 WHERE id < 4",))
+        waiting.start()
+        try:
+            eventually(lambda: len(news(holed, 7)) == 3, 20.0, "what is frozen is published without its large values")
+            connection.execute("UPDATE pages SET n = 8 WHERE id > 20 AND id < 24")
+            eventually(lambda: len(news(holed, 8)) == 3, 20.0, "others go on")
+            assert holed.holed() == ["public.pages"]
+        finally:
+            thaw(superuser)
+            waiting.join()
+        holed.await_caught_up()
+    assert {change.unchanged for change in news(holed, 7)} == {frozenset({"body", "raw", "doc"})}
+    assert {change.filled for change in news(holed, 8)} == {frozenset({"body", "raw", "doc"})}
+    report = holed.judge()
+    completed = [change for change in report.changes if change.op == "r" and (change.after or {}).get("n") == 7]
+    assert sorted(change.key["id"] for change in completed) == [1, 2, 3]
+
+
+def news(captured: Captured, n: int) -> list[Change]:
+    """Updates of pages that set this."""
+    return [c for c in captured.changes() if c.op == "u" and c.table == TABLES[0] and (c.after or {}).get("n") == n]
+
+
+@pytest.mark.promise(6)
+def test_under_writers_frozen_commits_and_kills_every_last_record_is_the_whole_row(holed: Captured) -> None:
+    with holed.connect() as connection:
+        fill(connection)
+    process = holed.start()
+    process.await_said("streaming")
+    writers: Any = Workload(holed.dsn, seed=5, clients=8, pause_s=0.01, client=HoleClient)
+    with writers as clients, FrozenCommits(holed.superuser_dsn, 5, frozen_s=(0.2, 1.5), thawed_s=(0.1, 0.4)) as freezes:
+        for kill in range(3):
+            until = clients.committed + 150
+            eventually(lambda until=until: clients.committed > until, 60.0)  # type: ignore[misc]
+            if kill < 2:
+                process.kill()
+                process = holed.start()
+        assert freezes.count > 2
+    holed.await_caught_up()
+    report = holed.judge()
+    assert sum(bool(change.filled) for change in report.changes) > 50
+    assert sum(bool(change.unchanged) for change in report.changes) > 5
