@@ -418,10 +418,9 @@ class SnapshotEngine:
 
     def _prune(self) -> None:
         """Forget what every chunk that is still to be merged sees."""
-        assert self._passed is not None
         open_chunks = [chunk.read.snapshot if chunk.read else chunk.since for _, _, chunk in self._chunks.values()]
         begun = [answer.snapshot for _, answer in self._begun.values() if answer is not None]
-        if len(begun) == len(self._begun):
+        if self._passed is not None and len(begun) == len(self._begun):
             self._memory.forget_seen_by([self._passed, *open_chunks, *begun])
 
     def _all_jobs(self) -> Iterable[Job]:

@@ -19,8 +19,9 @@ from cdc.snapshots.ranges import OpenChunk, Range
 from cdc.snapshots.reading import Answer, Begun, KeysRead, LookedUp, Lookup
 from cdc.snapshots.visibility import TransactionSnapshot
 from cdc.sweeps import Sweeps
+from tests.simulation.snapshots.rows import RowReader
 from tests.simulation.snapshots.run import Parts, Run, UnseenRule
-from tests.simulation.snapshots.source import SCHEMAS, RowReader
+from tests.simulation.snapshots.source import SCHEMAS
 
 _NAMES = {schema.topic: name for name, schema in SCHEMAS.items()}
 

@@ -39,7 +39,8 @@ from cdc.snapshots.visibility import TransactionSnapshot
 from cdc.sweeps import Sweeps
 from cdc.transactions import Assembler, StreamState
 from tests.simulation.snapshots.judge import compacted, judge
-from tests.simulation.snapshots.source import COMMIT_US, KEYS, SCHEMAS, TABLES, Reader, Row, RowReader, Source, Stream
+from tests.simulation.snapshots.rows import RowReader
+from tests.simulation.snapshots.source import COMMIT_US, KEYS, SCHEMAS, TABLES, Reader, Row, Source, Stream
 
 PREFIX: Final = "sim"
 TOPICS: Final = Topics(PREFIX)

@@ -1,4 +1,4 @@
-"""A PostgreSQL whose commits are decodable before they are visible, and the readers of its existing rows.
+"""A PostgreSQL whose commits are decodable before they are visible, and the reader of its existing rows.
 
 A transaction writes, which locks its rows; its commit record goes into the log, from where it is streamed; only later
 do snapshots see it, and only then are its locks free. How much later, chance says. TRUNCATE excludes everybody. A large
@@ -14,9 +14,7 @@ from typing import Final, NamedTuple
 
 from cdc.errors import SourceError
 from cdc.events import Column, TableId
-from cdc.holes import Found, Unreadable, Wanted
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
-from cdc.ports import WhileWaiting
 from cdc.snapshots.reading import (
     MARK_PREFIX,
     Answer,
@@ -235,7 +233,7 @@ class Source:
         elif chance.random() < 0.35:
             op = Op(table, key, None)
         else:
-            has_hole = chance.random() < 0.4
+            has_hole = chance.random() < 0.6
             row = rows[key]._replace(v=self._value()) if has_hole else self._row()
             moves = bool(vacant) and chance.random() < 0.3
             op = Op(table, key, (chance.choice(vacant) if moves else key, row), has_hole)
@@ -442,33 +440,6 @@ class Reader:
             len(rows) < request.rows_max or (len(rows) == len(chunk) and self._chance.random() < 0.5),
             self._chance.choice((0.0, 0.1, 1.0)),
         )
-
-
-class RowReader:
-    """cdc.filling.RowReader: does not answer now and then, reads only some of what is wanted, or nothing at all."""
-
-    def __init__(self, chance: random.Random, source: Source) -> None:
-        self._chance = chance
-        self._source = source
-
-    def read(self, wanted: Wanted, bytes_max: int, while_waiting: WhileWaiting) -> Found | Unreadable | None:
-        assert bytes_max > 0
-        while_waiting()
-        table = wanted.schema.table.name
-        if self._source.is_truncating(table) or self._chance.random() < 0.05:
-            return None
-        if self._chance.random() < 0.02:
-            return Unreadable("no privilege")
-        asked = wanted.rows[: self._chance.choice((1, 2, len(wanted.rows)))]
-        return Found(self.snapshot(), tuple(self._found(table, int(row.key[0]), wanted.columns) for row in asked))
-
-    def snapshot(self) -> TransactionSnapshot:
-        return self._source.snapshot()
-
-    def _found(self, table: str, key: int, columns: tuple[str, ...]) -> tuple[bytes | None, ...] | None:
-        row = self._source.visible[table].get(key)
-        assert columns == ("big",)
-        return None if row is None else (row.big.encode(),)
 
 
 def _number(key: tuple[str, ...] | None, otherwise: int) -> int:
