@@ -19,6 +19,7 @@ from tests.waiting import eventually
 from tests.workload import SCHEMA, TABLES, Workload, fill
 
 KILLED = -signal.SIGKILL
+LOAD_FAILPOINTS = [name for name in FAILPOINTS if name.startswith("load.")]
 DIES_S_MAX = 60.0
 
 
@@ -39,37 +40,32 @@ def start_and_die(captured: Captured, failpoint: str) -> CaptureProcess:
 
 
 @pytest.mark.promise(1)
-@pytest.mark.parametrize("failpoint", [name for name in FAILPOINTS if name.startswith("load.")])
-def test_killed_in_the_initial_load(captured: Captured, failpoint: str) -> None:
-    """Of all rows at one point in time. The next attempt raises the epoch, and ends with a sweep of what only the first
-    attempt had seen."""
+def test_killed_in_the_initial_load(captured: Captured) -> None:
+    """Of all rows at one point in time. Each next attempt raises the epoch, and ends with a sweep of what only earlier
+    ones had seen."""
     captured.settings["snapshot"] = {"method": "consistent"}
     with captured.connect() as connection:
         fill(connection, 2_500)
-    start_and_die(captured, failpoint)
-    captured.query("DELETE FROM accounts WHERE id % 5 = 0")
-    captured.query("UPDATE lines SET line_no = 7 WHERE order_id % 5 = 0")
-    start_and_die(captured, failpoint)
+    for number, failpoint in enumerate(LOAD_FAILPOINTS):
+        start_and_die(captured, failpoint)
+        captured.query("DELETE FROM accounts WHERE id %% 5 = %s", number)
+        captured.query("UPDATE lines SET line_no = 7 + %s WHERE order_id %% 5 = %s", number, number)
     with Workload(captured.dsn, seed=1, transactions=20):
         captured.start().await_said("streaming")
     captured.await_caught_up()
     report = captured.judge()
-    assert report.epoch == 3
+    assert report.epoch == 1 + len(LOAD_FAILPOINTS)
     assert {sweep.table for sweep in report.sweeps} == set(TABLES)
 
 
 @pytest.mark.promise(1)
-@pytest.mark.parametrize(
-    "failpoint",
-    ["chunk.marked:2", "kafka.after-commit:4"],
-)
-def test_killed_while_chunks_are_read_beside_the_stream(captured: Captured, failpoint: str) -> None:
+def test_killed_while_chunks_are_read_beside_the_stream(captured: Captured) -> None:
     """The next process goes on at the cursors, in the same epoch: nothing that is published is read again."""
     captured.settings["snapshot"] = {"chunk_rows_max": 100}
     with captured.connect() as connection:
         fill(connection, 2_500)
     with Workload(captured.dsn, seed=1, clients=2, pause_s=0.05):
-        for _ in range(3):
+        for failpoint in ("chunk.marked:2", "kafka.after-commit:4", "chunk.marked:4"):
             start_and_die(captured, failpoint)
         captured.start().await_said("streaming")
         eventually(lambda: not captured.unfinished(), 60.0, "all chunks are read")
@@ -96,14 +92,14 @@ def test_killed_between_the_slot_and_the_first_position(captured: Captured) -> N
 
 
 @pytest.mark.promise(1)
-@pytest.mark.parametrize("failpoint", ["kafka.before-commit", "kafka.after-commit", "status.sent"])
-def test_killed_again_and_again_while_streaming(captured: Captured, failpoint: str) -> None:
+def test_killed_again_and_again_while_streaming(captured: Captured) -> None:
     captured.start()
     captured.await_caught_up()
     captured.end()
     with Workload(captured.dsn, seed=2, clients=2, pause_s=0.03):
-        for passing in (1, 4):
-            start_and_die(captured, f"{failpoint}:{passing}")
+        for failpoint in ("kafka.before-commit", "kafka.after-commit", "status.sent"):
+            for passing in (1, 4):
+                start_and_die(captured, f"{failpoint}:{passing}")
     captured.start()
     captured.await_caught_up()
     report = captured.judge()
