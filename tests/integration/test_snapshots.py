@@ -325,8 +325,12 @@ def test_always_reads_all_rows_at_each_start(items: Captured) -> None:
     items.settings = {"snapshot": {"mode": "always"}}
     items.query("INSERT INTO items VALUES (1, 'one')")
     for reads in (1, 2):
-        items.start()
-        eventually(lambda wanted=reads: ops_of(items, 1) == [("r", "one")] * wanted, 30.0)  # type: ignore[misc]
+        capture = items.start()
+        eventually(
+            lambda wanted=reads: ops_of(items, 1) == [("r", "one")] * wanted,  # type: ignore[misc]
+            60.0,
+            capture.said,
+        )
         items.await_caught_up()
         items.end()
     items.judge()
