@@ -10,6 +10,7 @@ happens under an advisory lock.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
 import structlog
 
@@ -37,7 +38,7 @@ from cdc.postgres.replication import (
     SlotWaitError,
     SystemIdentity,
 )
-from cdc.postgres.source import create_publication, drop_slot, read_slot
+from cdc.postgres.source import add_to_publication, create_publication, drop_slot, read_slot
 from cdc.publisher import PROTOCOL, Lineage, Publisher
 from cdc.topic_records import position_record, schema_record, snapshot_record
 from cdc.transactions import StreamState
@@ -85,10 +86,7 @@ class Bootstrap:
             if previous is not None:
                 log.info("healing" if heal else "the last start did not come to its end, beginning anew", epoch=epoch)
                 drop_slot(connection, self._source.slot)
-            publication = read_publication(connection, self._source.publication, self._source.table_ids)
-            if publication is None:
-                publication = create_publication(connection, self._source)
-                log.info("publication created", publication=publication.name)
+            publication = self._publication(connection)
             lineage = self._lineage(epoch, identity, publication, topics)
             self._record_intent(broker, lineage)
             locks, slot = self._create_slot(replication)
@@ -214,7 +212,18 @@ class Bootstrap:
         )
         return self._admin.check(self._table_topics)
 
-    # ---- slot
+    # ---- publication and slot
+
+    def _publication(self, connection: SourceConnection) -> Publication:
+        publication = read_publication(connection, self._source.publication, self._source.table_ids)
+        if publication is None:
+            publication = create_publication(connection, self._source)
+            log.info("publication created", publication=publication.name)
+        missing = [table for table in self._source.table_ids if table not in publication.columns]
+        if missing:
+            publication = add_to_publication(connection, self._source, missing)
+            log.info("tables added to the publication", tables=" ".join(map(str, missing)))
+        return publication
 
     def _lineage(
         self, epoch: int, identity: SystemIdentity, publication: Publication, topics: dict[str, TopicDescription]
@@ -225,7 +234,13 @@ class Bootstrap:
             database=identity.database,
             slot=self._source.slot,
         )
-        return Lineage(epoch, source, publication.fingerprint, {t.name: t.topic_id for t in topics.values()})
+        return Lineage(
+            epoch,
+            source,
+            publication.fingerprint,
+            topic_ids={topic.name: topic.topic_id for topic in topics.values()},
+            entries={self._topics.table(table): entry for table, entry in publication.entries.items()},
+        )
 
     def _record_intent(self, broker: KafkaBroker, lineage: Lineage) -> None:
         """Before the slot: a crash from here on finds out whose slot it is."""
@@ -268,14 +283,8 @@ class Bootstrap:
         known = read_captured(self._config).schemas
         described = []
         for table in self._source.table_ids:
-            found = read_table(connection, table, publication.columns[table])
-            before = known.get(table)
-            schema = TableSchema(table, 1, found.oid, found.columns, found.key, self._topics.table(table))
-            if before is not None:
-                same = (before.oid, before.columns, before.key) == (found.oid, found.columns, found.key)
-                version = before.version if same else before.version + 1
-                schema = TableSchema(table, version, found.oid, found.columns, found.key, schema.topic)
-            described.append((schema, found))
+            found = read_table(connection, table, publication.columns[table], self._source.key_of(table))
+            described.append((schema_of(found, known.get(table), self._topics), found))
         return described
 
     def _table_loads(
@@ -295,6 +304,15 @@ class Bootstrap:
             lines = reader.lines(schema, row_filter=publication.row_filters.get(schema.table))
             loads.append(TableLoad(schema, encoder, lines, estimates.get(schema.table, 0)))
         return loads
+
+
+def schema_of(found: SourceTable, before: TableSchema | None, topics: Topics) -> TableSchema:
+    """The next version of its schema, or `before` if that is what it is."""
+    version = 1 if before is None else before.version + 1
+    schema = TableSchema(found.table, version, found.oid, found.columns, found.key, topics.table(found.table))
+    if before is not None and replace(schema, version=before.version) == before:
+        return before
+    return schema
 
 
 def relation_of(schema: TableSchema) -> Relation:

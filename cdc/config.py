@@ -33,6 +33,9 @@ class SourceConfig(Section):
     tables: tuple[str, ...] = Field(min_length=1)  # schema.table
     publication: str = "watershed"
     slot: str = "watershed"
+    # schema.table → columns of its record key, in key order, instead of the primary key's. NOT NULL, in the replica
+    # identity, and no two rows may have the same at any moment. None at all: records without a key.
+    key_columns: dict[str, tuple[str, ...]] = {}
 
     @field_validator("slot")
     @classmethod
@@ -49,6 +52,19 @@ class SourceConfig(Section):
         if len(set(value)) != len(value):
             raise ValueError("a table is listed twice")
         return value
+
+    @model_validator(mode="after")
+    def _key_columns(self) -> Self:
+        for table, columns in self.key_columns.items():
+            if table not in self.tables:
+                raise ValueError(f"key_columns names {table}, which is not in tables")
+            if len(set(columns)) != len(columns):
+                raise ValueError(f"key_columns of {table} names a column twice")
+        return self
+
+    def key_of(self, table: TableId) -> tuple[str, ...] | None:
+        """The columns that were chosen for its record key, none: it has no key; None: the table's own key."""
+        return self.key_columns.get(str(table))
 
     @property
     def table_ids(self) -> tuple[TableId, ...]:

@@ -7,8 +7,8 @@ change is a GapError: nothing is published.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from cdc.control import PositionRecord
-from cdc.errors import NEXT_AFTER_GAP, GapError
+from cdc.control import PositionRecord, Topics
+from cdc.errors import NEXT_AFTER_GAP, GapError, SourceError
 from cdc.events import TableId, TableSchema
 from cdc.lsn import Lsn, format_lsn
 from cdc.publisher import PROTOCOL
@@ -82,7 +82,8 @@ def require_same_source(position: PositionRecord, now: SourceNow) -> None:
 
 
 def require_same_topics(position: PositionRecord, now: Mapping[str, TopicNow]) -> None:
-    """Raises GapError when a topic was deleted, created anew, repartitioned or lost its newest records."""
+    """Raises GapError when a topic was deleted, created anew, repartitioned or lost its newest records. `now`: those
+    that exist."""
     for name, then in position.topics.items():
         topic = now.get(name)
         if topic is None:
@@ -102,17 +103,46 @@ def require_same_topics(position: PositionRecord, now: Mapping[str, TopicNow]) -
                 )
 
 
-def require_same_tables(
-    configured: Sequence[TableId], captured: Mapping[TableId, TableSchema], position: PositionRecord
-) -> list[TableSchema]:
-    """The schemas of the configured tables. Raises GapError for one that was not captured so far."""
-    schemas = []
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The configured tables, held against those that the position covers."""
+
+    kept: tuple[TableSchema, ...]  # captured already
+    joining: tuple[TableId, ...]  # not captured so far
+    left: tuple[str, ...]  # topics of those that are not configured any more
+
+
+def compare_tables(
+    configured: Sequence[TableId], captured: Mapping[TableId, TableSchema], position: PositionRecord, topics: Topics
+) -> Tables:
+    """`captured`: every table that ever was, as control says. Raises GapError where control says too little."""
+    kept, joining = [], []
     for table in configured:
         schema = captured.get(table)
-        if schema is None or schema.topic not in position.topics:
-            raise GapError(
-                f"table {table} was added to source.tables after capture began",
-                f"put it into the publication ({position.publication.partition(':')[0]}), then cdc snapshot --heal",
+        if schema is not None and schema.topic in position.topics:
+            kept.append(schema)
+        elif topics.table(table) in position.topics:
+            raise GapError(f"topic {topics.control} does not say what table {table} is", NEXT_AFTER_GAP)
+        else:
+            joining.append(table)
+    left = position.topics.keys() - {schema.topic for schema in kept}
+    return Tables(tuple(kept), tuple(joining), tuple(sorted(left)))
+
+
+def require_same_entries(kept: Sequence[TableSchema], position: PositionRecord, entries: Mapping[TableId, str]) -> None:
+    """Raises GapError for a table that was taken out of the publication, even if it was put back."""
+    for schema in kept:
+        if position.topics[schema.topic].publication_entry != entries.get(schema.table, ""):
+            raise GapError(f"table {schema.table} was taken out of the publication since it was last read",
+                           NEXT_AFTER_GAP)  # fmt: skip
+
+
+def require_same_keys(kept: Sequence[TableSchema], keys: Mapping[TableId, tuple[str, ...]]) -> None:
+    """Raises SourceError for a table whose records would have another key from now on."""
+    for schema in kept:
+        key = keys.get(schema.table, schema.key)
+        if key != schema.key:
+            raise SourceError(
+                f"table {schema.table}'s key is ({', '.join(key)}), its records have ({', '.join(schema.key)})",
+                "take back the change of source.key_columns or the table, or start with a new topics.prefix and slot",
             )
-        schemas.append(schema)
-    return schemas

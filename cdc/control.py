@@ -96,10 +96,12 @@ class PartialTransaction(Record):
 
 
 class TopicState(Record):
-    """What a topic was when the position was written; `end_offsets` are lower bounds, one for each partition."""
+    """What a table's topic was when the position was written; `end_offsets` are lower bounds, for each partition."""
 
     topic_id: str
     end_offsets: tuple[int, ...]
+    publication_entry: str = ""  # fingerprint of the table's row in the publication; empty where it names no tables
+    since_lsn: U64 = 0  # of a table that joined later: what commits before this is in its snapshot, not in the stream
 
 
 class PositionRecord(Record):

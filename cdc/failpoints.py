@@ -15,6 +15,8 @@ FAILPOINTS = {
     "load.part-committed": "a part of the existing rows is committed",
     "load.before-end": "all existing rows are committed, the stream has not begun",
     "bootstrap.before-commit": "the slot exists, the record from which streaming begins is not committed",
+    "join.published": "a table that joins is in the publication, that it is captured is not committed",
+    "join.recorded": "that it is captured is committed, none of its rows are read",
     "chunk.read": "a chunk is read, its mark is not written",
     "chunk.marked": "a chunk's mark is in the log",
     "transaction.part-committed": "a part of a large PostgreSQL transaction is committed to Kafka",

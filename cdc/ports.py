@@ -11,7 +11,8 @@ WhileWaiting = Callable[[], None]
 
 
 class TopicRecord(NamedTuple):
-    """A record on its way to Kafka; the partition is the key's murmur2, as Java's producers choose it."""
+    """A record on its way to Kafka; the partition is the key's murmur2, as Java's producers choose it. An empty key is
+    none."""
 
     topic: str
     key: bytes

@@ -5,7 +5,7 @@ system has low latency, or at a limit of rows, bytes or time, so that a busy one
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cdc.config import CaptureConfig
 from cdc.control import PositionRecord, SourceIdentity, TopicState
@@ -22,8 +22,12 @@ class Lineage:
 
     epoch: int
     source: SourceIdentity
-    publication: str  # fingerprint of the publication's catalog rows
+    publication: str  # its fingerprint
     topic_ids: Mapping[str, str]
+    entries: Mapping[str, str] = field(default_factory=dict)  # topic → fingerprint of the table's in the publication
+    since: Mapping[str, int] = field(default_factory=dict)  # topic → LSN, of tables that joined later
+    # Of tables that are captured no more but for the half published transaction: by topic, as they were.
+    leaving: Mapping[str, TopicState] = field(default_factory=dict)
 
 
 class Publisher:
@@ -82,8 +86,14 @@ class Publisher:
             source=self.lineage.source,
             publication=self.lineage.publication,
             protocol=PROTOCOL,
-            topics={
-                topic: TopicState(topic_id=topic_id, end_offsets=self._end_offsets.get(topic, ()))
+            topics=(dict(self.lineage.leaving) if state.partial is not None else {})
+            | {
+                topic: TopicState(
+                    topic_id=topic_id,
+                    end_offsets=self._end_offsets.get(topic, ()),
+                    publication_entry=self.lineage.entries.get(topic, ""),
+                    since_lsn=self.lineage.since.get(topic, 0),
+                )
                 for topic, topic_id in self.lineage.topic_ids.items()
             },
         ).sealed()

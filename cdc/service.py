@@ -22,12 +22,14 @@ from cdc.continuity import (
 from cdc.control import PositionRecord, Topics
 from cdc.errors import NEXT_AFTER_GAP, ConnectionLost, GapError, UnreachableError
 from cdc.gap import Gap, Heal
+from cdc.joining import Admission
 from cdc.kafka.gap import KafkaGapTopics
 from cdc.kafka.records import read_position
 from cdc.kafka.topics import TopicAdmin
 from cdc.load import LoadStopped
 from cdc.lsn import Lsn
 from cdc.ports import Probe
+from cdc.postgres.catalog import SourceTable
 from cdc.postgres.replication import (
     ReplicationConnection,
     SlotInUseError,
@@ -64,8 +66,11 @@ class Service:
         self._probe = probe
         self._topics = Topics(config.topics.prefix)
         self._table_topics = [self._topics.table(table) for table in config.source.table_ids]
-        self._admin = TopicAdmin(config.kafka)
+        keyless = [table for table in config.source.table_ids if config.source.key_of(table) == ()]
+        self._admin = TopicAdmin(config.kafka, frozenset(map(self._topics.table, keyless)))
         self._clock = SystemClock()
+        self._admission = Admission(config.source)
+        self._source_tables: tuple[SourceTable, ...] = ()  # as they were when the process began
         self._stop = threading.Event()
         self._is_standby = False
         self._heal: Heal | None = None  # to be done by the next session
@@ -73,7 +78,7 @@ class Service:
 
     def check(self) -> Source:
         """Look at source and brokers. Raises SourceError, BrokerError, UnreachableError with the next step."""
-        source = check_source(self._config.source)
+        source = check_source(self._config.source, self._config.snapshot)
         self._admin.require_reachable()
         self._admin.check([*self._table_topics, self._topics.state, self._topics.control, self._topics.progress])
         return source
@@ -82,6 +87,7 @@ class Service:
         """Capture until SIGTERM or SIGINT. A lost server is waited for; any other error ends the service."""
         self._obey_signals()
         source = self.check()
+        self._source_tables = source.tables
         log.info("source checked", database=source.identity.database, tables=len(source.tables))
         retry_s = RETRY_S_FIRST
         while not self._stop.is_set():
@@ -145,10 +151,20 @@ class Service:
             self._take_over()
             if lock is not None:
                 lock.release()
-            session = Session(self._config, self._admin, self._clock, self._stop.is_set, self._probe)
+            session = Session(
+                self._config,
+                self._source_tables,
+                self._admin,
+                self._clock,
+                self._admission,
+                self._stop.is_set,
+                self._probe,
+            )
             capture = session.prepare(resources, connection, identity, patience_s, position, self._reads_all_again)
             self._reads_all_again = False
             capture.run()
+            if not self._stop.is_set():
+                log.info("beginning anew: tables may join that had to wait")
 
     def _bootstrapped(self) -> PositionRecord:
         """With the start lock held."""

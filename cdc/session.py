@@ -4,8 +4,9 @@ One session lasts until a server is lost, or until capture is asked to stop.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 
 import structlog
 
@@ -14,20 +15,31 @@ from cdc.answers import Answers
 from cdc.bootstrap import open_broker, relation_of
 from cdc.capture import STATUS_INTERVAL_S, Capture
 from cdc.config import Config
-from cdc.continuity import SourceNow, TopicNow, require_same_source, require_same_tables, require_same_topics
-from cdc.control import PositionRecord, Topics
+from cdc.continuity import (
+    SourceNow,
+    Tables,
+    TopicNow,
+    compare_tables,
+    require_same_entries,
+    require_same_keys,
+    require_same_source,
+    require_same_topics,
+)
+from cdc.control import PositionRecord, SnapshotRecord, Topics
 from cdc.errors import NEXT_AFTER_GAP, GapError
-from cdc.events import TableSchema
+from cdc.events import TableId, TableSchema
 from cdc.filling import Filler
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
+from cdc.joining import Admission, Joining
+from cdc.kafka.broker import KafkaBroker
 from cdc.kafka.records import Captured, State, read_captured, read_state
 from cdc.kafka.signals import SignalReader
 from cdc.kafka.topic_keys import KafkaKeyReader
 from cdc.kafka.topics import TopicAdmin, TopicDescription
 from cdc.kafka.watch import TopicWatch
 from cdc.lsn import Lsn, format_lsn
-from cdc.ports import Clock, Probe
-from cdc.postgres.catalog import Publication, read_publication
+from cdc.ports import Clock, Probe, TopicRecord
+from cdc.postgres.catalog import Publication, SourceTable, read_publication
 from cdc.postgres.chunks import PostgresChunkReader
 from cdc.postgres.connection import connect
 from cdc.postgres.replication import ReplicationConnection, SystemIdentity
@@ -40,21 +52,45 @@ from cdc.snapshots.engine import SnapshotEngine
 from cdc.snapshots.readers import Readers
 from cdc.snapshots.session import Snapshots
 from cdc.sweeps import Sweeps
+from cdc.topic_records import position_record
 from cdc.transactions import Assembler, StreamState
 
 log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Capturable:
+    """What is captured in this session."""
+
+    schemas: tuple[TableSchema, ...]
+    leaving: tuple[TableSchema, ...]  # captured no more, but for the half published transaction
+    since: Mapping[TableId, int]  # of those that joined later
+    publication: Publication
+    topics: Mapping[str, TopicDescription]
+    snapshots: Sequence[SnapshotRecord]
+    publisher: Publisher
 
 
 class Session:
     """Makes the loop. What it opens is closed with the caller's resources."""
 
     def __init__(
-        self, config: Config, admin: TopicAdmin, clock: Clock, should_stop: Callable[[], bool], probe: Probe
+        self,
+        config: Config,
+        source_tables: Sequence[SourceTable],
+        admin: TopicAdmin,
+        clock: Clock,
+        admission: Admission,
+        should_stop: Callable[[], bool],
+        probe: Probe,
     ) -> None:
+        """`source_tables`: as the process found them."""
         self._config = config
+        self._source_tables = source_tables
         self._topics = Topics(config.topics.prefix)
         self._admin = admin
         self._clock = clock
+        self._admission = admission
         self._should_stop = should_stop
         self._probe = probe
 
@@ -74,8 +110,8 @@ class Session:
         def stay_connected() -> None:
             connection.send_status(resume_lsn, resume_lsn, reply_requested=False)
 
-        described = self._admin.check([self._topics.table(table) for table in self._config.source.table_ids])
-        broker = open_broker(self._config, self._admin, described)
+        topics = self._admin.check([self._topics.table(table) for table in self._config.source.table_ids])
+        broker = open_broker(self._config, self._admin, topics)
         resources.callback(broker.close)
         stay_connected()
         broker.fence_predecessors(stay_connected)
@@ -85,29 +121,32 @@ class Session:
         if current is None:
             raise GapError(f"topic {self._topics.state} lost its position record", NEXT_AFTER_GAP)
         captured = read_captured(self._config)
-        schemas, publication = self._require_continuity(current, identity, described, captured)
+        tables, publication = self._require_continuity(current, identity, topics, captured)
         stay_connected()
+        these = self._capturable(broker, tables, publication, state, captured, stay_connected)
         context = EnvelopeContext(self._topics.prefix, current.source.database, current.epoch, cdc.__version__)
         sweeps = Sweeps(self._topics, current.epoch, captured.floors)
-        engine = self._engine(state, current.epoch, schemas, context, sweeps)
+        engine = self._engine(these, state, current.epoch, context, sweeps)
         answers = Answers(self._topics, captured.answers)
-        snapshots = self._snapshots(resources, engine, publication, schemas, state.signals_offset, answers)
-        snapshots.forget({record.table for record in state.snapshots} - engine.tables.keys())
+        snapshots = self._snapshots(resources, engine, these, state.signals_offset, answers)
+        snapshots.forget({record.table for record in these.snapshots} - engine.tables.keys())
         if reads_all_again:
             snapshots.begin_all(f"start at {self._clock.now_us()}", self._clock.now_us())
         log.info("streaming", epoch=current.epoch, seq=current.seq, position=format_lsn(current.resume_lsn))
         return Capture(
             stream=connection,
             broker=broker,
-            assembler=Assembler(schemas, context, stream_state(current), sweeps, engine),
-            filler=self._filler(resources, engine, publication, schemas),
+            assembler=Assembler(
+                these.schemas, context, stream_state(current), sweeps, engine, these.since, these.leaving
+            ),
+            filler=self._filler(resources, engine, these),
             snapshots=snapshots,
-            publisher=self._publisher(current, described),
+            publisher=these.publisher,
             topics=self._topics,
             limits=self._config.capture,
             clock=self._clock,
-            should_stop=self._should_stop,
-            watch=self._watch(resources, current, described),
+            should_stop=lambda: self._should_stop() or self._admission.is_due,
+            watch=self._watch(resources, these),
             probe=self._probe,
             status_interval_s=min(STATUS_INTERVAL_S, patience_s / 4) if patience_s else STATUS_INTERVAL_S,
         )
@@ -116,9 +155,10 @@ class Session:
         self,
         position: PositionRecord,
         identity: SystemIdentity,
-        described: dict[str, TopicDescription],
+        topics: Mapping[str, TopicDescription],
         captured: Captured,
-    ) -> tuple[list[TableSchema], Publication]:
+    ) -> tuple[Tables, Publication]:
+        """For the tables that are captured already."""
         source = self._config.source
         with connect(source) as sql:
             flush_lsn = read_flush_lsn(sql)
@@ -136,63 +176,131 @@ class Session:
                 publication=publication.fingerprint if publication else None,
             ),
         )
-        ends = self._admin.request_end_offsets({t.name: t.partition_count for t in described.values()}).wait()
-        require_same_topics(position, {t.name: TopicNow(t.topic_id, ends[t.name]) for t in described.values()})
         assert publication is not None, "or it would be another than the position's"
-        return require_same_tables(source.table_ids, captured.schemas, position), publication
+        tables = compare_tables(source.table_ids, captured.schemas, position, self._topics)
+        require_same_entries(tables.kept, position, publication.entries)
+        require_same_keys(tables.kept, {table.table: table.key for table in self._source_tables})
+        ends = self._admin.request_end_offsets({t.name: t.partition_count for t in topics.values()}).wait()
+        kept = {schema.topic: position.topics[schema.topic] for schema in tables.kept}
+        require_same_topics(
+            position.model_copy(update={"topics": kept}),
+            {topic.name: TopicNow(topic.topic_id, ends[topic.name]) for topic in topics.values()},
+        )
+        return tables, publication
+
+    def _capturable(
+        self,
+        broker: KafkaBroker,
+        tables: Tables,
+        publication: Publication,
+        state: State,
+        captured: Captured,
+        stay_connected: Callable[[], None],
+    ) -> _Capturable:
+        """Tables that may join are captured from here on; that they are is committed. The others wait for a session
+        to come."""
+        position = state.position
+        assert position is not None
+        since = {schema.table: position.topics[schema.topic].since_lsn for schema in tables.kept}
+        schemas, snapshots, records = tables.kept, state.snapshots, tuple[TopicRecord, ...]()
+        joining = Joining(self._config, self._admin, self._clock, self._probe)
+        if tables.joining:
+            publication = joining.publish(tables.joining, publication)
+            require_same_entries(tables.kept, position, publication.entries)
+            if not self._admission.is_granted(tables.joining, publication, stay_connected):
+                log.info("tables join when transactions that began earlier have ended",
+                         tables=" ".join(map(str, tables.joining)))  # fmt: skip
+                tables = replace(tables, joining=())
+        if tables.joining or tables.left:
+            joined = joining.join(tables, publication, state, captured)
+            schemas, snapshots, records = (*schemas, *joined.schemas), joined.snapshots, joined.records
+            since |= {schema.table: joined.since_lsn for schema in joined.schemas}
+        names = [schema.table for schema in schemas]
+        entries = {table: entry for table, entry in publication.entries.items() if table in names}
+        topics = self._admin.check([schema.topic for schema in schemas])
+        these = _Capturable(
+            schemas=schemas,
+            leaving=tuple(schema for schema in captured.schemas.values() if schema.topic in tables.left),
+            since=since,
+            publication=replace(publication, entries=entries),
+            topics=topics,
+            snapshots=snapshots,
+            publisher=self._publisher(position, tables.left, schemas, since, publication, topics),
+        )
+        if tables.joining or tables.left:
+            now = these.publisher.position(stream_state(position))
+            broker.produce([*records, position_record(self._topics, now)], stay_connected)
+            broker.commit(stay_connected)
+            self._probe("join.recorded")
+            if tables.joining:
+                self._admission.close()
+        broker.follow({topic.name: topic.partition_count for topic in topics.values()})
+        return these
 
     def _engine(
-        self, state: State, epoch: int, schemas: Sequence[TableSchema], context: EnvelopeContext, sweeps: Sweeps
+        self, these: _Capturable, state: State, epoch: int, context: EnvelopeContext, sweeps: Sweeps
     ) -> SnapshotEngine:
         return SnapshotEngine(
             topics=self._topics,
             epoch=epoch,
-            schemas=schemas,
+            schemas=these.schemas,
             encoder_of=lambda schema: TableEncoder(schema, relation_of(schema), context),
             sweeps=sweeps,
             limits=self._config.snapshot,
-            records=state.snapshots,
+            records=these.snapshots,
             tombstones=state.tombstones if self._config.sweep.tombstones else None,
-            completions=Completions(schemas, state.holes),
+            completions=Completions(these.schemas, state.holes),
         )
 
-    def _filler(
-        self, resources: ExitStack, engine: SnapshotEngine, publication: Publication, schemas: Sequence[TableSchema]
-    ) -> Filler:
-        reader = resources.enter_context(PostgresRowReader(self._config.source, publication, schemas))
+    def _filler(self, resources: ExitStack, engine: SnapshotEngine, these: _Capturable) -> Filler:
+        reader = resources.enter_context(PostgresRowReader(self._config.source, these.publication, these.schemas))
         return Filler(reader, engine.complete, self._clock, time.sleep)
 
     def _snapshots(
         self,
         resources: ExitStack,
         engine: SnapshotEngine,
-        publication: Publication,
-        schemas: Sequence[TableSchema],
+        these: _Capturable,
         signals_offset: int,
         answers: Answers,
     ) -> Snapshots:
         limits = self._config.snapshot
         reader = PostgresChunkReader(
-            self._config.source, publication, schemas, limits.workers, limits.split_rows_min, self._probe
+            self._config.source, these.publication, these.schemas, limits.workers, limits.split_rows_min, self._probe
         )
         resources.enter_context(reader)
         keys = resources.enter_context(KafkaKeyReader(self._config.kafka))
         signals = SignalReader(self._config.kafka, self._topics.signals, signals_offset)
         resources.enter_context(closing(signals))
-        return Snapshots(engine, Readers(reader, keys), signals, answers, self._topics, limits)
+        unchunkable = frozenset(table.table for table in self._source_tables if not table.is_chunkable)
+        return Snapshots(engine, Readers(reader, keys), signals, answers, self._topics, limits, unchunkable)
 
-    def _publisher(self, position: PositionRecord, described: dict[str, TopicDescription]) -> Publisher:
-        topic_ids = {topic.name: topic.topic_id for topic in described.values()}
-        lineage = Lineage(position.epoch, position.source, position.publication, topic_ids)
+    def _publisher(
+        self,
+        position: PositionRecord,
+        left: Sequence[str],
+        schemas: Sequence[TableSchema],
+        since: Mapping[TableId, int],
+        publication: Publication,
+        topics: Mapping[str, TopicDescription],
+    ) -> Publisher:
+        lineage = Lineage(
+            position.epoch,
+            position.source,
+            publication.fingerprint,
+            topic_ids={topic.name: topic.topic_id for topic in topics.values()},
+            entries={schema.topic: publication.entries.get(schema.table, "") for schema in schemas},
+            since={schema.topic: since[schema.table] for schema in schemas},
+            leaving={topic: position.topics[topic] for topic in left},
+        )
         ends = {name: topic.end_offsets for name, topic in position.topics.items()}
         return Publisher(lineage, self._config.capture, ends)
 
-    def _watch(
-        self, resources: ExitStack, position: PositionRecord, described: dict[str, TopicDescription]
-    ) -> Callable[[], None]:
-        publication = PublicationWatch(self._config.source, position.publication)
+    def _watch(self, resources: ExitStack, these: _Capturable) -> Callable[[], None]:
+        tables = [schema.table for schema in these.schemas]
+        publication = PublicationWatch(self._config.source, these.publication, tables)
         resources.callback(publication.close)
-        topics = TopicWatch(self._admin, described)
+        topics = TopicWatch(self._admin, these.topics)
 
         def watch() -> None:
             publication()

@@ -1,7 +1,8 @@
 """pgoutput messages → records and positions. Pure: bytes in, records out, the position kept.
 
-The assembler counts every row change of a transaction as received (before our own filters), so that a change has the
-same position each time its transaction is sent, and drops what the position record says is published.
+The assembler counts the row changes of the captured tables in a transaction, so that a change has the same position
+each time its transaction is sent, and drops what the position record says is published. Changes of other tables don't
+count: whether they are sent at all is not the same each time, where the publication was altered meanwhile.
 """
 
 from collections.abc import Mapping, Sequence
@@ -73,14 +74,22 @@ class Assembler:
         resume: StreamState,
         sweeps: Sweeps,
         observer: Observer,
+        since: Mapping[TableId, int] | None = None,
+        leaving: Sequence[TableSchema] = (),
     ) -> None:
-        self._schema_of_oid: Mapping[int, TableSchema] = {schema.oid: schema for schema in schemas}
-        self._schema_of_name: Mapping[TableId, TableSchema] = {s.table: s for s in schemas}
+        """`since`: of tables that joined later, where in the log: what commits before is not published, nor need it
+        be of the table's present shape. `leaving`: captured no more, but for the half published transaction."""
+        self._leaving = leaving if resume.partial is not None else ()
+        schemas = [*schemas, *self._leaving]
+        self._since = {table: lsn for table, lsn in (since or {}).items() if lsn > resume.resume_lsn}
+        self._schema_of_oid: dict[int, TableSchema] = {schema.oid: schema for schema in schemas}
+        self._schema_of_name: dict[TableId, TableSchema] = {s.table: s for s in schemas}
         self._context = context
         self._sweeps = sweeps
         self._observer = observer
         self._is_observed = False  # the transaction that is being received
         self._encoders: dict[int, tuple[TableEncoder, str] | None] = {}  # relation oid → encoder, topic
+        self._early: dict[int, tuple[Relation, int]] = {}  # described before their tables joined, and when they do
         self._started: set[int] = set()  # relations whose encoder knows the current transaction
         self._resume_lsn = resume.resume_lsn
         self._published_below = resume.resume_lsn  # commits before this are not published again
@@ -219,6 +228,7 @@ class Assembler:
                     "the publication or its options changed while the transaction was half published",
                 )
             self._partial = None
+            self._let_go()
             self._resume_lsn = max(self._resume_lsn, commit.end_lsn)
             self._commit_ts_us = transaction.commit_ts_us
         self.received_lsn = max(self.received_lsn, commit.end_lsn)
@@ -232,6 +242,14 @@ class Assembler:
             raise ProtocolError(f"{what} outside a transaction")
         return self._transaction
 
+    def _let_go(self) -> None:
+        """Of the tables that leave: the half published transaction has ended."""
+        for schema in self._leaving:
+            self._encoders = {o: e for o, e in self._encoders.items() if e is None or e[0].table != schema.table}
+            self._encoders[schema.oid] = None
+            del self._schema_of_oid[schema.oid], self._schema_of_name[schema.table]
+        self._leaving = ()
+
     # ---- changes
 
     def _relation(self, relation: Relation) -> None:
@@ -241,6 +259,11 @@ class Assembler:
         if schema is None:
             self._encoders[relation.oid] = None  # published, but not captured
             return
+        since = self._since.get(schema.table, 0)
+        if self._open(f"Relation {relation.oid}").commit_lsn < since:
+            self._encoders[relation.oid], self._early[relation.oid] = None, (relation, since)
+            return
+        self._early.pop(relation.oid, None)
         difference = relation_differs(schema, relation)
         if difference is not None:
             raise UnsupportedChangeError(
@@ -249,6 +272,14 @@ class Assembler:
             )
         self._encoders[relation.oid] = (TableEncoder(schema, relation, self._context, self._drafts), schema.topic)
         self._started.discard(relation.oid)
+
+    def _joined(self, oid: int, commit_lsn: int) -> tuple[TableEncoder, str] | None:
+        """Of a table that was not captured so far: its encoder and topic if it is now. Its relation may have been
+        described before, and is not described again."""
+        relation, since = self._early.get(oid, (None, 0))
+        if relation is not None and commit_lsn >= since:
+            self._relation(relation)
+        return self._encoders[oid]
 
     def _row(self, frame: bytes, lsn: int, records: list[TopicRecord], now_us: int) -> None:
         transaction = self._transaction
@@ -260,7 +291,11 @@ class Assembler:
             captured = self._encoders[oid]
         except KeyError:
             raise ProtocolError(f"row change at {format_lsn(lsn)} for relation {oid}, never described") from None
-        if captured is not None and index >= transaction.skip_below:
+        if captured is None and self._early:
+            captured = self._joined(oid, transaction.commit_lsn)
+        if captured is None:
+            return
+        if index >= transaction.skip_below:
             encoder, topic = captured
             if oid not in self._started:
                 encoder.start_transaction(
@@ -285,7 +320,11 @@ class Assembler:
             except KeyError:
                 where = Position(transaction.commit_lsn, transaction.next_index)
                 raise ProtocolError(f"Truncate at {where} of relation {oid}, never described") from None
-            if captured is not None and transaction.next_index >= transaction.skip_below:
+            if captured is None and self._early:
+                captured = self._joined(oid, transaction.commit_lsn)
+            if captured is None:
+                continue
+            if transaction.next_index >= transaction.skip_below:
                 encoder, topic = captured
                 self._seq += 1  # the sweep's own: a sink that has swept must not take the next row for a replay
                 floor = pack_version(self._context.epoch, self._seq)

@@ -4,6 +4,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
+import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from cdc.config import KafkaConfig
@@ -12,6 +13,8 @@ from cdc.errors import BrokerError
 from cdc.events import TableId, TableSchema
 from cdc.kafka.client import NEXT_REACHABLE, broker_error, kafka_error, tail_settings
 from spark_jobs.applied import PENDING_MAX
+
+log = structlog.get_logger(__name__)
 
 READ_S_MAX: Final = 30.0  # without a record or an end: another producer's transaction is open, or the broker is gone
 ANSWER_S_MAX: Final = 10.0
@@ -44,6 +47,7 @@ class ControlReader:
         self.schemas: dict[TableId, TableSchema] = {}  # the newest of each table
         self.sinks: dict[str, SinkRecord] = {}  # by record key
         self._topics = topics
+        self._keyless: dict[TableId, str] = {}  # table → topic: no store can hold rows without a key
         # What was read and is gone now would be no news: better an error than a jump.
         settings = tail_settings(kafka, "watershed-sink-control", **{"auto.offset.reset": "error"})
         self._consumer = Consumer(settings)
@@ -70,8 +74,8 @@ class ControlReader:
             raise broker_error(f"can't read topics of prefix {self._topics.prefix}", exception) from exception
         where = f"topic {self._topics.progress}"
         news = News(
-            tuple(ProgressRecord.decode(value, where) for value in self._progress),
-            tuple(self._sweeps),
+            tuple(self._without_keyless(ProgressRecord.decode(value, where)) for value in self._progress),
+            tuple(sweep for sweep in self._sweeps if sweep.table not in self._keyless),
             tuple(self.schemas[table] for table in sorted(self._changed)),
         )
         self._clear()
@@ -122,6 +126,11 @@ class ControlReader:
         if value is not None:
             self._keep(topic, key, value)
 
+    def _without_keyless(self, progress: ProgressRecord) -> ProgressRecord:
+        left_out = self._keyless.values()
+        ends = {topic: offsets for topic, offsets in progress.end_offsets.items() if topic not in left_out}
+        return progress.model_copy(update={"end_offsets": ends})
+
     def _keep(self, topic: str, key: str, value: bytes) -> None:
         where = f"topic {topic}, key {key}"
         if topic == self._topics.progress:
@@ -131,6 +140,11 @@ class ControlReader:
                 self.sinks[key] = SinkRecord.decode(value, where)
         elif key.startswith("schema/"):
             schema = SchemaRecord.decode(value, where).table_schema_of()
+            if not schema.key:
+                if schema.table not in self._keyless:
+                    log.info("table left out: its records have no key", table=str(schema.table))
+                self._keyless[schema.table] = schema.topic
+                return
             known = self.schemas.get(schema.table)
             if known is None or schema.version > known.version:
                 self.schemas[schema.table] = schema

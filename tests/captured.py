@@ -24,7 +24,7 @@ from cdc.control import SignalAnswer, SignalRecord, Topics
 from cdc.kafka.signals import await_answer, send_signal
 from devstack.endpoints import Servers
 from devstack.stack import Stack
-from tests.checker.journal import install_journal
+from tests.checker.journal import Keys, install_journal
 from tests.checker.judge import Report, gather, judge, require_true, table_topic
 from tests.checker.records import Change, Record, changes_of, parse, read_topics
 from tests.conftest import KafkaBroker, PostgresServer
@@ -129,12 +129,13 @@ class Captured:
     tables: Sequence[str]
     folder: Path
     settings: dict[str, Any] = field(default_factory=dict)  # sections that go before ours
+    keys: Keys = field(default_factory=dict)
     _processes: list[CaptureProcess] = field(default_factory=list)
 
     def config(self) -> Path:
         """The configuration file, written anew."""
         sections: dict[str, dict[str, Any]] = {
-            "source": {"dsn": self.dsn, "tables": list(self.tables), "slot": self.name},
+            "source": {"dsn": self.dsn, "tables": list(self.tables), "slot": self.name, "key_columns": dict(self.keys)},
             "kafka": {"bootstrap_servers": self.bootstrap_servers},
             "topics": {"prefix": self.name},
         }
@@ -272,7 +273,7 @@ class Captured:
     def judge(self) -> Report:
         """Everything, held against the source. Raises AssertionError with the judge's complaints."""
         try:
-            return require_true(gather(self.bootstrap_servers, self.name, self.dsn, self.tables))
+            return require_true(gather(self.bootstrap_servers, self.name, self.dsn, self.tables, self.keys))
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self._said()}") from None
 
@@ -307,11 +308,12 @@ def under_capture(
     folder: Path,
     schema: LiteralString,
     tables: Sequence[str],
+    keys: Keys | None = None,
 ) -> Iterator[Captured]:
     """The database of `dsn` with these tables, journaled; capture is not started. Whatever was, ends."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         connection.execute(schema)
-        install_journal(connection, tables)
+        install_journal(connection, tables, keys)
     made = Captured(
         dsn=dsn,
         superuser_dsn=make_conninfo(server.superuser_dsn, dbname=str(conninfo_to_dict(dsn)["dbname"])),
@@ -319,6 +321,7 @@ def under_capture(
         name=name,
         tables=tables,
         folder=folder,
+        keys=keys or {},
     )
     try:
         yield made

@@ -39,6 +39,7 @@ _CAPTURE = "tests/integration/test_capture.py"
 _SINK_RUN = "tests/integration/test_sink_run.py"
 COVERED_ELSEWHERE: dict[str, str] = {
     "cdc/bootstrap.py": f"{_CAPTURE}: wiring of real servers at the first start",
+    "cdc/joining.py": "tests/integration/test_joining.py: tables added to a real publication, beside transactions",
     "cdc/service.py": f"{_CAPTURE}: wiring of real servers at every start",
     "cdc/session.py": f"{_CAPTURE}: wiring of real servers in every session",
     "cdc/cli/run.py": f"{_CAPTURE}: started as a user does, as a process",

@@ -43,6 +43,7 @@ def check(
                     "system_identifier": source.identity.system_identifier,
                     "timeline": source.identity.timeline,
                     "publication_exists": source.publication is not None,
+                    "unpublished": [str(table) for table in source.unpublished],
                     "tables": [
                         {"table": str(t.table), "key": list(t.key), "columns": len(t.columns)} for t in source.tables
                     ],
@@ -56,4 +57,6 @@ def check(
     console = Console()
     console.print(table)
     will = "exists" if source.publication is not None else "will be created"
+    if source.publication is not None and source.unpublished:
+        will = f"will take in {', '.join(map(str, source.unpublished))}"
     console.print(f"source and brokers are fit for capture; publication {settings.source.publication} {will}")

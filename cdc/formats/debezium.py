@@ -113,6 +113,7 @@ class TableEncoder:
         """`drafts`: where those of UNFINISHED records go, in their order; several encoders may share it."""
         self._codec = RowCodec(schema, relation)
         self._schema = schema
+        self._is_keyless = not schema.key
         self.table = schema.table
         self._context = context
         # A value is before, after, then source and the rest: constant text between the numbers of each change,
@@ -158,10 +159,10 @@ class TableEncoder:
     def encode(self, message: bytes, offset: int, lsn: int, tx_index: int, seq: int, now_us: int) -> list[OutRecord]:
         """The records of the row change in `message[offset:]`, which starts at its I, U or D byte.
 
-        One for an insert or update; delete and tombstone for a delete; delete, tombstone and create for an update
-        that changed the key: `seq` is the first value's, a moved row's create has `seq + 1`. They belong together
-        in one Kafka transaction. Of a row with holes there is a draft, appended to `drafts`. `lsn` is the frame's,
-        `now_us` our clock, µs since 1970.
+        One for an insert or update, and for any change of a table without a key; delete and tombstone for a delete;
+        delete, tombstone and create for an update that changed the key: `seq` is the first value's, the create has
+        `seq + 1`. They belong together in one Kafka transaction. Of a row with holes there is a draft, appended to
+        `drafts`. `lsn` is the frame's, `now_us` our clock, µs since 1970.
 
         Raises ProtocolError for bytes that are no row of this relation, UnsupportedChangeError for a key that is null
         or not in the log; both name table, column and position.
@@ -178,6 +179,8 @@ class TableEncoder:
         if old_key == new_key:
             key = new_key.encode("latin-1")
             value = self._value(op, before, after, lsn, tx_index, seq)
+            if self._is_keyless:
+                return [(b"", value, None)]
             if op != "d":
                 return [(key, value, None)]
             return [(key, value, None), (key, None, [(VERSION_HEADER, self._version(seq))])]
@@ -193,7 +196,11 @@ class TableEncoder:
         row, key = self._codec.copy(line, lsn, tx_index)
         if now_us != self._clock_us:
             self._set_clock(now_us)
-        return key.encode("latin-1"), self._value("r", "null", row, lsn, tx_index, seq), None
+        return (
+            b"" if self._is_keyless else key.encode("latin-1"),
+            self._value("r", "null", row, lsn, tx_index, seq),
+            None,
+        )
 
     def absent(self, key: bytes, lsn: int, tx_index: int, seq: int, now_us: int) -> list[OutRecord]:
         """Delete and tombstone of a record key that the table has no row of; of the old row only the key is known.

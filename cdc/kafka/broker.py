@@ -68,9 +68,9 @@ class KafkaBroker:
                 while True:
                     try:
                         if headers is None:
-                            producer.produce(topic, value, key)
+                            producer.produce(topic, value, key or None)
                         else:
-                            producer.produce(topic, value, key, headers=[*headers])
+                            producer.produce(topic, value, key or None, headers=[*headers])
                         break
                     except BufferError:
                         producer.poll(WAIT_S)
@@ -96,6 +96,10 @@ class KafkaBroker:
         except KafkaException as exception:
             # The next producer of this id ends it.
             log.warning("kafka transaction not aborted", error=kafka_error(exception).str())
+
+    def follow(self, partition_counts: Mapping[str, int]) -> None:
+        """These are the tables' topics now."""
+        self._partition_counts = dict(partition_counts)
 
     def request_end_offsets(self) -> EndOffsets:
         """See cdc.ports.Broker."""

@@ -1,7 +1,7 @@
 """The topics that capture publishes to: looked at, checked, created."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -29,6 +29,9 @@ _TABLE_SETTINGS = {
     "min.compaction.lag.ms": str(_DAY_MS),
     "max.message.bytes": str(MESSAGE_BYTES_MAX),
 }
+# Records without a key: each stands for itself, and goes when the broker's retention says so. The brokers refuse them
+# where topics are compacted.
+_KEYLESS_SETTINGS = {"cleanup.policy": "delete", "max.message.bytes": str(MESSAGE_BYTES_MAX)}
 # Read within seconds, by one reader that remembers how far.
 _SIGNAL_SETTINGS = {"cleanup.policy": "delete", "retention.ms": str(7 * _DAY_MS)}
 # A position for each Kafka transaction: only the last one counts, so segments are small and cleaned soon.
@@ -54,7 +57,9 @@ class TopicDescription:
 class TopicAdmin:
     """Admin calls. Each raises BrokerError when the brokers can't be reached or refuse."""
 
-    def __init__(self, kafka: KafkaConfig) -> None:
+    def __init__(self, kafka: KafkaConfig, keyless: Collection[str] = ()) -> None:
+        """`keyless`: names of topics whose records have no key."""
+        self._keyless = keyless
         self._admin = AdminClient(client_settings(kafka, **{"socket.timeout.ms": 10_000}))
         self._servers = kafka.bootstrap_servers
 
@@ -91,10 +96,17 @@ class TopicAdmin:
         return found
 
     def check(self, names: Iterable[str]) -> dict[str, TopicDescription]:
-        """Like `describe`; raises BrokerError for one that is not compacted."""
+        """Like `describe`; raises BrokerError for one that is not compacted, or is and has records without a key."""
         found = self.describe(names)
         for topic in found.values():
-            if topic.cleanup_policy != "compact":
+            if topic.name in self._keyless:
+                if "compact" in topic.cleanup_policy:
+                    raise BrokerError(
+                        f"topic {topic.name} exists with cleanup.policy={topic.cleanup_policy}: it takes no records "
+                        "without a key",
+                        f"set cleanup.policy=delete on {topic.name}, or choose another topics.prefix",
+                    )
+            elif topic.cleanup_policy != "compact":
                 raise BrokerError(
                     f"topic {topic.name} exists with cleanup.policy={topic.cleanup_policy}, not compact: its oldest "
                     "rows would be deleted",
@@ -105,10 +117,15 @@ class TopicAdmin:
     def create(
         self, tables: Iterable[str], records: Iterable[str], signals: Iterable[str], config: TopicConfig
     ) -> None:
-        """Create the topics, those of tables with the configured partitions, the others with one; return when they can
-        be used."""
+        """Create the topics, those of tables with keys with the configured partitions, the others with one; return when
+        they can be used."""
         replicas = config.replication_factor
-        new = [NewTopic(name, config.partitions, replicas, config=_TABLE_SETTINGS) for name in tables]
+        new = [
+            NewTopic(name, 1, replicas, config=_KEYLESS_SETTINGS)  # in one, they stay in order
+            if name in self._keyless
+            else NewTopic(name, config.partitions, replicas, config=_TABLE_SETTINGS)
+            for name in tables
+        ]
         new += [NewTopic(name, 1, replicas, config=_RECORD_SETTINGS) for name in records]
         new += [NewTopic(name, 1, replicas, config=_SIGNAL_SETTINGS) for name in signals]
         if not new:

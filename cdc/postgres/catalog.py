@@ -29,6 +29,17 @@ SELECT c.oid::int8, c.relkind::text, c.relreplident::text, c.relpersistence::tex
  WHERE n.nspname = %s AND c.relname = %s
 """
 
+# Columns of each index that no two rows can have the same in, at any moment. NULLs would differ: keys have none.
+_UNIQUE: LiteralString = """
+SELECT array_agg(a.attname::text ORDER BY k.ord)
+  FROM pg_index i
+ CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, ord)
+  JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+ WHERE i.indrelid = %s AND k.ord <= i.indnkeyatts
+   AND i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
+ GROUP BY i.indexrelid
+"""
+
 # A domain's values are its base type's; domains over domains are followed to the end.
 _COLUMNS: LiteralString = """
 WITH RECURSIVE base(attnum, oid) AS (
@@ -47,12 +58,17 @@ SELECT a.attname::text, a.atttypid::int8, a.atttypmod, format_type(a.atttypid, a
 """
 
 _PUBLICATION: LiteralString = """
-SELECT p.oid::int8, p.xmin::text, p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate,
-       (SELECT coalesce(string_agg(concat_ws(':', r.oid, r.xmin, r.prrelid), ',' ORDER BY r.oid), '')
-          FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid::int8 = ANY (%(oids)s))
-       || (SELECT coalesce(string_agg(concat_ws(':', s.oid, s.xmin, s.pnnspid), ',' ORDER BY s.oid), '')
-             FROM pg_publication_namespace s WHERE s.pnpubid = p.oid)
+SELECT p.oid::int8, p.xmin::text, p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate, p.pubviaroot,
+       pg_has_role(p.pubowner, 'USAGE'),
+       (SELECT coalesce(string_agg(concat_ws(':', s.oid, s.xmin, s.pnnspid), ',' ORDER BY s.oid), '')
+          FROM pg_publication_namespace s WHERE s.pnpubid = p.oid)
   FROM pg_publication p WHERE p.pubname = %(name)s
+"""
+
+_ENTRIES: LiteralString = """
+SELECT n.nspname::text, c.relname::text, concat_ws(':', r.oid, r.xmin, r.prrelid)
+  FROM pg_publication_rel r JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE r.prpubid = %(publication)s::int8::oid
 """
 
 
@@ -62,10 +78,17 @@ class Publication:
 
     name: str
     publishes_all: bool  # insert, update, delete and truncate
-    # Changes when its options or one of the captured tables' entries were altered, even if altered back.
-    fingerprint: str
+    publishes_roots: bool  # a partitioned table's changes as the root's
+    is_owned: bool  # by our role
+    fingerprint: str  # changes when it was altered, apart from its tables, or created anew
+    # Of those asked for that it names. Each changes when the table was taken out, even if it was put back.
+    entries: dict[TableId, str]
     columns: dict[TableId, tuple[str, ...]]  # published columns of each table
     row_filters: dict[TableId, str]
+
+    def is_as(self, then: "Publication") -> bool:
+        """Whether it is what it was, for the tables that both were read for."""
+        return (self.fingerprint, self.entries) == (then.fingerprint, then.entries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,24 +102,19 @@ class SourceTable:
     hides_rows: bool  # row security applies to our role
     is_owned: bool
     columns: tuple[Column, ...]
-    key: tuple[str, ...]  # empty: the table has no key that its replica identity covers
+    key: tuple[str, ...]  # empty: the table has no key that its replica identity covers, or is to have none
+    is_chunkable: bool = True  # a unique index has exactly the key's columns, in this order
 
 
 @says_lost
 def read_publication(connection: psycopg.Connection, name: str, tables: Sequence[TableId]) -> Publication | None:
     """The publication as far as it concerns `tables`; None when there is none of that name. Raises ConnectionLost."""
-    oids = [
-        row[0]
-        for row in connection.execute(
-            "SELECT c.oid::int8 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
-            " JOIN unnest(%s::text[], %s::text[]) AS t(schema, name) ON t.schema = n.nspname AND t.name = c.relname",
-            ([table.schema for table in tables], [table.name for table in tables]),
-        )
-    ]
-    row = connection.execute(_PUBLICATION, {"name": name, "oids": oids}).fetchone()
+    row = connection.execute(_PUBLICATION, {"name": name}).fetchone()
     if row is None:
         return None
-    oid, xmin, publishes_all, members = row
+    oid, xmin, publishes_all, publishes_roots, is_owned, schemas = row
+    found = {TableId(*names): entry for *names, entry in connection.execute(_ENTRIES, {"publication": oid})}
+    entries = {table: _digest(found[table]) for table in tables if table in found}
     columns: dict[TableId, tuple[str, ...]] = {}
     row_filters: dict[TableId, str] = {}
     for schema, table, names, row_filter in connection.execute(
@@ -107,14 +125,23 @@ def read_publication(connection: psycopg.Connection, name: str, tables: Sequence
         columns[TableId(schema, table)] = tuple(names)
         if row_filter is not None:
             row_filters[TableId(schema, table)] = row_filter
-    digest = hashlib.sha256(f"{oid}:{xmin}:{members}".encode()).hexdigest()[:16]
-    return Publication(name, publishes_all, f"{name}:{digest}", columns, row_filters)
+    fingerprint = f"{name}:{_digest(f'{oid}:{xmin}:{schemas}')}"
+    return Publication(name, publishes_all, publishes_roots, is_owned, fingerprint, entries, columns, row_filters)
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @says_lost
-def read_table(connection: psycopg.Connection, table: TableId, published: Sequence[str] | None) -> SourceTable:
-    """The table with its published columns (all when `published` is None). Raises SourceError if it can't be captured
-    whatever the publication says, ConnectionLost."""
+def read_table(
+    connection: psycopg.Connection,
+    table: TableId,
+    published: Sequence[str] | None,
+    key_columns: tuple[str, ...] | None = None,
+) -> SourceTable:
+    """The table with its published columns (all when `published` is None). `key_columns`: chosen instead of its own
+    key. Raises SourceError if it can't be captured whatever the publication says, ConnectionLost."""
     row = connection.execute(_TABLES, (table.schema, table.name)).fetchone()
     if row is None:
         raise SourceError(f"table {table} does not exist", "correct source.tables, or create the table")
@@ -135,6 +162,19 @@ def read_table(connection: psycopg.Connection, table: TableId, published: Sequen
             },
         )
     )
+    key, is_chunkable = _record_key(identity, primary_key or [], identity_index or []), True
+    if key_columns is not None:
+        covered = {"d": primary_key, "i": identity_index, "f": [column.name for column in columns]}.get(identity)
+        _require_fit(table, key_columns, columns, covered or [])
+        is_chunkable = (list(key_columns),) in connection.execute(_UNIQUE, (oid,)).fetchall()
+        if not is_chunkable and identity != "f" and (key_columns or identity != "n"):
+            raise SourceError(
+                f"no unique index of table {table} has exactly its key columns ({', '.join(key_columns) or 'none'}): "
+                "large values that an update leaves alone could be found in the old row only",
+                f"ALTER TABLE {table} REPLICA IDENTITY FULL"
+                + ("" if key_columns else "; or NOTHING, if its rows are only ever inserted"),
+            )
+        key = key_columns
     return SourceTable(
         table=table,
         oid=oid,
@@ -143,8 +183,30 @@ def read_table(connection: psycopg.Connection, table: TableId, published: Sequen
         hides_rows=hides_rows,
         is_owned=is_owned,
         columns=columns,
-        key=_record_key(identity, primary_key or [], identity_index or []),
+        key=key,
+        is_chunkable=is_chunkable,
     )
+
+
+def _require_fit(table: TableId, key: Sequence[str], columns: Sequence[Column], covered: Sequence[str]) -> None:
+    """Raises SourceError where the chosen columns can't be a record key. `covered`: by the replica identity."""
+    nullable = {column.name: column.nullable for column in columns}
+    for name in key:
+        if name not in nullable:
+            raise SourceError(
+                f"table {table} has no column {name}, or does not publish it",
+                "correct source.key_columns, or the publication's column list",
+            )
+        if name not in covered:
+            raise SourceError(
+                f"key column {name} of table {table} is not in its replica identity: deletes would not name it",
+                f"ALTER TABLE {table} REPLICA IDENTITY FULL; or USING INDEX a unique index that holds it",
+            )
+        if nullable[name]:
+            raise SourceError(
+                f"key column {name} of table {table} may be NULL: the first one would stop capture",
+                f"ALTER TABLE {table} ALTER COLUMN {name} SET NOT NULL; or choose others in source.key_columns",
+            )
 
 
 def require_all_rows(table: SourceTable) -> None:
@@ -171,5 +233,21 @@ def _record_key(identity: str, primary_key: list[str], identity_index: list[str]
 def create_publication_statement(name: str, tables: Sequence[TableId]) -> sql.Composed:
     """CREATE PUBLICATION for these tables; partitioned tables are published as their root."""
     return sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)").format(
-        sql.Identifier(name), sql.SQL(", ").join(sql.Identifier(*table) for table in tables)
+        sql.Identifier(name), _names(tables)
     )
+
+
+def add_tables_statement(name: str, tables: Sequence[TableId]) -> sql.Composed:
+    """ALTER PUBLICATION that takes these tables in."""
+    return sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(sql.Identifier(name), _names(tables))
+
+
+def create_index_statement(table: TableId, columns: Sequence[str]) -> sql.Composed:
+    """CREATE UNIQUE INDEX, beside who writes the table."""
+    return sql.SQL("CREATE UNIQUE INDEX CONCURRENTLY ON {} ({})").format(
+        sql.Identifier(*table), sql.SQL(", ").join(map(sql.Identifier, columns))
+    )
+
+
+def _names(tables: Sequence[TableId]) -> sql.Composed:
+    return sql.SQL(", ").join(sql.Identifier(*table) for table in tables)

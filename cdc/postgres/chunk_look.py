@@ -30,8 +30,8 @@ _SAMPLE_PAGES: Final = 400
 _SAMPLE_ROWS_MIN: Final = 10  # for each range
 _SAMPLE_BYTES_MAX: Final = 64 * 1024 * 1024  # keys are small, pages are few
 
-# The key's index, column by column. Operators are those of the index's operator class, in btree's order; NULL where it
-# is no btree. A domain's values are compared as its base type's.
+# Indexes that may be the key's, column by column. Operators are those of the index's operator class, in btree's order;
+# NULL where it is no btree. A domain's values are compared as its base type's.
 _KEYS: LiteralString = """
 WITH RECURSIVE part AS (
     SELECT i.indexrelid, i.indisprimary, k.ord, a.attname, a.atttypid AS type, k.class, k.coll
@@ -39,7 +39,9 @@ WITH RECURSIVE part AS (
      CROSS JOIN LATERAL unnest(i.indkey::int2[], i.indclass::oid[], i.indcollation::oid[])
            WITH ORDINALITY AS k(attnum, class, coll, ord)
       JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-     WHERE i.indrelid = %(oid)s AND (i.indisprimary OR i.indisreplident) AND k.ord <= i.indnkeyatts
+     WHERE i.indrelid = %(oid)s AND k.ord <= i.indnkeyatts
+       AND (i.indisprimary OR i.indisreplident
+            OR i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL)
 ), base(indexrelid, ord, type) AS (
     SELECT indexrelid, ord, type FROM part
     UNION ALL
@@ -123,17 +125,22 @@ def begin_look(
 
 
 def look(
-    connection: psycopg.Connection, schema: TableSchema, publication: Publication, tables: Sequence[TableId]
+    connection: psycopg.Connection,
+    schema: TableSchema,
+    publication: Publication,
+    tables: Sequence[TableId],
+    key_columns: tuple[str, ...] | None,
 ) -> tuple[TransactionSnapshot, Look]:
     """Open a transaction and look at the table in it. `publication`: as it was when capture of `tables` began.
+    `key_columns`: chosen instead of the table's own key.
 
     Raises psycopg.Error; SourceError when rows of the table can't be published as `schema` says; ConnectionLost."""
     snapshot, shape = begin_look(connection, schema, is_partitioned=True, prefers_index=False)
     now = read_publication(connection, publication.name, tables)
-    if now is None or now.fingerprint != publication.fingerprint:
+    if now is None or not now.is_as(publication):
         raise TableAlteredError(f"publication {publication.name} was altered or dropped")
     # Without a column list, a column that was added is in the publication.
-    found = read_table(connection, schema.table, now.columns.get(schema.table, ()))
+    found = read_table(connection, schema.table, now.columns.get(schema.table, ()), key_columns)
     difference = _difference(schema, found)
     if difference is not None:
         raise SourceError(f"table {schema.table} was altered: {difference}", NEXT_AFTER_ALTER)
@@ -202,7 +209,11 @@ def _key_columns(connection: psycopg.Connection, schema: TableSchema) -> tuple[K
         )
         if tuple(column.name for column in key) == schema.key:
             return key
-    raise TableAlteredError(f"the index of table {schema.table}'s key was replaced")
+    raise SourceError(
+        f"rows of table {schema.table} can't be read in chunks: no unique index has exactly its key columns "
+        f"({', '.join(schema.key)}), in this order",
+        "create one, then cdc snapshot --resume",
+    )
 
 
 def _name(parts: list[str]) -> QualifiedName:

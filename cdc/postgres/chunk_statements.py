@@ -33,8 +33,8 @@ SELECT pg_current_snapshot()::text,
                             ',' ORDER BY a.attnum)
             FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
          (SELECT string_agg(concat_ws(' ', i.indisprimary, i.indisreplident, i.indkey, i.indclass, i.indcollation),
-                            ',' ORDER BY i.indisprimary)
-            FROM pg_index i WHERE i.indrelid = c.oid AND (i.indisprimary OR i.indisreplident)))
+                            ',' ORDER BY i.indisprimary, i.indisreplident, i.indkey::text, i.indclass::text)
+            FROM pg_index i WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid))
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname = {schema} AND c.relname = {name}
 """

@@ -79,6 +79,7 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
         split_rows_min: int,
         probe: Probe = unarmed,
     ) -> None:
+        self._source = source
         self._publication = publication
         self._tables = [schema.table for schema in tables]
         self._split_rows_min = split_rows_min
@@ -161,7 +162,8 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
 
     def _begin(self, lane: "Lane[Request]", request: Begin) -> None:
         connection, schema = lane.connection(), request.schema
-        snapshot, seen = look(connection, schema, self._publication, self._tables)
+        key_columns = self._source.key_of(schema.table)
+        snapshot, seen = look(connection, schema, self._publication, self._tables, key_columns)
         sizes = size(connection, schema)
         splits = request.ranges > 1 and sizes.rows >= self._split_rows_min
         edges = bounds(connection, schema, seen, sizes.pages, request.ranges) if splits else ()

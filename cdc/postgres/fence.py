@@ -12,6 +12,9 @@ from typing import Final, LiteralString
 import psycopg
 import structlog
 
+from cdc.config import SourceConfig
+from cdc.errors import WatershedError
+from cdc.postgres.connection import connect
 from cdc.snapshots.visibility import TransactionSnapshot
 
 log = structlog.get_logger(__name__)
@@ -72,11 +75,45 @@ def pass_fence(connection: psycopg.Connection, closing: threading.Event) -> Tran
         snapshot = _current(connection)
 
 
+class FenceWait:
+    """The same beside what else is done: begun when it is made, in a thread of its own."""
+
+    def __init__(self, source: SourceConfig) -> None:
+        self._source = source
+        self._is_passed = False
+        self._closing = threading.Event()
+        self._over = threading.Event()
+        threading.Thread(target=self._run, name="watershed fence", daemon=True).start()
+
+    @property
+    def is_over(self) -> bool:
+        """Passed, or failed."""
+        return self._over.is_set()
+
+    def is_passed(self, timeout_s: float) -> bool:
+        """Whether it is within so long."""
+        self._over.wait(timeout_s)
+        return self._is_passed
+
+    def close(self) -> None:
+        """Wait no more."""
+        self._closing.set()
+
+    def _run(self) -> None:
+        try:
+            with connect(self._source, application="watershed fence") as connection:
+                self._is_passed = pass_fence(connection, self._closing) is not None
+        except (WatershedError, psycopg.Error) as error:
+            log.warning("fence failed", error=" ".join(str(error).split()))
+        finally:
+            self._over.set()
+
+
 def _report(waited_for: frozenset[int], found: Mapping[int, _Transaction]) -> None:
     oldest = min(waited_for)
     known = found.get(_short(oldest))
     log.info(
-        "snapshots wait for transactions that began earlier",
+        "waiting for transactions that began earlier",
         transactions=len(waited_for),
         oldest=known.holder if known else f"transaction {oldest}",
         since=known.since if known else None,

@@ -59,6 +59,7 @@ class PostgresRowReader(AbstractContextManager["PostgresRowReader"]):
     """See cdc.filling.RowReader. Its thread and connection are made when they are first needed."""
 
     def __init__(self, source: SourceConfig, publication: Publication, tables: Sequence[TableSchema]) -> None:
+        self._source = source
         self._publication = publication
         self._tables = [schema.table for schema in tables]
         self._looks: dict[TableId, Look] = {}
@@ -152,7 +153,8 @@ class PostgresRowReader(AbstractContextManager["PostgresRowReader"]):
             if shape == seen.shape:
                 return snapshot, seen
             connection.execute("ROLLBACK")
-        snapshot, seen = look(connection, schema, self._publication, self._tables)
+        key_columns = self._source.key_of(schema.table)
+        snapshot, seen = look(connection, schema, self._publication, self._tables, key_columns)
         self._looks[schema.table] = seen
         return snapshot, seen
 

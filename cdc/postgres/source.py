@@ -1,16 +1,20 @@
 """The source database: checked before anything is written, described as capture needs it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import psycopg
 
-from cdc.config import SourceConfig
+from cdc.config import SnapshotConfig, SourceConfig
 from cdc.errors import ConnectionLost, SourceError
 from cdc.events import TableId
 from cdc.lsn import Lsn, parse_lsn
 from cdc.postgres.catalog import (
     Publication,
     SourceTable,
+    add_tables_statement,
+    create_index_statement,
     create_publication_statement,
     read_publication,
     read_table,
@@ -20,6 +24,7 @@ from cdc.postgres.connection import connect, lost, says_lost
 from cdc.postgres.replication import ReplicationConnection, SystemIdentity
 
 OLDEST_VERSION = 150_000
+LOCK_WAIT_S: Final = 3  # taking a table into the publication waits for who alters, analyzes or vacuums it
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +46,23 @@ class Source:
     tables: tuple[SourceTable, ...]
     publication: Publication | None  # None: it will be created
 
+    @property
+    def unpublished(self) -> tuple[TableId, ...]:
+        """Tables that the publication will be made of, or take in."""
+        published = self.publication.columns if self.publication is not None else {}
+        return tuple(found.table for found in self.tables if found.table not in published)
 
-def check_source(config: SourceConfig) -> Source:
+
+def check_source(config: SourceConfig, snapshot: SnapshotConfig) -> Source:
     """Look at everything that capture needs; writes nothing. Raises SourceError with the next step."""
     with connect(config) as connection:
         _check_settings(connection)
         publication = read_publication(connection, config.publication, config.table_ids)
-        tables = tuple(_checked_table(connection, table, publication) for table in config.table_ids)
+        tables = tuple(
+            checked_table(connection, table, publication, config.key_of(table)) for table in config.table_ids
+        )
+        if snapshot.method == "chunked":
+            _check_chunkable(connection, tables)
         if publication is None:
             _check_may_create(connection, config, tables)
         _check_may_mark(connection)
@@ -84,26 +99,29 @@ def _check_settings(connection: psycopg.Connection) -> None:
             raise SourceError(f"{name} is 0", f"ALTER SYSTEM SET {name} = 10; then restart PostgreSQL")
 
 
-def _checked_table(connection: psycopg.Connection, table: TableId, publication: Publication | None) -> SourceTable:
+def checked_table(
+    connection: psycopg.Connection,
+    table: TableId,
+    publication: Publication | None,
+    key_columns: tuple[str, ...] | None,
+) -> SourceTable:
+    """The table, if it can be captured. Raises SourceError with the next step, ConnectionLost."""
     published = None
     if publication is not None:
         published = publication.columns.get(table)
-        if published is None:
-            raise SourceError(
-                f"publication {publication.name} does not contain table {table}",
-                f"ALTER PUBLICATION {publication.name} ADD TABLE {table}; or take it out of source.tables "
-                "(a partitioned table needs publish_via_partition_root)",
-            )
         if not publication.publishes_all:
             raise SourceError(
                 f"publication {publication.name} leaves out some operations",
                 f"ALTER PUBLICATION {publication.name} SET (publish = 'insert, update, delete, truncate')",
             )
-    found = read_table(connection, table, published)
-    if not found.key:
+    found = read_table(connection, table, published, key_columns)
+    if publication is not None and published is None:
+        _check_may_add(connection, publication, found)
+    if not found.key and key_columns is None:
         raise SourceError(
             f"table {table} has no key: no primary key that its replica identity covers",
-            f"ALTER TABLE {table} ADD PRIMARY KEY (…); or REPLICA IDENTITY USING INDEX a unique index",
+            f"ALTER TABLE {table} ADD PRIMARY KEY (…); or REPLICA IDENTITY USING INDEX a unique index; or name columns "
+            "that no two rows share in source.key_columns, or none at all for records without a key",
         )
     missing = set(found.key) - {column.name for column in found.columns}
     if missing:
@@ -120,6 +138,37 @@ def _checked_table(connection: psycopg.Connection, table: TableId, publication: 
     if found.is_partitioned:
         _check_identities(connection, found)
     return found
+
+
+def _check_chunkable(connection: psycopg.Connection, tables: Sequence[SourceTable]) -> None:
+    for found in tables:
+        if not found.key:
+            raise SourceError(
+                f"rows of table {found.table} can't be read in chunks: it has no key",
+                "snapshot.method: consistent, which reads all rows before streaming begins",
+            )
+        if not found.is_chunkable:
+            statement = create_index_statement(found.table, found.key).as_string(connection)
+            raise SourceError(
+                f"rows of table {found.table} can't be read in chunks: no unique index has exactly its key columns "
+                f"({', '.join(found.key)}), in this order",
+                f"{statement}; or snapshot.method: consistent, which reads all rows before streaming begins",
+            )
+
+
+def _check_may_add(connection: psycopg.Connection, publication: Publication, found: SourceTable) -> None:
+    is_seen = publication.publishes_roots or not found.is_partitioned
+    if not (is_seen and publication.is_owned and found.is_owned):
+        raise _not_contained(connection, publication.name, found.table)
+
+
+def _not_contained(connection: psycopg.Connection, name: str, table: TableId) -> SourceError:
+    statement = add_tables_statement(name, [table]).as_string(connection)
+    return SourceError(
+        f"publication {name} does not contain table {table}",
+        f"as the owner of both: {statement}; or take it out of source.tables "
+        "(a partitioned table needs publish_via_partition_root)",
+    )
 
 
 @says_lost
@@ -177,6 +226,32 @@ def create_publication(connection: psycopg.Connection, config: SourceConfig) -> 
     return publication
 
 
+def add_to_publication(connection: psycopg.Connection, config: SourceConfig, tables: Sequence[TableId]) -> Publication:
+    """Take these tables into the configured publication. Raises SourceError where the role may not, ConnectionLost also
+    where one of them is locked for long."""
+    name = config.publication
+    try:
+        with connection.transaction():
+            # A standby that is named in synchronous_standby_names and down would hang it.
+            connection.execute(f"SET LOCAL synchronous_commit = local; SET LOCAL lock_timeout = '{LOCK_WAIT_S}s'")
+            connection.execute(add_tables_statement(name, tables))
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise _not_contained(connection, name, tables[0]) from error
+    except (psycopg.errors.LockNotAvailable, psycopg.errors.DuplicateObject) as error:
+        # Duplicate: a process of ours that was killed while it waited has been served nevertheless.
+        names = ", ".join(map(str, tables))
+        raise ConnectionLost(f"publication {name} can't take in {names} yet: {error.diag.message_primary}") from error
+    except psycopg.OperationalError as error:
+        raise lost(error) from error
+    except psycopg.Error as error:
+        raise SourceError(f"can't alter publication {name}: {error.diag.message_primary}") from error
+    publication = read_publication(connection, name, config.table_ids)
+    missing = [table for table in tables if publication is None or table not in publication.columns]
+    if publication is None or missing:
+        raise _not_contained(connection, name, missing[0])
+    return publication
+
+
 @says_lost
 def read_slot(connection: psycopg.Connection, name: str) -> Slot | None:
     """None when there is no such slot."""
@@ -189,6 +264,14 @@ def read_slot(connection: psycopg.Connection, name: str) -> Slot | None:
         return None
     plugin, database, active_pid, confirmed, wal_status = row
     return Slot(plugin, database, active_pid, parse_lsn(confirmed) if confirmed else None, wal_status)
+
+
+@says_lost
+def read_log_end(connection: psycopg.Connection) -> Lsn:
+    """Where the source's log ends now, durable or not."""
+    row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+    assert row is not None
+    return parse_lsn(row[0])
 
 
 @says_lost

@@ -75,6 +75,7 @@ class TableReader:
 
     def __init__(self, source: SourceConfig) -> None:
         """Raises SourceError where the source can't be reached."""
+        self._source = source
         self._connection = connect(source, application=APPLICATION)
         self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
@@ -90,7 +91,7 @@ class TableReader:
                 raise SourceError(f"there is no table {table}", "correct source.tables")
             parameters = {"oid": found[0]}
             columns: dict[str, str] = dict(self._connection.execute(_COLUMNS, parameters).fetchall())
-            key = tuple(name for (name,) in self._connection.execute(_KEY, parameters))
+            key = self._source.key_of(table) or tuple(name for (name,) in self._connection.execute(_KEY, parameters))
         except psycopg.Error as error:
             raise lost(error) from error
         if not key:

@@ -1,7 +1,7 @@
 """Snapshots as the capture loop drives them: answers in, requests out, signals, and what watchers are told."""
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 import structlog
@@ -40,7 +40,10 @@ class Snapshots:
         answers: Answers,
         topics: Topics,
         limits: SnapshotConfig,
+        unchunkable: Collection[TableId] = (),
     ) -> None:
+        """`unchunkable`: tables whose rows can be read only before streaming begins."""
+        self._unchunkable = unchunkable
         self._engine = engine
         self._reader = reader
         self._signals = signals
@@ -53,11 +56,13 @@ class Snapshots:
         self._unsaid: list[TopicRecord] = []
 
     def begin_all(self, request: str, now_us: int) -> None:
-        """Read every table again, but for those that are being read."""
+        """Read every table again, but for those that are being read, or can't be now."""
         signal = SignalRecord(action="snapshot", requested_us=now_us)
         for table in self._engine.tables:
             job = self._engine.jobs.get(table)
-            if job is None or job.is_ended:
+            if table in self._unchunkable:
+                log.warning("rows are not read again: the key has no unique index to read them by", table=str(table))
+            elif job is None or job.is_ended:
                 self._unsaid += self._engine.add(requested(request, table, signal))
 
     def forget(self, tables: Iterable[TableId]) -> None:
@@ -116,14 +121,23 @@ class Snapshots:
                 return SignalAnswer(is_accepted=False, message="a condition or a range needs exactly one table"), []
             if problem := self._range_problem(wanted[0], signal):
                 return SignalAnswer(is_accepted=False, message=problem), []
+            barred = [table for table in wanted if table in self._unchunkable]
+            if barred and (signal.tables or len(barred) == len(wanted)):
+                return SignalAnswer(is_accepted=False, message=self._why_barred(barred[:1])), []
+            wanted = [table for table in wanted if table not in barred]
             records = [record for table in wanted for record in self._engine.add(requested(identity, table, signal))]
-            return _accepted("begun", wanted), records
+            return _accepted(f"begun; {self._why_barred(barred)}" if barred else "begun", wanted), records
         status = {"pause": "paused", "resume": "running", "cancel": "cancelled"}[signal.action]
         changed = [(table, records) for table in wanted if (records := self._engine.set_status(table, status))]
         if not changed:
             return SignalAnswer(is_accepted=False, message=f"there is no snapshot to {signal.action}"), []
         told = [record for _, records in changed for record in records]
         return _accepted(status, [table for table, _ in changed]), told
+
+    def _why_barred(self, tables: Sequence[TableId]) -> str:
+        keys = {table: ", ".join(self._engine.tables[table].key) or "none" for table in tables}
+        names = ", ".join(f"{table} ({key})" for table, key in keys.items())
+        return f"not in chunks: {names}: no unique index has exactly these key columns, in this order"
 
     def _range_problem(self, table: TableId, signal: SignalRecord) -> str:
         """Empty when the range's ends are keys of the table."""

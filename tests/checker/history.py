@@ -1,6 +1,6 @@
 """The topics against what the source did: event by event, and folded against its rows."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,13 +115,17 @@ def _unlike(xid: int, events: Sequence[Change], wanted: Sequence[Expected], late
 
 
 def loads_what_came_before(
-    changes: Sequence[Change], journal: Sequence[Entry], epoch: int, truncations: Truncations
+    changes: Sequence[Change],
+    journal: Sequence[Entry],
+    epoch: int,
+    truncations: Truncations,
+    ended: Collection[int] = (),
 ) -> Complaints:
-    """The rows that the last epoch loaded, if it loaded any, are the journal's transactions that are not in the stream,
-    folded."""
+    """The rows that the last epoch loaded, if it loaded any, are the journal's transactions that are not in its stream,
+    folded. `ended`: epochs whose load did."""
     if not any(change.is_loaded and change.epoch == epoch for change in changes):
         return
-    rows = _not_streamed(changes, journal, truncations)
+    rows = _not_streamed([change for change in changes if change.epoch == epoch], journal, truncations)
     loaded: dict[str, Table] = {}
     for change in changes:
         if change.is_loaded and change.epoch == epoch:
@@ -129,18 +133,23 @@ def loads_what_came_before(
             if change.identity in table:
                 yield f"{change}: a row loaded twice"
             _apply(table, change.identity, change.after)
-        elif not change.is_loaded and change.epoch != epoch:
+        elif not change.is_loaded and change.epoch not in (epoch, *ended):
             yield f"{change}: a streamed row of an epoch whose load did not end"
     for name in sorted(rows.keys() | loaded.keys()):
         yield from differences(f"load of {name}", rows.get(name, {}), loaded.get(name, {}))
 
 
 def chunks_are_the_source(
-    changes: Sequence[Change], journal: Sequence[Entry], epoch: int, truncations: Truncations
+    changes: Sequence[Change],
+    journal: Sequence[Entry],
+    epoch: int,
+    truncations: Truncations,
+    early: Sequence[tuple[int, Entry]] = (),
 ) -> Complaints:
     """Each row that the last epoch read beside the stream is the source's row as of its mark: whoever replays what the
-    source did, in the stream's order, has that very row there."""
-    for change, rows in _replayed(changes, journal, epoch, truncations):
+    source did, in the stream's order, has that very row there. `early`: what is not in the stream, since its table
+    joined only at the LSN; rising."""
+    for change, rows in _replayed(changes, journal, epoch, truncations, early):
         if change.op == "r" and not change.is_streamed:
             row = rows.get(change.table, {}).get(change.identity)
             if row is None:
@@ -189,7 +198,11 @@ def _taken(sweep: Sweep, rows: Mapping[str, Table], versions: Mapping[tuple[str,
 
 
 def _replayed(
-    changes: Sequence[Change], journal: Sequence[Entry], epoch: int, truncations: Truncations
+    changes: Sequence[Change],
+    journal: Sequence[Entry],
+    epoch: int,
+    truncations: Truncations,
+    early: Sequence[tuple[int, Entry]] = (),
 ) -> Iterator[tuple[Change, Mapping[str, Table]]]:
     """The epoch's changes in order, each with what the source's tables hold before it; after the last one they hold
     what they do in the end. Rows are the journal's: a record may lack columns, or have newer ones."""
@@ -200,7 +213,10 @@ def _replayed(
         xid: iter([wanted for entry in entries for wanted in expected_of(entry)])
         for xid, entries in _transactions(journal).items()
     }
+    waiting = list(reversed(early))
     for change in in_order:
+        while waiting and waiting[-1][0] <= change.commit_lsn:
+            _apply_entry(rows, waiting.pop()[1])
         while emptied and emptied[-1].seq <= change.seq:
             rows[emptied.pop().table] = {}
         yield change, rows
@@ -211,6 +227,8 @@ def _replayed(
             _apply(rows.setdefault(change.table, {}), change.identity, after)
     for place in emptied:
         rows[place.table] = {}
+    for _, entry in reversed(waiting):
+        _apply_entry(rows, entry)
 
 
 def _not_streamed(changes: Sequence[Change], journal: Sequence[Entry], truncations: Truncations) -> dict[str, Table]:
@@ -220,10 +238,16 @@ def _not_streamed(changes: Sequence[Change], journal: Sequence[Entry], truncatio
     for entry in journal:
         if entry.is_truncate and entry.number not in truncations.streamed:
             rows[entry.table] = {}
-        elif entry.xid not in streamed:
-            for wanted in expected_of(entry):
-                _apply(rows.setdefault(wanted.table, {}), wanted.identity, wanted.after)
+        elif entry.xid not in streamed and not entry.is_truncate:
+            _apply_entry(rows, entry)
     return rows
+
+
+def _apply_entry(rows: dict[str, Table], entry: Entry) -> None:
+    if entry.is_truncate:
+        rows[entry.table] = {}
+    for wanted in expected_of(entry):
+        _apply(rows.setdefault(wanted.table, {}), wanted.identity, wanted.after)
 
 
 def fold(changes: Sequence[Change], sweeps: Sequence[Sweep]) -> dict[str, Table]:

@@ -14,6 +14,9 @@ from psycopg import sql
 
 from tests.checker.records import Row, parse
 
+Keys = Mapping[str, Sequence[str]]
+"""Table → columns of its record key, where these are not its own key's."""
+
 SETTINGS = {
     "datestyle": "ISO",
     "intervalstyle": "postgres",
@@ -66,7 +69,7 @@ class Entry:
         return self.op == "TRUNCATE"
 
 
-def install_journal(connection: psycopg.Connection, tables: Sequence[str]) -> None:
+def install_journal(connection: psycopg.Connection, tables: Sequence[str], keys: Keys | None = None) -> None:
     """Make the journal and the triggers of each table (`schema.table`). Before the first row is written."""
     connection.execute("CREATE SCHEMA judge")
     connection.execute(
@@ -75,7 +78,7 @@ def install_journal(connection: psycopg.Connection, tables: Sequence[str]) -> No
     )
     connection.execute(_NOTE_TRUNCATE)
     for number, table in enumerate(tables):
-        columns, key = _shape(connection, table)
+        columns, key = _shape(connection, table, keys or {})
         function = sql.Identifier("judge", f"note_{number}")
         settings = sql.SQL(" ").join(
             sql.SQL("SET {} = {}").format(sql.Identifier(name), sql.Literal(value)) for name, value in SETTINGS.items()
@@ -122,7 +125,9 @@ def read_journal(connection: psycopg.Connection) -> list[Entry]:
     ]
 
 
-def read_rows(connection: psycopg.Connection, tables: Sequence[str]) -> dict[str, list[tuple[Row, Row]]]:
+def read_rows(
+    connection: psycopg.Connection, tables: Sequence[str], keys: Keys | None = None
+) -> dict[str, list[tuple[Row, Row]]]:
     """(key, row) of all rows of each table, at one point in time, in the records' form."""
     found: dict[str, list[tuple[Row, Row]]] = {}
     with connection.transaction():
@@ -130,7 +135,7 @@ def read_rows(connection: psycopg.Connection, tables: Sequence[str]) -> dict[str
         for name, value in SETTINGS.items():
             connection.execute("SELECT set_config(%s, %s, true)", (name, value))
         for table in tables:
-            columns, key = _shape(connection, table)
+            columns, key = _shape(connection, table, keys or {})
             query = sql.SQL("SELECT ({})::text, ({})::text FROM {} AS r").format(
                 _object(key, "r"), _object(columns, "r"), _name(table)
             )
@@ -143,7 +148,7 @@ def _row(text: str | None) -> Row | None:
 
 
 def _shape(
-    connection: psycopg.Connection, table: str
+    connection: psycopg.Connection, table: str, keys: Keys
 ) -> tuple[Mapping[str, sql.Composable], Mapping[str, sql.Composable]]:
     """Column → expression over a column reference `{}`, for all columns and for the key's."""
     name = _name(table).as_string(connection)
@@ -151,7 +156,7 @@ def _shape(
         column: _in_readable_form(type_name, is_array)
         for column, type_name, is_array in connection.execute(_COLUMNS, (name,))
     }
-    key = [column for (column,) in connection.execute(_KEY, (name,))]
+    key = keys.get(table) or [column for (column,) in connection.execute(_KEY, (name,))]
     return columns, {column: columns[column] for column in key}
 
 

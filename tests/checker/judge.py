@@ -7,8 +7,8 @@ from itertools import islice
 
 import psycopg
 
-from tests.checker import history, positions, rules, truncations
-from tests.checker.journal import Entry, read_journal, read_rows
+from tests.checker import history, joins, positions, rules, truncations
+from tests.checker.journal import Entry, Keys, read_journal, read_rows
 from tests.checker.positions import Sweep
 from tests.checker.records import Change, Record, Row, changes_of, read_topics
 
@@ -49,7 +49,7 @@ def table_topic(prefix: str, table: str) -> str:
     return f"{prefix}." + "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in table)
 
 
-def gather(bootstrap_servers: str, prefix: str, dsn: str, tables: Sequence[str]) -> Evidence:
+def gather(bootstrap_servers: str, prefix: str, dsn: str, tables: Sequence[str], keys: Keys | None = None) -> Evidence:
     """Read everything. The source must be at rest, and capture have confirmed its end."""
     topics = [table_topic(prefix, table) for table in tables]
     others = [f"{prefix}.state", f"{prefix}.control", f"{prefix}.progress"]
@@ -68,7 +68,7 @@ def gather(bootstrap_servers: str, prefix: str, dsn: str, tables: Sequence[str])
             control=by_topic[others[1]],
             progress=by_topic[others[2]],
             journal=read_journal(connection),
-            rows=read_rows(connection, tables),
+            rows=read_rows(connection, tables, keys),
         )
 
 
@@ -82,7 +82,10 @@ def judge(evidence: Evidence) -> Report:
     sweeps, all_sweeps = positions.sweeps_of(evidence.control), positions.all_sweeps_of(evidence.control)
     state = [record for record in evidence.state if record.key == b"position"]
     epoch, begins = positions.stream_begin(state)
-    emptied = truncations.find(changes, evidence.journal, all_sweeps, epoch, begins)
+    since = positions.joined(state)
+    joined = {table: since.get(table_topic("", table)[1:], []) for table in evidence.tables}
+    journal, early = joins.part(changes, evidence.journal, joined)
+    emptied = truncations.find(changes, journal, all_sweeps, epoch, begins)
     found = {
         "seq": rules.seq_without_gap_or_repetition(changes, [sweep.floor for sweep in all_sweeps]),
         "version": rules.versions_rise_for_each_key(records),
@@ -96,10 +99,10 @@ def judge(evidence: Evidence) -> Report:
         "sweep": positions.sweeps_belong_to_their_epoch(sweeps, epoch, evidence.tables),
         "floor": positions.floors_never_go_down(all_sweeps),
         "truncate": emptied.lost,
-        "stream": history.streams_the_journal(changes, evidence.journal, begins),
-        "chunk": history.chunks_are_the_source(changes, evidence.journal, epoch, emptied),
-        "absent": history.deletes_of_chunks_are_the_source(changes, evidence.journal, epoch, emptied),
-        "load": history.loads_what_came_before(changes, evidence.journal, epoch, emptied),
+        "stream": history.streams_the_journal(changes, journal, begins),
+        "chunk": history.chunks_are_the_source(changes, journal, epoch, emptied, early),
+        "absent": history.deletes_of_chunks_are_the_source(changes, journal, epoch, emptied),
+        "load": history.loads_what_came_before(changes, journal, epoch, emptied, positions.streaming_epochs(state)),
         "whole": history.last_rows_are_whole(changes),
         "rows": history.folds_to_the_source(changes, sweeps, evidence.rows),
     }

@@ -50,6 +50,25 @@ def stream_begin(state: Sequence[Record]) -> tuple[int, int]:
     return begin
 
 
+def streaming_epochs(state: Sequence[Record]) -> set[int]:
+    """Those that came to streaming."""
+    found = [position for record in state if (position := _position(record)) is not None]
+    return {position["epoch"] for position in found if position["phase"] == "streaming"}
+
+
+def joined(state: Sequence[Record]) -> dict[str, list[int]]:
+    """Topic without prefix → LSNs, rising, where its table joined when the last position's epoch was under way; more
+    than one where it left between."""
+    found = [position for record in state if (position := _position(record)) is not None]
+    places: dict[str, set[int]] = {}
+    for position in found:
+        if position["epoch"] == found[-1]["epoch"]:
+            for topic, said in position.get("topics", {}).items():
+                if said.get("since_lsn"):
+                    places.setdefault(topic.partition(".")[2], set()).add(said["since_lsn"])
+    return {topic: sorted(lsns) for topic, lsns in places.items()}
+
+
 def positions_never_go_back(state: Sequence[Record]) -> Complaints:
     """Epochs rise; within one, phases, seq, resume_lsn and what is published of a transaction never go back."""
     previous: Mapping[str, Any] | None = None
@@ -141,6 +160,7 @@ def progress_is_true(progress: Sequence[Record], records: Sequence[Record], chan
         partitions.setdefault((record.topic, record.partition), []).append((record.offset, commit))
     partings = {place: _Parting(pairs) for place, pairs in partitions.items()}
     previous = (0, 0)
+    known: set[str] = set()  # a topic that is not told of any more is one of a table that left
     for record in progress:
         if record.key != b"progress" or record.value is None:
             continue
@@ -149,8 +169,11 @@ def progress_is_true(progress: Sequence[Record], records: Sequence[Record], chan
         if now < previous:
             yield f"{record}: (epoch, lsn) {now} after {previous}"
         previous = now
+        known |= told["end_offsets"].keys()
         for (topic, partition), parting in partings.items():
             ends = told["end_offsets"].get(topic)
+            if ends is None and topic in known:
+                continue
             end = ends[partition] if ends is not None else 0
             _, oldest = parting.at(end - 1)
             if oldest is not None and oldest < now:

@@ -88,7 +88,7 @@ class Episode:
         """At most: a point in the load is not passed any more."""
         if self.process is not None:
             self.process.kill()
-        names = [name for name in FAILPOINTS if not name.startswith("load.")]
+        names = [name for name in FAILPOINTS if not name.startswith(("load.", "join."))]
         dying = self.captured.start(failpoint=f"{self.chance.choice(names)}:{self.chance.randint(1, 6)}")
         self.live()
         dying.kill()

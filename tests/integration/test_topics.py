@@ -62,6 +62,21 @@ def test_a_topic_that_is_not_compacted_is_refused(settings: KafkaConfig, topics:
     assert f"cleanup.policy=compact on {topics[0]}" in refused.value.hint
 
 
+def test_a_topic_for_records_without_keys_is_not_compacted(
+    settings: KafkaConfig, topics: list[str], unique: str
+) -> None:
+    TopicAdmin(settings, {topics[0]}).create(topics[:2], [], [], TopicConfig(prefix=unique, partitions=3))
+    found = TopicAdmin(settings, {topics[0]}).check(topics)
+    assert [(found[name].cleanup_policy, found[name].partition_count) for name in topics[:2]] == [
+        ("delete", 1),
+        ("compact", 3),
+    ]
+    with pytest.raises(
+        BrokerError, match=rf"topic {topics[1]} exists with cleanup.policy=compact: it takes no records"
+    ):
+        TopicAdmin(settings, {topics[1]}).check(topics[1:])
+
+
 # ---- a compacted topic, read to its end
 
 

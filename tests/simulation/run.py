@@ -12,7 +12,7 @@ from cdc.answers import Answers
 from cdc.bootstrap import relation_of
 from cdc.capture import Capture
 from cdc.config import CaptureConfig, SnapshotConfig
-from cdc.continuity import SourceNow, TopicNow, require_same_source, require_same_tables, require_same_topics
+from cdc.continuity import SourceNow, TopicNow, compare_tables, require_same_source, require_same_topics
 from cdc.control import POSITION_KEY, PositionRecord, SourceIdentity, Topics
 from cdc.errors import ConnectionLost
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
@@ -269,7 +269,7 @@ class Process:
         ends = self._run.cluster.end_offsets(TABLE_TOPICS)
         require_same_topics(current, {topic: TopicNow(topic, ends[topic]) for topic in TABLE_TOPICS})
         tables = [schema.table for schema in SCHEMAS]
-        schemas = require_same_tables(tables, dict(zip(tables, SCHEMAS, strict=True)), current)
+        schemas = compare_tables(tables, dict(zip(tables, SCHEMAS, strict=True)), current, TOPICS).kept
         context = EnvelopeContext(PREFIX, IDENTITY.database, current.epoch, "0")
         sweeps = sweeps_of(context)
         engine = engine_of(schemas, context, sweeps)

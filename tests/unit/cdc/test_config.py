@@ -173,3 +173,20 @@ def test_nothing_can_be_changed_afterwards(tmp_path: Path) -> None:
     config = load(tmp_path, minimal())
     with pytest.raises(ValueError, match="frozen"):
         config.topics.partitions = 5  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ({"public.orders": ["code", "day"]}, ""),
+        ({"public.nowhere": ["code"]}, "source: key_columns names public.nowhere, which is not in tables"),
+        ({"public.orders": ["code", "code"]}, "source: key_columns of public.orders names a column twice"),
+    ],
+)
+def test_key_columns_are_of_a_captured_table(tmp_path: Path, columns: dict[str, list[str]], says: str) -> None:
+    content = changed("source.key_columns", columns)
+    if says:
+        assert refusal(tmp_path, content) == says
+    else:
+        source = load(tmp_path, content).source
+        assert source.key_of(source.table_ids[0]) == ("code", "day")

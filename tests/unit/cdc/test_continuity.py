@@ -4,9 +4,18 @@ from dataclasses import replace
 
 import pytest
 
-from cdc.continuity import SourceNow, TopicNow, require_same_source, require_same_tables, require_same_topics
-from cdc.control import PartialTransaction, PositionRecord, SourceIdentity, TopicState
-from cdc.errors import GapError
+from cdc.continuity import (
+    SourceNow,
+    Tables,
+    TopicNow,
+    compare_tables,
+    require_same_entries,
+    require_same_keys,
+    require_same_source,
+    require_same_topics,
+)
+from cdc.control import PartialTransaction, PositionRecord, SourceIdentity, Topics, TopicState
+from cdc.errors import GapError, SourceError
 from cdc.events import Column, TableId, TableSchema
 from cdc.lsn import Lsn
 
@@ -101,11 +110,39 @@ def test_a_position_that_knows_no_offsets_yet_takes_any() -> None:
     require_same_topics(unknown, {"shop.public.orders": TopicNow("id-1", (0, 0))})
 
 
-def test_the_captured_tables_have_their_schemas() -> None:
-    assert require_same_tables([ORDERS.table], {ORDERS.table: ORDERS}, POSITION) == [ORDERS]
+TOPICS = Topics("shop")
+NEW = TableId("public", "new")
 
 
-@pytest.mark.parametrize("captured", [{}, {TableId("public", "new"): replace(ORDERS, topic="shop.public.new")}])
-def test_a_table_that_was_added_later_is_refused(captured: dict[TableId, TableSchema]) -> None:
-    with pytest.raises(GapError, match=r"table public\.new was added to source\.tables"):
-        require_same_tables([TableId("public", "new")], captured, POSITION)
+def test_tables_are_those_that_stay_those_that_join_and_those_that_left() -> None:
+    captured = {ORDERS.table: ORDERS}
+    assert compare_tables([ORDERS.table], captured, POSITION, TOPICS) == Tables((ORDERS,), (), ())
+    assert compare_tables([NEW, ORDERS.table], captured, POSITION, TOPICS) == Tables((ORDERS,), (NEW,), ())
+    assert compare_tables([NEW], captured, POSITION, TOPICS) == Tables((), (NEW,), (ORDERS.topic,))
+
+
+def test_a_table_that_left_and_is_configured_again_joins() -> None:
+    captured = {ORDERS.table: ORDERS, NEW: replace(ORDERS, table=NEW, topic="shop.public.new")}
+    assert compare_tables([NEW, ORDERS.table], captured, POSITION, TOPICS) == Tables((ORDERS,), (NEW,), ())
+
+
+def test_a_table_whose_schema_was_lost_is_a_gap() -> None:
+    with pytest.raises(GapError, match=r"topic shop\.control does not say what table public\.orders is"):
+        compare_tables([ORDERS.table], {}, POSITION, TOPICS)
+
+
+def test_a_table_that_was_taken_out_of_the_publication_is_a_gap() -> None:
+    topics = {ORDERS.topic: TopicState(topic_id="id-1", end_offsets=(), publication_entry="abc")}
+    position = POSITION.model_copy(update={"topics": topics})
+    require_same_entries([ORDERS], position, {ORDERS.table: "abc", NEW: "def"})
+    require_same_entries([], position, {})
+    require_same_entries([ORDERS], POSITION, {})  # the publication is of all tables
+    for entries in ({}, {ORDERS.table: "def"}):
+        with pytest.raises(GapError, match=r"table public\.orders was taken out of the publication"):
+            require_same_entries([ORDERS], position, entries)
+
+
+def test_another_key_than_the_records_have_is_refused() -> None:
+    require_same_keys([ORDERS], {ORDERS.table: ("id",), NEW: ("code",)})
+    with pytest.raises(SourceError, match=r"orders's key is \(code, day\), its records have \(id\)"):
+        require_same_keys([ORDERS], {ORDERS.table: ("code", "day")})

@@ -1,9 +1,11 @@
 """When a Kafka transaction ends, and what its position says."""
 
+from dataclasses import replace
+
 import pytest
 
 from cdc.config import CaptureConfig
-from cdc.control import PartialTransaction, PositionRecord, SourceIdentity
+from cdc.control import PartialTransaction, PositionRecord, SourceIdentity, TopicState
 from cdc.lsn import Lsn
 from cdc.ports import TopicRecord
 from cdc.publisher import Lineage, Publisher
@@ -87,3 +89,20 @@ def test_newer_end_offsets_go_into_the_positions_to_come(publisher: Publisher) -
 def test_a_topic_whose_end_nobody_knows_yet_has_none() -> None:
     position = Publisher(LINEAGE, LIMITS, {}).position(STATE)
     assert position.topics["shop.public.orders"].end_offsets == ()
+
+
+def test_a_position_says_how_each_table_is_captured_and_keeps_those_that_leave_while_it_is_half_published() -> None:
+    orders, gone = "shop.public.orders", TopicState(topic_id="id-2", end_offsets=(9,), publication_entry="def")
+    lineage = Lineage(
+        2,
+        SOURCE,
+        "watershed:abc",
+        {orders: "id-1"},
+        entries={orders: "ghi"},
+        since={orders: 800},
+        leaving={"gone": gone},
+    )
+    publisher = Publisher(lineage, LIMITS, {})
+    captured = TopicState(topic_id="id-1", end_offsets=(), publication_entry="ghi", since_lsn=800)
+    assert publisher.position(STATE).topics == {orders: captured, "gone": gone}
+    assert publisher.position(replace(STATE, partial=None)).topics == {orders: captured}

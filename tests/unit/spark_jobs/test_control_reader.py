@@ -59,6 +59,20 @@ def test_news_come_once_and_in_order(reader: ControlReader, kafka: KafkaBroker, 
     assert reader.read().progress == ()
 
 
+def test_a_table_without_a_key_is_left_out(reader: ControlReader, kafka: KafkaBroker, unique: str) -> None:
+    """No store can hold its rows; nor is its topic waited for."""
+    feed = Feed(kafka.bootstrap_servers, unique)
+    feed.add_table("audit", COLUMNS, [])
+    feed.add_table("customers", COLUMNS, ["id"])
+    feed.sweep("audit", floor=7, as_of_lsn=50)
+    feed.progress(100)
+    news = found(reader)
+    assert news.schemas == (feed.schemas["customers"],)
+    assert reader.schemas.keys() == {feed.schemas["customers"].table}
+    assert news.sweeps == ()
+    assert [record.end_offsets.keys() for record in news.progress] == [{feed.topic("customers")}]
+
+
 def test_a_progress_record_that_came_after_control_was_read_waits(
     kafka: KafkaBroker, unique: str, config: KafkaConfig
 ) -> None:

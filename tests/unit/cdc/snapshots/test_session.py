@@ -1,7 +1,9 @@
 """Signals and their answers, requests to the reader, and reports."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
+
+import pytest
 
 from cdc.answers import KEPT_S, SIGNAL_S_MAX, Answers
 from cdc.config import SnapshotConfig
@@ -16,11 +18,16 @@ from tests.unit.cdc.snapshots.loops import NOW_US, TOPICS, Beside, snapshot, wan
 
 
 class Session:
-    def __init__(self, *records: SnapshotRecord, answers: Mapping[str, int] | None = None) -> None:
+    def __init__(
+        self,
+        *records: SnapshotRecord,
+        answers: Mapping[str, int] | None = None,
+        unchunkable: Collection[TableId] = (),
+    ) -> None:
         self.beside = Beside(*records)
         self.reader, self.signals = ScriptedReader(), ScriptedSignals()
-        given = Answers(TOPICS, answers or {})
-        self.snapshots = Snapshots(self.beside.engine, self.reader, self.signals, given, TOPICS, SnapshotConfig())
+        given, limits = Answers(TOPICS, answers or {}), SnapshotConfig()
+        self.snapshots = Snapshots(self.beside.engine, self.reader, self.signals, given, TOPICS, limits, unchunkable)
         self._offset = 40
 
     def advance(self, seconds: float = 1.0, lag_s: float = 0.0) -> list[TopicRecord]:
@@ -99,6 +106,17 @@ def test_a_range_whose_ends_are_no_keys_is_refused() -> None:
     assert not answer.is_accepted
     assert answer.message == "the key of public.customers has 1 column (id), the range names 2"
     assert snapshots_in(records) == []
+
+
+@pytest.mark.parametrize("tables", [(), ("public.customers",)])
+def test_a_table_that_can_not_be_read_in_chunks_is_refused_by_name(tables: tuple[str, ...]) -> None:
+    session = Session(unchunkable={SCHEMA.table})
+    answer, records = session.signal("snapshot", tables=tables)
+    assert not answer.is_accepted
+    assert answer.message.startswith("not in chunks: public.customers (id): no unique index has exactly these")
+    assert snapshots_in(records) == []
+    session.snapshots.begin_all("start", NOW_US)
+    assert snapshots_in(session.advance()) == []
 
 
 def test_a_table_that_is_not_captured_is_refused() -> None:

@@ -1,0 +1,204 @@
+"""A start with other tables than the last one: some join, some have left; the others are not read again.
+
+A table joins in three steps. It is taken into the publication. Then every transaction must end that runs at that time:
+PostgreSQL decodes each change with the publication as it was then, or with what it remembers of a later one, so whether
+it sends theirs is not certain. Only then comes the table's place in the log (`since_lsn`): what commits before it is
+in the snapshot and never in the stream, whatever is sent, also because the table may have had another shape; what
+commits after it began when the table was published. That the table is captured, and that its rows are to be read, is
+one Kafka transaction: a process that dies before it leaves a table that joins anew.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from cdc.bootstrap import schema_of
+from cdc.config import Config, SourceConfig
+from cdc.continuity import Tables
+from cdc.control import ENDED, SnapshotRecord, Topics
+from cdc.errors import ConnectionLost, GapError, SourceError
+from cdc.events import TableId, TableSchema
+from cdc.kafka.records import Captured, State
+from cdc.kafka.topics import TopicAdmin, TopicDescription
+from cdc.lsn import Lsn, format_lsn
+from cdc.ports import Clock, Probe, TopicRecord
+from cdc.postgres.catalog import Publication, SourceTable
+from cdc.postgres.connection import connect
+from cdc.postgres.fence import FenceWait
+from cdc.postgres.source import add_to_publication, checked_table, read_log_end
+from cdc.topic_records import schema_record, snapshot_record
+
+log = structlog.get_logger(__name__)
+
+PATIENCE_S: Final = 1.0  # most transactions have ended by then; the stream of the other tables waits
+STEP_S: Final = 0.25
+
+
+class Admission:
+    """Whether the tables that join may: every transaction has ended that ran when they were published. One for the
+    life of a process; sessions come and go."""
+
+    def __init__(self, source: SourceConfig) -> None:
+        self._source = source
+        self._entries: Mapping[TableId, str] = {}
+        self._wait: FenceWait | None = None
+
+    @property
+    def is_due(self) -> bool:
+        """What is waited for has come to its end: a session that began without the tables may end."""
+        return self._wait is not None and self._wait.is_over
+
+    def is_granted(
+        self, joining: Sequence[TableId], publication: Publication, stay_connected: Callable[[], None]
+    ) -> bool:
+        """Waits PATIENCE_S at most, then beside the stream. `joining` are in the publication."""
+        entries = {table: publication.entries.get(table, "") for table in joining}
+        if self._wait is None or entries != self._entries or (self.is_due and not self._wait.is_passed(0)):
+            self.close()
+            self._entries, self._wait = entries, FenceWait(self._source)
+        for _ in range(round(PATIENCE_S / STEP_S)):
+            if self._wait.is_passed(STEP_S):
+                return True
+            stay_connected()
+        return False
+
+    def close(self) -> None:
+        """Nothing is waited for any more. Idempotent."""
+        if self._wait is not None:
+            self._wait.close()
+            self._wait = None
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What the tables are from now on."""
+
+    schemas: tuple[TableSchema, ...]  # of those that joined
+    since_lsn: Lsn
+    records: tuple[TopicRecord, ...]  # for the Kafka transaction of the position that says so
+    snapshots: tuple[SnapshotRecord, ...]  # those of state, with what the records say
+
+
+class Joining:
+    """With the slot held, earlier producers fenced, and history found continuous for the tables that were kept."""
+
+    def __init__(self, config: Config, admin: TopicAdmin, clock: Clock, probe: Probe) -> None:
+        self._config = config
+        self._topics = Topics(config.topics.prefix)
+        self._admin = admin
+        self._clock = clock
+        self._probe = probe
+
+    def publish(self, joining: Sequence[TableId], publication: Publication) -> Publication:
+        """Take them into the publication. Raises SourceError where the role may not, ConnectionLost."""
+        missing = [table for table in joining if table not in publication.columns]
+        if missing:
+            before = publication.fingerprint
+            with connect(self._config.source, application="watershed join") as connection:
+                publication = add_to_publication(connection, self._config.source, missing)
+            if publication.fingerprint != before:
+                raise ConnectionLost(f"publication {publication.name} was altered by somebody else meanwhile")
+            log.info("tables added to the publication", tables=" ".join(map(str, missing)))
+            self._probe("join.published")
+        return publication
+
+    def join(self, tables: Tables, publication: Publication, state: State, captured: Captured) -> Joined:
+        """Admission is granted. Raises SourceError with the next step for a table that can't join, BrokerError,
+        ConnectionLost."""
+        topics = self._make_topics(tables.joining, captured)
+        with connect(self._config.source, application="watershed join") as connection:
+            source = self._config.source
+            found = [checked_table(connection, table, publication, source.key_of(table)) for table in tables.joining]
+            since_lsn = read_log_end(connection)
+        self._require_chunks(found)
+        schemas = [schema_of(table, captured.schemas.get(table.table), self._topics) for table in found]
+        for schema in schemas:
+            self._require_same_key(schema, captured.schemas.get(schema.table), topics[schema.topic])
+            log.info("table joins", table=str(schema.table), since=format_lsn(since_lsn))
+        for topic in tables.left:
+            log.info("table left: its changes are not published any more", topic=topic)
+        snapshots = {record.table: record for record in state.snapshots}
+        changed = [
+            *self._cancelled(tables.left, state.snapshots),
+            *self._begun(tables.joining, snapshots, since_lsn),
+        ]
+        return Joined(
+            schemas=tuple(schemas),
+            since_lsn=since_lsn,
+            records=(
+                *(schema_record(self._topics, schema) for schema in schemas),
+                *(snapshot_record(self._topics, record) for record in changed),
+            ),
+            snapshots=tuple((snapshots | {record.table: record for record in changed}).values()),
+        )
+
+    # ---- topics
+
+    def _make_topics(self, joining: Sequence[TableId], captured: Captured) -> dict[str, TopicDescription]:
+        owners = {schema.topic: schema.table for schema in captured.schemas.values()}
+        wanted = [self._topics.table(table) for table in joining]
+        for table, topic in zip(joining, wanted, strict=True):
+            if owners.get(topic, table) != table:
+                raise SourceError(
+                    f"table {table} can't join: its topic {topic} was that of table {owners[topic]}",
+                    "take it out of source.tables, or start with a new topics.prefix and slot",
+                )
+        found = self._admin.check(wanted)
+        self._admin.create([topic for topic in wanted if topic not in found], [], [], self._config.topics)
+        return self._admin.check(wanted)
+
+    def _require_chunks(self, found: Sequence[SourceTable]) -> None:
+        """Page ranges need the transaction snapshot of a new slot."""
+        for table in found:
+            if not table.is_chunkable and self._config.snapshot.mode != "never":
+                raise GapError(
+                    f"table {table.table} can't join beside the stream: its rows can't be read in chunks, since no "
+                    f"unique index has exactly its key columns ({', '.join(table.key) or 'none'}), in this order",
+                    "cdc snapshot --heal, which reads all tables anew; or create such an index",
+                )
+
+    def _require_same_key(self, schema: TableSchema, before: TableSchema | None, topic: TopicDescription) -> None:
+        """A row would be in the topic twice, under two keys."""
+        if before is None or before.key == schema.key:
+            return
+        ends = self._admin.request_end_offsets({topic.name: topic.partition_count}).wait()
+        if any(ends[topic.name]):
+            raise SourceError(
+                f"table {schema.table} joins again with key ({', '.join(schema.key)}), its topic holds records "
+                f"with key ({', '.join(before.key)})",
+                "take it out of source.tables, or start with a new topics.prefix and slot",
+            )
+
+    # ---- snapshots
+
+    def _begun(
+        self, joining: Sequence[TableId], snapshots: Mapping[TableId, SnapshotRecord], since_lsn: Lsn
+    ) -> list[SnapshotRecord]:
+        """Rows that a table lost while it was not captured are known to nobody: the snapshot ends with a sweep."""
+        if self._config.snapshot.mode == "never":
+            unread = "the table joined again, and snapshot.mode is never"
+            return [_ended(snapshots[table], unread) for table in joining if table in snapshots]
+        return [
+            SnapshotRecord(
+                request=f"joined at {format_lsn(since_lsn)}",
+                table_schema=table.schema,
+                table_name=table.name,
+                status="running",
+                sweeps=True,
+                requested_us=self._clock.now_us(),
+            )
+            for table in joining
+        ]
+
+    def _cancelled(self, left: Sequence[str], snapshots: Iterable[SnapshotRecord]) -> list[SnapshotRecord]:
+        return [
+            _ended(record, "the table was taken out of source.tables")
+            for record in snapshots
+            if self._topics.table(record.table) in left and record.status not in ENDED
+        ]
+
+
+def _ended(record: SnapshotRecord, why: str) -> SnapshotRecord:
+    return record.model_copy(update={"status": "cancelled", "message": why})
