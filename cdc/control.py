@@ -231,6 +231,10 @@ class ColumnRecord(Record):
     type_kind: str
     base_type_oid: int
     nullable: bool
+    element_oid: int = 0
+    delimiter: str = ","
+    base_type_modifier: int | None = None
+    labels: tuple[str, ...] = ()
 
 
 class SchemaRecord(Record):
@@ -262,6 +266,10 @@ class SchemaRecord(Record):
                     type_kind=c.type_kind,
                     base_type_oid=c.base_type_oid,
                     nullable=c.nullable,
+                    element_oid=c.element_oid,
+                    delimiter=c.delimiter,
+                    base_type_modifier=c.base_type_modifier,
+                    labels=c.labels,
                 )
                 for c in schema.columns
             ),
@@ -275,7 +283,19 @@ class SchemaRecord(Record):
             topic=self.topic,
             key=self.key,
             columns=tuple(
-                Column(c.name, c.type_oid, c.type_modifier, c.type, c.nullable, c.type_kind, c.base_type_oid)
+                Column(
+                    name=c.name,
+                    type_oid=c.type_oid,
+                    type_modifier=c.type_modifier,
+                    type_name=c.type,
+                    nullable=c.nullable,
+                    type_kind=c.type_kind,
+                    base_type_oid=c.base_type_oid,
+                    element_oid=c.element_oid,
+                    delimiter=c.delimiter,
+                    base_type_modifier=c.base_type_modifier,
+                    labels=c.labels,
+                )
                 for c in self.columns
             ),
         )

@@ -62,9 +62,9 @@ class GapError(WatershedError):
 
 
 class UnsupportedChangeError(WatershedError):
-    """A change that this version does not follow (TRUNCATE, an altered table, a large value that is not in the
-    log). Capture stops before it. Of its own transaction at most what stands before it is published, and that only
-    where the transaction spans several Kafka transactions."""
+    """A change that this version does not follow (an altered table, a large value that is not in the log, text that
+    is not UTF-8). Capture stops before it. Of its own transaction at most what stands before it is published, and
+    that only where the transaction spans several Kafka transactions."""
 
 
 class ConnectionLost(WatershedError):  # noqa: N818

@@ -66,6 +66,12 @@ class Column:
     type_kind: str = "b"
     # For a domain the base type's oid, for an array still the array's own; else the same as type_oid.
     base_type_oid: int = 0
+    # Of an array, or a domain over one: the type of its elements, domains resolved, and what stands between them.
+    element_oid: int = 0
+    delimiter: str = ","
+    # For a domain the modifier that it gives its base type; None where it is the column's own.
+    base_type_modifier: int | None = None
+    labels: tuple[str, ...] = ()  # of an enum, or of an array's enum, in the enum's order
 
 
 @dataclass(frozen=True, slots=True)

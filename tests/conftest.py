@@ -86,6 +86,14 @@ def postgres16() -> Iterator[PostgresServer]:
         yield PostgresServer(endpoints.dsn, endpoints.superuser_dsn, made)
 
 
+@pytest.fixture(scope="session")
+def postgres15() -> Iterator[PostgresServer]:
+    """PostgreSQL 15, for tests that know it to be installed (devstack.postgres.is_installed)."""
+    with _temporary_stack(postgres_version=15, without_given="postgres") as made:
+        endpoints = made.start("postgres")
+        yield PostgresServer(endpoints.dsn, endpoints.superuser_dsn, made)
+
+
 @pytest.fixture
 def fresh_database(postgres: PostgresServer) -> Iterator[str]:
     """DSN of an empty database that the role `watershed` owns. Dropped at the end, with its slots."""
@@ -136,6 +144,11 @@ def spark() -> Iterator["SparkSession"]:
 def unique() -> str:
     """A name that no other test or earlier run has: lower case, a valid slot, topic prefix, index and key."""
     return f"t{secrets.token_hex(5)}"
+
+
+def superuser_dsn_of(server: PostgresServer, dsn: str) -> str:
+    """The superuser's way into the database of `dsn`."""
+    return make_conninfo(server.superuser_dsn, dbname=conninfo_to_dict(dsn)["dbname"])
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring
 from typing import Final
 
-from cdc.errors import ProtocolError
+from cdc.errors import UnsupportedChangeError
 from cdc.events import Position, TableSchema, pack_version
 from cdc.lsn import Lsn
 from cdc.pgoutput.codec import HoledChange, RowCodec, json_end, relation_differs
@@ -164,8 +164,8 @@ class TableEncoder:
         `seq + 1`. They belong together in one Kafka transaction. Of a row with holes there is a draft, appended to
         `drafts`. `lsn` is the frame's, `now_us` our clock, µs since 1970.
 
-        Raises ProtocolError for bytes that are no row of this relation, UnsupportedChangeError for a key that is null
-        or not in the log; both name table, column and position.
+        Raises ProtocolError for bytes that are no row of this relation; UnsupportedChangeError for a key that is null
+        or not in the log, and text that is not UTF-8. Both name table and position.
         """
         change = self._codec.usual_change(message, offset)
         if change is None:
@@ -261,7 +261,7 @@ class TableEncoder:
         try:
             encoded.decode()
         except UnicodeDecodeError:
-            raise ProtocolError(
+            raise UnsupportedChangeError(
                 f"{self._schema.table} at {Position(self._commit_lsn, tx_index)}: a value is not UTF-8",
                 "a database in encoding SQL_ASCII holds such bytes: correct them, or convert the database",
             ) from None

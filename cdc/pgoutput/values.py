@@ -10,7 +10,9 @@
 | timestamp with time zone      | the same with Z; the session is in UTC                                     |
 | bytea                         | base64                                                                     |
 | array                         | array, nested for dimensions, of its element's form; PostgreSQL's text if  |
-|                               | its subscripts do not start at 1                                           |
+|                               | its subscripts do not start at 1. An element that is an array itself, by a |
+|                               | domain, is PostgreSQL's text: else it could not be told from a dimension   |
+| domain                        | as its base type, in an array too                                          |
 | numeric and every other type  | PostgreSQL's text                                                          |
 
 Text goes in and comes out as a *latin-1 view*: the UTF-8 bytes decoded as latin-1, one character for each byte. That
@@ -127,7 +129,8 @@ _BY_OID: dict[int, Encoder] = {
 
 _BOX_ARRAY_OID = 1020  # the one built-in type whose arrays are delimited by a semicolon
 
-# pg_type.oid of the built-in array types → their element's (int2vector and oidvector print in another form).
+# Where a column's element is not told: pg_type.oid of the built-in array types → their element's (int2vector and
+# oidvector print in another form).
 _ELEMENT_OID: dict[int, int] = {
     1000: 16,
     1001: 17,
@@ -151,19 +154,15 @@ _TEXT_ARRAYS = frozenset({
 })
 # fmt: on
 
-# PostGIS types: the only common ones outside the server with another delimiter.
-_COLON_DELIMITED = re.compile(r'(?:.*\.)?"?(?:geometry|geography)"?(?:\([^)]*\))?\[\]', re.DOTALL).fullmatch
-
 
 def encoder_for(column: Column) -> Encoder:
     """The encoder of a column's values. It raises MalformedValueError for text that is not its type's."""
     oid = column.base_type_oid or column.type_oid
-    if oid in _ELEMENT_OID:
-        return ArrayEncoder(_BY_OID[_ELEMENT_OID[oid]], ",", _malformed_array)
+    element = column.element_oid or _ELEMENT_OID.get(oid)
+    if element is not None:
+        return ArrayEncoder(_BY_OID.get(element, quote), column.delimiter, _malformed_array)
     if oid in _TEXT_ARRAYS:
         return ArrayEncoder(quote, ";" if oid == _BOX_ARRAY_OID else ",", _malformed_array)
-    if column.type_kind == "b" and column.type_name.endswith("[]"):  # of an enum or another user-defined type
-        return ArrayEncoder(quote, ":" if _COLON_DELIMITED(column.type_name) else ",", _malformed_array)
     return _BY_OID.get(oid, quote)
 
 

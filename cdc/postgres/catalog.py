@@ -40,18 +40,27 @@ SELECT array_agg(a.attname::text ORDER BY k.ord)
  GROUP BY i.indexrelid
 """
 
-# A domain's values are its base type's; domains over domains are followed to the end.
+# A domain's values are its base type's, with the modifier that the domain gives it; domains over domains are followed
+# to the end. An array is what array_out prints: int2vector and its like have elements, and print in another form.
 _COLUMNS: LiteralString = """
-WITH RECURSIVE base(attnum, oid) AS (
-    SELECT attnum, atttypid FROM pg_attribute WHERE attrelid = %(oid)s AND attnum > 0 AND NOT attisdropped
+WITH RECURSIVE base(attnum, oid, modifier) AS (
+    SELECT attnum, atttypid, NULL::int4 FROM pg_attribute WHERE attrelid = %(oid)s AND attnum > 0 AND NOT attisdropped
     UNION ALL
-    SELECT base.attnum, t.typbasetype FROM base JOIN pg_type t ON t.oid = base.oid WHERE t.typtype = 'd'
+    SELECT base.attnum, t.typbasetype, t.typtypmod
+      FROM base JOIN pg_type t ON t.oid = base.oid WHERE t.typtype = 'd'
+), element(attnum, oid) AS (
+    SELECT base.attnum, t.typelem FROM base JOIN pg_type t ON t.oid = base.oid WHERE t.typoutput = 'array_out'::regproc
+    UNION ALL
+    SELECT element.attnum, t.typbasetype FROM element JOIN pg_type t ON t.oid = element.oid WHERE t.typtype = 'd'
 )
 SELECT a.attname::text, a.atttypid::int8, a.atttypmod, format_type(a.atttypid, a.atttypmod), NOT a.attnotnull,
-       t.typtype::text, t.oid::int8
+       t.typtype::text, t.oid::int8, coalesce(e.oid::int8, 0), t.typdelim::text, base.modifier,
+       (SELECT array_agg(l.enumlabel::text ORDER BY l.enumsortorder)
+          FROM pg_enum l WHERE l.enumtypid = coalesce(e.oid, t.oid))
   FROM pg_attribute a
   JOIN base ON base.attnum = a.attnum
   JOIN pg_type t ON t.oid = base.oid AND t.typtype <> 'd'
+  LEFT JOIN (element JOIN pg_type e ON e.oid = element.oid AND e.typtype <> 'd') ON element.attnum = a.attnum
  WHERE a.attrelid = %(oid)s AND (a.attgenerated = '' OR %(generated)s)
    AND (%(published)s::text[] IS NULL OR a.attname = ANY (%(published)s::text[]))
  ORDER BY a.attnum
@@ -151,8 +160,32 @@ def read_table(
     if persistence != "p":
         raise SourceError(f"table {table} is not logged: its changes are not in the log", "ALTER TABLE … SET LOGGED")
     columns = tuple(
-        Column(name, type_oid, modifier, type_name, nullable, kind_, base_oid)
-        for name, type_oid, modifier, type_name, nullable, kind_, base_oid in connection.execute(
+        Column(
+            name=name,
+            type_oid=type_oid,
+            type_modifier=modifier,
+            type_name=type_name,
+            nullable=nullable,
+            type_kind=type_kind,
+            base_type_oid=base_oid,
+            element_oid=element_oid,
+            delimiter=delimiter,
+            base_type_modifier=base_modifier,
+            labels=tuple(labels or ()),
+        )
+        for (
+            name,
+            type_oid,
+            modifier,
+            type_name,
+            nullable,
+            type_kind,
+            base_oid,
+            element_oid,
+            delimiter,
+            base_modifier,
+            labels,
+        ) in connection.execute(
             _COLUMNS,
             {
                 "oid": oid,

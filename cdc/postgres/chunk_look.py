@@ -21,6 +21,7 @@ from cdc.postgres.chunk_statements import (
     begin_statement,
     sample_statement,
 )
+from cdc.postgres.connection import copy_options
 from cdc.postgres.copy_lines import copy_lines, key_of
 from cdc.snapshots.reading import Key
 from cdc.snapshots.visibility import TransactionSnapshot
@@ -167,13 +168,14 @@ def bounds(connection: psycopg.Connection, schema: TableSchema, look: Look, page
         row_filter=look.row_filter,
         percent=min(100.0, max(100.0 * _SAMPLE_PAGES / max(pages, 1), 1e-6)),
     )
+    statement += copy_options(connection)
     copied = copy_lines(connection, statement.as_bytes(connection), _SAMPLE_BYTES_MAX)
     assert copied.is_ended, "keys are never outside their pages"
     lines = copied.lines
     if len(lines) < ranges * _SAMPLE_ROWS_MIN:
         return ()
     places = range(len(look.key))
-    return tuple(key_of(lines[len(lines) * number // ranges], places) for number in range(1, ranges))
+    return tuple(key_of(lines[len(lines) * number // ranges], places, schema.table) for number in range(1, ranges))
 
 
 def _difference(schema: TableSchema, found: SourceTable) -> str | None:

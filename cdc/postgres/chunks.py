@@ -28,7 +28,7 @@ from cdc.postgres.catalog import Publication
 from cdc.postgres.chunk_failures import failed, mark_refused
 from cdc.postgres.chunk_look import Look, TableAlteredError, begin_look, bounds, look, size
 from cdc.postgres.chunk_statements import chunk_statement, mark_statement
-from cdc.postgres.connection import SourceConnection, connect
+from cdc.postgres.connection import SourceConnection, connect, copy_options
 from cdc.postgres.copy_lines import copy_lines, key_of
 from cdc.postgres.fence import pass_fence
 from cdc.postgres.key_lookup import absent_keys
@@ -188,6 +188,7 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
             rows_max=request.rows_max,
             keys=request.keys,
         )
+        statement += copy_options(connection)
         began = time.monotonic()
         copied = copy_lines(connection, statement.as_bytes(connection), request.bytes_max)
         places = [[column.name for column in schema.columns].index(name) for name in schema.key]
@@ -195,7 +196,7 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
             nonce=request.nonce,
             snapshot=snapshot,
             lines=copied.lines,
-            last=key_of(copied.lines[-1], places) if copied.lines else None,
+            last=key_of(copied.lines[-1], places, schema.table) if copied.lines else None,
             is_end=len(copied.lines) == copied.row_count < request.rows_max,
             seconds=time.monotonic() - began,
         )

@@ -5,6 +5,7 @@ from functools import wraps
 from typing import Any, LiteralString, ParamSpec, TypeVar
 
 import psycopg
+from psycopg import pq, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from cdc.config import SourceConfig
@@ -23,6 +24,7 @@ PINNED_SETTINGS = {
     "timezone": "UTC",
     "bytea_output": "hex",
     "extra_float_digits": "3",
+    "quote_all_identifiers": "off",  # regclass and its like
     "xmloption": "content",
     "client_min_messages": "warning",
     "row_security": "off",  # a policy must raise an error, never hide rows
@@ -71,6 +73,18 @@ def connect(source: SourceConfig, *, application: str = "watershed") -> SourceCo
     except psycopg.OperationalError as error:
         raise connect_error(str(error)) from error
     return connection
+
+
+def holds_any_bytes(pgconn: pq.abc.PGconn) -> bool:
+    """Whether the database's encoding is SQL_ASCII: its text is bytes of any encoding. Asked for UTF-8, the server ends
+    the statement or the stream at what is none, without a word of the table. So bytes are to come as they are, and we
+    look."""
+    return pgconn.parameter_status(b"server_encoding") == b"SQL_ASCII"
+
+
+def copy_options(connection: SourceConnection) -> sql.SQL:
+    """What a COPY TO statement ends with."""
+    return sql.SQL(" (ENCODING 'SQL_ASCII')" if holds_any_bytes(connection.pgconn) else "")
 
 
 def connect_error(words: str) -> SourceError | UnreachableError:

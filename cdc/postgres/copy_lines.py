@@ -14,6 +14,7 @@ import psycopg
 from psycopg import pq
 
 from cdc.errors import SourceError
+from cdc.events import TableId
 from cdc.snapshots.reading import Key
 
 # Rows past the limit are received and dropped, until they are as much again: to connect anew is cheaper from there on.
@@ -65,14 +66,15 @@ def copy_lines(connection: psycopg.Connection, statement: bytes, bytes_max: int)
     return Copied(tuple(lines), row_count, is_ended=True)
 
 
-def key_of(line: bytes, places: Sequence[int]) -> Key:
-    """The texts of these fields of a line. Raises SourceError for what is not UTF-8."""
+def key_of(line: bytes, places: Sequence[int], table: TableId) -> Key:
+    """The texts of these fields of a line. Raises SourceError, naming the table, for what is not UTF-8."""
     fields = line.split(b"\t")
     try:
         return tuple(_ESCAPE.sub(_unescaped, fields[place]).decode() for place in places)
     except UnicodeDecodeError as error:
         raise SourceError(
-            "a key is not UTF-8", "a database in encoding SQL_ASCII holds such bytes: correct them, or convert it"
+            f"a key in table {table} is not UTF-8",
+            "a database in encoding SQL_ASCII holds such bytes: correct them, or convert it",
         ) from error
 
 

@@ -10,6 +10,7 @@ from cdc.events import TableSchema
 from cdc.pgoutput.keys import RecordKeys
 from cdc.postgres.chunk_look import Look
 from cdc.postgres.chunk_statements import lookup_statement
+from cdc.postgres.connection import copy_options
 from cdc.postgres.copy_lines import copy_lines, key_of
 from cdc.snapshots.reading import Key
 
@@ -56,6 +57,7 @@ def _absent(
         after=after,
         up_to=up_to,
     )
+    statement += copy_options(connection)
     connection.execute("SAVEPOINT keys")
     try:
         copied = copy_lines(connection, statement.as_bytes(connection), _BYTES_MAX)
@@ -73,9 +75,9 @@ def _absent(
     wanted, there = range(len(look.key)), range(len(look.key), 2 * len(look.key))
     absent: set[bytes] = set()
     for line in copied.lines:
-        key = records.encode(key_of(line, wanted))
+        key = records.encode(key_of(line, wanted, schema.table))
         is_there = line.split(b"\t")[there[0]] != _NULL
         # What the index takes for equal may be another record key: 1.0 and 1.00, or letters of the other case.
-        if not is_there or records.encode(key_of(line, there)) != key:
+        if not is_there or records.encode(key_of(line, there, schema.table)) != key:
             absent.add(key)
     return absent

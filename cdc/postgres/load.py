@@ -18,7 +18,7 @@ from psycopg import sql
 from cdc.config import SourceConfig
 from cdc.errors import ConnectionLost, SourceError
 from cdc.events import TableId, TableSchema
-from cdc.postgres.connection import SourceConnection, connect, lost, says_lost
+from cdc.postgres.connection import SourceConnection, connect, copy_options, lost, says_lost
 
 LOCK_WAIT_S = 60
 OWN_LOCK_WAIT_S = 5
@@ -120,7 +120,7 @@ class SnapshotReader(AbstractContextManager["SnapshotReader"]):
         before the last one can't read another table."""
         statements: queue.SimpleQueue[sql.Composed] = queue.SimpleQueue()
         for part in self._parts(schema):
-            statements.put(_copy_statement(schema, part, row_filter))
+            statements.put(_copy_statement(schema, part, row_filter) + copy_options(self._connections[0]))
         batches: queue.Queue[list[bytes] | BaseException | None] = queue.Queue(maxsize=2 * len(self._connections))
         stopped = threading.Event()
         readers = [

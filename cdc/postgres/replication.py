@@ -16,7 +16,7 @@ from cdc.config import SourceConfig
 from cdc.errors import NEXT_AFTER_GAP, GapError, SourceError
 from cdc.lsn import Lsn, format_lsn, parse_lsn
 from cdc.pgoutput.frames import standby_status
-from cdc.postgres.connection import SET_WHERE_KNOWN, connect_error, conninfo, lost
+from cdc.postgres.connection import SET_WHERE_KNOWN, connect_error, conninfo, holds_any_bytes, lost
 
 # A reader that wakes for every packet makes the server send tiny packets: let some gather.
 NAP_S = 0.0005
@@ -80,6 +80,8 @@ class ReplicationConnection:
         self._pgconn = pgconn
         self.notices: list[str] = []
         pgconn.notice_handler = self._on_notice
+        if holds_any_bytes(pgconn):
+            self._row("SET client_encoding = 'SQL_ASCII'")
 
     def close(self) -> None:
         """Idempotent."""

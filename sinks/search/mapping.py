@@ -68,7 +68,7 @@ _METADATA_FIELD: Final = re.compile(
 
 def field_of(column: Column) -> Field:
     """How a column is searched. Every other type (uuid, enum, time, interval, inet…) is one exact keyword."""
-    field = _FIELDS_BY_OID.get(column.base_type_oid or column.type_oid)
+    field = _FIELDS_BY_OID.get(column.element_oid or column.base_type_oid or column.type_oid)
     if field is None:
         # An extension's type has no fixed oid; citext is the one that is read like text.
         field = _TEXT if column.type_name.removesuffix("[]").rpartition(".")[2] == "citext" else _KEYWORD

@@ -51,8 +51,8 @@ class ColumnType:
 def column_type(column: Column) -> ColumnType:
     """The type of a published column."""
     oid = column.base_type_oid or column.type_oid
-    if oid in _ELEMENT_OF:
-        return _array_of(_scalar(_ELEMENT_OF[oid], column.type_modifier))
+    if element := column.element_oid or _ELEMENT_OF.get(oid):
+        return _array_of(_scalar(element, column.type_modifier))
     if column.type_name.endswith("[]"):
         return _array_of(_TEXT)
     return _scalar(oid, column.type_modifier)

@@ -30,8 +30,10 @@ class RefusedTextError(ProtocolError):
 
 def json_value(column: Column, text: str) -> Any:
     oid = column.base_type_oid or column.type_oid
-    if oid in ELEMENTS or (column.type_kind == "b" and column.type_name.endswith("[]")):
-        return array_value(ELEMENTS.get(oid, 25), text, ";" if oid == 1020 else ",")
+    if column.element_oid:
+        return array_value(column.element_oid, text, column.delimiter)
+    if oid in ELEMENTS:
+        return array_value(ELEMENTS[oid], text, ";" if oid == 1020 else ",")
     return scalar_value(oid, text)
 
 

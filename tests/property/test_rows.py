@@ -97,11 +97,14 @@ TYPES: list[tuple[int, str, str, int, st.SearchStrategy[str]]] = [
     (1115, "timestamp without time zone[]", "b", 0, arrays_of(times)),
     (1001, "bytea[]", "b", 0, arrays_of(bytea)),
     (16502, "order_status[]", "b", 16502, arrays_of(any_text)),
+    (16504, "positive[]", "b", 16504, arrays_of(integers)),  # of a domain
     (16503, "tags", "b", 1009, arrays_of(any_text)),  # a domain over text[]
     (1020, "box[]", "b", 0, st.sampled_from(["{(1,1),(0,0);(2,2),(1,1)}", "{}", '{"(1;1)";NULL}'])),
     (1186, "interval", "b", 0, st.sampled_from(["1 year 2 mons -3 days +04:05:06.78", "00:00:00"])),
     (869, "inet", "b", 0, st.just("192.168.0.1/24")),
 ]
+
+ELEMENTS = {16502: 16500, 16504: 23}  # of the user-defined array types
 
 numbers = st.integers(0, 2**63 - 1)
 names = st.text(st.characters(min_codepoint=1, exclude_categories=["Cs"]), min_size=1, max_size=12) | st.sampled_from(
@@ -125,7 +128,7 @@ def tables(draw: st.DrawFn) -> Table:
     column_names = draw(st.lists(names, min_size=1, max_size=9, unique=True))
     types = [draw(st.sampled_from(TYPES)) for _ in column_names]
     columns = [
-        Column(name, oid, draw(st.integers(-1, 99)), type_name, True, kind, base)
+        Column(name, oid, draw(st.integers(-1, 99)), type_name, True, kind, base, ELEMENTS.get(oid, 0))
         for name, (oid, type_name, kind, base, _) in zip(column_names, types, strict=True)
     ]
     key = draw(st.lists(st.sampled_from(column_names), min_size=1, unique=True))

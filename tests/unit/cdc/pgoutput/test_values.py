@@ -9,9 +9,17 @@ from cdc.events import Column
 from cdc.pgoutput.values import encoder_for
 
 
-def encode(type_oid: int, text: str, type_name: str = "text", kind: str = "b", base: int = 0) -> str:
+def encode(
+    type_oid: int,
+    text: str,
+    type_name: str = "text",
+    kind: str = "b",
+    base: int = 0,
+    element: int = 0,
+    delimiter: str = ",",
+) -> str:
     """Through the latin-1 view and back."""
-    encoder = encoder_for(Column("c", type_oid, -1, type_name, True, kind, base))
+    encoder = encoder_for(Column("c", type_oid, -1, type_name, True, kind, base, element, delimiter))
     return encoder(text.encode().decode("latin-1")).encode("latin-1").decode()
 
 
@@ -102,10 +110,8 @@ def test_text_that_is_not_the_types_is_refused_without_showing_it(type_oid: int,
         (1001, "bytea[]", 0, r'{"\\x00ff"}', '["AP8="]'),
         (1009, "text[]", 0, '{"Zoë \\"q\\"",ë}', '["Zoë \\"q\\"","ë"]'),
         (1020, "box[]", 0, "{(1,1),(0,0);(2,2),(1,1)}", '["(1,1),(0,0)","(2,2),(1,1)"]'),
-        (16500, "public.mood[]", 16500, '{fine,"so so"}', '["fine","so so"]'),
         (16500, "names", 1009, "{a,b}", '["a","b"]'),  # a domain over text[]
         (16501, "public.positive", 23, "17", "17"),  # a domain over integer
-        (16502, "public.geometry(Point,4326)[]", 16502, "{0101:0102}", '["0101","0102"]'),
         (22, "int2vector", 22, "1 2 3", '"1 2 3"'),
     ],
 )
@@ -113,6 +119,23 @@ def test_arrays_and_domains_take_their_element_and_base_type(
     type_oid: int, type_name: str, base: int, text: str, expected: str
 ) -> None:
     assert encode(type_oid, text, type_name, base=base) == expected
+
+
+@pytest.mark.parametrize(
+    ("type_name", "element", "delimiter", "text", "expected"),
+    [
+        ("public.mood[]", 16499, ",", '{fine,"so so"}', '["fine","so so"]'),
+        ("public.moods", 16499, ",", "{fine,NULL}", '["fine",null]'),  # a domain over mood[]
+        ("public.positive[]", 23, ",", "{17,NULL}", "[17,null]"),  # of a domain over integer
+        ("public.boxy[]", 603, ";", "{(1,1),(0,0);(2,2),(1,1)}", '["(1,1),(0,0)","(2,2),(1,1)"]'),
+        ("public.geometry(Point,4326)[]", 16498, ":", "{0101:0102}", '["0101","0102"]'),
+        ("public.names[]", 1009, ",", r'{"{a,\"b c\"}",NULL}', r'["{a,\"b c\"}",null]'),  # of a domain over text[]
+    ],
+)
+def test_arrays_of_other_types_are_known_by_their_element(
+    type_name: str, element: int, delimiter: str, text: str, expected: str
+) -> None:
+    assert encode(16500, text, type_name, base=16500, element=element, delimiter=delimiter) == expected
 
 
 def test_an_enum_is_text_whatever_its_labels_and_name() -> None:

@@ -3,11 +3,14 @@
 import pytest
 
 from cdc.errors import SourceError
+from cdc.events import TableId
 from cdc.postgres.copy_lines import fields_of, key_of
+
+TABLE = TableId("public", "things")
 
 
 def test_a_key_has_the_texts_of_its_fields_in_its_own_order() -> None:
-    assert key_of(b"1\tx\t2024-01-31", [2, 0]) == ("2024-01-31", "1")
+    assert key_of(b"1\tx\t2024-01-31", [2, 0], TABLE) == ("2024-01-31", "1")
 
 
 @pytest.mark.parametrize(
@@ -21,12 +24,12 @@ def test_a_key_has_the_texts_of_its_fields_in_its_own_order() -> None:
     ],
 )
 def test_escapes_are_undone(field: bytes, key: str) -> None:
-    assert key_of(b"1\t" + field, [1]) == (key,)
+    assert key_of(b"1\t" + field, [1], TABLE) == (key,)
 
 
 def test_what_is_not_utf8_is_an_error_without_the_value() -> None:
-    with pytest.raises(SourceError, match="not UTF-8") as caught:
-        key_of(b"caf\xe9", [0])
+    with pytest.raises(SourceError, match=r"table public\.things is not UTF-8") as caught:
+        key_of(b"caf\xe9", [0], TABLE)
     assert "caf" not in str(caught.value)
 
 

@@ -62,6 +62,10 @@ def test_a_domain_has_the_field_of_its_base_type() -> None:
     assert field_of(column(oid=60_000, type_name="price", base=1700))["type"] == "double"
 
 
+def test_an_array_of_a_domain_has_the_field_of_its_elements() -> None:
+    assert field_of(Column("c", 50_004, -1, "positive[]", True, "b", 50_004, element_oid=23))["type"] == "integer"
+
+
 def test_text_is_found_whole_too_as_far_as_lucene_takes_it() -> None:
     assert field_of(column())["fields"]["keyword"] == {"type": "keyword", "ignore_above": 8191}
     assert 8191 * 4 <= 32_766

@@ -60,6 +60,12 @@ def test_types(oid: int, type_name: str, modifier: int, sql: str) -> None:
     assert kind(oid, type_name, modifier).sql == sql
 
 
+def test_an_array_of_a_domain_is_an_array_of_its_base_type() -> None:
+    column = Column("c", 50003, -1, "positive[]", True, "b", 50003, element_oid=23)
+    assert column_type(column).sql == "array<int>"
+    assert column_type(column).convert([1, None]) == [1, None]
+
+
 def test_a_domain_is_its_base_type() -> None:
     assert kind(60000, "positive", base=23).sql == "int"
     assert kind(60001, "tags", base=1009).sql == "string", "a domain's name does not say that it is an array"
