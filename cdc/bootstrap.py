@@ -295,7 +295,9 @@ class Bootstrap:
         consistent_point: Lsn,
         publication: Publication,
     ) -> list[TableLoad]:
-        context = EnvelopeContext(self._topics.prefix, lineage.source.database, lineage.epoch, cdc.__version__)
+        context = EnvelopeContext(
+            self._topics.prefix, lineage.source.database, lineage.epoch, cdc.__version__, self._config.format_options
+        )
         estimates = reader.estimate(self._source.table_ids)
         loads = []
         for schema, _ in tables:

@@ -6,6 +6,7 @@ refused. Secrets are `SecretStr`: they never appear in a message, a log or a rep
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -16,8 +17,20 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from cdc.control import Topics
 from cdc.errors import ConfigError
 from cdc.events import TableId
+from cdc.formats.masks import Mask
+from cdc.formats.options import (
+    BinaryMode,
+    DecimalMode,
+    FailureMode,
+    FormatOptions,
+    HstoreMode,
+    IntervalMode,
+    Profile,
+    TimeMode,
+)
 
 ENV_PREFIX = "CDC__"
+HASH_KEY_CHARS_MIN = 16  # a short key is found by trying
 _NAME = re.compile(r"[a-z0-9_]{1,63}")  # what PostgreSQL allows for a slot
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,100}")  # no dot: `<prefix>.state` must not be another prefix's table
 
@@ -122,6 +135,65 @@ class SweepConfig(Section):
     tombstones: bool = False  # also in the topics, for consumers that know nothing of sweeps
 
 
+class FormatConfig(Section):
+    """The form of records: Debezium's options with its names, in which a dot and an underscore are the same here."""
+
+    profile: Profile = "readable"
+    decimal_handling_mode: DecimalMode | None = None
+    time_precision_mode: TimeMode | None = None
+    binary_handling_mode: BinaryMode | None = None
+    interval_handling_mode: IntervalMode | None = None
+    hstore_handling_mode: HstoreMode | None = None
+    money_fraction_digits: Annotated[int, Field(ge=0, le=10)] = 2
+    include_unknown_datatypes: bool = False
+    event_converting_failure_handling_mode: FailureMode = "warn"
+    schemas_enable: bool = False
+    tombstones_on_delete: bool = True
+    extended_headers_enabled: bool | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _debeziums_names(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        dotted = {str(name).replace(".", "_"): value for name, value in values.items() if "." in str(name)}
+        return dotted | {name: value for name, value in values.items() if "." not in str(name)}
+
+
+class MaskingConfig(Section):
+    """Text that may not leave the source in clear. Columns are named schema.table.column."""
+
+    truncate: dict[str, Annotated[int, Field(ge=0)]] = {}  # characters that are kept
+    asterisks: dict[str, Annotated[int, Field(ge=0, le=1000)]] = {}  # how many are written in the text's place
+    hash: tuple[str, ...] = ()  # HMAC with SHA-256, in hexadecimal: equal texts stay equal
+    hash_key: SecretStr | None = None
+
+    @model_validator(mode="after")
+    def _hash_has_key(self) -> Self:
+        if self.hash and (self.hash_key is None or len(self.hash_key.get_secret_value()) < HASH_KEY_CHARS_MIN):
+            raise ValueError(f"hash needs hash_key, of {HASH_KEY_CHARS_MIN} characters at least")
+        names = [*self.truncate, *self.asterisks, *self.hash]
+        if len(set(names)) != len(names):
+            raise ValueError("a column is masked twice")
+        return self
+
+    def masks(self, tables: Sequence[TableId]) -> tuple[Mask, ...]:
+        """Raises ValueError for a column of a table that is not captured."""
+        key = self.hash_key.get_secret_value().encode() if self.hash_key else b""
+        return (
+            *(Mask(*_column_of(name, tables), "truncate", length) for name, length in self.truncate.items()),
+            *(Mask(*_column_of(name, tables), "asterisks", length) for name, length in self.asterisks.items()),
+            *(Mask(*_column_of(name, tables), "hash", key=key) for name in self.hash),
+        )
+
+
+def _column_of(name: str, tables: Sequence[TableId]) -> tuple[TableId, str]:
+    for table in sorted(tables, key=lambda table: len(str(table)), reverse=True):
+        if name.startswith(f"{table}.") and len(name) > len(f"{table}."):
+            return table, name.removeprefix(f"{table}.")
+    raise ValueError(f"masking names {name}, which is no column of source.tables: schema.table.column")
+
+
 class SearchConfig(Section):
     """OpenSearch, or what speaks its protocol."""
 
@@ -175,6 +247,8 @@ class Config(BaseSettings):
     capture: CaptureConfig = CaptureConfig()
     snapshot: SnapshotConfig = SnapshotConfig()
     sweep: SweepConfig = SweepConfig()
+    format: FormatConfig = FormatConfig()
+    masking: MaskingConfig = MaskingConfig()
     sinks: SinksConfig = SinksConfig()
     spark: SparkConfig = SparkConfig()
 
@@ -188,6 +262,24 @@ class Config(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return env_settings, init_settings
+
+    @property
+    def format_options(self) -> FormatOptions:
+        """Sections `format` and `masking` together."""
+        return FormatOptions(**self.format.model_dump(), masks=self.masking.masks(self.source.table_ids))
+
+    @model_validator(mode="after")
+    def _sinks_can_read(self) -> Self:
+        if self.format_options.suits_sinks:
+            return self
+        if self.sweep.tombstones:
+            raise ValueError("sweep.tombstones reads keys of format.profile readable, without schemas.enable and modes")
+        if self.sinks != SinksConfig():
+            raise ValueError(
+                "sinks need records of format.profile readable, without schemas.enable and without modes for values: "
+                "configure sinks or another format, not both"
+            )
+        return self
 
     @model_validator(mode="after")
     def _topics_differ(self) -> Self:

@@ -21,6 +21,8 @@ from cdc.continuity import (
 )
 from cdc.control import PositionRecord, Topics
 from cdc.errors import NEXT_AFTER_GAP, ConnectionLost, GapError, UnreachableError
+from cdc.events import TableSchema
+from cdc.formats.profiles import column_formats
 from cdc.gap import Gap, Heal
 from cdc.joining import Admission
 from cdc.kafka.gap import KafkaGapTopics
@@ -77,8 +79,12 @@ class Service:
         self._reads_all_again = config.snapshot.mode == "always"
 
     def check(self) -> Source:
-        """Look at source and brokers. Raises SourceError, BrokerError, UnreachableError with the next step."""
+        """Look at source and brokers. Raises ConfigError, SourceError, BrokerError, UnreachableError with the next
+        step."""
         source = check_source(self._config.source, self._config.snapshot)
+        for table in source.tables:
+            schema = TableSchema(table.table, 1, table.oid, table.columns, table.key, self._topics.table(table.table))
+            column_formats(schema, self._config.format_options)
         self._admin.require_reachable()
         self._admin.check([*self._table_topics, self._topics.state, self._topics.control, self._topics.progress])
         return source

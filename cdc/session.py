@@ -124,7 +124,9 @@ class Session:
         tables, publication = self._require_continuity(current, identity, topics, captured)
         stay_connected()
         these = self._capturable(broker, tables, publication, state, captured, stay_connected)
-        context = EnvelopeContext(self._topics.prefix, current.source.database, current.epoch, cdc.__version__)
+        context = EnvelopeContext(
+            self._topics.prefix, current.source.database, current.epoch, cdc.__version__, self._config.format_options
+        )
         sweeps = Sweeps(self._topics, current.epoch, captured.floors)
         engine = self._engine(these, state, current.epoch, context, sweeps)
         answers = Answers(self._topics, captured.answers)

@@ -1,4 +1,4 @@
-"""Debezium's JSON envelope without schema part, `readable` profile, from row changes as the codec reads them.
+"""Debezium's JSON envelope from row changes as the codec reads them; values in the profile's form (see `profiles`).
 
     {"before":null,"after":{"id":1,"name":"x"},
      "source":{"version":"0.1.0","connector":"postgresql","name":"shop","ts_ms":1767323079990,"snapshot":"false",
@@ -13,6 +13,10 @@ snapshot row: when the snapshot began), `ts_*` our clock. `sequence` is a JSON a
 commit before, or null, and the change's own. Columns that are not known are absent, never null: from `before`, and from
 `after` where an update left a large value out of the log and it could not be read either. Only then `source` ends with
 `"unchanged":["body"]`, the names of these columns, or with `"filled":["body"]`, those that were read.
+
+In profile `debezium` columns that are not known are null, or a zero where that is not allowed. With `schemas.enable`
+key and value are `{"schema":…,"payload":…}`, each with the whole schema, as Kafka Connect's JsonConverter writes them.
+Only the usual records can have holes: in another form they stop capture.
 """
 
 from collections.abc import Sequence
@@ -22,6 +26,9 @@ from typing import Final
 
 from cdc.errors import UnsupportedChangeError
 from cdc.events import Position, TableSchema, pack_version
+from cdc.formats import connect
+from cdc.formats.options import READABLE, FormatOptions
+from cdc.formats.profiles import column_formats, shown
 from cdc.lsn import Lsn
 from cdc.pgoutput.codec import HoledChange, RowCodec, json_end, relation_differs
 from cdc.pgoutput.messages import Relation
@@ -46,6 +53,7 @@ class EnvelopeContext:
     database: str
     epoch: int
     connector_version: str
+    format: FormatOptions = READABLE
 
 
 class Draft:
@@ -111,7 +119,8 @@ class TableEncoder:
         self, schema: TableSchema, relation: Relation, context: EnvelopeContext, drafts: list[Draft] | None = None
     ) -> None:
         """`drafts`: where those of UNFINISHED records go, in their order; several encoders may share it."""
-        self._codec = RowCodec(schema, relation)
+        formats = column_formats(schema, context.format)
+        self._codec = RowCodec(schema, relation, [found.form for found in formats])
         self._schema = schema
         self._is_keyless = not schema.key
         self.table = schema.table
@@ -128,6 +137,18 @@ class TableEncoder:
         self._to_seq = f',"xmin":null,"origin":null,"origin_lsn":null,"epoch":{context.epoch},"seq":'
         self._to_end = f',"schema_version":{schema.version}'
         self._to_op = self._to_end + _AFTER_SOURCE
+        self._to_before, self._end, self._key_head = '{"before":', "}", b""
+        if context.format.schemas_enable:
+            columns = shown(schema, formats)
+            name = connect.table_name(context.prefix, schema.table)
+            key_columns = [(column, dict(columns)[column]) for column in schema.key]
+            self._key_head = _schema_head(connect.key_schema(name, key_columns)).encode("latin-1")
+            self._to_before = _schema_head(connect.envelope_schema(name, columns)) + self._to_before
+            self._end = "}}"
+        self._has_tombstones = context.format.tombstones_on_delete
+        self._headers = _context_headers(context) if context.format.has_context_headers else None
+        # The usual records, made without a question for each of these.
+        self._is_plain = self._has_tombstones and self._headers is None and not self._key_head
         self._commit_lsn = Lsn(0)
         self._xid = 0
         self.drafts = drafts if drafts is not None else []
@@ -161,8 +182,9 @@ class TableEncoder:
 
         One for an insert or update, and for any change of a table without a key; delete and tombstone for a delete;
         delete, tombstone and create for an update that changed the key: `seq` is the first value's, the create has
-        `seq + 1`. They belong together in one Kafka transaction. Of a row with holes there is a draft, appended to
-        `drafts`. `lsn` is the frame's, `now_us` our clock, µs since 1970.
+        `seq + 1`. They belong together in one Kafka transaction. Without `tombstones.on.delete` there is no tombstone.
+        Of a row with holes there is a draft, appended to `drafts`. `lsn` is the frame's, `now_us` our clock, µs since
+        1970.
 
         Raises ProtocolError for bytes that are no row of this relation; UnsupportedChangeError for a key that is null
         or not in the log, and text that is not UTF-8. Both name table and position.
@@ -176,6 +198,8 @@ class TableEncoder:
         op, before, after, old_key, new_key = change
         if now_us != self._clock_us:
             self._set_clock(now_us)
+        if not self._is_plain:
+            return self._chosen(op, before, after, old_key, new_key, lsn, tx_index, seq)
         if old_key == new_key:
             key = new_key.encode("latin-1")
             value = self._value(op, before, after, lsn, tx_index, seq)
@@ -189,6 +213,29 @@ class TableEncoder:
         here = self._value("c", "null", after, lsn, tx_index, seq + 1)
         return self._moved(key, moved_to, gone, here, seq)
 
+    def _chosen(
+        self, op: str, before: str, after: str, old_key: str, new_key: str, lsn: int, tx_index: int, seq: int
+    ) -> list[OutRecord]:
+        """The same with schemas, with context headers, or without tombstones."""
+        if self._is_keyless:
+            return [(b"", self._value(op, before, after, lsn, tx_index, seq), self._headers)]
+        key = self._with_schema(old_key.encode("latin-1"))
+        context = self._headers or []
+        version = (VERSION_HEADER, self._version(seq))
+        if old_key == new_key:
+            records: list[OutRecord] = [(key, self._value(op, before, after, lsn, tx_index, seq), self._headers)]
+            if op == "d":
+                records.append((key, None, [version, *context]))
+        else:
+            moved_to = self._with_schema(new_key.encode("latin-1"))
+            to = [(NEW_KEY_HEADER, moved_to)]
+            records = [
+                (key, self._value("d", before, "null", lsn, tx_index, seq), [*to, *context]),
+                (key, None, [*to, version, *context]),
+                (moved_to, self._value("c", "null", after, lsn, tx_index, seq + 1), [(OLD_KEY_HEADER, key), *context]),
+            ]
+        return [record for record in records if record[1] is not None or self._has_tombstones]
+
     def copy_row(self, line: bytes, lsn: int, tx_index: int, seq: int, now_us: int) -> OutRecord:
         """The record of an existing row, from a line of `COPY (SELECT <the schema's columns, in order>) TO STDOUT` in
         text format. `lsn` is the snapshot's consistent point. Key and `after` are the bytes that the stream gives for
@@ -197,17 +244,23 @@ class TableEncoder:
         if now_us != self._clock_us:
             self._set_clock(now_us)
         return (
-            b"" if self._is_keyless else key.encode("latin-1"),
+            b"" if self._is_keyless else self._with_schema(key.encode("latin-1")),
             self._value("r", "null", row, lsn, tx_index, seq),
-            None,
+            self._headers,
         )
+
+    def _with_schema(self, key: bytes) -> bytes:
+        return self._key_head + key + b"}" if self._key_head else key
 
     def absent(self, key: bytes, lsn: int, tx_index: int, seq: int, now_us: int) -> list[OutRecord]:
         """Delete and tombstone of a record key that the table has no row of; of the old row only the key is known.
         `lsn` is `start_chunk`'s, which goes before."""
         if now_us != self._clock_us:
             self._set_clock(now_us)
-        value = self._value("d", key.decode("latin-1"), "null", lsn, tx_index, seq)
+        row = key.decode("latin-1")
+        if not self._is_plain:
+            return self._chosen("d", row, "null", row, row, lsn, tx_index, seq)
+        value = self._value("d", row, "null", lsn, tx_index, seq)
         return [(key, value, None), (key, None, [(VERSION_HEADER, self._version(seq))])]
 
     def columns_of(self, value: bytes) -> tuple[str | None, ...] | None:
@@ -220,6 +273,12 @@ class TableEncoder:
         return row[0]
 
     def _with_holes(self, change: HoledChange, lsn: int, tx_index: int, seq: int, now_us: int) -> list[OutRecord]:
+        if not self._is_plain or self._context.format.profile != "readable":
+            raise UnsupportedChangeError(
+                f"{self._schema.table} at {Position(self._commit_lsn, tx_index)}: the row was updated without its "
+                "large (TOAST) value, which is not in the log; in this format it is not filled",
+                f"ALTER TABLE {self._schema.table} REPLICA IDENTITY FULL, or use format.profile readable",
+            )
         if now_us != self._clock_us:
             self._set_clock(now_us)
         new_key = change.new_key.encode("latin-1")
@@ -248,7 +307,7 @@ class TableEncoder:
 
     def _value(self, op: str, before: str, after: str, lsn: int, tx_index: int, seq: int) -> bytes:
         value = (
-            f'{{"before":{before},"after":{after}{self._to_sequence}{lsn}{self._to_lsn}{lsn}{self._to_seq}{seq}'
+            f'{self._to_before}{before},"after":{after}{self._to_sequence}{lsn}{self._to_lsn}{lsn}{self._to_seq}{seq}'
             f"{self._to_index}{tx_index}{self._to_op}{op}{self._clock}"
         )
         encoded = value.encode("latin-1")
@@ -271,7 +330,20 @@ class TableEncoder:
 
     def _set_clock(self, now_us: int) -> None:
         self._clock_us = now_us
-        self._clock = f'","ts_ms":{now_us // 1000},"ts_us":{now_us},"ts_ns":{now_us * 1000}}}'
+        self._clock = f'","ts_ms":{now_us // 1000},"ts_us":{now_us},"ts_ns":{now_us * 1000}{self._end}'
+
+
+def _schema_head(schema: connect.Node) -> str:
+    return f'{{"schema":{connect.dumps(schema)},"payload":'
+
+
+def _context_headers(context: EnvelopeContext) -> list[tuple[str, bytes]]:
+    """With which Debezium's records name their connector."""
+    return [
+        ("__debezium.context.connectorLogicalName", context.prefix.encode()),
+        ("__debezium.context.taskId", b"0"),
+        ("__debezium.context.connectorName", b"postgresql"),
+    ]
 
 
 def _json(text: str) -> str:

@@ -10,7 +10,7 @@ differential property test holds them to.
 
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from json import JSONDecoder
@@ -22,7 +22,16 @@ from cdc.events import Position, TableId, TableSchema
 from cdc.lsn import Lsn
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.messages import NULL, UNCHANGED, Binary, Delete, Insert, Relation, Tuple, TupleValue, Update
-from cdc.pgoutput.values import Encoder, MalformedValueError, boolean, encoder_for, integer, quote
+from cdc.pgoutput.values import (
+    ColumnForm,
+    Encoder,
+    MalformedValueError,
+    UnconvertibleError,
+    boolean,
+    encoder_for,
+    integer,
+    quote,
+)
 
 _U32 = struct.Struct(">I")
 _HEAD_BYTES = 8  # message type 1, relation oid 4, tuple kind 1, column count 2
@@ -60,7 +69,8 @@ class RowCodec:
     Raises UnsupportedChangeError if the relation is not the one that the schema describes (see relation_differs).
     """
 
-    def __init__(self, schema: TableSchema, relation: Relation) -> None:
+    def __init__(self, schema: TableSchema, relation: Relation, forms: Sequence[ColumnForm] | None = None) -> None:
+        """`forms`: of the schema's columns, in order; None: the `readable` profile's. No key column is left out."""
         if difference := relation_differs(schema, relation):
             raise UnsupportedChangeError(
                 f"{schema.table} was altered: {difference}",
@@ -69,9 +79,14 @@ class RowCodec:
         self._table = schema.table
         self._relation = relation
         self._names = tuple(column.name for column in schema.columns)
-        self._encoders = tuple(encoder_for(column) for column in schema.columns)
+        forms = forms or [ColumnForm(encoder_for(column)) for column in schema.columns]
+        self._encoders = {i: form.encode for i, form in enumerate(forms) if form.encode is not None}
+        self._unknown = {i: form.unknown for i, form in enumerate(forms) if form.unknown is not None}
+        self._shown = tuple(self._encoders)
         self._key = tuple(self._names.index(name) for name in schema.key)
-        self._identity = tuple(i for i, column in enumerate(relation.columns) if column.is_key)
+        assert set(self._key) <= set(self._shown), "a key is never left out"
+        self._identity = tuple(i for i in self._shown if relation.columns[i].is_key)
+        self._known_of_old = tuple(i for i in self._shown if i in self._identity or i in self._unknown)
 
         self._read_row, self._read_identity, self._read_fields = _generate(self)
         is_full = relation.replica_identity == _FULL
@@ -243,16 +258,18 @@ class _Exact:
 
     def _update(self, before: str, old_key: str | None, values: Tuple) -> RowChange | HoledChange:
         """The one kind of change whose row may have holes, though not in its key."""
-        if UNCHANGED not in values:
+        self._check_width(values)
+        shown = self._codec._encoders
+        if not any(value is UNCHANGED and i in shown for i, value in enumerate(values)):
             after, key = self._row(values)
             return "u", before, after, old_key or key, key
-        self._check_width(values)
         is_key = self._codec._key
         columns = tuple(
-            None if value is UNCHANGED and i not in is_key else self._value(i, value) for i, value in enumerate(values)
+            None if i not in shown or (value is UNCHANGED and i not in is_key) else self._value(i, value)
+            for i, value in enumerate(values)
         )
         texts = tuple(self._text(i, values[i]) for i in is_key)
-        new_key = self._key_object([column or "" for column in columns])
+        new_key = self._key_object({i: column or "" for i, column in enumerate(columns)})
         return HoledChange(before, columns, texts, old_key or new_key, new_key)
 
     def _text(self, i: int, value: TupleValue) -> str:
@@ -264,17 +281,17 @@ class _Exact:
 
     def _row(self, values: Tuple) -> tuple[str, str]:
         self._check_width(values)
-        encoded = [self._value(i, value) for i, value in enumerate(values)]
-        return self._object(range(len(encoded)), encoded), self._key_object(encoded)
+        encoded = self._encoded(values, self._codec._shown)
+        return self._object(self._codec._shown, encoded), self._key_object(encoded)
 
     def _identity_row(self, values: Tuple) -> tuple[str, str]:
         self._check_width(values)
-        identity = self._codec._identity
-        encoded = ["" if i not in identity else self._value(i, value) for i, value in enumerate(values)]
-        for i, value in enumerate(values):
-            if isinstance(value, Binary):
-                self._value(i, value)
-        return self._object(identity, encoded), self._key_object(encoded)
+        encoded = self._codec._unknown | self._encoded(values, self._codec._identity)
+        return self._object(self._codec._known_of_old, encoded), self._key_object(encoded)
+
+    def _encoded(self, values: Tuple, wanted: Collection[int]) -> dict[int, str]:
+        """JSON text of these columns; of the others nothing is looked at but that they are text."""
+        return {i: self._value(i, value) for i, value in enumerate(values) if i in wanted or isinstance(value, Binary)}
 
     def _value(self, i: int, value: TupleValue) -> str:
         name = self._codec._names[i]
@@ -300,14 +317,16 @@ class _Exact:
             raise self._refused(f"column {name} came in binary format, text was asked for")
         try:
             return self._codec._encoders[i](value.decode("latin-1"))
+        except UnconvertibleError as error:
+            raise UnsupportedChangeError(f"{self._place(name)}: {error.message}", error.hint) from None
         except MalformedValueError as error:
             raise ProtocolError(f"{self._place(name)}: {error.message}", error.hint) from None
 
-    def _object(self, columns: Any, encoded: list[str]) -> str:
+    def _object(self, columns: Sequence[int], encoded: Mapping[int, str]) -> str:
         names = self._codec._names
         return "{" + ",".join(f"{_json_name(names[i])}:{encoded[i]}" for i in columns) + "}"
 
-    def _key_object(self, encoded: list[str]) -> str:
+    def _key_object(self, encoded: Mapping[int, str]) -> str:
         return self._object(self._codec._key, encoded)
 
     def _check_width(self, values: Tuple) -> None:
@@ -374,15 +393,14 @@ _INLINE: dict[Encoder, str] = {
 
 def _generate(codec: RowCodec) -> tuple[_ReadTuple, _ReadTuple, _ReadFields]:
     """(read a whole tuple, read a key-only old tuple, read the fields of a COPY line) for this relation."""
-    everything = tuple(range(len(codec._names)))
     source = [
-        *_tuple_reader(codec, "read_row", everything),
-        *_tuple_reader(codec, "read_identity", codec._identity),
-        *_fields_reader(codec, everything),
+        *_tuple_reader(codec, "read_row", codec._shown, codec._shown),
+        *_tuple_reader(codec, "read_identity", codec._identity, codec._known_of_old),
+        *_fields_reader(codec),
     ]
     namespace: dict[str, Any] = {"u32": _U32.unpack_from, "Unusual": _Unusual}
     namespace |= {"integer": integer, "boolean": boolean, "quote": quote}
-    namespace |= {f"e{i}": encoder for i, encoder in enumerate(codec._encoders)}
+    namespace |= {f"e{i}": encoder for i, encoder in codec._encoders.items()}
     # The source holds no outside text: names are written as escapes of each character (_literal).
     exec(_compiled("\n".join(source)), namespace)  # noqa: S102
     return namespace["read_row"], namespace["read_identity"], namespace["read_fields"]
@@ -394,7 +412,8 @@ def _compiled(source: str) -> CodeType:
     return compile(source, "<codec of a relation>", "exec")
 
 
-def _tuple_reader(codec: RowCodec, function: str, wanted: tuple[int, ...]) -> list[str]:
+def _tuple_reader(codec: RowCodec, function: str, wanted: Sequence[int], members: Sequence[int]) -> list[str]:
+    """`wanted`: columns that are read. `members`: those of the object; what is not read of them is not known."""
     lines = [f"def {function}(b, s, p):"]
     for i in range(len(codec._names)):
         if i in wanted:
@@ -411,24 +430,29 @@ def _tuple_reader(codec: RowCodec, function: str, wanted: tuple[int, ...]) -> li
             lines += ["    if b[p] == 110 or b[p] == 117:", "        p += 1"]
             lines += ["    elif b[p] == 116:", "        p += 5 + u32(b, p + 1)[0]"]
         lines += ["    else:", "        raise Unusual"]
-    return [*lines, f"    return {_object_source(codec, wanted)}, {_object_source(codec, codec._key)}, p"]
+    unknown = {i: codec._unknown[i] for i in members if i not in wanted}
+    return [*lines, f"    return {_object_source(codec, members, unknown)}, {_object_source(codec, codec._key)}, p"]
 
 
-def _fields_reader(codec: RowCodec, wanted: tuple[int, ...]) -> list[str]:
+def _fields_reader(codec: RowCodec) -> list[str]:
     lines = ["def read_fields(f):"]
-    for i in wanted:
+    for i in codec._shown:
         lines += [f"    v = f[{i}]", "    if v is not None:", f"        j{i} = {_expression(codec, i)}", "    else:"]
         lines += ["        raise Unusual" if i in codec._key else f'        j{i} = "null"']
-    return [*lines, f"    return {_object_source(codec, wanted)}, {_object_source(codec, codec._key)}"]
+    return [*lines, f"    return {_object_source(codec, codec._shown)}, {_object_source(codec, codec._key)}"]
 
 
 def _expression(codec: RowCodec, i: int) -> str:
     return _INLINE.get(codec._encoders[i], f"e{i}(v)")
 
 
-def _object_source(codec: RowCodec, columns: tuple[int, ...]) -> str:
-    """Source of an f-string that makes the JSON object of these columns."""
-    members = (_literal(f"{_json_name(codec._names[i])}:") + f"{{j{i}}}" for i in columns)
+def _object_source(codec: RowCodec, columns: Sequence[int], constant: Mapping[int, str] | None = None) -> str:
+    """Source of an f-string that makes the JSON object of these columns; some have the same text in each."""
+    constant = constant or {}
+    members = (
+        _literal(f"{_json_name(codec._names[i])}:") + (_literal(constant[i]) if i in constant else f"{{j{i}}}")
+        for i in columns
+    )
     return "f'" + _literal("{") + _literal(",").join(members) + _literal("}") + "'"
 
 

@@ -28,6 +28,7 @@ import re
 from binascii import Error as BinasciiError
 from binascii import b2a_base64, unhexlify
 from collections.abc import Callable
+from dataclasses import dataclass
 from json.encoder import encode_basestring
 
 from cdc.errors import ProtocolError
@@ -39,6 +40,14 @@ Encoder = Callable[[str], str]  # PostgreSQL's text → JSON text, both as latin
 quote: Encoder = encode_basestring  # escapes ", \ and control characters only
 
 
+@dataclass(frozen=True, slots=True)
+class ColumnForm:
+    """How a column stands in records."""
+
+    encode: Encoder | None  # None: it is left out of them
+    unknown: str | None = None  # JSON text in an old row of which only the identity is known; None: it is absent there
+
+
 class MalformedValueError(ProtocolError):
     """A text that is not what PostgreSQL prints for the type. Says which type ("a date"), never the value."""
 
@@ -46,6 +55,17 @@ class MalformedValueError(ProtocolError):
         super().__init__(
             f"a value is not {what} as PostgreSQL prints it in Watershed's session",
             "the session's settings were changed on the way (a pooler?), or the stream is damaged",
+        )
+
+
+class UnconvertibleError(MalformedValueError):
+    """A value of its type that the form chosen for it has no place for. Says what would have one, never the value."""
+
+    def __init__(self, what: str) -> None:
+        ProtocolError.__init__(
+            self,
+            f"a value is not {what}, all that the chosen format holds",
+            "choose another mode in section format, or event.converting.failure.handling.mode: skip, which writes null",
         )
 
 

@@ -1,6 +1,7 @@
 """The configuration: what is refused, with which words, and what overrides what."""
 
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,9 @@ import yaml
 
 from cdc.config import Config, SinksConfig, load_config
 from cdc.errors import ConfigError
+from cdc.events import TableId
+from cdc.formats.masks import Mask
+from cdc.formats.options import READABLE
 
 SECRET = "hunter2"
 
@@ -68,6 +72,8 @@ def test_three_sections_are_enough(tmp_path: Path) -> None:
     ("path", "value", "told"),
     [
         ("source", ..., "source: missing"),
+        ("format.decimal.handling.mode", "string", "format.decimal: unknown key"),
+        ("format", {"decimal.handling.mod": "string"}, "format.decimal_handling_mod: unknown key"),
         ("source.dsn", ..., "source.dsn: missing"),
         ("source.sslmode", "require", "source.sslmode: unknown key"),
         ("sink", {}, "sink: unknown key"),
@@ -190,3 +196,86 @@ def test_key_columns_are_of_a_captured_table(tmp_path: Path, columns: dict[str, 
     else:
         source = load(tmp_path, content).source
         assert source.key_of(source.table_ids[0]) == ("code", "day")
+
+
+def test_debeziums_options_have_its_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = {
+        "profile": "debezium",
+        "decimal.handling.mode": "double",
+        "time.precision.mode": "connect",
+        "binary.handling.mode": "base64-url-safe",
+        "interval.handling.mode": "string",
+        "hstore.handling.mode": "map",
+        "money.fraction.digits": 3,
+        "include.unknown.datatypes": True,
+        "event.converting.failure.handling.mode": "fail",
+        "schemas.enable": True,
+        "tombstones.on.delete": False,
+        "extended.headers.enabled": False,
+    }
+    monkeypatch.setenv("CDC__FORMAT__DECIMAL_HANDLING_MODE", "precise")
+    options = load(tmp_path, changed("format", chosen)).format_options
+    expected = {name.replace(".", "_"): value for name, value in chosen.items()} | {"decimal_handling_mode": "precise"}
+    assert asdict(options) == expected | {"masks": ()}
+
+
+def test_the_default_format_is_readable(tmp_path: Path) -> None:
+    assert load(tmp_path, minimal()).format_options == READABLE
+    assert READABLE.suits_sinks
+    assert not READABLE.has_context_headers
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [{"profile": "debezium"}, {"schemas.enable": True}, {"decimal.handling.mode": "string"}],
+)
+def test_sinks_say_by_name_which_format_they_need(tmp_path: Path, chosen: dict[str, Any]) -> None:
+    content = changed("sinks.cache.url", "redis://localhost") | {"format": chosen}
+    assert refusal(tmp_path, content).startswith("file: sinks need records of format.profile readable")
+    assert load(tmp_path, changed("format", chosen)).format_options.suits_sinks is False
+
+
+def test_tombstones_behind_sweeps_need_keys_that_they_can_read(tmp_path: Path) -> None:
+    content = changed("sweep.tombstones", True) | {"format": {"profile": "debezium"}}
+    assert refusal(tmp_path, content).startswith("file: sweep.tombstones reads keys of format.profile readable")
+
+
+def test_sinks_read_what_has_no_tombstones(tmp_path: Path) -> None:
+    content = changed("sinks.cache.url", "redis://localhost") | {"format": {"tombstones.on.delete": False}}
+    assert load(tmp_path, content).format_options.suits_sinks
+
+
+def test_masks_name_columns_of_captured_tables(tmp_path: Path) -> None:
+    content = changed("source.tables", ["public.a", "public.a.b"]) | {
+        "masking": {
+            "truncate": {"public.a.name": 10},
+            "asterisks": {"public.a.b.c": 4},
+            "hash": ["public.a.email"],
+            "hash_key": "0123456789abcdef",
+        }
+    }
+    config = load(tmp_path, content)
+    a, b = TableId("public", "a"), TableId("public", "a.b")
+    assert config.format_options.masks == (
+        Mask(a, "name", "truncate", 10),
+        Mask(b, "c", "asterisks", 4),
+        Mask(a, "email", "hash", key=b"0123456789abcdef"),
+    )
+    assert "0123456789abcdef" not in repr(config.format_options) + repr(config)
+
+
+@pytest.mark.parametrize(
+    ("masking", "told"),
+    [
+        ({"truncate": {"public.other.name": 1}}, "file: masking names public.other.name, which is no column of"),
+        ({"truncate": {"public.orders": 1}}, "file: masking names public.orders, which is no column of source.tables"),
+        ({"hash": ["public.orders.a"]}, "masking: hash needs hash_key, of 16 characters at least"),
+        ({"hash": ["public.orders.a"], "hash_key": "short"}, "masking: hash needs hash_key, of 16 characters at least"),
+        (
+            {"truncate": {"public.orders.a": 1}, "asterisks": {"public.orders.a": 1}},
+            "masking: a column is masked twice",
+        ),
+    ],
+)
+def test_masks_that_mean_nothing_are_refused(tmp_path: Path, masking: dict[str, Any], told: str) -> None:
+    assert refusal(tmp_path, minimal() | {"masking": masking}).startswith(told)

@@ -1,12 +1,15 @@
 """The envelope, record by record, in full."""
 
 import json
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from cdc.errors import UnsupportedChangeError
 from cdc.events import Column, TableId
 from cdc.formats.debezium import UNFINISHED, Draft, EnvelopeContext, TableEncoder
+from cdc.formats.options import FormatOptions
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
 from tests import wire
 
@@ -282,3 +285,130 @@ def test_what_was_read_is_refused_where_its_column_can_not_hold_it() -> None:
     for column in ("id", "gone"):
         with pytest.raises(ValueError, match=column):
             made.encoded(column, b"x")
+
+
+# ---- the profile `debezium`, and schemas
+
+ORDER_COLUMNS = (
+    Column("id", 20, -1, "bigint", False),
+    Column("name", 25, -1, "text", False),
+    Column("total", 1700, 786_438, "numeric(12,2)", False),
+    Column("at", 1114, -1, "timestamp without time zone", True),
+    Column("lsn", 3220, -1, "pg_lsn", True),
+)
+ORDER: list[TupleValue] = [b"1", b"x", b"1.10", b"1970-01-01 00:00:01", b"0/16"]
+CONTEXT_HEADERS = [
+    ("__debezium.context.connectorLogicalName", b"shop"),
+    ("__debezium.context.taskId", b"0"),
+    ("__debezium.context.connectorName", b"postgresql"),
+]
+
+
+def orders_encoder(**options: Any) -> TableEncoder:
+    context = replace(CONTEXT, format=FormatOptions(profile="debezium", **options))
+    made = TableEncoder(*wire.schema_and_relation(ORDER_COLUMNS, ["id"]), context)
+    made.start_transaction(24_026_100, 1_767_323_079_990_123, 560, 24_025_000)
+    return made
+
+
+def test_debeziums_profile_has_its_values_and_headers_and_leaves_out_what_it_does_not_know() -> None:
+    assert orders_encoder().encode(wire.insert(OID, ORDER), 0, 24_026_000, 0, 17, NOW_US) == [
+        (
+            b'{"id":1}',
+            envelope("c", None, {"id": 1, "name": "x", "total": "bg==", "at": 1_000_000}, source(17)),
+            CONTEXT_HEADERS,
+        )
+    ]
+    line = b"1\tx\t1.10\t1970-01-01 00:00:01\t0/16"
+    copied = orders_encoder().copy_row(line, 24_026_000, 0, 17, NOW_US)
+    assert copied[1] is not None
+    assert json.loads(copied[1])["after"] == {"id": 1, "name": "x", "total": "bg==", "at": 1_000_000}
+    assert copied[2] == CONTEXT_HEADERS
+
+
+def test_debeziums_profile_fills_a_key_only_old_row_with_nulls_and_zeroes() -> None:
+    delete = wire.delete(OID, [b"1", *[NULL] * 4])
+    before = {"id": 1, "name": "", "total": "AA==", "at": None}
+    [deleted, tombstone] = orders_encoder().encode(delete, 0, 24_026_000, 0, 17, NOW_US)
+    assert deleted == (b'{"id":1}', envelope("d", before, None, source(17)), CONTEXT_HEADERS)
+    version = ("watershed.version", b"281474976710673")
+    assert tombstone == (b'{"id":1}', None, [version, *CONTEXT_HEADERS])
+
+
+def test_a_moved_key_has_debeziums_headers_beside_the_context() -> None:
+    message = wire.update(OID, [b"2", *ORDER[1:]], [b"1", *[NULL] * 4])
+    gone, tombstone, here = orders_encoder().encode(message, 0, 24_026_000, 0, 17, NOW_US)
+    new_key = ("__debezium.newkey", b'{"id":2}')
+    assert gone[2] == [new_key, *CONTEXT_HEADERS]
+    assert tombstone[2] == [new_key, ("watershed.version", b"281474976710673"), *CONTEXT_HEADERS]
+    assert here[2] == [("__debezium.oldkey", b'{"id":1}'), *CONTEXT_HEADERS]
+
+
+def test_without_tombstones_a_delete_is_one_record_and_a_moved_key_two() -> None:
+    made = orders_encoder(tombstones_on_delete=False, extended_headers_enabled=False)
+    delete = wire.delete(OID, [b"1", *[NULL] * 4])
+    [(_, value, headers)] = made.encode(delete, 0, 24_026_000, 0, 17, NOW_US)
+    assert value is not None
+    assert headers is None
+    moved = made.encode(wire.update(OID, [b"2", *ORDER[1:]], [b"1", *[NULL] * 4]), 0, 24_026_000, 0, 17, NOW_US)
+    assert [(key, value is None) for key, value, _ in moved] == [(b'{"id":1}', False), (b'{"id":2}', False)]
+
+
+def test_what_has_no_place_in_a_required_column_stops_with_table_column_and_position() -> None:
+    message = wire.insert(OID, [b"1", b"x", b"NaN", NULL, NULL])
+    with pytest.raises(
+        UnsupportedChangeError, match=r"public\.customers at 0/16E9BF4#2, column total: a value"
+    ) as stop:
+        orders_encoder().encode(message, 0, 24_026_000, 2, 17, NOW_US)
+    assert "section format" in stop.value.hint
+
+
+def test_with_schemas_key_and_value_are_what_connects_converter_writes() -> None:
+    made = encoder(context=replace(CONTEXT, format=FormatOptions(schemas_enable=True)))
+    [(key, value, headers)] = made.encode(wire.insert(OID, ROW), 0, 24_026_000, 0, 17, NOW_US)
+    assert headers is None
+    assert key == (
+        b'{"schema":{"type":"struct","fields":[{"type":"int64","optional":false,"field":"id"}],"optional":false,'
+        b'"name":"shop.public.customers.Key"},"payload":{"id":1}}'
+    )
+    row = (
+        b'{"type":"struct","fields":[{"type":"int64","optional":false,"field":"id"},'
+        b'{"type":"string","optional":true,"field":"name"}],"optional":true,"name":"shop.public.customers.Value",'
+    )
+    assert value is not None
+    assert value.startswith(
+        b'{"schema":{"type":"struct","fields":['
+        + row
+        + b'"field":"before"},'
+        + row
+        + b'"field":"after"},{"type":"struct","fields":[{"type":"string","optional":false,"field":"version"},'
+        b'{"type":"string","optional":false,"field":"connector"},{"type":"string","optional":false,"field":"name"},'
+        b'{"type":"int64","optional":false,"field":"ts_ms"},{"type":"string","optional":true,'
+        b'"name":"io.debezium.data.Enum","version":1,"parameters":{"allowed":'
+        b'"true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"},"default":"false",'
+        b'"field":"snapshot"},{"type":"string","optional":false,"field":"db"}'
+    )
+    payload = envelope("c", None, {"id": 1, "name": "x"}, source(17))
+    assert value.endswith(
+        b'{"type":"string","optional":false,"field":"op"},{"type":"int64","optional":true,"field":"ts_ms"},'
+        b'{"type":"int64","optional":true,"field":"ts_us"},{"type":"int64","optional":true,"field":"ts_ns"}],'
+        b'"optional":false,"name":"shop.public.customers.Envelope","version":2},"payload":' + payload + b"}"
+    )
+    assert made.copy_row(b"1\tx", 24_026_000, 0, 17, NOW_US)[0] == key
+
+
+def test_with_schemas_every_key_has_its_own() -> None:
+    made = encoder(context=replace(CONTEXT, format=FormatOptions(schemas_enable=True)))
+    moved = made.encode(wire.update(OID, [b"2", b"x"], [b"1", NULL]), 0, 24_026_000, 0, 17, NOW_US)
+    assert [json.loads(key)["payload"] for key, _, _ in moved] == [{"id": 1}, {"id": 1}, {"id": 2}]
+    assert moved[2][2] == [("__debezium.oldkey", moved[0][0])]
+
+
+def test_a_hole_stops_capture_in_another_format_than_the_usual() -> None:
+    with pytest.raises(UnsupportedChangeError, match=r"public\.customers at 0/16E9BF4#0: .* in this format") as stop:
+        orders_encoder().encode(wire.update(OID, [b"1", UNCHANGED, *ORDER[2:]]), 0, 24_026_000, 0, 17, NOW_US)
+    assert "format.profile readable" in stop.value.hint
+    # A column that is left out may be missing.
+    [(_, value, _)] = orders_encoder().encode(wire.update(OID, [*ORDER[:4], UNCHANGED]), 0, 24_026_000, 0, 17, NOW_US)
+    assert value is not None
+    assert json.loads(value)["after"] == {"id": 1, "name": "x", "total": "bg==", "at": 1_000_000}

@@ -1,0 +1,121 @@
+"""PostgreSQL's dates, times and intervals as numbers. Proleptic Gregorian, years before Christ included, UTC.
+
+Texts are as PostgreSQL prints them in Watershed's session (ISO, style postgres); others are a MalformedValueError.
+"""
+
+import re
+from typing import NamedTuple
+
+from cdc.pgoutput.values import MalformedValueError
+
+DAY_US = 86_400_000_000
+# Java's mean month, with which Debezium turns months into time: 365.25 days / 12.
+MONTH_US = 2_629_800_000_000
+
+_DATE = re.compile(r"([0-9]{4,7})-([0-9]{2})-([0-9]{2})( BC)?").fullmatch
+_TIME = re.compile(r"([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,6}))?").fullmatch
+_TIMESTAMP = re.compile(r"([0-9]{4,7}-[0-9]{2}-[0-9]{2}) ([0-9:.]+)(\+00)?( BC)?").fullmatch
+_ZONED_TIME = re.compile(r"([0-9:.]+)([+-])([0-9]{2})(?::([0-9]{2}))?(?::([0-9]{2}))?").fullmatch
+_INTERVAL = re.compile(
+    r"(?:(?P<years>[+-]?[0-9]+) years?)? ?(?:(?P<months>[+-]?[0-9]+) mons?)? ?(?:(?P<days>[+-]?[0-9]+) days?)? ?"
+    r"(?:(?P<sign>[+-]?)(?P<hours>[0-9]+):(?P<minutes>[0-9]{2}):(?P<seconds>[0-9]{2}(?:\.[0-9]{1,6})?))?"
+).fullmatch
+
+
+class Interval(NamedTuple):
+    """All parts have their own sign."""
+
+    years: int
+    months: int
+    days: int
+    time_us: int
+
+
+def epoch_days(text: str) -> int:
+    """Days since 1970-01-01 of a finite date."""
+    found = _DATE(text)
+    if found is None:
+        raise MalformedValueError("a date in ISO style")
+    year = int(found[1])
+    return days_from_civil(1 - year if found[4] else year, int(found[2]), int(found[3]))
+
+
+def time_us(text: str) -> int:
+    """µs since midnight; 24:00:00 is a whole day's."""
+    found = _TIME(text)
+    if found is None:
+        raise MalformedValueError("a time in ISO style")
+    seconds = int(found[1]) * 3600 + int(found[2]) * 60 + int(found[3])
+    return seconds * 1_000_000 + int((found[4] or "").ljust(6, "0"))
+
+
+def epoch_us(text: str, *, has_zone: bool) -> int:
+    """µs since 1970 of a finite timestamp; `has_zone`: with time zone, printed in UTC."""
+    found = _TIMESTAMP(text)
+    if found is None or bool(found[3]) != has_zone:
+        raise MalformedValueError("a timestamp in ISO style" + (" and UTC" if has_zone else ""))
+    return epoch_days(found[1] + (found[4] or "")) * DAY_US + time_us(found[2])
+
+
+def time_utc_us(text: str) -> int:
+    """µs since midnight, in UTC, of a time with time zone; 24:00:00+00 stays a whole day's."""
+    found = _ZONED_TIME(text)
+    if found is None:
+        raise MalformedValueError("a time with time zone in ISO style")
+    offset = int(found[3]) * 3600 + int(found[4] or 0) * 60 + int(found[5] or 0)
+    local = time_us(found[1])
+    utc = local - (offset if found[2] == "+" else -offset) * 1_000_000
+    return utc if 0 <= utc <= DAY_US and (utc < DAY_US or offset == 0) else utc % DAY_US
+
+
+def interval(text: str) -> Interval:
+    """A finite interval."""
+    found = _INTERVAL(text)
+    if found is None or not text:
+        raise MalformedValueError("an interval in style postgres")
+    us = 0
+    if found["hours"]:
+        seconds, _, fraction = found["seconds"].partition(".")
+        whole = int(found["hours"]) * 3600 + int(found["minutes"]) * 60 + int(seconds)
+        us = whole * 1_000_000 + int(fraction.ljust(6, "0"))
+    years, months, days = (int(found[part] or 0) for part in ("years", "months", "days"))
+    return Interval(years, months, days, -us if found["sign"] == "-" else us)
+
+
+def iso_date(days: int) -> str:
+    """As Java prints it: years above 9999 with a plus, 1 BC as 0000, 2 BC as -0001."""
+    year, month, day = civil_from_days(days)
+    return f"{iso_year(year)}-{month:02}-{day:02}"
+
+
+def iso_year(year: int) -> str:
+    if 0 <= year <= 9999:
+        return f"{year:04}"
+    return f"+{year}" if year > 0 else f"-{-year:04}"
+
+
+def iso_time(us: int, digits: int | None = None) -> str:
+    """HH:MM:SS with `digits` of the fraction; None: as many as there are."""
+    seconds, fraction = divmod(us, 1_000_000)
+    text = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    shown = f"{fraction:06}".rstrip("0") if digits is None else f"{fraction:06}"[:digits]
+    return f"{text}.{shown}" if shown else text
+
+
+def days_from_civil(year: int, month: int, day: int) -> int:
+    """Days since 1970-01-01. Year 0 is 1 BC."""
+    year -= month <= 2
+    era = year // 400
+    year_of_era = year - era * 400
+    day_of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
+    return era * 146_097 + year_of_era * 365 + year_of_era // 4 - year_of_era // 100 + day_of_year - 719_468
+
+
+def civil_from_days(days: int) -> tuple[int, int, int]:
+    """(year, month, day), the reverse of days_from_civil."""
+    era, day_of_era = divmod(days + 719_468, 146_097)
+    year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
+    day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+    shifted = (5 * day_of_year + 2) // 153
+    month = shifted + 3 if shifted < 10 else shifted - 9
+    return era * 400 + year_of_era + (month <= 2), month, day_of_year - (153 * shifted + 2) // 5 + 1

@@ -1,0 +1,122 @@
+"""Kafka Connect's schemas, as its JsonConverter writes them: JSON nodes for keys, rows and envelopes."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from cdc.events import TableId
+
+Node = Mapping[str, Any]
+
+BOOLEAN: Final[Node] = {"type": "boolean"}
+INT16: Final[Node] = {"type": "int16"}
+INT32: Final[Node] = {"type": "int32"}
+INT64: Final[Node] = {"type": "int64"}
+FLOAT32: Final[Node] = {"type": "float"}
+FLOAT64: Final[Node] = {"type": "double"}
+STRING: Final[Node] = {"type": "string"}
+BYTES: Final[Node] = {"type": "bytes"}
+
+
+def named(node: Node, name: str, parameters: Mapping[str, str] | None = None, *, version: int = 1) -> Node:
+    """A semantic type."""
+    return {**node, "name": name, "version": version} | ({"parameters": parameters} if parameters else {})
+
+
+def array_of(element: Node) -> Node:
+    return {"type": "array", "items": optional(element)}
+
+
+def map_of(keys: Node, values: Node) -> Node:
+    return {"type": "map", "keys": required(keys), "values": values}
+
+
+def struct_of(fields: Iterable[tuple[str, Node]]) -> Node:
+    """Of (name, node) pairs; the nodes say themselves whether they are optional."""
+    return {"type": "struct", "fields": [{**node, "field": name} for name, node in fields]}
+
+
+def optional(node: Node) -> Node:
+    return _with(node, is_optional=True)
+
+
+def required(node: Node) -> Node:
+    return _with(node, is_optional=False)
+
+
+def _with(node: Node, *, is_optional: bool) -> Node:
+    """`optional` stands after the type's own parts and before its name."""
+    head = {part: node[part] for part in ("type", "items", "keys", "values", "fields") if part in node}
+    return (
+        head
+        | {"optional": is_optional}
+        | {part: node[part] for part in node if part not in head and part != "optional"}
+    )
+
+
+def dumps(node: Node) -> str:
+    """Compact JSON, as latin-1 view of UTF-8."""
+    return json.dumps(node, ensure_ascii=False, separators=(",", ":")).encode().decode("latin-1")
+
+
+def table_name(prefix: str, table: TableId) -> str:
+    return f"{prefix}.{table.schema}.{table.name}"
+
+
+def key_schema(name: str, columns: Iterable[tuple[str, Node]]) -> Node:
+    return {**required(struct_of((column, required(node)) for column, node in columns)), "name": f"{name}.Key"}
+
+
+def envelope_schema(name: str, columns: Iterable[tuple[str, Node]]) -> Node:
+    """`columns`: name and node, each optional or required as its column is."""
+    row = {**optional(struct_of(columns)), "name": f"{name}.Value"}
+    fields: list[tuple[str, Node]] = [
+        ("before", row),
+        ("after", row),
+        ("source", _SOURCE),
+        ("transaction", _TRANSACTION),
+        ("op", required(STRING)),
+        *((stamp, optional(INT64)) for stamp in ("ts_ms", "ts_us", "ts_ns")),
+    ]
+    return {**required(struct_of(fields)), "name": f"{name}.Envelope", "version": 2}
+
+
+_SNAPSHOT: Final = {
+    **optional(named(STRING, "io.debezium.data.Enum")),
+    "parameters": {"allowed": "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"},
+    "default": "false",
+}
+_SOURCE: Final[Node] = {
+    **required(
+        struct_of(
+            [
+                *((name, required(STRING)) for name in ("version", "connector", "name")),
+                ("ts_ms", required(INT64)),
+                ("snapshot", _SNAPSHOT),
+                ("db", required(STRING)),
+                ("sequence", optional(STRING)),
+                *((name, optional(INT64)) for name in ("ts_us", "ts_ns")),
+                *((name, required(STRING)) for name in ("schema", "table")),
+                *((name, optional(INT64)) for name in ("txId", "lsn", "xmin")),
+                ("origin", optional(STRING)),
+                ("origin_lsn", optional(INT64)),
+                # Watershed's own.
+                *((name, optional(INT64)) for name in ("epoch", "seq", "commit_lsn", "tx_index", "schema_version")),
+            ]
+        )
+    ),
+    "name": "io.debezium.connector.postgresql.Source",
+    "version": 1,
+}
+_TRANSACTION: Final[Node] = {
+    **optional(
+        struct_of(
+            [
+                ("id", required(STRING)),
+                *((name, required(INT64)) for name in ("total_order", "data_collection_order")),
+            ]
+        )
+    ),
+    "name": "event.block",
+    "version": 1,
+}

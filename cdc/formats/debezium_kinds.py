@@ -1,0 +1,301 @@
+"""Which form Debezium gives each PostgreSQL type, by its options. A type that it does not know has none."""
+
+from collections.abc import Callable
+from typing import Final
+
+from cdc.events import Column
+from cdc.formats import debezium_geometry as geometry
+from cdc.formats import debezium_values as values
+from cdc.formats.connect import (
+    BOOLEAN,
+    BYTES,
+    FLOAT32,
+    FLOAT64,
+    INT16,
+    INT32,
+    INT64,
+    STRING,
+    Node,
+    array_of,
+    map_of,
+    named,
+    optional,
+    required,
+    struct_of,
+)
+from cdc.formats.kinds import FIRST_USER_OID, Kind, ValueType, column_type, element_type, numeric_modifier
+from cdc.formats.options import BinaryMode, DecimalMode, FormatOptions, HstoreMode, IntervalMode, TimeMode
+from cdc.pgoutput.arrays import ArrayEncoder
+from cdc.pgoutput.values import Encoder, MalformedValueError, UnconvertibleError, boolean, floating, integer, quote
+
+_DATA: Final = "io.debezium.data."
+_TIME: Final = "io.debezium.time."
+_CONNECT: Final = "org.apache.kafka.connect.data."
+_GEOMETRY: Final = "io.debezium.data.geometry."
+PRECISION_DEFAULT: Final = 6  # of times without one
+_BITS_MAX: Final = 2_147_483_647
+
+BIT, VARBIT, MONEY, NUMERIC, BYTEA, INTERVAL = 1560, 1562, 790, 1700, 17, 1186
+DATE, TIME, TIMESTAMP, TIMESTAMPTZ, TIMETZ = 1082, 1083, 1114, 1184, 1266
+
+_POINT: Final = named(
+    struct_of(
+        [("x", required(FLOAT64)), ("y", required(FLOAT64)), ("wkb", optional(BYTES)), ("srid", optional(INT32))]
+    ),
+    _GEOMETRY + "Point",
+)
+
+
+def _text(node: Node = STRING, zero: str = '""') -> Kind:
+    return Kind(quote, node, zero)
+
+
+def _shape(encode: Encoder, node: Node, zero: str) -> Kind:
+    return Kind(encode, node, encode(zero))
+
+
+_SHAPE: Final = named(
+    struct_of(
+        [
+            ("wkb", required(BYTES)),
+            ("srid", optional(INT32)),
+            ("extensions", optional(map_of(STRING, required(STRING)))),
+        ]
+    ),
+    _GEOMETRY + "Geometry",
+    version=2,
+)
+_POSTGIS: Final = struct_of([("wkb", required(BYTES)), ("srid", optional(INT32))])
+
+_BY_OID: Final[dict[int, Kind]] = {
+    16: Kind(boolean, BOOLEAN, "false"),
+    21: Kind(integer, INT16, "0"),
+    23: Kind(integer, INT32, "0"),
+    20: Kind(integer, INT64, "0"),
+    26: Kind(integer, INT64, "0"),  # oid
+    700: Kind(floating, FLOAT32, "0.0"),
+    701: Kind(floating, FLOAT64, "0.0"),
+    # "char", name, text, char(n), varchar; inet, cidr, macaddr, macaddr8; the ranges
+    **dict.fromkeys((18, 19, 25, 1042, 1043, 869, 650, 829, 774, 3904, 3926, 3906, 3908, 3910, 3912), _text()),
+    114: _text(named(STRING, _DATA + "Json"), '"{}"'),
+    3802: _text(named(STRING, _DATA + "Json"), '"{}"'),
+    142: _text(named(STRING, _DATA + "Xml")),
+    2950: _text(named(STRING, _DATA + "Uuid")),
+    3614: _text(named(STRING, _DATA + "Tsvector")),
+    600: _shape(geometry.point, _POINT, "(0,0)"),
+    601: _shape(geometry.lseg, _SHAPE, "[(0,0),(0,0)]"),
+    602: _shape(geometry.path, _SHAPE, "((0,0))"),
+    603: _shape(geometry.box, _SHAPE, "(0,0),(0,0)"),
+    604: _shape(geometry.polygon, _SHAPE, "((0,0))"),
+    718: _shape(
+        geometry.circle,
+        named(struct_of([("center", required(_POINT)), ("radius", required(FLOAT64))]), _GEOMETRY + "Circle"),
+        "<(0,0),0>",
+    ),
+    628: _shape(
+        geometry.line,
+        named(struct_of((name, required(FLOAT64)) for name in "abc"), _GEOMETRY + "Line"),
+        "{0,0,0}",
+    ),
+}
+
+# Types of extensions, which have no fixed oid.
+_BY_NAME: Final[dict[str, Kind]] = {
+    "citext": _text(),
+    "ltree": _text(named(STRING, _DATA + "Ltree")),
+    **dict.fromkeys(("isbn", "isbn13", "issn", "issn13", "ismn", "ismn13", "ean13", "upc"), _text()),
+    "vector": Kind(values.vector, named(array_of(FLOAT64), _DATA + "DoubleVector"), "[]"),
+    "halfvec": Kind(values.vector, named(array_of(FLOAT32), _DATA + "FloatVector"), "[]"),
+    "sparsevec": Kind(
+        values.sparse_vector,
+        named(
+            struct_of([("dimensions", required(INT16)), ("vector", required(map_of(INT16, required(FLOAT64))))]),
+            _DATA + "SparseDoubleVector",
+        ),
+        '{"dimensions":0,"vector":[]}',
+    ),
+    "geometry": Kind(geometry.postgis, named(_POSTGIS, _GEOMETRY + "Geometry"), '{"wkb":"","srid":null}'),
+    "geography": Kind(geometry.postgis, named(_POSTGIS, _GEOMETRY + "Geography"), '{"wkb":"","srid":null}'),
+}
+
+# Elements for which Debezium has no array: bit, money, name, interval, varbit, xml, refcursor, the geometric ones.
+_NO_ARRAY: Final = frozenset({BIT, MONEY, 19, INTERVAL, VARBIT, 142, 1790, 600, 601, 602, 603, 604, 718, 628, 3614})
+
+
+def kind_of(column: Column, options: FormatOptions) -> Kind | None:
+    """None for a type that Debezium leaves out."""
+    if column.element_oid:
+        kind = _array_kind(column, options)
+        is_unsupported = kind is None and column.element_oid in _NO_ARRAY
+    else:
+        kind, is_unsupported = scalar_kind(column_type(column), options), False
+    if kind is None and options.include_unknown_datatypes and not is_unsupported:
+        mode = options.binary_handling_mode or "bytes"
+        return Kind(values.text_bytes(mode), BYTES if mode == "bytes" else STRING, '""')
+    return kind
+
+
+def scalar_kind(of: ValueType, options: FormatOptions) -> Kind | None:
+    """The same for one value, of a column or of an array's elements."""
+    if of.labels:
+        return _text(named(STRING, _DATA + "Enum", {"allowed": ",".join(of.labels)}))
+    match of.oid:
+        case 1700:
+            return numeric(of.modifier, options.decimal_handling_mode or "precise")
+        case 790:
+            return money(options.decimal_handling_mode or "precise", options.money_fraction_digits)
+        case 17:
+            return bytea(options.binary_handling_mode or "bytes")
+        case 1186:
+            return interval(options.interval_handling_mode or "numeric")
+        case 1082 | 1083 | 1114 | 1184 | 1266:
+            return temporal(of.oid, of.modifier, options.time_precision_mode or "adaptive")
+        case 1560 | 1562:
+            return bits(of.modifier)
+        case _ if of.name == "hstore":
+            return hstore(options.hstore_handling_mode or "json")
+        case _:
+            return _BY_OID.get(of.oid) or _BY_NAME.get(of.name)
+
+
+def _array_kind(column: Column, options: FormatOptions) -> Kind | None:
+    of = element_type(column)
+    is_of_domain = of.oid < FIRST_USER_OID <= (column.base_type_oid or column.type_oid)
+    element = None if of.oid in _NO_ARRAY or is_of_domain else scalar_kind(of, options)
+    if element is None:
+        return None
+    read = ArrayEncoder(element.encode, column.delimiter, lambda: MalformedValueError("an array"))
+
+    def encode(text: str) -> str:
+        flat = text.partition("=")[2] if text.startswith("[") else text  # subscripts are dropped, as pgjdbc does
+        if flat.startswith("{{"):
+            raise UnconvertibleError("an array of one dimension")
+        return read(flat)
+
+    return Kind(encode, array_of(element.node), "[]")
+
+
+# ---- types whose form is an option
+
+
+def numeric(modifier: int, mode: DecimalMode) -> Kind:
+    declared = numeric_modifier(modifier)
+    match mode:
+        case "double":
+            return Kind(values.decimal_double, FLOAT64, "0.0")
+        case "string":
+            return Kind(values.decimal_string, STRING, '""')
+        case "precise" if declared is None:
+            node = struct_of([("scale", required(INT32)), ("value", required(BYTES))])
+            zero = values.variable_decimal("0")
+            return Kind(values.variable_decimal, named(node, _DATA + "VariableScaleDecimal"), zero)
+        case "precise":
+            assert declared is not None
+            precision, scale = declared
+            parameters = {"scale": str(scale), "connect.decimal.precision": str(precision)}
+            encode = values.decimal_bytes(scale)
+            return Kind(encode, named(BYTES, _CONNECT + "Decimal", parameters), encode("0"))
+
+
+def money(mode: DecimalMode, fraction_digits: int) -> Kind:
+    plain: dict[DecimalMode, tuple[Encoder, Node, str]] = {
+        "double": (values.decimal_double, FLOAT64, "0.0"),
+        "string": (values.decimal_string, STRING, '""'),
+        "precise": (
+            values.decimal_bytes(fraction_digits),
+            named(BYTES, _CONNECT + "Decimal", {"scale": str(fraction_digits)}),
+            values.decimal_bytes(fraction_digits)("0"),
+        ),
+    }
+    encode, node, zero = plain[mode]
+    return Kind(values.money(fraction_digits, encode), node, zero)
+
+
+def bytea(mode: BinaryMode) -> Kind:
+    return Kind(values.bytea(mode), BYTES if mode == "bytes" else STRING, '""')
+
+
+def bits(modifier: int) -> Kind:
+    """The modifier is the length; none: of any length."""
+    if modifier == 1:
+        return Kind(values.bit, BOOLEAN, "false")
+    length = modifier if modifier > 0 else _BITS_MAX
+    return Kind(values.bits, named(BYTES, _DATA + "Bits", {"length": str(length)}), '""')
+
+
+def interval(mode: IntervalMode) -> Kind:
+    if mode == "numeric":
+        return Kind(values.interval_us, named(INT64, _TIME + "MicroDuration"), "0")
+    return Kind(values.interval_iso, named(STRING, _TIME + "Interval"), '"P0Y0M0DT0H0M0S"')
+
+
+def hstore(mode: HstoreMode) -> Kind:
+    if mode == "json":
+        return Kind(values.hstore_json, named(STRING, _DATA + "Json"), '"{}"')
+    return Kind(values.hstore_map, map_of(STRING, optional(STRING)), "{}")
+
+
+def temporal(oid: int, modifier: int, mode: TimeMode) -> Kind:
+    """date, time, timestamp, and those with time zone, which have one form in all modes."""
+    precision = modifier if modifier >= 0 else PRECISION_DEFAULT
+    match oid:
+        case 1184:
+            return Kind(
+                values.zoned_timestamp(precision), named(STRING, _TIME + "ZonedTimestamp"), '"1970-01-01T00:00:00Z"'
+            )
+        case 1266:
+            return Kind(values.zoned_time, named(STRING, _TIME + "ZonedTime"), '"00:00:00Z"')
+        case 1082:
+            return _date(mode)
+        case _:
+            return (_time if oid == TIME else _timestamp)(precision, mode)
+
+
+def _date(mode: TimeMode) -> Kind:
+    match mode:
+        case "connect":
+            return Kind(values.date_number, named(INT32, _CONNECT + "Date"), "0")
+        case "isostring":
+            return Kind(values.date_iso, named(STRING, _TIME + "IsoDate"), '"1970-01-01Z"')
+        case _:
+            return Kind(values.date_number, named(INT32, _TIME + "Date"), "0")
+
+
+def _time(precision: int, mode: TimeMode) -> Kind:
+    match mode:
+        case "connect":
+            return Kind(values.time_in(_MS), named(INT32, _CONNECT + "Time"), "0")
+        case "isostring":
+            return Kind(values.time_iso, named(STRING, _TIME + "IsoTime"), '"00:00:00Z"')
+        case "nanoseconds":
+            return Kind(values.time_in(_NS), named(INT64, _TIME + "NanoTime"), "0")
+        case "adaptive" if precision <= 3:
+            return Kind(values.time_in(_MS), named(INT32, _TIME + "Time"), "0")
+        case _:
+            return Kind(values.time_in(_US), named(INT64, _TIME + "MicroTime"), "0")
+
+
+def _timestamp(precision: int, mode: TimeMode) -> Kind:
+    match mode:
+        case "connect":
+            return Kind(values.timestamp_in(_MS), named(INT64, _CONNECT + "Timestamp"), "0")
+        case "isostring":
+            return Kind(values.timestamp_iso, named(STRING, _TIME + "IsoTimestamp"), '"1970-01-01T00:00:00Z"')
+        case "nanoseconds":
+            return Kind(values.timestamp_in(_NS), named(INT64, _TIME + "NanoTimestamp"), "0")
+        case "adaptive" | "adaptive_time_microseconds" if precision <= 3:
+            return Kind(values.timestamp_in(_MS), named(INT64, _TIME + "Timestamp"), "0")
+        case _:
+            return Kind(values.timestamp_in(_US), named(INT64, _TIME + "MicroTimestamp"), "0")
+
+
+_NS, _US, _MS = 1, 1_000, 1_000_000
+
+# The types that each mode is about, by which the `readable` profile takes over a form that was chosen.
+FAMILIES: Final[dict[str, Callable[[ValueType], bool]]] = {
+    "decimal_handling_mode": lambda of: of.oid in (NUMERIC, MONEY),
+    "time_precision_mode": lambda of: of.oid in (DATE, TIME, TIMESTAMP, TIMESTAMPTZ, TIMETZ),
+    "binary_handling_mode": lambda of: of.oid == BYTEA,
+    "interval_handling_mode": lambda of: of.oid == INTERVAL,
+    "hstore_handling_mode": lambda of: of.name == "hstore",
+}

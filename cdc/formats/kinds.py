@@ -1,0 +1,58 @@
+"""What a column's values are in records: how they are written, and their schema."""
+
+from dataclasses import dataclass
+
+from cdc.events import Column
+from cdc.formats.connect import Node
+from cdc.pgoutput.values import Encoder
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Values of one type in one form."""
+
+    encode: Encoder
+    node: Node  # Connect's schema, without `optional`
+    zero: str  # JSON text that Debezium writes for a NOT NULL value that is not known
+
+
+@dataclass(frozen=True, slots=True)
+class ValueType:
+    """What decides about a value's form, of a column or of an array's elements."""
+
+    oid: int  # pg_type.oid; domains are resolved
+    modifier: int
+    name: str  # of an extension's type, without schema; "" for a built-in one
+    labels: tuple[str, ...]  # of an enum
+
+
+FIRST_USER_OID = 16_384  # FirstNormalObjectId: what initdb did not make
+
+
+def column_type(column: Column) -> ValueType:
+    modifier = column.type_modifier if column.base_type_modifier is None else column.base_type_modifier
+    oid = column.base_type_oid or column.type_oid
+    name = _name(column, oid) if column.type_kind == "b" else ""
+    return ValueType(oid, modifier, name, column.labels if column.type_kind == "e" else ())
+
+
+def element_type(column: Column) -> ValueType:
+    """Of a column whose element_oid is told."""
+    modifier = column.type_modifier if column.base_type_modifier is None else column.base_type_modifier
+    return ValueType(column.element_oid, modifier, _name(column, column.element_oid), column.labels)
+
+
+def _name(column: Column, oid: int) -> str:
+    """`public.hstore`, `vector(3)[]` → `hstore`, `vector`."""
+    if oid < FIRST_USER_OID:
+        return ""
+    return column.type_name.removesuffix("[]").partition("(")[0].rpartition(".")[2].strip('"')
+
+
+def numeric_modifier(modifier: int) -> tuple[int, int] | None:
+    """(precision, scale); None for a numeric of any length. The modifier is precision << 16 | scale (11 bits, signed),
+    counted from 4."""
+    if modifier < 4:
+        return None
+    packed = modifier - 4
+    return packed >> 16 & 0xFFFF, (packed & 0x7FF ^ 1024) - 1024

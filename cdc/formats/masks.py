@@ -1,0 +1,77 @@
+"""What text may not leave the source in clear: cut, hidden, or replaced by a keyed hash.
+
+Only columns of text are masked, and none of a key: what can't be masked as configured is refused, never sent in clear.
+NULL stays NULL. Texts are latin-1 views, as in cdc.pgoutput.values; a character is one of the UTF-8 text.
+"""
+
+import hmac
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from cdc.errors import ConfigError
+from cdc.events import Column, TableId, TableSchema
+from cdc.formats.kinds import column_type
+
+# text, char(n), varchar, name; of extensions citext.
+_TEXT_OIDS: Final = frozenset({19, 25, 1042, 1043})
+_TEXT_NAMES: Final = frozenset({"citext"})
+_NEXT_STEP: Final = "correct section masking; to leave a column out, give the publication a list of columns"
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """How one column is masked."""
+
+    table: TableId
+    column: str
+    action: Literal["truncate", "asterisks", "hash"]
+    length: int = 0  # characters that are kept; asterisks that are written
+    key: bytes = field(default=b"", repr=False)  # of the hash
+
+
+def masks_of(schema: TableSchema, masks: tuple[Mask, ...]) -> dict[str, Mask]:
+    """Those of this table, by column. Raises ConfigError for a column that is not there or can't be masked."""
+    columns = {column.name: column for column in schema.columns}
+    found: dict[str, Mask] = {}
+    for mask in masks:
+        if mask.table != schema.table:
+            continue
+        column = columns.get(mask.column)
+        if column is None:
+            raise ConfigError(f"masking names column {mask.column}, which table {mask.table} does not have", _NEXT_STEP)
+        if column.name in schema.key:
+            raise ConfigError(
+                f"column {mask.column} of table {mask.table} is part of its key: it can't be masked", _NEXT_STEP
+            )
+        if not _is_text(column):
+            raise ConfigError(
+                f"column {mask.column} of table {mask.table} has type {column.type_name}: only text can be masked",
+                _NEXT_STEP,
+            )
+        found[column.name] = mask
+    return found
+
+
+def masked(mask: Mask) -> Callable[[str], str]:
+    """From text to text."""
+    match mask.action:
+        case "truncate":
+            return lambda text: _cut(text, mask.length)
+        case "asterisks":
+            return lambda _: "*" * mask.length
+        case "hash":
+            return lambda text: hmac.digest(mask.key, text.encode("latin-1"), "sha256").hex()
+
+
+def _cut(text: str, length: int) -> str:
+    if text.isascii() or len(text) <= length:
+        return text[:length]
+    # Bytes that are not UTF-8 pass through here as they are: the encoder refuses them.
+    characters = text.encode("latin-1").decode("utf-8", "surrogateescape")[:length]
+    return characters.encode("utf-8", "surrogateescape").decode("latin-1")
+
+
+def _is_text(column: Column) -> bool:
+    of = column_type(column)
+    return not column.element_oid and (of.oid in _TEXT_OIDS or of.name in _TEXT_NAMES)

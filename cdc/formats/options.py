@@ -1,0 +1,61 @@
+"""What can be chosen about the records' form: a profile, and Debezium's options, with underscores for dots."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from cdc.formats.masks import Mask
+
+Profile = Literal["readable", "debezium"]
+DecimalMode = Literal["precise", "double", "string"]
+TimeMode = Literal["adaptive", "adaptive_time_microseconds", "connect", "isostring", "microseconds", "nanoseconds"]
+BinaryMode = Literal["bytes", "base64", "base64-url-safe", "hex"]
+IntervalMode = Literal["numeric", "string"]
+HstoreMode = Literal["json", "map"]
+FailureMode = Literal["warn", "skip", "fail"]
+
+
+@dataclass(frozen=True, slots=True)
+class FormatOptions:
+    """The form of records. None: the profile's own choice, which for `debezium` is Debezium's default."""
+
+    profile: Profile = "readable"
+    decimal_handling_mode: DecimalMode | None = None
+    time_precision_mode: TimeMode | None = None
+    binary_handling_mode: BinaryMode | None = None
+    interval_handling_mode: IntervalMode | None = None
+    hstore_handling_mode: HstoreMode | None = None
+    money_fraction_digits: int = 2
+    include_unknown_datatypes: bool = False  # debezium: types that Debezium does not know are left out
+    # debezium: what has no place in its column's form is null, with a warning or without, or stops capture.
+    event_converting_failure_handling_mode: FailureMode = "warn"
+    schemas_enable: bool = False
+    tombstones_on_delete: bool = True
+    extended_headers_enabled: bool | None = None
+    masks: tuple[Mask, ...] = ()
+
+    @property
+    def suits_sinks(self) -> bool:
+        """Whether Watershed's own sinks can read the records."""
+        return not self.schemas_enable and self.profile == "readable" and not self.has_modes
+
+    @property
+    def has_modes(self) -> bool:
+        """Whether a value's form is chosen apart from the profile."""
+        modes = (
+            self.decimal_handling_mode,
+            self.time_precision_mode,
+            self.binary_handling_mode,
+            self.interval_handling_mode,
+            self.hstore_handling_mode,
+        )
+        return any(mode is not None for mode in modes)
+
+    @property
+    def has_context_headers(self) -> bool:
+        """Whether each record names its connector in headers, as Debezium's do."""
+        if self.extended_headers_enabled is None:
+            return self.profile == "debezium"
+        return self.extended_headers_enabled
+
+
+READABLE = FormatOptions()

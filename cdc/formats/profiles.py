@@ -1,0 +1,142 @@
+"""The profiles by name, and what they make of a table's columns. A new one is a function and a line in PROFILES."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cdc.errors import ConfigError
+from cdc.events import Column, TableSchema
+from cdc.formats.connect import (
+    BOOLEAN,
+    FLOAT32,
+    FLOAT64,
+    INT16,
+    INT32,
+    INT64,
+    STRING,
+    Node,
+    array_of,
+    optional,
+    required,
+)
+from cdc.formats.debezium_kinds import FAMILIES, kind_of, scalar_kind
+from cdc.formats.kinds import Kind, column_type, element_type
+from cdc.formats.masks import Mask, masked, masks_of
+from cdc.formats.options import FormatOptions
+from cdc.pgoutput.arrays import ArrayEncoder
+from cdc.pgoutput.values import (
+    ColumnForm,
+    Encoder,
+    MalformedValueError,
+    UnconvertibleError,
+    boolean,
+    encoder_for,
+    floating,
+    integer,
+    quote,
+)
+
+
+class UnconvertibleWarning(UserWarning):
+    """Values of a column that its form has no place for are published as null. Told once for each column."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnFormat:
+    """How a column stands in records, and in their schema."""
+
+    form: ColumnForm
+    node: Node  # with `optional`; of no use where the column is left out
+
+
+_READABLE_NODES: Final[dict[int, Node]] = {
+    16: BOOLEAN,
+    20: INT64,
+    21: INT16,
+    23: INT32,
+    26: INT64,  # oid
+    700: FLOAT32,
+    701: FLOAT64,
+}
+
+
+def readable(column: Column, options: FormatOptions) -> Kind | None:
+    """Decimals and times as text, and so on: cdc.pgoutput.values; where a mode was chosen, Debezium's form of it."""
+    of = element_type(column) if column.element_oid else column_type(column)
+    if any(getattr(options, mode) is not None and is_of(of) for mode, is_of in FAMILIES.items()):
+        chosen = scalar_kind(of, options)
+        assert chosen is not None, "every type of the families has a form in each mode"
+        encode, node = chosen.encode, chosen.node
+        if column.element_oid:
+            encode = ArrayEncoder(encode, column.delimiter, lambda: MalformedValueError("an array"))
+    else:
+        encode, node = encoder_for(column), _READABLE_NODES.get(of.oid, STRING)
+    return Kind(encode, array_of(node) if column.element_oid else node, "null")
+
+
+PROFILES: Final[dict[str, Callable[[Column, FormatOptions], Kind | None]]] = {
+    "readable": readable,
+    "debezium": kind_of,
+}
+
+
+def column_formats(schema: TableSchema, options: FormatOptions) -> tuple[ColumnFormat, ...]:
+    """Of every column, in order. Raises ConfigError for a key column that the profile leaves out, and for a column that
+    can't be masked as it should."""
+    masks = masks_of(schema, options.masks)
+    return tuple(_column_format(schema, column, options, masks.get(column.name)) for column in schema.columns)
+
+
+def _column_format(schema: TableSchema, column: Column, options: FormatOptions, mask: Mask | None) -> ColumnFormat:
+    kind = PROFILES[options.profile](column, options)
+    if kind is None:
+        if column.name in schema.key:
+            raise ConfigError(
+                f"table {schema.table}: key column {column.name} has type {column.type_name}, which profile "
+                f"{options.profile} leaves out",
+                "set format.include.unknown.datatypes, or use profile readable",
+            )
+        return ColumnFormat(ColumnForm(None), STRING)
+    encode, node = kind.encode, kind.node
+    if mask is not None:
+        encode, node = _masked(mask, encode), {**node, "parameters": {"masked": "true"}}
+    is_nullable = column.nullable and column.name not in schema.key
+    if options.profile == "debezium" and is_nullable and options.event_converting_failure_handling_mode != "fail":
+        encode = _null_where_unconvertible(encode, f"{schema.table}, column {column.name}", options)
+    unknown = None if options.profile == "readable" else "null" if is_nullable else kind.zero
+    return ColumnFormat(ColumnForm(encode, unknown), (optional if is_nullable else required)(node))
+
+
+def _masked(mask: Mask, encode: Encoder) -> Encoder:
+    change = masked(mask)
+    return lambda text: encode(change(text))
+
+
+# Encoders that have a place for every value of their type; the codec knows some of them, and writes them inline.
+_NEVER_FAIL: Final[frozenset[Encoder]] = frozenset({boolean, integer, floating, quote})
+
+
+def _null_where_unconvertible(encode: Encoder, where: str, options: FormatOptions) -> Encoder:
+    if encode in _NEVER_FAIL:
+        return encode
+    is_told = options.event_converting_failure_handling_mode == "warn"
+
+    def encode_or_null(text: str) -> str:
+        try:
+            return encode(text)
+        except UnconvertibleError as error:
+            if is_told:
+                warnings.warn(f"{where}: {error.message}: published as null", UnconvertibleWarning, stacklevel=2)
+            return "null"
+
+    return encode_or_null
+
+
+def shown(schema: TableSchema, formats: Sequence[ColumnFormat]) -> list[tuple[str, Node]]:
+    """(name, node) of the columns that records have."""
+    return [
+        (column.name, found.node)
+        for column, found in zip(schema.columns, formats, strict=True)
+        if found.form.encode is not None
+    ]
