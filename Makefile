@@ -49,6 +49,7 @@ prove-long: setup ## What takes hours, each part begun again where it was: MINUT
 	$(BIN)/python -m tests.faults.snapshot_campaign --chunks $(CHUNKS)
 	$(BIN)/python -m tests.faults.hole_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.models --whole
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 
 demo: setup ## The whole path with kill -9 in the middle, then compare every row. SECONDS=120 CHAOS=0|1 HOLD=0
 	$(BIN)/cdc demo --seconds $(SECONDS) --hold $(HOLD) $(CHAOTIC)

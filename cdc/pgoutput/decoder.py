@@ -50,6 +50,9 @@ from cdc.pgoutput.messages import (
 COLUMNS_MAX: Final = 1664  # MaxTupleAttributeNumber, the server's own limit
 NAME_BYTES_MAX: Final = 63 * 4  # an identifier's 63 bytes, each at most 4 in UTF-8
 ORIGIN_BYTES_MAX: Final = 512 * 4  # MAX_RONAME_LEN, the same
+# Of a commit record with page headers in between: XLogRecordMaxSize is 1020 MiB. An end beyond would be confirmed to
+# the server, which believes any number and drops what it covers.
+COMMIT_BYTES_MAX: Final = 1 << 31
 TRUNCATE_RELATIONS_MAX: Final = 100_000  # tables of one TRUNCATE; far above what a server's lock table holds
 
 _BEGIN = Struct(">QqI")
@@ -169,6 +172,8 @@ def _commit(reader: _Reader) -> Commit:
     flags, commit_lsn, end_lsn, ts = _COMMIT.unpack_from(reader.view, reader.at)
     if flags:
         raise reader.refused(f"unknown flags {flags}")
+    if not commit_lsn < end_lsn <= commit_lsn + COMMIT_BYTES_MAX:
+        raise reader.refused("the commit record's end is not behind it")
     reader.at += _COMMIT.size
     return Commit(flags, Lsn(commit_lsn), Lsn(end_lsn), ts + POSTGRES_EPOCH_US)
 
