@@ -117,7 +117,10 @@ def test_every_shape_is_published_exactly_once(captured: Captured) -> None:
         change_all(connection, 5_000)
         first.kill()
         change_all(connection, 9_000)
+        captured.settings |= {"format": {"extended.headers.enabled": True}}
         captured.start()
         captured.await_caught_up()
     report = captured.judge()
     assert min(report.ops[op] for op in "rcud") > 10
+    named = [name for record in captured.records("public.UPPER") for name, _ in record.headers]
+    assert "__debezium.context.connectorName" in named  # what section `format` says reaches the records
