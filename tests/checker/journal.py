@@ -26,8 +26,12 @@ SETTINGS = {
 }
 
 _COLUMNS: LiteralString = """
-SELECT a.attname::text, coalesce(nullif(t.typbasetype, 0), t.oid)::regtype::text, t.typcategory = 'A' AND t.typlen = -1
+SELECT a.attname::text,
+       -- a domain's base type, of an array's elements too
+       coalesce(e.typbasetype::regtype::text || '[]', coalesce(nullif(t.typbasetype, 0), t.oid)::regtype::text),
+       t.typcategory = 'A' AND t.typlen = -1
   FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+  LEFT JOIN pg_type e ON e.oid = t.typelem AND e.typtype = 'd'
  WHERE a.attrelid = %s::regclass AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = ''
  ORDER BY a.attnum
 """
