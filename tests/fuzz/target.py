@@ -18,7 +18,7 @@ from typing import Final
 import orjson
 
 from cdc.errors import GapError, ProtocolError, UnsupportedChangeError, WatershedError
-from cdc.formats.debezium import EnvelopeContext, OutRecord, TableEncoder
+from cdc.formats.debezium import UNFINISHED, EnvelopeContext, OutRecord, TableEncoder
 from cdc.lsn import Lsn
 from cdc.pgoutput.codec import RowCodec
 from cdc.pgoutput.decoder import decode
@@ -81,12 +81,17 @@ def check_message(message: bytes) -> bool:
 
 def check_row(table: Table, message: bytes) -> bool:
     """Whether it is a row change of the table, which then is whole, valid JSON, and bounded by the message's size."""
+    drafts = table.encoder.drafts  # of rows with holes
+    drafts.clear()
     try:
         records = table.encoder.encode(message, 0, 24_026_000, 3, 17, 5)
+        finished = [draft.finished(draft.columns, ()) for draft in drafts]
     except (ProtocolError, UnsupportedChangeError) as error:
         _require_named(error, table)
         return False
     _require_whole(records, len(message))
+    for value in finished:
+        _require_json(value)
     return True
 
 
@@ -167,7 +172,7 @@ def _require_whole(records: list[OutRecord], size: int) -> None:
         if len(key) + len(value or b"") + sum(len(v) for _, v in headers or ()) > _bytes_max(size):
             raise Finding(f"{size} bytes became more than they can mean")
         _require_json(key)
-        if value is not None:
+        if value is not None and value != UNFINISHED:
             _require_json(value)
 
 
