@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import pytest
 
 from cdc.config import SourceConfig
-from cdc.errors import UnsupportedChangeError
 from cdc.postgres.connection import connect
 from tests.decoding import Source, holes, part
 
@@ -46,17 +45,6 @@ def test_a_full_old_row_fills_what_an_update_did_not_send(source: Source) -> Non
     deleted = source.records()
     assert [part(r, "before") for r in deleted[::2]] == [part(r, "after") for r in updated]
     assert all(value is None for _, value, _ in deleted[1::2])
-
-
-def test_without_the_old_row_a_large_value_that_was_not_sent_stops_capture(source: Source) -> None:
-    source.connection.execute("CREATE TABLE things (id int PRIMARY KEY, large text STORAGE EXTERNAL, n int)")
-    source.publish()
-    source.connection.execute("INSERT INTO things VALUES (1, repeat('x', 10000), 1)")
-    assert len(part(source.records()[0], "after")["large"]) == 10000
-    source.connection.execute("UPDATE things SET n = 2")
-    with pytest.raises(UnsupportedChangeError, match=r"public\.things at [0-9A-F]+/[0-9A-F]+#0, column large") as stop:
-        source.records()
-    assert "ALTER TABLE public.things REPLICA IDENTITY FULL" in stop.value.hint
 
 
 def test_a_moved_key_is_delete_tombstone_and_create(source: Source) -> None:
