@@ -30,8 +30,9 @@ from cdc.formats import connect
 from cdc.formats.options import READABLE, FormatOptions
 from cdc.formats.profiles import column_formats, shown
 from cdc.lsn import Lsn
-from cdc.pgoutput.codec import HoledChange, RowCodec, json_end, relation_differs
+from cdc.pgoutput.codec import HoledChange, RowCodec, json_end
 from cdc.pgoutput.messages import Relation
+from cdc.pgoutput.relations import relation_differs
 from cdc.pgoutput.values import MalformedValueError
 
 __all__ = ["Draft", "EnvelopeContext", "OutRecord", "TableEncoder", "relation_differs"]

@@ -22,6 +22,7 @@ from cdc.events import Position, TableId, TableSchema
 from cdc.lsn import Lsn
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.messages import NULL, UNCHANGED, Binary, Delete, Insert, Relation, Tuple, TupleValue, Update
+from cdc.pgoutput.relations import relation_differs
 from cdc.pgoutput.values import (
     ColumnForm,
     Encoder,
@@ -185,35 +186,6 @@ _json = JSONDecoder()
 def json_end(text: str, start: int) -> int:
     """Where the JSON value ends that begins at `start`. Raises ValueError where none does."""
     return _json.raw_decode(text, start)[1]
-
-
-def relation_differs(schema: TableSchema, relation: Relation) -> str | None:
-    """What of the relation is not as the schema says, in words; None if rows can be published by it."""
-    if relation.oid != schema.oid:
-        return f"its oid is {relation.oid}, it was {schema.oid}: the table was created anew"
-    if (relation.schema, relation.name) != schema.table:
-        return f"it is called {TableId(relation.schema, relation.name)} now"
-    was = [column.name for column in schema.columns]
-    now = [column.name for column in relation.columns]
-    if was != now:
-        added = [name for name in now if name not in was]
-        dropped = [name for name in was if name not in now]
-        if added or dropped:
-            said = [f"column {name} was added" for name in added] + [f"column {name} was dropped" for name in dropped]
-            return ", ".join(said)
-        return f"its columns are in another order: {', '.join(now)}"
-    for column, sent in zip(schema.columns, relation.columns, strict=True):
-        if sent.type_oid != column.type_oid:
-            return f"column {column.name} has type oid {sent.type_oid}, it was {column.type_oid} ({column.type_name})"
-        if sent.type_modifier != column.type_modifier:
-            return (
-                f"column {column.name} has type modifier {sent.type_modifier}, "
-                f"it was {column.type_modifier} ({column.type_name})"
-            )
-    for name in schema.key:
-        if not relation.columns[was.index(name)].is_key:
-            return f"key column {name} is not in the replica identity"
-    return None
 
 
 class _Exact:

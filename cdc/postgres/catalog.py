@@ -159,7 +159,36 @@ def read_table(
         raise SourceError(f"{table} is not a table (relkind {kind})", "name tables only in source.tables")
     if persistence != "p":
         raise SourceError(f"table {table} is not logged: its changes are not in the log", "ALTER TABLE … SET LOGGED")
-    columns = tuple(
+    columns = _columns(connection, oid, published)
+    key, is_chunkable = _record_key(identity, primary_key or [], identity_index or []), True
+    if key_columns is not None:
+        covered = {"d": primary_key, "i": identity_index, "f": [column.name for column in columns]}.get(identity)
+        _require_fit(table, key_columns, columns, covered or [])
+        is_chunkable = (list(key_columns),) in connection.execute(_UNIQUE, (oid,)).fetchall()
+        if not is_chunkable and identity != "f" and (key_columns or identity != "n"):
+            raise SourceError(
+                f"no unique index of table {table} has exactly its key columns ({', '.join(key_columns) or 'none'}): "
+                "large values that an update leaves alone could be found in the old row only",
+                f"ALTER TABLE {table} REPLICA IDENTITY FULL"
+                + ("" if key_columns else "; or NOTHING, if its rows are only ever inserted"),
+            )
+        key = key_columns
+    return SourceTable(
+        table=table,
+        oid=oid,
+        is_partitioned=kind == "p",
+        may_select=may_select,
+        hides_rows=hides_rows,
+        is_owned=is_owned,
+        columns=columns,
+        key=key,
+        is_chunkable=is_chunkable,
+    )
+
+
+def _columns(connection: psycopg.Connection, oid: int, published: Sequence[str] | None) -> tuple[Column, ...]:
+    """Those of the table, in attribute order, as far as they are published."""
+    return tuple(
         Column(
             name=name,
             type_oid=type_oid,
@@ -194,30 +223,6 @@ def read_table(
                 "generated": published is not None and connection.info.server_version >= 180_000,
             },
         )
-    )
-    key, is_chunkable = _record_key(identity, primary_key or [], identity_index or []), True
-    if key_columns is not None:
-        covered = {"d": primary_key, "i": identity_index, "f": [column.name for column in columns]}.get(identity)
-        _require_fit(table, key_columns, columns, covered or [])
-        is_chunkable = (list(key_columns),) in connection.execute(_UNIQUE, (oid,)).fetchall()
-        if not is_chunkable and identity != "f" and (key_columns or identity != "n"):
-            raise SourceError(
-                f"no unique index of table {table} has exactly its key columns ({', '.join(key_columns) or 'none'}): "
-                "large values that an update leaves alone could be found in the old row only",
-                f"ALTER TABLE {table} REPLICA IDENTITY FULL"
-                + ("" if key_columns else "; or NOTHING, if its rows are only ever inserted"),
-            )
-        key = key_columns
-    return SourceTable(
-        table=table,
-        oid=oid,
-        is_partitioned=kind == "p",
-        may_select=may_select,
-        hides_rows=hides_rows,
-        is_owned=is_owned,
-        columns=columns,
-        key=key,
-        is_chunkable=is_chunkable,
     )
 
 

@@ -11,8 +11,8 @@ import psycopg
 
 from cdc.errors import NEXT_AFTER_ALTER, SourceError
 from cdc.events import TableId, TableSchema
-from cdc.pgoutput.codec import relation_differs
 from cdc.pgoutput.messages import Relation, RelationColumn
+from cdc.pgoutput.relations import relation_differs
 from cdc.postgres.catalog import Publication, SourceTable, read_publication, read_table, require_all_rows
 from cdc.postgres.chunk_statements import (
     BUILT_IN_OPERATORS,

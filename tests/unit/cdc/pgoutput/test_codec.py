@@ -1,14 +1,13 @@
 """Rows as JSON, what stops capture, and that the generated code takes the usual rows itself."""
 
 import json
-from dataclasses import replace
 
 import pytest
 
 from cdc.errors import ProtocolError, UnsupportedChangeError
 from cdc.events import Column, TableId
-from cdc.pgoutput.codec import HoledChange, RowCodec, relation_differs
-from cdc.pgoutput.messages import NULL, UNCHANGED, Binary, RelationColumn, TupleValue
+from cdc.pgoutput.codec import HoledChange, RowCodec
+from cdc.pgoutput.messages import NULL, UNCHANGED, Binary, TupleValue
 from cdc.pgoutput.values import MalformedValueError
 from tests import wire
 
@@ -258,47 +257,3 @@ def test_a_table_of_1600_columns_works() -> None:
     assert found is not None
     assert json.loads(found[2]) == {f"c{i}": i for i in range(1600)}
     assert found[3] == '{"c1599":1599}'
-
-
-SCHEMA, RELATION = wire.schema_and_relation(COLUMNS, ["a", "b"])
-
-
-def test_a_relation_as_described_does_not_differ() -> None:
-    assert relation_differs(SCHEMA, RELATION) is None
-
-
-@pytest.mark.parametrize(
-    ("relation", "words"),
-    [
-        (replace(RELATION, oid=7), "its oid is 7, it was 16385: the table was created anew"),
-        (replace(RELATION, name="clients"), "it is called public.clients now"),
-        (replace(RELATION, schema="old"), "it is called old.customers now"),
-        (
-            replace(RELATION, columns=(*RELATION.columns, RelationColumn(False, "new", 25, -1))),
-            "column new was added",
-        ),
-        (replace(RELATION, columns=RELATION.columns[:-1]), "column ok was dropped"),
-        (
-            replace(RELATION, columns=(*RELATION.columns[:-1], RelationColumn(False, "fine", 16, -1))),
-            "column fine was added, column ok was dropped",
-        ),
-        (replace(RELATION, columns=RELATION.columns[::-1]), "its columns are in another order: ok, note, a, b"),
-        (
-            replace(RELATION, columns=(*RELATION.columns[:3], RelationColumn(False, "ok", 23, -1))),
-            "column ok has type oid 23, it was 16 (boolean)",
-        ),
-        (
-            replace(RELATION, columns=(*RELATION.columns[:3], RelationColumn(False, "ok", 16, 5))),
-            "column ok has type modifier 5, it was -1 (boolean)",
-        ),
-        (
-            replace(RELATION, columns=(RelationColumn(False, "b", 25, -1), *RELATION.columns[1:])),
-            "key column b is not in the replica identity",
-        ),
-    ],
-)
-def test_what_differs_is_said_in_words_and_stops_capture(relation: object, words: str) -> None:
-    assert relation_differs(SCHEMA, relation) == words  # type: ignore[arg-type]
-    with pytest.raises(UnsupportedChangeError, match="customers was altered") as stop:
-        RowCodec(SCHEMA, relation)  # type: ignore[arg-type]
-    assert words in stop.value.message
