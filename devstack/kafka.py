@@ -46,9 +46,10 @@ SETTINGS = {
     "log.index.size.max.bytes": "1048576",
     "initial.broker.registration.timeout.ms": "20000",
     "controlled.shutdown.enable": "false",
-    # After kill -9 the broker may register again only when its old session has ended: 9 s by default.
-    "broker.heartbeat.interval.ms": "200",
-    "broker.session.timeout.ms": "1000",
+    # After kill -9 the broker may register again only when its old session has ended: 9 s by default. If it is shorter
+    # than this, a busy machine ends sessions of brokers that live, and their partitions are gone for a moment.
+    "broker.heartbeat.interval.ms": "300",
+    "broker.session.timeout.ms": "4000",
 }
 
 

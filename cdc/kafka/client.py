@@ -70,6 +70,7 @@ _UNREACHABLE = {
     KafkaError.NOT_COORDINATOR,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.UNKNOWN_TOPIC_OR_PART,  # asked of a broker that has not heard of it yet
+    KafkaError._UNKNOWN_PARTITION,  # the client's own: the topic is known, its partition not yet
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.FENCED_LEADER_EPOCH,
     KafkaError.UNKNOWN_LEADER_EPOCH,

@@ -7,7 +7,7 @@ from typing import LiteralString
 import pytest
 
 from tests.captured import Captured, under_capture
-from tests.conftest import KafkaBroker, PostgresServer
+from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.workload import SCHEMA, TABLES
 
 ITEMS, OTHER = "public.items", "public.other"
@@ -47,4 +47,14 @@ def items16(
 ) -> Iterator[Captured]:
     """The same on PostgreSQL 16."""
     with under_capture(postgres16, kafka, fresh_database16, unique, tmp_path, SMALL, [ITEMS]) as made:
+        yield made
+
+
+@pytest.fixture
+def items15(postgres15: PostgresServer, kafka: KafkaBroker, unique: str, tmp_path: Path) -> Iterator[Captured]:
+    """The same on PostgreSQL 15, where it is installed."""
+    with (
+        new_database(postgres15) as dsn,
+        under_capture(postgres15, kafka, dsn, unique, tmp_path, SMALL, [ITEMS]) as made,
+    ):
         yield made

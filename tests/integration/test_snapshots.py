@@ -9,6 +9,7 @@ from typing import Any, LiteralString
 import psycopg
 import pytest
 
+from devstack.postgres import is_installed
 from tests.captured import COMMAND, NAIVE, Captured, under_capture
 from tests.checker.records import parse
 from tests.conftest import KafkaBroker, PostgresServer
@@ -62,9 +63,9 @@ def snapshot_beside_a_frozen_commit(captured: Captured, command: Sequence[str]) 
     captured.await_caught_up()
 
 
-@pytest.fixture(params=["18", "16"])
+@pytest.fixture(params=["18", "16", *(["15"] if is_installed(15) else [])])
 def items_on(request: pytest.FixtureRequest) -> Captured:
-    made: Captured = request.getfixturevalue("items" if request.param == "18" else "items16")
+    made: Captured = request.getfixturevalue({"18": "items", "16": "items16", "15": "items15"}[request.param])
     return made
 
 
