@@ -195,4 +195,9 @@ class EndOffsets:
                 offsets.setdefault(partition.topic, []).append(self._futures[partition].result(ANSWER_S_MAX).offset)
         except (KafkaException, TimeoutError) as exception:
             raise ConnectionLost(f"Kafka did not tell end offsets: {exception}") from exception
+        for topic, numbers in offsets.items():
+            if min(numbers) < 0:
+                # No error, and no offset: so a partition is answered for whose leader has just gone. Every reader would
+                # take it for reached.
+                raise ConnectionLost(f"Kafka did not tell end offsets: a partition of {topic} has no leader")
         return {topic: tuple(numbers) for topic, numbers in offsets.items()}
