@@ -68,7 +68,7 @@ class CaptureProcess:
     def said(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")
 
-    def await_said(self, text: str, deadline_s: float = 30.0, times: int = 1) -> None:
+    def await_said(self, text: str, deadline_s: float = 90.0, times: int = 1) -> None:
         """Wait for a line with this text. Fails early when the process ends without it."""
 
         def is_there() -> bool:
@@ -87,7 +87,7 @@ class CaptureProcess:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"capture did not end in {deadline_s:g} s; it said:\n{self.said()}") from None
 
-    def await_refusal(self, deadline_s: float = 30.0) -> str:
+    def await_refusal(self, deadline_s: float = 90.0) -> str:
         """Why it publishes nothing any more: what it said when it ended with exit code 1, or when it found a gap, in
         which it stays. One line."""
         eventually(
@@ -155,7 +155,7 @@ class Captured:
         self._processes.append(process)
         return process
 
-    def run_once(self, command: str = "run", deadline_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+    def run_once(self, command: str = "run", deadline_s: float = 120.0) -> subprocess.CompletedProcess[str]:
         """`cdc run` or `cdc check` that is expected to end by itself."""
         return subprocess.run(
             [*COMMAND, command, "--config", str(self.config())],
@@ -195,7 +195,7 @@ class Captured:
         )
         return rows[0][0] if rows else None
 
-    def await_caught_up(self, deadline_s: float = 60.0) -> None:
+    def await_caught_up(self, deadline_s: float = 120.0) -> None:
         """Every existing row is published; then all that is committed now is published, recorded and confirmed, and its
         progress told: capture streams, which the slot alone does not say, since a new one begins at the log's end."""
         eventually(
@@ -213,7 +213,7 @@ class Captured:
     def drop_slot(self) -> None:
         """As soon as the server has noticed that nobody reads from it."""
         slot = "FROM pg_replication_slots WHERE slot_name = %s"
-        eventually(lambda: not self.query(f"SELECT 1 {slot} AND active", self.name), 30.0, "the slot is free")
+        eventually(lambda: not self.query(f"SELECT 1 {slot} AND active", self.name), 90.0, "the slot is free")
         self.query(f"SELECT pg_drop_replication_slot(slot_name) {slot}", self.name)
 
     def records(self, topic: str) -> list[Record]:
@@ -250,12 +250,12 @@ class Captured:
         record = SignalRecord.model_validate({"action": action, "requested_us": time.time_ns() // 1000} | fields)
         return send_signal(KafkaConfig(bootstrap_servers=self.bootstrap_servers), Topics(self.name), record)
 
-    def ask(self, action: str, deadline_s: float = 30.0, **fields: object) -> SignalAnswer:
+    def ask(self, action: str, deadline_s: float = 90.0, **fields: object) -> SignalAnswer:
         """A signal, and capture's answer."""
         kafka = KafkaConfig(bootstrap_servers=self.bootstrap_servers)
         return await_answer(kafka, Topics(self.name), self.signal(action, **fields), deadline_s)
 
-    def answer(self, identity: str, deadline_s: float = 30.0) -> SignalAnswer:
+    def answer(self, identity: str, deadline_s: float = 90.0) -> SignalAnswer:
         """Capture's answer to that signal."""
         return await_answer(
             KafkaConfig(bootstrap_servers=self.bootstrap_servers), Topics(self.name), identity, deadline_s

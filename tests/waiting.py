@@ -13,7 +13,7 @@ POLL_GROWTH = 1.2
 
 
 def eventually(
-    condition: Callable[[], T], deadline_s: float = 30.0, describe: str | Callable[[], str] = "the condition"
+    condition: Callable[[], T], deadline_s: float = 90.0, describe: str | Callable[[], str] = "the condition"
 ) -> T:
     """The condition's first truthy result. Raises AssertionError after the deadline, with `describe` (called then, if
     it is a function, so that it can say what was seen last). Exceptions of the condition go through."""

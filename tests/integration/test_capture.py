@@ -85,8 +85,8 @@ def test_sigterm_during_the_load_exits_in_time_and_the_next_start_loads_anew(cap
         fill(connection, 8_000)
     captured.settings = {"capture": {"transaction_rows_max": 500}, "snapshot": {"method": "consistent"}}
     capture = captured.start(failpoint="load.part-committed:2:stop")
-    eventually(lambda: published(captured), 30.0, "rows of the load are published")
-    eventually(lambda: capture.is_frozen, 30.0, "it is in the middle of the load")
+    eventually(lambda: published(captured), 90.0, "rows of the load are published")
+    eventually(lambda: capture.is_frozen, 90.0, "it is in the middle of the load")
     capture.signal(signal.SIGTERM)
     capture.signal(signal.SIGCONT)
     assert capture.await_end(STOP_S_MAX) == 0
@@ -105,7 +105,7 @@ def test_sigterm_while_the_slot_waits_for_a_transaction_exits_in_time(captured: 
         connection.execute("BEGIN")
         connection.execute("INSERT INTO lines VALUES (1, 1, 1, 1, NULL)")
         capture = captured.start()
-        eventually(lambda: slots(captured), 30.0, "the slot is being created")
+        eventually(lambda: slots(captured), 90.0, "the slot is being created")
         capture.signal(signal.SIGTERM)
         assert capture.await_end(STOP_S_MAX) == 0
         # Its backend has not noticed: the next start has to wait for it.
@@ -254,7 +254,7 @@ def test_settings_of_the_database_change_no_byte_and_end_no_session(captured: Ca
         writer.execute("INSERT INTO lines VALUES (1, 1, 1, 1, NULL)")  # the slot waits for it, longer than the timeouts
         captured.settings = {"capture": {"transaction_rows_max": 500}}
         active = captured.start()
-        eventually(lambda: slots(captured), 30.0, "the slot is being created")
+        eventually(lambda: slots(captured), 90.0, "the slot is being created")
         waited_until = time.monotonic() + 2.0
         eventually(lambda: time.monotonic() > waited_until)
         writer.execute("COMMIT")

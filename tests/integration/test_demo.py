@@ -124,7 +124,7 @@ def test_after_kills_all_stores_are_equal_but_for_what_was_falsified_by_hand(tmp
 def test_an_interrupted_demo_leaves_nothing_running(tmp_path: Path) -> None:
     with running_demo(tmp_path, "--seconds", "20", "--rows", "2000") as demo:
         demo.wait_for("capture starts")
-        eventually(lambda: (demo.folder / "logs" / "capture.log").exists(), 30, "capture has started")
+        eventually(lambda: (demo.folder / "logs" / "capture.log").exists(), 90.0, "capture has started")
         family = demo.family()
         assert len(family) > 5
         demo.process.send_signal(signal.SIGINT)

@@ -65,7 +65,7 @@ def test_a_table_joins_beside_the_stream_whenever_capture_is_killed(both: Captur
         capture = both.start(failpoint="join.recorded")
         capture.await_said("streaming")
         change(both)
-        eventually(lambda: ("u", "old++") in names(both, ITEMS, 10), 30.0, "the other table is streamed meanwhile")
+        eventually(lambda: ("u", "old++") in names(both, ITEMS, 10), 90.0, "the other table is streamed meanwhile")
         assert both.snapshots().keys() == {ITEMS}
         running.execute("INSERT INTO other VALUES (1002, 'after')")
         running.commit()

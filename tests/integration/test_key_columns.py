@@ -83,7 +83,7 @@ def test_rows_are_published_under_the_chosen_keys_read_again_where_that_can_be_a
     capture = chosen.start()
     capture.await_said("state GAP")
     assert chosen.ask("heal").is_accepted
-    eventually(lambda: chosen.epoch() == 2 and "streaming" in capture.said(), 30.0, "the gap is healed")
+    eventually(lambda: chosen.epoch() == 2 and "streaming" in capture.said(), 90.0, "the gap is healed")
     change(chosen)
     chosen.await_caught_up()
     chosen.judge()

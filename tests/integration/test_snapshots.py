@@ -46,7 +46,7 @@ def snapshot_beside_a_frozen_commit(captured: Captured, command: Sequence[str]) 
     captured.settings = {"snapshot": {"chunk_rows_max": 1, "rows_per_s_max": 2, "workers": 1}}
     captured.query(f"INSERT INTO items SELECT n, 'old' FROM generate_series(1, {ROWS}) AS n")
     captured.start(command=command)
-    eventually(lambda: ops_of(captured, 1), 30.0, "the first row is published")
+    eventually(lambda: ops_of(captured, 1), 90.0, "the first row is published")
 
     def update() -> None:
         with captured.connect() as connection:
@@ -113,7 +113,7 @@ def test_truncate_while_chunks_are_read(captured: Captured) -> None:
     captured.start()
     with captured.connect() as connection:
         for number in range(3):
-            eventually(lambda: captured.snapshots().get(LINES, {}).get("rows"), 30.0, "chunks are published")
+            eventually(lambda: captured.snapshots().get(LINES, {}).get("rows"), 90.0, "chunks are published")
             connection.execute("TRUNCATE lines")
             connection.execute("INSERT INTO lines SELECT n, 2, %s, 1, NULL FROM generate_series(1, 900) n", [number])
     captured.await_caught_up()
@@ -180,7 +180,7 @@ def test_rows_that_vanished_without_an_event_are_gone_after_a_snapshot(
         assert unknown_to_the_journal(captured) == []
         captured.query("TRUNCATE low")
         snapshot()
-        eventually(lambda: set(live_keys(captured)) == set(range(100, 200)), 30.0, "the tombstone behind the sweep")
+        eventually(lambda: set(live_keys(captured)) == set(range(100, 200)), 90.0, "the tombstone behind the sweep")
         captured.await_caught_up()
         assert unknown_to_the_journal(captured) == []
 
@@ -207,7 +207,7 @@ def test_a_paused_snapshot_waits_and_one_that_is_cancelled_ends(items: Captured)
     items.settings = {"snapshot": {"chunk_rows_max": 1, "rows_per_s_max": 2, "workers": 1}}
     items.query("INSERT INTO items SELECT n, 'old' FROM generate_series(1, 40) AS n")
     items.start()
-    eventually(lambda: ops_of(items, 1), 30.0, "the first row is published")
+    eventually(lambda: ops_of(items, 1), 90.0, "the first row is published")
     assert items.ask("pause").message == "paused"
     paused = items.snapshots()[ITEMS]
     items.query("UPDATE items SET name = 'new' WHERE id IN (1, 40)")
@@ -228,7 +228,7 @@ def test_a_condition_that_postgresql_refuses_fails_the_snapshot_and_nothing_else
     items.start()
     items.await_caught_up()
     assert items.ask("snapshot", tables=[ITEMS], where="nonsense >").is_accepted
-    eventually(lambda: items.snapshots()[ITEMS]["status"] == "failed", 30.0, "it fails")
+    eventually(lambda: items.snapshots()[ITEMS]["status"] == "failed", 90.0, "it fails")
     assert "syntax error" in items.snapshots()[ITEMS]["message"]
     items.query("INSERT INTO items VALUES (1, 'one')")
     items.await_caught_up()
@@ -291,7 +291,7 @@ def test_a_gap_heals_itself_where_that_is_configured(items: Captured) -> None:
     items.drop_slot()
     items.query("DELETE FROM items WHERE id = 1")
     items.start()
-    eventually(lambda: items.progress() and items.epoch() == 2, 30.0, "the new epoch streams")
+    eventually(lambda: items.progress() and items.epoch() == 2, 90.0, "the new epoch streams")
     items.await_caught_up()
     items.judge()
 

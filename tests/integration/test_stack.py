@@ -215,7 +215,7 @@ class TestKillAndRestart:
             values.extend(message.value() for message in consumer.consume(ROWS, 1.0) if not message.error())
             return len(values) >= ROWS
 
-        eventually(all_read, 30, lambda: f"{ROWS} records are read; {len(values)} are")
+        eventually(all_read, 90.0, lambda: f"{ROWS} records are read; {len(values)} are")
         consumer.close()
         assert values == [str(number).encode() for number in range(ROWS)]
 

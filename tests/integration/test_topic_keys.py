@@ -64,7 +64,7 @@ def answer(reader: KafkaKeyReader, page: KeyPage) -> Answer:
         found.extend(reader.answers())
         return bool(found)
 
-    eventually(has_come, 30.0, "an answer")
+    eventually(has_come, 90.0, "an answer")
     (only,) = found
     assert only.nonce == page.nonce
     return only

@@ -62,7 +62,7 @@ def test_the_workload_stops_cleanly_below_the_lsn_that_it_reports(fresh_database
     workload = Workload(fresh_database, STOCK, rate=600, on_sample=samples.append)
     workload.start()
     try:
-        eventually(lambda: workload.rows > 300 and samples, 30, "row changes and a sample")
+        eventually(lambda: workload.rows > 300 and samples, 90.0, "row changes and a sample")
     finally:
         lsn = workload.stop()
     committed = workload.rows
@@ -84,7 +84,7 @@ def test_the_workload_does_not_exceed_its_rate(fresh_database: str) -> None:
     began = time.monotonic()
     workload.start()
     try:
-        eventually(lambda: workload.rows >= 400, 30, "400 row changes")
+        eventually(lambda: workload.rows >= 400, 90.0, "400 row changes")
     finally:
         workload.stop()
     # Each client's next transaction waits for what the last one cost: one transaction of each is not paid for yet.
