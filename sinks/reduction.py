@@ -1,7 +1,7 @@
 """A batch reduced to the newest change of each key, and the text that names a key in a store. Pure."""
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -49,6 +49,25 @@ def with_kept(change: Change, row: Mapping[str, Json] | None) -> Change | None:
         return None
     kept = {name: row[name] for name in row if name in change.unchanged}
     return replace(change, row=change.row | kept, unchanged=frozenset())
+
+
+def completed(
+    changes: Sequence[Change],
+    held: Callable[[Sequence[Change]], Iterable[Mapping[str, Json] | None]],
+    looked_at_once: int,
+) -> Sequence[Change | None]:
+    """Each change whole; None where the store holds no live row to take columns from. `held`: the live rows of the keys
+    of so many changes. Between this look and the write another writer may write the row: one that is behind us loses
+    against our version, one ahead wins."""
+    lacking = [number for number, change in enumerate(changes) if change.unchanged]
+    if not lacking:
+        return changes
+    whole: list[Change | None] = list(changes)
+    for start in range(0, len(lacking), looked_at_once):
+        numbers = lacking[start : start + looked_at_once]
+        for number, row in zip(numbers, held([changes[number] for number in numbers]), strict=True):
+            whole[number] = with_kept(changes[number], row)
+    return whole
 
 
 def _folded(change: Change, life: Sequence[Change]) -> Change:

@@ -13,7 +13,7 @@ from sinks.cache.scripts import APPLY, SWEEP, Script
 from sinks.cache.server import Command, RedisServer
 from sinks.contract import Change, Outcome, Result, StoredRow
 from sinks.records import decode_json, encode_json
-from sinks.reduction import document_id, with_kept
+from sinks.reduction import completed, document_id
 from sinks.retries import Retries
 
 # A script blocks the server: 200 keys take about a millisecond, and more a call brings no more keys a second.
@@ -86,7 +86,7 @@ class CacheSink:
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:
         written: list[int] = []
-        whole = changes if not any(change.unchanged for change in changes) else self._completed(changes)
+        whole = completed(changes, self._held, SCRIPT_KEYS_MAX)
         calls = self._script_calls(change for change in whole if change is not None)
         tables = {change.table for change in changes}
         while pipeline := list(islice(calls, PIPELINE_SCRIPTS_MAX)):
@@ -122,19 +122,11 @@ class CacheSink:
     def close(self) -> None:
         self._server.close()
 
-    def _completed(self, changes: Sequence[Change]) -> list[Change | None]:
-        """Each change whole; None where the cache holds no live row to take columns from. Between this look and the
-        write another writer may write the row: one that is behind us loses against our version, one ahead wins."""
-        completed: list[Change | None] = list(changes)
-        lacking = [number for number, change in enumerate(changes) if change.unchanged]
-        for start in range(0, len(lacking), SCRIPT_KEYS_MAX):
-            numbers = lacking[start : start + SCRIPT_KEYS_MAX]
-            keys = [self._keys.table(changes[n].table) + document_id(changes[n].key) for n in numbers]
-            held = self._server.run_all([("HMGET", key, DELETED_FIELD, DOCUMENT_FIELD) for key in keys])
-            for number, (deleted, document) in zip(numbers, held, strict=True):
-                is_live = deleted is None and document is not None
-                completed[number] = with_kept(changes[number], decode_json(document) if is_live else None)
-        return completed
+    def _held(self, changes: Sequence[Change]) -> Iterator[dict[str, Any] | None]:
+        """The live rows that the cache holds of these keys, as of this moment."""
+        keys = [self._keys.table(change.table) + document_id(change.key) for change in changes]
+        for deleted, document in self._server.run_all([("HMGET", key, DELETED_FIELD, DOCUMENT_FIELD) for key in keys]):
+            yield decode_json(document) if deleted is None and document is not None else None
 
     def _script_calls(self, changes: Iterable[Change]) -> Iterator[Command]:
         keys: list[str] = []

@@ -9,7 +9,7 @@ from cdc.config import SearchConfig
 from cdc.errors import RefusedError, SinkError
 from cdc.events import TableId, TableSchema
 from sinks.contract import Change, Outcome, Result, StoredRow
-from sinks.reduction import document_id, with_kept
+from sinks.reduction import completed, document_id
 from sinks.retries import Retries
 from sinks.search import bulk, mapping
 from sinks.search.bulk import Busy, Item
@@ -80,7 +80,7 @@ class SearchSink:
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:
         results: list[Result] = []
-        whole = changes if not any(change.unchanged for change in changes) else self._completed(changes)
+        whole = completed(changes, self._held, _LOOK_DOCUMENTS_MAX)
         for request in bulk.requests(self._item(change) for change in whole if change is not None):
             results += self._write(request)
         if len(results) == len(changes):
@@ -117,18 +117,6 @@ class SearchSink:
 
     def close(self) -> None:
         self._server.close()
-
-    def _completed(self, changes: Sequence[Change]) -> list[Change | None]:
-        """Each change whole; None where the index holds no live row to take columns from. Between this look and the
-        write another writer may write the row: one that is behind us loses against our version, one ahead wins."""
-        completed: list[Change | None] = list(changes)
-        lacking = [number for number, change in enumerate(changes) if change.unchanged]
-        for start in range(0, len(lacking), _LOOK_DOCUMENTS_MAX):
-            numbers = lacking[start : start + _LOOK_DOCUMENTS_MAX]
-            rows = self._held([changes[number] for number in numbers])
-            for number, row in zip(numbers, rows, strict=True):
-                completed[number] = with_kept(changes[number], row)
-        return completed
 
     def _held(self, changes: Sequence[Change]) -> list[dict[str, Any] | None]:
         """The live rows that the index holds of these keys, as of this moment."""
