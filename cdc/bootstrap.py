@@ -10,7 +10,6 @@ happens under an advisory lock.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 
 import structlog
 
@@ -26,10 +25,11 @@ from cdc.kafka.records import highest_epoch, read_captured, read_position
 from cdc.kafka.topics import TopicAdmin, TopicDescription
 from cdc.load import InitialLoad, TableLoad
 from cdc.lsn import Lsn, format_lsn
-from cdc.pgoutput.messages import Relation, RelationColumn
+from cdc.pgoutput.relations import relation_of
 from cdc.ports import Clock, Probe, TopicRecord
-from cdc.postgres.catalog import Publication, SourceTable, read_publication, read_table
+from cdc.postgres.catalog import Publication, SourceTable, read_publication, read_table, schema_of
 from cdc.postgres.connection import SourceConnection, connect
+from cdc.postgres.facts import read_facts
 from cdc.postgres.load import SnapshotReader, TableLocks
 from cdc.postgres.replication import (
     CreatedSlot,
@@ -40,6 +40,7 @@ from cdc.postgres.replication import (
 )
 from cdc.postgres.source import add_to_publication, create_publication, drop_slot, read_slot
 from cdc.publisher import PROTOCOL, Lineage, Publisher
+from cdc.table_state import TableRecord, table_record
 from cdc.topic_records import position_record, schema_record, snapshot_record
 from cdc.transactions import StreamState
 
@@ -93,7 +94,7 @@ class Bootstrap:
             resources.enter_context(locks)
             log.info("slot created", slot=self._source.slot, consistent_point=format_lsn(slot.consistent_point))
             tables = self._describe(connection, publication)
-            told = heal.records if heal else ()
+            told = (*(heal.records if heal else ()), *self._captured(connection))
             if self._is_chunked(heal):
                 self._begin_streaming(broker, lineage, slot.consistent_point, tables, told)
                 return self._recorded()
@@ -287,6 +288,14 @@ class Bootstrap:
             described.append((schema_of(found, known.get(table), self._topics), found))
         return described
 
+    def _captured(self, connection: SourceConnection) -> list[TopicRecord]:
+        """That the tables are captured, with what their catalog says under the locks."""
+        facts, now_us = read_facts(connection, self._source.table_ids), self._clock.now_us()
+        return [
+            table_record(self._topics, TableRecord.captured(table, facts.get(table), now_us))
+            for table in self._source.table_ids
+        ]
+
     def _table_loads(
         self,
         tables: list[tuple[TableSchema, SourceTable]],
@@ -306,28 +315,6 @@ class Bootstrap:
             lines = reader.lines(schema, row_filter=publication.row_filters.get(schema.table))
             loads.append(TableLoad(schema, encoder, lines, estimates.get(schema.table, 0)))
         return loads
-
-
-def schema_of(found: SourceTable, before: TableSchema | None, topics: Topics) -> TableSchema:
-    """The next version of its schema, or `before` if that is what it is."""
-    version = 1 if before is None else before.version + 1
-    schema = TableSchema(found.table, version, found.oid, found.columns, found.key, topics.table(found.table))
-    if before is not None and replace(schema, version=before.version) == before:
-        return before
-    return schema
-
-
-def relation_of(schema: TableSchema) -> Relation:
-    """The relation message that the stream would send for this shape under REPLICA IDENTITY DEFAULT."""
-    return Relation(
-        oid=schema.oid,
-        schema=schema.table.schema,
-        name=schema.table.name,
-        replica_identity="d",
-        columns=tuple(
-            RelationColumn(c.name in schema.key, c.name, c.type_oid, c.type_modifier) for c in schema.columns
-        ),
-    )
 
 
 def _is_of(position: PositionRecord, identity: SystemIdentity, slot: str) -> bool:

@@ -27,7 +27,7 @@ READ_BYTES_MAX = 8 * 1024 * 1024
 # asks earlier, we speak earlier still: a loop that waits for the brokers does not read its questions.
 STATUS_INTERVAL_S = 5.0
 # How often the catalog is looked at for what the stream does not tell (a publication that lost a table).
-WATCH_INTERVAL_S = 5.0
+WATCH_INTERVAL_S = 3.0
 WAIT_S_MAX = 0.2
 ANSWER_WAIT_S = 0.01
 

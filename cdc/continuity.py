@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cdc.control import PositionRecord, Topics
-from cdc.errors import NEXT_AFTER_GAP, GapError, SourceError
+from cdc.errors import NEXT_AFTER_GAP, GapError
 from cdc.events import TableId, TableSchema
 from cdc.lsn import Lsn, format_lsn
 from cdc.publisher import PROTOCOL
@@ -127,22 +127,3 @@ def compare_tables(
             joining.append(table)
     left = position.topics.keys() - {schema.topic for schema in kept}
     return Tables(tuple(kept), tuple(joining), tuple(sorted(left)))
-
-
-def require_same_entries(kept: Sequence[TableSchema], position: PositionRecord, entries: Mapping[TableId, str]) -> None:
-    """Raises GapError for a table that was taken out of the publication, even if it was put back."""
-    for schema in kept:
-        if position.topics[schema.topic].publication_entry != entries.get(schema.table, ""):
-            raise GapError(f"table {schema.table} was taken out of the publication since it was last read",
-                           NEXT_AFTER_GAP)  # fmt: skip
-
-
-def require_same_keys(kept: Sequence[TableSchema], keys: Mapping[TableId, tuple[str, ...]]) -> None:
-    """Raises SourceError for a table whose records would have another key from now on."""
-    for schema in kept:
-        key = keys.get(schema.table, schema.key)
-        if key != schema.key:
-            raise SourceError(
-                f"table {schema.table}'s key is ({', '.join(key)}), its records have ({', '.join(schema.key)})",
-                "take back the change of source.key_columns or the table, or start with a new topics.prefix and slot",
-            )

@@ -7,6 +7,7 @@
 | `<prefix>.state`    | `holes/<table>`              | HolesRecord    |
 | `<prefix>.state`    | `signals`                    | SignalsRecord  |
 | `<prefix>.state`    | `tombstones/<table>`         | TombstonesRecord |
+| `<prefix>.state`    | `table/<table>`              | TableRecord (cdc/table_state.py) |
 | `<prefix>.control`  | `schema/<table>/<version>`   | SchemaRecord   |
 | `<prefix>.control`  | `sweep/<table>`              | SweepRecord    |
 | `<prefix>.control`  | `signal/<id>`                | SignalAnswer   |
@@ -350,7 +351,7 @@ def holes_key(table: TableId) -> str:
 class SignalRecord(Record):
     """A wish of an operator's. Without tables it is for all that are captured."""
 
-    action: Literal["snapshot", "pause", "resume", "cancel", "heal"]
+    action: Literal["snapshot", "pause", "resume", "cancel", "heal", "stop_table", "start_table"]
     tables: tuple[str, ...] = ()  # schema.table
     where: str | None = None
     after: tuple[str, ...] | None = None  # key texts: rows above this

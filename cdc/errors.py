@@ -6,7 +6,11 @@ from typing import ClassVar, Final
 NEXT_AFTER_GAP: Final = (
     "changes may be missing from the topics: cdc snapshot --heal reads all rows again, under a new epoch"
 )
-NEXT_AFTER_ALTER: Final = "altered tables are not followed yet: start with a new topics.prefix and slot"
+NEXT_AFTER_ALTER: Final = (
+    "take the change back, or take the table out of source.tables: once it can be captured it joins again by itself, "
+    "and all its rows are read anew"
+)
+NEXT_AFTER_STOP: Final = "then cdc table start {table}: all its rows are read anew"
 
 
 class WatershedError(Exception):
@@ -62,9 +66,19 @@ class GapError(WatershedError):
 
 
 class UnsupportedChangeError(WatershedError):
-    """A change that this version does not follow (an altered table, a large value that is not in the log, text that
-    is not UTF-8). Capture stops before it. Of its own transaction at most what stands before it is published, and
-    that only where the transaction spans several Kafka transactions."""
+    """A change that can't be published (a table that lost its key, text that is not UTF-8). Its table stops before it,
+    the others go on. Of its own transaction's rows of that table at most what stands before it is published, and that
+    only where the transaction spans several Kafka transactions.
+
+    `table`: schema and name; None: who raised it does not know, and capture stops. `is_held`: nothing in the catalog
+    will show that it was repaired: an operator has to say so."""
+
+    def __init__(
+        self, message: str, hint: str = "", *, table: tuple[str, str] | None = None, is_held: bool = True
+    ) -> None:
+        super().__init__(message, hint)
+        self.table = table
+        self.is_held = is_held
 
 
 class ConnectionLost(WatershedError):  # noqa: N818

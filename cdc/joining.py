@@ -14,7 +14,6 @@ from typing import Final
 
 import structlog
 
-from cdc.bootstrap import schema_of
 from cdc.config import Config, SourceConfig
 from cdc.continuity import Tables
 from cdc.control import ENDED, SnapshotRecord, Topics
@@ -24,7 +23,7 @@ from cdc.kafka.records import Captured, State
 from cdc.kafka.topics import TopicAdmin, TopicDescription
 from cdc.lsn import Lsn, format_lsn
 from cdc.ports import Clock, Probe, TopicRecord
-from cdc.postgres.catalog import Publication, SourceTable
+from cdc.postgres.catalog import Publication, SourceTable, schema_of
 from cdc.postgres.connection import connect
 from cdc.postgres.fence import FenceWait
 from cdc.postgres.source import add_to_publication, checked_table, read_log_end
@@ -118,7 +117,7 @@ class Joining:
             self._require_same_key(schema, captured.schemas.get(schema.table), topics[schema.topic])
             log.info("table joins", table=str(schema.table), since=format_lsn(since_lsn))
         for topic in tables.left:
-            log.info("table left: its changes are not published any more", topic=topic)
+            log.info("changes of a table are not published any more", topic=topic)
         snapshots = {record.table: record for record in state.snapshots}
         changed = [
             *self._cancelled(tables.left, state.snapshots),
@@ -194,7 +193,7 @@ class Joining:
 
     def _cancelled(self, left: Sequence[str], snapshots: Iterable[SnapshotRecord]) -> list[SnapshotRecord]:
         return [
-            _ended(record, "the table was taken out of source.tables")
+            _ended(record, "the table is not captured any more")
             for record in snapshots
             if self._topics.table(record.table) in left and record.status not in ENDED
         ]

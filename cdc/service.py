@@ -20,8 +20,8 @@ from cdc.continuity import (
     require_same_database,
 )
 from cdc.control import PositionRecord, Topics
-from cdc.errors import NEXT_AFTER_GAP, ConnectionLost, GapError, UnreachableError
-from cdc.events import TableSchema
+from cdc.errors import NEXT_AFTER_GAP, ConnectionLost, GapError, UnreachableError, UnsupportedChangeError
+from cdc.events import TableId
 from cdc.formats.profiles import column_formats
 from cdc.gap import Gap, Heal
 from cdc.joining import Admission
@@ -31,7 +31,7 @@ from cdc.kafka.topics import TopicAdmin
 from cdc.load import LoadStopped
 from cdc.lsn import Lsn
 from cdc.ports import Probe
-from cdc.postgres.catalog import SourceTable
+from cdc.postgres.catalog import schema_of
 from cdc.postgres.replication import (
     ReplicationConnection,
     SlotInUseError,
@@ -72,19 +72,18 @@ class Service:
         self._admin = TopicAdmin(config.kafka, frozenset(map(self._topics.table, keyless)))
         self._clock = SystemClock()
         self._admission = Admission(config.source)
-        self._source_tables: tuple[SourceTable, ...] = ()  # as they were when the process began
+        self._failures: dict[TableId, UnsupportedChangeError] = {}  # why tables stopped in earlier sessions
         self._stop = threading.Event()
         self._is_standby = False
         self._heal: Heal | None = None  # to be done by the next session
         self._reads_all_again = config.snapshot.mode == "always"
 
-    def check(self) -> Source:
-        """Look at source and brokers. Raises ConfigError, SourceError, BrokerError, UnreachableError with the next
-        step."""
-        source = check_source(self._config.source, self._config.snapshot)
+    def check(self, *, is_running_on: bool = False) -> Source:
+        """Look at source and brokers. `is_running_on`: tables that can't be captured any more are left to the session.
+        Raises ConfigError, SourceError, BrokerError, UnreachableError with the next step."""
+        source = check_source(self._config.source, self._config.snapshot, is_running_on=is_running_on)
         for table in source.tables:
-            schema = TableSchema(table.table, 1, table.oid, table.columns, table.key, self._topics.table(table.table))
-            column_formats(schema, self._config.format_options)
+            column_formats(schema_of(table, None, self._topics), self._config.format_options)
         self._admin.require_reachable()
         self._admin.check([*self._table_topics, self._topics.state, self._topics.control, self._topics.progress])
         return source
@@ -92,8 +91,7 @@ class Service:
     def run(self) -> None:
         """Capture until SIGTERM or SIGINT. A lost server is waited for; any other error ends the service."""
         self._obey_signals()
-        source = self.check()
-        self._source_tables = source.tables
+        source = self.check(is_running_on=self._is_known())
         log.info("source checked", database=source.identity.database, tables=len(source.tables))
         retry_s = RETRY_S_FIRST
         while not self._stop.is_set():
@@ -106,6 +104,10 @@ class Service:
                 log.warning("session lost, starting anew", error=error.message, in_s=round(retry_s, 1))
                 self._stop.wait(retry_s)
                 retry_s = min(retry_s * 2, RETRY_S_MAX)
+            except UnsupportedChangeError as error:
+                if error.table is None:
+                    raise
+                self._failures[TableId(*error.table)] = error
             except LoadStopped:
                 log.info("initial load interrupted, the next start begins it anew")
             except GapError as error:
@@ -113,6 +115,15 @@ class Service:
                 is_first = self._heal is None
                 self._heal = gap.await_heal(heals_itself=is_first and self._config.snapshot.mode == "when_needed")
         log.info("stopped")
+
+    def _is_known(self) -> bool:
+        """Whether capture has begun in an earlier process."""
+        try:
+            self._admin.require_reachable()
+            position = read_position(self._config)
+        except (GapError, UnreachableError, ConnectionLost):
+            return False  # said by what comes next
+        return position is not None and position.phase == "streaming"
 
     def _obey_signals(self) -> None:
         """SIGTERM and SIGINT ask to stop. What does not come to its end in time (brokers that are away, a slot that
@@ -159,18 +170,19 @@ class Service:
                 lock.release()
             session = Session(
                 self._config,
-                self._source_tables,
                 self._admin,
                 self._clock,
                 self._admission,
+                self._failures,
                 self._stop.is_set,
                 self._probe,
             )
             capture = session.prepare(resources, connection, identity, patience_s, position, self._reads_all_again)
             self._reads_all_again = False
+            self._failures.clear()  # recorded
             capture.run()
             if not self._stop.is_set():
-                log.info("beginning anew: tables may join that had to wait")
+                log.info("beginning anew with other tables")
 
     def _bootstrapped(self) -> PositionRecord:
         """With the start lock held."""

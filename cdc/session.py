@@ -12,7 +12,7 @@ import structlog
 
 import cdc
 from cdc.answers import Answers
-from cdc.bootstrap import open_broker, relation_of
+from cdc.bootstrap import open_broker
 from cdc.capture import STATUS_INTERVAL_S, Capture
 from cdc.config import Config
 from cdc.continuity import (
@@ -20,15 +20,14 @@ from cdc.continuity import (
     Tables,
     TopicNow,
     compare_tables,
-    require_same_entries,
-    require_same_keys,
     require_same_source,
     require_same_topics,
 )
 from cdc.control import PositionRecord, SnapshotRecord, Topics
-from cdc.errors import NEXT_AFTER_GAP, GapError
-from cdc.events import TableId, TableSchema
+from cdc.errors import NEXT_AFTER_GAP, ConnectionLost, GapError, UnsupportedChangeError
+from cdc.events import Column, TableId, TableSchema
 from cdc.filling import Filler
+from cdc.following import Follower, Known
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.joining import Admission, Joining
 from cdc.kafka.broker import KafkaBroker
@@ -38,20 +37,26 @@ from cdc.kafka.topic_keys import KafkaKeyReader
 from cdc.kafka.topics import TopicAdmin, TopicDescription
 from cdc.kafka.watch import TopicWatch
 from cdc.lsn import Lsn, format_lsn
+from cdc.pgoutput.messages import RelationColumn
+from cdc.pgoutput.relations import relation_of
 from cdc.ports import Clock, Probe, TopicRecord
-from cdc.postgres.catalog import Publication, SourceTable, read_publication
+from cdc.postgres.catalog import Publication, read_publication
 from cdc.postgres.chunks import PostgresChunkReader
 from cdc.postgres.connection import connect
+from cdc.postgres.facts import describe
 from cdc.postgres.replication import ReplicationConnection, SystemIdentity
 from cdc.postgres.reread import PostgresRowReader
 from cdc.postgres.source import read_flush_lsn, read_slot
-from cdc.postgres.watch import PublicationWatch
+from cdc.postgres.table_looks import look_at_tables
+from cdc.postgres.watch import PostgresCatalogReader
 from cdc.publisher import Lineage, Publisher
+from cdc.roster import Roster, TableLook, assign
 from cdc.snapshots.completion import Completions
 from cdc.snapshots.engine import SnapshotEngine
 from cdc.snapshots.readers import Readers
 from cdc.snapshots.session import Snapshots
 from cdc.sweeps import Sweeps
+from cdc.table_state import TableFacts, TableRecord, table_record
 from cdc.topic_records import position_record
 from cdc.transactions import Assembler, StreamState
 
@@ -69,6 +74,8 @@ class _Capturable:
     topics: Mapping[str, TopicDescription]
     snapshots: Sequence[SnapshotRecord]
     publisher: Publisher
+    roster: Roster
+    facts: Mapping[TableId, TableFacts | None]
 
 
 class Session:
@@ -77,20 +84,20 @@ class Session:
     def __init__(
         self,
         config: Config,
-        source_tables: Sequence[SourceTable],
         admin: TopicAdmin,
         clock: Clock,
         admission: Admission,
+        failures: Mapping[TableId, UnsupportedChangeError],
         should_stop: Callable[[], bool],
         probe: Probe,
     ) -> None:
-        """`source_tables`: as the process found them."""
+        """`failures`: tables whose changes could not be published in the sessions before."""
         self._config = config
-        self._source_tables = source_tables
         self._topics = Topics(config.topics.prefix)
         self._admin = admin
         self._clock = clock
         self._admission = admission
+        self._failures = failures
         self._should_stop = should_stop
         self._probe = probe
 
@@ -121,16 +128,17 @@ class Session:
         if current is None:
             raise GapError(f"topic {self._topics.state} lost its position record", NEXT_AFTER_GAP)
         captured = read_captured(self._config)
-        tables, publication = self._require_continuity(current, identity, topics, captured)
+        roster, looks, publication = self._require_continuity(current, identity, topics, captured, state)
         stay_connected()
-        these = self._capturable(broker, tables, publication, state, captured, stay_connected)
+        these = self._capturable(broker, roster, looks, publication, state, captured, stay_connected)
         context = EnvelopeContext(
             self._topics.prefix, current.source.database, current.epoch, cdc.__version__, self._config.format_options
         )
         sweeps = Sweeps(self._topics, current.epoch, captured.floors)
         engine = self._engine(these, state, current.epoch, context, sweeps)
         answers = Answers(self._topics, captured.answers)
-        snapshots = self._snapshots(resources, engine, these, state.signals_offset, answers)
+        snapshots = self._snapshots(resources, engine, these, looks, state.signals_offset, answers)
+        follower = self._follower(resources, engine, snapshots, these, looks)
         snapshots.forget({record.table for record in these.snapshots} - engine.tables.keys())
         if reads_all_again:
             snapshots.begin_all(f"start at {self._clock.now_us()}", self._clock.now_us())
@@ -139,7 +147,7 @@ class Session:
             stream=connection,
             broker=broker,
             assembler=Assembler(
-                these.schemas, context, stream_state(current), sweeps, engine, these.since, these.leaving
+                these.schemas, context, stream_state(current), sweeps, engine, follower, these.since, these.leaving
             ),
             filler=self._filler(resources, engine, these),
             snapshots=snapshots,
@@ -147,8 +155,10 @@ class Session:
             topics=self._topics,
             limits=self._config.capture,
             clock=self._clock,
-            should_stop=lambda: self._should_stop() or self._admission.is_due,
-            watch=self._watch(resources, these),
+            should_stop=lambda: (
+                self._should_stop() or self._admission.is_due or follower.is_due or snapshots.tables_changed
+            ),
+            watch=self._watch(these, follower),
             probe=self._probe,
             status_interval_s=min(STATUS_INTERVAL_S, patience_s / 4) if patience_s else STATUS_INTERVAL_S,
         )
@@ -159,13 +169,15 @@ class Session:
         identity: SystemIdentity,
         topics: Mapping[str, TopicDescription],
         captured: Captured,
-    ) -> tuple[Tables, Publication]:
+        state: State,
+    ) -> tuple[Roster, Mapping[TableId, TableLook], Publication]:
         """For the tables that are captured already."""
         source = self._config.source
         with connect(source) as sql:
             flush_lsn = read_flush_lsn(sql)
             slot = read_slot(sql, source.slot)
             publication = read_publication(sql, source.publication, source.table_ids)
+            looks = {} if publication is None else look_at_tables(sql, source, publication)
         require_same_source(
             position,
             SourceNow(
@@ -180,56 +192,73 @@ class Session:
         )
         assert publication is not None, "or it would be another than the position's"
         tables = compare_tables(source.table_ids, captured.schemas, position, self._topics)
-        require_same_entries(tables.kept, position, publication.entries)
-        require_same_keys(tables.kept, {table.table: table.key for table in self._source_tables})
+        roster = assign(tables, position, captured.schemas, looks, state.tables, self._failures)
         ends = self._admin.request_end_offsets({t.name: t.partition_count for t in topics.values()}).wait()
-        kept = {schema.topic: position.topics[schema.topic] for schema in tables.kept}
+        kept = {schema.topic: position.topics[schema.topic] for schema in roster.kept}
         require_same_topics(
             position.model_copy(update={"topics": kept}),
             {topic.name: TopicNow(topic.topic_id, ends[topic.name]) for topic in topics.values()},
         )
-        return tables, publication
+        return roster, looks, publication
 
     def _capturable(
         self,
         broker: KafkaBroker,
-        tables: Tables,
+        roster: Roster,
+        looks: Mapping[TableId, TableLook],
         publication: Publication,
         state: State,
         captured: Captured,
         stay_connected: Callable[[], None],
     ) -> _Capturable:
-        """Tables that may join are captured from here on; that they are is committed. The others wait for a session
-        to come."""
+        """Tables that may join are captured from here on, those that stopped are not; that is committed. Others wait
+        for a session to come."""
         position = state.position
         assert position is not None
-        since = {schema.table: position.topics[schema.topic].since_lsn for schema in tables.kept}
-        schemas, snapshots, records = tables.kept, state.snapshots, tuple[TopicRecord, ...]()
+        since = {schema.table: position.topics[schema.topic].since_lsn for schema in roster.kept}
+        kept, snapshots, schemas = {schema.topic for schema in roster.kept}, state.snapshots, roster.kept
         joining = Joining(self._config, self._admin, self._clock, self._probe)
-        if tables.joining:
-            publication = joining.publish(tables.joining, publication)
-            require_same_entries(tables.kept, position, publication.entries)
-            if not self._admission.is_granted(tables.joining, publication, stay_connected):
-                log.info("tables join when transactions that began earlier have ended",
-                         tables=" ".join(map(str, tables.joining)))  # fmt: skip
-                tables = replace(tables, joining=())
+        joins = roster.joining
+        if joins:
+            before = dict(publication.entries)
+            publication = joining.publish(joins, publication)
+            if any(before.get(s.table) != publication.entries.get(s.table) for s in roster.kept):
+                raise ConnectionLost("the publication was altered meanwhile")
+            if not self._admission.is_granted(joins, publication, stay_connected):
+                log.info(
+                    "tables join when transactions that began earlier have ended", tables=" ".join(map(str, joins))
+                )
+                joins = ()
+        tables = Tables(roster.kept, joins, tuple(sorted(position.topics.keys() - kept)))
+        records = self._told(roster, state)
         if tables.joining or tables.left:
             joined = joining.join(tables, publication, state, captured)
-            schemas, snapshots, records = (*schemas, *joined.schemas), joined.snapshots, joined.records
+            schemas, snapshots = (*schemas, *joined.schemas), joined.snapshots
+            records += joined.records
             since |= {schema.table: joined.since_lsn for schema in joined.schemas}
         names = [schema.table for schema in schemas]
         entries = {table: entry for table, entry in publication.entries.items() if table in names}
         topics = self._admin.check([schema.topic for schema in schemas])
         these = _Capturable(
             schemas=schemas,
-            leaving=tuple(schema for schema in captured.schemas.values() if schema.topic in tables.left),
+            leaving=tuple(
+                schema
+                for schema in captured.schemas.values()
+                if schema.topic in tables.left and schema.table not in names
+            ),
             since=since,
             publication=replace(publication, entries=entries),
             topics=topics,
             snapshots=snapshots,
             publisher=self._publisher(position, tables.left, schemas, since, publication, topics),
+            roster=roster,
+            facts=self._facts(schemas, joins, looks, state),
         )
-        if tables.joining or tables.left:
+        if records or tables.joining or tables.left:
+            now_us = self._clock.now_us()
+            records += [
+                table_record(self._topics, TableRecord.captured(table, these.facts[table], now_us)) for table in joins
+            ]
             now = these.publisher.position(stream_state(position))
             broker.produce([*records, position_record(self._topics, now)], stay_connected)
             broker.commit(stay_connected)
@@ -238,6 +267,35 @@ class Session:
                 self._admission.close()
         broker.follow({topic.name: topic.partition_count for topic in topics.values()})
         return these
+
+    def _told(self, roster: Roster, state: State) -> list[TopicRecord]:
+        """What is new of tables that are stopped."""
+        records = []
+        for table, stop in roster.stopped.items():
+            before = state.tables.get(table)
+            told = (before.status, before.message, before.next, before.is_held) if before is not None else None
+            if told != ("stopped", stop.why.message, stop.why.hint, stop.is_held):
+                log.error(
+                    "table stopped, the others go on", table=str(table), error=stop.why.message, next=stop.why.hint
+                )
+                stopped = TableRecord.stopped(table, stop.why, self._clock.now_us(), is_held=stop.is_held)
+                records.append(table_record(self._topics, stopped))
+        return records
+
+    def _facts(
+        self,
+        schemas: Sequence[TableSchema],
+        joined: Sequence[TableId],
+        looks: Mapping[TableId, TableLook],
+        state: State,
+    ) -> dict[TableId, TableFacts | None]:
+        """Of those that are captured, as they were when that was last looked at."""
+        facts: dict[TableId, TableFacts | None] = {}
+        for schema in schemas:
+            record = state.tables.get(schema.table)
+            known = record.facts if record is not None and record.status == "captured" else None
+            facts[schema.table] = looks[schema.table].facts if schema.table in joined else known
+        return facts
 
     def _engine(
         self, these: _Capturable, state: State, epoch: int, context: EnvelopeContext, sweeps: Sweeps
@@ -263,6 +321,7 @@ class Session:
         resources: ExitStack,
         engine: SnapshotEngine,
         these: _Capturable,
+        looks: Mapping[TableId, TableLook],
         signals_offset: int,
         answers: Answers,
     ) -> Snapshots:
@@ -274,8 +333,41 @@ class Session:
         keys = resources.enter_context(KafkaKeyReader(self._config.kafka))
         signals = SignalReader(self._config.kafka, self._topics.signals, signals_offset)
         resources.enter_context(closing(signals))
-        unchunkable = frozenset(table.table for table in self._source_tables if not table.is_chunkable)
-        return Snapshots(engine, Readers(reader, keys), signals, answers, self._topics, limits, unchunkable)
+        unchunkable = frozenset(
+            table for table, look in looks.items() if look.found is not None and not look.found.is_chunkable
+        )
+        stopped = these.roster.stopped.keys()
+        return Snapshots(engine, Readers(reader, keys), signals, answers, self._topics, limits, unchunkable, stopped)
+
+    def _follower(
+        self,
+        resources: ExitStack,
+        engine: SnapshotEngine,
+        snapshots: Snapshots,
+        these: _Capturable,
+        looks: Mapping[TableId, TableLook],
+    ) -> Follower:
+        source = self._config.source
+        catalog = resources.enter_context(PostgresCatalogReader(source, self._topics))
+
+        def described(oid: int, sent: Sequence[RelationColumn]) -> Sequence[Column]:
+            with connect(source, application="watershed describe") as sql:
+                return describe(sql, oid, sent)
+
+        return Follower(
+            topics=self._topics,
+            known={
+                schema.table: Known(schema, these.facts[schema.table], these.publication.entries.get(schema.table, ""))
+                for schema in these.schemas
+            },
+            stopped={table: looks[table].state for table, stop in these.roster.stopped.items() if not stop.is_held},
+            publication=these.publication.fingerprint,
+            describe=described,
+            catalog=catalog,
+            engine=engine,
+            reread=snapshots.reread,
+            now_us=self._clock.now_us,
+        )
 
     def _publisher(
         self,
@@ -298,14 +390,11 @@ class Session:
         ends = {name: topic.end_offsets for name, topic in position.topics.items()}
         return Publisher(lineage, self._config.capture, ends)
 
-    def _watch(self, resources: ExitStack, these: _Capturable) -> Callable[[], None]:
-        tables = [schema.table for schema in these.schemas]
-        publication = PublicationWatch(self._config.source, these.publication, tables)
-        resources.callback(publication.close)
+    def _watch(self, these: _Capturable, follower: Follower) -> Callable[[], None]:
         topics = TopicWatch(self._admin, these.topics)
 
         def watch() -> None:
-            publication()
+            follower.watch()
             topics()
 
         return watch

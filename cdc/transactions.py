@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cdc.control import PartialTransaction
-from cdc.errors import NEXT_AFTER_ALTER, GapError, ProtocolError, UnsupportedChangeError
+from cdc.errors import GapError, ProtocolError, UnsupportedChangeError
 from cdc.events import Position, TableId, TableSchema, pack_version
 from cdc.formats.debezium import UNFINISHED, Draft, EnvelopeContext, TableEncoder, relation_differs
 from cdc.holes import Hole
@@ -61,6 +61,14 @@ class Observer(Protocol):
     def end(self, commit_lsn: Lsn, seq: int, now_us: int) -> tuple[list[TopicRecord], int]: ...
 
 
+class SchemaFollower(Protocol):
+    """Who knows what the captured tables look like now. See cdc/following.py."""
+
+    def follow(self, schema: TableSchema, relation: Relation) -> tuple[TableSchema, list[TopicRecord]]: ...
+    def mark(self, content: bytes) -> None: ...
+    def end(self) -> tuple[list[TopicRecord], list[TableSchema]]: ...
+
+
 class Assembler:
     """Feed it CopyData payloads in order; it returns the records to produce.
 
@@ -74,6 +82,7 @@ class Assembler:
         resume: StreamState,
         sweeps: Sweeps,
         observer: Observer,
+        follower: SchemaFollower,
         since: Mapping[TableId, int] | None = None,
         leaving: Sequence[TableSchema] = (),
     ) -> None:
@@ -87,8 +96,11 @@ class Assembler:
         self._context = context
         self._sweeps = sweeps
         self._observer = observer
+        self._follower = follower
         self._is_observed = False  # the transaction that is being received
-        self._encoders: dict[int, tuple[TableEncoder, str] | None] = {}  # relation oid → encoder, topic
+        self._relations: dict[int, Relation] = {}  # as last described, of captured tables
+        # Relation oid → encoder, topic. None: not captured. Without an encoder: changes count, and are not published.
+        self._encoders: dict[int, tuple[TableEncoder | None, str] | None] = {}
         self._early: dict[int, tuple[Relation, int]] = {}  # described before their tables joined, and when they do
         self._started: set[int] = set()  # relations whose encoder knows the current transaction
         self._resume_lsn = resume.resume_lsn
@@ -179,12 +191,13 @@ class Assembler:
             case Commit() as commit:
                 self._commit(commit, records, now_us)
             case Relation() as relation:
-                self._relation(relation)
+                self._relation(relation, records)
             case Truncate() as truncate:
                 self._truncate(truncate, records)
             case LogicalMessage() as message:
                 if message.transactional and message.prefix == MARK_PREFIX:
                     self._observer.mark(message.content)
+                    self._follower.mark(message.content)
             case Type() | Origin() | StreamAbort():
                 pass  # nothing that a record holds
             case other:
@@ -236,6 +249,10 @@ class Assembler:
         self._transaction = None
         added, self._seq = self._observer.end(transaction.commit_lsn, self._seq, now_us)
         records += added
+        added, altered = self._follower.end()
+        records += added
+        for schema in altered:
+            self._alter(schema)
 
     def _open(self, what: str) -> _Transaction:
         if self._transaction is None:
@@ -245,14 +262,14 @@ class Assembler:
     def _let_go(self) -> None:
         """Of the tables that leave: the half published transaction has ended."""
         for schema in self._leaving:
-            self._encoders = {o: e for o, e in self._encoders.items() if e is None or e[0].table != schema.table}
+            self._encoders = {o: e for o, e in self._encoders.items() if e is None or e[1] != schema.topic}
             self._encoders[schema.oid] = None
             del self._schema_of_oid[schema.oid], self._schema_of_name[schema.table]
         self._leaving = ()
 
     # ---- changes
 
-    def _relation(self, relation: Relation) -> None:
+    def _relation(self, relation: Relation, records: list[TopicRecord]) -> None:
         schema = self._schema_of_oid.get(relation.oid) or self._schema_of_name.get(
             TableId(relation.schema, relation.name)
         )
@@ -264,21 +281,39 @@ class Assembler:
             self._encoders[relation.oid], self._early[relation.oid] = None, (relation, since)
             return
         self._early.pop(relation.oid, None)
-        difference = relation_differs(schema, relation)
-        if difference is not None:
-            raise UnsupportedChangeError(
-                f"table {schema.table} was altered: {difference}",
-                NEXT_AFTER_ALTER,
-            )
+        if relation_differs(schema, relation) is not None:
+            if schema in self._leaving or self._is_published():
+                # What counts was published, or never will be.
+                self._encoders[relation.oid] = None, schema.topic
+                return
+            schema, added = self._follower.follow(schema, relation)
+            self._schema_of_oid[schema.oid] = self._schema_of_name[schema.table] = schema
+            records += added
+        self._describe(schema, relation)
+
+    def _is_published(self) -> bool:
+        """Whether changes at this place are already. Then a shape that is not the newest one is that of its time."""
+        transaction = self._transaction
+        return transaction is not None and transaction.next_index < transaction.skip_below
+
+    def _describe(self, schema: TableSchema, relation: Relation) -> None:
+        self._relations[relation.oid] = relation
         self._encoders[relation.oid] = (TableEncoder(schema, relation, self._context, self._drafts), schema.topic)
         self._started.discard(relation.oid)
 
-    def _joined(self, oid: int, commit_lsn: int) -> tuple[TableEncoder, str] | None:
+    def _alter(self, schema: TableSchema) -> None:
+        """What the catalog tells. A shape that is new in the stream too is described there before its first row."""
+        self._schema_of_oid[schema.oid] = self._schema_of_name[schema.table] = schema
+        relation = self._relations.get(schema.oid)
+        if relation is not None and relation_differs(schema, relation) is None:
+            self._describe(schema, relation)
+
+    def _joined(self, oid: int, commit_lsn: int, records: list[TopicRecord]) -> tuple[TableEncoder | None, str] | None:
         """Of a table that was not captured so far: its encoder and topic if it is now. Its relation may have been
         described before, and is not described again."""
         relation, since = self._early.get(oid, (None, 0))
         if relation is not None and commit_lsn >= since:
-            self._relation(relation)
+            self._relation(relation, records)
         return self._encoders[oid]
 
     def _row(self, frame: bytes, lsn: int, records: list[TopicRecord], now_us: int) -> None:
@@ -292,11 +327,14 @@ class Assembler:
         except KeyError:
             raise ProtocolError(f"row change at {format_lsn(lsn)} for relation {oid}, never described") from None
         if captured is None and self._early:
-            captured = self._joined(oid, transaction.commit_lsn)
+            captured = self._joined(oid, transaction.commit_lsn, records)
         if captured is None:
             return
         if index >= transaction.skip_below:
             encoder, topic = captured
+            if encoder is None:
+                self._pass_over(oid, lsn)
+                return
             if oid not in self._started:
                 encoder.start_transaction(
                     transaction.commit_lsn, transaction.commit_ts_us, transaction.xid, self._last_commit_lsn
@@ -311,6 +349,15 @@ class Assembler:
             transaction.published = True
         transaction.next_index = index + 1
 
+    def _pass_over(self, oid: int, lsn: int) -> None:
+        """A change of a table that leaves, in a shape that is not followed any more."""
+        schema = self._schema_of_oid.get(oid)
+        if schema is None or schema not in self._leaving:
+            raise ProtocolError(f"row change at {format_lsn(lsn)} for relation {oid}, in a shape of long ago")
+        transaction = self._open("row change")
+        transaction.next_index += 1
+        transaction.published = True
+
     def _truncate(self, truncate: Truncate, records: list[TopicRecord]) -> None:
         """A sweep with the next version for a floor: no event could stand behind all rows in all partitions."""
         transaction = self._open("Truncate")
@@ -321,14 +368,14 @@ class Assembler:
                 where = Position(transaction.commit_lsn, transaction.next_index)
                 raise ProtocolError(f"Truncate at {where} of relation {oid}, never described") from None
             if captured is None and self._early:
-                captured = self._joined(oid, transaction.commit_lsn)
+                captured = self._joined(oid, transaction.commit_lsn, records)
             if captured is None:
                 continue
             if transaction.next_index >= transaction.skip_below:
-                encoder, topic = captured
+                topic = captured[1]
                 self._seq += 1  # the sweep's own: a sink that has swept must not take the next row for a replay
                 floor = pack_version(self._context.epoch, self._seq)
-                records.append(self._sweeps.record(encoder.table, floor, transaction.commit_lsn))
+                records.append(self._sweeps.record(self._schema_of_oid[oid].table, floor, transaction.commit_lsn))
                 if self._is_observed:
                     self._observer.truncate(topic)
                 transaction.published = True

@@ -227,8 +227,16 @@ class Captured:
 
     def snapshots(self) -> dict[str, dict[str, Any]]:
         """The snapshot record of each table."""
-        found = {r.key: parse(r.value or b"") for r in self.records("state") if r.key.startswith(b"snapshot/")}
-        return {f"{record['table_schema']}.{record['table_name']}": dict(record) for record in found.values()}
+        return self._latest(b"snapshot/")
+
+    def states(self) -> dict[str, dict[str, Any]]:
+        """Whether each table is captured, and why not."""
+        return self._latest(b"table/")
+
+    def _latest(self, kind: bytes) -> dict[str, dict[str, Any]]:
+        values = {record.key: record.value for record in self.records("state") if record.key.startswith(kind)}
+        found = [parse(value) for value in values.values() if value is not None]
+        return {f"{record['table_schema']}.{record['table_name']}": dict(record) for record in found}
 
     def unfinished(self) -> list[str]:
         """Tables of which rows are being read, or are to be."""

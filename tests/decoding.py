@@ -7,11 +7,11 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from cdc.bootstrap import relation_of
 from cdc.events import TableId, TableSchema
 from cdc.formats.debezium import EnvelopeContext, OutRecord, TableEncoder
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.messages import UNCHANGED, Begin, Commit, Message, Relation, Type, Update
+from cdc.pgoutput.relations import relation_of
 from cdc.postgres.catalog import read_table
 
 THINGS = TableId("public", "things")

@@ -13,7 +13,7 @@ from cdc.ports import TopicRecord
 from cdc.snapshots.visibility import TransactionSnapshot
 from cdc.transactions import Assembler, StreamState
 from tests import wire
-from tests.snapshot_ports import engine_of, sweeps_of
+from tests.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
 
 OID: Final = 10
 COLUMNS: Final = (
@@ -51,7 +51,7 @@ def consumed(*transactions: tuple[int, list[bytes]]) -> tuple[list[TopicRecord],
     """Transaction id and changes of each."""
     sweeps = sweeps_of(CONTEXT)
     engine = engine_of([SCHEMA], CONTEXT, sweeps)
-    assembler = Assembler([SCHEMA], CONTEXT, StreamState(Lsn(0), None, 0, 0), sweeps, engine)
+    assembler = Assembler([SCHEMA], CONTEXT, StreamState(Lsn(0), None, 0, 0), sweeps, engine, UnfollowedTables())
     messages = []
     for number, (xid, changes) in enumerate(transactions, 1):
         lsn = 1_000 * number

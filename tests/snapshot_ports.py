@@ -4,14 +4,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from cdc.answers import Answers
-from cdc.bootstrap import relation_of
 from cdc.config import SnapshotConfig
 from cdc.control import Topics
 from cdc.events import TableSchema
 from cdc.filling import Filler
+from cdc.following import stop
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.holes import Found, Unreadable, Wanted
-from cdc.ports import Clock, Signal, WhileWaiting
+from cdc.pgoutput.messages import Relation
+from cdc.pgoutput.relations import relation_differs, relation_of
+from cdc.ports import Clock, Signal, TopicRecord, WhileWaiting
 from cdc.snapshots.engine import SnapshotEngine
 from cdc.snapshots.reading import Answer, KeyPage, Request
 from cdc.snapshots.session import Snapshots
@@ -54,6 +56,19 @@ class ScriptedRows:
         while_waiting()
         self.asked.append(wanted)
         return self.coming.pop(0) if self.coming else None
+
+
+class UnfollowedTables:
+    """cdc.transactions.SchemaFollower. A table that is altered stops."""
+
+    def follow(self, schema: TableSchema, relation: Relation) -> tuple[TableSchema, list[TopicRecord]]:
+        raise stop(schema.table, relation_differs(schema, relation) or "")
+
+    def mark(self, content: bytes) -> None:
+        pass
+
+    def end(self) -> tuple[list[TopicRecord], list[TableSchema]]:
+        return [], []
 
 
 def no_filler(clock: Clock) -> Filler:

@@ -29,6 +29,7 @@ COMMANDS = {
     "sink": Entry("cdc.cli.sink:app", "Keep a search index, a cache and warehouse tables in step with the topics."),
     "snapshot": Entry("cdc.cli.snapshot:snapshot", "Read existing rows again beside the stream; fill a new store."),
     "stack": Entry("cdc.cli.stack:app", "Start and stop PostgreSQL, Kafka, OpenSearch and Redis for development."),
+    "table": Entry("cdc.cli.table:app", "Which tables are captured or stopped; stop one, start it again."),
 }
 
 

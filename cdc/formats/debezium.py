@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring
 from typing import Final
 
-from cdc.errors import UnsupportedChangeError
+from cdc.errors import NEXT_AFTER_STOP, UnsupportedChangeError
 from cdc.events import Position, TableSchema, pack_version
 from cdc.formats import connect
 from cdc.formats.options import READABLE, FormatOptions
@@ -278,7 +278,9 @@ class TableEncoder:
             raise UnsupportedChangeError(
                 f"{self._schema.table} at {Position(self._commit_lsn, tx_index)}: the row was updated without its "
                 "large (TOAST) value, which is not in the log; in this format it is not filled",
-                f"ALTER TABLE {self._schema.table} REPLICA IDENTITY FULL, or use format.profile readable",
+                f"ALTER TABLE {self._schema.table} REPLICA IDENTITY FULL, or use format.profile readable; "
+                + NEXT_AFTER_STOP.format(table=self._schema.table),
+                table=self._schema.table,
             )
         if now_us != self._clock_us:
             self._set_clock(now_us)
@@ -323,7 +325,9 @@ class TableEncoder:
         except UnicodeDecodeError:
             raise UnsupportedChangeError(
                 f"{self._schema.table} at {Position(self._commit_lsn, tx_index)}: a value is not UTF-8",
-                "a database in encoding SQL_ASCII holds such bytes: correct them, or convert the database",
+                "a database in encoding SQL_ASCII holds such bytes: correct them, or convert the database; "
+                + NEXT_AFTER_STOP.format(table=self._schema.table),
+                table=self._schema.table,
             ) from None
 
     def _version(self, seq: int) -> bytes:

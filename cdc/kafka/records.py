@@ -25,6 +25,7 @@ from cdc.control import (
 from cdc.errors import GapError
 from cdc.events import TableId, TableSchema, unpack_version
 from cdc.kafka.compacted import read_latest
+from cdc.table_state import TABLE_KEY, TableRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class State:
     holes: tuple[HolesRecord, ...]
     signals_offset: int  # signals below have had their effect
     tombstones: dict[TableId, int]  # of each table the floor below which tombstones are written
+    tables: dict[TableId, TableRecord]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,14 @@ def read_state(config: Config) -> State:
             for key, record in values.items()
             if key.startswith("holes/")
         ),
+        tables={
+            record.table: record
+            for record in (
+                TableRecord.decode(value, f"{topic}, key {key}")
+                for key, value in values.items()
+                if key.startswith(TABLE_KEY)
+            )
+        },
         signals_offset=0 if signals is None else SignalsRecord.decode(signals, f"{topic}, key {SIGNALS_KEY}").offset,
     )
 

@@ -17,7 +17,7 @@ from json import JSONDecoder
 from types import CodeType
 from typing import Any, Literal
 
-from cdc.errors import NEXT_AFTER_ALTER, ProtocolError, UnsupportedChangeError
+from cdc.errors import NEXT_AFTER_ALTER, NEXT_AFTER_STOP, ProtocolError, UnsupportedChangeError
 from cdc.events import Position, TableId, TableSchema
 from cdc.lsn import Lsn
 from cdc.pgoutput.decoder import decode
@@ -74,8 +74,7 @@ class RowCodec:
         """`forms`: of the schema's columns, in order; None: the `readable` profile's. No key column is left out."""
         if difference := relation_differs(schema, relation):
             raise UnsupportedChangeError(
-                f"{schema.table} was altered: {difference}",
-                NEXT_AFTER_ALTER,
+                f"{schema.table} was altered: {difference}", NEXT_AFTER_ALTER, table=schema.table, is_held=False
             )
         self._table = schema.table
         self._relation = relation
@@ -271,8 +270,8 @@ class _Exact:
             if i in self._codec._key:
                 raise UnsupportedChangeError(
                     f"{self._place(name)} is NULL, but it is part of the record key",
-                    "a record key must be NOT NULL: give the table a primary key, then start with a new topics.prefix "
-                    "and slot",
+                    "a record key must be NOT NULL: delete or fill such rows, " + self._start_again(),
+                    table=self._codec._table,
                 )
             return "null"
         if value is UNCHANGED:
@@ -283,14 +282,18 @@ class _Exact:
                 f"{self._place(name)}: the row was updated without the large (TOAST) value of its key, which is not in "
                 "the log",
                 f"ALTER TABLE {_sql_name(self._codec._table)} REPLICA IDENTITY FULL, or a newer minor version of "
-                "PostgreSQL; then start with a new topics.prefix and slot",
+                "PostgreSQL; " + self._start_again(),
+                table=self._codec._table,
             )
         if isinstance(value, Binary):
             raise self._refused(f"column {name} came in binary format, text was asked for")
         try:
             return self._codec._encoders[i](value.decode("latin-1"))
         except UnconvertibleError as error:
-            raise UnsupportedChangeError(f"{self._place(name)}: {error.message}", error.hint) from None
+            hint = f"{error.hint}; {self._start_again()}"
+            raise UnsupportedChangeError(
+                f"{self._place(name)}: {error.message}", hint, table=self._codec._table
+            ) from None
         except MalformedValueError as error:
             raise ProtocolError(f"{self._place(name)}: {error.message}", error.hint) from None
 
@@ -304,6 +307,9 @@ class _Exact:
     def _check_width(self, values: Tuple) -> None:
         if len(values) != len(self._codec._names):
             raise self._refused(f"{len(values)} columns, the relation has {len(self._codec._names)}")
+
+    def _start_again(self) -> str:
+        return NEXT_AFTER_STOP.format(table=self._codec._table)
 
     def _place(self, column: str) -> str:
         return f"{self._codec._table} at {self._position}, column {column}"

@@ -1,7 +1,7 @@
-"""Whether a relation message describes a table as the schema that is published does."""
+"""Relation messages and schemas: whether one describes a table as the other does, and the one made of the other."""
 
 from cdc.events import TableId, TableSchema
-from cdc.pgoutput.messages import Relation
+from cdc.pgoutput.messages import Relation, RelationColumn
 
 
 def relation_differs(schema: TableSchema, relation: Relation) -> str | None:
@@ -31,3 +31,16 @@ def relation_differs(schema: TableSchema, relation: Relation) -> str | None:
         if not relation.columns[was.index(name)].is_key:
             return f"key column {name} is not in the replica identity"
     return None
+
+
+def relation_of(schema: TableSchema) -> Relation:
+    """The relation message that the stream would send for this shape under REPLICA IDENTITY DEFAULT."""
+    return Relation(
+        oid=schema.oid,
+        schema=schema.table.schema,
+        name=schema.table.name,
+        replica_identity="d",
+        columns=tuple(
+            RelationColumn(c.name in schema.key, c.name, c.type_oid, c.type_modifier) for c in schema.columns
+        ),
+    )

@@ -2,14 +2,15 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import LiteralString
 
 import psycopg
 from psycopg import sql
 
-from cdc.errors import SourceError
-from cdc.events import Column, TableId
+from cdc.control import Topics
+from cdc.errors import ConnectionLost, SourceError
+from cdc.events import Column, TableId, TableSchema
 from cdc.postgres.connection import says_lost
 
 _TABLES: LiteralString = """
@@ -40,30 +41,37 @@ SELECT array_agg(a.attname::text ORDER BY k.ord)
  GROUP BY i.indexrelid
 """
 
+_COLUMNS: LiteralString = """
+SELECT a.attname::text, a.atttypid::int8, a.atttypmod, NOT a.attnotnull
+  FROM pg_attribute a
+ WHERE a.attrelid = %(oid)s AND a.attnum > 0 AND NOT a.attisdropped AND (a.attgenerated = '' OR %(generated)s)
+   AND (%(published)s::text[] IS NULL OR a.attname = ANY (%(published)s::text[]))
+ ORDER BY a.attnum
+"""
+
 # A domain's values are its base type's, with the modifier that the domain gives it; domains over domains are followed
 # to the end. An array is what array_out prints: int2vector and its like have elements, and print in another form.
-_COLUMNS: LiteralString = """
-WITH RECURSIVE base(attnum, oid, modifier) AS (
-    SELECT attnum, atttypid, NULL::int4 FROM pg_attribute WHERE attrelid = %(oid)s AND attnum > 0 AND NOT attisdropped
+_TYPES: LiteralString = """
+WITH RECURSIVE wanted AS (
+    SELECT place, oid::oid, modifier
+      FROM unnest(%(oids)s::int8[], %(modifiers)s::int4[]) WITH ORDINALITY AS w(oid, modifier, place)
+), base(place, oid, modifier) AS (
+    SELECT place, oid, NULL::int4 FROM wanted
     UNION ALL
-    SELECT base.attnum, t.typbasetype, t.typtypmod
-      FROM base JOIN pg_type t ON t.oid = base.oid WHERE t.typtype = 'd'
-), element(attnum, oid) AS (
-    SELECT base.attnum, t.typelem FROM base JOIN pg_type t ON t.oid = base.oid WHERE t.typoutput = 'array_out'::regproc
+    SELECT base.place, t.typbasetype, t.typtypmod FROM base JOIN pg_type t ON t.oid = base.oid WHERE t.typtype = 'd'
+), element(place, oid) AS (
+    SELECT base.place, t.typelem FROM base JOIN pg_type t ON t.oid = base.oid WHERE t.typoutput = 'array_out'::regproc
     UNION ALL
-    SELECT element.attnum, t.typbasetype FROM element JOIN pg_type t ON t.oid = element.oid WHERE t.typtype = 'd'
+    SELECT element.place, t.typbasetype FROM element JOIN pg_type t ON t.oid = element.oid WHERE t.typtype = 'd'
 )
-SELECT a.attname::text, a.atttypid::int8, a.atttypmod, format_type(a.atttypid, a.atttypmod), NOT a.attnotnull,
+SELECT w.oid::int8, w.modifier, format_type(w.oid, w.modifier),
        t.typtype::text, t.oid::int8, coalesce(e.oid::int8, 0), t.typdelim::text, base.modifier,
        (SELECT array_agg(l.enumlabel::text ORDER BY l.enumsortorder)
           FROM pg_enum l WHERE l.enumtypid = coalesce(e.oid, t.oid))
-  FROM pg_attribute a
-  JOIN base ON base.attnum = a.attnum
+  FROM wanted w
+  JOIN base ON base.place = w.place
   JOIN pg_type t ON t.oid = base.oid AND t.typtype <> 'd'
-  LEFT JOIN (element JOIN pg_type e ON e.oid = element.oid AND e.typtype <> 'd') ON element.attnum = a.attnum
- WHERE a.attrelid = %(oid)s AND (a.attgenerated = '' OR %(generated)s)
-   AND (%(published)s::text[] IS NULL OR a.attname = ANY (%(published)s::text[]))
- ORDER BY a.attnum
+  LEFT JOIN (element JOIN pg_type e ON e.oid = element.oid AND e.typtype <> 'd') ON element.place = w.place
 """
 
 _PUBLICATION: LiteralString = """
@@ -188,13 +196,35 @@ def read_table(
 
 def _columns(connection: psycopg.Connection, oid: int, published: Sequence[str] | None) -> tuple[Column, ...]:
     """Those of the table, in attribute order, as far as they are published."""
+    attributes = connection.execute(
+        _COLUMNS,
+        {
+            "oid": oid,
+            "published": list(published) if published is not None else None,
+            # Older versions list generated columns as published, and never send them.
+            "generated": published is not None and connection.info.server_version >= 180_000,
+        },
+    ).fetchall()
+    types = column_types(connection, [(type_oid, modifier) for _, type_oid, modifier, _ in attributes])
+    if any((type_oid, modifier) not in types for _, type_oid, modifier, _ in attributes):
+        raise ConnectionLost("a table was altered while it was looked at")
     return tuple(
-        Column(
-            name=name,
-            type_oid=type_oid,
+        replace(types[type_oid, modifier], name=name, nullable=nullable)
+        for name, type_oid, modifier, nullable in attributes
+    )
+
+
+def column_types(connection: psycopg.Connection, types: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Column]:
+    """For each type oid and modifier that the catalog knows: a column of that type, without a name. Raises
+    psycopg.Error."""
+    wanted = {"oids": [oid for oid, _ in types], "modifiers": [modifier for _, modifier in types]}
+    return {
+        (oid, modifier): Column(
+            name="",
+            type_oid=oid,
             type_modifier=modifier,
             type_name=type_name,
-            nullable=nullable,
+            nullable=True,
             type_kind=type_kind,
             base_type_oid=base_oid,
             element_oid=element_oid,
@@ -203,27 +233,17 @@ def _columns(connection: psycopg.Connection, oid: int, published: Sequence[str] 
             labels=tuple(labels or ()),
         )
         for (
-            name,
-            type_oid,
+            oid,
             modifier,
             type_name,
-            nullable,
             type_kind,
             base_oid,
             element_oid,
             delimiter,
             base_modifier,
             labels,
-        ) in connection.execute(
-            _COLUMNS,
-            {
-                "oid": oid,
-                "published": list(published) if published is not None else None,
-                # Older versions list generated columns as published, and never send them.
-                "generated": published is not None and connection.info.server_version >= 180_000,
-            },
-        )
-    )
+        ) in connection.execute(_TYPES, wanted)
+    }
 
 
 def _require_fit(table: TableId, key: Sequence[str], columns: Sequence[Column], covered: Sequence[str]) -> None:
@@ -266,6 +286,15 @@ def _record_key(identity: str, primary_key: list[str], identity_index: list[str]
             return tuple(primary_key if covers else identity_index)
         case _:
             return ()
+
+
+def schema_of(found: SourceTable, before: TableSchema | None, topics: Topics) -> TableSchema:
+    """The next version of its schema, or `before` if that is what it is."""
+    version = 1 if before is None else before.version + 1
+    schema = TableSchema(found.table, version, found.oid, found.columns, found.key, topics.table(found.table))
+    if before is not None and replace(schema, version=before.version) == before:
+        return before
+    return schema
 
 
 def create_publication_statement(name: str, tables: Sequence[TableId]) -> sql.Composed:

@@ -53,15 +53,20 @@ class Source:
         return tuple(found.table for found in self.tables if found.table not in published)
 
 
-def check_source(config: SourceConfig, snapshot: SnapshotConfig) -> Source:
-    """Look at everything that capture needs; writes nothing. Raises SourceError with the next step."""
+def check_source(config: SourceConfig, snapshot: SnapshotConfig, *, is_running_on: bool = False) -> Source:
+    """Look at everything that capture needs; writes nothing. `is_running_on`: the tables that can't be captured are
+    left out. Raises SourceError with the next step."""
     with connect(config) as connection:
         _check_settings(connection)
         publication = read_publication(connection, config.publication, config.table_ids)
-        tables = tuple(
-            checked_table(connection, table, publication, config.key_of(table)) for table in config.table_ids
-        )
-        if snapshot.method == "chunked":
+        tables: tuple[SourceTable, ...] = ()
+        for table in config.table_ids:
+            try:
+                tables += (checked_table(connection, table, publication, config.key_of(table)),)
+            except SourceError:
+                if not is_running_on:
+                    raise
+        if snapshot.method == "chunked" and not is_running_on:
             _check_chunkable(connection, tables)
         if publication is None:
             _check_may_create(connection, config, tables)
@@ -99,6 +104,19 @@ def _check_settings(connection: psycopg.Connection) -> None:
             raise SourceError(f"{name} is 0", f"ALTER SYSTEM SET {name} = 10; then restart PostgreSQL")
 
 
+def published_table(
+    connection: psycopg.Connection, table: TableId, publication: Publication, key_columns: tuple[str, ...] | None
+) -> SourceTable:
+    """A table that is captured, as it is now. Raises SourceError where its changes can't be followed any more,
+    ConnectionLost."""
+    # Without a column list, a column that was added is in the publication.
+    found = read_table(connection, table, publication.columns.get(table, ()), key_columns)
+    _check_key(found, key_columns)
+    if found.is_partitioned:
+        _check_identities(connection, found)
+    return found
+
+
 def checked_table(
     connection: psycopg.Connection,
     table: TableId,
@@ -117,18 +135,7 @@ def checked_table(
     found = read_table(connection, table, published, key_columns)
     if publication is not None and published is None:
         _check_may_add(connection, publication, found)
-    if not found.key and key_columns is None:
-        raise SourceError(
-            f"table {table} has no key: no primary key that its replica identity covers",
-            f"ALTER TABLE {table} ADD PRIMARY KEY (…); or REPLICA IDENTITY USING INDEX a unique index; or name columns "
-            "that no two rows share in source.key_columns, or none at all for records without a key",
-        )
-    missing = set(found.key) - {column.name for column in found.columns}
-    if missing:
-        raise SourceError(
-            f"key column {sorted(missing)[0]} of table {table} is not published",
-            "add it to the publication's column list",
-        )
+    _check_key(found, key_columns)
     if not found.may_select:
         raise SourceError(
             f"the role may not read table {table}, so its existing rows can't be loaded",
@@ -138,6 +145,21 @@ def checked_table(
     if found.is_partitioned:
         _check_identities(connection, found)
     return found
+
+
+def _check_key(found: SourceTable, key_columns: tuple[str, ...] | None) -> None:
+    if not found.key and key_columns is None:
+        raise SourceError(
+            f"table {found.table} has no key: no primary key that its replica identity covers",
+            f"ALTER TABLE {found.table} ADD PRIMARY KEY (…); or REPLICA IDENTITY USING INDEX a unique index; or name "
+            "columns that no two rows share in source.key_columns, or none at all for records without a key",
+        )
+    missing = set(found.key) - {column.name for column in found.columns}
+    if missing:
+        raise SourceError(
+            f"key column {sorted(missing)[0]} of table {found.table} is not published",
+            "add it to the publication's column list",
+        )
 
 
 def _check_chunkable(connection: psycopg.Connection, tables: Sequence[SourceTable]) -> None:

@@ -143,6 +143,10 @@ class Completions:
         }
         self.settle()
 
+    def alter(self, schema: TableSchema) -> None:
+        """The table has another shape from here on."""
+        self._schemas[schema.table] = schema
+
     def note(self, rows: Iterable[Unfilled]) -> list[CompletionJob]:
         """Records that went out with holes: the jobs that shall complete them."""
         noted: dict[TableId, CompletionJob] = {}

@@ -75,7 +75,7 @@ class SnapshotEngine:
         has its tombstones; None: sweeps are followed by none. `unseen_rule`: tests show that another is wrong."""
         self._topics = topics
         self._epoch = epoch
-        self._schemas: Mapping[TableId, TableSchema] = {schema.table: schema for schema in schemas}
+        self._schemas = {schema.table: schema for schema in schemas}
         self._row_records = RowRecords(encoder_of)
         self._sweeps = sweeps
         self._limits = limits
@@ -171,7 +171,8 @@ class SnapshotEngine:
                         self._begun[answer.nonce] = (self._begun[answer.nonce][0], answer)
                 case ChunkRead() | LookedUp():
                     if answer.nonce in self._chunks:
-                        self._read(self._chunks[answer.nonce][2], answer)
+                        self._chunks[answer.nonce][2].read = answer
+                        self._see(answer.snapshot)
                 case KeysRead():
                     self._take_keys(answer)
                 case ReadFailed():
@@ -231,8 +232,17 @@ class SnapshotEngine:
 
     @property
     def waits_for(self) -> str:
-        """Why nothing is read yet; empty when something is."""
+        """Why nothing is read yet."""
         return "" if self._passed or not self.is_active else "transactions that began earlier"
+
+    def alter(self, schema: TableSchema) -> None:
+        """The table has another shape from here on."""
+        self._schemas[schema.table] = schema
+        self._completions.alter(schema)
+        for job in self._all_jobs():
+            if job.schema.table == schema.table:
+                self._give_up([job])
+                job.schema = schema
 
     # ---- operators
 
@@ -314,10 +324,6 @@ class SnapshotEngine:
         """Who waits for this page."""
         return next((job for job in self._all_jobs() if job.absent is not None and job.absent.page == nonce), None)
 
-    def _read(self, chunk: OpenChunk, read: ChunkRead | LookedUp) -> None:
-        chunk.read = read
-        self._see(read.snapshot)
-
     def _see(self, snapshot: TransactionSnapshot) -> None:
         assert self._passed is not None
         if snapshot.xmax > self._passed.xmax:
@@ -355,14 +361,10 @@ class SnapshotEngine:
         if not job.may_begin(begun.snapshot, self._now):
             return
         if job.sweeps and job.floor is None:
-            # A chunk's row may be dropped in favour of an event that is older than this mark: the floor is below all of
-            # them. Transactions that this snapshot sees, later ones see too.
-            unseen = self._memory.lowest_unseen_seq(job.schema.topic, begun.snapshot)
-            job.floor = pack_version(self._epoch, seq + 1 if unseen is None else min(unseen, seq + 1))
+            job.fix_floor(self._epoch, seq + 1, self._memory.lowest_unseen_seq(job.schema.topic, begun.snapshot))
         if not job.look(begun, (self._limits.chunk_rows_max, self._limits.chunk_bytes_max)):
             log.warning("the key's index has another order now, reading all rows again", table=job.table)
-        if job.is_read_out:
-            job.look_for_absent()
+        job.look_for_absent()
 
     def _merge(
         self,
@@ -398,8 +400,7 @@ class SnapshotEngine:
         seq += count
         self._row_count += count
         part.merged()
-        if job.is_read_out:
-            job.look_for_absent()
+        job.look_for_absent()
         if self._is_done(job) and job.sweeps:
             assert job.floor is not None, "fixed before the first chunk"
             if job.floor > pack_version(self._epoch, seq):

@@ -6,7 +6,7 @@ from typing import Final
 import structlog
 
 from cdc.control import ENDED, RangeRecord, SnapshotRecord, Topics
-from cdc.events import TableSchema
+from cdc.events import TableSchema, pack_version
 from cdc.ports import TopicRecord
 from cdc.snapshots.absent import AbsentKeys
 from cdc.snapshots.ranges import RETRY_S, OpenChunk, Range
@@ -38,7 +38,6 @@ class Job:
         self.not_before = 0.0
         self.ranges: list[Range] = []
         self.absent: AbsentKeys | None = None  # once every row is published, where rows that vanished are looked for
-        self.is_swept = False  # by this process
         self.rows = record.rows
         self.deleted = record.deleted
         self.floor = record.floor
@@ -110,6 +109,12 @@ class Job:
             return [snapshot_record(topics, self.record())]
         return [tombstones_record(topics, self.schema.table, self.below)] if self.status == "done" else []
 
+    def fix_floor(self, epoch: int, seq: int, unseen: int | None) -> None:
+        """Of its sweep. `seq`: the next one where the mark of its first look was received. A chunk's row may be dropped
+        in favour of an event that is older than that mark: the floor is below all of those, whose lowest is `unseen`.
+        Transactions that the look's snapshot sees, later ones see too."""
+        self.floor = pack_version(epoch, seq if unseen is None else min(unseen, seq))
+
     def look(self, begun: Begun, size: tuple[int, int]) -> bool:
         """The table was looked at. `size`: rows and bytes that a chunk may have. False: its keys lie in another order
         than when the ranges were recorded, which therefore mean nothing any more: all is read from the beginning."""
@@ -135,7 +140,7 @@ class Job:
     def look_for_absent(self) -> None:
         """When every row is published: go on to those that are gone, if that was asked for. Idempotent."""
         asked = self._record.deletes_in
-        if self.absent is None and asked is not None:
+        if self.absent is None and asked is not None and self.is_read_out:
             self.absent = AbsentKeys(asked.after, asked.up_to, self.below)
 
     @property

@@ -26,7 +26,7 @@ class RowRecords:
 
     def __init__(self, encoder_of: Callable[[TableSchema], TableEncoder]) -> None:
         self._encoder_of = encoder_of
-        self._encoders: dict[TableId, TableEncoder] = {}
+        self._encoders: dict[TableId, tuple[TableSchema, TableEncoder]] = {}
 
     def of_chunk(self, schema: TableSchema, read: ChunkRead, unseen: Unseen, at: Place) -> list[TopicRecord]:
         """Its rows but for those that were touched: one record each, with one index and seq after the other."""
@@ -52,8 +52,9 @@ class RowRecords:
         return records
 
     def _started(self, schema: TableSchema, at: Place) -> TableEncoder:
-        if schema.table not in self._encoders:
-            self._encoders[schema.table] = self._encoder_of(schema)
-        encoder = self._encoders[schema.table]
+        made_for, encoder = self._encoders.get(schema.table, (None, None))
+        if encoder is None or made_for is not schema:
+            encoder = self._encoder_of(schema)
+            self._encoders[schema.table] = (schema, encoder)
         encoder.start_chunk(at.commit_lsn, at.now_us)
         return encoder

@@ -16,11 +16,13 @@ from cdc.control import (
     Topics,
     snapshot_key,
 )
+from cdc.errors import NEXT_AFTER_STOP, UnsupportedChangeError, WatershedError
 from cdc.events import TableId
 from cdc.ports import Signal, Signals, TopicRecord
 from cdc.snapshots.engine import SnapshotEngine
 from cdc.snapshots.jobs import Job
 from cdc.snapshots.reading import ChunkReader
+from cdc.table_state import TableRecord, table_record
 
 log = structlog.get_logger(__name__)
 
@@ -41,8 +43,12 @@ class Snapshots:
         topics: Topics,
         limits: SnapshotConfig,
         unchunkable: Collection[TableId] = (),
+        stopped: Collection[TableId] = (),
     ) -> None:
-        """`unchunkable`: tables whose rows can be read only before streaming begins."""
+        """`unchunkable`: tables whose rows can be read only before streaming begins. `stopped`: configured tables that
+        are not captured."""
+        self._stopped = stopped
+        self.tables_changed = False  # by an operator: another session captures others
         self._unchunkable = unchunkable
         self._engine = engine
         self._reader = reader
@@ -50,6 +56,7 @@ class Snapshots:
         self._answers = answers
         self._topics = topics
         self._limits = limits
+        self._now_us = 0
         self._reported_at = float("-inf")
         self._signals_at = float("-inf")
         self._reports = _Reports()
@@ -65,6 +72,23 @@ class Snapshots:
             elif job is None or job.is_ended:
                 self._unsaid += self._engine.add(requested(request, table, signal))
 
+    def reread(self, table: TableId, why: str) -> list[TopicRecord]:
+        """All rows of a table changed without events: read them again. Raises UnsupportedChangeError where that can't
+        be done beside the stream."""
+        if not self._engine.tables[table].key:
+            return []  # a log of what happened: nothing did
+        if self._limits.mode == "never":
+            log.warning("rows are not read again: snapshot.mode is never", table=str(table), why=why)
+            return []
+        if table in self._unchunkable:
+            raise UnsupportedChangeError(
+                f"table {table}: {why}, and its rows can't be read again beside the stream: no unique index has "
+                "exactly its key columns, in this order",
+                "create such an index, " + NEXT_AFTER_STOP.format(table=table),
+                table=table,
+            )
+        return self._engine.add(requested(why, table, SignalRecord(action="snapshot", requested_us=self._now_us)))
+
     def forget(self, tables: Iterable[TableId]) -> None:
         """Take back what is told of snapshots of tables that are captured no more."""
         for table in tables:
@@ -77,6 +101,7 @@ class Snapshots:
 
     def advance(self, now: float, now_us: int, stream_lag_s: float) -> list[TopicRecord]:
         """Ask for what is to be read next; the records of signals, failures and reports that are due."""
+        self._now_us = now_us
         records = [*self._unsaid, *self._engine.endings()]
         self._unsaid.clear()
         if now - self._signals_at >= SIGNAL_INTERVAL_S:
@@ -109,6 +134,8 @@ class Snapshots:
 
     def _act(self, identity: str, signal: SignalRecord) -> tuple[SignalAnswer, list[TopicRecord]]:
         records: list[TopicRecord]
+        if signal.action in ("stop_table", "start_table"):
+            return self._switch(signal)
         unknown = [name for name in signal.tables if _table(name) not in self._engine.tables]
         if unknown:
             return SignalAnswer(is_accepted=False, message=f"table {unknown[0]} is not captured"), []
@@ -133,6 +160,23 @@ class Snapshots:
             return SignalAnswer(is_accepted=False, message=f"there is no snapshot to {signal.action}"), []
         told = [record for _, records in changed for record in records]
         return _accepted(status, [table for table, _ in changed]), told
+
+    def _switch(self, signal: SignalRecord) -> tuple[SignalAnswer, list[TopicRecord]]:
+        """Stop tables, or let those that are stopped join again: the next session does."""
+        is_stop = signal.action == "stop_table"
+        wanted = [_table(name) for name in signal.tables]
+        known = self._engine.tables.keys() if is_stop else self._stopped
+        strange = [table for table in wanted if table not in known]
+        if not wanted or strange:
+            what = "captured" if is_stop else "stopped"
+            message = f"table {strange[0]} is not {what}" if strange else "no table is named"
+            return SignalAnswer(is_accepted=False, message=message), []
+        why = WatershedError("an operator stopped it", "cdc table start, which reads all its rows anew")
+        told = [TableRecord.stopped(table, why, self._now_us, is_held=is_stop) for table in wanted]
+        self.tables_changed = True
+        return _accepted("stopped" if is_stop else "joins again", wanted), [
+            table_record(self._topics, record) for record in told
+        ]
 
     def _why_barred(self, tables: Sequence[TableId]) -> str:
         keys = {table: ", ".join(self._engine.tables[table].key) or "none" for table in tables}

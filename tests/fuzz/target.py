@@ -25,7 +25,7 @@ from cdc.pgoutput.decoder import decode
 from cdc.transactions import Assembler, StreamState
 from tests import wire
 from tests.fuzz.seeds import Seeds, TableSeeds, load
-from tests.snapshot_ports import engine_of, sweeps_of
+from tests.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
 
 CONTEXT: Final = EnvelopeContext("shop", "shop", 1, "0.1.0")
 COMMIT_LSN: Final = Lsn(0x16_B374_D848)
@@ -117,7 +117,14 @@ def check_stream(table: Table, frames: list[bytes]) -> bool:
     """Whether the assembler takes these frames. It refuses them by named errors only, and what it has confirmed
     to have consumed never goes back."""
     schema, sweeps = table.seeds.schema, sweeps_of(CONTEXT)
-    made = Assembler([schema], CONTEXT, StreamState(Lsn(1), None, 0, 0), sweeps, engine_of([schema], CONTEXT, sweeps))
+    made = Assembler(
+        [schema],
+        CONTEXT,
+        StreamState(Lsn(1), None, 0, 0),
+        sweeps,
+        engine_of([schema], CONTEXT, sweeps),
+        UnfollowedTables(),
+    )
     resume = made.state.resume_lsn
     for frame in frames:
         try:

@@ -9,9 +9,9 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from cdc.bootstrap import relation_of
 from cdc.events import TableId, TableSchema
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
+from cdc.pgoutput.relations import relation_of
 from cdc.postgres.chunk_look import look
 from cdc.postgres.chunk_statements import chunk_statement
 from cdc.snapshots.reading import Begun, Key

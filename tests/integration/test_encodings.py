@@ -10,7 +10,6 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from cdc.bootstrap import relation_of
 from cdc.config import SourceConfig
 from cdc.errors import SourceError, UnsupportedChangeError
 from cdc.events import TableId, TableSchema
@@ -19,6 +18,7 @@ from cdc.lsn import ZERO, Lsn
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.frames import XLOG_DATA_BYTES, start_lsn
 from cdc.pgoutput.messages import Commit
+from cdc.pgoutput.relations import relation_of
 from cdc.ports import TopicRecord
 from cdc.postgres.connection import connect
 from cdc.postgres.load import SnapshotReader
@@ -27,7 +27,7 @@ from cdc.transactions import Assembler, StreamState
 from tests.chunk_reading import Source, chunk
 from tests.conftest import PostgresServer, drop_database
 from tests.decoding import CONTEXT
-from tests.snapshot_ports import engine_of, sweeps_of
+from tests.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
 
 THINGS = TableId("public", "things")
 
@@ -79,7 +79,9 @@ def frames_of_one_transaction(source: Source) -> list[bytes]:
 def assembled(schema: TableSchema, frames: list[bytes]) -> tuple[list[TopicRecord], UnsupportedChangeError | None]:
     resume = StreamState(Lsn(1), None, 0, 0)
     sweeps = sweeps_of(CONTEXT)
-    return Assembler([schema], CONTEXT, resume, sweeps, engine_of([schema], CONTEXT, sweeps)).consume(frames, 17)
+    return Assembler(
+        [schema], CONTEXT, resume, sweeps, engine_of([schema], CONTEXT, sweeps), UnfollowedTables()
+    ).consume(frames, 17)
 
 
 def lines_by_chunk_and_load(source: Source, schema: TableSchema) -> list[bytes]:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from cdc.answers import Answers
-from cdc.bootstrap import relation_of
 from cdc.capture import Capture
 from cdc.config import CaptureConfig, SnapshotConfig
 from cdc.continuity import SourceNow, TopicNow, compare_tables, require_same_source, require_same_topics
@@ -18,6 +17,7 @@ from cdc.errors import ConnectionLost
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.load import InitialLoad, LoadStopped, TableLoad
 from cdc.lsn import Lsn
+from cdc.pgoutput.relations import relation_of
 from cdc.ports import TopicRecord
 from cdc.publisher import PROTOCOL, Lineage, Publisher
 from cdc.session import stream_state
@@ -28,7 +28,7 @@ from tests.checker.judge import Evidence, Report, require_true
 from tests.simulation.kafka import FakeBroker, FakeCluster
 from tests.simulation.postgres import CAPTURED, PREFIX, SCHEMAS, FakePostgres, FakeStream
 from tests.simulation.world import Crash, Rates, World
-from tests.snapshot_ports import ScriptedReader, ScriptedSignals, engine_of, no_filler, sweeps_of
+from tests.snapshot_ports import ScriptedReader, ScriptedSignals, UnfollowedTables, engine_of, no_filler, sweeps_of
 
 TOPICS = Topics(PREFIX)
 TABLE_TOPICS = [schema.topic for schema in SCHEMAS]
@@ -276,7 +276,9 @@ class Process:
         capture = self._run.parts.capture(
             stream=self._stream,
             broker=broker,
-            assembler=self._run.parts.assembler(schemas, context, stream_state(current), sweeps, engine),
+            assembler=self._run.parts.assembler(
+                schemas, context, stream_state(current), sweeps, engine, UnfollowedTables()
+            ),
             filler=no_filler(self._world),
             snapshots=Snapshots(
                 engine, ScriptedReader(), ScriptedSignals(), Answers(TOPICS, {}), TOPICS, SnapshotConfig()

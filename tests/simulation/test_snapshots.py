@@ -22,7 +22,7 @@ from tests import wire
 from tests.simulation.snapshots.mutants import MUTANTS
 from tests.simulation.snapshots.run import PREFIX, Run
 from tests.simulation.snapshots.source import COMMIT_US, RELATIONS, SCHEMAS
-from tests.snapshot_ports import engine_of, sweeps_of
+from tests.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
 
 SEEDS = 300
 SEEDS_FOR_A_MUTANT = 300
@@ -62,7 +62,7 @@ def test_a_row_that_comes_back_after_a_truncate_is_no_replay_to_who_has_swept() 
     sweeps = sweeps_of(context)
     state = StreamState(Lsn(1_000), None, 6, COMMIT_US)
     engine = engine_of([SCHEMAS["a"]], context, sweeps)
-    assembler = Assembler([SCHEMAS["a"]], context, state, sweeps, engine)
+    assembler = Assembler([SCHEMAS["a"]], context, state, sweeps, engine, UnfollowedTables())
     truncate, insert = wire.truncate([RELATIONS["a"].oid]), wire.insert(RELATIONS["a"].oid, [b"1", b"x", b"y"])
     messages = [
         *(wire.begin(1_100, COMMIT_US, 700), wire.relation_bytes(RELATIONS["a"]), truncate),

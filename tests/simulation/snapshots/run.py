@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cdc.answers import Answers
-from cdc.bootstrap import relation_of
 from cdc.config import SnapshotConfig
 from cdc.control import (
     SIGNALS_KEY,
@@ -30,6 +29,7 @@ from cdc.filling import Filler
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.holes import Batch, Unfilled
 from cdc.lsn import Lsn
+from cdc.pgoutput.relations import relation_of
 from cdc.ports import Signal, TopicRecord
 from cdc.snapshots.completion import Completions
 from cdc.snapshots.engine import SnapshotEngine
@@ -41,6 +41,7 @@ from cdc.transactions import Assembler, StreamState
 from tests.simulation.snapshots.judge import compacted, judge
 from tests.simulation.snapshots.rows import RowReader
 from tests.simulation.snapshots.source import COMMIT_US, KEYS, SCHEMAS, TABLES, Reader, Row, Source, Stream
+from tests.snapshot_ports import UnfollowedTables
 
 PREFIX: Final = "sim"
 TOPICS: Final = Topics(PREFIX)
@@ -268,7 +269,9 @@ class Process:
             new_nonce=lambda: f"{run.chance.getrandbits(64):016x}",
             unseen_rule=_watched(run),
         )
-        self._assembler = Assembler(schemas, context, committed.state, sweeps, _Watched(run, self.engine))
+        self._assembler = Assembler(
+            schemas, context, committed.state, sweeps, _Watched(run, self.engine), UnfollowedTables()
+        )
         rows = run.parts.row_reader(run.chance, run.source)
         self._filler = Filler(rows, self._complete, self, self._pause, run.patience_s, run.parts.batch)
         self.reader = Reader(

@@ -18,7 +18,7 @@ from cdc.publisher import Lineage, Publisher
 from cdc.snapshots.session import Snapshots
 from cdc.transactions import Assembler, StreamState
 from tests import wire
-from tests.snapshot_ports import ScriptedReader, ScriptedSignals, engine_of, no_filler, sweeps_of
+from tests.snapshot_ports import ScriptedReader, ScriptedSignals, UnfollowedTables, engine_of, no_filler, sweeps_of
 from tests.unit.cdc.loops import CONTEXT, SCHEMA, TOPIC, TS_US, Script, transaction
 
 START = 1_000
@@ -42,7 +42,7 @@ def capture(script: Script, watch: Callable[[], None] = lambda: None, **limits: 
     return Capture(
         stream=script,
         broker=script,
-        assembler=Assembler([SCHEMA], CONTEXT, StreamState(Lsn(START), None, 0, 0), sweeps, engine),
+        assembler=Assembler([SCHEMA], CONTEXT, StreamState(Lsn(START), None, 0, 0), sweeps, engine, UnfollowedTables()),
         filler=no_filler(script.clock),
         publisher=Publisher(lineage, config, {}),
         snapshots=Snapshots(
@@ -254,7 +254,7 @@ def test_the_watch_is_called_now_and_then_and_stops_the_loop() -> None:
 
     with pytest.raises(GapError):
         capture(script, watch, **QUIET).run()
-    assert [round(later - earlier) for earlier, later in pairwise(calls)] == [5, 5]
+    assert [round(later - earlier) for earlier, later in pairwise(calls)] == [3, 3]
     assert script.notes[-1] == "abort"
 
 

@@ -9,13 +9,11 @@ from cdc.continuity import (
     Tables,
     TopicNow,
     compare_tables,
-    require_same_entries,
-    require_same_keys,
     require_same_source,
     require_same_topics,
 )
 from cdc.control import PartialTransaction, PositionRecord, SourceIdentity, Topics, TopicState
-from cdc.errors import GapError, SourceError
+from cdc.errors import GapError
 from cdc.events import Column, TableId, TableSchema
 from cdc.lsn import Lsn
 
@@ -129,20 +127,3 @@ def test_a_table_that_left_and_is_configured_again_joins() -> None:
 def test_a_table_whose_schema_was_lost_is_a_gap() -> None:
     with pytest.raises(GapError, match=r"topic shop\.control does not say what table public\.orders is"):
         compare_tables([ORDERS.table], {}, POSITION, TOPICS)
-
-
-def test_a_table_that_was_taken_out_of_the_publication_is_a_gap() -> None:
-    topics = {ORDERS.topic: TopicState(topic_id="id-1", end_offsets=(), publication_entry="abc")}
-    position = POSITION.model_copy(update={"topics": topics})
-    require_same_entries([ORDERS], position, {ORDERS.table: "abc", NEW: "def"})
-    require_same_entries([], position, {})
-    require_same_entries([ORDERS], POSITION, {})  # the publication is of all tables
-    for entries in ({}, {ORDERS.table: "def"}):
-        with pytest.raises(GapError, match=r"table public\.orders was taken out of the publication"):
-            require_same_entries([ORDERS], position, entries)
-
-
-def test_another_key_than_the_records_have_is_refused() -> None:
-    require_same_keys([ORDERS], {ORDERS.table: ("id",), NEW: ("code",)})
-    with pytest.raises(SourceError, match=r"orders's key is \(code, day\), its records have \(id\)"):
-        require_same_keys([ORDERS], {ORDERS.table: ("code", "day")})

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from cdc.bootstrap import relation_of
 from cdc.config import CaptureConfig
 from cdc.control import PositionRecord, SchemaRecord, SnapshotRecord, SourceIdentity, SweepRecord, Topics
 from cdc.errors import ConnectionLost
@@ -14,6 +13,7 @@ from cdc.events import TableId, TableSchema
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.load import InitialLoad, LoadStopped, TableLoad
 from cdc.lsn import Lsn
+from cdc.pgoutput.relations import relation_of
 from cdc.publisher import Lineage, Publisher
 from tests import wire
 from tests.unit.cdc.loops import COLUMNS, SCHEMA, Script

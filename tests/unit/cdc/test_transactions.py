@@ -14,7 +14,7 @@ from cdc.pgoutput.messages import NULL, UNCHANGED
 from cdc.ports import TopicRecord
 from cdc.transactions import Assembler, StreamState
 from tests import wire
-from tests.snapshot_ports import engine_of, sweeps_of
+from tests.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
 
 COLUMNS = (Column("id", 23, -1, "integer", False), Column("name", 25, -1, "text", True))
 CUSTOMERS, CUSTOMERS_RELATION = wire.schema_and_relation(COLUMNS, ["id"], table=TableId("public", "customers"), oid=10)
@@ -28,7 +28,14 @@ START = StreamState(Lsn(1_000), None, seq=0, commit_ts_us=0)
 
 def assembler(resume: StreamState = START) -> Assembler:
     sweeps = sweeps_of(CONTEXT)
-    return Assembler([CUSTOMERS, ORDERS], CONTEXT, resume, sweeps, engine_of([CUSTOMERS, ORDERS], CONTEXT, sweeps))
+    return Assembler(
+        [CUSTOMERS, ORDERS],
+        CONTEXT,
+        resume,
+        sweeps,
+        engine_of([CUSTOMERS, ORDERS], CONTEXT, sweeps),
+        UnfollowedTables(),
+    )
 
 
 def frames(*messages: bytes, lsn: int = 0) -> list[bytes]:
@@ -293,7 +300,7 @@ def joined(since: int, resume: StreamState = START) -> Assembler:
     """Orders joined at this LSN."""
     sweeps = sweeps_of(CONTEXT)
     engine = engine_of([CUSTOMERS, ORDERS], CONTEXT, sweeps)
-    return Assembler([CUSTOMERS, ORDERS], CONTEXT, resume, sweeps, engine, {ORDERS.table: since})
+    return Assembler([CUSTOMERS, ORDERS], CONTEXT, resume, sweeps, engine, UnfollowedTables(), {ORDERS.table: since})
 
 
 def test_what_commits_before_a_table_joined_is_not_published_and_does_not_count() -> None:
@@ -330,7 +337,7 @@ def test_a_table_leaves_when_the_half_published_transaction_has_ended() -> None:
     half = StreamState(Lsn(1_000), PartialTransaction(commit_lsn=1_100, xid=7, next_index=2), seq=2, commit_ts_us=0)
     sweeps = sweeps_of(CONTEXT)
     engine = engine_of([CUSTOMERS], CONTEXT, sweeps)
-    made = Assembler([CUSTOMERS], CONTEXT, half, sweeps, engine, leaving=[ORDERS])
+    made = Assembler([CUSTOMERS], CONTEXT, half, sweeps, engine, UnfollowedTables(), leaving=[ORDERS])
     begun = transaction(1_100, insert(1, oid=11), insert(2), insert(3, oid=11), insert(4))
     assert places(consume(made, begun)) == [("c", 3, 3, 2), ("c", 4, 4, 3)]
     later = frames(wire.begin(1_200, TS_US, 8), insert(5, oid=11), insert(6), wire.commit(1_200, 1_248, TS_US))

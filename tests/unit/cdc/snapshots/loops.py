@@ -5,13 +5,13 @@ from collections.abc import Iterable, Mapping
 from itertools import count
 from typing import Any
 
-from cdc.bootstrap import relation_of
 from cdc.config import SnapshotConfig
 from cdc.control import HolesRecord, SnapshotRecord, SweepRecord, Topics
 from cdc.events import TableId, TableSchema
 from cdc.formats.debezium import TableEncoder
 from cdc.holes import Unfilled
 from cdc.lsn import Lsn
+from cdc.pgoutput.relations import relation_of
 from cdc.ports import TopicRecord
 from cdc.snapshots.completion import Completions
 from cdc.snapshots.engine import SnapshotEngine

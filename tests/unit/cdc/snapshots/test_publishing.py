@@ -2,10 +2,10 @@
 
 import json
 
-from cdc.bootstrap import relation_of
 from cdc.events import pack_version
 from cdc.formats.debezium import TableEncoder
 from cdc.lsn import Lsn
+from cdc.pgoutput.relations import relation_of
 from cdc.snapshots.memory import Unseen
 from cdc.snapshots.publishing import Place, RowRecords
 from cdc.snapshots.reading import ChunkRead, LookedUp

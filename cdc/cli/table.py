@@ -1,0 +1,83 @@
+"""`cdc table`: which tables are captured and which stopped; stopping one, and starting it again."""
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from cdc.config import load_config
+from cdc.control import SignalRecord, Topics
+from cdc.errors import WatershedError
+from cdc.events import TableId
+from cdc.kafka.records import read_state
+from cdc.kafka.signals import await_answer, send_signal
+from cdc.logs import configure_logs
+
+ANSWER_S_MAX: Final = 20.0
+
+ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")]
+Names = Annotated[list[str], typer.Argument(metavar="SCHEMA.TABLE…", help="One or several.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object.")]
+DEFAULT: Final = Path("watershed.yml")
+
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+
+@app.command("list")
+def list_tables(as_json: AsJson = False, config: ConfigFile = DEFAULT) -> None:
+    """Every configured table: captured or stopped, why, and what to do."""
+    configure_logs(level="warning")
+    loaded = load_config(config)
+    records = read_state(loaded).tables
+    rows = []
+    for table in loaded.source.table_ids:
+        record = records.get(table)
+        status = "not captured yet" if record is None else record.status
+        rows.append(
+            {
+                "table": str(table),
+                "status": status,
+                "message": record.message if record else "",
+                "next": record.next if record else "",
+                "starts_by_itself": record is not None and record.status == "stopped" and not record.is_held,
+            }
+        )
+    if as_json:
+        typer.echo(json.dumps({"tables": rows}))
+        return
+    shown = Table("table", "status", "why", "next")
+    for row in rows:
+        shown.add_row(*(str(row[name]) for name in ("table", "status", "message", "next")))
+    Console().print(shown)
+
+
+@app.command("stop")
+def stop_tables(tables: Names, config: ConfigFile = DEFAULT) -> None:
+    """Publish no more changes of these tables; the others go on."""
+    _send("stop_table", tables, config)
+
+
+@app.command("start")
+def start_tables(tables: Names, config: ConfigFile = DEFAULT) -> None:
+    """Capture tables that stopped: they join beside the stream, and all their rows are read anew."""
+    _send("start_table", tables, config)
+
+
+def _send(action: Literal["stop_table", "start_table"], tables: list[str], config: Path) -> None:
+    configure_logs(level="warning")
+    for name in tables:
+        try:
+            TableId.parse(name)
+        except ValueError as error:
+            raise typer.BadParameter(str(error)) from error
+    loaded = load_config(config)
+    topics = Topics(loaded.topics.prefix)
+    record = SignalRecord(action=action, tables=tuple(dict.fromkeys(tables)), requested_us=time.time_ns() // 1000)
+    answer = await_answer(loaded.kafka, topics, send_signal(loaded.kafka, topics, record), ANSWER_S_MAX)
+    if not answer.is_accepted:
+        raise WatershedError(f"refused: {answer.message}", answer.next or "`cdc table list` shows what there is")
+    typer.echo(f"{answer.message}: {', '.join(answer.tables)}")

@@ -1,0 +1,223 @@
+"""Tables that change while they are captured: a new version of the schema, rows read again, or a table that stops.
+
+Two tell of it. The stream's relation message comes before the first row of a new shape; it is followed at once, in the
+Kafka transaction of that row. And the catalog is looked at every few seconds, since not everything that changes rows
+or their types is in the stream, and a table that nobody writes to is not described anew. A look that finds a
+difference is answered first, then marked in the log: where the mark is received, everything that the look saw is behind
+the stream, so that what follows from it has its place there. Of a table that changed again between look and mark the
+look says nothing any more; the next one does.
+"""
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import structlog
+
+from cdc.control import Topics
+from cdc.errors import NEXT_AFTER_ALTER, NEXT_AFTER_GAP, GapError, SourceError, UnsupportedChangeError
+from cdc.events import TableId, TableSchema
+from cdc.pgoutput.messages import Relation
+from cdc.pgoutput.relations import relation_of
+from cdc.ports import TopicRecord
+from cdc.shapes import Describe, followed, labels_renamed, rows_changed, why_not_followed
+from cdc.table_state import TableFacts, TableRecord, table_record
+from cdc.topic_records import schema_record
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Of a captured table, what a look is held against."""
+
+    schema: TableSchema
+    facts: TableFacts | None  # None: not known, the look tells
+    entry: str  # fingerprint of its row in the publication
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A look at the catalog that is asked for."""
+
+    nonce: str
+    tables: Mapping[TableId, Known]
+    stopped: Mapping[TableId, str]  # that may join again, each with what was found when it was last tried
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A captured table that is not as it was known."""
+
+    schema: TableSchema | None  # as the catalog has it, in the next version; None: it can't be captured
+    facts: TableFacts | None  # None: it is not there
+    error: SourceError | None
+    entry: str
+    filled: frozenset[int]  # oids of storage that was added and holds rows
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogLook:
+    """An answer."""
+
+    nonce: str
+    publication: str | None  # fingerprint
+    seen: Mapping[TableId, Seen]  # if there are any, the mark follows
+    ready: frozenset[TableId]  # of those that are stopped, which can join now
+
+
+@dataclass(frozen=True, slots=True)
+class LookFailed:
+    """There is no answer, or no mark behind it."""
+
+    nonce: str
+
+
+class CatalogReader(Protocol):
+    """Looks at the source's catalog beside the stream, one question at a time."""
+
+    def ask(self, question: Question) -> None:
+        """Returns at once."""
+
+    def answers(self) -> list[CatalogLook | LookFailed]:
+        """What has come since the last call; returns at once."""
+
+
+class Engine(Protocol):
+    """What is done about a table's existing rows. See SnapshotEngine."""
+
+    def alter(self, schema: TableSchema) -> None: ...
+
+
+Reread = Callable[[TableId, str], list[TopicRecord]]
+"""All rows of the table are to be read again, for this reason: the records that say so."""
+
+
+class Follower:
+    """All tables of one session."""
+
+    def __init__(
+        self,
+        *,
+        topics: Topics,
+        known: Mapping[TableId, Known],
+        stopped: Mapping[TableId, str],
+        publication: str,
+        describe: Describe,
+        catalog: CatalogReader,
+        engine: Engine,
+        reread: Reread,
+        now_us: Callable[[], int],
+        new_nonce: Callable[[], str] = lambda: secrets.token_hex(16),
+    ) -> None:
+        """`publication`: its fingerprint when the session began."""
+        self._topics = topics
+        self._known = dict(known)
+        self._stopped = stopped
+        self._publication = publication
+        self._describe = describe
+        self._catalog = catalog
+        self._engine = engine
+        self._reread = reread
+        self._now_us = now_us
+        self._new_nonce = new_nonce
+        self._asked: dict[str, Mapping[TableId, Known]] = {}  # with what each look is held against
+        self._looks: dict[str, CatalogLook] = {}  # whose marks are on their way
+        self._marked: list[str] = []  # of the transaction that is being received
+        self.is_due = False  # a table that was stopped can join: with another session
+
+    # ---- the stream
+
+    def follow(self, schema: TableSchema, relation: Relation) -> tuple[TableSchema, list[TopicRecord]]:
+        """The relation is not as the schema says: the version that is, and its record, for the Kafka transaction of
+        its first row. Raises UnsupportedChangeError, ConnectionLost."""
+        if why := why_not_followed(schema, relation):
+            raise stop(schema.table, why)
+        after = followed(schema, relation, self._describe)
+        return after, self._adopt(after)
+
+    def mark(self, content: bytes) -> None:
+        """A mark in the transaction that is being received."""
+        nonce = content.decode("ascii", "replace")
+        if nonce in self._asked:
+            self._take()
+            self._marked.append(nonce)
+
+    def end(self) -> tuple[list[TopicRecord], list[TableSchema]]:
+        """The transaction was received whole: what its marks publish, and the schemas that count from here on. Raises
+        UnsupportedChangeError."""
+        records: list[TopicRecord] = []
+        adopted: list[TableSchema] = []
+        for nonce in self._marked:
+            look, then = self._looks.pop(nonce, None), self._asked.pop(nonce)
+            for table, seen in look.seen.items() if look is not None else ():
+                if self._known[table] is then[table]:
+                    records += self._see(table, then[table], seen, adopted)
+        self._marked.clear()
+        return records, adopted
+
+    # ---- the catalog
+
+    def watch(self) -> None:
+        """Take answers, and ask anew. Raises GapError when the publication is not what it was."""
+        self._take()
+        if not self._asked:
+            nonce = self._new_nonce()
+            self._asked[nonce] = dict(self._known)
+            self._catalog.ask(Question(nonce, self._asked[nonce], self._stopped))
+
+    def _take(self) -> None:
+        for look in self._catalog.answers():
+            if isinstance(look, LookFailed):
+                self._asked.pop(look.nonce, None)
+                self._looks.pop(look.nonce, None)
+                continue
+            if look.publication != self._publication:
+                raise GapError("the publication was altered or dropped", NEXT_AFTER_GAP)
+            if look.ready:
+                log.info("tables can join again", tables=" ".join(map(str, sorted(look.ready))))
+                self.is_due = True
+            if look.seen:
+                self._looks[look.nonce] = look
+            else:
+                del self._asked[look.nonce]
+
+    # ---- what was seen
+
+    def _see(self, table: TableId, then: Known, seen: Seen, adopted: list[TableSchema]) -> list[TopicRecord]:
+        if seen.entry != then.entry:
+            raise stop(table, "it was taken out of the publication, or is published otherwise")
+        if seen.error is not None:
+            raise UnsupportedChangeError(seen.error.message, seen.error.hint, table=table, is_held=False)
+        assert seen.schema is not None and seen.facts is not None, "it can be captured"
+        if seen.schema.oid != then.schema.oid:
+            raise stop(table, "it was created anew")
+        if seen.schema.key != then.schema.key:
+            raise stop(table, f"its key is ({', '.join(seen.schema.key)}), it was ({', '.join(then.schema.key)})")
+        records: list[TopicRecord] = []
+        if seen.schema != then.schema:
+            if why := why_not_followed(then.schema, relation_of(seen.schema)):
+                raise stop(table, why)
+            records += self._adopt(seen.schema)
+            adopted.append(seen.schema)
+        changed = labels_renamed(then.schema, seen.schema)
+        if then.facts is not None:
+            changed = changed or rows_changed(then.facts, seen.facts, seen.filled)
+        if changed is not None:
+            log.info("rows changed without events, all of them are read again", table=str(table), why=changed)
+            records += self._reread(table, changed)
+        self._known[table] = Known(self._known[table].schema, seen.facts, then.entry)
+        return [*records, table_record(self._topics, TableRecord.captured(table, seen.facts, self._now_us()))]
+
+    def _adopt(self, schema: TableSchema) -> list[TopicRecord]:
+        known = self._known[schema.table]
+        self._known[schema.table] = Known(schema, known.facts, known.entry)
+        self._engine.alter(schema)
+        log.info("table altered: its schema has a new version", table=str(schema.table), version=schema.version)
+        return [schema_record(self._topics, schema)]
+
+
+def stop(table: TableId, why: str) -> UnsupportedChangeError:
+    """A table whose definition can't be followed. It joins again when its catalog allows that."""
+    return UnsupportedChangeError(f"table {table} was altered: {why}", NEXT_AFTER_ALTER, table=table, is_held=False)

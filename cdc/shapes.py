@@ -1,0 +1,116 @@
+"""What a change of a table's definition means: whether its rows can still be published, and whether rows changed
+without row events. Pure.
+
+The stream tells of a new shape before the first row that has it, in a relation message, and tells nothing of what the
+change did to the rows that are there: a column that was added with a default has a value in all of them, a column that
+was dropped or renamed is gone from them, a type that was changed may have computed new values.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import Final
+
+from cdc.events import Column, TableSchema
+from cdc.pgoutput.messages import Relation, RelationColumn
+from cdc.table_state import TableFacts
+
+_SMALLINT, _INTEGER, _BIGINT, _TEXT, _VARCHAR, _NUMERIC = 21, 23, 20, 25, 1043, 1700
+# Types of a key column whose texts, and so the records' keys, are the same afterwards.
+_KEY_MAY_BECOME: Final = {
+    _SMALLINT: {_INTEGER, _BIGINT},
+    _INTEGER: {_SMALLINT, _BIGINT},
+    _BIGINT: {_SMALLINT, _INTEGER},
+    _TEXT: {_VARCHAR},
+    _VARCHAR: {_TEXT, _VARCHAR},
+}
+
+Describe = Callable[[int, Sequence[RelationColumn]], Sequence[Column]]
+"""Of the table with this oid, columns as the catalog describes them."""
+
+
+def why_not_followed(schema: TableSchema, relation: Relation) -> str | None:
+    """Why rows of this relation can't be published as the table's; None if they can, perhaps in a new version."""
+    if relation.oid != schema.oid:
+        return f"its oid is {relation.oid}, it was {schema.oid}: the table was created anew"
+    if (relation.schema, relation.name) != schema.table:
+        return f"it is called {relation.schema}.{relation.name} now"
+    sent = {column.name: column for column in relation.columns}
+    was = {column.name: column for column in schema.columns}
+    for name in schema.key:
+        if name not in sent:
+            return f"key column {name} was dropped or renamed"
+        if not sent[name].is_key:
+            return f"key column {name} is not in the replica identity"
+        if not _has_same_keys(was[name], sent[name].type_oid, sent[name].type_modifier):
+            return f"the type of key column {name} was changed from {was[name].type_name}: records have other keys"
+    return None
+
+
+def _has_same_keys(before: Column, type_oid: int, modifier: int) -> bool:
+    if (type_oid, modifier) == (before.type_oid, before.type_modifier):
+        return True
+    if type_oid == before.type_oid == _NUMERIC:
+        scales = [(value - 4) & 0x7FF if value >= 0 else None for value in (before.type_modifier, modifier)]
+        return scales[0] == scales[1]
+    return type_oid in _KEY_MAY_BECOME.get(before.type_oid, ())
+
+
+def why_other_keys(before: TableSchema, key: Sequence[str], columns: Sequence[Column]) -> str | None:
+    """Why records with these key columns would not have the keys that the table's records have; None if they would."""
+    if tuple(key) != before.key:
+        return f"its key is ({', '.join(key)}), its records have ({', '.join(before.key)})"
+    was, now = ({column.name: column for column in some} for some in (before.columns, columns))
+    for name in key:
+        if not _has_same_keys(was[name], now[name].type_oid, now[name].type_modifier):
+            return f"key column {name} is {now[name].type_name}, its records have {was[name].type_name}"
+    return None
+
+
+def followed(schema: TableSchema, relation: Relation, describe: Describe) -> TableSchema:
+    """The next version of the table's schema, as the relation has it. Raises what `describe` raises."""
+    known = {(column.name, column.type_oid, column.type_modifier): column for column in schema.columns}
+    news = [c for c in relation.columns if (c.name, c.type_oid, c.type_modifier) not in known]
+    known |= {(c.name, c.type_oid, c.type_modifier): c for c in (describe(relation.oid, news) if news else ())}
+    columns = tuple(known[(c.name, c.type_oid, c.type_modifier)] for c in relation.columns)
+    return replace(schema, version=schema.version + 1, columns=columns)
+
+
+def rows_changed(then: TableFacts, now: TableFacts, filled: Collection[int]) -> str | None:
+    """What changed stored rows without row events, in words; None: nothing did. `filled`: oids of storage that was
+    added and holds rows."""
+    was = {column.number: column for column in then.columns}
+    for column in now.columns:
+        before = was.get(column.number)
+        if before is None and column.has_missing:
+            return f"column {column.name} was added with a default"
+        if before is not None and before.name != column.name:
+            return f"column {before.name} was renamed to {column.name}"
+    if dropped := was.keys() - {column.number for column in now.columns}:
+        return f"column {was[min(dropped)].name} was dropped"
+    files_then = {part.oid: part.file for part in then.storage}
+    files = {part.oid: part.file for part in now.storage}
+    is_partitioned = then.oid not in files_then
+    if files_then.keys() - files.keys():
+        return "a partition was detached or dropped"
+    if filled:
+        return "a partition with rows was attached"
+    if any(files[oid] != file for oid, file in files_then.items()):
+        # VACUUM FULL, CLUSTER and TRUNCATE rewrite too, and leave the columns alone; the stream tells of TRUNCATE, but
+        # not of that of a single partition.
+        altered = {(c.number, c.changed_in) for c in now.columns} != {(c.number, c.changed_in) for c in then.columns}
+        if altered or then.generated != now.generated:
+            return "a column's values were computed anew"
+        if is_partitioned:
+            return "a partition was truncated or rewritten"
+    return None
+
+
+def labels_renamed(before: TableSchema, after: TableSchema) -> str | None:
+    """Which enum's values have other names now, in words; None: none has."""
+    now = {column.name: column for column in after.columns}
+    for column in before.columns:
+        found = now.get(column.name)
+        same_type = found is not None and found.type_oid == column.type_oid
+        if found is not None and same_type and set(column.labels) - set(found.labels):
+            return f"a value of {column.type_name} was renamed"
+    return None

@@ -1,0 +1,190 @@
+"""Tables that are altered under capture: in the end every row is there as it is, or the table is stopped by name."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, LiteralString
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tests.captured import Captured
+from tests.checker.history import fold
+from tests.checker.journal import read_rows
+from tests.checker.positions import sweeps_of
+from tests.checker.records import key_text
+from tests.conftest import KafkaBroker, PostgresServer
+from tests.integration.conftest import ITEMS, OTHER
+from tests.schema_cases import CASES, TYPES, Case
+from tests.waiting import eventually
+
+NEIGHBOUR: Final = "public.neighbour"
+
+
+def run(connection: psycopg.Connection, case: Case, statements: LiteralString) -> None:
+    with connection.transaction():
+        connection.execute(statements.replace("{t}", case.name))
+
+
+def unlike(captured: Captured, tables: list[str]) -> dict[str, str]:
+    """Of each table that is not in its topic as it is in the source, some difference. A column that a record lacks is
+    NULL."""
+    changes = captured.changes()
+    ours = fold(changes, sweeps_of(captured.records("control")))
+    with captured.connect() as connection:
+        source = read_rows(connection, tables)
+    found = {}
+    for table in tables:
+        rows = {key_text(key): row for key, row in source[table]}
+        held = ours.get(table, {})
+        for key in rows.keys() | held.keys():
+            row, here = rows.get(key), held.get(key)
+            if row is None or here is None or row != dict.fromkeys(row) | dict(here):
+                found[table] = f"{key}: {row} in the source, {here} in the topic"
+                break
+    return found
+
+
+@pytest.fixture
+def altered(
+    postgres: PostgresServer, kafka: KafkaBroker, fresh_database: str, unique: str, tmp_path: Path
+) -> Iterator[Captured]:
+    """A database with a table for each case."""
+    tables = [case.table for case in CASES]
+    with psycopg.connect(fresh_database, autocommit=True) as connection:
+        connection.execute(TYPES)
+        connection.execute("CREATE TABLE neighbour (id int PRIMARY KEY, a text)")
+        for case in CASES:
+            run(connection, case, case.make)
+            run(connection, case, case.fill)
+    dsn = make_conninfo(postgres.superuser_dsn, dbname=str(conninfo_to_dict(fresh_database)["dbname"]))
+    made = Captured(fresh_database, dsn, kafka.bootstrap_servers, unique, [*tables, NEIGHBOUR], tmp_path)
+    try:
+        yield made
+    finally:
+        made.end()
+        made.delete_topics()
+
+
+@pytest.mark.promise(1)
+@pytest.mark.parametrize("is_running", [True, False], ids=["running", "asleep"])
+def test_whatever_is_altered_every_row_is_there_or_the_table_is_stopped(altered: Captured, is_running: bool) -> None:
+    capture = altered.start()
+    altered.await_caught_up()
+    requests = {table: record["request"] for table, record in altered.snapshots().items()}
+    if not is_running:
+        assert capture.terminate() == 0
+    with altered.connect() as connection:
+        for case in CASES:
+            run(connection, case, case.change)
+        for number, case in enumerate(CASES):
+            run(connection, case, case.then)
+            connection.execute("INSERT INTO neighbour VALUES (%s, 'here')", (number,))
+    if not is_running:
+        capture = altered.start()
+    followed = [NEIGHBOUR, *(case.table for case in CASES if case.stops is None)]
+    eventually(lambda: not altered.unfinished() and not unlike(altered, followed), 90.0,
+               lambda: f"{unlike(altered, followed)}\n{capture.said()}")  # fmt: skip
+    found = altered.states()
+    stopped = {table: record["message"] for table, record in found.items() if record["status"] == "stopped"}
+    assert stopped.keys() == {case.table for case in CASES if case.stops is not None}
+    for case in CASES:
+        if case.stops is not None:
+            assert re.search(case.stops, stopped[case.table])
+            assert found[case.table]["next"]
+        elif case.reads_again is not None and is_running:
+            again = altered.snapshots()[case.table]["request"] != requests[case.table]
+            assert again is case.reads_again, case.name
+    assert "Traceback" not in capture.said()
+    _take_up_again(altered)
+
+
+def _take_up_again(captured: Captured) -> None:
+    """What stopped goes on when it is repaired, by itself."""
+    repairs: dict[str, LiteralString] = {
+        "dropped": "CREATE TABLE dropped (id int PRIMARY KEY, b text); INSERT INTO dropped VALUES (1, 'again')",
+        "key_lost": "ALTER TABLE key_lost ADD PRIMARY KEY (id)",
+        "identity_nothing": "ALTER TABLE identity_nothing REPLICA IDENTITY DEFAULT;"
+        " DELETE FROM identity_nothing WHERE id < 5",
+        "renamed": "ALTER TABLE renamed_gone RENAME TO renamed",
+        "key_renamed": "ALTER TABLE key_renamed RENAME number TO id",
+        "key_retyped": "ALTER TABLE key_retyped ALTER id TYPE int USING id::int",
+    }
+    _take_up(captured, {f"public.{name}": statements for name, statements in repairs.items()})
+
+
+def _take_up(captured: Captured, repairs: dict[str, LiteralString]) -> None:
+    with captured.connect() as connection:
+        for statements in repairs.values():
+            connection.execute(statements)
+    tables = list(repairs)
+    eventually(lambda: not captured.unfinished() and not unlike(captured, tables), 90.0,
+               lambda: f"{unlike(captured, tables)}\n{captured._said()}")  # fmt: skip
+    assert all(captured.states()[table]["status"] == "captured" for table in tables)
+
+
+def test_a_table_that_stops_within_a_large_transaction_leaves_the_others_whole(items: Captured) -> None:
+    """What stands before the change may be published, before anybody could know."""
+    items.settings = {"source": {"tables": [ITEMS, OTHER]}, "capture": {"transaction_rows_max": 5_000}}
+    items.tables = [ITEMS, OTHER]
+    capture = items.start()
+    items.await_caught_up()
+    items.query("DROP SCHEMA judge CASCADE")  # its triggers name the column
+    with items.connect() as connection, connection.transaction():
+        for begin in (1, 10_001):
+            connection.execute(
+                "INSERT INTO items SELECT n, 'x' FROM generate_series(%s::int, %s) AS n", (begin, begin + 9_999)
+            )
+            connection.execute(
+                "INSERT INTO other SELECT n FROM generate_series(%s::int, %s) AS n", (begin, begin + 9_999)
+            )
+        connection.execute("ALTER TABLE items RENAME id TO number")
+        connection.execute("INSERT INTO items VALUES (0, 'y')")
+        connection.execute("INSERT INTO other SELECT n FROM generate_series(20001, 30000) AS n")
+    items.await_caught_up()
+    eventually(lambda: not unlike(items, [OTHER]), describe=lambda: f"{unlike(items, [OTHER])}\n{capture.said()}")
+    assert items.states()[ITEMS]["status"] == "stopped"
+    assert "key column id was dropped or renamed" in items.states()[ITEMS]["message"]
+    _take_up(items, {ITEMS: "ALTER TABLE items RENAME number TO id"})
+    assert [change.op for change in items.changes() if change.table == OTHER] == ["c"] * 30_000
+
+
+def test_an_operator_stops_a_table_and_starts_it(items: Captured) -> None:
+    """Beside it a table whose row can't be published stops by itself."""
+    items.settings = {"source": {"tables": [ITEMS, OTHER]}}
+    items.tables = [ITEMS, OTHER]
+    capture = items.start()
+    items.await_caught_up()
+    assert items.ask("stop_table", tables=["public.nowhere"]).message == "table public.nowhere is not captured"
+    assert items.ask("start_table", tables=[OTHER]).message == f"table {OTHER} is not stopped"
+    assert items.ask("stop_table", tables=[OTHER]).is_accepted
+    capture.await_said("changes of a table are not published any more")
+    items.query("INSERT INTO other VALUES (1)")
+    items.query("INSERT INTO items VALUES (1, 'one')")
+    items.await_caught_up()
+    assert {change.table for change in items.changes()} == {ITEMS}
+    assert items.states()[OTHER]["message"] == "an operator stopped it"
+    assert capture.terminate() == 0
+    items.start()
+    items.await_caught_up()
+    assert items.ask("start_table", tables=[OTHER]).is_accepted
+    eventually(lambda: items.states()[OTHER]["status"] == "captured" and not unlike(items, [ITEMS, OTHER]))
+
+
+def test_a_table_that_is_added_later_to_the_publication_of_somebody_else_waits(items: Captured) -> None:
+    """If the role may, the table joins: see test_joining."""
+    items.query("CREATE PUBLICATION watershed FOR TABLE items WITH (publish_via_partition_root = true)")
+    capture = items.start()
+    items.await_caught_up()
+    assert capture.terminate() == 0
+    items.settings = {"source": {"tables": [ITEMS, OTHER]}}
+    items.start()
+    eventually(lambda: OTHER in items.states(), describe="the table is stopped")
+    stopped = items.states()[OTHER]
+    assert (stopped["status"], stopped["is_held"]) == ("stopped", False)
+    assert "publication watershed does not contain table public.other" in stopped["message"]
+    assert 'ALTER PUBLICATION "watershed" ADD TABLE "public"."other"' in stopped["next"]
+    items.query("INSERT INTO items VALUES (1, 'one')")
+    items.await_caught_up()
+    assert not unlike(items, [ITEMS])
