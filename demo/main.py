@@ -28,7 +28,7 @@ from demo.programs import Programs
 from demo.report import Run, print_differences, print_figures
 from demo.rows import Stock
 from demo.screen import Screen, View
-from demo.stores import STORES, Probe, cache_probe, search_probe, stored_rows, table_schemas
+from demo.stores import STORES, Probe, cache_probe, search_probe, stored_rows, table_lineages
 from demo.workload import CommittedSample, Workload, create_shop, flushed_lsn_of
 from devstack.endpoints import Endpoints
 from devstack.stack import Stack
@@ -251,18 +251,19 @@ class _Demo:
     def _compare(self) -> dict[str, list[TableComparison]]:
         """Store → what was found in each table. The source is read once, in one transaction."""
         began = time.monotonic()
-        schemas = table_schemas(self._config)
+        lineages = table_lineages(self._config)
         found: dict[str, list[TableComparison]] = {store: [] for store in STORES}
         with TableReader(self._config.source) as reader:
             for table in self._config.source.table_ids:
-                if table not in schemas:
+                if table not in lineages:
                     raise WatershedError(f"the control topic has no schema of {table}", self._programs.see_log(CAPTURE))
                 shape = reader.shape(table)
                 with SourceRows(table, shape.columns, shape.key, reader.rows(shape)) as source:
                     for store in STORES:
                         phase = f"comparing {table} with the {store}"
                         self._screen.show(View(phase, time.monotonic() - began, None, 0, 0.0, None, ()))
-                        found[store].append(compare(source, stored_rows(store, self._config, schemas[table])))
+                        rows = stored_rows(store, self._config, lineages[table])
+                        found[store].append(compare(source, rows, added=lineages[table].added))
         return found
 
     # ---- waiting

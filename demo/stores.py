@@ -16,6 +16,7 @@ from demo.workload import CommittedSample
 from sinks.cache.keys import DOCUMENT_FIELD, CacheKeys
 from sinks.cache.sink import CacheSink
 from sinks.contract import StoredRow
+from sinks.lineage import Lineage
 from sinks.reduction import document_id
 from sinks.search.names import SearchNames
 from sinks.search.server import is_transient
@@ -75,27 +76,26 @@ def search_probe(config: Config) -> Probe:
     return probe
 
 
-def table_schemas(config: Config) -> dict[TableId, TableSchema]:
-    """Each table's newest schema, from the control topic."""
-    newest: dict[TableId, TableSchema] = {}
+def table_lineages(config: Config) -> dict[TableId, Lineage]:
+    """Each table's schema in its versions, from the control topic."""
+    known: dict[TableId, list[TableSchema]] = {}
     control = Topics(config.topics.prefix).control
     for key, value in read_latest(config.kafka, control).items():
         if key.startswith("schema/"):
             schema = SchemaRecord.decode(value, f"topic {control}, key {key}").table_schema_of()
-            held = newest.get(schema.table)
-            if held is None or schema.version > held.version:
-                newest[schema.table] = schema
-    return newest
+            known.setdefault(schema.table, []).append(schema)
+    return {table: Lineage.of(schemas) for table, schemas in known.items()}
 
 
-def stored_rows(store: str, config: Config, schema: TableSchema) -> Iterator[StoredRow]:
+def stored_rows(store: str, config: Config, lineage: Lineage) -> Iterator[StoredRow]:
     """Every live row of a table in a store."""
+    schema = lineage.newest
     match store:
         case "search":
             assert config.sinks.search
             search = SearchSink.open(config.sinks.search, config.topics.prefix)
             try:
-                search.prepare(schema)
+                search.prepare(schema, lineage.earlier)
                 yield from search.rows(schema.table)
             finally:
                 search.close()
@@ -103,7 +103,7 @@ def stored_rows(store: str, config: Config, schema: TableSchema) -> Iterator[Sto
             assert config.sinks.cache
             cache = CacheSink.open(config.sinks.cache, config.topics.prefix)
             try:
-                cache.prepare(schema)
+                cache.prepare(schema, lineage.earlier)
                 # SCAN may name a key twice.
                 yield from _once(cache.rows(schema.table))
             finally:

@@ -6,7 +6,7 @@ page cache, one bit for each source row, and a bounded list of examples.
 """
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
@@ -147,8 +147,11 @@ class SourceRows:
         self.close()
 
 
-def compare(source: SourceRows, store: Iterable[StoredRow], examples_max: int = EXAMPLES_MAX) -> TableComparison:
-    """Compare every row and column of a store's table with the source's."""
+def compare(
+    source: SourceRows, store: Iterable[StoredRow], examples_max: int = EXAMPLES_MAX, added: Container[str] = ()
+) -> TableComparison:
+    """Compare every row and column of a store's table with the source's. `added`: columns that may be absent where the
+    source has NULL (`Lineage.added`)."""
     seen = bytearray(source.count // 8 + 1)
     found = _Found(source.table, examples_max)
     store_rows = matched = 0
@@ -164,7 +167,7 @@ def compare(source: SourceRows, store: Iterable[StoredRow], examples_max: int = 
             continue
         seen[number >> 3] |= 1 << (number & 7)
         matched += 1
-        _compare_row(source, row, stored.row, found)
+        _compare_row(source, row, stored.row, added, found)
     if matched < source.count:
         for number, row in source:
             if not seen[number >> 3] & 1 << (number & 7):
@@ -198,10 +201,14 @@ class _Found:
             self.examples.append(difference)
 
 
-def _compare_row(source: SourceRows, row: Sequence[str | None], stored: Mapping[str, Json], found: _Found) -> None:
+def _compare_row(
+    source: SourceRows, row: Sequence[str | None], stored: Mapping[str, Json], added: Container[str], found: _Found
+) -> None:
     differing: list[tuple[str, str, str]] = []
     for (name, pg_type), text in zip(source.columns.items(), row, strict=True):
         if name not in stored:
+            if text is None and name in added:
+                continue
             differing.append((name, _short_text(pg_type, text), "absent"))
         elif not same(pg_type, text, stored[name]):
             differing.append((name, _short_text(pg_type, text), _short(stored[name])))

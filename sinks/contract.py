@@ -13,6 +13,11 @@ row soon after, with a greater version. So what a store does meanwhile has to be
 values for these columns, though they may be older than the change where it lags behind compaction; and a key of which
 it holds no live row stays as it is, because a row without some of its columns is none.
 
+A table's schema changes while rows of older versions are still on their way. The newest one is prepared first; the job
+brings every row into its shape (`sinks.lineage`). Columns that stayed what they were keep their values in the store.
+Where a column was only added, older rows stay as they are, without it: that is NULL. After any other change capture
+publishes every row anew; until then a column with a type of its own holds NULL, and a document what it held.
+
 Calls come from one thread at a time for each Sink object. Data errors are outcomes, for each change. A store that
 can't be reached, or refuses service, raises SinkError after bounded retries; the whole batch is then applied again.
 """
@@ -34,8 +39,9 @@ class Change:
     table: TableId
     key: dict[str, Json]  # column → value, in key order, from the record's key
     version: int  # cdc.events.pack_version
-    row: dict[str, Json] | None  # every published column but the unchanged; None: the row is deleted
-    schema_version: int | None  # None for a tombstone, which does not carry it
+    # Every column of the newest schema that was prepared but the unchanged; None: the row is deleted.
+    row: dict[str, Json] | None
+    schema_version: int | None  # that the record was written with; None for a tombstone, which does not carry it
     unchanged: frozenset[str] = frozenset()  # columns that the row lacks, never of its key
 
 
@@ -76,10 +82,12 @@ class Sink(Protocol):
     def begin_generation(self, generation: int) -> None:
         """Mark the store as holding `generation`. Idempotent."""
 
-    def prepare(self, schema: TableSchema) -> None:
-        """Create the table's index, keys or table if need be, after begin_generation. Idempotent. Raises RefusedError,
-        naming table and column, for a table that this store can't hold (a column name that it reserves); SinkError
-        for one that was prepared in this generation and has been deleted since: it must not be made anew empty."""
+    def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
+        """Create the table's index, keys or table if need be, after begin_generation; or bring it to this version of
+        the schema. `earlier`: its versions before this one, as far as they are known. Idempotent, and safe to be killed
+        in, or to be called by two writers at once. Raises RefusedError, naming table and column, for a table that this
+        store can't hold (a column name that it reserves); SinkError for one that was prepared in this generation and
+        has been deleted since (it must not be made anew empty), or was prepared with a later version by somebody."""
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:
         """Write changes, at most one for each (table, key), guarded by version; one result for each, in order.

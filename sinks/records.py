@@ -9,6 +9,7 @@ import orjson
 from cdc.errors import SinkError
 from cdc.events import EPOCH_MAX, SEQ_MAX, TableSchema, pack_version
 from sinks.contract import Change, Json
+from sinks.lineage import Lineage
 
 VERSION_HEADER: Final = "watershed.version"
 Headers = Sequence[tuple[str, bytes | None]]
@@ -34,7 +35,7 @@ _INTEGER_LIMIT = float(1 << 63)
 
 
 def read_record(
-    schemas_by_topic: Mapping[str, TableSchema],
+    lineages_by_topic: Mapping[str, Lineage],
     topic: str,
     partition: int,
     offset: int,
@@ -42,20 +43,21 @@ def read_record(
     value: bytes | None,
     headers: Headers | None = None,
 ) -> Change:
-    """The change that a record of a table's topic says.
+    """The change that a record of a table's topic says, in the shape of the table's newest schema.
 
-    `schemas_by_topic` has the newest schema of each table; the job reads it from the control topic after it knows
-    the batch's end offsets, so that it covers every record of the batch. A null value is a tombstone, whose version
-    is in the header `watershed.version` (ASCII decimal). Raises SinkError, naming topic, partition and offset, for
-    anything that capture does not write.
+    `lineages_by_topic` has the schema of each table in its versions; the job reads them from the control topic after
+    it knows the batch's end offsets, so that they cover every record of the batch. A null value is a tombstone, whose
+    version is in the header `watershed.version` (ASCII decimal). Raises SinkError, naming topic, partition and offset,
+    for anything that capture does not write.
     """
     where = RecordCoordinates(topic, partition, offset)
-    schema = schemas_by_topic.get(topic)
-    if schema is None:
+    lineage = lineages_by_topic.get(topic)
+    if lineage is None:
         raise SinkError(
             f"record at {where}: no schema record names this topic",
             "the control topic was truncated or belongs to another prefix: publish anew under a new prefix",
         )
+    schema = lineage.newest
     key_columns = _read_key(schema, key, where)
     if value is None:
         return Change(schema.table, key_columns, _header_version(headers, where), None, None)
@@ -75,7 +77,9 @@ def read_record(
             "start the sink again: it then reads the newer schema from the control topic",
         )
     unchanged = _read_unchanged(schema, source, where)
-    row = _read_row(schema, envelope, schema_version, len(unchanged), where)
+    row = _read_row(lineage, envelope, schema_version, len(unchanged), where)
+    if row is not None and schema_version != schema.version:
+        row, unchanged = lineage.in_newest(schema_version, row, unchanged)
     if unchanged and envelope["op"] == "c":
         # A row that moved here: whatever a store holds under this key was another row, and this one is not known yet.
         return Change(schema.table, key_columns, version, None, schema_version)
@@ -121,7 +125,7 @@ def _read_unchanged(schema: TableSchema, source: dict[str, Json], where: RecordC
 
 
 def _read_row(
-    schema: TableSchema, envelope: dict[str, Json], schema_version: int, absent: int, where: RecordCoordinates
+    lineage: Lineage, envelope: dict[str, Json], schema_version: int, absent: int, where: RecordCoordinates
 ) -> dict[str, Json] | None:
     match envelope.get("op"):
         case "d":
@@ -132,9 +136,11 @@ def _read_row(
                 raise _not_ours(where, "its after block is missing")
             # A sink writes whole rows: a column left out would be lost in the store. Counting is enough against that
             # and costs nothing; names are capture's to get right.
-            if schema_version == schema.version and len(row) + absent != len(schema.columns):
+            expected = lineage.column_count(schema_version)
+            if expected is not None and len(row) + absent != expected:
+                table = lineage.newest.table
                 raise _not_ours(
-                    where, f"its after block has not the columns of {schema.table}, schema version {schema_version}"
+                    where, f"its after block has not the columns of {table}, schema version {schema_version}"
                 )
             return row
         case op:

@@ -10,8 +10,9 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from cdc.config import KafkaConfig
 from cdc.control import PROGRESS_KEY, ProgressRecord, SchemaRecord, SinkRecord, SweepRecord, Topics
 from cdc.errors import BrokerError
-from cdc.events import TableId, TableSchema
+from cdc.events import TableId
 from cdc.kafka.client import NEXT_REACHABLE, broker_error, kafka_error, tail_settings
+from sinks.lineage import Lineage
 from spark_jobs.applied import PENDING_MAX
 
 log = structlog.get_logger(__name__)
@@ -37,14 +38,14 @@ class News:
 
     progress: tuple[ProgressRecord, ...]  # in order; of a long backlog only the newest PENDING_MAX
     sweeps: tuple[SweepRecord, ...]
-    schemas: tuple[TableSchema, ...]  # the newest of each table that is new or has changed
+    lineages: tuple[Lineage, ...]  # of each table that is new or has changed
 
 
 class ControlReader:
     """Follows both topics from their beginning. Not for use by two threads at once."""
 
     def __init__(self, kafka: KafkaConfig, topics: Topics) -> None:
-        self.schemas: dict[TableId, TableSchema] = {}  # the newest of each table
+        self.lineages: dict[TableId, Lineage] = {}
         self.sinks: dict[str, SinkRecord] = {}  # by record key
         self._topics = topics
         self._keyless: dict[TableId, str] = {}  # table → topic: no store can hold rows without a key
@@ -76,7 +77,7 @@ class ControlReader:
         news = News(
             tuple(self._without_keyless(ProgressRecord.decode(value, where)) for value in self._progress),
             tuple(sweep for sweep in self._sweeps if sweep.table not in self._keyless),
-            tuple(self.schemas[table] for table in sorted(self._changed)),
+            tuple(self.lineages[table] for table in sorted(self._changed)),
         )
         self._clear()
         return news
@@ -145,9 +146,9 @@ class ControlReader:
                     log.info("table left out: its records have no key", table=str(schema.table))
                 self._keyless[schema.table] = schema.topic
                 return
-            known = self.schemas.get(schema.table)
-            if known is None or schema.version > known.version:
-                self.schemas[schema.table] = schema
+            known = self.lineages.get(schema.table)
+            self.lineages[schema.table] = Lineage.of([*(known.versions if known else ()), schema])
+            if known is None or schema.version > known.newest.version:
                 self._changed.add(schema.table)
         elif key.startswith("sweep/"):
             self._sweeps.append(SweepRecord.decode(value, where))

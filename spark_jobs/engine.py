@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from cdc.errors import SinkError
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.engine import Conflict, Snapshot
+from sinks.warehouse.evolution import Evolution
 from sinks.warehouse.statements import CATALOG
 
 T = TypeVar("T")
@@ -91,8 +92,51 @@ class SparkEngine:
     def namespace_properties(self, namespace: tuple[str, ...]) -> Mapping[str, str] | None:
         return self._read(lambda: self._catalog.loadNamespaceMetadata(self._namespace(namespace)))
 
-    def has_view(self, view: tuple[str, ...]) -> bool:
-        return bool(self._call(lambda: self._catalog.viewExists(self._identifier(view))))
+    def table_columns(self, table: tuple[str, ...]) -> Mapping[str, str]:
+        def read() -> Any:
+            schema = self._catalog.loadTable(self._identifier(table)).schema()
+            return self._jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(schema).fields()
+
+        return {field.name(): field.dataType().catalogString() for field in self._call(read)}
+
+    def evolve(
+        self, table: tuple[str, ...], change: Evolution, found: Mapping[str, str], noted: Mapping[str, str]
+    ) -> None:
+        def work() -> None:
+            loaded = self._catalog.loadTable(self._identifier(table))
+            if dict(loaded.properties()) != found:
+                raise Conflict
+            # The transaction's base is the table as it was loaded: any commit in between makes it fail.
+            transaction = loaded.newTransaction()
+            if change:
+                columns = transaction.updateSchema()
+                for name in change.dropped:
+                    columns = columns.deleteColumn(name)
+                for name, kind in change.added:
+                    columns = columns.addColumn(None, name, self._iceberg_type(kind))
+                for name, kind in change.widened:
+                    columns = columns.updateColumn(name, self._iceberg_type(kind))
+                columns.commit()
+            properties = transaction.updateProperties()
+            for name, value in noted.items():
+                properties = properties.set(name, value)
+            properties.commit()
+            transaction.commitTransaction()
+
+        self._call(work)
+
+    def _iceberg_type(self, kind: str) -> Any:
+        spark_type = self._jvm.org.apache.spark.sql.types.DataType.fromDDL(kind)
+        return self._jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(spark_type)
+
+    def view_properties(self, view: tuple[str, ...]) -> Mapping[str, str] | None:
+        def read() -> Mapping[str, str] | None:
+            identifier = self._identifier(view)
+            return (
+                dict(self._catalog.loadView(identifier).properties()) if self._catalog.viewExists(identifier) else None
+            )
+
+        return self._call(read)
 
     def drop(self, name: tuple[str, ...]) -> None:
         identifier = self._identifier(name)

@@ -15,8 +15,8 @@ import structlog
 
 from cdc.control import SinkRecord
 from cdc.errors import RefusedError, SinkError
-from cdc.events import TableSchema
 from sinks.contract import Change, Outcome, Sink
+from sinks.lineage import Lineage
 from sinks.records import RecordCoordinates, read_record
 from sinks.reduction import document_id, reduce_changes
 from spark_jobs.applied import AppliedPosition, Offsets
@@ -63,7 +63,7 @@ class SinkSync:
         self._lock = threading.Lock()
         self._admitted = 0  # the number of the query whose batches may begin; 0: none
         self._admissions = 0
-        self._schemas: dict[str, TableSchema] = {}  # by topic; prepared
+        self._lineages: dict[str, Lineage] = {}  # by topic; prepared
         self._written = 0
         self._stale = 0
         self._published: SinkRecord | None = None
@@ -72,11 +72,11 @@ class SinkSync:
     @property
     def topics(self) -> frozenset[str]:
         """Of the tables that are prepared."""
-        return frozenset(self._schemas)
+        return frozenset(self._lineages)
 
-    def begin(self, schemas: Sequence[TableSchema]) -> None:
+    def begin(self, lineages: Sequence[Lineage]) -> None:
         """Prepare what is known, and say where this generation stands: a waiter then waits for it, not for the last."""
-        self._prepare(schemas)
+        self._prepare(lineages)
         self._publish()
 
     def admit(self) -> int:
@@ -137,7 +137,7 @@ class SinkSync:
             if value is None:  # only a tombstone says something there, and a list of structs is dear to convert
                 said = [(header["key"], header["value"]) for header in headers[index].as_py() or ()]
             try:
-                changes.append(read_record(self._schemas, topic, partition, offset, key, value, said))
+                changes.append(read_record(self._lineages, topic, partition, offset, key, value, said))
             except SinkError as error:
                 raise RefusedError(f"{self._sink.name}: {error.message}", error.hint) from error
         return changes
@@ -162,13 +162,17 @@ class SinkSync:
 
     def _learn(self) -> None:
         news = self._world.control.read()
-        self._prepare(news.schemas)
+        self._prepare(news.lineages)
         self._position.learn(news.progress, news.sweeps)
 
-    def _prepare(self, schemas: Sequence[TableSchema]) -> None:
-        for schema in schemas:
-            self._sink.prepare(schema)
-            self._schemas[schema.topic] = schema
+    def _prepare(self, lineages: Sequence[Lineage]) -> None:
+        for lineage in lineages:
+            schema = lineage.newest
+            known = self._lineages.get(schema.topic)
+            self._sink.prepare(schema, lineage.earlier)
+            self._lineages[schema.topic] = lineage
+            if known is not None:
+                log.info("schema changed", sink=self._sink.name, table=str(schema.table), version=schema.version)
 
     def _sweep(self) -> None:
         for sweep in self._position.due_sweeps():

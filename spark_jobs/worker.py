@@ -117,13 +117,13 @@ class SinkWorker:
     def _wait_for_tables(self, control: ControlReader) -> News | None:
         """All that was published so far; None when told to stop before capture has published a table."""
         news = control.read()
-        if not news.schemas:
+        if not news.lineages:
             log.info("waiting for capture to publish its tables", sink=self.name, topic=self._topics.control)
-        while not news.schemas:
+        while not news.lineages:
             if self._stop.wait(WATCH_S):
                 return None
             later = control.read()
-            news = News(news.progress + later.progress, news.sweeps + later.sweeps, later.schemas)
+            news = News(news.progress + later.progress, news.sweeps + later.sweeps, later.lineages)
         return news
 
     def _begin(
@@ -148,8 +148,8 @@ class SinkWorker:
         position.learn(news.progress, news.sweeps)
         world = World(control, writer.publish, lambda: time.time_ns() // 1000)
         sync = SinkSync(opened.sink, generation, position, world, opened.maintain)
-        sync.begin(news.schemas)
-        log.info("sink starts", sink=self.name, generation=generation, new=is_new, tables=len(news.schemas))
+        sync.begin(news.lineages)
+        log.info("sink starts", sink=self.name, generation=generation, new=is_new, tables=len(news.lineages))
         return generation, sync
 
     def _start(self, sync: SinkSync, generation: int, topics: frozenset[str]) -> StreamingQuery:

@@ -56,10 +56,22 @@ class Feed:
         """`columns`: name → (type oid, type name)."""
         self._create(self.topic(table), partitions)
         self._partitions[self.topic(table)] = partitions
+        self._send(f"{self.prefix}.control", f"schema/public.{table}/1", self._described(table, 1, columns, key))
+
+    def alter_table(self, table: str, columns: Mapping[str, tuple[int, str]]) -> None:
+        """The next version of its schema, in the transaction that is open; rows that follow are of it."""
+        known = self.schemas[table]
+        record = self._described(table, known.version + 1, columns, known.key)
+        self.send_in_transaction(f"{self.prefix}.control", f"schema/public.{table}/{known.version + 1}", record)
+
+    def _described(
+        self, table: str, version: int, columns: Mapping[str, tuple[int, str]], key: Sequence[str]
+    ) -> dict[str, Any]:
+        known = self.schemas.get(table)
         schema = TableSchema(
             table=TableId("public", table),
-            version=1,
-            oid=16384 + len(self.schemas),
+            version=version,
+            oid=known.oid if known else 16384 + len(self.schemas),
             columns=tuple(
                 Column(name, oid, -1, said, name not in key, "b", oid) for name, (oid, said) in columns.items()
             ),
@@ -67,11 +79,11 @@ class Feed:
             topic=self.topic(table),
         )
         self.schemas[table] = schema
-        record = {
+        return {
             "table_schema": "public",
             "table_name": table,
             "oid": schema.oid,
-            "version": 1,
+            "version": version,
             "topic": self.topic(table),
             "key": list(key),
             "columns": [
@@ -87,7 +99,6 @@ class Feed:
                 for name, (oid, type_name) in columns.items()
             ],
         }
-        self._send(f"{self.prefix}.control", f"schema/public.{table}/1", record)
 
     def begin(self) -> None:
         self._producer.begin_transaction()
@@ -193,7 +204,7 @@ class Feed:
             "seq": self.seq,
             "commit_lsn": self.lsn + 100,
             "tx_index": 0,
-            "schema_version": 1,
+            "schema_version": self.schemas[table].version,
         }
         value = {"before": None if after else row, "after": after, "source": source, "op": op, "ts_ms": 0}
         while len(self._producer) > QUEUE_MAX:

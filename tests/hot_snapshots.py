@@ -17,7 +17,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from cdc.config import KafkaConfig, load_config
 from cdc.control import Topics
 from cdc.postgres.table_rows import TableReader
-from demo.stores import table_schemas
+from demo.stores import table_lineages
 from sinks.comparison import SourceRows, TableComparison, compare
 from tests.captured import COMMAND, Captured, CaptureProcess
 from tests.checker import history, positions, truncations
@@ -196,14 +196,14 @@ def published(given: Evidence) -> dict[str, Any]:
 def compare_stores(captured: Captured, stores: Sequence[str]) -> dict[str, list[TableComparison]]:
     """Every row and column of each store with the source's, which is at rest."""
     config = load_config(captured.config())
-    schemas = table_schemas(config)
+    lineages = table_lineages(config)
     found: dict[str, list[TableComparison]] = {store: [] for store in stores}
     with TableReader(config.source) as reader:
         for table in config.source.table_ids:
             shape = reader.shape(table)
             with SourceRows(table, shape.columns, shape.key, reader.rows(shape)) as source:
                 for store in stores:
-                    found[store].append(compare(source, stored_rows(config, store, schemas[table])))
+                    found[store].append(compare(source, stored_rows(config, store, lineages[table].newest)))
     return found
 
 

@@ -71,7 +71,9 @@ class CacheSink:
         # A crash in between leaves the store without a generation.
         self._server.run_all([("DEL", key), ("HSET", key, "generation", generation, "run_id", self._run_id())])
 
-    def prepare(self, schema: TableSchema) -> None:
+    def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
+        """A document has no shape but its row's: there is nothing to bring to a new version."""
+        del earlier
         fields = self._generation_fields()
         if b"generation" not in fields:
             raise self._lost(schema.table)

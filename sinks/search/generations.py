@@ -1,14 +1,15 @@
 """Which generation the search index holds, and whether every index that belongs to it is still the same one.
 
-The marker index has a document `generation`, and one for each prepared index with the index's UUID: an index that was
-deleted, or deleted and made again by somebody else, has another UUID or none.
+The marker index has a document `generation`, and one for each prepared table, named as its first index is, with the
+name and the UUID of the one that it has now: an index that was deleted, or deleted and made again by somebody else, has
+another UUID or none.
 """
 
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from opensearchpy import OpenSearch
-from opensearchpy.exceptions import NotFoundError, RequestError
+from opensearchpy.exceptions import ConflictError, NotFoundError, RequestError
 
 from cdc.errors import SinkError
 from sinks.search.server import SearchServer, error_type
@@ -17,6 +18,18 @@ _GENERATION_ID: Final = "generation"
 # One page. A node takes 1,000 shards by default, so a prefix has fewer tables than this.
 _INDEXES_MAX: Final = 10_000
 _NAMES_MAX: Final = 5  # in one URL
+
+
+class Overtaken(Exception):  # noqa: N818
+    """Another writer was here meanwhile: look again."""
+
+
+class Mark(NamedTuple):
+    """Which index a table has, and when that was written."""
+
+    name: str
+    uuid: str
+    written: tuple[int, int]  # sequence number and primary term: a write may ask for it to be the last
 
 
 class Generations:
@@ -32,8 +45,9 @@ class Generations:
         generation = documents.pop(_GENERATION_ID, None)
         if generation is None:
             return None
-        held = self._uuids([str(name) for name in documents])
-        if any(held.get(index) != document["uuid"] for index, document in documents.items()):
+        marked = {str(document.get("index", name)): document["uuid"] for name, document in documents.items()}
+        held = self._uuids(list(marked))
+        if any(held.get(index) != uuid for index, uuid in marked.items()):
             return None
         return int(generation["generation"])
 
@@ -46,23 +60,30 @@ class Generations:
         except RequestError as error:
             if error_type(error) != "resource_already_exists_exception":  # another writer was faster: fine
                 raise self._server.explained(error) from error
-        self._put(_GENERATION_ID, {"generation": generation})
+        self._put(_GENERATION_ID, {"generation": generation}, {})
 
     def is_begun(self) -> bool:
         return self._get(_GENERATION_ID) is not None
 
-    def marked_uuid(self, index: str) -> str | None:
-        """The UUID of the index when it was prepared in this generation."""
-        document = self._get(index)
-        return document["uuid"] if document else None
+    def marked(self, name: str) -> Mark | None:
+        """The index of the table that was prepared under `name` in this generation."""
+        answer = self._get(name)
+        if answer is None:
+            return None
+        document = answer["_source"]
+        return Mark(document.get("index", name), document["uuid"], (answer["_seq_no"], answer["_primary_term"]))
 
-    def mark(self, index: str, uuid: str) -> None:
-        """The index belongs to the generation from now on."""
-        self._put(index, {"uuid": uuid})
-
-    def uuid(self, index: str) -> str | None:
-        """The UUID that the index has now; None when there is no such index."""
-        return self._uuids([index]).get(index)
+    def mark(self, name: str, index: str, uuid: str, before: Mark | None) -> None:
+        """This index belongs to the generation from now on. Raises Overtaken where `before` is not the mark any
+        more."""
+        if before is None:
+            condition: dict[str, Any] = {"op_type": "create"}
+        else:
+            condition = {"if_seq_no": before.written[0], "if_primary_term": before.written[1]}
+        try:
+            self._put(name, {"index": index, "uuid": uuid}, condition)
+        except ConflictError as error:
+            raise Overtaken from error
 
     def _uuids(self, indexes: list[str]) -> dict[str, str]:
         # Servers take URLs of 4 KiB.
@@ -88,14 +109,15 @@ class Generations:
             answer = self._server.call(lambda client: client.get(index=self._marker, id=document_id), (404,))
         except NotFoundError:
             return None
-        source: dict[str, Any] = answer["_source"]
-        return source
+        found: dict[str, Any] = answer
+        return found
 
-    def _put(self, document_id: str, document: dict[str, Any]) -> None:
+    def _put(self, document_id: str, document: dict[str, Any], condition: dict[str, Any]) -> None:
+        params = {"refresh": "true", **condition}
         try:
             self._server.call(
-                lambda client: client.index(index=self._marker, id=document_id, body=document, refresh="true"),
-                (404,),
+                lambda client: client.index(index=self._marker, id=document_id, body=document, params=params),
+                (404, 409),
             )
         except NotFoundError as error:
             raise SinkError(

@@ -6,6 +6,7 @@ document, because a document must equal its row. New fields appear by schema ver
 """
 
 import re
+from collections.abc import Iterator
 from typing import Any, Final
 
 from cdc.errors import RefusedError
@@ -75,18 +76,22 @@ def field_of(column: Column) -> Field:
     return field
 
 
-def index_body(schema: TableSchema, prefix: str, alias: str) -> dict[str, Any]:
-    """Settings, mapping and alias of the table's index."""
+def index_body(schema: TableSchema, prefix: str, aliases: dict[str, Any]) -> dict[str, Any]:
+    """Settings, mapping and aliases of the table's index."""
     return {
         "settings": {
             # No replica on a single node, where it could never be assigned; one where there are more.
             "auto_expand_replicas": "0-1",
-            # A text column takes two fields.
-            "mapping": {"total_fields": {"limit": max(1000, 4 * len(schema.columns))}},
+            "mapping": {"total_fields": {"limit": fields_max(len(schema.columns))}},
         },
         "mappings": mapping(schema, prefix),
-        "aliases": {alias: {"filter": LIVE}},
+        "aliases": aliases,
     }
+
+
+def fields_max(column_count: int) -> int:
+    """A text column takes two fields."""
+    return max(1000, 4 * column_count)
 
 
 def mapping(schema: TableSchema, prefix: str) -> dict[str, Any]:
@@ -97,6 +102,40 @@ def mapping(schema: TableSchema, prefix: str) -> dict[str, Any]:
         "properties": {column.name: field_of(column) for column in schema.columns}
         | {VERSION_FIELD: {"type": "long"}, DELETED_FIELD: {"type": "boolean"}},
     }
+
+
+def clashes(held: dict[str, Any], schema: TableSchema) -> frozenset[str]:
+    """Fields of an index (its mapping's properties) beside which the schema's can't be: of another type, or a path
+    through one another. Fields can't be changed or removed."""
+    wanted = {column.name: _kind(field_of(column)) for column in schema.columns}
+    paths = {path for name in wanted for path in _paths_to(name)}
+    return frozenset(
+        name
+        for name, kind in _leaves(held, "")
+        if wanted.get(name, kind) != kind or name in paths or not wanted.keys().isdisjoint(_paths_to(name))
+    )
+
+
+def _leaves(properties: dict[str, Any], path: str) -> Iterator[tuple[str, tuple[str, bool]]]:
+    """Fields that hold values, by the name that a column has; ours left out."""
+    for name, field in properties.items():
+        if "properties" in field:
+            yield from _leaves(field["properties"], f"{path}{name}.")
+        elif path or name not in (VERSION_FIELD, DELETED_FIELD):
+            yield f"{path}{name}", _kind(field)
+
+
+def _kind(field: Field) -> tuple[str, bool]:
+    """What of a field can't be changed."""
+    return field.get("type", "object"), field.get("enabled", True)
+
+
+def _paths_to(name: str) -> Iterator[str]:
+    """What OpenSearch takes for objects around a field of this name."""
+    end = name.find(".")
+    while end >= 0:
+        yield name[:end]
+        end = name.find(".", end + 1)
 
 
 def owner(table: TableId, prefix: str) -> dict[str, str]:

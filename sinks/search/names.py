@@ -4,6 +4,8 @@
 |---------------------------------------|-------|---------------------------------------------------------|
 | `<prefix>.<schema>.<table>`           | alias | what readers use: a filter hides deleted rows           |
 | `<prefix>.<schema>.<table>.documents` | index | the documents, deleted ones too                         |
+| `….documents.v<number>`               | index | instead, since a field had to change its type; number   |
+|                                       |       | is the version of the schema that changed it            |
 | `<prefix>.watershed`                  | index | the generation, and the identity of each prepared index |
 
 Names are in lower case; what OpenSearch does not allow in a name becomes `_`. Two tables that would share a name are
@@ -38,13 +40,24 @@ class SearchNames:
 
     def index(self, table: TableId) -> str:
         """What holds the documents. Raises RefusedError when the name gets too long."""
-        name = f"{self.alias(table)}.documents"
-        if len(name.encode()) > NAME_BYTES_MAX:
-            raise RefusedError(
-                f"the index name of table {table} would be longer than {NAME_BYTES_MAX} bytes",
-                "set a shorter sinks.search.index_prefix",
-            )
-        return name
+        return _checked(f"{self.alias(table)}.documents", table)
+
+    def moved(self, table: TableId, version: int) -> str:
+        """What holds them instead, from this version of the schema on. Raises RefusedError when it gets too long."""
+        return _checked(f"{self.index(table)}.v{version}", table)
+
+    def moved_pattern(self, table: TableId) -> str:
+        """All of the latter, and perhaps others."""
+        return f"{self.index(table)}.v*"
+
+
+def _checked(name: str, table: TableId) -> str:
+    if len(name.encode()) > NAME_BYTES_MAX:
+        raise RefusedError(
+            f"the index name of table {table} would be longer than {NAME_BYTES_MAX} bytes",
+            "set a shorter sinks.search.index_prefix",
+        )
+    return name
 
 
 def _legal(name: str) -> str:

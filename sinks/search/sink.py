@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Self
 
-from opensearchpy.exceptions import NotFoundError, RequestError, TransportError
+from opensearchpy.exceptions import NotFoundError, TransportError
 
 from cdc.config import SearchConfig
-from cdc.errors import RefusedError, SinkError
+from cdc.errors import SinkError
 from cdc.events import TableId, TableSchema
 from sinks.contract import Change, Outcome, Result, StoredRow
+from sinks.lineage import Lineage
 from sinks.reduction import completed, document_id
 from sinks.retries import Retries
 from sinks.search import bulk, mapping
@@ -17,6 +18,7 @@ from sinks.search.generations import Generations
 from sinks.search.mapping import DELETED_FIELD, LIVE, VERSION_FIELD
 from sinks.search.names import SearchNames
 from sinks.search.pages import live_documents
+from sinks.search.preparation import Preparation
 from sinks.search.server import SearchServer, error_type, is_transient, status
 
 _ANSWER_FIELDS: Final = "items.*.status,items.*._index,items.*.error.type,items.*.error.reason"
@@ -35,6 +37,7 @@ class SearchSink:
         self._server = server
         self._names = SearchNames(prefix)
         self._generations = Generations(server, self._names.marker)
+        self._preparation = Preparation(server, self._names, self._generations)
         self._schemas: dict[TableId, TableSchema] = {}
         self._unrefreshed: set[str] = set()  # aliases written through since the last refresh
 
@@ -57,25 +60,13 @@ class SearchSink:
         if self._generations.current() != generation:
             self._generations.begin(generation)
 
-    def prepare(self, schema: TableSchema) -> None:
+    def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
         mapping.check_columns(schema)
         table, index, alias = schema.table, self._names.index(schema.table), self._names.alias(schema.table)
         for other in self._schemas:
             if other != table and {index, alias} & {self._names.index(other), self._names.alias(other)}:
-                raise self._shared(table, other)
-        if not self._generations.is_begun():
-            raise self._lost(self._names.marker)
-        marked, uuid = self._generations.marked_uuid(index), self._generations.uuid(index)
-        if marked is not None and uuid != marked:
-            raise self._lost(index)
-        if uuid is None:
-            self._create(schema)
-        self._update(schema)
-        if marked is None:
-            uuid = uuid or self._generations.uuid(index)
-            if uuid is None:
-                raise self._lost(index)
-            self._generations.mark(index, uuid)
+                raise self._preparation.shared(table, other)
+        self._preparation.prepare(Lineage.of([*earlier, schema]))
         self._schemas[table] = schema
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:
@@ -89,13 +80,13 @@ class SearchSink:
         return [_STALE if change is None else next(written) for change in whole]
 
     def sweep(self, table: TableId, floor: int) -> int:
-        index, alias = self._names.index(table), self._names.alias(table)
+        alias = self._names.alias(table)
         self._refresh([alias])
         query = {"bool": {"filter": [LIVE, {"range": {VERSION_FIELD: {"lt": floor}}}]}}
         swept = 0
         deletions = (
             bulk.item(alias, hit["_id"], floor, None)
-            for hit in live_documents(self._server, index, query, with_row=False)
+            for hit in live_documents(self._server, alias, query, with_row=False)
         )
         for request in bulk.requests(deletions):
             swept += sum(result.outcome is Outcome.WRITTEN for result in self._write(request))
@@ -109,7 +100,7 @@ class SearchSink:
     def rows(self, table: TableId) -> Iterator[StoredRow]:
         """As readers see them: what was written since make_readable may be missing."""
         schema = self._schema(table)
-        for hit in live_documents(self._server, self._names.index(table), LIVE, with_row=True):
+        for hit in live_documents(self._server, self._names.alias(table), LIVE, with_row=True):
             row: dict[str, Any] = hit["_source"]
             del row[DELETED_FIELD]
             version = int(row.pop(VERSION_FIELD))
@@ -120,7 +111,7 @@ class SearchSink:
 
     def _held(self, changes: Sequence[Change]) -> list[dict[str, Any] | None]:
         """The live rows that the index holds of these keys, as of this moment."""
-        wanted = [{"_index": self._names.index(change.table), "_id": document_id(change.key)} for change in changes]
+        wanted = [{"_index": self._names.alias(change.table), "_id": document_id(change.key)} for change in changes]
         answer = self._server.call(lambda client: client.mget(body={"docs": wanted}))
         documents = [found.get("_source") for found in answer["docs"]]
         return [None if found is None or found[DELETED_FIELD] else found for found in documents]
@@ -174,37 +165,6 @@ class SearchSink:
         middle = len(items) // 2
         return [*self._send(items[:middle]), *self._send(items[middle:])]
 
-    def _create(self, schema: TableSchema) -> None:
-        index = self._names.index(schema.table)
-        body = mapping.index_body(schema, self._names.prefix, self._names.alias(schema.table))
-        try:
-            self._server.call(lambda client: client.indices.create(index=index, body=body), (400,))
-        except RequestError as error:
-            if error_type(error) != "resource_already_exists_exception":  # another writer was faster: fine
-                raise self._unusable(schema.table, error) from error
-
-    def _update(self, schema: TableSchema) -> None:
-        """Give an index that is there the schema's new fields and our alias; refuse one that is not this table's."""
-        index, alias = self._names.index(schema.table), self._names.alias(schema.table)
-        held = self._server.call(lambda client: client.indices.get_mapping(index=index))
-        meta = held.get(index, {}).get("mappings", {}).get("_meta", {}).get("watershed", {})
-        owner = mapping.owner(schema.table, self._names.prefix)
-        if any(meta.get(name) != value for name, value in owner.items()):
-            raise self._shared(schema.table, _owner_name(meta))
-        if meta.get("schema_version") == schema.version and not self._lacks_alias(index, alias):
-            return
-        body = mapping.mapping(schema, self._names.prefix)
-        try:
-            self._server.call(lambda client: client.indices.put_mapping(index=index, body=body), (400,))
-            self._server.call(
-                lambda client: client.indices.put_alias(index=index, name=alias, body={"filter": LIVE}), (400,)
-            )
-        except RequestError as error:
-            raise self._unusable(schema.table, error) from error
-
-    def _lacks_alias(self, index: str, alias: str) -> bool:
-        return not self._server.call(lambda client: client.indices.exists_alias(index=index, name=alias))
-
     def _refresh(self, aliases: Sequence[str]) -> None:
         for start in range(0, len(aliases), _NAMES_MAX):
             names = ",".join(aliases[start : start + _NAMES_MAX])
@@ -214,33 +174,9 @@ class SearchSink:
         try:
             self._server.call(lambda client: client.indices.refresh(index=names), (404,))
         except NotFoundError as error:
-            raise self._lost(names) from error
+            raise self._preparation.lost(names) from error
 
     def _schema(self, table: TableId) -> TableSchema:
         schema = self._schemas.get(table)
         assert schema is not None, f"{table} was not prepared"
         return schema
-
-    def _lost(self, index: str) -> SinkError:
-        return SinkError(
-            f"{self._server.name}: index {index} was deleted, or made anew by somebody else",
-            "start the sink again: it fills the search index anew from the topics",
-        )
-
-    def _shared(self, table: TableId, other: object) -> SinkError:
-        return RefusedError(
-            f"table {table} and {other} would share the search index {self._names.index(table)}",
-            "leave one of them out of source.tables, or set another sinks.search.index_prefix",
-        )
-
-    def _unusable(self, table: TableId, error: RequestError) -> SinkError:
-        return RefusedError(
-            f"{self._server.name} refuses the index {self._names.index(table)} of table {table} ({error_type(error)})",
-            "see the server's log; an index of another origin with this name, or another type of a column, is likely",
-        )
-
-
-def _owner_name(meta: dict[str, Any]) -> str:
-    if not meta:
-        return "something that is not Watershed's"
-    return f"table {meta.get('table_schema')}.{meta.get('table_name')} of prefix {meta.get('prefix')}"

@@ -6,6 +6,8 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from sinks.warehouse.evolution import Evolution
+
 
 class Conflict(Exception):  # noqa: N818
     """Another writer committed to the table meanwhile; nothing of this statement was committed. Plan it again."""
@@ -39,8 +41,17 @@ class Engine(Protocol):
     def table_properties(self, table: tuple[str, ...]) -> Mapping[str, str] | None:
         """None for a table that is not there, or whose metadata is gone."""
 
-    def has_view(self, view: tuple[str, ...]) -> bool:
-        """Whether the catalog lists it."""
+    def table_columns(self, table: tuple[str, ...]) -> Mapping[str, str]:
+        """Name → type in Spark's word, in order."""
+
+    def evolve(
+        self, table: tuple[str, ...], change: Evolution, found: Mapping[str, str], noted: Mapping[str, str]
+    ) -> None:
+        """Change columns and note properties, all in one commit. Raises Conflict where the table's properties are not
+        `found` any more, or anything else is committed to it meanwhile."""
+
+    def view_properties(self, view: tuple[str, ...]) -> Mapping[str, str] | None:
+        """None for a view that the catalog does not list."""
 
     def namespace_properties(self, namespace: tuple[str, ...]) -> Mapping[str, str] | None:
         """None for a namespace, or a catalog, that is not there."""

@@ -10,6 +10,7 @@ TABLES = "watershed.tables"  # of the namespace: JSON list of [schema, name] of 
 TABLE = "watershed.table"  # of a table: the source table
 KEY = "watershed.key"  # JSON list of the key's columns, in key order
 COLUMNS = "watershed.columns"  # JSON list of [name, Spark type]
+SCHEMA_VERSION = "watershed.schema_version"  # of a table, and of its view: that it was prepared with
 # In a snapshot's summary: which attempt to write made it, so that a writer knows its own commits.
 BATCH = "watershed.batch"
 

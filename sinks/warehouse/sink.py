@@ -1,25 +1,25 @@
 """The warehouse as a sink: one guarded MERGE for each table of a batch."""
 
-import json
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
 
-from cdc.control import table_key
-from cdc.errors import RefusedError, SinkError
+from cdc.errors import SinkError
 from cdc.events import TableId, TableSchema
 from sinks.contract import Change, Json, Outcome, Result, StoredRow
+from sinks.lineage import Lineage
 from sinks.warehouse import properties, statements
 from sinks.warehouse.columns import ColumnType, Unholdable, column_type
 from sinks.warehouse.engine import Conflict, Engine
 from sinks.warehouse.maintenance import Maintenance
 from sinks.warehouse.naming import DELETED, VERSION, Place, check_columns, place
+from sinks.warehouse.preparation import Preparation
 from sinks.warehouse.reader import WarehouseReader
 
 # A zombie beside us loses or wins a few commits, then its job ends; each attempt costs about a second.
@@ -57,6 +57,7 @@ class WarehouseSink:
         self._namespace = namespace
         self._pause = pause
         self._tables: dict[TableId, _Table] = {}
+        self._preparation = Preparation(engine, namespace, pause)
         self._maintenance = Maintenance(engine, now)
 
     # ---- generation
@@ -83,47 +84,15 @@ class WarehouseSink:
 
     # ---- tables
 
-    def prepare(self, schema: TableSchema) -> None:
+    def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
         check_columns(schema)
         where = place(self._namespace, schema.table)
         columns = {column.name: column_type(column) for column in schema.columns}
-        noted = self._engine.namespace_properties((self._namespace,)) or {}
-        marker, tables = noted.get(properties.GENERATION), properties.listed_tables(noted)
-        found = self._engine.table_properties(where.rows)
-        if marker is None or (schema.table in tables and (found is None or found.get(properties.GENERATION) != marker)):
-            raise SinkError(
-                f"warehouse: {'.'.join(where.rows)} was dropped, or its files were deleted: rows may be missing",
-                "start the sink again: it fills the warehouse anew from the topics",
-            )
-        shape = {
-            properties.TABLE: table_key(schema.table),
-            properties.KEY: json.dumps(schema.key),
-            properties.COLUMNS: json.dumps([[name, kind.sql] for name, kind in columns.items()]),
-        }
-        if found is None:
-            self._create(where, columns, {**shape, properties.GENERATION: marker})
-        else:
-            _check_shape(schema.table, where, shape, found)
-            if found.get(properties.GENERATION) != marker:
-                self._engine.run(statements.set_table_properties(where.rows, {properties.GENERATION: marker}))
-        if not self._engine.has_view(where.live):
-            self._engine.run(statements.create_view(where, columns))
-        if schema.table not in tables:
-            listed = {properties.TABLES: json.dumps(sorted([*tables, schema.table]))}
-            self._engine.run(statements.set_namespace_properties((self._namespace,), listed))
+        types = {name: kind.sql for name, kind in columns.items()}
+        self._preparation.prepare(Lineage.of([*earlier, schema]), where, types)
         fields = [pa.field(name, kind.arrow) for name, kind in columns.items()]
         fields += [pa.field(VERSION, pa.int64()), pa.field(DELETED, pa.bool_())]
         self._tables[schema.table] = _Table(where, columns, schema.key, pa.schema(fields))
-
-    def _create(self, where: Place, columns: dict[str, ColumnType], noted: dict[str, str]) -> None:
-        # What is left of objects whose files are gone.
-        self._engine.drop(where.live)
-        self._engine.drop(where.rows)
-        namespace = where.rows[:-1]
-        for depth in range(1, len(namespace) + 1):
-            self._engine.run(statements.create_namespace(namespace[:depth]))
-        typed = [(name, kind.sql) for name, kind in columns.items()]
-        self._engine.run(statements.create_table(where, typed, noted))
 
     # ---- rows
 
@@ -269,20 +238,6 @@ class WarehouseSink:
 
     def close(self) -> None:
         self._engine.close()
-
-
-def _check_shape(table: TableId, where: Place, shape: Mapping[str, str], found: Mapping[str, str]) -> None:
-    name = ".".join(where.rows)
-    if found.get(properties.TABLE) != shape[properties.TABLE]:
-        raise RefusedError(
-            f"warehouse: {name} is not the table of {table}: it was made for another, or by something else",
-            "choose another sinks.warehouse.namespace",
-        )
-    if found.get(properties.KEY) != shape[properties.KEY] or found.get(properties.COLUMNS) != shape[properties.COLUMNS]:
-        raise RefusedError(
-            f"warehouse: {name} has other columns, types or key than {table} has now",
-            f"drop the table {name} and start the sink again: it is then filled from the topics",
-        )
 
 
 def _arrow(table: _Table, rows: list[list[Any]]) -> pa.Table:

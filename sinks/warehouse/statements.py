@@ -58,9 +58,10 @@ def create_table(place: Place, columns: Iterable[tuple[str, str]], properties: M
     return f"CREATE TABLE {full(place.rows)} ({', '.join(listed)}) USING iceberg TBLPROPERTIES ({_properties(every)})"
 
 
-def create_view(place: Place, columns: Iterable[str]) -> str:
+def create_view(place: Place, columns: Iterable[str], properties: Mapping[str, str]) -> str:
+    """Instead of the one that is there, if there is one."""
     return (
-        f"CREATE VIEW {full(place.live)} AS "
+        f"CREATE OR REPLACE VIEW {full(place.live)} TBLPROPERTIES ({_properties(properties)}) AS "
         f"SELECT {', '.join(map(quoted, columns))} FROM {full(place.rows)} WHERE NOT {DELETED}"
     )
 

@@ -32,7 +32,7 @@ class Model:
             if held is None:
                 return Outcome.STALE
             assert row is not None
-            row = {column: held[column] if column in change.unchanged else row[column] for column in held}
+            row = row | {column: held[column] for column in change.unchanged}
         keys[name] = change.version, row
         return Outcome.WRITTEN
 

@@ -113,6 +113,18 @@ def test_a_table_that_appears_while_running_is_followed(day: Day) -> None:
     day.applied()
 
 
+def test_a_table_that_is_altered_while_running_is_followed(day: Day) -> None:
+    """A row that is still of the first version beside one of the second; then every row anew, as capture does."""
+    day.feed.begin()
+    day.feed.upsert("lines", order_id=0, line_no=0, quantity=7)
+    day.feed.alter_table("lines", LINES | {"quantity": (25, "text"), "remark": (25, "text")})
+    for number in range(50):
+        day.upsert("lines", order_id=number // 5, line_no=number % 5, quantity=f"{number} m", remark=None)
+    day.upsert("customers", id=1, name="in the same transaction", rating=0.75)
+    day.feed.commit()
+    day.applied()
+
+
 def test_the_position_advances_when_only_markers_come(day: Day) -> None:
     """An aborted transaction moves the end of the topic and brings no record."""
     before = day.feed.end_offsets()

@@ -51,6 +51,17 @@ def test_a_source_can_be_compared_with_one_store_after_another(source: SourceRow
     assert compare(source, equal_store()).differences == 0
 
 
+def test_only_a_column_that_was_added_later_may_be_absent_and_only_for_null(source: SourceRows) -> None:
+    before = [StoredRow(held.key, {n: v for n, v in held.row.items() if n != "note"}, 1) for held in equal_store()]
+    assert compare(source, before).differing == 3
+    result = compare(source, before, added={"note"})
+    assert [str(example) for example in result.examples] == [
+        """public.order_lines {"order_id":11,"line_no":1}: note is '' in the source, absent in the store""",
+        """public.order_lines {"order_id":1,"line_no":2}: note is 'fragile' in the source, absent in the store""",
+    ]
+    assert compare(source, equal_store(), added={"note"}).differences == 0
+
+
 def test_a_row_that_the_store_lacks_is_named(source: SourceRows) -> None:
     result = compare(source, equal_store()[:2])
     assert (result.missing, result.extra, result.differing) == (1, 0, 0)

@@ -1,6 +1,7 @@
 """Records of a table's topic become changes; everything else is refused with its coordinates."""
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -9,6 +10,7 @@ import pytest
 from cdc.errors import SinkError
 from cdc.events import Column, TableId, TableSchema, pack_version
 from sinks.contract import Change
+from sinks.lineage import Lineage
 from sinks.records import decode_json, encode_json, read_record
 
 TOPIC = "shop.public.order_lines"
@@ -20,6 +22,7 @@ SCHEMA = TableSchema(
     key=("order_id", "line_no"),
     topic=TOPIC,
 )
+LINEAGE = Lineage((SCHEMA,))
 KEY = b'{"order_id":7,"line_no":1}'
 ROW = {"order_id": 7, "line_no": 1, "remark": "ünï\n"}
 VERSION = pack_version(2, 17)
@@ -32,7 +35,7 @@ def envelope(**changed: Any) -> dict[str, Any]:
 
 def read(value: Any, key: bytes | None = KEY, headers: list[tuple[str, bytes | None]] | None = None) -> Change:
     content = value if value is None or isinstance(value, bytes) else orjson.dumps(value)
-    return read_record({TOPIC: SCHEMA}, TOPIC, 3, 99, key, content, headers)
+    return read_record({TOPIC: LINEAGE}, TOPIC, 3, 99, key, content, headers)
 
 
 @pytest.mark.parametrize("op", ["c", "u", "r"])
@@ -77,12 +80,34 @@ def test_the_largest_version_is_read() -> None:
     assert read(None, headers=[("watershed.version", str(largest).encode())]).version == largest
 
 
-def test_a_row_of_an_older_schema_may_have_other_columns() -> None:
-    value = envelope(after={"order_id": 7, "line_no": 1})
-    value["source"] = value["source"] | {"schema_version": 2}
-    change = read(value)
-    assert change.row == {"order_id": 7, "line_no": 1}
+OLDER = replace(SCHEMA, version=2, columns=(*SCHEMA.columns[:2], Column("gone", 25, -1, "text", True)))
+
+
+def read_older(row: dict[str, Any], op: str = "u", *versions: TableSchema, **source: Any) -> Change:
+    value = envelope(after=row, op=op)
+    value["source"] = value["source"] | {"schema_version": 2} | source
+    return read_record({TOPIC: Lineage.of([*versions, SCHEMA])}, TOPIC, 3, 99, KEY, orjson.dumps(value), None)
+
+
+def test_a_row_of_an_older_schema_is_in_the_newest_ones_shape() -> None:
+    change = read_older({"order_id": 7, "line_no": 1, "gone": "x"}, "u", OLDER)
+    assert change.row == {"order_id": 7, "line_no": 1, "remark": None}
     assert change.schema_version == 2
+
+
+def test_a_row_of_an_older_schema_has_that_ones_columns() -> None:
+    with pytest.raises(SinkError, match=r"has not the columns of public\.order_lines, schema version 2"):
+        read_older({"order_id": 7, "line_no": 1}, "u", OLDER)
+
+
+def test_a_row_of_a_schema_that_is_not_known_any_more_is_read_by_name() -> None:
+    assert read_older({"order_id": 7, "line_no": 1, "remark": "r", "other": 1}).row == ROW | {"remark": "r"}
+
+
+def test_a_moved_row_that_lacks_only_what_is_gone_since_is_whole() -> None:
+    change = read_older({"order_id": 7, "line_no": 1}, "c", OLDER, unchanged=["gone"])
+    assert change.row == {"order_id": 7, "line_no": 1, "remark": None}
+    assert not change.unchanged
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from cdc.config import KafkaConfig
 from cdc.control import SinkRecord, Topics
 from cdc.errors import UnreachableError, WatershedError
+from sinks.lineage import Lineage
 from spark_jobs.control_reader import ControlReader, News
 from spark_jobs.progress_writer import ProgressWriter
 from tests.conftest import KafkaBroker
@@ -30,18 +31,18 @@ def reader(config: KafkaConfig, unique: str) -> Iterator[ControlReader]:
 
 def found(reader: ControlReader) -> News:
     """The first news that hold a table: a client may take a moment to hear of a topic that was just created."""
-    news = eventually(lambda: news if (news := reader.read()).schemas else None, 15, "the table's schema was read")
+    news = eventually(lambda: news if (news := reader.read()).lineages else None, 15, "the table's schema was read")
     assert news is not None
     return news
 
 
 def test_topics_that_do_not_exist_yet_are_empty(reader: ControlReader, kafka: KafkaBroker, unique: str) -> None:
-    assert reader.read().schemas == ()
+    assert reader.read().lineages == ()
     feed = Feed(kafka.bootstrap_servers, unique)
     feed.add_table("customers", COLUMNS, ["id"])
-    (schema,) = found(reader).schemas
-    assert schema == feed.schemas["customers"]
-    assert reader.read().schemas == ()
+    (lineage,) = found(reader).lineages
+    assert lineage.newest == feed.schemas["customers"]
+    assert reader.read().lineages == ()
 
 
 def test_news_come_once_and_in_order(reader: ControlReader, kafka: KafkaBroker, unique: str) -> None:
@@ -55,8 +56,26 @@ def test_news_come_once_and_in_order(reader: ControlReader, kafka: KafkaBroker, 
     assert [(sweep.floor, sweep.as_of_lsn) for sweep in news.sweeps] == [(7, 50)]
     feed.progress(300)
     news = reader.read()
-    assert ([record.lsn for record in news.progress], news.sweeps, news.schemas) == ([300], (), ())
+    assert ([record.lsn for record in news.progress], news.sweeps, news.lineages) == ([300], (), ())
     assert reader.read().progress == ()
+
+
+def test_a_new_version_of_a_schema_comes_with_those_before(
+    reader: ControlReader, kafka: KafkaBroker, unique: str
+) -> None:
+    feed = Feed(kafka.bootstrap_servers, unique)
+    feed.add_table("customers", COLUMNS, ["id"])
+    first = feed.schemas["customers"]
+    feed.begin()
+    feed.alter_table("customers", COLUMNS | {"name": (25, "text")})
+    feed.commit()
+    second = feed.schemas["customers"]
+    assert found(reader).lineages == (Lineage((first, second)),)
+    feed.begin()
+    feed.alter_table("customers", COLUMNS)
+    feed.commit()
+    assert found(reader).lineages == (Lineage((first, second, feed.schemas["customers"])),)
+    assert reader.read().lineages == ()
 
 
 def test_a_table_without_a_key_is_left_out(reader: ControlReader, kafka: KafkaBroker, unique: str) -> None:
@@ -67,8 +86,8 @@ def test_a_table_without_a_key_is_left_out(reader: ControlReader, kafka: KafkaBr
     feed.sweep("audit", floor=7, as_of_lsn=50)
     feed.progress(100)
     news = found(reader)
-    assert news.schemas == (feed.schemas["customers"],)
-    assert reader.schemas.keys() == {feed.schemas["customers"].table}
+    assert news.lineages == (Lineage((feed.schemas["customers"],)),)
+    assert reader.lineages.keys() == {feed.schemas["customers"].table}
     assert news.sweeps == ()
     assert [record.end_offsets.keys() for record in news.progress] == [{feed.topic("customers")}]
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ from cdc.control import ProgressRecord, SinkRecord, SweepRecord
 from cdc.errors import RefusedError, SinkError
 from cdc.events import Column, TableId, TableSchema, pack_version
 from sinks.contract import Change, Outcome, Result, StoredRow
+from sinks.lineage import Lineage
 from spark_jobs.applied import AppliedPosition
 from spark_jobs.control_reader import News
 from spark_jobs.sync import GENERATION_CHECK_S, Ended, SinkSync, World
@@ -32,6 +33,7 @@ class FakeSink:
     def __init__(self, calls: list[str]) -> None:
         self.calls = calls
         self.held: dict[int, int] = {}
+        self.applied: list[Change] = []
         self.marker: int | None = 1
         self.refused: int | None = None
 
@@ -42,11 +44,13 @@ class FakeSink:
     def begin_generation(self, generation: int) -> None:
         self.marker = generation
 
-    def prepare(self, schema: TableSchema) -> None:
-        self.calls.append(f"prepare {schema.table.name}")
+    def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
+        versions = [str(known.version) for known in (*earlier, schema)]
+        self.calls.append(f"prepare {schema.table.name} {' '.join(versions)}")
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:
         self.calls.append("apply")
+        self.applied += changes
         return [self._apply(change) for change in changes]
 
     def _apply(self, change: Change) -> Result:
@@ -86,7 +90,7 @@ class Bench:
         self.sink = FakeSink(self.calls)
         world = World(self, self._publish, lambda: self.now_us)
         self.sync = SinkSync(self.sink, 1, AppliedPosition(), world, self._maintain)
-        self.sync.begin([schema()])
+        self.sync.begin([Lineage((schema(),))])
         self.admission = self.sync.admit()
         self.calls.clear()
 
@@ -167,10 +171,20 @@ def test_a_batch_of_markers_only_moves_the_position_without_the_store() -> None:
 
 def test_control_is_read_before_records_are() -> None:
     """A table's new schema version is in control before its first record is in the topic."""
-    bench = Bench(news=[News((), (), (schema("b"),))])
+    bench = Bench(news=[News((), (), (Lineage((schema("b"),)),))])
     bench.batch(upsert(1, 1))
-    assert bench.calls[:3] == ["read control", "prepare b", "apply"]
+    assert bench.calls[:3] == ["read control", "prepare b 1", "apply"]
     assert bench.sync.topics == {"shop.public.a", "shop.public.b"}
+
+
+def test_a_new_version_is_prepared_with_those_before_and_older_rows_get_its_shape() -> None:
+    first = schema()
+    second = replace(first, version=2, columns=(*first.columns, Column("name", 25, -1, "text", True, "b", 25)))
+    bench = Bench(news=[News((), (), (Lineage((first, second)),))])
+    bench.batch(upsert(1, 1))
+    assert bench.calls[:3] == ["read control", "prepare a 1 2", "apply"]
+    assert bench.sink.applied[0].row == {"id": 1, "name": None}
+    assert bench.sync.topics == {"shop.public.a"}, "the query goes on"
 
 
 def test_a_due_sweep_is_done_before_the_position_is_published() -> None:

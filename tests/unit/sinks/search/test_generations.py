@@ -3,7 +3,7 @@
 import pytest
 
 from cdc.errors import SinkError
-from sinks.search.generations import Generations
+from sinks.search.generations import Generations, Overtaken
 from tests.unit.sinks.search.conftest import Place
 
 
@@ -17,11 +17,15 @@ def make_index(place: Place, number: int) -> str:
     return name
 
 
+def uuid_of(place: Place, name: str) -> str:
+    return str(place.client.indices.get_settings(index=name)[name]["settings"]["index"]["uuid"])
+
+
 def test_nothing_is_held_before_the_first_generation(place: Place) -> None:
     held = generations(place)
     assert held.current() is None
     assert not held.is_begun()
-    assert held.marked_uuid("any") is None
+    assert held.marked("any") is None
 
 
 def test_a_generation_is_held_with_all_its_indexes(place: Place) -> None:
@@ -30,10 +34,10 @@ def test_a_generation_is_held_with_all_its_indexes(place: Place) -> None:
     assert (held.current(), held.is_begun()) == (7, True)
     for number in range(6):  # more than go into one request
         name = make_index(place, number)
-        uuid = held.uuid(name)
-        assert uuid is not None
-        held.mark(name, uuid)
-        assert held.marked_uuid(name) == uuid
+        uuid = uuid_of(place, name)
+        held.mark(name, name, uuid, None)
+        mark = held.marked(name)
+        assert mark is not None and mark[:2] == (name, uuid)
     assert generations(place).current() == 7
 
 
@@ -42,7 +46,7 @@ def test_an_index_that_was_deleted_ends_the_generation(place: Place) -> None:
     held.begin(1)
     for number in range(2):
         name = make_index(place, number)
-        held.mark(name, held.uuid(name) or "")
+        held.mark(name, name, uuid_of(place, name), None)
     place.client.indices.delete(index=name)
     assert held.current() is None
     assert held.is_begun()
@@ -52,7 +56,7 @@ def test_an_index_that_was_made_anew_ends_the_generation(place: Place) -> None:
     held = generations(place)
     held.begin(1)
     name = make_index(place, 0)
-    held.mark(name, held.uuid(name) or "")
+    held.mark(name, name, uuid_of(place, name), None)
     place.client.indices.delete(index=name)
     make_index(place, 0)
     assert held.current() is None
@@ -61,16 +65,31 @@ def test_an_index_that_was_made_anew_ends_the_generation(place: Place) -> None:
 def test_a_new_generation_forgets_the_indexes_of_the_last(place: Place) -> None:
     held = generations(place)
     held.begin(1)
-    held.mark("gone", "uuid")
+    held.mark("gone", "gone", "uuid", None)
     assert held.current() is None
     held.begin(2)
     assert held.current() == 2
-    assert held.marked_uuid("gone") is None
+    assert held.marked("gone") is None
 
 
 def test_a_marker_that_is_gone_is_not_made_by_a_write(place: Place) -> None:
     """On a server that makes indices by itself it would be made without our mapping."""
     held = generations(place)
     with pytest.raises(SinkError, match="watershed was deleted just now"):
-        held.mark("index", "uuid")
+        held.mark("index", "index", "uuid", None)
     assert not place.client.indices.exists(index=f"{place.prefix}.watershed")
+
+
+def test_of_two_writers_that_read_one_mark_the_first_moves_it(place: Place) -> None:
+    held = generations(place)
+    held.begin(1)
+    first, second = make_index(place, 1), make_index(place, 2)
+    held.mark("table", first, uuid_of(place, first), None)
+    with pytest.raises(Overtaken):
+        held.mark("table", second, uuid_of(place, second), None)
+    read = held.marked("table")
+    held.mark("table", second, uuid_of(place, second), read)
+    with pytest.raises(Overtaken):
+        held.mark("table", first, uuid_of(place, first), read)
+    place.client.indices.delete(index=first)
+    assert held.current() == 1, "the first index is not the table's any more"

@@ -6,7 +6,7 @@ import pytest
 
 from cdc.errors import RefusedError
 from cdc.events import Column, TableId, TableSchema
-from sinks.search.mapping import check_columns, field_of, index_body, mapping, owner
+from sinks.search.mapping import LIVE, check_columns, clashes, field_of, index_body, mapping, owner
 
 TABLE = TableId("public", "t")
 
@@ -88,7 +88,7 @@ def test_the_mapping_is_explicit_and_names_its_table() -> None:
 
 
 def test_readers_see_live_documents_through_the_alias() -> None:
-    body = index_body(schema(column("id", 20)), "shop", "shop.public.t")
+    body = index_body(schema(column("id", 20)), "shop", {"shop.public.t": {"filter": LIVE}})
     assert body["aliases"] == {"shop.public.t": {"filter": {"term": {"ws_deleted": False}}}}
     assert body["settings"]["auto_expand_replicas"] == "0-1"
 
@@ -97,8 +97,8 @@ def test_a_wide_table_gets_room_for_its_fields() -> None:
     wide = schema(*(column(f"c{number}") for number in range(1600)))
     properties = mapping(wide, "shop")["properties"]
     field_count = sum(1 + len(field.get("fields", {})) for field in properties.values())
-    assert index_body(wide, "shop", "a")["settings"]["mapping"]["total_fields"]["limit"] >= field_count
-    assert index_body(schema(column()), "shop", "a")["settings"]["mapping"]["total_fields"]["limit"] == 1000
+    assert index_body(wide, "shop", {})["settings"]["mapping"]["total_fields"]["limit"] >= field_count
+    assert index_body(schema(column()), "shop", {})["settings"]["mapping"]["total_fields"]["limit"] == 1000
 
 
 @pytest.mark.parametrize(
@@ -130,3 +130,21 @@ def test_columns_that_can_not_be_fields_are_refused_by_name(names: list[str], re
 )
 def test_other_unusual_names_are_taken(names: list[str]) -> None:
     check_columns(schema(*map(column, names)))
+
+
+def test_fields_clash_by_type_and_by_path() -> None:
+    held = schema(
+        column("id", 20), column("number", 23), column("name"), column("a.b", 23), column("c"), column("d", 17)
+    )
+    fields = mapping(held, "shop")["properties"]
+    assert clashes(fields, held) == frozenset()
+    # OpenSearch gives dotted names back as paths.
+    fields["a"] = {"properties": {"b": fields.pop("a.b")}}
+    assert clashes(fields, held) == frozenset()
+    wider = schema(column("id", 20), column("name", 1043), column("d", 17), column("e"))
+    assert clashes(fields, wider) == frozenset(), "what is gone or new is in nobody's way"
+    retyped = schema(
+        column("id", 20), column("number", 20), column("name"), column("a.b"), column("c"), column("d", 25)
+    )
+    assert clashes(fields, retyped) == {"number", "a.b", "d"}
+    assert clashes(fields, schema(column("id", 20), column("a", 17), column("c.d"))) == {"a.b", "c"}

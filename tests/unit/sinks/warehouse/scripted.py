@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from sinks.warehouse import statements
 from sinks.warehouse.engine import Conflict, Snapshot
+from sinks.warehouse.evolution import Evolution
 from sinks.warehouse.properties import BATCH
 
 FILES = {"total-data-files": "1", "total-files-size": "1000"}
@@ -22,6 +23,10 @@ class ScriptedEngine:
         self.before_merge: Callable[[], None] | None = None  # called once
         self.namespace: dict[str, str] | None = None
         self.tables: dict[tuple[str, ...], dict[str, str]] = {}
+        self.columns: dict[tuple[str, ...], dict[str, str]] = {}
+        self.views: dict[tuple[str, ...], dict[str, str]] = {}
+        self.evolutions: list[Evolution] = []
+        self.before_evolution: Callable[[], None] | None = None  # called once
         self._source: pa.Table | None = None
 
     def intrude(self, **versions: int) -> None:
@@ -88,9 +93,24 @@ class ScriptedEngine:
         del namespace
         return self.namespace
 
-    def has_view(self, view: tuple[str, ...]) -> bool:
-        del view
-        return True
+    def table_columns(self, table: tuple[str, ...]) -> Mapping[str, str]:
+        return self.columns[table]
+
+    def evolve(
+        self, table: tuple[str, ...], change: Evolution, found: Mapping[str, str], noted: Mapping[str, str]
+    ) -> None:
+        if self.before_evolution:
+            intrude, self.before_evolution = self.before_evolution, None
+            intrude()
+        if self.tables[table] != found:
+            raise Conflict
+        self.evolutions.append(change)
+        columns = {name: kind for name, kind in self.columns[table].items() if name not in change.dropped}
+        self.columns[table] = columns | dict(change.added) | dict(change.widened)
+        self.tables[table] = {**found, **noted}
+
+    def view_properties(self, view: tuple[str, ...]) -> Mapping[str, str] | None:
+        return self.views.get(view)
 
     def drop(self, name: tuple[str, ...]) -> None:
         self.tables.pop(name, None)

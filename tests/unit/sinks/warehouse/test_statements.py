@@ -20,8 +20,8 @@ def test_a_table_has_our_columns_and_properties() -> None:
 
 
 def test_the_view_shows_live_rows_and_source_columns() -> None:
-    assert statements.create_view(PLACE, ["id", "name"]) == (
-        "CREATE VIEW `watershed`.`shop`.`public`.`a` AS "
+    assert statements.create_view(PLACE, ["id", "name"], {"a": "b"}) == (
+        "CREATE OR REPLACE VIEW `watershed`.`shop`.`public`.`a` TBLPROPERTIES ('a' = 'b') AS "
         "SELECT `id`, `name` FROM `watershed`.`shop`.`public`.`a_with_deleted` WHERE NOT ws_deleted"
     )
 

@@ -1,0 +1,280 @@
+"""A table's index: made, given new fields, or moved to a new index where a field's type can't follow in place.
+
+A move can be killed anywhere and gone on with, by anyone:
+
+1. The new index is made; its name tells the version of the schema. The old one takes no writes from then on: what other
+   writers try is refused, and they start again.
+2. The server copies the documents with their versions, deleted rows' too. Again is harmless.
+3. The generation's mark moves to the new index, if it is still the mark that was read: of two writers one goes on.
+4. The alias moves and the old index goes, in one step. Readers see the old one until then.
+"""
+
+from typing import Any, Final, NamedTuple
+
+import structlog
+from opensearchpy.exceptions import NotFoundError, RequestError, TransportError
+
+from cdc.errors import RefusedError, SinkError
+from cdc.events import TableId, TableSchema
+from sinks.lineage import Lineage
+from sinks.search import mapping
+from sinks.search.generations import Generations, Mark, Overtaken
+from sinks.search.mapping import LIVE
+from sinks.search.names import SearchNames
+from sinks.search.server import SearchServer, error_type
+
+log = structlog.get_logger(__name__)
+
+_TASK_WAIT: Final = "20s"  # for one answer; below the client's patience
+
+
+class _Index(NamedTuple):
+    """An index as it was found."""
+
+    name: str
+    uuid: str
+    aliases: frozenset[str]
+    ours: dict[str, Any]  # what we noted in `_meta`
+    fields: dict[str, Any]  # the mapping's properties
+    fields_max: int
+    is_blocked: bool  # for writes
+
+    @property
+    def schema_version(self) -> int:
+        return int(self.ours.get("schema_version", 0))
+
+
+class Preparation:
+    """Of the tables of one prefix."""
+
+    def __init__(self, server: SearchServer, names: SearchNames, generations: Generations) -> None:
+        self._server = server
+        self._names = names
+        self._generations = generations
+
+    def prepare(self, lineage: Lineage) -> None:
+        """See `sinks.contract.Sink.prepare`."""
+        for _ in self._server.retries.attempts():
+            try:
+                return self._prepare(lineage)
+            except Overtaken:
+                continue
+        raise SinkError(
+            f"{self._server.name}: other writers prepare {lineage.newest.table} at the same time, again and again",
+            "one job may write a search index: stop the others",
+        )
+
+    def _prepare(self, lineage: Lineage) -> None:
+        schema = lineage.newest
+        name = self._names.index(schema.table)
+        if not self._generations.is_begun():
+            raise self.lost(self._names.marker)
+        mark = self._generations.marked(name)
+        index = self._found(mark.name if mark else self._aliased(schema.table) or name)
+        if mark is not None and (index is None or index.uuid != mark.uuid):
+            raise self.lost(mark.name)
+        if index is None:
+            self._create(schema, name, {self._names.alias(schema.table): {"filter": LIVE}})
+            index = self._found(name)
+            if index is None:
+                raise self.lost(name)
+        self._check_owner(schema.table, index)
+        if mark is not None and index.schema_version > schema.version:
+            raise SinkError(
+                f"{self._server.name}: index {index.name} was prepared with a later schema than version "
+                f"{schema.version} of {schema.table}",
+                "nothing: the sink starts again and reads the newest schema; stop a second job, if there is one",
+            )
+        clashes = mapping.clashes(index.fields, schema)
+        if clashes or (index.is_blocked and self._others(schema, index.name)):
+            self._move(lineage, index, mark, clashes)
+        else:
+            self._update(schema, index)
+            if mark is None:
+                self._generations.mark(name, index.name, index.uuid, mark)
+
+    def _update(self, schema: TableSchema, index: _Index) -> None:
+        """Give the index the schema's new fields, and our alias."""
+        try:
+            if index.schema_version != schema.version:
+                self._make_room(schema, index)
+                body = mapping.mapping(schema, self._names.prefix)
+                self._server.call(lambda client: client.indices.put_mapping(index=index.name, body=body), (400,))
+            if self._names.alias(schema.table) not in index.aliases:
+                self._show(schema, index.name)
+        except RequestError as error:
+            raise self._unusable(schema.table, error) from error
+
+    def _make_room(self, schema: TableSchema, index: _Index) -> None:
+        """Fields of columns that are gone stay, and count."""
+        needed = mapping.fields_max(len(schema.columns) + len(index.fields))
+        if needed > index.fields_max:
+            limit = {"index.mapping.total_fields.limit": needed}
+            self._server.call(lambda client: client.indices.put_settings(index=index.name, body=limit), (400,))
+
+    # ---- a new index
+
+    def _move(self, lineage: Lineage, old: _Index, mark: Mark | None, clashes: frozenset[str]) -> None:
+        schema = lineage.newest
+        name, target = self._names.index(schema.table), self._names.moved(schema.table, schema.version)
+        if old.name == target:
+            raise RefusedError(
+                f"{self._server.name}: index {target} of table {schema.table} has fields of other types",
+                f"delete the index {target} and start the sink again: it is then filled from the topics",
+            )
+        log.info("search index moves", table=str(schema.table), source=old.name, target=target)
+        self._create(schema, target, {})
+        new = self._found(target)
+        if new is None:
+            raise Overtaken
+        self._check_owner(schema.table, new)
+        try:
+            self._server.call(lambda client: client.indices.add_block(index=old.name, block="write"), (404,))
+            self._server.call(lambda client: client.indices.refresh(index=old.name), (404,))
+            is_known = lineage.column_count(old.schema_version) is not None
+            kept = lineage.carried(old.schema_version) if is_known else frozenset()
+            self._copy(old.name, target, clashes - kept)
+        except NotFoundError as error:  # another writer was faster, and is done
+            raise Overtaken from error
+        self._generations.mark(name, target, new.uuid, mark)
+        self._show(schema, target)
+
+    def _copy(self, source: str, target: str, without: frozenset[str]) -> None:
+        """All documents with their versions. Raises NotFoundError where one of both is gone."""
+        body: dict[str, Any] = {
+            "source": {"index": source, "_source": {"excludes": sorted(without)}},
+            # What is there with this version or a greater one is right: a copy that was killed, or goes on beside us.
+            "dest": {"index": target, "version_type": "external"},
+            "conflicts": "proceed",
+        }
+        params = {"wait_for_completion": "false", "refresh": "true"}
+        task = self._server.call(lambda client: client.reindex(body=body, params=params), (404,))["task"]
+        while not (answer := self._asked(task))["completed"]:
+            continue
+        said = answer.get("error") or next(iter(answer.get("response", {}).get("failures", [])), None)
+        if said is not None:
+            cause = said.get("cause", said)
+            if cause.get("type") == "index_not_found_exception":
+                raise Overtaken
+            raise SinkError(
+                f"{self._server.name}: index {source} can't be copied to {target} ({cause.get('type')})",
+                "see the server's log for this error; it is tried again",
+            )
+        held, copied = self._count(source), self._count(target)
+        if copied < held:
+            raise SinkError(
+                f"{self._server.name}: of {held} documents of index {source} {copied} came to {target}",
+                "nothing: it is tried again",
+            )
+
+    def _asked(self, task: str) -> dict[str, Any]:
+        """The task, after it has ended or a while has gone by."""
+        # The client takes a parameter `timeout` for its own.
+        url = f"/_tasks/{task}?wait_for_completion=true&timeout={_TASK_WAIT}"
+        try:
+            answer: dict[str, Any] = self._server.call(
+                lambda client: client.transport.perform_request("GET", url), (404, 408, 500)
+            )
+        except NotFoundError as error:  # its node was restarted
+            raise Overtaken from error
+        except TransportError as error:
+            if "timeout" in error_type(error):
+                return {"completed": False}
+            raise self._server.explained(error) from error
+        return answer
+
+    def _count(self, index: str) -> int:
+        self._server.call(lambda client: client.indices.refresh(index=index), (404,))
+        return int(self._server.call(lambda client: client.count(index=index), (404,))["count"])
+
+    def _show(self, schema: TableSchema, index: str) -> None:
+        """Move the alias, and delete what the table's index was before, or would have become."""
+        alias = self._names.alias(schema.table)
+        actions: list[dict[str, Any]] = [{"add": {"index": index, "alias": alias, "filter": LIVE}}]
+        actions += [{"remove_index": {"index": other}} for other in self._others(schema, index)]
+        try:
+            self._server.call(lambda client: client.indices.update_aliases(body={"actions": actions}), (400, 404))
+        except NotFoundError as error:
+            raise Overtaken from error
+        except RequestError as error:
+            raise self._unusable(schema.table, error) from error
+
+    def _others(self, schema: TableSchema, index: str) -> list[str]:
+        """Other indexes of the table, of no later version."""
+        name = self._names.index(schema.table)
+        pattern = f"{name},{self._names.moved_pattern(schema.table)}"
+        held = self._server.call(
+            lambda client: client.indices.get(index=pattern, params={"ignore_unavailable": "true"})
+        )
+        owner = mapping.owner(schema.table, self._names.prefix)
+        others = [_index(other, described) for other, described in held.items() if other != index]
+        return sorted(
+            other.name
+            for other in others
+            if owner.items() <= other.ours.items() and other.schema_version <= schema.version
+        )
+
+    # ---- what is there
+
+    def _aliased(self, table: TableId) -> str | None:
+        """The index that readers see."""
+        alias = self._names.alias(table)
+        try:
+            held = self._server.call(lambda client: client.indices.get_alias(name=alias), (404,))
+        except NotFoundError:
+            return None
+        return min(held, default=None)
+
+    def _found(self, name: str) -> _Index | None:
+        held = self._server.call(lambda client: client.indices.get(index=name, params={"ignore_unavailable": "true"}))
+        return _index(name, held[name]) if name in held else None
+
+    def _create(self, schema: TableSchema, index: str, aliases: dict[str, Any]) -> None:
+        body = mapping.index_body(schema, self._names.prefix, aliases)
+        try:
+            self._server.call(lambda client: client.indices.create(index=index, body=body), (400,))
+        except RequestError as error:
+            if error_type(error) != "resource_already_exists_exception":  # another writer was faster: fine
+                raise self._unusable(schema.table, error) from error
+
+    def _check_owner(self, table: TableId, index: _Index) -> None:
+        if not mapping.owner(table, self._names.prefix).items() <= index.ours.items():
+            raise self.shared(table, _owner_name(index.ours))
+
+    def lost(self, index: str) -> SinkError:
+        return SinkError(
+            f"{self._server.name}: index {index} was deleted, or made anew by somebody else",
+            "start the sink again: it fills the search index anew from the topics",
+        )
+
+    def shared(self, table: TableId, other: object) -> SinkError:
+        return RefusedError(
+            f"table {table} and {other} would share the search index {self._names.index(table)}",
+            "leave one of them out of source.tables, or set another sinks.search.index_prefix",
+        )
+
+    def _unusable(self, table: TableId, error: RequestError) -> SinkError:
+        return RefusedError(
+            f"{self._server.name} refuses the index {self._names.index(table)} of table {table} ({error_type(error)})",
+            "see the server's log; an index of another origin with this name is likely",
+        )
+
+
+def _index(name: str, described: dict[str, Any]) -> _Index:
+    settings = described["settings"]["index"]
+    fields = described["mappings"]
+    return _Index(
+        name=name,
+        uuid=settings["uuid"],
+        aliases=frozenset(described["aliases"]),
+        ours=fields.get("_meta", {}).get("watershed", {}),
+        fields=fields.get("properties", {}),
+        fields_max=int(settings.get("mapping", {}).get("total_fields", {}).get("limit", 1000)),
+        is_blocked=settings.get("blocks", {}).get("write") == "true",
+    )
+
+
+def _owner_name(meta: dict[str, Any]) -> str:
+    if not meta:
+        return "something that is not Watershed's"
+    return f"table {meta.get('table_schema')}.{meta.get('table_name')} of prefix {meta.get('prefix')}"

@@ -1,0 +1,53 @@
+"""How a table's columns become another schema's: what is added, dropped, widened in place. Pure.
+
+A column keeps its values only as the same column, of a type that Iceberg can widen in place. Any other is dropped and
+added anew: Iceberg knows columns by number, so what files hold of the old one never shows in the new one, which is NULL
+until its rows are written again.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+_WIDER: Final[Mapping[str, str]] = {"int": "bigint", "float": "double"}
+_DECIMAL: Final = re.compile(r"decimal\((\d+),(\d+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Evolution:
+    """Changes of a table's columns, made in one commit, in this order. Types are Spark's names."""
+
+    dropped: tuple[str, ...] = ()
+    added: tuple[tuple[str, str], ...] = ()
+    widened: tuple[tuple[str, str], ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.dropped or self.added or self.widened)
+
+
+def evolution(held: Mapping[str, str], wanted: Mapping[str, str], carried: Collection[str]) -> Evolution:
+    """From the columns that the table has to those of the schema (name → type). `carried`: which of them are still the
+    same columns, if the table has them."""
+    stay = {name for name in wanted if name in held and name in carried and _holds(wanted[name], held[name])}
+    return Evolution(
+        dropped=tuple(name for name in held if name not in stay),
+        added=tuple((name, kind) for name, kind in wanted.items() if name not in stay),
+        widened=tuple((name, kind) for name, kind in wanted.items() if name in stay and held[name] != kind),
+    )
+
+
+def _holds(wide: str, narrow: str) -> bool:
+    """Whether Iceberg makes the one type of the other without touching files."""
+    if wide == narrow or _WIDER.get(narrow) == wide:
+        return True
+    old, new = _DECIMAL.fullmatch(narrow), _DECIMAL.fullmatch(wide)
+    return bool(old and new) and _precision(old) <= _precision(new) and _scale(old) == _scale(new)
+
+
+def _precision(decimal: re.Match[str] | None) -> int:
+    return int(decimal[1]) if decimal else 0
+
+
+def _scale(decimal: re.Match[str] | None) -> int:
+    return int(decimal[2]) if decimal else 0
