@@ -284,7 +284,8 @@ class Bootstrap:
         known = read_captured(self._config).schemas
         described = []
         for table in self._source.table_ids:
-            found = read_table(connection, table, publication.columns[table], self._source.key_of(table))
+            source = self._source
+            found = read_table(connection, table, publication.columns[table], source.key_of(table), source.columns)
             described.append((schema_of(found, known.get(table), self._topics), found))
         return described
 

@@ -14,6 +14,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
+from cdc.columns import ColumnChoice
 from cdc.control import Topics
 from cdc.errors import ConfigError
 from cdc.events import TableId
@@ -49,6 +50,9 @@ class SourceConfig(Section):
     # schema.table → columns of its record key, in key order, instead of the primary key's. NOT NULL, in the replica
     # identity, and no two rows may have the same at any moment. None at all: records without a key.
     key_columns: dict[str, tuple[str, ...]] = {}
+    # Regular expressions over schema.table.column, from beginning to end: which columns leave the source at all.
+    include_columns: tuple[str, ...] = ()
+    exclude_columns: tuple[str, ...] = ()
 
     @field_validator("slot")
     @classmethod
@@ -74,6 +78,20 @@ class SourceConfig(Section):
             if len(set(columns)) != len(columns):
                 raise ValueError(f"key_columns of {table} names a column twice")
         return self
+
+    @field_validator("include_columns", "exclude_columns")
+    @classmethod
+    def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for pattern in value:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"{pattern} is not a regular expression: {error.msg}") from None
+        return value
+
+    @property
+    def columns(self) -> ColumnChoice:
+        return ColumnChoice(self.include_columns, self.exclude_columns)
 
     def key_of(self, table: TableId) -> tuple[str, ...] | None:
         """The columns that were chosen for its record key, none: it has no key; None: the table's own key."""
@@ -266,7 +284,8 @@ class Config(BaseSettings):
     @property
     def format_options(self) -> FormatOptions:
         """Sections `format` and `masking` together."""
-        return FormatOptions(**self.format.model_dump(), masks=self.masking.masks(self.source.table_ids))
+        masks = self.masking.masks(self.source.table_ids)
+        return FormatOptions(**self.format.model_dump(), masks=masks, columns=self.source.columns)
 
     @model_validator(mode="after")
     def _sinks_can_read(self) -> Self:

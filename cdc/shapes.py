@@ -12,6 +12,7 @@ from typing import Final
 
 from cdc.events import Column, TableSchema
 from cdc.pgoutput.messages import Relation, RelationColumn
+from cdc.pgoutput.relations import captured_columns
 from cdc.table_state import TableFacts
 
 _SMALLINT, _INTEGER, _BIGINT, _TEXT, _VARCHAR, _NUMERIC = 21, 23, 20, 25, 1043, 1700
@@ -69,9 +70,10 @@ def why_other_keys(before: TableSchema, key: Sequence[str], columns: Sequence[Co
 def followed(schema: TableSchema, relation: Relation, describe: Describe) -> TableSchema:
     """The next version of the table's schema, as the relation has it. Raises what `describe` raises."""
     known = {(column.name, column.type_oid, column.type_modifier): column for column in schema.columns}
-    news = [c for c in relation.columns if (c.name, c.type_oid, c.type_modifier) not in known]
+    sent = captured_columns(relation)
+    news = [c for c in sent if (c.name, c.type_oid, c.type_modifier) not in known]
     known |= {(c.name, c.type_oid, c.type_modifier): c for c in (describe(relation.oid, news) if news else ())}
-    columns = tuple(known[(c.name, c.type_oid, c.type_modifier)] for c in relation.columns)
+    columns = tuple(known[(c.name, c.type_oid, c.type_modifier)] for c in sent)
     return replace(schema, version=schema.version + 1, columns=columns)
 
 

@@ -281,6 +281,7 @@ class Assembler:
             self._encoders[relation.oid], self._early[relation.oid] = None, (relation, since)
             return
         self._early.pop(relation.oid, None)
+        relation = self._context.format.columns.marked(relation)
         if relation_differs(schema, relation) is not None:
             if schema in self._leaving or self._is_published():
                 # What counts was published, or never will be.

@@ -49,6 +49,7 @@ RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
 PURE: Final = (
     "cdc.events",
     "cdc.lsn",
+    "cdc.columns",
     "cdc.errors",
     "cdc.control",
     "cdc.pgoutput",

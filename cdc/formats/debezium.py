@@ -121,6 +121,7 @@ class TableEncoder:
     ) -> None:
         """`drafts`: where those of UNFINISHED records go, in their order; several encoders may share it."""
         formats = column_formats(schema, context.format)
+        relation = context.format.columns.marked(relation)
         self._codec = RowCodec(schema, relation, [found.form for found in formats])
         self._schema = schema
         self._is_keyless = not schema.key

@@ -16,7 +16,7 @@ from cdc.formats.kinds import column_type
 # text, char(n), varchar, name; of extensions citext.
 _TEXT_OIDS: Final = frozenset({19, 25, 1042, 1043})
 _TEXT_NAMES: Final = frozenset({"citext"})
-_NEXT_STEP: Final = "correct section masking; to leave a column out, give the publication a list of columns"
+_NEXT_STEP: Final = "correct section masking; to leave a column out altogether, name it in source.exclude_columns"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from cdc.columns import ALL_COLUMNS, ColumnChoice
 from cdc.formats.masks import Mask
 
 Profile = Literal["readable", "debezium"]
@@ -32,6 +33,7 @@ class FormatOptions:
     tombstones_on_delete: bool = True
     extended_headers_enabled: bool | None = None
     masks: tuple[Mask, ...] = ()
+    columns: ColumnChoice = ALL_COLUMNS
 
     @property
     def suits_sinks(self) -> bool:

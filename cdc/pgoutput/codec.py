@@ -22,7 +22,7 @@ from cdc.events import Position, TableId, TableSchema
 from cdc.lsn import Lsn
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.messages import NULL, UNCHANGED, Binary, Delete, Insert, Relation, Tuple, TupleValue, Update
-from cdc.pgoutput.relations import relation_differs
+from cdc.pgoutput.relations import captured_columns, relation_differs
 from cdc.pgoutput.values import (
     ColumnForm,
     Encoder,
@@ -85,13 +85,16 @@ class RowCodec:
         self._shown = tuple(self._encoders)
         self._key = tuple(self._names.index(name) for name in schema.key)
         assert set(self._key) <= set(self._shown), "a key is never left out"
-        self._identity = tuple(i for i in self._shown if relation.columns[i].is_key)
+        # Of each value that the server sends: the schema's column, None for one that is left out.
+        captured = iter(range(len(self._names)))
+        self._sent = tuple(next(captured) if column.is_captured else None for column in relation.columns)
+        self._identity = tuple(i for i in self._shown if captured_columns(relation)[i].is_key)
         self._known_of_old = tuple(i for i in self._shown if i in self._identity or i in self._unknown)
 
         self._read_row, self._read_identity, self._read_fields = _generate(self)
         is_full = relation.replica_identity == _FULL
         self._read_old = self._read_row if is_full else self._read_identity
-        oid, count = relation.oid.to_bytes(4), len(self._names).to_bytes(2)
+        oid, count = relation.oid.to_bytes(4), len(self._sent).to_bytes(2)
         old_kind = b"O" if is_full else b"K"
         self._insert_head = b"I" + oid + b"N" + count
         self._update_head = b"U" + oid + b"N" + count
@@ -200,36 +203,35 @@ class _Exact:
         if not isinstance(decoded, Insert | Update | Delete) or decoded.relation_oid != codec._relation.oid:
             raise self._refused("the message is not a row of this table")
         if isinstance(decoded, Insert):
-            after, key = self._row(decoded.new)
+            after, key = self._row(self._captured(decoded.new))
             return "c", "null", after, key, key
         if decoded.old is not None:
             if (decoded.old_kind == "O") != (codec._relation.replica_identity == _FULL):
                 raise self._refused(f"old tuple of kind {decoded.old_kind} does not fit the replica identity")
-            before, old_key = self._row(decoded.old) if decoded.old_kind == "O" else self._identity_row(decoded.old)
+            old = self._captured(decoded.old)
+            before, old_key = self._row(old) if decoded.old_kind == "O" else self._identity_row(old)
             if isinstance(decoded, Delete):
                 return "d", before, "null", old_key, old_key
-            return self._update(before, old_key, self._filled(decoded.new, decoded.old))
+            return self._update(before, old_key, self._filled(self._captured(decoded.new), old))
         assert isinstance(decoded, Update)
-        return self._update("null", None, decoded.new)
+        return self._update("null", None, self._captured(decoded.new))
 
     def copy(self, line: bytes) -> tuple[str, str]:
         try:
             fields = _copy_fields(line)
         except _Unusual:
             raise self._refused("the line is not COPY's text format") from None
+        self._check_width(fields, len(self._codec._names))
         return self._row(tuple(NULL if field is None else field.encode("latin-1") for field in fields))
 
     def _filled(self, new: Tuple, old: Tuple) -> Tuple:
         """The new tuple with what was not sent taken from the old one, where that has it."""
-        self._check_width(new)
-        self._check_width(old)
         return tuple(
             there if here is UNCHANGED and there is not NULL else here for here, there in zip(new, old, strict=True)
         )
 
     def _update(self, before: str, old_key: str | None, values: Tuple) -> RowChange | HoledChange:
         """The one kind of change whose row may have holes, though not in its key."""
-        self._check_width(values)
         shown = self._codec._encoders
         if not any(value is UNCHANGED and i in shown for i, value in enumerate(values)):
             after, key = self._row(values)
@@ -250,13 +252,17 @@ class _Exact:
         except UnicodeDecodeError:
             raise self._refused(f"column {self._codec._names[i]} is not UTF-8") from None
 
+    def _captured(self, values: Tuple) -> Tuple:
+        """Of a tuple of the stream, what the schema has."""
+        sent = self._codec._sent
+        self._check_width(values, len(sent))
+        return tuple(value for value, i in zip(values, sent, strict=True) if i is not None)
+
     def _row(self, values: Tuple) -> tuple[str, str]:
-        self._check_width(values)
         encoded = self._encoded(values, self._codec._shown)
         return self._object(self._codec._shown, encoded), self._key_object(encoded)
 
     def _identity_row(self, values: Tuple) -> tuple[str, str]:
-        self._check_width(values)
         encoded = self._codec._unknown | self._encoded(values, self._codec._identity)
         return self._object(self._codec._known_of_old, encoded), self._key_object(encoded)
 
@@ -304,9 +310,9 @@ class _Exact:
     def _key_object(self, encoded: Mapping[int, str]) -> str:
         return self._object(self._codec._key, encoded)
 
-    def _check_width(self, values: Tuple) -> None:
-        if len(values) != len(self._codec._names):
-            raise self._refused(f"{len(values)} columns, the relation has {len(self._codec._names)}")
+    def _check_width(self, values: Sequence[object], width: int) -> None:
+        if len(values) != width:
+            raise self._refused(f"{len(values)} columns, the relation has {width}")
 
     def _start_again(self) -> str:
         return NEXT_AFTER_STOP.format(table=self._codec._table)
@@ -393,8 +399,8 @@ def _compiled(source: str) -> CodeType:
 def _tuple_reader(codec: RowCodec, function: str, wanted: Sequence[int], members: Sequence[int]) -> list[str]:
     """`wanted`: columns that are read. `members`: those of the object; what is not read of them is not known."""
     lines = [f"def {function}(b, s, p):"]
-    for i in range(len(codec._names)):
-        if i in wanted:
+    for i in codec._sent:
+        if i is not None and i in wanted:
             lines += [
                 "    if b[p] == 116:",
                 "        q = p + 5",

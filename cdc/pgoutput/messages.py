@@ -58,6 +58,7 @@ class RelationColumn:
     name: str
     type_oid: int
     type_modifier: int
+    is_captured: bool = True  # our choice, which the server does not know: see cdc.columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class Relation:
     schema: str
     name: str
     replica_identity: str  # pg_class.relreplident: d(efault), n(othing), f(ull), i(ndex)
-    columns: tuple[RelationColumn, ...]
+    columns: tuple[RelationColumn, ...]  # all that rows are sent with
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ def relation_differs(schema: TableSchema, relation: Relation) -> str | None:
     if (relation.schema, relation.name) != schema.table:
         return f"it is called {TableId(relation.schema, relation.name)} now"
     was = [column.name for column in schema.columns]
-    now = [column.name for column in relation.columns]
+    captured = captured_columns(relation)
+    now = [column.name for column in captured]
     if was != now:
         added = [name for name in now if name not in was]
         dropped = [name for name in was if name not in now]
@@ -19,7 +20,7 @@ def relation_differs(schema: TableSchema, relation: Relation) -> str | None:
             said = [f"column {name} was added" for name in added] + [f"column {name} was dropped" for name in dropped]
             return ", ".join(said)
         return f"its columns are in another order: {', '.join(now)}"
-    for column, sent in zip(schema.columns, relation.columns, strict=True):
+    for column, sent in zip(schema.columns, captured, strict=True):
         if sent.type_oid != column.type_oid:
             return f"column {column.name} has type oid {sent.type_oid}, it was {column.type_oid} ({column.type_name})"
         if sent.type_modifier != column.type_modifier:
@@ -28,7 +29,7 @@ def relation_differs(schema: TableSchema, relation: Relation) -> str | None:
                 f"it was {column.type_modifier} ({column.type_name})"
             )
     for name in schema.key:
-        if not relation.columns[was.index(name)].is_key:
+        if not captured[was.index(name)].is_key:
             return f"key column {name} is not in the replica identity"
     return None
 
@@ -44,3 +45,8 @@ def relation_of(schema: TableSchema) -> Relation:
             RelationColumn(c.name in schema.key, c.name, c.type_oid, c.type_modifier) for c in schema.columns
         ),
     )
+
+
+def captured_columns(relation: Relation) -> tuple[RelationColumn, ...]:
+    """Those of the relation that are published."""
+    return tuple(column for column in relation.columns if column.is_captured)

@@ -8,6 +8,7 @@ from typing import LiteralString
 import psycopg
 from psycopg import sql
 
+from cdc.columns import ALL_COLUMNS, ColumnChoice
 from cdc.control import Topics
 from cdc.errors import ConnectionLost, SourceError
 from cdc.events import Column, TableId, TableSchema
@@ -121,6 +122,7 @@ class SourceTable:
     columns: tuple[Column, ...]
     key: tuple[str, ...]  # empty: the table has no key that its replica identity covers, or is to have none
     is_chunkable: bool = True  # a unique index has exactly the key's columns, in this order
+    left_out: tuple[str, ...] = ()  # columns that are published, and not captured
 
 
 @says_lost
@@ -156,9 +158,11 @@ def read_table(
     table: TableId,
     published: Sequence[str] | None,
     key_columns: tuple[str, ...] | None = None,
+    choice: ColumnChoice = ALL_COLUMNS,
 ) -> SourceTable:
-    """The table with its published columns (all when `published` is None). `key_columns`: chosen instead of its own
-    key. Raises SourceError if it can't be captured whatever the publication says, ConnectionLost."""
+    """The table with its published columns (all when `published` is None) as far as they are chosen. `key_columns`:
+    instead of its own key. Raises SourceError if it can't be captured whatever the publication says, ConfigError for a
+    key column that is left out, ConnectionLost."""
     row = connection.execute(_TABLES, (table.schema, table.name)).fetchone()
     if row is None:
         raise SourceError(f"table {table} does not exist", "correct source.tables, or create the table")
@@ -181,6 +185,7 @@ def read_table(
                 + ("" if key_columns else "; or NOTHING, if its rows are only ever inserted"),
             )
         key = key_columns
+    captured = choice.of(table, columns, key)
     return SourceTable(
         table=table,
         oid=oid,
@@ -188,9 +193,10 @@ def read_table(
         may_select=may_select,
         hides_rows=hides_rows,
         is_owned=is_owned,
-        columns=columns,
+        columns=captured,
         key=key,
         is_chunkable=is_chunkable,
+        left_out=tuple(column.name for column in columns if column not in captured),
     )
 
 

@@ -163,7 +163,7 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
     def _begin(self, lane: "Lane[Request]", request: Begin) -> None:
         connection, schema = lane.connection(), request.schema
         key_columns = self._source.key_of(schema.table)
-        snapshot, seen = look(connection, schema, self._publication, self._tables, key_columns)
+        snapshot, seen = look(connection, schema, self._publication, self._tables, key_columns, self._source.columns)
         sizes = size(connection, schema)
         splits = request.ranges > 1 and sizes.rows >= self._split_rows_min
         edges = bounds(connection, schema, seen, sizes.pages, request.ranges) if splits else ()

@@ -154,7 +154,7 @@ class PostgresRowReader(AbstractContextManager["PostgresRowReader"]):
                 return snapshot, seen
             connection.execute("ROLLBACK")
         key_columns = self._source.key_of(schema.table)
-        snapshot, seen = look(connection, schema, self._publication, self._tables, key_columns)
+        snapshot, seen = look(connection, schema, self._publication, self._tables, key_columns, self._source.columns)
         self._looks[schema.table] = seen
         return snapshot, seen
 

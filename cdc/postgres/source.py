@@ -6,6 +6,7 @@ from typing import Final
 
 import psycopg
 
+from cdc.columns import ColumnChoice
 from cdc.config import SnapshotConfig, SourceConfig
 from cdc.errors import ConnectionLost, SourceError
 from cdc.events import TableId
@@ -62,10 +63,14 @@ def check_source(config: SourceConfig, snapshot: SnapshotConfig, *, is_running_o
         tables: tuple[SourceTable, ...] = ()
         for table in config.table_ids:
             try:
-                tables += (checked_table(connection, table, publication, config.key_of(table)),)
+                tables += (checked_table(connection, table, publication, config.key_of(table), config.columns),)
             except SourceError:
                 if not is_running_on:
                     raise
+        if not is_running_on:
+            config.columns.require_meaning(
+                (found.table, name) for found in tables for name in (*(c.name for c in found.columns), *found.left_out)
+            )
         if snapshot.method == "chunked" and not is_running_on:
             _check_chunkable(connection, tables)
         if publication is None:
@@ -105,12 +110,16 @@ def _check_settings(connection: psycopg.Connection) -> None:
 
 
 def published_table(
-    connection: psycopg.Connection, table: TableId, publication: Publication, key_columns: tuple[str, ...] | None
+    connection: psycopg.Connection,
+    table: TableId,
+    publication: Publication,
+    key_columns: tuple[str, ...] | None,
+    choice: ColumnChoice,
 ) -> SourceTable:
     """A table that is captured, as it is now. Raises SourceError where its changes can't be followed any more,
     ConnectionLost."""
     # Without a column list, a column that was added is in the publication.
-    found = read_table(connection, table, publication.columns.get(table, ()), key_columns)
+    found = read_table(connection, table, publication.columns.get(table, ()), key_columns, choice)
     _check_key(found, key_columns)
     if found.is_partitioned:
         _check_identities(connection, found)
@@ -122,8 +131,9 @@ def checked_table(
     table: TableId,
     publication: Publication | None,
     key_columns: tuple[str, ...] | None,
+    choice: ColumnChoice,
 ) -> SourceTable:
-    """The table, if it can be captured. Raises SourceError with the next step, ConnectionLost."""
+    """The table, if it can be captured. Raises SourceError and ConfigError with the next step, ConnectionLost."""
     published = None
     if publication is not None:
         published = publication.columns.get(table)
@@ -132,7 +142,7 @@ def checked_table(
                 f"publication {publication.name} leaves out some operations",
                 f"ALTER PUBLICATION {publication.name} SET (publish = 'insert, update, delete, truncate')",
             )
-    found = read_table(connection, table, published, key_columns)
+    found = read_table(connection, table, published, key_columns, choice)
     if publication is not None and published is None:
         _check_may_add(connection, publication, found)
     _check_key(found, key_columns)

@@ -33,11 +33,11 @@ def look_at_table(
     entry, key_columns = publication.entries.get(table, ""), source.key_of(table)
     found, error, barrier = None, None, None
     try:
-        found = published_table(connection, table, publication, key_columns)
+        found = published_table(connection, table, publication, key_columns, source.columns)
     except SourceError as refusal:
         error = refusal
     try:
-        joining = checked_table(connection, table, publication, key_columns)
+        joining = checked_table(connection, table, publication, key_columns, source.columns)
         found = found or joining
     except SourceError as refusal:
         barrier = refusal

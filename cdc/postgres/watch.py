@@ -121,7 +121,7 @@ class PostgresCatalogReader(AbstractContextManager["PostgresCatalogReader"]):
     ) -> Seen:
         entry = publication.entries.get(table, "")
         try:
-            found = published_table(connection, table, publication, self._source.key_of(table))
+            found = published_table(connection, table, publication, self._source.key_of(table), self._source.columns)
         except SourceError as error:
             return Seen(None, facts, error, entry, frozenset())
         schema = schema_of(found, known.schema, self._topics)

@@ -89,6 +89,11 @@ def test_three_sections_are_enough(tmp_path: Path) -> None:
             f"file: topic name of a.{'b' * 243} is longer than Kafka's 249 characters",
         ),
         (
+            "source.exclude_columns",
+            ["public.orders.("],
+            "source.exclude_columns: public.orders.( is not a regular expression: missing ), unterminated subpattern",
+        ),
+        (
             "source.slot",
             "My-Slot",
             "source.slot: a slot's name has lower-case letters, digits and underscores, 63 at most",
@@ -216,7 +221,7 @@ def test_debeziums_options_have_its_names(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("CDC__FORMAT__DECIMAL_HANDLING_MODE", "precise")
     options = load(tmp_path, changed("format", chosen)).format_options
     expected = {name.replace(".", "_"): value for name, value in chosen.items()} | {"decimal_handling_mode": "precise"}
-    assert asdict(options) == expected | {"masks": ()}
+    assert asdict(options) == expected | {"masks": (), "columns": {"include": (), "exclude": ()}}
 
 
 def test_the_default_format_is_readable(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from cdc.columns import ColumnChoice
 from cdc.errors import ProtocolError, UnsupportedChangeError
 from cdc.events import Column, TableId
 from cdc.pgoutput.codec import HoledChange, RowCodec
@@ -257,3 +258,64 @@ def test_a_table_of_1600_columns_works() -> None:
     assert found is not None
     assert json.loads(found[2]) == {f"c{i}": i for i in range(1600)}
     assert found[3] == '{"c1599":1599}'
+
+
+# ---- columns that are left out: the server sends them all the same
+
+_LEFT_OUT = ("large", "note")
+
+
+def without(identity: str) -> tuple[RowCodec, RowCodec]:
+    """Of a relation of which columns are left out, and of the same that never had them."""
+    columns = (Column("large", 25, -1, "text", True), *COLUMNS)
+    kept = tuple(column for column in columns if column.name not in _LEFT_OUT)
+    schema, plain = wire.schema_and_relation(kept, ["a", "b"], identity=identity)
+    _, sent = wire.schema_and_relation(columns, ["a", "b"], identity=identity)
+    choice = ColumnChoice(exclude=tuple(f"public.customers.{name}" for name in _LEFT_OUT))
+    return RowCodec(schema, choice.marked(sent)), RowCodec(schema, plain)
+
+
+@pytest.mark.parametrize("large", [b"x" * 300, NULL, UNCHANGED, b"\xff"])
+@pytest.mark.parametrize("identity", ["d", "f"])
+def test_columns_that_are_left_out_leave_no_trace(large: TupleValue, identity: str) -> None:
+    made, plain = without(identity)
+    kind, known = (b"O", [large, *ROW]) if identity == "f" else (b"K", [NULL, *old_key()])
+    moved = [*known]
+    moved[2] = b"7"
+    whole: list[TupleValue] = [large, *ROW]
+
+    def kept(values: list[TupleValue]) -> list[TupleValue]:
+        return [value for i, value in enumerate(values) if i not in (0, 3)]
+
+    for message, same in (
+        (wire.insert(OID, [NULL, *ROW]), wire.insert(OID, kept([NULL, *ROW]))),
+        (wire.update(OID, whole), wire.update(OID, kept(whole))),
+        (wire.update(OID, whole, moved, kind), wire.update(OID, kept(whole), kept(moved), kind)),
+        (wire.delete(OID, known, kind), wire.delete(OID, kept(known), kind)),
+    ):
+        found = made.usual_change(message, 0)
+        if identity == "d" or large is not UNCHANGED:
+            assert found is not None, "it is no reason to leave the generated code"
+        assert made.exact_change(message, 0, COMMIT_LSN, 3) == plain.change(same, 0, COMMIT_LSN, 3) == found
+
+
+def test_a_hole_beside_columns_that_are_left_out_is_the_same() -> None:
+    columns = (*COLUMNS, Column("more", 25, -1, "text", True))
+    schema, _ = wire.schema_and_relation((*COLUMNS[:2], *COLUMNS[3:], columns[-1]), ["a", "b"])
+    _, sent = wire.schema_and_relation(columns, ["a", "b"])
+    made = RowCodec(schema, ColumnChoice(exclude=(".*note",)).marked(sent))
+    hole = made.change(wire.update(OID, [b"x", b"1", UNCHANGED, b"t", UNCHANGED]), 0, COMMIT_LSN, 3)
+    assert isinstance(hole, HoledChange)
+    assert hole.columns == ('"x"', "1", "true", None)
+    assert (made.row_of(hole.columns), hole.new_key) == ('{"b":"x","a":1,"ok":true}', KEY_JSON)
+
+
+def test_a_row_without_the_columns_that_are_left_out_is_refused() -> None:
+    made, _ = without("d")
+    with pytest.raises(ProtocolError, match="3 columns, the relation has 5"):
+        made.change(wire.insert(OID, [b"x", b"1", b"t"]), 0, COMMIT_LSN, 3)
+
+
+def test_existing_rows_are_read_without_them() -> None:
+    made, _ = without("d")
+    assert made.copy(b"x\t1\tt\n", COMMIT_LSN, 0) == ('{"b":"x","a":1,"ok":true}', KEY_JSON)

@@ -24,6 +24,14 @@ def test_a_relation_as_described_does_not_differ() -> None:
     assert relation_differs(SCHEMA, RELATION) is None
 
 
+def test_a_column_that_is_left_out_may_come_and_go() -> None:
+    left_out = RelationColumn(False, "phone", 25, -1, is_captured=False)
+    assert relation_differs(SCHEMA, replace(RELATION, columns=(left_out, *RELATION.columns, left_out))) is None
+    unwanted = replace(RELATION.columns[2], is_captured=False)
+    relation = replace(RELATION, columns=(*RELATION.columns[:2], unwanted, RELATION.columns[3]))
+    assert relation_differs(SCHEMA, relation) == "column note was dropped"
+
+
 @pytest.mark.parametrize(
     ("relation", "words"),
     [
