@@ -29,6 +29,7 @@ from cdc.formats.options import (
     Profile,
     TimeMode,
 )
+from cdc.topic_names import problem
 
 ENV_PREFIX = "CDC__"
 HASH_KEY_CHARS_MIN = 16  # a short key is found by trying
@@ -302,15 +303,8 @@ class Config(BaseSettings):
 
     @model_validator(mode="after")
     def _topics_differ(self) -> Self:
-        topics = Topics(self.topics.prefix)
-        seen: dict[str, str] = {}
-        for table in self.source.table_ids:
-            topic = topics.table(table)
-            if topic in seen:
-                raise ValueError(f"tables {seen[topic]} and {table} would share the topic {topic}")
-            if len(topic) > 249:
-                raise ValueError(f"topic name of {table} is longer than Kafka's 249 characters")
-            seen[topic] = str(table)
+        if said := problem(Topics(self.topics.prefix), self.source.table_ids):
+            raise ValueError(said)
         return self
 
 

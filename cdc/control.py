@@ -44,6 +44,19 @@ class Topics:
         self.control = f"{prefix}.control"
         self.progress = f"{prefix}.progress"
         self.signals = f"{prefix}.signals"
+        # Debezium's names. They are there only where they are written to.
+        self.transaction = f"{prefix}.transaction"
+        self.message = f"{prefix}.message"
+        self.heartbeat = f"__debezium-heartbeat.{prefix}"
+        self.own = (
+            self.state,
+            self.control,
+            self.progress,
+            self.signals,
+            self.transaction,
+            self.message,
+            self.heartbeat,
+        )
 
     def table(self, table: TableId) -> str:
         """The table's topic. Kafka allows letters, digits, `.`, `_` and `-`; anything else becomes `_`."""

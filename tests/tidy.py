@@ -61,6 +61,7 @@ PURE: Final = (
     "cdc.ports",
     "cdc.standing",
     "cdc.sweeps",
+    "cdc.topic_names",
     "cdc.topic_records",
 )
 # The loops act, but through ports only.

@@ -88,7 +88,8 @@ class RowCodec:
         # Of each value that the server sends: the schema's column, None for one that is left out.
         captured = iter(range(len(self._names)))
         self._sent = tuple(next(captured) if column.is_captured else None for column in relation.columns)
-        self._identity = tuple(i for i in self._shown if captured_columns(relation)[i].is_key)
+        is_key = [column.is_key for column in captured_columns(relation)]
+        self._identity = tuple(i for i in self._shown if is_key[i])
         self._known_of_old = tuple(i for i in self._shown if i in self._identity or i in self._unknown)
 
         self._read_row, self._read_identity, self._read_fields = _generate(self)

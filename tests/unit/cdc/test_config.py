@@ -82,7 +82,11 @@ def test_three_sections_are_enough(tmp_path: Path) -> None:
         ("source.tables", ["orders"], "source.tables: 'orders' is not schema.table"),
         ("source.tables", ["public."], "source.tables: 'public.' is not schema.table"),
         ("source.tables", ["a.b", "a.b"], "source.tables: a table is listed twice"),
-        ("source.tables", ["a.b-c", "a.b$c", "a.b c"], "file: tables a.b$c and a.b c would share the topic shop.a.b_c"),
+        (
+            "source.tables",
+            ["a.b-c", "a.b$c", "a.b c"],
+            "file: table a.b$c and table a.b c would share the topic shop.a.b_c",
+        ),
         (
             "source.tables",
             [f"a.{'b' * 243}"],
