@@ -13,6 +13,7 @@ from cdc.delivery import Delivery
 from cdc.errors import ConnectionLost
 from cdc.failpoints import unarmed
 from cdc.filling import Filler
+from cdc.formats.heartbeats import Heartbeats
 from cdc.lsn import Lsn
 from cdc.ports import Broker, Clock, EndOffsetsRequest, LogStream, Probe, TopicRecord
 from cdc.publisher import Publisher
@@ -55,6 +56,7 @@ class Capture:
         clock: Clock,
         should_stop: Callable[[], bool],
         watch: Callable[[], None] = lambda: None,
+        heartbeats: Heartbeats | None = None,
         probe: Probe = unarmed,
         status_interval_s: float = STATUS_INTERVAL_S,
     ) -> None:
@@ -69,6 +71,7 @@ class Capture:
         self._clock = clock
         self._should_stop = should_stop
         self._watch = watch
+        self._heartbeats = heartbeats
         self._probe = probe
         self._status_interval_s = status_interval_s
         self._delivery = Delivery(assembler.state.resume_lsn)
@@ -102,6 +105,7 @@ class Capture:
         if frames:
             self._consume(frames)
         self._produce(self._snapshots.advance(now, self._clock.now_us(), self._stream_lag_s(frames)))
+        self._beat(now)
         self._tell_progress(now)
         if self._publisher.is_due(now, is_dry=not frames) or self._idle_position_is_due(now):
             self._commit()
@@ -141,6 +145,12 @@ class Capture:
         if records:
             self._publisher.on_produced(records, self._clock.monotonic())
             self._broker.produce(records, self._while_waiting)
+
+    def _beat(self, now: float) -> None:
+        """What is produced is committed at once where nothing else comes, with the position."""
+        if self._heartbeats is not None:
+            for key, value in self._heartbeats.due(now, self._clock.now_us()):
+                self._produce([TopicRecord(self._topics.heartbeat, key, value)])
 
     # ---- 2. commit, with the position in the same Kafka transaction
 

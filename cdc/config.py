@@ -11,7 +11,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from cdc.columns import ColumnChoice
@@ -27,6 +36,7 @@ from cdc.formats.options import (
     HstoreMode,
     IntervalMode,
     Profile,
+    SkippedOperations,
     TimeMode,
 )
 from cdc.topic_names import problem
@@ -41,6 +51,20 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
+def _patterns(value: Any) -> Any:
+    """Regular expressions, as a list or as Debezium has them, in one text with commas."""
+    patterns = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+    for pattern in patterns if isinstance(patterns, list | tuple) else ():
+        try:
+            re.compile(str(pattern))
+        except re.error as error:
+            raise ValueError(f"{pattern} is not a regular expression: {error.msg}") from None
+    return patterns
+
+
+Patterns = Annotated[tuple[str, ...], BeforeValidator(_patterns)]
+
+
 class SourceConfig(Section):
     """The PostgreSQL database that is read."""
 
@@ -52,8 +76,8 @@ class SourceConfig(Section):
     # identity, and no two rows may have the same at any moment. None at all: records without a key.
     key_columns: dict[str, tuple[str, ...]] = {}
     # Regular expressions over schema.table.column, from beginning to end: which columns leave the source at all.
-    include_columns: tuple[str, ...] = ()
-    exclude_columns: tuple[str, ...] = ()
+    include_columns: Patterns = ()
+    exclude_columns: Patterns = ()
 
     @field_validator("slot")
     @classmethod
@@ -79,16 +103,6 @@ class SourceConfig(Section):
             if len(set(columns)) != len(columns):
                 raise ValueError(f"key_columns of {table} names a column twice")
         return self
-
-    @field_validator("include_columns", "exclude_columns")
-    @classmethod
-    def _patterns(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for pattern in value:
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise ValueError(f"{pattern} is not a regular expression: {error.msg}") from None
-        return value
 
     @property
     def columns(self) -> ColumnChoice:
@@ -169,6 +183,17 @@ class FormatConfig(Section):
     schemas_enable: bool = False
     tombstones_on_delete: bool = True
     extended_headers_enabled: bool | None = None
+    provide_transaction_metadata: bool = False
+    heartbeat_interval_ms: Annotated[int, Field(ge=0)] = 0
+    skipped_operations: SkippedOperations = "t"
+    message_prefix_include_list: Patterns = ()
+    message_prefix_exclude_list: Patterns = ()
+
+    @model_validator(mode="after")
+    def _one_list(self) -> Self:
+        if self.message_prefix_include_list and self.message_prefix_exclude_list:
+            raise ValueError("message.prefix.include.list and message.prefix.exclude.list can't go together")
+        return self
 
     @model_validator(mode="before")
     @classmethod

@@ -107,6 +107,8 @@ class PartialTransaction(Record):
     commit_lsn: U64
     xid: int
     next_index: int
+    messages: int = 0  # logical messages in it that were received, published or not
+    events: dict[str, int] | None = None  # published of each collection, where its metadata are; null: they are not
 
 
 class TopicState(Record):

@@ -29,6 +29,7 @@ from cdc.events import Column, TableId, TableSchema
 from cdc.filling import Filler
 from cdc.following import Follower, Known
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
+from cdc.formats.heartbeats import Heartbeats
 from cdc.joining import Admission, Joining
 from cdc.kafka.broker import KafkaBroker
 from cdc.kafka.records import Captured, State, read_captured, read_state
@@ -57,6 +58,7 @@ from cdc.snapshots.readers import Readers
 from cdc.snapshots.session import Snapshots
 from cdc.sweeps import Sweeps
 from cdc.table_state import TableFacts, TableRecord, table_record
+from cdc.topic_names import SideTopics
 from cdc.topic_records import position_record
 from cdc.transactions import Assembler, StreamState
 
@@ -142,6 +144,11 @@ class Session:
         snapshots.forget({record.table for record in these.snapshots} - engine.tables.keys())
         if reads_all_again:
             snapshots.begin_all(f"start at {self._clock.now_us()}", self._clock.now_us())
+        options = context.format
+        self._admin.ensure(SideTopics.of(self._topics, options), self._config.topics)
+        heartbeats = Heartbeats(
+            self._topics.prefix, options.heartbeat_interval_ms, schemas_enable=options.schemas_enable
+        )
         log.info("streaming", epoch=current.epoch, seq=current.seq, position=format_lsn(current.resume_lsn))
         return Capture(
             stream=connection,
@@ -159,6 +166,7 @@ class Session:
                 self._should_stop() or self._admission.is_due or follower.is_due or snapshots.tables_changed
             ),
             watch=self._watch(these, follower),
+            heartbeats=heartbeats,
             probe=self._probe,
             status_interval_s=min(STATUS_INTERVAL_S, patience_s / 4) if patience_s else STATUS_INTERVAL_S,
         )

@@ -1,11 +1,29 @@
-"""Whether each table has a topic of its own. Pure."""
+"""Which topics there are beside the tables', and whether each table has one of its own. Pure."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from cdc.control import Topics
 from cdc.events import TableId
+from cdc.formats.options import FormatOptions
 
 NAME_CHARS_MAX = 249  # Kafka's
+
+
+@dataclass(frozen=True, slots=True)
+class SideTopics:
+    """Topics that options ask for, of one partition each."""
+
+    compacted: tuple[str, ...]
+    logs: tuple[str, ...]  # not compacted: a record does not take another's place
+
+    @classmethod
+    def of(cls, topics: Topics, options: FormatOptions) -> "SideTopics":
+        logs = (topics.transaction, options.provide_transaction_metadata), (topics.message, options.has_messages)
+        return cls(
+            compacted=(topics.heartbeat,) if options.heartbeat_interval_ms else (),
+            logs=tuple(name for name, is_wanted in logs if is_wanted),
+        )
 
 
 def problem(topics: Topics, tables: Iterable[TableId]) -> str | None:

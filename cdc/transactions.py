@@ -19,6 +19,7 @@ from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.frames import XLOG_DATA_BYTES, Keepalive, parse_frame, start_lsn
 from cdc.pgoutput.messages import Begin, Commit, LogicalMessage, Origin, Relation, StreamAbort, Truncate, Type
 from cdc.ports import TopicRecord
+from cdc.side_records import SideRecords
 from cdc.snapshots.reading import MARK_PREFIX
 from cdc.sweeps import Sweeps
 
@@ -97,6 +98,7 @@ class Assembler:
         self._sweeps = sweeps
         self._observer = observer
         self._follower = follower
+        self._side = SideRecords(context)
         self._is_observed = False  # the transaction that is being received
         self._relations: dict[int, Relation] = {}  # as last described, of captured tables
         # Relation oid → encoder, topic. None: not captured. Without an encoder: changes count, and are not published.
@@ -120,11 +122,8 @@ class Assembler:
         partial = self._partial
         transaction = self._transaction
         if transaction is not None and transaction.published:
-            partial = PartialTransaction(
-                commit_lsn=transaction.commit_lsn,
-                xid=transaction.xid,
-                next_index=max(transaction.next_index, transaction.skip_below),
-            )
+            next_index = max(transaction.next_index, transaction.skip_below)
+            partial = self._side.partial(transaction.commit_lsn, transaction.xid, next_index)
         return StreamState(self._resume_lsn, partial, self._seq, self._commit_ts_us)
 
     @property
@@ -193,12 +192,13 @@ class Assembler:
             case Relation() as relation:
                 self._relation(relation, records)
             case Truncate() as truncate:
-                self._truncate(truncate, records)
+                self._truncate(truncate, start_lsn(frame), records, now_us)
             case LogicalMessage() as message:
-                if message.transactional and message.prefix == MARK_PREFIX:
-                    self._observer.mark(message.content)
-                    self._follower.mark(message.content)
-            case Type() | Origin() | StreamAbort():
+                self._logical_message(message, records, now_us)
+            case Origin() as origin:
+                self._open(f"Origin at {where}")
+                self._side.origin = origin
+            case Type() | StreamAbort():
                 pass  # nothing that a record holds
             case other:
                 raise ProtocolError(f"unexpected {type(other).__name__} at {where}")
@@ -224,6 +224,7 @@ class Assembler:
             transaction.published = True
         self._transaction = transaction
         self._started.clear()
+        self._side.begin(begin, self._partial if transaction.published else None)
         self._is_observed = self._observer.begin(begin.xid, self._seq + 1)
 
     def _commit(self, commit: Commit, records: list[TopicRecord], now_us: int) -> None:
@@ -233,7 +234,8 @@ class Assembler:
                 f"Commit at {format_lsn(commit.commit_lsn)} ends a transaction that began with "
                 f"{format_lsn(transaction.commit_lsn)}"
             )
-        if transaction.skip_below != _WHOLE:
+        is_published = transaction.skip_below == _WHOLE
+        if not is_published:
             if transaction.next_index < transaction.skip_below:
                 raise GapError(
                     f"the transaction at {format_lsn(commit.commit_lsn)} has {transaction.next_index} changes now, "
@@ -247,6 +249,7 @@ class Assembler:
         self.received_lsn = max(self.received_lsn, commit.end_lsn)
         self._last_commit_lsn = transaction.commit_lsn
         self._transaction = None
+        records += self._side.end(is_published=is_published)
         added, self._seq = self._observer.end(transaction.commit_lsn, self._seq, now_us)
         records += added
         added, altered = self._follower.end()
@@ -299,7 +302,8 @@ class Assembler:
 
     def _describe(self, schema: TableSchema, relation: Relation) -> None:
         self._relations[relation.oid] = relation
-        self._encoders[relation.oid] = (TableEncoder(schema, relation, self._context, self._drafts), schema.topic)
+        encoder = TableEncoder(schema, relation, self._context, self._drafts, self._side.metadata)
+        self._encoders[relation.oid] = (encoder, schema.topic)
         self._started.discard(relation.oid)
 
     def _alter(self, schema: TableSchema) -> None:
@@ -337,10 +341,7 @@ class Assembler:
                 self._pass_over(oid, lsn)
                 return
             if oid not in self._started:
-                encoder.start_transaction(
-                    transaction.commit_lsn, transaction.commit_ts_us, transaction.xid, self._last_commit_lsn
-                )
-                self._started.add(oid)
+                records += self._start(oid, encoder, transaction)
             for key, value, headers in encoder.encode(frame, XLOG_DATA_BYTES, lsn, index, self._seq + 1, now_us):
                 if value is not None:
                     self._seq += 1
@@ -359,7 +360,43 @@ class Assembler:
         transaction.next_index += 1
         transaction.published = True
 
-    def _truncate(self, truncate: Truncate, records: list[TopicRecord]) -> None:
+    def _start(self, oid: int, encoder: TableEncoder, transaction: _Transaction) -> list[TopicRecord]:
+        """Before the first event of a table in a transaction; what goes before it."""
+        encoder.start_transaction(
+            transaction.commit_lsn,
+            transaction.commit_ts_us,
+            transaction.xid,
+            self._last_commit_lsn,
+            self._side.origin,
+        )
+        self._started.add(oid)
+        return self._side.opening()
+
+    def _logical_message(self, message: LogicalMessage, records: list[TopicRecord], now_us: int) -> None:
+        """Ours is a mark; others are published where that is configured."""
+        where = format_lsn(message.lsn)
+        if message.transactional:
+            transaction = self._open(f"Message at {where}")
+            if message.prefix == MARK_PREFIX:
+                self._observer.mark(message.content)
+                self._follower.mark(message.content)
+                return
+            is_published = transaction.skip_below == _WHOLE
+            made = self._side.message(message, self._last_commit_lsn, now_us, is_published=is_published)
+            transaction.published = transaction.published or bool(made)
+        elif self._transaction is not None:
+            raise ProtocolError(f"Message at {where} is part of no transaction, and stands inside one")
+        elif message.prefix == MARK_PREFIX or message.lsn < self._resume_lsn:
+            return
+        else:
+            made = self._side.message(message, self._last_commit_lsn, now_us, is_published=False)
+            if made:
+                # What commits before it has been sent before it: a restart may begin behind it.
+                self._resume_lsn = Lsn(message.lsn + 1)
+                self.received_lsn = max(self.received_lsn, self._resume_lsn)
+        records += made
+
+    def _truncate(self, truncate: Truncate, lsn: int, records: list[TopicRecord], now_us: int) -> None:
         """A sweep with the next version for a floor: no event could stand behind all rows in all partitions."""
         transaction = self._open("Truncate")
         for oid in truncate.relation_oids:
@@ -373,10 +410,15 @@ class Assembler:
             if captured is None:
                 continue
             if transaction.next_index >= transaction.skip_below:
-                topic = captured[1]
+                encoder, topic = captured
                 self._seq += 1  # the sweep's own: a sink that has swept must not take the next row for a replay
                 floor = pack_version(self._context.epoch, self._seq)
                 records.append(self._sweeps.record(self._schema_of_oid[oid].table, floor, transaction.commit_lsn))
+                if encoder is not None and encoder.has_truncates:
+                    if oid not in self._started:
+                        records += self._start(oid, encoder, transaction)
+                    event = encoder.truncate(lsn, transaction.next_index, self._seq, now_us)
+                    records.append(TopicRecord(topic, *event))
                 if self._is_observed:
                     self._observer.truncate(topic)
                 transaction.published = True

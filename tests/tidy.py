@@ -59,6 +59,7 @@ PURE: Final = (
     "cdc.delivery",
     "cdc.continuity",
     "cdc.ports",
+    "cdc.side_records",
     "cdc.standing",
     "cdc.sweeps",
     "cdc.topic_names",

@@ -54,7 +54,7 @@ def _with(node: Node, *, is_optional: bool) -> Node:
     )
 
 
-def dumps(node: Node) -> str:
+def dumps(node: object) -> str:
     """Compact JSON, as latin-1 view of UTF-8."""
     return json.dumps(node, ensure_ascii=False, separators=(",", ":")).encode().decode("latin-1")
 
@@ -120,3 +120,37 @@ _TRANSACTION: Final[Node] = {
     "name": "event.block",
     "version": 1,
 }
+
+
+def _record(name: str, *fields: tuple[str, Node]) -> Node:
+    return named(required(struct_of(fields)), name)
+
+
+TRANSACTION_KEY: Final = _record("io.debezium.connector.common.TransactionMetadataKey", ("id", required(STRING)))
+_COLLECTION: Final = _record(
+    "event.collection", ("data_collection", required(STRING)), ("event_count", required(INT64))
+)
+TRANSACTION_VALUE: Final = _record(
+    "io.debezium.connector.common.TransactionMetadataValue",
+    ("status", required(STRING)),
+    ("id", required(STRING)),
+    ("event_count", optional(INT64)),
+    ("data_collections", optional({"type": "array", "items": _COLLECTION})),
+    ("ts_ms", required(INT64)),
+)
+HEARTBEAT_KEY: Final = _record("io.debezium.connector.common.ServerNameKey", ("serverName", required(STRING)))
+HEARTBEAT_VALUE: Final = _record("io.debezium.connector.common.Heartbeat", ("ts_ms", required(INT64)))
+MESSAGE_KEY: Final = _record("io.debezium.connector.postgresql.MessageKey", ("prefix", optional(STRING)))
+
+
+def message_schema(content: Node) -> Node:
+    """`content`: as what a message's bytes stand."""
+    inner = ("prefix", optional(STRING)), ("content", optional(content))
+    return _record(
+        "io.debezium.connector.postgresql.MessageValue",
+        ("op", required(STRING)),
+        ("ts_ms", optional(INT64)),
+        ("source", _SOURCE),
+        ("transaction", _TRANSACTION),
+        ("message", _record("io.debezium.connector.postgresql.Message", *inner)),
+    )

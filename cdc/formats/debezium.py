@@ -20,18 +20,18 @@ Only the usual records can have holes: in another form they stop capture.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from json.encoder import encode_basestring
 from typing import Final
 
 from cdc.errors import NEXT_AFTER_STOP, UnsupportedChangeError
 from cdc.events import Position, TableSchema, pack_version
 from cdc.formats import connect
-from cdc.formats.options import READABLE, FormatOptions
+from cdc.formats.envelope import EnvelopeContext
 from cdc.formats.profiles import column_formats, shown
+from cdc.formats.transaction_metadata import TransactionMetadata
 from cdc.lsn import Lsn
 from cdc.pgoutput.codec import HoledChange, RowCodec, json_end
-from cdc.pgoutput.messages import Relation
+from cdc.pgoutput.messages import Origin, Relation
 from cdc.pgoutput.relations import relation_differs
 from cdc.pgoutput.values import MalformedValueError
 
@@ -43,18 +43,8 @@ OLD_KEY_HEADER = "__debezium.oldkey"
 
 _BEFORE = '{"before":'
 _AFTER = ',"after":'
-_AFTER_SOURCE = '},"transaction":null,"op":"'
-
-
-@dataclass(frozen=True, slots=True)
-class EnvelopeContext:
-    """What is the same in every record of one run."""
-
-    prefix: str
-    database: str
-    epoch: int
-    connector_version: str
-    format: FormatOptions = READABLE
+_TRANSACTION = '},"transaction":'
+_OP = ',"op":"'
 
 
 class Draft:
@@ -117,9 +107,15 @@ class TableEncoder:
     """
 
     def __init__(
-        self, schema: TableSchema, relation: Relation, context: EnvelopeContext, drafts: list[Draft] | None = None
+        self,
+        schema: TableSchema,
+        relation: Relation,
+        context: EnvelopeContext,
+        drafts: list[Draft] | None = None,
+        metadata: TransactionMetadata | None = None,
     ) -> None:
-        """`drafts`: where those of UNFINISHED records go, in their order; several encoders may share it."""
+        """`drafts`: where those of UNFINISHED records go, in their order; several encoders may share it. `metadata`: of
+        the transaction that is received, where they are published."""
         formats = column_formats(schema, context.format)
         relation = context.format.columns.marked(relation)
         self._codec = RowCodec(schema, relation, [found.form for found in formats])
@@ -136,9 +132,10 @@ class TableEncoder:
         )
         self._database = f',"db":{_json(context.database)},"sequence":"['
         self._table = f',"schema":{_json(schema.table.schema)},"table":{_json(schema.table.name)},"txId":'
-        self._to_seq = f',"xmin":null,"origin":null,"origin_lsn":null,"epoch":{context.epoch},"seq":'
+        self._to_epoch = f',"epoch":{context.epoch},"seq":'
+        self._to_seq = f',"xmin":null,"origin":null,"origin_lsn":null{self._to_epoch}'
         self._to_end = f',"schema_version":{schema.version}'
-        self._to_op = self._to_end + _AFTER_SOURCE
+        self._to_op = f"{self._to_end}{_TRANSACTION}null{_OP}"
         self._to_before, self._end, self._key_head = '{"before":', "}", b""
         if context.format.schemas_enable:
             columns = shown(schema, formats)
@@ -149,8 +146,13 @@ class TableEncoder:
             self._end = "}}"
         self._has_tombstones = context.format.tombstones_on_delete
         self._headers = _context_headers(context) if context.format.has_context_headers else None
+        self._metadata = metadata
         # The usual records, made without a question for each of these.
-        self._is_plain = self._has_tombstones and self._headers is None and not self._key_head
+        is_plain = self._has_tombstones and self._headers is None and not self._key_head
+        self._may_have_holes = is_plain and context.format.profile == "readable"
+        self._is_plain = is_plain and metadata is None
+        # With the record of TRUNCATE there is no key, which a compacted topic does not take.
+        self.has_truncates = self._is_keyless and context.format.skipped_operations == "none"
         self._commit_lsn = Lsn(0)
         self._xid = 0
         self.drafts = drafts if drafts is not None else []
@@ -158,9 +160,15 @@ class TableEncoder:
         self._clock_us = -1
         self._clock = ""
 
-    def start_transaction(self, commit_lsn: int, commit_ts_us: int, xid: int, last_commit_lsn: int | None) -> None:
-        """What the rows of one transaction share: Begin's fields, and the commit LSN of the transaction before it
-        (None if this session has seen none). `commit_ts_us`: µs since 1970."""
+    def start_transaction(
+        self, commit_lsn: int, commit_ts_us: int, xid: int, last_commit_lsn: int | None, origin: Origin | None = None
+    ) -> None:
+        """What the rows of one transaction share: Begin's fields, the commit LSN of the transaction before it (None if
+        this session has seen none), and where it came from, if by replication. `commit_ts_us`: µs since 1970."""
+        self._to_seq = (
+            f',"xmin":null,"origin":{_json(origin.name) if origin else "null"},'
+            f'"origin_lsn":{origin.commit_lsn if origin else "null"}{self._to_epoch}'
+        )
         last = "null" if last_commit_lsn is None else f'\\"{last_commit_lsn}\\"'
         self._start("false", commit_lsn, commit_ts_us, str(xid), last)
         self._xid = xid
@@ -219,6 +227,7 @@ class TableEncoder:
         self, op: str, before: str, after: str, old_key: str, new_key: str, lsn: int, tx_index: int, seq: int
     ) -> list[OutRecord]:
         """The same with schemas, with context headers, or without tombstones."""
+        self._count()
         if self._is_keyless:
             return [(b"", self._value(op, before, after, lsn, tx_index, seq), self._headers)]
         key = self._with_schema(old_key.encode("latin-1"))
@@ -231,10 +240,13 @@ class TableEncoder:
         else:
             moved_to = self._with_schema(new_key.encode("latin-1"))
             to = [(NEW_KEY_HEADER, moved_to)]
+            gone = self._value("d", before, "null", lsn, tx_index, seq)
+            self._count()
+            here = self._value("c", "null", after, lsn, tx_index, seq + 1)
             records = [
-                (key, self._value("d", before, "null", lsn, tx_index, seq), [*to, *context]),
+                (key, gone, [*to, *context]),
                 (key, None, [*to, version, *context]),
-                (moved_to, self._value("c", "null", after, lsn, tx_index, seq + 1), [(OLD_KEY_HEADER, key), *context]),
+                (moved_to, here, [(OLD_KEY_HEADER, key), *context]),
             ]
         return [record for record in records if record[1] is not None or self._has_tombstones]
 
@@ -250,6 +262,19 @@ class TableEncoder:
             self._value("r", "null", row, lsn, tx_index, seq),
             self._headers,
         )
+
+    def truncate(self, lsn: int, tx_index: int, seq: int, now_us: int) -> OutRecord:
+        """The record of a TRUNCATE of the table, where `has_truncates`. `seq` is its sweep's."""
+        if now_us != self._clock_us:
+            self._set_clock(now_us)
+        self._count()
+        return b"", self._value("t", "null", "null", lsn, tx_index, seq), self._headers
+
+    def _count(self) -> None:
+        """Before an event whose transaction's metadata are published."""
+        if self._metadata is not None:
+            block = self._metadata.block(str(self.table))
+            self._to_op = f"{self._to_end}{_TRANSACTION}{block}{_OP}"
 
     def _with_schema(self, key: bytes) -> bytes:
         return self._key_head + key + b"}" if self._key_head else key
@@ -270,12 +295,12 @@ class TableEncoder:
         text = str(value, "latin-1")
         row = self._codec.columns_of(text, json_end(text, len(_BEFORE)) + len(_AFTER))
         # The first thing after the row's end that says so: inside `source` nothing else is as long.
-        if row is None or text.find(self._to_op, row[1]) < 0:
+        if row is None or text.find(self._to_end + _TRANSACTION, row[1]) < 0:
             return None
         return row[0]
 
     def _with_holes(self, change: HoledChange, lsn: int, tx_index: int, seq: int, now_us: int) -> list[OutRecord]:
-        if not self._is_plain or self._context.format.profile != "readable":
+        if not self._may_have_holes:
             raise UnsupportedChangeError(
                 f"{self._schema.table} at {Position(self._commit_lsn, tx_index)}: the row was updated without its "
                 "large (TOAST) value, which is not in the log; in this format it is not filled",
@@ -290,16 +315,18 @@ class TableEncoder:
             self._add_draft("u", change.before, change, lsn, tx_index, seq)
             return [(new_key, UNFINISHED, None)]
         old_key = change.old_key.encode("latin-1")
+        self._count()
         gone = self._value("d", change.before, "null", lsn, tx_index, seq)
         self._add_draft("c", "null", change, lsn, tx_index, seq + 1)
         return self._moved(old_key, new_key, gone, UNFINISHED, seq)
 
     def _add_draft(self, op: str, before: str, change: HoledChange, lsn: int, tx_index: int, seq: int) -> None:
+        self._count()
         head = f"{_BEFORE}{before}{_AFTER}"
         source = (
             f"{self._to_sequence}{lsn}{self._to_lsn}{lsn}{self._to_seq}{seq}{self._to_index}{tx_index}{self._to_end}"
         )
-        tail = f"{_AFTER_SOURCE}{op}{self._clock}"
+        tail = f"{self._to_op.removeprefix(self._to_end)}{op}{self._clock}"
         self.drafts.append(Draft(self, change, self._xid, (head, source, tail), tx_index))
 
     def _moved(self, key: bytes, moved_to: bytes, gone: bytes, here: bytes, seq: int) -> list[OutRecord]:

@@ -12,6 +12,7 @@ TimeMode = Literal["adaptive", "adaptive_time_microseconds", "connect", "isostri
 BinaryMode = Literal["bytes", "base64", "base64-url-safe", "hex"]
 IntervalMode = Literal["numeric", "string"]
 HstoreMode = Literal["json", "map"]
+SkippedOperations = Literal["t", "none"]
 FailureMode = Literal["warn", "skip", "fail"]
 
 
@@ -32,6 +33,12 @@ class FormatOptions:
     schemas_enable: bool = False
     tombstones_on_delete: bool = True
     extended_headers_enabled: bool | None = None
+    provide_transaction_metadata: bool = False
+    heartbeat_interval_ms: int = 0  # 0: none
+    skipped_operations: SkippedOperations = "t"
+    # Regular expressions over the whole prefix of logical messages.
+    message_prefix_include_list: tuple[str, ...] = ()
+    message_prefix_exclude_list: tuple[str, ...] = ()
     masks: tuple[Mask, ...] = ()
     columns: ColumnChoice = ALL_COLUMNS
 
@@ -51,6 +58,12 @@ class FormatOptions:
             self.hstore_handling_mode,
         )
         return any(mode is not None for mode in modes)
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether logical messages are published: chosen ones, or all, as Debezium does."""
+        is_chosen = bool(self.message_prefix_include_list or self.message_prefix_exclude_list)
+        return is_chosen or self.profile == "debezium"
 
     @property
     def has_context_headers(self) -> bool:

@@ -16,6 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 from cdc.config import KafkaConfig, TopicConfig
 from cdc.errors import BrokerError, ConnectionLost, UnreachableError
 from cdc.kafka.client import MESSAGE_BYTES_MAX, NEXT_REACHABLE, broker_error, client_settings, kafka_error
+from cdc.topic_names import SideTopics
 
 ANSWER_S_MAX = 8.0
 READY_S_MAX = 30.0
@@ -29,9 +30,9 @@ _TABLE_SETTINGS = {
     "min.compaction.lag.ms": str(_DAY_MS),
     "max.message.bytes": str(MESSAGE_BYTES_MAX),
 }
-# Records without a key: each stands for itself, and goes when the broker's retention says so. The brokers refuse them
-# where topics are compacted.
-_KEYLESS_SETTINGS = {"cleanup.policy": "delete", "max.message.bytes": str(MESSAGE_BYTES_MAX)}
+# Records that each stand for themselves, and go when the broker's retention says so. Those without a key the brokers
+# refuse where topics are compacted.
+_LOG_SETTINGS = {"cleanup.policy": "delete", "max.message.bytes": str(MESSAGE_BYTES_MAX)}
 # Read within seconds, by one reader that remembers how far.
 _SIGNAL_SETTINGS = {"cleanup.policy": "delete", "retention.ms": str(7 * _DAY_MS)}
 # A position for each Kafka transaction: only the last one counts, so segments are small and cleaned soon.
@@ -114,20 +115,32 @@ class TopicAdmin:
                 )
         return found
 
+    def ensure(self, side: SideTopics, config: TopicConfig) -> None:
+        """Create those that are not there."""
+        found = self.describe([*side.compacted, *side.logs]) if side.compacted or side.logs else {}
+        compacted, logs = ([name for name in names if name not in found] for names in (side.compacted, side.logs))
+        self.create([], compacted, [], config, logs)
+
     def create(
-        self, tables: Iterable[str], records: Iterable[str], signals: Iterable[str], config: TopicConfig
+        self,
+        tables: Iterable[str],
+        records: Iterable[str],
+        signals: Iterable[str],
+        config: TopicConfig,
+        logs: Iterable[str] = (),
     ) -> None:
         """Create the topics, those of tables with keys with the configured partitions, the others with one; return when
-        they can be used."""
+        they can be used. `logs`: kept as long as the brokers keep a topic."""
         replicas = config.replication_factor
         new = [
-            NewTopic(name, 1, replicas, config=_KEYLESS_SETTINGS)  # in one, they stay in order
+            NewTopic(name, 1, replicas, config=_LOG_SETTINGS)  # in one, they stay in order
             if name in self._keyless
             else NewTopic(name, config.partitions, replicas, config=_TABLE_SETTINGS)
             for name in tables
         ]
         new += [NewTopic(name, 1, replicas, config=_RECORD_SETTINGS) for name in records]
         new += [NewTopic(name, 1, replicas, config=_SIGNAL_SETTINGS) for name in signals]
+        new += [NewTopic(name, 1, replicas, config=_LOG_SETTINGS) for name in logs]
         if not new:
             return
         for name, future in self._admin.create_topics(new, operation_timeout=ANSWER_S_MAX).items():

@@ -12,6 +12,7 @@ from cdc.capture import Capture
 from cdc.config import CaptureConfig, SnapshotConfig
 from cdc.control import PositionRecord, ProgressRecord, SourceIdentity, Topics
 from cdc.errors import ConnectionLost, GapError, UnsupportedChangeError
+from cdc.formats.heartbeats import Heartbeats
 from cdc.lsn import Lsn
 from cdc.pgoutput.messages import NULL
 from cdc.publisher import Lineage, Publisher
@@ -34,7 +35,12 @@ KEYLESS = wire.update(10, [NULL, b"x"])  # no record can have this key
 ANSWERS: list[Any] = [{TOPIC: (9,)}] * 50
 
 
-def capture(script: Script, watch: Callable[[], None] = lambda: None, **limits: Any) -> Capture:
+def capture(
+    script: Script,
+    watch: Callable[[], None] = lambda: None,
+    heartbeats: Heartbeats | None = None,
+    **limits: Any,
+) -> Capture:
     config = CaptureConfig(**limits)
     lineage = Lineage(1, SOURCE, "p", {TOPIC: "id"})
     sweeps = sweeps_of(CONTEXT)
@@ -53,6 +59,7 @@ def capture(script: Script, watch: Callable[[], None] = lambda: None, **limits: 
         clock=script.clock,
         should_stop=script.should_stop,
         watch=watch,
+        heartbeats=heartbeats,
         probe=script.probe,
     )
 
@@ -264,3 +271,26 @@ def test_records_say_what_the_capture_published() -> None:
     (row,) = [record for record in script.committed if record.topic == TOPIC]
     value = json.loads(row.value or b"")
     assert (row.key, value["op"], value["after"]) == (b'{"id":1}', "c", {"id": 1, "name": "x"})
+
+
+# ---- heartbeats
+
+
+def test_a_heartbeat_is_committed_with_the_position_and_makes_an_idle_one() -> None:
+    script = Script(inputs=[transaction(1_100, 1)], waits=10, end_offsets=ANSWERS)
+    capture(script, heartbeats=Heartbeats("shop", 500, schemas_enable=False), **QUIET).run()
+    beat = '__debezium-heartbeat.shop:{"serverName":"shop"}'
+    done = [note for note in notes_without(script, "probe", "ask", "status") if note != "produce progress"]
+    assert done[:4] == [f"produce {ROW_1}", f"produce {beat}", "produce state", "commit"]
+    assert done.count(f"produce {beat}") == 4
+    beats = [i for i, record in enumerate(script.committed) if record.topic == "__debezium-heartbeat.shop"]
+    assert [script.committed[i + 1].topic for i in beats] == ["shop.state"] * 4
+    told = [json.loads(script.committed[i].value or b"")["ts_ms"] for i in beats]
+    assert all(500 <= later - earlier <= 700 for earlier, later in pairwise(told)), told
+
+
+def test_without_heartbeats_an_idle_source_is_confirmed_all_the_same() -> None:
+    script = Script(inputs=[[wire.keepalive(5_000)]], waits=10)
+    capture(script, **(QUIET | {"idle_position_s": 0.5})).run()
+    assert "status 5000 5000" in script.notes
+    assert {record.topic for record in script.committed} == {"shop.state"}

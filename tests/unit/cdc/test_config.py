@@ -92,6 +92,13 @@ def test_three_sections_are_enough(tmp_path: Path) -> None:
             [f"a.{'b' * 243}"],
             f"file: topic name of a.{'b' * 243} is longer than Kafka's 249 characters",
         ),
+        ("format", {"skipped.operations": "c"}, "format.skipped_operations: Input should be 't' or 'none'"),
+        ("format", {"message.prefix.include.list": "("}, "format.message_prefix_include_list: ( is not a regular"),
+        (
+            "format",
+            {"message.prefix.include.list": "a", "message.prefix.exclude.list": ["b"]},
+            "format: message.prefix.include.list and message.prefix.exclude.list can't go together",
+        ),
         (
             "source.exclude_columns",
             ["public.orders.("],
@@ -221,11 +228,18 @@ def test_debeziums_options_have_its_names(tmp_path: Path, monkeypatch: pytest.Mo
         "schemas.enable": True,
         "tombstones.on.delete": False,
         "extended.headers.enabled": False,
+        "provide.transaction.metadata": True,
+        "heartbeat.interval.ms": 10_000,
+        "skipped.operations": "none",
+        "message.prefix.include.list": ("audit", "outbox.*"),
     }
     monkeypatch.setenv("CDC__FORMAT__DECIMAL_HANDLING_MODE", "precise")
-    options = load(tmp_path, changed("format", chosen)).format_options
+    unset = {"message_prefix_exclude_list": (), "masks": (), "columns": {"include": (), "exclude": ()}}
+    options = load(
+        tmp_path, changed("format", chosen | {"message.prefix.include.list": "audit, outbox.*"})
+    ).format_options
     expected = {name.replace(".", "_"): value for name, value in chosen.items()} | {"decimal_handling_mode": "precise"}
-    assert asdict(options) == expected | {"masks": (), "columns": {"include": (), "exclude": ()}}
+    assert asdict(options) == expected | unset
 
 
 def test_the_default_format_is_readable(tmp_path: Path) -> None:

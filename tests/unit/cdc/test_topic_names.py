@@ -4,7 +4,8 @@ import pytest
 
 from cdc.control import Topics
 from cdc.events import TableId
-from cdc.topic_names import problem
+from cdc.formats.options import READABLE, FormatOptions
+from cdc.topic_names import SideTopics, problem
 
 TOPICS = Topics("shop")
 NEXT = "; capture one of them under another topics.prefix and slot"
@@ -47,3 +48,20 @@ def test_a_name_that_is_too_long_is_told() -> None:
     assert said(f"a.{'b' * 242}") is None
     told = said(f"a.{'b' * 243}")
     assert told == f"topic name of a.{'b' * 243} is longer than Kafka's 249 characters: shorten topics.prefix"
+
+
+@pytest.mark.parametrize(
+    ("options", "compacted", "logs"),
+    [
+        (READABLE, (), ()),
+        (FormatOptions(heartbeat_interval_ms=1), ("__debezium-heartbeat.shop",), ()),
+        (FormatOptions(provide_transaction_metadata=True), (), ("shop.transaction",)),
+        (FormatOptions(message_prefix_include_list=("a",)), (), ("shop.message",)),
+        (FormatOptions(message_prefix_exclude_list=("a",)), (), ("shop.message",)),
+        (FormatOptions(profile="debezium"), (), ("shop.message",)),
+    ],
+)
+def test_topics_are_there_where_options_ask_for_them(
+    options: FormatOptions, compacted: tuple[str, ...], logs: tuple[str, ...]
+) -> None:
+    assert SideTopics.of(TOPICS, options) == SideTopics(compacted, logs)

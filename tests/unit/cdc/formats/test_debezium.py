@@ -10,6 +10,7 @@ from cdc.errors import UnsupportedChangeError
 from cdc.events import Column, TableId
 from cdc.formats.debezium import UNFINISHED, Draft, EnvelopeContext, TableEncoder
 from cdc.formats.options import FormatOptions
+from cdc.formats.transaction_metadata import TransactionMetadata
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
 from tests import wire
 
@@ -238,6 +239,23 @@ def test_without_a_key_each_change_is_one_record() -> None:
 
 
 # ---- rows with holes
+
+
+def test_a_hole_keeps_its_place_in_its_transaction() -> None:
+    metadata = TransactionMetadata(schemas_enable=False)
+    metadata.start(560, 24_026_100, 0, {"public.customers": 4, "public.orders": 2}, is_resumed=True)
+    made = TableEncoder(*wire.schema_and_relation(COLUMNS, ["id"]), CONTEXT, metadata=metadata)
+    made.start_transaction(24_026_100, 1_767_323_079_990_123, 560, None)
+    moved = wire.update(OID, [b"2", UNCHANGED], [b"1", NULL])
+    [(_, gone, _), _, _] = made.encode(moved, 0, 24_026_000, 0, 17, NOW_US)
+    [(_, whole, _)] = made.encode(wire.update(OID, [b"2", b"y"]), 0, 24_026_000, 1, 19, NOW_US)
+    [hole] = made.drafts
+    values = [json.loads(value or b"") for value in (gone, hole.finished(("2", '"x"'), [1]), whole)]
+    assert [(value["op"], value["transaction"]) for value in values] == [
+        (op, {"id": "560:24026100", "total_order": 6 + i, "data_collection_order": 4 + i})
+        for i, op in enumerate("dcu", 1)
+    ]
+    assert made.columns_of(whole or b"") == ("2", '"y"')
 
 
 def draft(message: bytes) -> Draft:

@@ -1,0 +1,16 @@
+"""What is the same in every record of one run."""
+
+from dataclasses import dataclass
+
+from cdc.formats.options import READABLE, FormatOptions
+
+
+@dataclass(frozen=True, slots=True)
+class EnvelopeContext:
+    """What is the same in every record of one run."""
+
+    prefix: str
+    database: str
+    epoch: int
+    connector_version: str
+    format: FormatOptions = READABLE

@@ -1,0 +1,25 @@
+"""Heartbeats, in Debezium's form: {"serverName":"shop"} and {"ts_ms":1767323090000}. Pure."""
+
+from cdc.formats import connect
+
+
+class Heartbeats:
+    """Every so often a record that says when, in the Kafka transaction of the position."""
+
+    def __init__(self, server: str, interval_ms: int, *, schemas_enable: bool) -> None:
+        """`server`: topics.prefix; `interval_ms`: 0 for none at all."""
+        self._interval_s = interval_ms / 1000
+        key = f'{{"serverName":{connect.dumps(server)}}}'
+        self._head, self._end = "", ""
+        if schemas_enable:
+            key = f'{{"schema":{connect.dumps(connect.HEARTBEAT_KEY)},"payload":{key}}}'
+            self._head, self._end = f'{{"schema":{connect.dumps(connect.HEARTBEAT_VALUE)},"payload":', "}"
+        self._key = key.encode("latin-1")
+        self._at = float("-inf")
+
+    def due(self, now: float, now_us: int) -> list[tuple[bytes, bytes]]:
+        """(key, value) if it is time for one. `now`: monotonic seconds; `now_us`: our clock, µs since 1970."""
+        if not self._interval_s or now - self._at < self._interval_s:
+            return []
+        self._at = now
+        return [(self._key, f'{self._head}{{"ts_ms":{now_us // 1000}}}{self._end}'.encode())]

@@ -1,0 +1,82 @@
+"""Transaction metadata, as Debezium's `provide.transaction.metadata`: what each event is in its transaction, and
+records that a transaction began and ended.
+
+    {"id":"571:53195832"}
+    {"status":"BEGIN","id":"571:53195832","event_count":null,"data_collections":null,"ts_ms":1486500577125}
+    {"status":"END","id":"571:53195832","event_count":2,"data_collections":[{"data_collection":"s1.a","event_count":1},
+     {"data_collection":"s2.a","event_count":1}],"ts_ms":1486500577125}
+
+The id is the transaction's xid and the LSN of its commit record, in BEGIN, END and every event. (Debezium's second
+part is the LSN of each operation, so that nothing but the xid, which comes again, says what belongs together.) A
+transaction without events has no records.
+"""
+
+from collections.abc import Mapping
+
+from cdc.formats import connect
+
+MESSAGES = "LOGICAL_DECODING_MESSAGE"
+"""What messages are counted as; other events as `schema.table`."""
+
+
+class TransactionMetadata:
+    """Of one transaction after another: `start`, then `opening`, a `block` for each event, `closing`."""
+
+    def __init__(self, *, schemas_enable: bool) -> None:
+        self._key_head, self._value_head, self._end = ("", "", "")
+        if schemas_enable:
+            self._key_head = f'{{"schema":{connect.dumps(connect.TRANSACTION_KEY)},"payload":'
+            self._value_head = f'{{"schema":{connect.dumps(connect.TRANSACTION_VALUE)},"payload":'
+            self._end = "}"
+        self._id = ""
+        self._ts_ms = 0
+        self._total = 0
+        self._counts: dict[str, int] | None = None
+        self._is_silent = False
+
+    @property
+    def counts(self) -> dict[str, int] | None:
+        """Events so far of each collection; None before the transaction's BEGIN."""
+        return None if self._counts is None else dict(self._counts)
+
+    def start(
+        self, xid: int, commit_lsn: int, commit_ts_us: int, counts: Mapping[str, int] | None, *, is_resumed: bool
+    ) -> None:
+        """A transaction begins to be received. `is_resumed`: it is half published, with these `counts`; None: without
+        metadata, and so it stays."""
+        self._id, self._ts_ms = f"{xid}:{commit_lsn}", commit_ts_us // 1000
+        self._counts = None if counts is None else dict(counts)
+        self._total = sum((counts or {}).values())
+        self._is_silent = is_resumed and counts is None
+
+    def opening(self) -> list[tuple[bytes, bytes]]:
+        """Key and value of BEGIN, which goes before the transaction's first event; nothing if it is published."""
+        if self._counts is not None or self._is_silent:
+            return []
+        self._counts = {}
+        return [self._record("BEGIN", "null", "null")]
+
+    def block(self, collection: str) -> str:
+        """What an event says of its transaction; it is counted."""
+        if self._counts is None:
+            return "null"
+        self._total += 1
+        order = self._counts[collection] = self._counts.get(collection, 0) + 1
+        return f'{{"id":"{self._id}","total_order":{self._total},"data_collection_order":{order}}}'
+
+    def closing(self) -> list[tuple[bytes, bytes]]:
+        """Key and value of END, which goes behind the last event; nothing if there was none."""
+        if self._counts is None:
+            return []
+        collections = ",".join(
+            f'{{"data_collection":{connect.dumps(name)},"event_count":{count}}}' for name, count in self._counts.items()
+        )
+        return [self._record("END", str(self._total), f"[{collections}]")]
+
+    def _record(self, status: str, count: str, collections: str) -> tuple[bytes, bytes]:
+        key = f'{self._key_head}{{"id":"{self._id}"}}{self._end}'
+        value = (
+            f'{self._value_head}{{"status":"{status}","id":"{self._id}","event_count":{count},'
+            f'"data_collections":{collections},"ts_ms":{self._ts_ms}}}{self._end}'
+        )
+        return key.encode("latin-1"), value.encode("latin-1")
