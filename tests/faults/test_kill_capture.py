@@ -109,11 +109,13 @@ def test_killed_again_and_again_while_streaming(captured: Captured) -> None:
 
 @pytest.mark.promise(1)
 def test_killed_inside_a_transaction_that_spans_several_kafka_transactions(captured: Captured) -> None:
+    captured.settings["format"] = {"provide.transaction.metadata": True, "message.prefix.include.list": "audit"}
     captured.start()
     captured.await_caught_up()
     captured.end()
     with captured.connect() as connection, connection.transaction():
         connection.execute("INSERT INTO lines SELECT n, 1, n, 1, NULL FROM generate_series(1, 12000) AS n")
+        connection.execute("SELECT pg_logical_emit_message(true, 'audit', 'inside')")
         connection.execute("UPDATE lines SET line_no = 2 WHERE order_id % 3 = 0")
         connection.execute("DELETE FROM lines WHERE order_id % 3 = 1")
     for passing in (1, 2):
@@ -126,6 +128,14 @@ def test_killed_inside_a_transaction_that_spans_several_kafka_transactions(captu
     assert report.epoch == 1
     parts = [json.loads(record.value or b"{}")["partial"] for record in report.state]
     assert sum(part is not None for part in parts) >= 3
+    begin, end = (json.loads(record.value or b"{}") for record in captured.records("transaction"))
+    counts = [{"data_collection": "public.lines", "event_count": 24_000},
+              {"data_collection": "LOGICAL_DECODING_MESSAGE", "event_count": 1}]  # fmt: skip
+    assert (begin["status"], end["event_count"], end["data_collections"]) == ("BEGIN", 24_001, counts)
+    told = [*captured.records("public.lines"), *captured.records("message")]
+    blocks = [json.loads(record.value)["transaction"] for record in told if record.value is not None]
+    assert {block["id"] for block in blocks} == {begin["id"]}
+    assert sorted(block["total_order"] for block in blocks) == list(range(1, 24_002))
 
 
 @pytest.mark.promise(1)

@@ -196,8 +196,11 @@ def test_a_quiet_table_in_a_busy_database_moves_the_slot(captured: Captured) -> 
 
 def test_progress_reaches_what_was_committed(captured: Captured) -> None:
     """Who waits for an LSN hears of it soon, with the time of its commit."""
+    captured.settings = {"format": {"heartbeat.interval.ms": 100, "message.prefix.exclude.list": "other"}}
     captured.start().await_said("streaming")
     captured.query("INSERT INTO lines VALUES (1, 1, 1, 1, NULL)")
+    for prefix in ("audit", "other"):
+        captured.query("SELECT pg_logical_emit_message(false, %s, 'outside of transactions')", prefix)
     written = captured.log_end()
 
     def told() -> bool:
@@ -206,6 +209,11 @@ def test_progress_reaches_what_was_committed(captured: Captured) -> None:
         return any(each["lsn"] >= written and each["commit_ts_us"] > 0 for each in progress)
 
     eventually(told, 10.0, "progress covers the commit")
+    beats, _ = read_topics(captured.bootstrap_servers, [f"__debezium-heartbeat.{captured.name}"])
+    assert {beat.key for beat in beats} == {b'{"serverName":"%s"}' % captured.name.encode()}
+    assert len(beats) > 1
+    told_once = [json.loads(record.value or b"{}") for record in captured.records("message")]
+    assert [(each["message"]["prefix"], each["source"]["txId"]) for each in told_once] == [("audit", None)]
 
 
 @pytest.mark.promise(1)

@@ -77,6 +77,16 @@ def test_a_topic_for_records_without_keys_is_not_compacted(
         TopicAdmin(settings, {topics[1]}).check(topics[1:])
 
 
+def test_topics_that_differ_in_dots_and_underscores_only_are_one_to_the_brokers(
+    settings: KafkaConfig, topics: list[str], unique: str
+) -> None:
+    """Why a configuration with two such tables is refused."""
+    admin, other = TopicAdmin(settings), topics[0].replace("public.", "public_")
+    admin.create(topics[:1], [], [], TopicConfig(prefix=unique))
+    with pytest.raises(BrokerError, match="collides with existing topic"):
+        admin.create([other], [], [], TopicConfig(prefix=unique))
+
+
 # ---- a compacted topic, read to its end
 
 
