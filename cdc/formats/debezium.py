@@ -16,7 +16,7 @@ commit before, or null, and the change's own. Columns that are not known are abs
 
 In profile `debezium` columns that are not known are null, or a zero where that is not allowed. With `schemas.enable`
 key and value are `{"schema":…,"payload":…}`, each with the whole schema, as Kafka Connect's JsonConverter writes them.
-Only the usual records can have holes: in another form they stop capture.
+In these forms a row with holes stops capture.
 """
 
 from collections.abc import Sequence
@@ -149,7 +149,7 @@ class TableEncoder:
         self._metadata = metadata
         # The usual records, made without a question for each of these.
         is_plain = self._has_tombstones and self._headers is None and not self._key_head
-        self._may_have_holes = is_plain and context.format.profile == "readable"
+        self._may_have_holes = not self._key_head and context.format.profile == "readable"
         self._is_plain = is_plain and metadata is None
         # With the record of TRUNCATE there is no key, which a compacted topic does not take.
         self.has_truncates = self._is_keyless and context.format.skipped_operations == "none"
@@ -231,24 +231,17 @@ class TableEncoder:
         if self._is_keyless:
             return [(b"", self._value(op, before, after, lsn, tx_index, seq), self._headers)]
         key = self._with_schema(old_key.encode("latin-1"))
-        context = self._headers or []
-        version = (VERSION_HEADER, self._version(seq))
         if old_key == new_key:
             records: list[OutRecord] = [(key, self._value(op, before, after, lsn, tx_index, seq), self._headers)]
-            if op == "d":
-                records.append((key, None, [version, *context]))
+            if op == "d" and self._has_tombstones:
+                records.append((key, None, [(VERSION_HEADER, self._version(seq)), *(self._headers or ())]))
         else:
             moved_to = self._with_schema(new_key.encode("latin-1"))
-            to = [(NEW_KEY_HEADER, moved_to)]
             gone = self._value("d", before, "null", lsn, tx_index, seq)
             self._count()
             here = self._value("c", "null", after, lsn, tx_index, seq + 1)
-            records = [
-                (key, gone, [*to, *context]),
-                (key, None, [*to, version, *context]),
-                (moved_to, here, [(OLD_KEY_HEADER, key), *context]),
-            ]
-        return [record for record in records if record[1] is not None or self._has_tombstones]
+            records = self._moved(key, moved_to, gone, here, seq)
+        return records
 
     def copy_row(self, line: bytes, lsn: int, tx_index: int, seq: int, now_us: int) -> OutRecord:
         """The record of an existing row, from a line of `COPY (SELECT <the schema's columns, in order>) TO STDOUT` in
@@ -313,7 +306,7 @@ class TableEncoder:
         new_key = change.new_key.encode("latin-1")
         if change.old_key == change.new_key:
             self._add_draft("u", change.before, change, lsn, tx_index, seq)
-            return [(new_key, UNFINISHED, None)]
+            return [(new_key, UNFINISHED, self._headers)]
         old_key = change.old_key.encode("latin-1")
         self._count()
         gone = self._value("d", change.before, "null", lsn, tx_index, seq)
@@ -330,10 +323,12 @@ class TableEncoder:
         self.drafts.append(Draft(self, change, self._xid, (head, source, tail), tx_index))
 
     def _moved(self, key: bytes, moved_to: bytes, gone: bytes, here: bytes, seq: int) -> list[OutRecord]:
+        to, context = (NEW_KEY_HEADER, moved_to), self._headers or ()
+        tombstone: OutRecord = (key, None, [to, (VERSION_HEADER, self._version(seq)), *context])
         return [
-            (key, gone, [(NEW_KEY_HEADER, moved_to)]),
-            (key, None, [(NEW_KEY_HEADER, moved_to), (VERSION_HEADER, self._version(seq))]),
-            (moved_to, here, [(OLD_KEY_HEADER, key)]),
+            (key, gone, [to, *context]),
+            *([tombstone] if self._has_tombstones else []),
+            (moved_to, here, [(OLD_KEY_HEADER, key), *context]),
         ]
 
     def _value(self, op: str, before: str, after: str, lsn: int, tx_index: int, seq: int) -> bytes:

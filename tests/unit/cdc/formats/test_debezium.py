@@ -258,6 +258,17 @@ def test_a_hole_keeps_its_place_in_its_transaction() -> None:
     assert made.columns_of(whole or b"") == ("2", '"y"')
 
 
+def test_a_hole_has_the_headers_of_its_record_and_no_tombstone_where_there_are_none() -> None:
+    options = FormatOptions(extended_headers_enabled=True, tombstones_on_delete=False)
+    made = encoder(context=replace(CONTEXT, format=options))
+    [stayed] = made.encode(wire.update(OID, [b"1", UNCHANGED]), 0, 24_026_000, 0, 17, NOW_US)
+    assert stayed == (b'{"id":1}', UNFINISHED, CONTEXT_HEADERS)
+    gone, here = made.encode(wire.update(OID, [b"2", UNCHANGED], [b"1", NULL]), 0, 24_026_000, 1, 18, NOW_US)
+    assert (gone[0], gone[2]) == (b'{"id":1}', [("__debezium.newkey", b'{"id":2}'), *CONTEXT_HEADERS])
+    assert here == (b'{"id":2}', UNFINISHED, [("__debezium.oldkey", b'{"id":1}'), *CONTEXT_HEADERS])
+    assert len(made.drafts) == 2
+
+
 def draft(message: bytes) -> Draft:
     made = encoder()
     *_, (_, value, _) = made.encode(message, 0, 24_026_000, 0, 17, NOW_US)
