@@ -4,6 +4,7 @@ What runs is the real thing: InitialLoad, Capture, Assembler, Publisher, Deliver
 records. Only the wiring of `cdc/service.py` and `cdc/bootstrap.py` is told again here, on fakes, in the same order.
 """
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -15,6 +16,7 @@ from cdc.continuity import SourceNow, TopicNow, compare_tables, require_same_sou
 from cdc.control import POSITION_KEY, PositionRecord, SourceIdentity, Topics
 from cdc.errors import ConnectionLost
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
+from cdc.formats.options import FormatOptions
 from cdc.load import InitialLoad, LoadStopped, TableLoad
 from cdc.lsn import Lsn
 from cdc.pgoutput.relations import relation_of
@@ -32,7 +34,13 @@ from tests.snapshot_ports import ScriptedReader, ScriptedSignals, UnfollowedTabl
 
 TOPICS = Topics(PREFIX)
 TABLE_TOPICS = [schema.topic for schema in SCHEMAS]
-PARTITIONS = {**dict.fromkeys(TABLE_TOPICS, 3), TOPICS.state: 1, TOPICS.control: 1, TOPICS.progress: 1}
+PARTITIONS = {
+    **dict.fromkeys(TABLE_TOPICS, 3),
+    TOPICS.state: 1,
+    TOPICS.control: 1,
+    TOPICS.progress: 1,
+    TOPICS.transaction: 1,
+}
 IDENTITY = SourceIdentity(system_identifier="7000", timeline=1, database="shop", slot="sim")
 SESSIONS_WITH_FAULTS = 6
 
@@ -64,6 +72,7 @@ class Run:
         self.read_earlier: PositionRecord | None = None  # by a process that has stood by since
         self.cluster = FakeCluster(PARTITIONS)
         self.postgres = FakePostgres(self.world, self._recorded_lsn, transactions_max=chance.randint(3, 12))
+        self.format = FormatOptions(provide_transaction_metadata=self.seed % 4 == 0)
         self.limits = CaptureConfig(
             transaction_rows_max=chance.choice((1, 2, 5, 50)),
             transaction_bytes_max=chance.choice((1024, 100_000)),
@@ -103,7 +112,26 @@ class Run:
         self.world.is_calm = True
         while not self.is_done:
             self._process()
-        return require_true(self._evidence())
+        report = require_true(self._evidence())
+        self._require_transactions()
+        return report
+
+    def _require_transactions(self) -> None:
+        """Each is told once, with the right counts, and each event once says which of its transaction it is."""
+        events: dict[str, list[int]] = {}
+        for topic in TABLE_TOPICS:
+            for record in self.cluster.committed(topic):
+                block = json.loads(record.value)["transaction"] if record.value is not None else None
+                if block is not None:
+                    events.setdefault(block["id"], []).append(block["total_order"])
+        told = [json.loads(record.value or b"") for record in self.cluster.committed(TOPICS.transaction)]
+        begun, ended = told[::2], told[1::2]
+        assert [each["status"] for each in told] == ["BEGIN", "END"] * len(ended)
+        assert [each["id"] for each in begun] == [each["id"] for each in ended]
+        assert {each["id"]: each["event_count"] for each in ended} == {name: len(of) for name, of in events.items()}
+        assert all(sorted(orders) == list(range(1, len(orders) + 1)) for orders in events.values())
+        if told:
+            self.events.add("transactions told")
 
     def _process(self) -> None:
         """One process, from its start to its end, whatever ends it. What it held is freed."""
@@ -270,7 +298,7 @@ class Process:
         require_same_topics(current, {topic: TopicNow(topic, ends[topic]) for topic in TABLE_TOPICS})
         tables = [schema.table for schema in SCHEMAS]
         schemas = compare_tables(tables, dict(zip(tables, SCHEMAS, strict=True)), current, TOPICS).kept
-        context = EnvelopeContext(PREFIX, IDENTITY.database, current.epoch, "0")
+        context = EnvelopeContext(PREFIX, IDENTITY.database, current.epoch, "0", self._run.format)
         sweeps = sweeps_of(context)
         engine = engine_of(schemas, context, sweeps)
         capture = self._run.parts.capture(

@@ -35,7 +35,15 @@ def test_whatever_happens_every_change_is_published_once_and_in_order() -> None:
         for transition in simulated.events:
             seen[transition] += 1
     if GIVEN_SEED is None:  # the runs do contain what they are for
-        for event in ("crash", "take-over", "connection lost", "load interrupted", "half published", "stopped"):
+        for event in (
+            "crash",
+            "take-over",
+            "connection lost",
+            "load interrupted",
+            "half published",
+            "stopped",
+            "transactions told",
+        ):
             assert seen[event] > SEEDS / 20, seen
 
 
