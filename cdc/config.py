@@ -180,6 +180,7 @@ class FormatConfig(Section):
     money_fraction_digits: Annotated[int, Field(ge=0, le=10)] = 2
     include_unknown_datatypes: bool = False
     event_converting_failure_handling_mode: FailureMode = "warn"
+    unavailable_value_placeholder: str | None = None
     schemas_enable: bool = False
     tombstones_on_delete: bool = True
     extended_headers_enabled: bool | None = None
@@ -188,6 +189,12 @@ class FormatConfig(Section):
     skipped_operations: SkippedOperations = "t"
     message_prefix_include_list: Patterns = ()
     message_prefix_exclude_list: Patterns = ()
+
+    @model_validator(mode="after")
+    def _placeholder_is_debeziums(self) -> Self:
+        if self.unavailable_value_placeholder is not None and self.profile != "debezium":
+            raise ValueError("unavailable.value.placeholder is for profile debezium: profile readable completes rows")
+        return self
 
     @model_validator(mode="after")
     def _one_list(self) -> Self:

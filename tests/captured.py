@@ -293,7 +293,9 @@ class Captured:
     def topics(self) -> set[str]:
         """Names of the prefix's topics."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap_servers})
-        return {name for name in admin.list_topics(timeout=10).topics if name.startswith(f"{self.name}.")}
+        beats = f"__debezium-heartbeat.{self.name}"
+        names = admin.list_topics(timeout=10).topics
+        return {name for name in names if name.startswith(f"{self.name}.") or name == beats}
 
     def delete_topics(self) -> None:
         """So that the broker does not collect the topics of hundreds of tests."""

@@ -29,8 +29,9 @@ from cdc.formats import connect
 from cdc.formats.envelope import EnvelopeContext
 from cdc.formats.profiles import column_formats, shown
 from cdc.formats.transaction_metadata import TransactionMetadata
+from cdc.formats.unavailable import unavailable
 from cdc.lsn import Lsn
-from cdc.pgoutput.codec import HoledChange, RowCodec, json_end
+from cdc.pgoutput.codec import HoledChange, RowChange, RowCodec, json_end
 from cdc.pgoutput.messages import Origin, Relation
 from cdc.pgoutput.relations import relation_differs
 from cdc.pgoutput.values import MalformedValueError
@@ -146,6 +147,13 @@ class TableEncoder:
             self._end = "}}"
         self._has_tombstones = context.format.tombstones_on_delete
         self._headers = _context_headers(context) if context.format.has_context_headers else None
+        # Of each column, what stands for a value that is not available, where that was chosen.
+        self._unavailable = [
+            unavailable(column, context.format) or found.form.unknown or "null"
+            for column, found in zip(schema.columns, formats, strict=True)
+            if context.format.unavailable_value_placeholder is not None
+        ]
+        self._is_shown = [found.form.encode is not None for found in formats]
         self._metadata = metadata
         # The usual records, made without a question for each of these.
         is_plain = self._has_tombstones and self._headers is None and not self._key_head
@@ -202,6 +210,8 @@ class TableEncoder:
         change = self._codec.usual_change(message, offset)
         if change is None:
             exact = self._codec.exact_change(message, offset, self._commit_lsn, tx_index)
+            if isinstance(exact, HoledChange) and self._unavailable:
+                exact = self._with_placeholders(exact)
             if isinstance(exact, HoledChange):
                 return self._with_holes(exact, lsn, tx_index, seq, now_us)
             change = exact
@@ -292,12 +302,18 @@ class TableEncoder:
             return None
         return row[0]
 
+    def _with_placeholders(self, change: HoledChange) -> RowChange:
+        there = zip(change.columns, self._unavailable, self._is_shown, strict=True)
+        columns = [placeholder if value is None and is_shown else value for value, placeholder, is_shown in there]
+        return "u", change.before, self._codec.row_of(columns), change.old_key, change.new_key
+
     def _with_holes(self, change: HoledChange, lsn: int, tx_index: int, seq: int, now_us: int) -> list[OutRecord]:
         if not self._may_have_holes:
             raise UnsupportedChangeError(
                 f"{self._schema.table} at {Position(self._commit_lsn, tx_index)}: the row was updated without its "
                 "large (TOAST) value, which is not in the log; in this format it is not filled",
-                f"ALTER TABLE {self._schema.table} REPLICA IDENTITY FULL, or use format.profile readable; "
+                f"ALTER TABLE {self._schema.table} REPLICA IDENTITY FULL, or use format.profile readable; in profile "
+                "debezium also format.unavailable.value.placeholder; "
                 + NEXT_AFTER_STOP.format(table=self._schema.table),
                 table=self._schema.table,
             )

@@ -30,6 +30,8 @@ class FormatOptions:
     include_unknown_datatypes: bool = False  # debezium: types that Debezium does not know are left out
     # debezium: what has no place in its column's form is null, with a warning or without, or stops capture.
     event_converting_failure_handling_mode: FailureMode = "warn"
+    # debezium: what stands for a large value that an update left alone. None: such a row stops capture.
+    unavailable_value_placeholder: str | None = None
     schemas_enable: bool = False
     tombstones_on_delete: bool = True
     extended_headers_enabled: bool | None = None

@@ -93,6 +93,11 @@ def test_three_sections_are_enough(tmp_path: Path) -> None:
             f"file: topic name of a.{'b' * 243} is longer than Kafka's 249 characters",
         ),
         ("format", {"skipped.operations": "c"}, "format.skipped_operations: Input should be 't' or 'none'"),
+        (
+            "format",
+            {"unavailable.value.placeholder": "x"},
+            "format: unavailable.value.placeholder is for profile debezium: profile readable completes rows",
+        ),
         ("format", {"message.prefix.include.list": "("}, "format.message_prefix_include_list: ( is not a regular"),
         (
             "format",
@@ -225,6 +230,7 @@ def test_debeziums_options_have_its_names(tmp_path: Path, monkeypatch: pytest.Mo
         "money.fraction.digits": 3,
         "include.unknown.datatypes": True,
         "event.converting.failure.handling.mode": "fail",
+        "unavailable.value.placeholder": "gone",
         "schemas.enable": True,
         "tombstones.on.delete": False,
         "extended.headers.enabled": False,

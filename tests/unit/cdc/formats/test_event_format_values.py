@@ -235,7 +235,36 @@ def test_2_6_an_unchanged_value_comes_from_the_old_row_under_identity_full() -> 
     assert b'"after":{"id":1,"c":"large"}' in (record or b"")
 
 
-def test_2_6_elsewhere_profile_debezium_differs_in_that_it_stops_where_debezium_writes_a_placeholder() -> None:
+@pytest.mark.parametrize(
+    ("of", "expected"),
+    [
+        *((column(oid), '"__debezium_unavailable_value"') for oid in (25, 1043, 1042, 114, 3802, 142)),
+        (column(16_500, name="citext"), '"__debezium_unavailable_value"'),
+        (column(17), '"X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="'),
+        (column(1009, element_oid=25), '["__debezium_unavailable_value"]'),
+        (column(3807, element_oid=3802), '["__debezium_unavailable_value"]'),
+        (column(1001, element_oid=17), '["X19kZWJleml1bV91bmF2YWlsYWJsZV92YWx1ZQ=="]'),
+        (column(1007, element_oid=23), "[" + ",".join(str(byte) for byte in b"__debezium_unavailable_value") + "]"),
+        (column(1016, element_oid=20), "[" + ",".join(str(byte) for byte in b"__debezium_unavailable_value") + "]"),
+        (
+            column(16_500, name="hstore"),
+            '"{\\"__debezium_unavailable_value\\":\\"__debezium_unavailable_value\\"}"',
+        ),
+        (column(1700), "null"),
+        (column(1231, element_oid=1700), "null"),
+        (column(25, nullable=False), '"__debezium_unavailable_value"'),
+    ],
+    ids=str,
+)
+def test_2_6_a_value_that_is_not_there_is_the_placeholder_where_that_is_asked_for(of: Column, expected: str) -> None:
+    made = encoder(of, unavailable_value_placeholder="__debezium_unavailable_value")
+    [(key, record, _)] = made.encode(wire.update(OID, [b"1", UNCHANGED]), 0, 24_026_000, 0, 1, 0)
+    assert key == b'{"id":1}'
+    assert f'{{"before":null,"after":{{"id":1,"c":{expected}}},"source"'.encode() in (record or b"")
+    assert not made.drafts
+
+
+def test_2_6_without_the_option_profile_debezium_differs_and_stops() -> None:
     with pytest.raises(UnsupportedChangeError, match="without its large"):
         encoder(column(25)).encode(wire.update(OID, [b"1", UNCHANGED]), 0, 24_026_000, 0, 1, 0)
 

@@ -1,0 +1,65 @@
+"""Debezium's placeholder for a large (TOAST) value that an update left alone, and that is not in the log.
+
+It stands in the record as a value of the column's form would. Numbers, times, shapes and the like have no such value:
+Debezium writes null, or a zero where that is not allowed, which nobody can tell from a value.
+"""
+
+import base64
+import hashlib
+import json
+import uuid
+from collections.abc import Callable
+from typing import Final
+
+from cdc.events import Column
+from cdc.formats.kinds import column_type, element_type
+from cdc.formats.options import FormatOptions
+
+_TEXT_OIDS: Final = frozenset({19, 25, 114, 142, 1042, 1043, 3802})
+_TEXT_NAMES: Final = frozenset({"citext", "ltree"})
+_BYTE_ARRAYS: Final = frozenset({20, 23, 1082})  # bigint, integer, date: the placeholder's bytes, one by one
+
+
+def unavailable(column: Column, options: FormatOptions) -> str | None:
+    """JSON, as latin-1 view of UTF-8; None where the column's form has no place for it."""
+    text = options.unavailable_value_placeholder or ""
+    if column.element_oid:
+        of = element_type(column)
+        if of.oid in _BYTE_ARRAYS:
+            return _json(list(text.encode()))
+        if of.oid == 2950:
+            return _json([_uuid(text)])
+    else:
+        of = column_type(column)
+    form: Callable[[object], object] = (lambda value: [value]) if column.element_oid else (lambda value: value)
+    if of.oid in _TEXT_OIDS or of.name in _TEXT_NAMES:
+        return _json(form(text))
+    if of.oid == 17:
+        return _json(form(_bytes(text, options)))
+    if of.name == "hstore":
+        pair = {text: text}
+        return _json(form(pair if options.hstore_handling_mode == "map" else _text(pair)))
+    return None
+
+
+def _bytes(text: str, options: FormatOptions) -> str:
+    match options.binary_handling_mode:
+        case "hex":
+            return text  # as Debezium does, though it is no hexadecimal
+        case "base64-url-safe":
+            return base64.urlsafe_b64encode(text.encode()).decode()
+        case _:
+            return base64.b64encode(text.encode()).decode()
+
+
+def _uuid(text: str) -> str:
+    """Java's UUID.nameUUIDFromBytes."""
+    return str(uuid.UUID(bytes=hashlib.md5(text.encode(), usedforsecurity=False).digest(), version=3))
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _json(value: object) -> str:
+    return _text(value).encode().decode("latin-1")
