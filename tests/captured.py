@@ -28,10 +28,10 @@ from tests.checker.journal import Keys, install_journal
 from tests.checker.judge import Report, gather, judge, require_true, table_topic
 from tests.checker.records import Change, Record, changes_of, parse, read_topics
 from tests.conftest import KafkaBroker, PostgresServer
+from tests.forked import CDC, Forked, run, start
 from tests.waiting import eventually
 
-COMMAND = [sys.executable, "-m", "cdc.cli.main"]
-NAIVE = [sys.executable, "-m", "tests.naive_capture"]
+NAIVE = "tests.naive_capture"
 ENDS_S_MAX = 20.0
 
 
@@ -39,17 +39,27 @@ class CaptureProcess:
     """`cdc run`."""
 
     def __init__(
-        self, config: Path, log: Path, environment: Mapping[str, str], arguments: Sequence[str], command: Sequence[str]
+        self,
+        config: Path,
+        log: Path,
+        *,
+        environment: Mapping[str, str],
+        arguments: Sequence[str] = (),
+        module: str = CDC,
+        is_forked: bool = True,
     ) -> None:
         self.log = log
+        words = ["run", "--config", str(config), *arguments]
+        whole = {**os.environ, **environment}
+        self._process: Forked | subprocess.Popen[bytes]
         with log.open("ab") as output:
-            self._process = subprocess.Popen(
-                [*command, "run", "--config", str(config), *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**os.environ, **environment},
-            )
+            if is_forked:
+                self._process = start(words, output, output, module=module, environment=whole)
+            else:
+                command = [sys.executable, "-m", module, *words]
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=whole
+                )
 
     @property
     def pid(self) -> int:
@@ -146,24 +156,25 @@ class Captured:
         return path
 
     def start(
-        self, *, failpoint: str | None = None, arguments: Sequence[str] = (), command: Sequence[str] = COMMAND
+        self,
+        *,
+        failpoint: str | None = None,
+        arguments: Sequence[str] = (),
+        module: str = CDC,
+        is_forked: bool = True,
     ) -> CaptureProcess:
-        """Start capture; it ends with the test at the latest."""
+        """Start capture; it ends with the test at the latest. Not forked it is the command that a user types."""
         environment = {"CDC_FAILPOINT": failpoint} if failpoint else {}
         path = self.folder / f"capture-{len(self._processes)}.log"
-        process = CaptureProcess(self.config(), path, environment, arguments, command)
+        process = CaptureProcess(
+            self.config(), path, environment=environment, arguments=arguments, module=module, is_forked=is_forked
+        )
         self._processes.append(process)
         return process
 
     def run_once(self, command: str = "run", deadline_s: float = 120.0) -> subprocess.CompletedProcess[str]:
         """`cdc run` or `cdc check` that is expected to end by itself."""
-        return subprocess.run(
-            [*COMMAND, command, "--config", str(self.config())],
-            capture_output=True,
-            text=True,
-            timeout=deadline_s,
-            check=False,
-        )
+        return run([command, "--config", str(self.config())], deadline_s=deadline_s)
 
     def end(self) -> None:
         for process in self._processes:

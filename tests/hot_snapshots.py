@@ -19,10 +19,11 @@ from cdc.control import Topics
 from cdc.postgres.table_rows import TableReader
 from demo.stores import table_lineages
 from sinks.comparison import SourceRows, TableComparison, compare
-from tests.captured import COMMAND, Captured, CaptureProcess
+from tests.captured import Captured, CaptureProcess
 from tests.checker import history, positions, truncations
 from tests.checker.judge import COMPLAINTS_MAX, Evidence, gather, judge
 from tests.checker.records import changes_of
+from tests.forked import CDC
 from tests.hot_workload import TABLES, FrozenCommits, HotClient, fill
 from tests.stores import stored_rows
 from tests.topics import keep_every_record
@@ -82,14 +83,12 @@ class Merged:
 class HotRun:
     """One run on a database that has the tables of tests.hot_workload and no row."""
 
-    def __init__(
-        self, captured: Captured, seed: int, *, command: Sequence[str] = COMMAND, pause_s: float = 0.05
-    ) -> None:
+    def __init__(self, captured: Captured, seed: int, *, module: str = CDC, pause_s: float = 0.05) -> None:
         """`pause_s`: of each client after each transaction."""
         self.figures: Counter[str] = Counter()
         self._captured = captured
         self._seed = seed
-        self._command = command
+        self._module = module
         self._pause_s = pause_s
         self._chance = random.Random(seed)
         self._kafka = KafkaConfig(bootstrap_servers=captured.bootstrap_servers)
@@ -157,7 +156,7 @@ class HotRun:
         self._captured.ask(action, START_S_MAX)
 
     def _start(self) -> None:
-        self._process = self._captured.start(command=self._command)
+        self._process = self._captured.start(module=self._module)
 
     @property
     def _alive(self) -> CaptureProcess:

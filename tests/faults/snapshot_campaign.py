@@ -22,15 +22,16 @@ from typing import Any, Final
 import psycopg
 
 from devstack.stack import Stack
-from tests.captured import COMMAND, NAIVE, under_capture
+from tests.captured import NAIVE, under_capture
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.faults.campaign import servers
+from tests.forked import CDC
 from tests.hot_snapshots import SETTINGS, HotRun, compare_stores, evidence, published, wrong_rows
 from tests.hot_workload import SCHEMA, TABLES, thaw
 from tests.sink_job import SinkJob
 from tests.stores import ALL, sinks_section
 
-RULES: Final = {"ours": COMMAND, "published": NAIVE}
+RULES: Final = {"ours": CDC, "published": NAIVE}
 RESULTS: Final = "episodes.jsonl"
 EPISODE_CHUNKS: Final = 2_500  # more would be much for the judge, who has all records in memory
 CHUNKS_PER_KILL: Final = 100
@@ -54,7 +55,7 @@ def episode(seed: int, rule: str, chunks: int, stack: Stack, folder: Path) -> di
             "sinks": sinks_section(folder, endpoints.opensearch_url, endpoints.redis_url),
             "spark": {"checkpoint_location": str(folder / "checkpoints"), "warehouse_trigger_ms": 5_000},
         }
-        run = HotRun(captured, seed, command=RULES[rule])
+        run = HotRun(captured, seed, module=RULES[rule])
         run.begin()
         with ExitStack() as jobs:
             job = [jobs.enter_context(SinkJob(captured.config(), *ALL, log_level="info"))]

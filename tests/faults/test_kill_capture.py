@@ -205,7 +205,7 @@ def test_everything_is_killed_at_once(captured: Captured, kafka: KafkaBroker, po
 @pytest.mark.promise(5)
 def test_a_large_transaction_does_not_take_more_memory_than_a_small_one(captured: Captured) -> None:
     captured.settings = {}
-    capture = captured.start()
+    capture = captured.start(is_forked=False)
     capture.await_said("streaming")
     captured.query("ALTER TABLE lines DISABLE TRIGGER judge")
     peaks = []

@@ -48,7 +48,7 @@ def test_no_row_is_stale_or_comes_back(hot: Captured, redis: str, tmp_path: Path
 
 def test_the_published_rule_leaves_stale_rows(hot: Captured) -> None:
     """The control: the same run notices a rule that is wrong."""
-    run = HotRun(hot, seed=2, command=NAIVE)
+    run = HotRun(hot, seed=2, module=NAIVE)
     run.begin()
     run.churn(CHUNKS // 4, kills=1)
     told = published(evidence(hot))

@@ -52,7 +52,7 @@ def test_the_same_on_postgresql_16(captured16: Captured) -> None:
 @pytest.mark.promise(1)
 def test_restarts_go_on_where_the_last_one_stopped(captured: Captured) -> None:
     for number in range(3):
-        capture = captured.start()
+        capture = captured.start(is_forked=False)
         capture.await_said("streaming")
         with Workload(captured.dsn, seed=10 + number, transactions=30):
             pass
@@ -165,7 +165,7 @@ def test_no_secret_is_in_a_log_or_a_process_list(captured: Captured) -> None:
         "source": {"dsn": make_conninfo(captured.dsn, password=secret)},
         "kafka": {"options": {"sasl.password": secret}},
     }
-    capture = captured.start(arguments=["--log-level", "debug"])
+    capture = captured.start(arguments=["--log-level", "debug"], is_forked=False)
     capture.await_said("streaming")
     captured.query(
         "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", captured.name

@@ -4,6 +4,7 @@ import json
 import secrets
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ import pytest
 from cdc.config import load_config
 from cdc.kafka.records import read_captured, read_state
 from spark_jobs.checkpoint import Checkpoints, checkpoint_root
-from tests.captured import COMMAND, Captured, CaptureProcess, under_capture
+from tests.captured import Captured, CaptureProcess, under_capture
 from tests.conftest import KafkaBroker, PostgresServer, new_database
+from tests.forked import CDC, run
 from tests.integration.conftest import ITEMS, SMALL
 from tests.stores import stored_rows
 from tests.waiting import eventually
@@ -28,18 +30,13 @@ SLOW = {"mode": "never", "chunk_rows_max": 40, "rows_per_s_max": 120}
 
 def snapshot(captured: Captured, *words: str) -> subprocess.CompletedProcess[str]:
     """Run to its end."""
-    return subprocess.run(
-        [*COMMAND, "snapshot", *words, "--config", str(captured.folder / "watershed.yml")],
-        capture_output=True,
-        text=True,
-        timeout=COMMAND_S_MAX,
-        check=False,
-    )
+    return run(["snapshot", *words, "--config", str(captured.folder / "watershed.yml")], deadline_s=COMMAND_S_MAX)
 
 
 def started(captured: Captured, *words: str) -> "subprocess.Popen[str]":
+    """As a user does."""
     return subprocess.Popen(
-        [*COMMAND, "snapshot", *words, "--config", str(captured.folder / "watershed.yml")],
+        [sys.executable, "-m", CDC, "snapshot", *words, "--config", str(captured.folder / "watershed.yml")],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -1,7 +1,7 @@
 """Snapshots on real servers: rows older than what is published, tables that are emptied, gaps that are healed."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, LiteralString
@@ -10,9 +10,10 @@ import psycopg
 import pytest
 
 from devstack.postgres import is_installed
-from tests.captured import COMMAND, NAIVE, Captured, under_capture
+from tests.captured import NAIVE, Captured, under_capture
 from tests.checker.records import parse
 from tests.conftest import KafkaBroker, PostgresServer
+from tests.forked import CDC
 from tests.integration.conftest import ITEMS
 from tests.topics import recreate_topic
 from tests.waiting import eventually
@@ -41,11 +42,11 @@ def ops_of(captured: Captured, key: int) -> list[tuple[str, object]]:
     return [(c.op, (c.after or {}).get("name")) for c in captured.changes() if c.key == {"id": key}]
 
 
-def snapshot_beside_a_frozen_commit(captured: Captured, command: Sequence[str]) -> None:
+def snapshot_beside_a_frozen_commit(captured: Captured, module: str) -> None:
     """One row a chunk, slowly. Before the last row is read, a commit updates it that is decoded but not visible."""
     captured.settings = {"snapshot": {"chunk_rows_max": 1, "rows_per_s_max": 2, "workers": 1}}
     captured.query(f"INSERT INTO items SELECT n, 'old' FROM generate_series(1, {ROWS}) AS n")
-    captured.start(command=command)
+    captured.start(module=module)
     eventually(lambda: ops_of(captured, 1), 90.0, "the first row is published")
 
     def update() -> None:
@@ -71,7 +72,7 @@ def items_on(request: pytest.FixtureRequest) -> Captured:
 
 @pytest.mark.promise(2)
 def test_a_row_that_is_read_after_a_newer_event_was_published_is_not_published(items_on: Captured) -> None:
-    snapshot_beside_a_frozen_commit(items_on, COMMAND)
+    snapshot_beside_a_frozen_commit(items_on, CDC)
     assert ops_of(items_on, ROWS) == [("u", "new")]
     assert len(items_on.judge().changes) == ROWS
 
