@@ -19,7 +19,9 @@ def read_latest(kafka: KafkaConfig, topic: str) -> dict[str, bytes]:
     Reads past nothing that is still open: an unfinished transaction of another producer is waited for, READ_S_MAX
     at most. Raises UnreachableError, BrokerError.
     """
-    consumer = Consumer(tail_settings(kafka, "watershed-reader", **{"auto.offset.reset": "earliest"}))
+    # Who waits for nothing has nothing to gain from a broker that waits before it says that this was all.
+    settings = {"auto.offset.reset": "earliest", "fetch.wait.max.ms": 5}
+    consumer = Consumer(tail_settings(kafka, "watershed-reader", **settings))
     try:
         return _read(consumer, TopicPartition(topic, 0))
     except KafkaException as exception:
@@ -38,7 +40,9 @@ def _read(consumer: Consumer, partition: TopicPartition) -> dict[str, bytes]:
     consumer.assign([TopicPartition(partition.topic, partition.partition, low)])
     deadline = time.monotonic() + READ_S_MAX
     while time.monotonic() < deadline:
-        for message in consumer.consume(5_000, 0.1):
+        # Not one call for both: it would wait for the whole of its time, or for as many messages as it may bring.
+        first = consumer.poll(0.1)
+        for message in [] if first is None else [first, *consumer.consume(5_000, 0)]:
             error = message.error()
             if error is None:
                 key, value = message.key(), message.value()

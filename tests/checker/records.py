@@ -3,10 +3,11 @@
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -171,7 +172,35 @@ def read_topics(
 
     Records of a partition are in order. Topics that do not exist are left out.
     """
-    consumer = Consumer(
+    with _consumer(bootstrap_servers, isolation_level) as consumer:
+        existing = consumer.list_topics(timeout=ANSWER_S_MAX).topics
+        counts = {topic: len(existing[topic].partitions) for topic in topics if topic in existing}
+        partitions = [TopicPartition(topic, p, 0) for topic, count in counts.items() for p in range(count)]
+        consumer.assign(partitions)
+        return list(_read_to_end(consumer, len(partitions))), counts
+
+
+# Consumers that nobody uses now, by brokers and isolation level. A new one for each look would cost both sides three
+# connections; many a test looks until it finds what it waits for.
+_IDLE: Final[dict[tuple[str, str], list[Consumer]]] = {}
+
+
+@contextmanager
+def _consumer(bootstrap_servers: str, isolation_level: str) -> Iterator[Consumer]:
+    """One that nothing is assigned to. It is closed when its use fails."""
+    idle = _IDLE.setdefault((bootstrap_servers, isolation_level), [])
+    consumer = idle.pop() if idle else _new_consumer(bootstrap_servers, isolation_level)
+    try:
+        yield consumer
+        consumer.unassign()
+    except BaseException:
+        consumer.close()
+        raise
+    idle.append(consumer)
+
+
+def _new_consumer(bootstrap_servers: str, isolation_level: str) -> Consumer:
+    return Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
             "group.id": "judge",  # required by the client; nothing is committed
@@ -179,17 +208,11 @@ def read_topics(
             "isolation.level": isolation_level,
             "enable.partition.eof": True,
             "check.crcs": True,
-            "fetch.wait.max.ms": 50,
+            "fetch.wait.max.ms": 5,  # what there is is there; who looks again does so by itself
+            "reconnect.backoff.max.ms": 500,  # brokers are killed and come back between two looks
+            "log_level": 0,  # or for good
         }
     )
-    try:
-        existing = consumer.list_topics(timeout=ANSWER_S_MAX).topics
-        counts = {topic: len(existing[topic].partitions) for topic in topics if topic in existing}
-        partitions = [TopicPartition(topic, p, 0) for topic, count in counts.items() for p in range(count)]
-        consumer.assign(partitions)
-        return list(_read_to_end(consumer, len(partitions))), counts
-    finally:
-        consumer.close()
 
 
 def _read_to_end(consumer: Consumer, partition_count: int) -> Iterator[Record]:
@@ -198,7 +221,8 @@ def _read_to_end(consumer: Consumer, partition_count: int) -> Iterator[Record]:
     while len(ended) < partition_count:
         if time.monotonic() > deadline:
             raise AssertionError(f"the topics' end was not reached in {READ_S_MAX:.0f} s")
-        for message in consumer.consume(5_000, 0.2):
+        first = consumer.poll(0.2)
+        for message in [] if first is None else [first, *consumer.consume(5_000, 0)]:
             topic, partition, offset = message.topic(), message.partition(), message.offset()
             assert topic is not None and partition is not None and offset is not None
             error = message.error()
