@@ -15,6 +15,7 @@ import yaml
 from cdc.config import Config, load_config
 from cdc.control import SinkRecord, Topics
 from cdc.kafka.compacted import read_latest
+from tests.conftest import INTERPRETED
 from tests.waiting import eventually
 
 START_S_MAX = 120.0
@@ -107,6 +108,7 @@ def write_config(folder: Path, bootstrap_servers: str, prefix: str, sinks: Mappi
         "spark": {
             "checkpoint_location": str(folder / "checkpoints"),
             "warehouse_trigger_ms": 500,
+            "options": INTERPRETED,
             **spark,
         },
     }

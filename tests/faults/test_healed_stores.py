@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.captured import Captured, under_capture
-from tests.conftest import KafkaBroker, PostgresServer
+from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer
 from tests.hot_snapshots import compare_stores, wrong_rows
 from tests.hot_workload import NOTES, PLACES, SCHEMA, fill
 from tests.sink_job import SinkJob
@@ -29,7 +29,11 @@ def captured(
     with under_capture(postgres, kafka, fresh_database, unique, tmp_path, SCHEMA, TABLES) as made:
         made.settings = {
             "sinks": sinks_section(tmp_path, opensearch, redis),
-            "spark": {"checkpoint_location": str(tmp_path / "checkpoints"), "warehouse_trigger_ms": 1_000},
+            "spark": {
+                "checkpoint_location": str(tmp_path / "checkpoints"),
+                "warehouse_trigger_ms": 1_000,
+                "options": INTERPRETED,
+            },
         }
         yield made
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.captured import NAIVE, Captured, under_capture
-from tests.conftest import KafkaBroker, PostgresServer
+from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer
 from tests.hot_snapshots import SETTINGS, HotRun, compare_stores, evidence, published, wrong_rows
 from tests.hot_workload import SCHEMA, TABLES
 from tests.sink_job import SinkJob
@@ -29,7 +29,10 @@ def hot(
 def test_no_row_is_stale_or_comes_back(hot: Captured, redis: str, tmp_path: Path) -> None:
     """Neither in the topics nor in a store."""
     sinks: dict[str, Any] = {"cache": {"url": redis}}
-    hot.settings |= {"sinks": sinks, "spark": {"checkpoint_location": str(tmp_path / "checkpoints")}}
+    hot.settings |= {
+        "sinks": sinks,
+        "spark": {"checkpoint_location": str(tmp_path / "checkpoints"), "options": INTERPRETED},
+    }
     run = HotRun(hot, seed=1)
     run.begin()
     with SinkJob(hot.config(), "cache", log_level="info") as job:

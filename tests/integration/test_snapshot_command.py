@@ -15,7 +15,7 @@ from cdc.config import load_config
 from cdc.kafka.records import read_captured, read_state
 from spark_jobs.checkpoint import Checkpoints, checkpoint_root
 from tests.captured import Captured, CaptureProcess, under_capture
-from tests.conftest import KafkaBroker, PostgresServer, new_database
+from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
 from tests.forked import CDC, run
 from tests.integration.conftest import ITEMS, SMALL
 from tests.stores import stored_rows
@@ -280,7 +280,7 @@ def test_a_store_that_did_not_exist_is_filled_from_the_topics_alone(
     """Capture does not even run. The demo's test fills one with fresh rows, beside capture and a workload."""
     items.settings = {
         "sinks": {"cache": {"url": redis}},
-        "spark": {"checkpoint_location": str(tmp_path / "checkpoints")},
+        "spark": {"checkpoint_location": str(tmp_path / "checkpoints"), "options": INTERPRETED},
     }
     items.query("INSERT INTO items SELECT n, 'name ' || n FROM generate_series(1, 50) AS n")
     process = items.start()
