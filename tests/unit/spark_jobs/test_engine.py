@@ -9,6 +9,8 @@ from pyspark.sql import SparkSession
 
 from cdc.errors import SinkError
 from sinks.warehouse.catalog import CatalogPlace
+from sinks.warehouse.engine import Conflict
+from sinks.warehouse.evolution import Evolution
 from spark_jobs.engine import SparkEngine
 
 TABLE = ("shop", "t")
@@ -63,6 +65,22 @@ def test_what_is_not_there_has_no_properties(engine: SparkEngine) -> None:
     assert engine.namespace_properties(("shop",)) is not None
     assert engine.view_properties(("shop", "none")) is None
     engine.drop(("shop", "none"))
+
+
+def test_columns_and_properties_change_at_once_or_not_at_all(engine: SparkEngine) -> None:
+    insert(engine, 1)
+    found = engine.table_properties(TABLE)
+    assert found is not None
+    again = Evolution(dropped=("id",), added=(("id", "int"), ("price", "decimal(5,2)"), ("tags", "array<string>")))
+    engine.evolve(TABLE, again, found, {"noted": "1"})
+    assert dict(engine.table_columns(TABLE)) == {"id": "int", "price": "decimal(5,2)", "tags": "array<string>"}
+    assert engine.query("SELECT id FROM watershed.shop.t").column("id").to_pylist() == [None], "another column"
+    with pytest.raises(Conflict):
+        engine.evolve(TABLE, Evolution(dropped=("tags",)), found, {"noted": "2"})
+    noted = engine.table_properties(TABLE)
+    assert noted is not None and noted["noted"] == "1"
+    engine.evolve(TABLE, Evolution(widened=(("id", "bigint"), ("price", "decimal(9,2)"))), noted, {"noted": "2"})
+    assert dict(engine.table_columns(TABLE)) == {"id": "bigint", "price": "decimal(9,2)", "tags": "array<string>"}
 
 
 def test_a_table_whose_metadata_is_gone_can_be_dropped(engine: SparkEngine, tmp_path: Path) -> None:
