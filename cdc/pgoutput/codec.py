@@ -275,32 +275,27 @@ class _Exact:
         name = self._codec._names[i]
         if value is NULL:
             if i in self._codec._key:
-                raise UnsupportedChangeError(
+                raise self._unpublished(
                     f"{self._place(name)} is NULL, but it is part of the record key",
-                    "a record key must be NOT NULL: delete or fill such rows, " + self._start_again(),
-                    table=self._codec._table,
+                    "a record key must be NOT NULL: delete or fill such rows",
                 )
             return "null"
         if value is UNCHANGED:
             if i not in self._codec._key:
                 raise self._refused(f"column {name} was left out of a row that has to be whole")
             # Servers since February 2022 log a key's large value with each update.
-            raise UnsupportedChangeError(
+            raise self._unpublished(
                 f"{self._place(name)}: the row was updated without the large (TOAST) value of its key, which is not in "
                 "the log",
                 f"ALTER TABLE {_sql_name(self._codec._table)} REPLICA IDENTITY FULL, or a newer minor version of "
-                "PostgreSQL; " + self._start_again(),
-                table=self._codec._table,
+                "PostgreSQL",
             )
         if isinstance(value, Binary):
             raise self._refused(f"column {name} came in binary format, text was asked for")
         try:
             return self._codec._encoders[i](value.decode("latin-1"))
         except UnconvertibleError as error:
-            hint = f"{error.hint}; {self._start_again()}"
-            raise UnsupportedChangeError(
-                f"{self._place(name)}: {error.message}", hint, table=self._codec._table
-            ) from None
+            raise self._unpublished(f"{self._place(name)}: {error.message}", error.hint) from None
         except MalformedValueError as error:
             raise ProtocolError(f"{self._place(name)}: {error.message}", error.hint) from None
 
@@ -315,8 +310,9 @@ class _Exact:
         if len(values) != width:
             raise self._refused(f"{len(values)} columns, the relation has {width}")
 
-    def _start_again(self) -> str:
-        return NEXT_AFTER_STOP.format(table=self._codec._table)
+    def _unpublished(self, what: str, way_out: str) -> UnsupportedChangeError:
+        table = self._codec._table
+        return UnsupportedChangeError(what, f"{way_out}; {NEXT_AFTER_STOP.format(table=table)}", table=table)
 
     def _place(self, column: str) -> str:
         return f"{self._codec._table} at {self._position}, column {column}"

@@ -19,7 +19,7 @@ from cdc.ports import TopicRecord
 from cdc.snapshots.reading import MARK_PREFIX
 from cdc.transactions import Assembler, StreamState
 from tests import wire
-from tests.snapshot_ports import engine_of, sweeps_of
+from tests.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
 
 COLUMNS = (Column("id", 23, -1, "integer", False), Column("name", 25, -1, "text", True))
 CUSTOMERS, CUSTOMERS_RELATION = wire.schema_and_relation(COLUMNS, ["id"], table=TableId("public", "customers"), oid=10)
@@ -36,7 +36,7 @@ RELATIONS = [wire.relation_bytes(CUSTOMERS_RELATION), wire.relation_bytes(AUDIT_
 def assembler(options: FormatOptions = ALL, resume: StreamState = START) -> Assembler:
     context = EnvelopeContext("shop", "shop", epoch=2, connector_version="0", format=options)
     sweeps = sweeps_of(context)
-    return Assembler(SCHEMAS, context, resume, sweeps, engine_of(SCHEMAS, context, sweeps))
+    return Assembler(SCHEMAS, context, resume, sweeps, engine_of(SCHEMAS, context, sweeps), UnfollowedTables())
 
 
 def insert(number: int, oid: int = 10) -> bytes:

@@ -22,7 +22,7 @@ from cdc.pgoutput.messages import NULL, TupleValue
 from cdc.ports import TopicRecord
 from cdc.transactions import Assembler, StreamState
 from tests import wire
-from tests.snapshot_ports import engine_of, sweeps_of
+from tests.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
 
 OID: Final = 16385
 COLUMNS = (
@@ -62,7 +62,8 @@ def published(*changes: bytes, options: FormatOptions = DEBEZIUM, identity: str 
     schema = replace(schema, topic="srv.public.customers")
     context = EnvelopeContext("srv", "shop", 1, "0.1.0", options)
     sweeps = sweeps_of(context)
-    made = Assembler([schema], context, StreamState(Lsn(1), None, 0, 0), sweeps, engine_of([schema], context, sweeps))
+    engine = engine_of([schema], context, sweeps)
+    made = Assembler([schema], context, StreamState(Lsn(1), None, 0, 0), sweeps, engine, UnfollowedTables())
     messages = [wire.begin(COMMIT_LSN, COMMIT_TS_US, 560), wire.relation_bytes(relation), *changes]
     messages.append(wire.commit(COMMIT_LSN, COMMIT_LSN + 48, COMMIT_TS_US))
     records, failure = made.consume([wire.xlog_data(message, LSN) for message in messages], NOW_US)
