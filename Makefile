@@ -48,6 +48,7 @@ prove-long: setup ## What takes hours, each part begun again where it was: MINUT
 	$(BIN)/python -m tests.faults.campaign --minutes $(MINUTES) --folder .watershed/campaign
 	$(BIN)/python -m tests.faults.snapshot_campaign --chunks $(CHUNKS)
 	$(BIN)/python -m tests.faults.hole_campaign --minutes $(MINUTES)
+	$(BIN)/python -m tests.faults.schema_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.models --whole
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 

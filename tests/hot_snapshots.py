@@ -202,7 +202,8 @@ def compare_stores(captured: Captured, stores: Sequence[str]) -> dict[str, list[
             shape = reader.shape(table)
             with SourceRows(table, shape.columns, shape.key, reader.rows(shape)) as source:
                 for store in stores:
-                    found[store].append(compare(source, stored_rows(config, store, lineages[table].newest)))
+                    rows = stored_rows(config, store, lineages[table].newest)
+                    found[store].append(compare(source, rows, added=lineages[table].added))
     return found
 
 

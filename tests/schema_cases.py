@@ -1,7 +1,10 @@
 """Changes of tables' definitions, each on a table of its own: what is done to it, and what must come of it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, LiteralString
+
+import psycopg
 
 ROWS: Final = 30
 
@@ -146,3 +149,16 @@ CASES: Final = (
         stops=_OTHER_TYPE,
     ),
 )
+
+
+def run(connection: psycopg.Connection, case: Case, statements: LiteralString) -> None:
+    """In one transaction."""
+    with connection.transaction():
+        connection.execute(statements.replace("{t}", case.name))
+
+
+def make(connection: psycopg.Connection, cases: Iterable[Case]) -> None:
+    """Their tables, with rows; TYPES are there."""
+    for case in cases:
+        run(connection, case, case.make)
+        run(connection, case, case.fill)

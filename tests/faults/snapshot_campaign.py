@@ -36,7 +36,7 @@ RESULTS: Final = "episodes.jsonl"
 EPISODE_CHUNKS: Final = 2_500  # more would be much for the judge, who has all records in memory
 CHUNKS_PER_KILL: Final = 100
 SINK_KILL_CHANCE: Final = 0.1  # beside a kill of capture; Spark takes a while to start
-APPLIED_S_MAX: Final = 300.0
+APPLIED_S_MAX: Final = 900.0
 
 
 def episode(seed: int, rule: str, chunks: int, stack: Stack, folder: Path) -> dict[str, Any]:

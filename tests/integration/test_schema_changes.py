@@ -1,5 +1,6 @@
 """Tables that are altered under capture: in the end every row is there as it is, or the table is stopped by name."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from tests import forked
 from tests.captured import Captured
 from tests.checker.history import fold
 from tests.checker.journal import read_rows
@@ -16,15 +18,10 @@ from tests.checker.positions import sweeps_of
 from tests.checker.records import key_text
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.integration.conftest import ITEMS, OTHER
-from tests.schema_cases import CASES, TYPES, Case
+from tests.schema_cases import CASES, TYPES, make, run
 from tests.waiting import eventually
 
 NEIGHBOUR: Final = "public.neighbour"
-
-
-def run(connection: psycopg.Connection, case: Case, statements: LiteralString) -> None:
-    with connection.transaction():
-        connection.execute(statements.replace("{t}", case.name))
 
 
 def unlike(captured: Captured, tables: list[str]) -> dict[str, str]:
@@ -55,9 +52,7 @@ def altered(
     with psycopg.connect(fresh_database, autocommit=True) as connection:
         connection.execute(TYPES)
         connection.execute("CREATE TABLE neighbour (id int PRIMARY KEY, a text)")
-        for case in CASES:
-            run(connection, case, case.make)
-            run(connection, case, case.fill)
+        make(connection, CASES)
     dsn = make_conninfo(postgres.superuser_dsn, dbname=str(conninfo_to_dict(fresh_database)["dbname"]))
     made = Captured(fresh_database, dsn, kafka.bootstrap_servers, unique, [*tables, NEIGHBOUR], tmp_path)
     try:
@@ -158,7 +153,8 @@ def test_an_operator_stops_a_table_and_starts_it(items: Captured) -> None:
     items.await_caught_up()
     assert items.ask("stop_table", tables=["public.nowhere"]).message == "table public.nowhere is not captured"
     assert items.ask("start_table", tables=[OTHER]).message == f"table {OTHER} is not stopped"
-    assert items.ask("stop_table", tables=[OTHER]).is_accepted
+    config = str(items.config())
+    assert forked.run(["table", "stop", OTHER, "--config", config], deadline_s=90.0).stdout == f"stopped: {OTHER}\n"
     capture.await_said("changes of a table are not published any more")
     items.query("INSERT INTO other VALUES (1)")
     items.query("INSERT INTO items VALUES (1, 'one')")
@@ -168,7 +164,14 @@ def test_an_operator_stops_a_table_and_starts_it(items: Captured) -> None:
     assert capture.terminate() == 0
     items.start()
     items.await_caught_up()
-    assert items.ask("start_table", tables=[OTHER]).is_accepted
+    told = json.loads(forked.run(["table", "list", "--json", "--config", config], deadline_s=90.0).stdout)["tables"]
+    assert [(one["table"], one["status"], one["starts_by_itself"]) for one in told] == [
+        (ITEMS, "captured", False),
+        (OTHER, "stopped", False),
+    ]
+    assert (
+        forked.run(["table", "start", OTHER, "--config", config], deadline_s=90.0).stdout == f"joins again: {OTHER}\n"
+    )
     eventually(lambda: items.states()[OTHER]["status"] == "captured" and not unlike(items, [ITEMS, OTHER]))
 
 

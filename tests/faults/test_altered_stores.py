@@ -1,0 +1,42 @@
+"""Tables that are altered while capture and all sinks run, as their stores see it; at length in schema_campaign."""
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.captured import Captured, under_capture
+from tests.conftest import KafkaBroker, PostgresServer
+from tests.faults.schema_campaign import FOLLOWED, altered, settings
+from tests.schema_cases import TYPES, make
+
+NAMES: Final = ("add_null", "add_default_quiet", "rename_column", "retype", "anew", "detached")
+SOME: Final = tuple(case for case in FOLLOWED if case.name in NAMES)
+WAIT_S: Final = 240.0  # other tests' servers may share the machine
+
+
+@pytest.fixture
+def captured(
+    postgres: PostgresServer,
+    kafka: KafkaBroker,
+    opensearch: str,
+    redis: str,
+    fresh_database: str,
+    unique: str,
+    tmp_path: Path,
+) -> Iterator[Captured]:
+    with under_capture(postgres, kafka, fresh_database, unique, tmp_path, TYPES, []) as made:
+        made.settings = settings(tmp_path, opensearch, redis)
+        made.tables = [case.table for case in SOME]
+        with made.connect() as connection:
+            make(connection, SOME)
+        yield made
+
+
+@pytest.mark.promise(2)
+@pytest.mark.timeout(900)
+def test_every_store_is_the_source_after_its_tables_were_altered(captured: Captured) -> None:
+    assert len(SOME) == len(NAMES)
+    altered(captured, SOME, random.Random(1), kills=1, wait_s=WAIT_S)
