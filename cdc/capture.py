@@ -15,6 +15,7 @@ from cdc.failpoints import unarmed
 from cdc.filling import Filler
 from cdc.formats.heartbeats import Heartbeats
 from cdc.lsn import Lsn
+from cdc.pgoutput.frames import is_commit
 from cdc.ports import Broker, Clock, EndOffsetsRequest, LogStream, Probe, TopicRecord
 from cdc.publisher import Publisher
 from cdc.snapshots.session import Snapshots
@@ -29,6 +30,8 @@ READ_BYTES_MAX = 8 * 1024 * 1024
 STATUS_INTERVAL_S = 5.0
 # How often the catalog is looked at for what the stream does not tell (a publication that lost a table).
 WATCH_INTERVAL_S = 3.0
+# A stop waits so long for the end of a transaction that has begun to arrive.
+FINISH_S_MAX = 3.0
 WAIT_S_MAX = 0.2
 ANSWER_WAIT_S = 0.01
 
@@ -82,9 +85,12 @@ class Capture:
         self._watched_at = clock.monotonic()
         self._asked: _AskedProgress | None = None
         self._committed = assembler.state
+        if self._committed.partial is not None:
+            publisher.on_committed(is_begun=True)
 
     def run(self) -> None:
-        """Stream until `should_stop`; then everything received is published, recorded and confirmed.
+        """Stream until `should_stop`; then everything received is published, recorded and confirmed: a transaction to
+        its end or, if that does not come soon, not at all.
 
         Raises ConnectionLost when the session must start anew, other WatershedErrors when capture must stop. The open
         Kafka transaction is aborted in both cases.
@@ -92,22 +98,37 @@ class Capture:
         try:
             while not self._should_stop():
                 self._step()
-            self._commit()
-            self._send_status()
+            self._finish()
         except BaseException:
             self._broker.abort()
             raise
+
+    def _finish(self) -> None:
+        waits_until = self._clock.monotonic() + FINISH_S_MAX
+        while self._publisher.would_split and self._clock.monotonic() < waits_until:
+            self._step()
+        if self._publisher.would_split:
+            self._broker.abort()
+        else:
+            self._commit()
+        self._send_status()
 
     def _step(self) -> None:
         frames = self._stream.read(READ_MESSAGES_MAX, READ_BYTES_MAX)
         now = self._clock.monotonic()
         self._snapshots.take_answers(now)  # before the frames: a mark among them belongs to an answer that is there
-        if frames:
-            self._consume(frames)
+        whole, begun = _parted(frames)
+        if whole:
+            self._consume(whole)
+        if begun:
+            if self._publisher.is_due(now, is_dry=False, is_begun=self._assembler.in_transaction):
+                self._commit()
+            self._consume(begun)
         self._produce(self._snapshots.advance(now, self._clock.now_us(), self._stream_lag_s(frames)))
         self._beat(now)
         self._tell_progress(now)
-        if self._publisher.is_due(now, is_dry=not frames) or self._idle_position_is_due(now):
+        is_begun = self._assembler.in_transaction
+        if self._publisher.is_due(now, is_dry=not frames, is_begun=is_begun) or self._idle_position_is_due(now):
             self._commit()
         if self._assembler.reply_requested or now - self._status_at >= self._status_interval_s:
             self._send_status()
@@ -128,11 +149,14 @@ class Capture:
     def _consume(self, frames: Sequence[bytes]) -> None:
         records, failure = self._assembler.consume(frames, self._clock.now_us())
         self._delivery.on_received(self._assembler.received_lsn)
+        is_begun = self._assembler.in_transaction
         if holes := self._assembler.holes(records):
             for piece in self._filler.fill(records, holes, self._while_waiting):
-                self._produce(piece)
+                self._produce(piece, is_begun=is_begun)
         else:
-            self._produce(records)
+            self._produce(records, is_begun=is_begun)
+        if not is_begun:
+            self._publisher.on_ended()
         if failure is None:
             return
         # What is whole before the change that can't be followed is published; that change never is.
@@ -141,9 +165,9 @@ class Capture:
             self._send_status()
         raise failure
 
-    def _produce(self, records: Sequence[TopicRecord]) -> None:
+    def _produce(self, records: Sequence[TopicRecord], *, is_begun: bool = False) -> None:
         if records:
-            self._publisher.on_produced(records, self._clock.monotonic())
+            self._publisher.on_produced(records, self._clock.monotonic(), is_begun=is_begun)
             self._broker.produce(records, self._while_waiting)
 
     def _beat(self, now: float) -> None:
@@ -165,7 +189,7 @@ class Capture:
         self._probe("kafka.after-commit")
         if state.partial is not None:
             self._probe("transaction.part-committed")
-        self._publisher.on_committed()
+        self._publisher.on_committed(is_begun=state.partial is not None)
         self._position_at = self._clock.monotonic()
         self._committed = state
         # ---- 3. confirm what the committed record covers
@@ -227,3 +251,11 @@ class Capture:
         """The brokers are slow or away: PostgreSQL must still hear from us, or it hangs up."""
         if self._clock.monotonic() - self._status_at >= self._status_interval_s:
             self._send_status()
+
+
+def _parted(frames: Sequence[bytes]) -> tuple[Sequence[bytes], Sequence[bytes]]:
+    """Up to the last end of a transaction, and what has come behind it."""
+    for i in range(len(frames) - 1, -1, -1):
+        if is_commit(frames[i]):
+            return frames[: i + 1], frames[i + 1 :]
+    return (), frames

@@ -140,7 +140,8 @@ class TopicConfig(Section):
 
 
 class CaptureConfig(Section):
-    """Limits of the capture process. A Kafka transaction ends when the input runs dry or at one of them."""
+    """Limits of the capture process. A Kafka transaction ends when the input runs dry or at one of them; inside a
+    transaction of the source only at those of rows and bytes."""
 
     transaction_rows_max: Annotated[int, Field(ge=1)] = 50_000
     transaction_bytes_max: Annotated[int, Field(ge=1024)] = 32 * 1024 * 1024

@@ -1,11 +1,14 @@
 """When a Kafka transaction ends, and what its position record says. Pure.
 
 Many small PostgreSQL transactions share a Kafka transaction: it ends when the input runs dry, so that an idle
-system has low latency, or at a limit of rows, bytes or time, so that a busy one pays for a commit rarely.
+system has low latency, or at a limit of rows, bytes or time, so that a busy one pays for a commit rarely. It ends where
+a PostgreSQL transaction does. Inside one only if that one's own records pass the limit of rows or bytes: so whoever
+reads what is committed never sees half of a transaction that fits.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from cdc.config import CaptureConfig
 from cdc.control import PositionRecord, SourceIdentity, TopicState
@@ -14,6 +17,10 @@ from cdc.transactions import StreamState
 
 PROTOCOL = "proto_version=1"
 """The protocol options that positions depend on; a half published transaction must be resumed under the same."""
+
+END_S_MAX: Final = 30.0
+"""How long a Kafka transaction waits for the end of the PostgreSQL transaction that it stands in, if no more of it
+comes. The brokers abort one that is open for longer than its timeout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,37 +46,60 @@ class Publisher:
         self._end_offsets = {topic: tuple(offsets) for topic, offsets in end_offsets.items()}
         self._rows = 0
         self._bytes = 0
+        self._begun_rows = 0  # of these, how many belong to the PostgreSQL transaction that is being received
+        self._begun_bytes = 0
         self._opened_at: float | None = None
+        self._is_split = False  # part of that one is in an earlier Kafka transaction
 
     @property
     def is_open(self) -> bool:
         """Whether the Kafka transaction holds records."""
         return self._opened_at is not None
 
-    def on_produced(self, records: Sequence[TopicRecord], now: float) -> None:
-        """These records went into the open Kafka transaction."""
+    @property
+    def would_split(self) -> bool:
+        """Whether readers would see half of a PostgreSQL transaction for the first time, if the Kafka transaction ended
+        now."""
+        return self._begun_rows > 0 and not self._is_split
+
+    def on_produced(self, records: Sequence[TopicRecord], now: float, *, is_begun: bool = False) -> None:
+        """These records went into the open Kafka transaction. `is_begun`: they belong to a PostgreSQL transaction that
+        has not ended yet."""
         if not records:
             return
         if self._opened_at is None:
             self._opened_at = now
+        size = sum(len(record.key) + len(record.value or b"") for record in records)
         self._rows += len(records)
-        self._bytes += sum(len(record.key) + len(record.value or b"") for record in records)
+        self._bytes += size
+        if is_begun:
+            self._begun_rows += len(records)
+            self._begun_bytes += size
 
-    def is_due(self, now: float, *, is_dry: bool) -> bool:
-        """Whether the open Kafka transaction should be committed now."""
+    def on_ended(self) -> None:
+        """All PostgreSQL transactions of which there are records have ended."""
+        self._begun_rows = self._begun_bytes = 0
+        self._is_split = False
+
+    def is_due(self, now: float, *, is_dry: bool, is_begun: bool = False) -> bool:
+        """Whether the open Kafka transaction should be committed now. `is_begun`: a PostgreSQL transaction has begun
+        and not ended."""
         if self._opened_at is None:
             return False
-        return (
-            is_dry
-            or self._rows >= self._limits.transaction_rows_max
-            or self._bytes >= self._limits.transaction_bytes_max
-            or (now - self._opened_at) * 1000 >= self._limits.transaction_time_ms_max
-        )
+        open_s = now - self._opened_at
+        if is_begun and self.would_split:
+            return self._is_full(self._begun_rows, self._begun_bytes) or open_s >= END_S_MAX
+        is_late = open_s * 1000 >= self._limits.transaction_time_ms_max
+        return is_dry or is_late or self._is_full(self._rows, self._bytes)
 
-    def on_committed(self) -> None:
+    def _is_full(self, rows: int, size: int) -> bool:
+        return rows >= self._limits.transaction_rows_max or size >= self._limits.transaction_bytes_max
+
+    def on_committed(self, *, is_begun: bool = False) -> None:
         """The Kafka transaction has ended."""
-        self._rows = self._bytes = 0
+        self._rows = self._bytes = self._begun_rows = self._begun_bytes = 0
         self._opened_at = None
+        self._is_split = is_begun
 
     def on_end_offsets(self, end_offsets: Mapping[str, Sequence[int]]) -> None:
         """Newer high watermarks of the table topics, for the positions to come."""

@@ -140,7 +140,8 @@ class Assembler:
         """
         records: list[TopicRecord] = []
         self._drafts.clear()
-        boundary = (0, self.state) if self._transaction is None else None
+        # Of a transaction that began earlier nothing may have left the assembler yet.
+        boundary = (0, self.state) if self._transaction is None or not self._transaction.published else None
         try:
             for frame in frames:
                 if frame[:1] == _XLOG_DATA and len(frame) > XLOG_DATA_BYTES:

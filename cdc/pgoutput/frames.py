@@ -72,6 +72,11 @@ def start_lsn(payload: bytes) -> int:
     return lsn
 
 
+def is_commit(payload: bytes) -> bool:
+    """Whether this is the end of a transaction."""
+    return payload[XLOG_DATA_BYTES : XLOG_DATA_BYTES + 1] == b"C" and payload[:1] == b"w"
+
+
 def standby_status(written: int, flushed: int, applied: int, clock_us: int, reply_requested: bool = False) -> bytes:
     """Build a standby status update. `flushed` is what the server may forget: it believes any number.
 

@@ -1,7 +1,7 @@
 """A Kafka with transactions: records that are pending, committed or aborted, markers that take offsets, fencing, and
 commits whose answer is lost."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -25,7 +25,9 @@ class FakeCluster:
 
     partition_counts: Mapping[str, int]
     producer_epoch: int = 0
+    opened_at_s: float = 0.0  # when the last transaction was begun
     logs: dict[tuple[str, int], list[Entry]] = field(default_factory=dict)
+    on_committed: Callable[[Sequence[TopicRecord]], None] = lambda _: None  # of one transaction
     _open: list[tuple[str, int, Entry]] = field(default_factory=list)  # of the ongoing transaction
 
     def __post_init__(self) -> None:
@@ -45,7 +47,10 @@ class FakeCluster:
             entry.fate = fate
         for place in sorted({(topic, partition) for topic, partition, _ in self._open}):
             self.logs[place].append(Entry(None, "marker"))
+        ended = [entry.record for _, _, entry in self._open if entry.record is not None]
         self._open.clear()
+        if fate == "committed":
+            self.on_committed(ended)
 
     def fence(self) -> int:
         """A new producer: what the last one left open is aborted."""
@@ -88,6 +93,8 @@ class FakeBroker:
 
     def produce(self, records: Iterable[TopicRecord], while_waiting: WhileWaiting) -> None:
         assert self._state in ("ready", "open"), self._state
+        if self._state == "ready":
+            self._cluster.opened_at_s = self._world.now_s
         self._state = "open"
         for record in records:
             self._world.step()

@@ -37,12 +37,12 @@ class CommitsThePositionAfterTheData(Capture):
 
 
 class CommitsThePositionBeforeTheData(Capture):
-    def _produce(self, records: Sequence[TopicRecord]) -> None:
+    def _produce(self, records: Sequence[TopicRecord], *, is_begun: bool = False) -> None:
         if records and not self._publisher.is_open:
             position = self._publisher.position(self._assembler.state)
             self._broker.produce([TopicRecord(TOPICS.state, POSITION_KEY.encode(), position.encode())], _nothing)
             self._broker.commit(self._while_waiting)
-        super()._produce(records)
+        super()._produce(records, is_begun=is_begun)
 
 
 class FallsSilentWhileItWaits(Capture):
@@ -87,6 +87,11 @@ class ResumesAtTheCommitRecord(Publisher):
         return super().position(state, is_loading=is_loading)
 
 
+class EndsInsideATransactionThatFits(Publisher):
+    def is_due(self, now: float, *, is_dry: bool, is_begun: bool = False) -> bool:  # noqa: ARG002
+        return super().is_due(now, is_dry=is_dry)
+
+
 class NumbersFromOneAgain(Assembler):
     def __init__(self, schemas: Any, context: Any, resume: StreamState, *others: Any) -> None:
         super().__init__(schemas, context, replace(resume, seq=0), *others)
@@ -126,6 +131,7 @@ MUTANTS: dict[str, Parts] = {
     "counts one change too many": Parts(publisher=CountsOneChangeTooMany),
     "counts one change too few": Parts(publisher=CountsOneChangeTooFew),
     "resumes at the commit record": Parts(publisher=ResumesAtTheCommitRecord),
+    "ends inside a transaction that fits": Parts(publisher=EndsInsideATransactionThatFits),
     "numbers from one again": Parts(assembler=NumbersFromOneAgain),
     "skips what commits at the position": Parts(assembler=SkipsWhatCommitsAtThePosition),
     "publishes what is published": Parts(assembler=PublishesWhatIsPublished),

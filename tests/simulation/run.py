@@ -27,6 +27,7 @@ from cdc.snapshots.session import Snapshots
 from cdc.transactions import Assembler
 from tests import wire
 from tests.checker.judge import Evidence, Report, require_true
+from tests.simulation.halves import Halves
 from tests.simulation.kafka import FakeBroker, FakeCluster
 from tests.simulation.postgres import CAPTURED, PREFIX, SCHEMAS, FakePostgres, FakeStream
 from tests.simulation.world import Crash, Rates, World
@@ -80,6 +81,8 @@ class Run:
             idle_position_s=chance.choice((0.01, 1.0)),
             progress_interval_ms=chance.choice((10, 250)),
         )
+        halves = Halves(self.postgres, self.limits)
+        self.cluster.on_committed = lambda records: halves.check(records, self.world.now_s - self.cluster.opened_at_s)
 
     def _recorded(self) -> PositionRecord | None:
         """The last committed position record, also where a consumer does not see it yet."""

@@ -164,20 +164,59 @@ def test_a_server_that_is_gone_while_the_brokers_are_away_ends_the_session() -> 
     assert script.notes[-1] == "abort"
 
 
-def test_a_stop_publishes_records_and_confirms_what_was_received() -> None:
-    frames = transaction(1_100, 1, 2)
-    script = Script(inputs=[frames[:3]], waits=0)
+def test_the_end_of_a_transaction_that_fits_is_waited_for() -> None:
+    """What was whole before it is committed with it, also where time is over and the input runs dry."""
+    frames = transaction(1_200, 2, 3)
+    script = Script(inputs=[transaction(1_100, 1) + frames[:3], [], [], [], frames[3:]], waits=4)
+    capture(script, transaction_time_ms_max=1, **QUIET).run()
+    assert [(p.seq, p.partial) for p in positions(script)] == [(3, None)]
 
-    def stop_after_one_reading() -> bool:
-        return not script.inputs
 
-    made = capture(script, **QUIET)
-    made._should_stop = stop_after_one_reading
+def test_a_transaction_that_does_not_fit_is_published_in_parts_as_they_come() -> None:
+    frames = transaction(1_100, *range(1, 7))
+    script = Script(inputs=[frames[:4], [], frames[4:5], [], frames[5:]], waits=4)
+    capture(script, transaction_rows_max=2, **QUIET).run()
+    assert [(p.seq, p.partial is None) for p in positions(script)] == [(2, False), (3, False), (6, True)]
+
+
+def test_a_limit_is_counted_anew_for_each_transaction() -> None:
+    """So many rows before it do not split it."""
+    frames = transaction(1_200, 3, 4, 5)
+    script = Script(inputs=[transaction(1_100, 1, 2, 3) + frames[:4], frames[4:]], waits=1)
+    capture(script, transaction_rows_max=4, **QUIET).run()
+    assert [(p.seq, p.partial) for p in positions(script)] == [(6, None)]
+
+
+def stopped_after_one_reading(script: Script, **limits: Any) -> None:
+    made = capture(script, **limits, **QUIET)
+    made._should_stop = lambda first=script.inputs[0]: first not in script.inputs  # type: ignore[misc]
     made.run()
+
+
+def test_a_stop_publishes_a_transaction_to_its_end() -> None:
+    frames = transaction(1_100, 1, 2)
+    script = Script(inputs=[frames[:3], [], frames[3:]])
+    stopped_after_one_reading(script)
     (position,) = positions(script)
-    assert position.partial is not None
-    assert (position.seq, position.partial.next_index) == (1, 1)
+    assert (position.seq, position.partial) == (2, None)
+    assert script.notes[-2:] == ["status 1148 1148", "probe status.sent"]
+
+
+def test_a_stop_publishes_nothing_of_a_transaction_whose_end_does_not_come() -> None:
+    script = Script(inputs=[transaction(1_100, 1, 2)[:3]])
+    began_s = script.clock.now_s
+    stopped_after_one_reading(script)
+    assert script.committed == []
+    assert "abort" in script.notes
+    assert script.clock.now_s - began_s < 4
     assert script.notes[-2:] == ["status 1000 1000", "probe status.sent"]
+
+
+def test_a_stop_inside_a_transaction_that_is_split_publishes_what_was_received() -> None:
+    frames = transaction(1_100, 1, 2, 3, 4)
+    script = Script(inputs=[frames[:5]])
+    stopped_after_one_reading(script, transaction_rows_max=2)
+    assert [(p.seq, p.partial.next_index) for p in positions(script) if p.partial] == [(3, 3)]
 
 
 def test_a_stop_without_anything_new_commits_nothing() -> None:
@@ -203,6 +242,14 @@ def test_what_is_whole_before_a_change_that_can_not_be_followed_is_published() -
     (position,) = positions(script)
     assert (position.seq, position.resume_lsn) == (1, 1_148)
     assert "status 1200 1148" in script.notes or "status 1148 1148" in script.notes
+
+
+def test_that_is_so_too_where_its_transaction_began_in_an_earlier_reading() -> None:
+    begun = wire.xlog_data(wire.begin(1_200, TS_US, 8), 0)
+    script = Script(inputs=[[*transaction(1_100, 1), begun], [wire.xlog_data(KEYLESS, 0)]])
+    with pytest.raises(UnsupportedChangeError, match="NULL"):
+        capture(script, **QUIET).run()
+    assert [(p.seq, p.resume_lsn) for p in positions(script)] == [(1, 1_148)]
 
 
 def test_nothing_of_a_small_transaction_with_such_a_change_is_published() -> None:

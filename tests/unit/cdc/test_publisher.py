@@ -67,6 +67,45 @@ def test_a_committed_transaction_is_counted_no_more(publisher: Publisher) -> Non
     assert not publisher.is_due(20.1, is_dry=False)
 
 
+def test_it_does_not_end_inside_a_transaction_that_fits(publisher: Publisher) -> None:
+    publisher.on_produced(records(2), now=10.0)
+    publisher.on_ended()
+    publisher.on_produced(records(2, size=500), now=10.1, is_begun=True)
+    assert not publisher.is_due(20.0, is_dry=True, is_begun=True)
+    assert publisher.is_due(20.0, is_dry=False)  # where it has ended
+
+
+def test_a_transaction_of_which_nothing_is_produced_yet_holds_nothing_up(publisher: Publisher) -> None:
+    publisher.on_produced(records(1), now=10.0)
+    publisher.on_ended()
+    assert publisher.is_due(10.0, is_dry=True, is_begun=True)
+
+
+def test_a_transaction_of_more_rows_or_bytes_is_split(publisher: Publisher) -> None:
+    publisher.on_produced(records(3), now=10.0, is_begun=True)
+    assert publisher.is_due(10.0, is_dry=False, is_begun=True)
+    publisher.on_committed(is_begun=True)
+    publisher.on_ended()
+    publisher.on_produced(records(1, size=1023), now=10.0, is_begun=True)
+    assert publisher.is_due(10.0, is_dry=False, is_begun=True)
+
+
+def test_a_transaction_that_is_split_already_waits_for_nothing(publisher: Publisher) -> None:
+    publisher.on_committed(is_begun=True)
+    publisher.on_produced(records(1), now=10.0, is_begun=True)
+    assert publisher.is_due(10.0, is_dry=True, is_begun=True)
+    assert publisher.is_due(10.5, is_dry=False, is_begun=True)
+    publisher.on_ended()
+    publisher.on_produced(records(1), now=10.0, is_begun=True)  # the next one is not
+    assert not publisher.is_due(10.5, is_dry=True, is_begun=True)
+
+
+def test_an_end_that_does_not_come_is_not_waited_for_until_the_brokers_abort(publisher: Publisher) -> None:
+    publisher.on_produced(records(1), now=10.0, is_begun=True)
+    assert not publisher.is_due(39.9, is_dry=True, is_begun=True)
+    assert publisher.is_due(40.0, is_dry=True, is_begun=True)
+
+
 def test_a_position_says_all_that_a_restart_needs(publisher: Publisher) -> None:
     position = publisher.position(STATE)
     assert PositionRecord.open(position.encode(), "here") == position

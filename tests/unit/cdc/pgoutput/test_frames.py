@@ -6,7 +6,15 @@ from hypothesis import strategies as st
 
 from cdc.errors import ProtocolError
 from cdc.lsn import Lsn
-from cdc.pgoutput.frames import XLOG_DATA_BYTES, Keepalive, XLogData, parse_frame, standby_status, start_lsn
+from cdc.pgoutput.frames import (
+    XLOG_DATA_BYTES,
+    Keepalive,
+    XLogData,
+    is_commit,
+    parse_frame,
+    standby_status,
+    start_lsn,
+)
 from tests import wire
 
 U64 = st.integers(0, 2**64 - 1)
@@ -20,6 +28,11 @@ def test_xlog_data_is_read_as_the_manual_lays_it_out() -> None:
     assert parse_frame(XLOG) == XLogData(Lsn(0x01020304), Lsn(0x01020310), 946_684_800_000_001)
     assert start_lsn(XLOG) == 0x01020304
     assert XLOG[XLOG_DATA_BYTES:] == b"B"
+
+
+def test_the_end_of_a_transaction_is_told_from_everything_else() -> None:
+    assert is_commit(wire.xlog_data(wire.commit(5, 53, 0), 5))
+    assert not any(is_commit(frame) for frame in (XLOG, KEEPALIVE, b"", b"w", b"k" * 25 + b"C"))
 
 
 def test_a_keepalive_is_read_as_the_manual_lays_it_out() -> None:
