@@ -5,6 +5,7 @@ CHAOS = 1
 HOLD = 0
 MINUTES = 60
 CHUNKS = 10000
+ROWS = 10000000
 CONFIG =
 TABLE =
 SINK =
@@ -44,11 +45,12 @@ endif
 prove: setup ## Each promise of the README with its tests and their result. P=1: those of one promise.
 	$(BIN)/pytest --prove $(P)
 
-prove-long: setup ## What takes hours, each part begun again where it was: MINUTES=60 of faults, CHUNKS=10000, the whole models.
+prove-long: setup ## What takes hours, each part begun again where it was: MINUTES=60 of faults, CHUNKS=10000, ROWS=10000000 in one transaction, the whole models.
 	$(BIN)/python -m tests.faults.campaign --minutes $(MINUTES) --folder .watershed/campaign
 	$(BIN)/python -m tests.faults.snapshot_campaign --chunks $(CHUNKS)
 	$(BIN)/python -m tests.faults.hole_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.faults.schema_campaign --minutes $(MINUTES)
+	$(BIN)/python -m tests.faults.large_campaign --rows $(ROWS)
 	$(BIN)/python -m tests.models --whole
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 

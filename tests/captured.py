@@ -176,6 +176,11 @@ class Captured:
         """`cdc run` or `cdc check` that is expected to end by itself."""
         return run([command, "--config", str(self.config())], deadline_s=deadline_s)
 
+    def running(self) -> CaptureProcess:
+        """The one that was started last."""
+        assert self._processes and self._processes[-1].exit_code is None, self._said()
+        return self._processes[-1]
+
     def end(self) -> None:
         for process in self._processes:
             if process.exit_code is None:

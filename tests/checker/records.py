@@ -173,11 +173,25 @@ def read_topics(
     Records of a partition are in order. Topics that do not exist are left out.
     """
     with _consumer(bootstrap_servers, isolation_level) as consumer:
-        existing = consumer.list_topics(timeout=ANSWER_S_MAX).topics
-        counts = {topic: len(existing[topic].partitions) for topic in topics if topic in existing}
-        partitions = [TopicPartition(topic, p, 0) for topic, count in counts.items() for p in range(count)]
-        consumer.assign(partitions)
-        return list(_read_to_end(consumer, len(partitions))), counts
+        counts = _assign(consumer, topics)
+        return list(_read_to_end(consumer, sum(counts.values()))), counts
+
+
+def stream_topics(
+    bootstrap_servers: str, topics: Sequence[str], deadline_s: float
+) -> Iterator[tuple[Record, Mapping[str, int]]]:
+    """The same, one by one, for who can't hold them all; each with the topics' numbers of partitions."""
+    with _consumer(bootstrap_servers, "read_committed") as consumer:
+        counts = _assign(consumer, topics)
+        for record in _read_to_end(consumer, sum(counts.values()), deadline_s):
+            yield record, counts
+
+
+def _assign(consumer: Consumer, topics: Sequence[str]) -> dict[str, int]:
+    existing = consumer.list_topics(timeout=ANSWER_S_MAX).topics
+    counts = {topic: len(existing[topic].partitions) for topic in topics if topic in existing}
+    consumer.assign([TopicPartition(topic, p, 0) for topic, count in counts.items() for p in range(count)])
+    return counts
 
 
 # Consumers that nobody uses now, by brokers and isolation level. A new one for each look would cost both sides three
@@ -215,12 +229,12 @@ def _new_consumer(bootstrap_servers: str, isolation_level: str) -> Consumer:
     )
 
 
-def _read_to_end(consumer: Consumer, partition_count: int) -> Iterator[Record]:
+def _read_to_end(consumer: Consumer, partition_count: int, deadline_s: float = READ_S_MAX) -> Iterator[Record]:
     ended: set[tuple[str, int]] = set()
-    deadline = time.monotonic() + READ_S_MAX
+    deadline = time.monotonic() + deadline_s
     while len(ended) < partition_count:
         if time.monotonic() > deadline:
-            raise AssertionError(f"the topics' end was not reached in {READ_S_MAX:.0f} s")
+            raise AssertionError(f"the topics' end was not reached in {deadline_s:.0f} s")
         first = consumer.poll(0.2)
         for message in [] if first is None else [first, *consumer.consume(5_000, 0)]:
             topic, partition, offset = message.topic(), message.partition(), message.offset()

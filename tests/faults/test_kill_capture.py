@@ -12,15 +12,23 @@ from pathlib import Path
 
 import pytest
 
+from cdc.config import TopicConfig
 from cdc.failpoints import FAILPOINTS
 from tests.captured import Captured, CaptureProcess, under_capture
+from tests.checker.judge import table_topic
+from tests.checker.large import SCHEMA as LARGE
+from tests.checker.large import TABLE as LARGE_TABLE
+from tests.checker.large import Plan
 from tests.conftest import KafkaBroker, PostgresServer
+from tests.faults.large_campaign import judged, publish
+from tests.halves import watched_for_halves
 from tests.waiting import eventually
 from tests.workload import SCHEMA, TABLES, Workload, fill
 
 KILLED = -signal.SIGKILL
 LOAD_FAILPOINTS = [name for name in FAILPOINTS if name.startswith("load.")]
 DIES_S_MAX = 60.0
+PARTITIONS = TopicConfig(prefix="t").partitions
 
 
 @pytest.fixture
@@ -140,20 +148,28 @@ def test_killed_inside_a_transaction_that_spans_several_kafka_transactions(captu
 
 @pytest.mark.promise(1)
 def test_killed_anywhere_under_load(captured: Captured) -> None:
+    """And no reader of what is committed ever sees half of a transaction."""
+    captured.settings["capture"] = {"transaction_rows_max": 2_000}  # more than any of the clients' has
     chance = random.Random(11)
     with captured.connect() as connection:
         fill(connection, 500)
-    with Workload(captured.dsn, seed=3, clients=2, pause_s=0.01) as clients:
-        for _ in range(4):
-            process = captured.start()
-            if chance.random() < 0.7:
-                process.await_said("streaming")
-            alive_until = clients.committed + chance.randrange(1, 120)
-            eventually(lambda until=alive_until: clients.committed > until)  # type: ignore[misc]
-            process.kill()
-    captured.start()
-    captured.await_caught_up()
+    process = captured.start()
+    process.await_said("streaming")
+    topics = [table_topic(captured.name, table) for table in TABLES]
+    with watched_for_halves(captured.bootstrap_servers, topics, PARTITIONS) as halves:
+        with Workload(captured.dsn, seed=3, clients=2, pause_s=0.01) as clients:
+            for _ in range(4):
+                if chance.random() < 0.7:
+                    process.await_said("streaming")
+                alive_until = clients.committed + chance.randrange(1, 120)
+                eventually(lambda until=alive_until: clients.committed > until)  # type: ignore[misc]
+                process.kill()
+                process = captured.start()
+        captured.await_caught_up()
     assert sum(captured.judge().ops.values()) > 100
+    assert halves.complaints == []
+    assert halves.transactions > 50
+    assert halves.moments > 20
 
 
 @pytest.mark.promise(1)
@@ -202,26 +218,30 @@ def test_everything_is_killed_at_once(captured: Captured, kafka: KafkaBroker, po
     assert captured.judge().epoch == 1
 
 
+@pytest.mark.promise(1)
 @pytest.mark.promise(5)
-def test_a_large_transaction_does_not_take_more_memory_than_a_small_one(captured: Captured) -> None:
-    captured.settings = {}
-    capture = captured.start(is_forked=False)
-    capture.await_said("streaming")
-    captured.query("ALTER TABLE lines DISABLE TRIGGER judge")
-    peaks = []
-    for number, rows in enumerate((50_000, 400_000)):
-        captured.query("INSERT INTO lines SELECT n, %s, n, 1, 'x' FROM generate_series(1, %s::int) AS n", number, rows)
-        captured.await_caught_up(120.0)
-        peaks.append(peak_megabytes(capture))
-    assert peaks[1] < 150  # MiB; measured: 72 after the first, 77 after a million rows
-    assert peaks[1] - peaks[0] < 30
-
-
-def peak_megabytes(process: CaptureProcess) -> float:
-    """The most memory that it ever had in use."""
-    status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
-    (kilobytes,) = [line.split()[1] for line in status.splitlines() if line.startswith("VmHWM:")]
-    return int(kilobytes) / 1024
+def test_a_large_transaction_takes_no_more_memory_than_a_small_one_and_passes_kills(
+    postgres: PostgresServer, kafka: KafkaBroker, fresh_database: str, unique: str, tmp_path: Path
+) -> None:
+    """Of the whole size: tests/faults/large_campaign.py."""
+    small = Plan.of(50_000)
+    large = Plan.of(250_000, below=small.rows)
+    with under_capture(postgres, kafka, fresh_database, unique, tmp_path, LARGE, [LARGE_TABLE]) as captured:
+        captured.query("ALTER TABLE large DISABLE TRIGGER judge")
+        captured.start(is_forked=False)
+        captured.await_caught_up()
+        with captured.connect() as connection:
+            small.write(connection)
+            before = publish(captured, small, kills=0, seq_before=0)
+            xid = large.write(connection)
+        course = publish(captured, large, kills=2, seq_before=small.changes)
+        judge, complaints = judged(captured, large, xid, seq_before=small.changes)
+    assert complaints == []
+    assert judge.ops == {"c": large.rows, "u": large.changes - large.rows}
+    assert len(course.memories) == 3
+    peak = max(memory.peak for memory in course.memories)
+    assert peak < 120  # MiB; measured: about 70, as with ten million changes
+    assert peak - before.memories[0].peak < 30
 
 
 def last_position(captured: Captured) -> dict[str, dict[str, int]]:
