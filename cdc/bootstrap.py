@@ -21,8 +21,8 @@ from cdc.events import EPOCH_MAX, TableSchema, pack_version
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.gap import Heal
 from cdc.kafka.broker import KafkaBroker
-from cdc.kafka.records import highest_epoch, read_captured, read_position
-from cdc.kafka.topics import TopicAdmin, TopicDescription
+from cdc.kafka.records import highest_epoch, read_captured, read_position, read_state
+from cdc.kafka.topics import TopicAdmin, TopicDescription, record_limits
 from cdc.load import InitialLoad, TableLoad
 from cdc.lsn import Lsn, format_lsn
 from cdc.pgoutput.relations import relation_of
@@ -43,6 +43,7 @@ from cdc.publisher import PROTOCOL, Lineage, Publisher
 from cdc.table_state import TableRecord, table_record
 from cdc.topic_records import position_record, schema_record, snapshot_record
 from cdc.transactions import StreamState
+from cdc.unpublishable import Unpublishable
 
 log = structlog.get_logger(__name__)
 
@@ -109,6 +110,7 @@ class Bootstrap:
                 clock=self._clock,
                 should_stop=self._should_stop,
                 probe=self._probe,
+                unpublishable=self._unpublishable(topics),
             )
             load.run(self._table_loads(tables, reader, lineage, slot.consistent_point, publication), told)
         return self._recorded()
@@ -297,6 +299,12 @@ class Bootstrap:
             for table in self._source.table_ids
         ]
 
+    def _unpublishable(self, topics: Mapping[str, TopicDescription]) -> Unpublishable:
+        letters = self._admin.describe([self._topics.dead_letter])
+        limits = record_limits(self._config.kafka, [*topics.values(), *letters.values()])
+        before = read_state(self._config).unpublished
+        return Unpublishable(self._topics, self._config.capture.on_unpublishable, limits, before)
+
     def _table_loads(
         self,
         tables: list[tuple[TableSchema, SourceTable]],
@@ -331,6 +339,7 @@ def open_broker(config: Config, admin: TopicAdmin, topics: Mapping[str, TopicDes
         transactional_id=f"watershed-{config.topics.prefix}",
         admin=admin,
         partition_counts={topic.name: topic.partition_count for topic in topics.values()},
+        record_bytes_max=record_limits(config.kafka, topics.values()),
     )
 
 

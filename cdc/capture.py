@@ -235,6 +235,7 @@ class Capture:
             commit_ts_us=state.commit_ts_us,
             published_ts_us=self._clock.now_us(),
             end_offsets={topic: tuple(offsets) for topic, offsets in end_offsets.items()},
+            unpublished=self._assembler.unpublished,
         )
         self._produce([TopicRecord(self._topics.progress, PROGRESS_KEY.encode(), progress.encode())])
         self._told_lsn = state.resume_lsn

@@ -139,6 +139,9 @@ class TopicConfig(Section):
         return value
 
 
+OnUnpublishable = Literal["stop", "dead_letter", "skip"]
+
+
 class CaptureConfig(Section):
     """Limits of the capture process. A Kafka transaction ends when the input runs dry or at one of them; inside a
     transaction of the source only at those of rows and bytes."""
@@ -148,6 +151,8 @@ class CaptureConfig(Section):
     transaction_time_ms_max: Annotated[int, Field(ge=1)] = 500
     idle_position_s: Annotated[float, Field(gt=0)] = 1.0  # how often an idle source's position is recorded
     progress_interval_ms: Annotated[int, Field(ge=10)] = 250
+    # A change whose record is larger than its topic takes, or that holds a value that has no form in records.
+    on_unpublishable: OnUnpublishable = "stop"
 
 
 class SnapshotConfig(Section):

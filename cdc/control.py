@@ -8,6 +8,7 @@
 | `<prefix>.state`    | `signals`                    | SignalsRecord  |
 | `<prefix>.state`    | `tombstones/<table>`         | TombstonesRecord |
 | `<prefix>.state`    | `table/<table>`              | TableRecord (cdc/table_state.py) |
+| `<prefix>.state`    | `unpublished/<table>`        | UnpublishedRecord |
 | `<prefix>.control`  | `schema/<table>/<version>`   | SchemaRecord   |
 | `<prefix>.control`  | `sweep/<table>`              | SweepRecord    |
 | `<prefix>.control`  | `signal/<id>`                | SignalAnswer   |
@@ -44,19 +45,13 @@ class Topics:
         self.control = f"{prefix}.control"
         self.progress = f"{prefix}.progress"
         self.signals = f"{prefix}.signals"
+        self.dead_letter = f"{prefix}.dead-letter"
         # Debezium's names. They are there only where they are written to.
         self.transaction = f"{prefix}.transaction"
         self.message = f"{prefix}.message"
         self.heartbeat = f"__debezium-heartbeat.{prefix}"
-        self.own = (
-            self.state,
-            self.control,
-            self.progress,
-            self.signals,
-            self.transaction,
-            self.message,
-            self.heartbeat,
-        )
+        written_when_asked = (self.dead_letter, self.transaction, self.message, self.heartbeat)
+        self.own = (self.state, self.control, self.progress, self.signals, *written_when_asked)
 
     def table(self, table: TableId) -> str:
         """The table's topic. Kafka allows letters, digits, `.`, `_` and `-`; anything else becomes `_`."""
@@ -421,6 +416,7 @@ class ProgressRecord(Record):
     commit_ts_us: int  # commit time of the newest transaction covered, µs since 1970; 0 where a start has seen none yet
     published_ts_us: int  # our clock when this was written, µs since 1970
     end_offsets: dict[str, tuple[int, ...]]  # topic → one offset for each partition
+    unpublished: dict[str, int] = {}  # schema.table → changes that were left out, as capture.on_unpublishable says
 
 
 class SinkRecord(Record):

@@ -81,5 +81,24 @@ class UnsupportedChangeError(WatershedError):
         self.is_held = is_held
 
 
+class UnpublishableError(UnsupportedChangeError):
+    """A record that is larger than its topic takes. `key` and `value` are for a dead letter, not for messages."""
+
+    def __init__(
+        self,
+        message: str,
+        hint: str,
+        *,
+        table: tuple[str, str],
+        key: bytes,
+        keys: tuple[bytes, ...],
+        value: bytes | None,
+    ) -> None:
+        super().__init__(message, hint, table=table)
+        self.key = key
+        self.keys = keys  # of all records of the change
+        self.value = value
+
+
 class ConnectionLost(WatershedError):  # noqa: N818
     """A server went away or fenced us; the session is started again from the position record."""

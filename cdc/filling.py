@@ -42,14 +42,16 @@ class Filler:
         pause: Callable[[float], None],
         patience_s: float = PATIENCE_S,
         batch: type[Batch] = Batch,
+        fits: Callable[[TopicRecord], bool] = lambda _: True,
     ) -> None:
-        """`batch`: tests show that another one is wrong."""
+        """`batch`: tests show that another one is wrong. `fits`: whether a topic takes the record."""
         self._reader = reader
         self._note_unfilled = note_unfilled
         self._clock = clock
         self._pause = pause
         self._patience_s = patience_s
         self._batch = batch
+        self._fits = fits
         self._keys_max = KEYS_MAX
         self._frozen: set[int] = set()  # transactions that were waited for in vain, and are not seen yet
         self._is_deaf = False  # the last read was not answered
@@ -60,7 +62,7 @@ class Filler:
     ) -> Iterator[list[TopicRecord]]:
         """The records with their values, in order, in pieces; all of them belong in one Kafka transaction. What is
         noted of unfilled ones comes last: among the records there may be what was noted before."""
-        batch = self._batch(records, holes)
+        batch = self._batch(records, holes, self._fits)
         is_brief = bool(self._frozen) or self._is_deaf
         deadline = self._clock.monotonic() + (BRIEF_PATIENCE_S if is_brief else self._patience_s)
         pause_s = PAUSE_S_FIRST

@@ -12,7 +12,7 @@ take from the old row is filled here, for the records of one batch, in this orde
    is noted for a chunk of its own (cdc/snapshots/completion.py). A row that is gone needs none: its delete follows.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -118,8 +118,15 @@ class Batch:
     """The records of one reading. Ask what is `wanted`, `take` what was read, and publish what is `ready`, in turns,
     until it `is_done`; `give_up` when it has taken too long."""
 
-    def __init__(self, records: Sequence[TopicRecord], holes: Sequence[Hole]) -> None:
+    def __init__(
+        self,
+        records: Sequence[TopicRecord],
+        holes: Sequence[Hole],
+        fits: Callable[[TopicRecord], bool] = lambda _: True,
+    ) -> None:
+        """`fits`: whether a topic takes the record; one that is too large when it is filled stays unfilled."""
         self._records = records
+        self._fits = fits
         self._holes = {hole.at: hole for hole in holes}
         self._needed_until: dict[Place, int] = {}  # until where a key's last record matters
         self._read_until: dict[Place, int] = {}  # and what was read of its row
@@ -280,9 +287,13 @@ class Batch:
 
     def _finished(self, i: int, outcome: _Outcome) -> TopicRecord:
         record, hole = self._records[i], self._holes[i]
-        if outcome.needs_chunk:
+        finished = record._replace(value=hole.draft.finished(outcome.row.columns, sorted(outcome.row.filled)))
+        is_too_large = not self._fits(finished)
+        if is_too_large:
+            finished = record._replace(value=hole.draft.without_holes())
+        if outcome.needs_chunk or is_too_large:
             self.unfilled.append(Unfilled(hole.draft.schema, record.key, hole.draft.key, hole.draft.xid))
-        return record._replace(value=hole.draft.finished(outcome.row.columns, sorted(outcome.row.filled)))
+        return finished
 
     def _forget(self, i: int) -> None:
         """Values that no later record needs."""

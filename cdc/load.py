@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import structlog
 
 from cdc.control import SnapshotRecord, Topics
-from cdc.events import TableId, TableSchema, pack_version
+from cdc.errors import UnsupportedChangeError
+from cdc.events import Position, TableId, TableSchema, pack_version
 from cdc.failpoints import unarmed
 from cdc.formats.debezium import TableEncoder
 from cdc.lsn import Lsn
@@ -19,6 +20,7 @@ from cdc.ports import Broker, Clock, Probe, TopicRecord
 from cdc.publisher import Publisher
 from cdc.topic_records import position_record, schema_record, snapshot_record, sweep_record
 from cdc.transactions import StreamState
+from cdc.unpublishable import Unpublishable
 
 log = structlog.get_logger(__name__)
 
@@ -55,10 +57,12 @@ class InitialLoad:
         clock: Clock,
         should_stop: Callable[[], bool],
         probe: Probe = unarmed,
+        unpublishable: Unpublishable | None = None,
     ) -> None:
         self._broker = broker
         self._publisher = publisher
         self._topics = topics
+        self._unpublishable = unpublishable or Unpublishable(topics)
         self._lsn = consistent_point
         self._clock = clock
         self._should_stop = should_stop
@@ -107,9 +111,15 @@ class InitialLoad:
     def _records(self, table: TableLoad, lines: Sequence[bytes]) -> Iterator[TopicRecord]:
         now_us = self._clock.now_us()
         for line in lines:
-            self._seq += 1
-            key, value, headers = table.encoder.copy_row(line, self._lsn, self._seq - 1, self._seq, now_us)
-            yield TopicRecord(table.schema.topic, key, value, headers)
+            try:
+                made = table.encoder.copy_row(line, self._lsn, self._seq, self._seq + 1, now_us)
+                if len(made[1] or b"") > self._unpublishable.value_bytes_safe:
+                    self._unpublishable.require_fits(table.schema, Position(self._lsn, self._seq), [made])
+            except UnsupportedChangeError as error:
+                yield from self._unpublishable.instead(table.schema, Position(self._lsn, self._seq), error, now_us)
+            else:
+                self._seq += 1
+                yield TopicRecord(table.schema.topic, *made)
 
     def _finish(self, tables: Sequence[TableId], told: Sequence[TopicRecord]) -> None:
         """One Kafka transaction ends the load: from here on a restart streams."""

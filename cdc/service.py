@@ -69,7 +69,8 @@ class Service:
         self._topics = Topics(config.topics.prefix)
         self._table_topics = [self._topics.table(table) for table in config.source.table_ids]
         keyless = [table for table in config.source.table_ids if config.source.key_of(table) == ()]
-        self._admin = TopicAdmin(config.kafka, frozenset(map(self._topics.table, keyless)))
+        keyless_topics = frozenset([*map(self._topics.table, keyless), self._topics.dead_letter])
+        self._admin = TopicAdmin(config.kafka, keyless_topics)
         self._clock = SystemClock()
         self._admission = Admission(config.source)
         self._failures: dict[TableId, UnsupportedChangeError] = {}  # why tables stopped in earlier sessions
@@ -85,7 +86,8 @@ class Service:
         for table in source.tables:
             column_formats(schema_of(table, None, self._topics), self._config.format_options)
         self._admin.require_reachable()
-        self._admin.check([*self._table_topics, self._topics.state, self._topics.control, self._topics.progress])
+        records = [self._topics.state, self._topics.control, self._topics.progress, self._topics.dead_letter]
+        self._admin.check([*self._table_topics, *records])
         return source
 
     def run(self) -> None:
@@ -151,6 +153,8 @@ class Service:
 
     def _session(self) -> None:
         with ExitStack() as resources:
+            if self._config.capture.on_unpublishable == "dead_letter":
+                self._require_dead_letters()
             position = None if self._heal else read_position(self._config)
             lock: StartLock | None = None
             if position is None or position.phase != "streaming":
@@ -183,6 +187,11 @@ class Service:
             capture.run()
             if not self._stop.is_set():
                 log.info("beginning anew with other tables")
+
+    def _require_dead_letters(self) -> None:
+        topic = self._topics.dead_letter
+        if not self._admin.check([topic]):
+            self._admin.create([topic], [], [], self._config.topics)
 
     def _bootstrapped(self) -> PositionRecord:
         """With the start lock held."""

@@ -35,7 +35,7 @@ from cdc.kafka.broker import KafkaBroker
 from cdc.kafka.records import Captured, State, read_captured, read_state
 from cdc.kafka.signals import SignalReader
 from cdc.kafka.topic_keys import KafkaKeyReader
-from cdc.kafka.topics import TopicAdmin, TopicDescription
+from cdc.kafka.topics import TopicAdmin, TopicDescription, record_limits
 from cdc.kafka.watch import TopicWatch
 from cdc.lsn import Lsn, format_lsn
 from cdc.pgoutput.messages import RelationColumn
@@ -54,6 +54,7 @@ from cdc.publisher import Lineage, Publisher
 from cdc.roster import Roster, TableLook, assign
 from cdc.snapshots.completion import Completions
 from cdc.snapshots.engine import SnapshotEngine
+from cdc.snapshots.publishing import RowRecords
 from cdc.snapshots.readers import Readers
 from cdc.snapshots.session import Snapshots
 from cdc.sweeps import Sweeps
@@ -61,6 +62,7 @@ from cdc.table_state import TableFacts, TableRecord, table_record
 from cdc.topic_names import SideTopics
 from cdc.topic_records import position_record
 from cdc.transactions import Assembler, StreamState
+from cdc.unpublishable import Unpublishable
 
 log = structlog.get_logger(__name__)
 
@@ -137,7 +139,9 @@ class Session:
             self._topics.prefix, current.source.database, current.epoch, cdc.__version__, self._config.format_options
         )
         sweeps = Sweeps(self._topics, current.epoch, captured.floors)
-        engine = self._engine(these, state, current.epoch, context, sweeps)
+        unpublishable = self._unpublishable(these, state)
+        others = (these.since, these.leaving, unpublishable)
+        engine = self._engine(these, state, current.epoch, context, sweeps, unpublishable)
         answers = Answers(self._topics, captured.answers)
         snapshots = self._snapshots(resources, engine, these, looks, state.signals_offset, answers)
         follower = self._follower(resources, engine, snapshots, these, looks)
@@ -153,10 +157,8 @@ class Session:
         return Capture(
             stream=connection,
             broker=broker,
-            assembler=Assembler(
-                these.schemas, context, stream_state(current), sweeps, engine, follower, these.since, these.leaving
-            ),
-            filler=self._filler(resources, engine, these),
+            assembler=Assembler(these.schemas, context, stream_state(current), sweeps, engine, follower, *others),
+            filler=self._filler(resources, engine, these, unpublishable),
             snapshots=snapshots,
             publisher=these.publisher,
             topics=self._topics,
@@ -307,13 +309,19 @@ class Session:
         return facts
 
     def _engine(
-        self, these: _Capturable, state: State, epoch: int, context: EnvelopeContext, sweeps: Sweeps
+        self,
+        these: _Capturable,
+        state: State,
+        epoch: int,
+        context: EnvelopeContext,
+        sweeps: Sweeps,
+        unpublishable: Unpublishable,
     ) -> SnapshotEngine:
         return SnapshotEngine(
             topics=self._topics,
             epoch=epoch,
             schemas=these.schemas,
-            encoder_of=lambda schema: TableEncoder(schema, relation_of(schema), context),
+            row_records=RowRecords(lambda schema: TableEncoder(schema, relation_of(schema), context), unpublishable),
             sweeps=sweeps,
             limits=self._config.snapshot,
             records=these.snapshots,
@@ -321,9 +329,16 @@ class Session:
             completions=Completions(these.schemas, state.holes),
         )
 
-    def _filler(self, resources: ExitStack, engine: SnapshotEngine, these: _Capturable) -> Filler:
+    def _filler(
+        self, resources: ExitStack, engine: SnapshotEngine, these: _Capturable, unpublishable: Unpublishable
+    ) -> Filler:
         reader = resources.enter_context(PostgresRowReader(self._config.source, these.publication, these.schemas))
-        return Filler(reader, engine.complete, self._clock, time.sleep)
+        return Filler(reader, engine.complete, self._clock, time.sleep, fits=unpublishable.takes)
+
+    def _unpublishable(self, these: _Capturable, state: State) -> Unpublishable:
+        letters = self._admin.describe([self._topics.dead_letter])
+        limits = record_limits(self._config.kafka, [*these.topics.values(), *letters.values()])
+        return Unpublishable(self._topics, self._config.capture.on_unpublishable, limits, state.unpublished)
 
     def _snapshots(
         self,

@@ -46,6 +46,16 @@ class SideRecords:
             events=self.metadata.counts if self.metadata is not None else None,
         )
 
+    @property
+    def events(self) -> int:
+        """Of the transaction so far; 0 without metadata."""
+        return self.metadata.total if self.metadata is not None else 0
+
+    def withdraw(self, collection: str, events: int) -> None:
+        """Only so many events are published; what was counted since is none, all of this collection."""
+        if self.metadata is not None:
+            self.metadata.withdraw(collection, events)
+
     def opening(self) -> list[TopicRecord]:
         """What goes before an event of the transaction."""
         return self._told(self.metadata.opening()) if self.metadata is not None else []

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from cdc.control import PartialTransaction
-from cdc.errors import GapError, ProtocolError, UnsupportedChangeError
+from cdc.control import PartialTransaction, Topics
+from cdc.errors import GapError, ProtocolError, UnpublishableError, UnsupportedChangeError
 from cdc.events import Position, TableId, TableSchema, pack_version
 from cdc.formats.debezium import UNFINISHED, Draft, EnvelopeContext, TableEncoder, relation_differs
 from cdc.holes import Hole
@@ -22,6 +22,7 @@ from cdc.ports import TopicRecord
 from cdc.side_records import SideRecords
 from cdc.snapshots.reading import MARK_PREFIX
 from cdc.sweeps import Sweeps
+from cdc.unpublishable import Unpublishable
 
 _XLOG_DATA = b"w"
 _ROW_TAGS = frozenset(b"IUD")
@@ -86,6 +87,7 @@ class Assembler:
         follower: SchemaFollower,
         since: Mapping[TableId, int] | None = None,
         leaving: Sequence[TableSchema] = (),
+        unpublishable: Unpublishable | None = None,
     ) -> None:
         """`since`: of tables that joined later, where in the log: what commits before is not published, nor need it
         be of the table's present shape. `leaving`: captured no more, but for the half published transaction."""
@@ -99,6 +101,8 @@ class Assembler:
         self._observer = observer
         self._follower = follower
         self._side = SideRecords(context)
+        self._unpublishable = unpublishable or Unpublishable(Topics(context.prefix))
+        self._value_bytes_safe = self._unpublishable.value_bytes_safe
         self._is_observed = False  # the transaction that is being received
         self._relations: dict[int, Relation] = {}  # as last described, of captured tables
         # Relation oid → encoder, topic. None: not captured. Without an encoder: changes count, and are not published.
@@ -125,6 +129,11 @@ class Assembler:
             next_index = max(transaction.next_index, transaction.skip_below)
             partial = self._side.partial(transaction.commit_lsn, transaction.xid, next_index)
         return StreamState(self._resume_lsn, partial, self._seq, self._commit_ts_us)
+
+    @property
+    def unpublished(self) -> dict[str, int]:
+        """Changes that were left out, by table."""
+        return self._unpublishable.counts
 
     @property
     def in_transaction(self) -> bool:
@@ -343,7 +352,21 @@ class Assembler:
                 return
             if oid not in self._started:
                 records += self._start(oid, encoder, transaction)
-            for key, value, headers in encoder.encode(frame, XLOG_DATA_BYTES, lsn, index, self._seq + 1, now_us):
+            events = self._side.events
+            try:
+                made = encoder.encode(frame, XLOG_DATA_BYTES, lsn, index, self._seq + 1, now_us)
+                if len(made) > 1 or not 0 < len(made[0][1] or b"") <= self._value_bytes_safe:
+                    position = Position(transaction.commit_lsn, index)
+                    self._unpublishable.require_fits(encoder.schema, position, made, self._drafts)
+            except UnsupportedChangeError as error:
+                made = []
+                records += self._unpublishable.instead(
+                    encoder.schema, Position(transaction.commit_lsn, index), error, now_us
+                )
+                self._side.withdraw(str(encoder.table), events)
+                for key in error.keys if isinstance(error, UnpublishableError) and self._is_observed else ():
+                    self._observer.touch(topic, key)  # what a chunk has read of it is not newer
+            for key, value, headers in made:
                 if value is not None:
                     self._seq += 1
                 records.append(TopicRecord(topic, key, value, headers))

@@ -15,6 +15,7 @@ from cdc.pgoutput.messages import Relation
 from cdc.pgoutput.relations import relation_differs, relation_of
 from cdc.ports import Clock, Signal, TopicRecord, WhileWaiting
 from cdc.snapshots.engine import SnapshotEngine
+from cdc.snapshots.publishing import RowRecords
 from cdc.snapshots.reading import Answer, KeyPage, Request
 from cdc.snapshots.session import Snapshots
 from cdc.sweeps import Sweeps
@@ -90,7 +91,7 @@ def engine_of(schemas: Iterable[TableSchema], context: EnvelopeContext, sweeps: 
         topics=Topics(context.prefix),
         epoch=context.epoch,
         schemas=schemas,
-        encoder_of=lambda schema: TableEncoder(schema, relation_of(schema), context),
+        row_records=RowRecords(lambda schema: TableEncoder(schema, relation_of(schema), context)),
         sweeps=sweeps,
         limits=SnapshotConfig(),
     )

@@ -55,7 +55,7 @@ class Draft:
         self, encoder: "TableEncoder", change: HoledChange, xid: int, parts: tuple[str, str, str], tx_index: int
     ) -> None:
         """`parts`: the value's text before the row, from there to the end of `source`, and the rest."""
-        self.schema = encoder._schema
+        self.schema = encoder.schema
         self.columns = change.columns  # JSON as latin-1 view, in the schema's order; None: a hole
         self.key = change.key  # the key columns' texts as PostgreSQL prints them
         self.xid = xid  # of its transaction, as the stream has it: 32 bits
@@ -77,6 +77,10 @@ class Draft:
         """What a record's value says of each column, as `columns` has them; None if it is no whole row of this schema
         version, as a delete's is not."""
         return self._encoder.columns_of(value)
+
+    def without_holes(self) -> bytes:
+        """The value with nothing filled."""
+        return self.finished(self.columns, ())
 
     def finished(self, columns: Sequence[str | None], filled: Sequence[int]) -> bytes:
         """The value, with `columns` as far as they are known; those at `filled` were read for it. Raises
@@ -120,7 +124,7 @@ class TableEncoder:
         formats = column_formats(schema, context.format)
         relation = context.format.columns.marked(relation)
         self._codec = RowCodec(schema, relation, [found.form for found in formats])
-        self._schema = schema
+        self.schema = schema
         self._is_keyless = not schema.key
         self.table = schema.table
         self._context = context
@@ -310,12 +314,12 @@ class TableEncoder:
     def _with_holes(self, change: HoledChange, lsn: int, tx_index: int, seq: int, now_us: int) -> list[OutRecord]:
         if not self._may_have_holes:
             raise UnsupportedChangeError(
-                f"{self._schema.table} at {Position(self._commit_lsn, tx_index)}: the row was updated without its "
+                f"{self.schema.table} at {Position(self._commit_lsn, tx_index)}: the row was updated without its "
                 "large (TOAST) value, which is not in the log; in this format it is not filled",
-                f"ALTER TABLE {self._schema.table} REPLICA IDENTITY FULL, or use format.profile readable; in profile "
+                f"ALTER TABLE {self.schema.table} REPLICA IDENTITY FULL, or use format.profile readable; in profile "
                 "debezium also format.unavailable.value.placeholder; "
-                + NEXT_AFTER_STOP.format(table=self._schema.table),
-                table=self._schema.table,
+                + NEXT_AFTER_STOP.format(table=self.schema.table),
+                table=self.schema.table,
             )
         if now_us != self._clock_us:
             self._set_clock(now_us)
@@ -363,10 +367,10 @@ class TableEncoder:
             encoded.decode()
         except UnicodeDecodeError:
             raise UnsupportedChangeError(
-                f"{self._schema.table} at {Position(self._commit_lsn, tx_index)}: a value is not UTF-8",
+                f"{self.schema.table} at {Position(self._commit_lsn, tx_index)}: a value is not UTF-8",
                 "a database in encoding SQL_ASCII holds such bytes: correct them, or convert the database; "
-                + NEXT_AFTER_STOP.format(table=self._schema.table),
-                table=self._schema.table,
+                + NEXT_AFTER_STOP.format(table=self.schema.table),
+                table=self.schema.table,
             ) from None
 
     def _version(self, seq: int) -> bytes:

@@ -30,7 +30,7 @@ class TransactionMetadata:
             self._end = "}"
         self._id = ""
         self._ts_ms = 0
-        self._total = 0
+        self.total = 0  # events of the transaction
         self._counts: dict[str, int] | None = None
         self._is_silent = False
 
@@ -46,7 +46,7 @@ class TransactionMetadata:
         metadata, and so it stays."""
         self._id, self._ts_ms = f"{xid}:{commit_lsn}", commit_ts_us // 1000
         self._counts = None if counts is None else dict(counts)
-        self._total = sum((counts or {}).values())
+        self.total = sum((counts or {}).values())
         self._is_silent = is_resumed and counts is None
 
     def opening(self) -> list[tuple[bytes, bytes]]:
@@ -60,9 +60,17 @@ class TransactionMetadata:
         """What an event says of its transaction; it is counted."""
         if self._counts is None:
             return "null"
-        self._total += 1
+        self.total += 1
         order = self._counts[collection] = self._counts.get(collection, 0) + 1
-        return f'{{"id":"{self._id}","total_order":{self._total},"data_collection_order":{order}}}'
+        return f'{{"id":"{self._id}","total_order":{self.total},"data_collection_order":{order}}}'
+
+    def withdraw(self, collection: str, total: int) -> None:
+        """What was counted since `total` are no events. All of them were the collection's."""
+        if self._counts is not None and self.total > total:
+            self._counts[collection] -= self.total - total
+            self.total = total
+            if not self._counts[collection]:
+                del self._counts[collection]
 
     def closing(self) -> list[tuple[bytes, bytes]]:
         """Key and value of END, which goes behind the last event; nothing if there was none."""
@@ -71,7 +79,7 @@ class TransactionMetadata:
         collections = ",".join(
             f'{{"data_collection":{connect.dumps(name)},"event_count":{count}}}' for name, count in self._counts.items()
         )
-        return [self._record("END", str(self._total), f"[{collections}]")]
+        return [self._record("END", str(self.total), f"[{collections}]")]
 
     def _record(self, status: str, count: str, collections: str) -> tuple[bytes, bytes]:
         key = f'{self._key_head}{{"id":"{self._id}"}}{self._end}'

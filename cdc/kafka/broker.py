@@ -19,6 +19,8 @@ WAIT_S = 0.2
 # librdkafka's queue is the only buffer between us and the brokers; when it is full the loop stops reading.
 QUEUE_MESSAGES_MAX = 200_000
 QUEUE_KIBIBYTES_MAX = 64 * 1024
+# Of one topic and partition; brokers refuse one that is larger than a record may be.
+BATCH_BYTES_MAX = 1_000_000
 # The brokers' default limit is 15 min; a transaction that is open longer was forgotten.
 TRANSACTION_TIMEOUT_MS = 120_000
 
@@ -27,9 +29,17 @@ class KafkaBroker:
     """Constructing it does not touch the brokers' transaction state; `fence_predecessors` does."""
 
     def __init__(
-        self, kafka: KafkaConfig, *, transactional_id: str, admin: TopicAdmin, partition_counts: Mapping[str, int]
+        self,
+        kafka: KafkaConfig,
+        *,
+        transactional_id: str,
+        admin: TopicAdmin,
+        partition_counts: Mapping[str, int],
+        record_bytes_max: Mapping[str, int] | None = None,
     ) -> None:
+        """`record_bytes_max`: what topics took when they were looked at."""
         self._admin = admin
+        self._record_bytes_max = dict(record_bytes_max or {})
         self._partition_counts = dict(partition_counts)
         self._is_open = False
         # Not a method of ours: a producer that refers to its owner outlives the session, threads and all.
@@ -42,6 +52,7 @@ class KafkaBroker:
                     "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
                     "partitioner": "murmur2_random",  # what Java's producers do, so that both agree on a key's place
                     "message.max.bytes": MESSAGE_BYTES_MAX,
+                    "batch.size": min(BATCH_BYTES_MAX, *self._record_bytes_max.values(), MESSAGE_BYTES_MAX),
                     "queue.buffering.max.messages": QUEUE_MESSAGES_MAX,
                     "queue.buffering.max.kbytes": QUEUE_KIBIBYTES_MAX,
                     "linger.ms": 5,
@@ -127,7 +138,14 @@ class KafkaBroker:
         if error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
             raise self._too_large(self._undelivered.topic)
 
-    def _too_large(self, topic: str) -> BrokerError:
+    def _too_large(self, topic: str) -> WatershedError:
+        """Sizes were compared before: the topic takes less than it did, or it was somebody else's doing."""
+        now = self._admin.describe([topic]).get(topic)
+        before = self._record_bytes_max.get(topic, 0)
+        if now is not None and now.record_bytes_max < before:
+            return ConnectionLost(
+                f"Kafka: topic {topic} takes records of {now.record_bytes_max} bytes, no more {before}"
+            )
         return BrokerError(
             f"topic {topic}: a record is larger than the brokers take ({MESSAGE_BYTES_MAX} bytes at most from us)",
             f"raise max.message.bytes of {topic}, or leave the large column out of the publication",

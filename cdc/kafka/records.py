@@ -26,6 +26,7 @@ from cdc.errors import GapError
 from cdc.events import TableId, TableSchema, unpack_version
 from cdc.kafka.compacted import read_latest
 from cdc.table_state import TABLE_KEY, TableRecord
+from cdc.unpublishable import UNPUBLISHED_KEY, UnpublishedRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class State:
     signals_offset: int  # signals below have had their effect
     tombstones: dict[TableId, int]  # of each table the floor below which tombstones are written
     tables: dict[TableId, TableRecord]
+    unpublished: tuple[UnpublishedRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,11 @@ def read_state(config: Config) -> State:
                 if key.startswith(TABLE_KEY)
             )
         },
+        unpublished=tuple(
+            UnpublishedRecord.decode(record, f"{topic}, key {key}")
+            for key, record in values.items()
+            if key.startswith(UNPUBLISHED_KEY)
+        ),
         signals_offset=0 if signals is None else SignalsRecord.decode(signals, f"{topic}, key {SIGNALS_KEY}").offset,
     )
 

@@ -53,6 +53,13 @@ class TopicDescription:
     topic_id: str
     partition_count: int
     cleanup_policy: str
+    record_bytes_max: int = MESSAGE_BYTES_MAX  # before compression, as the clients count
+
+
+def record_limits(kafka: KafkaConfig, topics: Iterable[TopicDescription]) -> dict[str, int]:
+    """The largest record for each topic: what it takes, and what our client sends."""
+    ours = int(client_settings(kafka, **{"message.max.bytes": MESSAGE_BYTES_MAX})["message.max.bytes"])
+    return {topic.name: min(ours, topic.record_bytes_max) for topic in topics}
 
 
 class TopicAdmin:
@@ -82,14 +89,12 @@ class TopicAdmin:
             settings = self._admin.describe_configs(
                 [ConfigResource(ResourceType.TOPIC, name) for name in wanted], request_timeout=ANSWER_S_MAX
             )
-            policies = {
-                resource.name: future.result(ANSWER_S_MAX)["cleanup.policy"].value
-                for resource, future in settings.items()
-            }
+            values = {resource.name: future.result(ANSWER_S_MAX) for resource, future in settings.items()}
             found = {}
             for name, future in described.items():
                 topic = future.result(ANSWER_S_MAX)
-                found[name] = TopicDescription(name, str(topic.topic_id), len(topic.partitions), policies[name])
+                policy, size = (values[name][setting].value for setting in ("cleanup.policy", "max.message.bytes"))
+                found[name] = TopicDescription(name, str(topic.topic_id), len(topic.partitions), policy, int(size))
         except KafkaException as exception:
             raise broker_error("can't describe topics", exception) from exception
         except TimeoutError as error:

@@ -20,7 +20,6 @@ import structlog
 from cdc.config import SnapshotConfig
 from cdc.control import SnapshotRecord, Topics
 from cdc.events import TableId, TableSchema, pack_version
-from cdc.formats.debezium import TableEncoder
 from cdc.holes import Unfilled
 from cdc.lsn import Lsn
 from cdc.ports import TopicRecord
@@ -61,7 +60,7 @@ class SnapshotEngine:
         topics: Topics,
         epoch: int,
         schemas: Iterable[TableSchema],
-        encoder_of: Callable[[TableSchema], TableEncoder],
+        row_records: RowRecords,
         sweeps: Sweeps,
         limits: SnapshotConfig,
         records: Iterable[SnapshotRecord] = (),
@@ -76,7 +75,7 @@ class SnapshotEngine:
         self._topics = topics
         self._epoch = epoch
         self._schemas = {schema.table: schema for schema in schemas}
-        self._row_records = RowRecords(encoder_of)
+        self._row_records = row_records
         self._sweeps = sweeps
         self._limits = limits
         self._new_nonce = new_nonce
@@ -396,7 +395,7 @@ class SnapshotEngine:
             made = self._row_records.of_absent(job.schema, read, unseen, place)
             count = len(made) // 2
             job.deleted += count
-        records += made
+        records += [*made, *self._row_records.instead()]
         seq += count
         self._row_count += count
         part.merged()

@@ -3,12 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from cdc.events import TableId, TableSchema
+from cdc.control import Topics
+from cdc.errors import UnsupportedChangeError
+from cdc.events import Position, TableId, TableSchema
 from cdc.formats.debezium import TableEncoder
 from cdc.lsn import Lsn
 from cdc.ports import TopicRecord
 from cdc.snapshots.memory import Unseen
 from cdc.snapshots.reading import ChunkRead, LookedUp
+from cdc.unpublishable import Unpublishable
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +27,13 @@ class Place:
 class RowRecords:
     """Of all tables of an epoch."""
 
-    def __init__(self, encoder_of: Callable[[TableSchema], TableEncoder]) -> None:
+    def __init__(
+        self, encoder_of: Callable[[TableSchema], TableEncoder], unpublishable: Unpublishable | None = None
+    ) -> None:
+        """`unpublishable`: None where every record fits and has a form."""
         self._encoder_of = encoder_of
+        self._unpublishable = unpublishable or Unpublishable(Topics(""))
+        self._instead: list[TopicRecord] = []
         self._encoders: dict[TableId, tuple[TableSchema, TableEncoder]] = {}
 
     def of_chunk(self, schema: TableSchema, read: ChunkRead, unseen: Unseen, at: Place) -> list[TopicRecord]:
@@ -34,10 +42,23 @@ class RowRecords:
         records: list[TopicRecord] = []
         for line in read.lines:
             count = len(records)
-            key, value, headers = encoder.copy_row(line, at.commit_lsn, at.index + count, at.seq + count, at.now_us)
-            if not unseen.touches(key):
-                records.append(TopicRecord(schema.topic, key, value, headers))
+            try:
+                made = encoder.copy_row(line, at.commit_lsn, at.index + count, at.seq + count, at.now_us)
+                if unseen.touches(made[0]):
+                    continue
+                if len(made[1] or b"") > self._unpublishable.value_bytes_safe:
+                    self._unpublishable.require_fits(schema, Position(at.commit_lsn, at.index + count), [made])
+            except UnsupportedChangeError as error:
+                position = Position(at.commit_lsn, at.index + count)
+                self._instead += self._unpublishable.instead(schema, position, error, at.now_us)
+            else:
+                records.append(TopicRecord(schema.topic, *made))
         return records
+
+    def instead(self) -> list[TopicRecord]:
+        """What is published in the place of rows of the chunks since the last call that can't be."""
+        made, self._instead = self._instead, []
+        return made
 
     def of_absent(self, schema: TableSchema, read: LookedUp, unseen: Unseen, at: Place) -> list[TopicRecord]:
         """Keys that were not found but for those that were touched: delete and tombstone each, which share index and

@@ -13,7 +13,7 @@ from cdc.config import KafkaConfig
 from cdc.errors import BrokerError, ConnectionLost
 from cdc.kafka.broker import QUEUE_MESSAGES_MAX, KafkaBroker
 from cdc.kafka.client import MESSAGE_BYTES_MAX
-from cdc.kafka.topics import TopicAdmin
+from cdc.kafka.topics import TopicAdmin, record_limits
 from cdc.ports import TopicRecord
 from tests import conftest
 from tests.captured import frozen
@@ -124,6 +124,28 @@ def test_a_record_that_is_too_large_for_its_topic_is_named(settings: KafkaConfig
         broker.commit(nobody_waits)
     broker.abort()
     assert keys(settings, unique) == []
+
+
+def test_a_topic_that_takes_less_than_it_did_is_looked_at_anew(settings: KafkaConfig, unique: str) -> None:
+    """Its records were thought to fit. Small ones share a batch: it is no larger than one record may be."""
+    create_topic(settings.bootstrap_servers, unique, partitions=PARTITIONS, max_message_bytes="20000")
+    admin = TopicAdmin(settings)
+    limits = record_limits(settings, admin.describe([unique]).values())
+    assert limits == {unique: 20_000}
+    broker = KafkaBroker(
+        settings,
+        transactional_id=unique,
+        admin=admin,
+        partition_counts={unique: PARTITIONS},
+        record_bytes_max=limits | {unique: 21_000},
+    )
+    broker.fence_predecessors(nobody_waits)
+    broker.produce([record(unique, number, size=15_000) for number in range(20)], nobody_waits)
+    broker.commit(nobody_waits)
+    with pytest.raises(ConnectionLost, match=f"topic {unique} takes records of 20000 bytes, no more 21000"):
+        broker.produce([record(unique, 1, size=20_500)], nobody_waits)
+        broker.commit(nobody_waits)
+    broker.abort()
 
 
 def test_a_record_that_the_brokers_refuse_is_not_tried_again(settings: KafkaConfig, topic: str) -> None:

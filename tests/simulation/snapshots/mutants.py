@@ -152,7 +152,7 @@ class DeletesWhatWasTouched(SnapshotEngine):
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self._row_records = _OfAllAbsent(arguments["encoder_of"])
+        self._row_records = _OfAllAbsent(arguments["row_records"]._encoder_of)
 
 
 class _OfAllAbsent(RowRecords):

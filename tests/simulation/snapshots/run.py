@@ -34,6 +34,7 @@ from cdc.ports import Signal, TopicRecord
 from cdc.snapshots.completion import Completions
 from cdc.snapshots.engine import SnapshotEngine
 from cdc.snapshots.memory import ChangeMemory, Unseen
+from cdc.snapshots.publishing import RowRecords
 from cdc.snapshots.session import Snapshots
 from cdc.snapshots.visibility import TransactionSnapshot
 from cdc.sweeps import Sweeps
@@ -259,7 +260,7 @@ class Process:
             topics=TOPICS,
             epoch=committed.epoch,
             schemas=schemas,
-            encoder_of=lambda schema: TableEncoder(schema, relation_of(schema), context),
+            row_records=RowRecords(lambda schema: TableEncoder(schema, relation_of(schema), context)),
             sweeps=sweeps,
             limits=run.limits,
             records=list(committed.snapshots.values()),

@@ -223,3 +223,14 @@ def test_a_batch_without_holes_is_ready_as_it_is(records: list[TopicRecord]) -> 
     assert made.wanted() == []
     assert made.ready() == records
     assert made.is_done
+
+
+def test_a_row_that_is_too_large_when_it_is_filled_stays_unfilled() -> None:
+    records, holes = consumed((7, [update(1, "a", U, None), update(2, "a", U, None)]))
+    made = Batch(records, holes, lambda record: len(record.value or b"") < 1_000)
+    made.take(only(made.wanted()), Found(sees(7), ((b"x" * 1_000,), (b"B",))))
+    assert told(made.ready()) == [
+        {"id": 1, "v": "a", "huge": None, "unchanged!": ["big"]},
+        {"id": 2, "v": "a", "big": "B", "huge": None, "filled!": ["big"]},
+    ]
+    assert [unfilled.record_key for unfilled in made.unfilled] == [b'{"id":1}']

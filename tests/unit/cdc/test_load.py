@@ -15,6 +15,7 @@ from cdc.load import InitialLoad, LoadStopped, TableLoad
 from cdc.lsn import Lsn
 from cdc.pgoutput.relations import relation_of
 from cdc.publisher import Lineage, Publisher
+from cdc.unpublishable import Unpublishable
 from tests import wire
 from tests.unit.cdc.loops import COLUMNS, SCHEMA, Script
 
@@ -34,7 +35,13 @@ def table(rows: Iterator[bytes], schema: TableSchema = SCHEMA, epoch: int = 1) -
     return TableLoad(schema, encoder, rows, 0)
 
 
-def load(script: Script, epoch: int = 1, should_stop: Callable[[], bool] = lambda: False, **limits: Any) -> InitialLoad:
+def load(
+    script: Script,
+    epoch: int = 1,
+    should_stop: Callable[[], bool] = lambda: False,
+    unpublishable: Unpublishable | None = None,
+    **limits: Any,
+) -> InitialLoad:
     return InitialLoad(
         broker=script,
         publisher=Publisher(Lineage(epoch, SOURCE, "p", {SCHEMA.topic: "id"}), CaptureConfig(**limits), {}),
@@ -43,6 +50,7 @@ def load(script: Script, epoch: int = 1, should_stop: Callable[[], bool] = lambd
         clock=script.clock,
         should_stop=should_stop,
         probe=script.probe,
+        unpublishable=unpublishable,
     )
 
 
@@ -69,6 +77,17 @@ def test_schemas_come_first_then_all_rows_numbered_then_the_position_to_stream_f
     assert {row["source"]["commit_lsn"] for row in rows} == {POINT}
     assert positions(script) == [("loading", 0, POINT), ("streaming", 3, POINT)]
     assert script.committed[0].topic == "shop.control"
+
+
+def test_rows_that_can_not_be_published_take_no_number() -> None:
+    script = Script()
+    rows = iter([b"1\tx", b"2\t" + b"x" * 2_000, b"3\t\xff", b"4\tx"])
+    unpublishable = Unpublishable(Topics("shop"), "skip", {SCHEMA.topic: 1_000})
+    load(script, unpublishable=unpublishable).run([table(rows)])
+    values = [json.loads(r.value or b"") for r in script.committed if r.topic == SCHEMA.topic]
+    assert [(value["after"]["id"], value["source"]["seq"]) for value in values] == [(1, 1), (4, 2)]
+    assert positions(script)[-1] == ("streaming", 2, POINT)
+    assert unpublishable.counts == {"public.customers": 2}
 
 
 def test_tables_without_rows_are_loaded_too() -> None:

@@ -15,6 +15,7 @@ from cdc.pgoutput.relations import relation_of
 from cdc.ports import TopicRecord
 from cdc.snapshots.completion import Completions
 from cdc.snapshots.engine import SnapshotEngine
+from cdc.snapshots.publishing import RowRecords
 from cdc.snapshots.reading import (
     Begin,
     Begun,
@@ -81,7 +82,7 @@ class Beside:
             topics=TOPICS,
             epoch=CONTEXT.epoch,
             schemas=schemas,
-            encoder_of=lambda schema: TableEncoder(schema, relation_of(schema), CONTEXT),
+            row_records=RowRecords(lambda schema: TableEncoder(schema, relation_of(schema), CONTEXT)),
             sweeps=self.sweeps,
             limits=SnapshotConfig(**limits),
             records=records,

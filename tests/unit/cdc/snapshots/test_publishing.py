@@ -2,6 +2,10 @@
 
 import json
 
+import pytest
+
+from cdc.control import Topics
+from cdc.errors import UnsupportedChangeError
 from cdc.events import pack_version
 from cdc.formats.debezium import TableEncoder
 from cdc.lsn import Lsn
@@ -9,6 +13,7 @@ from cdc.pgoutput.relations import relation_of
 from cdc.snapshots.memory import Unseen
 from cdc.snapshots.publishing import Place, RowRecords
 from cdc.snapshots.reading import ChunkRead, LookedUp
+from cdc.unpublishable import Unpublishable
 from tests.unit.cdc.loops import CONTEXT, SCHEMA
 from tests.unit.cdc.snapshots.loops import NOW_US, key, snapshot
 
@@ -51,3 +56,35 @@ def test_after_a_truncate_that_is_not_seen_nothing_is_published() -> None:
     read = ChunkRead("n", snapshot(5), (b"1\tx",), ("1",), True, 0.1)
     assert RECORDS.of_chunk(SCHEMA, read, emptied, PLACE) == []
     assert RECORDS.of_absent(SCHEMA, LookedUp("n", snapshot(5), (), 0.1), NOTHING, PLACE) == []
+
+
+def test_rows_that_can_not_be_published_take_no_place() -> None:
+    topics = Topics("shop")
+    unpublishable = Unpublishable(topics, "dead_letter", {SCHEMA.topic: 1_000})
+    records = RowRecords(lambda schema: TableEncoder(schema, relation_of(schema), CONTEXT), unpublishable)
+    large, formless = b"2\t" + b"x" * 1_000, b"3\t\xff"
+    read = ChunkRead("n", snapshot(5), (b"1\tx", large, formless, b"4\tx"), ("4",), True, 0.1)
+    made = records.of_chunk(SCHEMA, read, NOTHING, PLACE)
+    assert [record.key for record in made] == [key(1), key(4)]
+    assert places([record.value for record in made]) == [("r", 700, 3, 20), ("r", 700, 4, 21)]
+    instead = records.instead()
+    assert [(record.topic, record.key) for record in instead if record.topic == topics.dead_letter] == [
+        (topics.dead_letter, key(2)),
+        (topics.dead_letter, b""),
+    ]
+    assert unpublishable.counts == {"public.customers": 2}
+    assert records.instead() == []
+
+
+def test_a_row_that_was_touched_is_no_dead_letter() -> None:
+    unpublishable = Unpublishable(Topics("shop"), "dead_letter", {SCHEMA.topic: 1_000})
+    records = RowRecords(lambda schema: TableEncoder(schema, relation_of(schema), CONTEXT), unpublishable)
+    read = ChunkRead("n", snapshot(5), (b"2\t" + b"x" * 1_000,), ("2",), True, 0.1)
+    assert records.of_chunk(SCHEMA, read, TOUCHED, PLACE) == []
+    assert records.instead() == []
+
+
+def test_where_capture_is_to_stop_a_chunk_is_not_published() -> None:
+    read = ChunkRead("n", snapshot(5), (b"3\t\xff",), ("3",), True, 0.1)
+    with pytest.raises(UnsupportedChangeError, match="not UTF-8"):
+        RECORDS.of_chunk(SCHEMA, read, NOTHING, PLACE)

@@ -1,0 +1,98 @@
+"""Rows that no record can hold: left out as configured and counted, or capture stops and says everything."""
+
+import pytest
+
+from tests.captured import Captured
+from tests.checker.records import Change, Record, parse
+from tests.checker.rules import deletes_have_tombstones, seq_without_gap_or_repetition, versions_rise_for_each_key
+from tests.integration.conftest import ITEMS, OTHER
+from tests.topics import create_topic
+
+BYTES_MAX = 20_000
+TEXT = "repeat('x', %s)"  # compresses well, and is too large all the same
+
+
+@pytest.fixture
+def narrow(items: Captured) -> Captured:
+    """The table's topic was made by somebody else, who wants small records. There is another table."""
+    items.tables = [ITEMS, OTHER]
+    topic = f"{items.name}.{ITEMS}"
+    create_topic(items.bootstrap_servers, topic, partitions=4, max_message_bytes=str(BYTES_MAX))
+    return items
+
+
+def last_rows(changes: list[Change]) -> dict[int, int | None]:
+    """Key → length of the name that the topic's last record of it has; None: deleted."""
+    return {c.key["id"]: None if c.after is None else len(c.after["name"]) for c in changes if c.table == ITEMS}
+
+
+def counted(captured: Captured) -> dict[str, int]:
+    """As state has them, and progress says them."""
+    (told,) = [r for r in captured.records("state") if r.key.startswith(b"unpublished/")][-1:]
+    record = parse(told.value or b"")
+    progress = parse([r for r in captured.records("progress") if r.key == b"progress"][-1].value or b"")
+    assert progress["unpublished"] == {ITEMS: record["dead_letters"] + record["skipped"]}
+    return {name: record[name] for name in ("dead_letters", "skipped")}
+
+
+def letters(captured: Captured) -> list[tuple[Record, dict[str, bytes]]]:
+    return [(record, dict(record.headers)) for record in captured.records("dead-letter")]
+
+
+def test_rows_that_are_too_large_are_dead_letters_or_skipped_or_stop_their_table(narrow: Captured) -> None:
+    execute = narrow.query
+    execute(f"INSERT INTO items VALUES (1, 'a'), (2, {TEXT}), (3, 'c')", 100_000)
+    narrow.settings = {"capture": {"on_unpublishable": "dead_letter"}}
+    capture = narrow.start()
+    narrow.await_caught_up()
+    execute("INSERT INTO items VALUES (4, 'd')")
+    execute(f"UPDATE items SET name = {TEXT} WHERE id = 1", 30_000)
+    execute(f"UPDATE items SET id = 30, name = {TEXT} WHERE id = 3", 30_000)
+    execute("UPDATE items SET name = 'dd' WHERE id = 4")
+    narrow.await_caught_up()
+    assert counted(narrow) == {"dead_letters": 3, "skipped": 0}
+    assert last_rows(narrow.changes()) == {1: 1, 3: 1, 4: 2}
+    assert "larger than topic" in capture.said()
+    assert capture.said().count("row change not published") == 1
+    found = letters(narrow)
+    assert [record.key for record, _ in found] == [b'{"id":2}', b'{"id":1}', b'{"id":30}']
+    for record, headers in found:
+        assert headers["watershed.table"] == ITEMS.encode()
+        assert headers["watershed.topic"] == f"{narrow.name}.{ITEMS}".encode()
+        assert b"key column id" in headers["watershed.reason"]
+        assert record.value is not None
+        assert len(record.value) > 30_000  # the dead letters' topic takes more
+    capture.kill()
+
+    narrow.settings = {"capture": {"on_unpublishable": "skip"}}
+    capture = narrow.start()
+    execute(f"INSERT INTO items VALUES (5, {TEXT})", 50_000)
+    execute("UPDATE items SET name = 'again' WHERE id = 1")
+    narrow.await_caught_up()
+    assert counted(narrow) == {"dead_letters": 3, "skipped": 1}
+    changes = narrow.changes()
+    assert last_rows(changes) == {1: 5, 3: 1, 4: 2}
+    records = [change.record for change in changes]
+    assert [*seq_without_gap_or_repetition(changes), *versions_rise_for_each_key(records)] == []
+    assert [*deletes_have_tombstones(records)] == []
+    assert capture.terminate() == 0
+
+    narrow.settings = {}
+    capture = narrow.start()
+    execute("INSERT INTO items VALUES (6, 'f')")
+    execute(f"INSERT INTO items VALUES (7, {TEXT})", 50_000)
+    capture.await_said("table stopped, the others go on")
+    execute("INSERT INTO other VALUES (1)")
+    narrow.await_caught_up()
+    said = " ".join(capture.said().split())
+    for words in (
+        f"{ITEMS} (key column id) at ",
+        "larger than topic",
+        f"takes, {BYTES_MAX}",
+        "capture.on_unpublishable",
+    ):
+        assert words in said
+    assert "xxx" not in said
+    changes = narrow.changes()
+    assert [change.key for change in changes if change.table == OTHER] == [{"id": 1}]
+    assert last_rows(changes)[6] == 1  # what stands before it was published
