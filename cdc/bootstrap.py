@@ -23,15 +23,18 @@ from cdc.gap import Heal
 from cdc.kafka.broker import KafkaBroker
 from cdc.kafka.records import highest_epoch, read_captured, read_position, read_state
 from cdc.kafka.topics import TopicAdmin, TopicDescription, record_limits
-from cdc.load import InitialLoad, TableLoad
+from cdc.load import InitialLoad, LoadStopped, TableLoad
 from cdc.lsn import Lsn, format_lsn
 from cdc.pgoutput.relations import relation_of
 from cdc.ports import Clock, Probe, TopicRecord
 from cdc.postgres.catalog import Publication, SourceTable, read_publication, read_table, schema_of
 from cdc.postgres.connection import SourceConnection, connect
 from cdc.postgres.facts import read_facts
+from cdc.postgres.fence import running
 from cdc.postgres.load import SnapshotReader, TableLocks
 from cdc.postgres.replication import (
+    SLOT_WAIT_S,
+    SLOT_WAIT_S_FIRST,
     CreatedSlot,
     ReplicationConnection,
     SlotExistsError,
@@ -91,7 +94,7 @@ class Bootstrap:
             publication = self._publication(connection)
             lineage = self._lineage(epoch, identity, publication, topics)
             self._record_intent(broker, lineage)
-            locks, slot = self._create_slot(replication)
+            locks, slot = self._create_slot(connection, replication)
             resources.enter_context(locks)
             log.info("slot created", slot=self._source.slot, consistent_point=format_lsn(slot.consistent_point))
             tables = self._describe(connection, publication)
@@ -259,16 +262,22 @@ class Bootstrap:
         broker.produce([position_record(self._topics, intent)], _nobody_waits)
         broker.commit(_nobody_waits)
 
-    def _create_slot(self, replication: ReplicationConnection) -> tuple[TableLocks, CreatedSlot]:
+    def _create_slot(
+        self, connection: SourceConnection, replication: ReplicationConnection
+    ) -> tuple[TableLocks, CreatedSlot]:
         """Tables locked, then the slot with its exported snapshot."""
+        wait_s = SLOT_WAIT_S_FIRST
         while True:
             locks = TableLocks(self._source)
             with ExitStack() as undo:
                 undo.enter_context(locks)
                 try:
-                    slot = replication.create_slot(self._source.slot)
+                    slot = replication.create_slot(self._source.slot, wait_s)
                 except SlotWaitError:
-                    log.warning("slot creation waits for write transactions that began before; trying again")
+                    log.warning("slot creation waits for transactions that began earlier", **running(connection))
+                    if self._should_stop():
+                        raise LoadStopped from None
+                    wait_s = SLOT_WAIT_S
                     continue
                 except SlotExistsError as error:
                     raise SourceError(

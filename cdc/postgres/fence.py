@@ -109,6 +109,18 @@ class FenceWait:
             self._over.set()
 
 
+def running(connection: psycopg.Connection) -> dict[str, object]:
+    """Transactions that have written or may write, of all databases, for a message: how many, which is the oldest,
+    since when. Raises psycopg.Error."""
+    found = _transactions(connection)
+    oldest = min(found.values(), key=lambda one: one.since or "~", default=None)
+    return {
+        "transactions": len(found),
+        "oldest": oldest.holder if oldest else None,
+        "since": oldest.since if oldest else None,
+    }
+
+
 def _report(waited_for: frozenset[int], found: Mapping[int, _Transaction]) -> None:
     oldest = min(waited_for)
     known = found.get(_short(oldest))

@@ -23,6 +23,7 @@ NAP_S = 0.0005
 # Slot creation waits for every write transaction that runs. One of them may wait for our table locks, which no
 # deadlock detector sees; so we let go and begin again.
 SLOT_WAIT_S = 30
+SLOT_WAIT_S_FIRST = 2  # most transactions have ended by then; of others a message says so
 
 SEND_S_MAX = 30.0
 
@@ -103,12 +104,12 @@ class ReplicationConnection:
         """wal_sender_timeout: a server that has not heard from us for so long hangs up. 0: never."""
         return int(self._row("SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'")[0]) / 1000
 
-    def create_slot(self, name: str) -> CreatedSlot:
+    def create_slot(self, name: str, wait_s: int = SLOT_WAIT_S) -> CreatedSlot:
         """Create a logical slot for pgoutput and export its snapshot, which lives until the next command here.
 
-        Raises SlotExistsError; SlotWaitError when write transactions that run did not end in SLOT_WAIT_S.
+        Raises SlotExistsError; SlotWaitError when write transactions that run did not end in so long.
         """
-        self._row(f"SET lock_timeout = '{SLOT_WAIT_S}s'")
+        self._row(f"SET lock_timeout = '{wait_s}s'")
         row = self._row(f'CREATE_REPLICATION_SLOT "{name}" LOGICAL pgoutput EXPORT_SNAPSHOT')
         return CreatedSlot(parse_lsn(row[1]), row[2])
 

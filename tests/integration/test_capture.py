@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import LiteralString
 
+import psycopg
 import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -100,21 +101,24 @@ def test_sigterm_during_the_load_exits_in_time_and_the_next_start_loads_anew(cap
 
 
 def test_sigterm_while_the_slot_waits_for_a_transaction_exits_in_time(captured: Captured) -> None:
-    """A slot is created when all running writers have ended. libpq waits, and no signal reaches it."""
+    """A slot is created when all running writers have ended, prepared ones too: libpq waits, no signal reaches it."""
+    prepared = f"before {captured.name}"
     with captured.connect() as connection:
         connection.execute("BEGIN")
         connection.execute("INSERT INTO lines VALUES (1, 1, 1, 1, NULL)")
+        connection.execute(sql.SQL("PREPARE TRANSACTION {}").format(prepared))
         capture = captured.start()
-        eventually(lambda: slots(captured), 90.0, "the slot is being created")
+        capture.await_said("slot creation waits for transactions that began earlier")
+        assert f"oldest='prepared transaction {prepared}'" in capture.said()
         capture.signal(signal.SIGTERM)
         assert capture.await_end(STOP_S_MAX) == 0
         # Its backend has not noticed: the next start has to wait for it.
         again = captured.start()
         again.await_said("session lost")
-        connection.execute("COMMIT")
+        connection.execute(sql.SQL("COMMIT PREPARED {}").format(prepared))
     again.await_said("streaming", deadline_s=60.0)
     captured.await_caught_up()
-    captured.judge()
+    assert captured.judge().ops == {"r": 1}
 
 
 def test_a_second_instance_stands_by_with_one_line_and_takes_over(captured: Captured) -> None:
@@ -325,6 +329,10 @@ def test_capture_outlives_a_restarted_and_a_killed_postgresql(captured: Captured
     capture.await_said("streaming")
     with Workload(captured.dsn, seed=8, transactions=40):
         pass
+    kept, undone = f"kept {captured.name}", f"undone {captured.name}"
+    for name, number in ((kept, -1), (undone, -2)):
+        with captured.connect() as connection:
+            prepare(connection, name, number)
     postgres.stack.restart("postgres")
     capture.await_said("streaming", times=2)
     with Workload(captured.dsn, seed=9, transactions=40):
@@ -333,10 +341,32 @@ def test_capture_outlives_a_restarted_and_a_killed_postgresql(captured: Captured
     postgres.stack.restart("postgres")
     with Workload(captured.dsn, seed=10, transactions=40):
         pass
+    capture.kill()  # and capture dies while they are prepared
+    with captured.connect() as connection:
+        connection.execute(sql.SQL("COMMIT PREPARED {}").format(kept))
+        connection.execute(sql.SQL("ROLLBACK PREPARED {}").format(undone))
+    capture = captured.start()
     captured.await_caught_up()
     assert capture.exit_code is None
     assert "Traceback" not in capture.said()
-    assert captured.judge().epoch == 1
+    report = captured.judge()
+    assert report.epoch == 1
+    assert sorted((c.op, c.identity) for c in report.changes if '"order_id": -' in c.identity) == [
+        ("c", '{"line_no": 1, "order_id": -1}'),
+        ("c", '{"line_no": 3, "order_id": -1}'),
+    ]
+
+
+def prepare(connection: psycopg.Connection, name: str, number: int) -> None:
+    """A transaction of two rows, with a third one that a savepoint undid."""
+    connection.execute("BEGIN")
+    insert = "INSERT INTO lines VALUES (%s, %s, 1, 1, NULL)"
+    connection.execute(insert, (number, 1))
+    connection.execute("SAVEPOINT middle")
+    connection.execute(insert, (number, 2))
+    connection.execute("ROLLBACK TO middle")
+    connection.execute(insert, (number, 3))
+    connection.execute(sql.SQL("PREPARE TRANSACTION {}").format(name))
 
 
 def test_capture_outlives_a_killed_kafka(captured: Captured, kafka: KafkaBroker) -> None:
