@@ -21,6 +21,7 @@ from cdc.events import EPOCH_MAX, TableSchema, pack_version
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.gap import Heal
 from cdc.kafka.broker import KafkaBroker
+from cdc.kafka.event_topics import EventTopics
 from cdc.kafka.records import highest_epoch, read_captured, read_position, read_state
 from cdc.kafka.topics import TopicAdmin, TopicDescription, record_limits
 from cdc.load import InitialLoad, LoadStopped, TableLoad
@@ -157,7 +158,7 @@ class Bootstrap:
         records = [*told]
         for schema, _ in tables:
             records.append(schema_record(self._topics, schema))
-            if is_read:
+            if is_read and not self._source.is_outbox(schema.table):
                 snapshot = SnapshotRecord(
                     request=f"epoch {lineage.epoch}",
                     table_schema=schema.table.schema,
@@ -296,7 +297,14 @@ class Bootstrap:
         described = []
         for table in self._source.table_ids:
             source = self._source
-            found = read_table(connection, table, publication.columns[table], source.key_of(table), source.columns)
+            found = read_table(
+                connection,
+                table,
+                publication.columns[table],
+                source.key_of(table),
+                source.columns,
+                is_outbox=source.is_outbox(table),
+            )
             described.append((schema_of(found, known.get(table), self._topics), found))
         return described
 
@@ -328,6 +336,8 @@ class Bootstrap:
         estimates = reader.estimate(self._source.table_ids)
         loads = []
         for schema, _ in tables:
+            if self._source.is_outbox(schema.table):
+                continue
             encoder = TableEncoder(schema, relation_of(schema), context)
             encoder.start_snapshot(consistent_point, self._clock.now_us())
             lines = reader.lines(schema, row_filter=publication.row_filters.get(schema.table))
@@ -349,6 +359,7 @@ def open_broker(config: Config, admin: TopicAdmin, topics: Mapping[str, TopicDes
         admin=admin,
         partition_counts={topic.name: topic.partition_count for topic in topics.values()},
         record_bytes_max=record_limits(config.kafka, topics.values()),
+        events=EventTopics(admin, config.topics),
     )
 
 

@@ -39,6 +39,7 @@ from cdc.formats.options import (
     SkippedOperations,
     TimeMode,
 )
+from cdc.outbox.settings import OutboxConfig, with_outbox_tables
 from cdc.topic_names import problem
 
 ENV_PREFIX = "CDC__"
@@ -78,6 +79,7 @@ class SourceConfig(Section):
     # Regular expressions over schema.table.column, from beginning to end: which columns leave the source at all.
     include_columns: Patterns = ()
     exclude_columns: Patterns = ()
+    outbox: tuple[str, ...] = ()  # those of `tables` that section outbox names, which puts them into both
 
     @field_validator("slot")
     @classmethod
@@ -110,7 +112,11 @@ class SourceConfig(Section):
 
     def key_of(self, table: TableId) -> tuple[str, ...] | None:
         """The columns that were chosen for its record key, none: it has no key; None: the table's own key."""
-        return self.key_columns.get(str(table))
+        return () if self.is_outbox(table) else self.key_columns.get(str(table))
+
+    def is_outbox(self, table: TableId) -> bool:
+        """Whether its rows are events."""
+        return str(table) in self.outbox
 
     @property
     def table_ids(self) -> tuple[TableId, ...]:
@@ -306,6 +312,7 @@ class Config(BaseSettings):
     sweep: SweepConfig = SweepConfig()
     format: FormatConfig = FormatConfig()
     masking: MaskingConfig = MaskingConfig()
+    outbox: OutboxConfig = OutboxConfig()
     sinks: SinksConfig = SinksConfig()
     spark: SparkConfig = SparkConfig()
 
@@ -325,6 +332,18 @@ class Config(BaseSettings):
         """Sections `format` and `masking` together."""
         masks = self.masking.masks(self.source.table_ids)
         return FormatOptions(**self.format.model_dump(), masks=masks, columns=self.source.columns)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _outbox_tables_are_captured(cls, values: Any) -> Any:
+        """Their changes come with the others', through the same publication and slot."""
+        return with_outbox_tables(values)
+
+    @model_validator(mode="after")
+    def _outbox_is_configured(self) -> Self:
+        if set(self.source.outbox) != {table.table for table in self.outbox.tables}:
+            raise ValueError("source.outbox is filled from section outbox: name tables in outbox.tables")
+        return self
 
     @model_validator(mode="after")
     def _sinks_can_read(self) -> Self:

@@ -50,6 +50,7 @@ class Topics:
         self.transaction = f"{prefix}.transaction"
         self.message = f"{prefix}.message"
         self.heartbeat = f"__debezium-heartbeat.{prefix}"
+        self.outbox_dead_letters = f"{prefix}.outbox_dead_letters"  # of messages
         written_when_asked = (self.dead_letter, self.transaction, self.message, self.heartbeat)
         self.own = (self.state, self.control, self.progress, self.signals, *written_when_asked)
 
@@ -103,6 +104,7 @@ class PartialTransaction(Record):
     xid: int
     next_index: int
     messages: int = 0  # logical messages in it that were received, published or not
+    outbox: str = ""  # prefix of those that are events, and have an index; "" where none are
     events: dict[str, int] | None = None  # published of each collection, where its metadata are; null: they are not
 
 

@@ -110,11 +110,18 @@ class Joining:
         with connect(self._config.source, application="watershed join") as connection:
             source = self._config.source
             found = [
-                checked_table(connection, table, publication, source.key_of(table), source.columns)
+                checked_table(
+                    connection,
+                    table,
+                    publication,
+                    source.key_of(table),
+                    source.columns,
+                    is_outbox=source.is_outbox(table),
+                )
                 for table in tables.joining
             ]
             since_lsn = read_log_end(connection)
-        self._require_chunks(found)
+        self._require_chunks([table for table in found if not source.is_outbox(table.table)])
         schemas = [schema_of(table, captured.schemas.get(table.table), self._topics) for table in found]
         for schema in schemas:
             self._require_same_key(schema, captured.schemas.get(schema.table), topics[schema.topic])
@@ -124,7 +131,7 @@ class Joining:
         snapshots = {record.table: record for record in state.snapshots}
         changed = [
             *self._cancelled(tables.left, state.snapshots),
-            *self._begun(tables.joining, snapshots, since_lsn),
+            *self._begun([t for t in tables.joining if not source.is_outbox(t)], snapshots, since_lsn),
         ]
         return Joined(
             schemas=tuple(schemas),

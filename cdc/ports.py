@@ -10,6 +10,15 @@ from cdc.lsn import Lsn
 WhileWaiting = Callable[[], None]
 
 
+class Place(NamedTuple):
+    """Of an event's record."""
+
+    partition: int | None  # None: the key's
+    timestamp_ms: int  # since 1970
+    has_key: bool  # so that an empty key is one
+    refused: "Callable[[str], TopicRecord]"  # what goes out instead where the topic can't take it, for a reason
+
+
 class TopicRecord(NamedTuple):
     """A record on its way to Kafka; the partition is the key's murmur2, as Java's producers choose it. An empty key is
     none."""
@@ -17,7 +26,8 @@ class TopicRecord(NamedTuple):
     topic: str
     key: bytes
     value: bytes | None
-    headers: list[tuple[str, bytes]] | None = None
+    headers: Sequence[tuple[str, bytes | None]] | None = None
+    place: Place | None = None  # of an event: its topic is one of the application's, which may have to be created
 
 
 class LogStream(Protocol):

@@ -30,6 +30,7 @@ from cdc.kafka.records import read_position
 from cdc.kafka.topics import TopicAdmin
 from cdc.load import LoadStopped
 from cdc.lsn import Lsn
+from cdc.outbox_start import open_outbox
 from cdc.ports import Probe
 from cdc.postgres.catalog import schema_of
 from cdc.postgres.replication import (
@@ -83,8 +84,12 @@ class Service:
         """Look at source and brokers. `is_running_on`: tables that can't be captured any more are left to the session.
         Raises ConfigError, SourceError, BrokerError, UnreachableError with the next step."""
         source = check_source(self._config.source, self._config.snapshot, is_running_on=is_running_on)
+        outbox = open_outbox(self._config)
         for table in source.tables:
-            column_formats(schema_of(table, None, self._topics), self._config.format_options)
+            schema = schema_of(table, None, self._topics)
+            column_formats(schema, self._config.format_options)
+            if outbox is not None and outbox.takes(schema.table):
+                outbox.describe(schema.oid, schema)
         self._admin.require_reachable()
         records = [self._topics.state, self._topics.control, self._topics.progress, self._topics.dead_letter]
         self._admin.check([*self._table_topics, *records])

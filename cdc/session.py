@@ -38,6 +38,7 @@ from cdc.kafka.topic_keys import KafkaKeyReader
 from cdc.kafka.topics import TopicAdmin, TopicDescription, record_limits
 from cdc.kafka.watch import TopicWatch
 from cdc.lsn import Lsn, format_lsn
+from cdc.outbox_start import open_outbox
 from cdc.pgoutput.messages import RelationColumn
 from cdc.pgoutput.relations import relation_of
 from cdc.ports import Clock, Probe, TopicRecord
@@ -140,7 +141,8 @@ class Session:
         )
         sweeps = Sweeps(self._topics, current.epoch, captured.floors)
         unpublishable = self._unpublishable(these, state)
-        others = (these.since, these.leaving, unpublishable)
+        streams = (these.schemas, context, stream_state(current), sweeps)
+        others = (these.since, these.leaving, unpublishable, open_outbox(self._config))
         engine = self._engine(these, state, current.epoch, context, sweeps, unpublishable)
         answers = Answers(self._topics, captured.answers)
         snapshots = self._snapshots(resources, engine, these, looks, state.signals_offset, answers)
@@ -157,7 +159,7 @@ class Session:
         return Capture(
             stream=connection,
             broker=broker,
-            assembler=Assembler(these.schemas, context, stream_state(current), sweeps, engine, follower, *others),
+            assembler=Assembler(*streams, engine, follower, *others),
             filler=self._filler(resources, engine, these, unpublishable),
             snapshots=snapshots,
             publisher=these.publisher,

@@ -7,14 +7,15 @@ count: whether they are sent at all is not the same each time, where the publica
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from cdc.control import PartialTransaction, Topics
 from cdc.errors import GapError, ProtocolError, UnpublishableError, UnsupportedChangeError
 from cdc.events import Position, TableId, TableSchema, pack_version
 from cdc.formats.debezium import UNFINISHED, Draft, EnvelopeContext, TableEncoder, relation_differs
 from cdc.holes import Hole
+from cdc.listeners import Observer, SchemaFollower
 from cdc.lsn import Lsn, format_lsn
+from cdc.outbox.stream import Outbox, message_prefix
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.frames import XLOG_DATA_BYTES, Keepalive, parse_frame, start_lsn
 from cdc.pgoutput.messages import Begin, Commit, LogicalMessage, Origin, Relation, StreamAbort, Truncate, Type
@@ -53,24 +54,6 @@ class _Transaction:
 _WHOLE = 1 << 62  # skip_below of a transaction that is published whole
 
 
-class Observer(Protocol):
-    """Who hears of each transaction as it is received, and may add records where it ends. See SnapshotEngine."""
-
-    def begin(self, xid: int, next_seq: int) -> bool: ...
-    def touch(self, topic: str, key: bytes) -> None: ...
-    def truncate(self, topic: str) -> None: ...
-    def mark(self, content: bytes) -> None: ...
-    def end(self, commit_lsn: Lsn, seq: int, now_us: int) -> tuple[list[TopicRecord], int]: ...
-
-
-class SchemaFollower(Protocol):
-    """Who knows what the captured tables look like now. See cdc/following.py."""
-
-    def follow(self, schema: TableSchema, relation: Relation) -> tuple[TableSchema, list[TopicRecord]]: ...
-    def mark(self, content: bytes) -> None: ...
-    def end(self) -> tuple[list[TopicRecord], list[TableSchema]]: ...
-
-
 class Assembler:
     """Feed it CopyData payloads in order; it returns the records to produce.
 
@@ -88,6 +71,7 @@ class Assembler:
         since: Mapping[TableId, int] | None = None,
         leaving: Sequence[TableSchema] = (),
         unpublishable: Unpublishable | None = None,
+        outbox: Outbox | None = None,
     ) -> None:
         """`since`: of tables that joined later, where in the log: what commits before is not published, nor need it
         be of the table's present shape. `leaving`: captured no more, but for the half published transaction."""
@@ -96,6 +80,8 @@ class Assembler:
         self._since = {table: lsn for table, lsn in (since or {}).items() if lsn > resume.resume_lsn}
         self._schema_of_oid: dict[int, TableSchema] = {schema.oid: schema for schema in schemas}
         self._schema_of_name: dict[TableId, TableSchema] = {s.table: s for s in schemas}
+        self._outbox = outbox
+        self._messages = message_prefix(outbox, resume.partial)  # of logical messages that are events
         self._context = context
         self._sweeps = sweeps
         self._observer = observer
@@ -128,6 +114,7 @@ class Assembler:
         if transaction is not None and transaction.published:
             next_index = max(transaction.next_index, transaction.skip_below)
             partial = self._side.partial(transaction.commit_lsn, transaction.xid, next_index)
+            partial = partial.model_copy(update={"outbox": self._messages}) if self._messages else partial
         return StreamState(self._resume_lsn, partial, self._seq, self._commit_ts_us)
 
     @property
@@ -312,6 +299,10 @@ class Assembler:
 
     def _describe(self, schema: TableSchema, relation: Relation) -> None:
         self._relations[relation.oid] = relation
+        if self._outbox is not None and self._outbox.takes(schema.table):
+            self._outbox.describe_again(relation.oid, schema)
+            self._encoders[relation.oid] = None
+            return
         encoder = TableEncoder(schema, relation, self._context, self._drafts, self._side.metadata)
         self._encoders[relation.oid] = (encoder, schema.topic)
         self._started.discard(relation.oid)
@@ -344,6 +335,8 @@ class Assembler:
         if captured is None and self._early:
             captured = self._joined(oid, transaction.commit_lsn, records)
         if captured is None:
+            if self._outbox is not None and self._outbox.follows(oid):
+                self._event(memoryview(frame)[XLOG_DATA_BYTES:], records, now_us)
             return
         if index >= transaction.skip_below:
             encoder, topic = captured
@@ -375,6 +368,17 @@ class Assembler:
             transaction.published = True
         transaction.next_index = index + 1
 
+    def _event(self, what: memoryview | LogicalMessage, records: list[TopicRecord], now_us: int) -> None:
+        """A row change of an outbox table, or a message. It counts like any row change, and takes no seq."""
+        assert self._outbox is not None
+        transaction = self._open("an event")
+        if transaction.next_index >= transaction.skip_below:
+            position = Position(transaction.commit_lsn, transaction.next_index)
+            made = self._outbox.event(what, transaction.xid, position, now_us, transaction.commit_ts_us)
+            records += made
+            transaction.published = transaction.published or bool(made)
+        transaction.next_index += 1
+
     def _pass_over(self, oid: int, lsn: int) -> None:
         """A change of a table that leaves, in a shape that is not followed any more."""
         schema = self._schema_of_oid.get(oid)
@@ -386,13 +390,8 @@ class Assembler:
 
     def _start(self, oid: int, encoder: TableEncoder, transaction: _Transaction) -> list[TopicRecord]:
         """Before the first event of a table in a transaction; what goes before it."""
-        encoder.start_transaction(
-            transaction.commit_lsn,
-            transaction.commit_ts_us,
-            transaction.xid,
-            self._last_commit_lsn,
-            self._side.origin,
-        )
+        begun = transaction.commit_lsn, transaction.commit_ts_us, transaction.xid
+        encoder.start_transaction(*begun, self._last_commit_lsn, self._side.origin)
         self._started.add(oid)
         return self._side.opening()
 
@@ -405,6 +404,8 @@ class Assembler:
                 self._observer.mark(message.content)
                 self._follower.mark(message.content)
                 return
+            if message.prefix == self._messages:
+                return self._event(message, records, now_us)
             is_published = transaction.skip_below == _WHOLE
             made = self._side.message(message, self._last_commit_lsn, now_us, is_published=is_published)
             transaction.published = transaction.published or bool(made)

@@ -54,7 +54,7 @@ def unpublished_key(table: TableId) -> str:
 def record_bytes(record: OutRecord) -> int:
     """What a record takes of its topic's limit, at most."""
     key, value, headers = record
-    named = sum(len(name.encode()) + len(content) + HEADER_OVERHEAD_BYTES for name, content in headers or ())
+    named = sum(len(name.encode()) + len(content or b"") + HEADER_OVERHEAD_BYTES for name, content in headers or ())
     return OVERHEAD_BYTES + len(key) + len(value or b"") + named
 
 

@@ -181,6 +181,12 @@ class Captured:
         assert self._processes and self._processes[-1].exit_code is None, self._said()
         return self._processes[-1]
 
+    def cdc(self, *words: str) -> str:
+        """What a command says that succeeds."""
+        done = run([*words, "--config", str(self.config())], deadline_s=120.0)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
     def end(self) -> None:
         for process in self._processes:
             if process.exit_code is None:

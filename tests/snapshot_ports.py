@@ -60,7 +60,7 @@ class ScriptedRows:
 
 
 class UnfollowedTables:
-    """cdc.transactions.SchemaFollower. A table that is altered stops."""
+    """cdc.listeners.SchemaFollower. A table that is altered stops."""
 
     def follow(self, schema: TableSchema, relation: Relation) -> tuple[TableSchema, list[TopicRecord]]:
         raise stop(schema.table, relation_differs(schema, relation) or "")

@@ -40,6 +40,13 @@ _SINK_RUN = "tests/integration/test_sink_run.py"
 COVERED_ELSEWHERE: dict[str, str] = {
     "cdc/bootstrap.py": f"{_CAPTURE}: wiring of real servers at the first start",
     "cdc/joining.py": "tests/integration/test_joining.py: tables added to a real publication, beside transactions",
+    "cdc/outbox_start.py": "tests/integration/test_outbox.py: wiring of real servers in every session",
+    "cdc/cli/outbox.py": "tests/integration/test_outbox.py: creates and prunes in a real database",
+    "cdc/migrations/env.py": "tests/integration/test_outbox.py: Alembic executes it, in a real database",
+    "cdc/migrations/versions/table_0001.py": "tests/integration/test_outbox.py: creates in a real database",
+    "cdc/migrations/versions/function_0002.py": "tests/integration/test_outbox.py: publishes in a real database",
+    "cdc/publish.py": "tests/integration/test_outbox.py: sessions on a real database",
+    "cdc/postgres/outbox.py": "tests/integration/test_outbox.py: keys and rows of a real database",
     "cdc/service.py": f"{_CAPTURE}: wiring of real servers at every start",
     "cdc/session.py": f"{_CAPTURE}: wiring of real servers in every session",
     "cdc/cli/run.py": f"{_CAPTURE}: started as a user does, as a process",

@@ -30,8 +30,10 @@ OURS: Final = tuple(name for name in ROOMS if "." not in name)
 # Modules that only these may import.
 RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
     "cdc.cli": ("cdc.cli", "tests"),
-    "psycopg": ("cdc.postgres", "devstack", "demo", "bench", "tests"),
+    "psycopg": ("cdc.postgres", "cdc.migrations", "devstack", "demo", "bench", "tests"),
     "confluent_kafka": ("cdc.kafka", "spark_jobs", "devstack", "demo", "bench", "tests"),
+    "alembic": ("cdc.migrations", "tests"),
+    "sqlalchemy": ("cdc.migrations", "cdc.publish", "cdc.cli.outbox", "tests"),
     "pyspark": ("spark_jobs", "bench", "tests"),
     "py4j": ("spark_jobs", "bench", "tests"),
     "pyarrow": ("spark_jobs", "sinks.warehouse", "demo", "bench", "tests"),
@@ -54,6 +56,7 @@ PURE: Final = (
     "cdc.control",
     "cdc.pgoutput",
     "cdc.formats",
+    "cdc.outbox",
     "cdc.transactions",
     "cdc.publisher",
     "cdc.delivery",

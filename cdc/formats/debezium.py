@@ -99,7 +99,7 @@ class Draft:
 
 
 # (key, value, headers). A value of None is a tombstone, UNFINISHED one whose draft is among the encoder's.
-OutRecord = tuple[bytes, bytes | None, list[tuple[str, bytes]] | None]
+OutRecord = tuple[bytes, bytes | None, Sequence[tuple[str, bytes | None]] | None]
 UNFINISHED: Final = b""
 
 

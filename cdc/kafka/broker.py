@@ -1,6 +1,6 @@
 """The transactional producer (cdc.ports.Broker)."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 import structlog
@@ -9,13 +9,15 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from cdc.config import KafkaConfig
 from cdc.errors import BrokerError, ConnectionLost, WatershedError
 from cdc.kafka.client import MESSAGE_BYTES_MAX, broker_error, client_settings, kafka_error
+from cdc.kafka.event_topics import EventTopics
 from cdc.kafka.topics import EndOffsets, TopicAdmin
-from cdc.ports import TopicRecord, WhileWaiting
+from cdc.ports import Place, TopicRecord, WhileWaiting
 
 log = structlog.get_logger(__name__)
 
 # Of one wait, after which `while_waiting` is called.
 WAIT_S = 0.2
+_ANY_PARTITION = -1  # librdkafka's RD_KAFKA_PARTITION_UA: the partitioner's
 # librdkafka's queue is the only buffer between us and the brokers; when it is full the loop stops reading.
 QUEUE_MESSAGES_MAX = 200_000
 QUEUE_KIBIBYTES_MAX = 64 * 1024
@@ -35,11 +37,13 @@ class KafkaBroker:
         transactional_id: str,
         admin: TopicAdmin,
         partition_counts: Mapping[str, int],
+        events: EventTopics,
         record_bytes_max: Mapping[str, int] | None = None,
     ) -> None:
         """`record_bytes_max`: what topics took when they were looked at."""
         self._admin = admin
         self._record_bytes_max = dict(record_bytes_max or {})
+        self._events = events
         self._partition_counts = dict(partition_counts)
         self._is_open = False
         # Not a method of ours: a producer that refers to its owner outlives the session, threads and all.
@@ -75,13 +79,18 @@ class KafkaBroker:
             if not self._is_open:
                 producer.begin_transaction()
                 self._is_open = True
-            for topic, key, value, headers in records:
+            for topic, key, value, headers, place in records:
+                if place is not None:
+                    event = TopicRecord(topic, key, value, headers, place)
+                    topic, key, value, headers, place = self._events.accepted(event, while_waiting)
                 while True:
                     try:
                         if headers is None:
                             producer.produce(topic, value, key or None)
-                        else:
+                        elif place is None:
                             producer.produce(topic, value, key or None, headers=[*headers])
+                        else:
+                            self._produce_event(topic, key, value, headers, place)
                         break
                     except BufferError:
                         producer.poll(WAIT_S)
@@ -90,6 +99,19 @@ class KafkaBroker:
             producer.poll(0)
         except KafkaException as exception:
             raise self._translate("produce", exception, topic) from exception
+
+    def _produce_event(
+        self, topic: str, key: bytes, value: bytes | None, headers: Sequence[tuple[str, bytes | None]], place: Place
+    ) -> None:
+        partition = _ANY_PARTITION if place.partition is None else place.partition
+        self._producer.produce(
+            topic,
+            value,
+            key if place.has_key else None,
+            partition,
+            headers=[*headers],
+            timestamp=place.timestamp_ms,
+        )
 
     def commit(self, while_waiting: WhileWaiting) -> None:
         """See cdc.ports.Broker."""

@@ -146,17 +146,29 @@ class TopicAdmin:
         new += [NewTopic(name, 1, replicas, config=_RECORD_SETTINGS) for name in records]
         new += [NewTopic(name, 1, replicas, config=_SIGNAL_SETTINGS) for name in signals]
         new += [NewTopic(name, 1, replicas, config=_LOG_SETTINGS) for name in logs]
-        if not new:
-            return
+        if new:
+            self._create(new, "grant Create, or create the topic compacted")
+
+    def _create(self, new: list[NewTopic], hint: str) -> None:
         for name, future in self._admin.create_topics(new, operation_timeout=ANSWER_S_MAX).items():
             try:
                 future.result(ANSWER_S_MAX * 2)
             except KafkaException as exception:
                 if kafka_error(exception).name() != "TOPIC_ALREADY_EXISTS":
-                    raise broker_error(
-                        f"can't create topic {name}", exception, "grant Create, or create the topic compacted"
-                    ) from exception
+                    raise broker_error(f"can't create topic {name}", exception, hint) from exception
         self._await_leaders([topic.topic for topic in new])
+
+    def open_event_topic(self, name: str, config: TopicConfig) -> dict[str, TopicDescription]:
+        """The topic, created if need be: not compacted, with the brokers' own retention. Somebody else may create it at
+        the same time."""
+        found = self.describe([name])
+        if not found:
+            new = NewTopic(name, config.partitions, config.replication_factor, config=_LOG_SETTINGS)
+            self._create([new], "grant Create, or create the topic")
+            found = self.describe([name])
+        if not found:
+            raise UnreachableError(f"Kafka: topic {name} is not known to the brokers", NEXT_REACHABLE)
+        return found
 
     def _await_leaders(self, names: Sequence[str]) -> None:
         """The controller answers a creation before the brokers know of it: what they tell next of their topics may

@@ -159,10 +159,12 @@ def read_table(
     published: Sequence[str] | None,
     key_columns: tuple[str, ...] | None = None,
     choice: ColumnChoice = ALL_COLUMNS,
+    *,
+    is_outbox: bool = False,
 ) -> SourceTable:
     """The table with its published columns (all when `published` is None) as far as they are chosen. `key_columns`:
-    instead of its own key. Raises SourceError if it can't be captured whatever the publication says, ConfigError for a
-    key column that is left out, ConnectionLost."""
+    instead of its own key. `is_outbox`: only what is inserted matters. Raises SourceError if it can't be captured
+    whatever the publication says, ConfigError for a key column that is left out, ConnectionLost."""
     row = connection.execute(_TABLES, (table.schema, table.name)).fetchone()
     if row is None:
         raise SourceError(f"table {table} does not exist", "correct source.tables, or create the table")
@@ -177,7 +179,7 @@ def read_table(
         covered = {"d": primary_key, "i": identity_index, "f": [column.name for column in columns]}.get(identity)
         _require_fit(table, key_columns, columns, covered or [])
         is_chunkable = (list(key_columns),) in connection.execute(_UNIQUE, (oid,)).fetchall()
-        if not is_chunkable and identity != "f" and (key_columns or identity != "n"):
+        if not (is_chunkable or is_outbox or identity == "f") and (key_columns or identity != "n"):
             raise SourceError(
                 f"no unique index of table {table} has exactly its key columns ({', '.join(key_columns) or 'none'}): "
                 "large values that an update leaves alone could be found in the old row only",

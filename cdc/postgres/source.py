@@ -63,7 +63,16 @@ def check_source(config: SourceConfig, snapshot: SnapshotConfig, *, is_running_o
         tables: tuple[SourceTable, ...] = ()
         for table in config.table_ids:
             try:
-                tables += (checked_table(connection, table, publication, config.key_of(table), config.columns),)
+                tables += (
+                    checked_table(
+                        connection,
+                        table,
+                        publication,
+                        config.key_of(table),
+                        config.columns,
+                        is_outbox=config.is_outbox(table),
+                    ),
+                )
             except SourceError:
                 if not is_running_on:
                     raise
@@ -72,7 +81,7 @@ def check_source(config: SourceConfig, snapshot: SnapshotConfig, *, is_running_o
                 (found.table, name) for found in tables for name in (*(c.name for c in found.columns), *found.left_out)
             )
         if snapshot.method == "chunked" and not is_running_on:
-            _check_chunkable(connection, tables)
+            _check_chunkable(connection, [found for found in tables if not config.is_outbox(found.table)])
         if publication is None:
             _check_may_create(connection, config, tables)
         _check_may_mark(connection)
@@ -115,11 +124,13 @@ def published_table(
     publication: Publication,
     key_columns: tuple[str, ...] | None,
     choice: ColumnChoice,
+    *,
+    is_outbox: bool = False,
 ) -> SourceTable:
     """A table that is captured, as it is now. Raises SourceError where its changes can't be followed any more,
     ConnectionLost."""
     # Without a column list, a column that was added is in the publication.
-    found = read_table(connection, table, publication.columns.get(table, ()), key_columns, choice)
+    found = read_table(connection, table, publication.columns.get(table, ()), key_columns, choice, is_outbox=is_outbox)
     _check_key(found, key_columns)
     if found.is_partitioned:
         _check_identities(connection, found)
@@ -132,6 +143,8 @@ def checked_table(
     publication: Publication | None,
     key_columns: tuple[str, ...] | None,
     choice: ColumnChoice,
+    *,
+    is_outbox: bool = False,
 ) -> SourceTable:
     """The table, if it can be captured. Raises SourceError and ConfigError with the next step, ConnectionLost."""
     published = None
@@ -142,11 +155,11 @@ def checked_table(
                 f"publication {publication.name} leaves out some operations",
                 f"ALTER PUBLICATION {publication.name} SET (publish = 'insert, update, delete, truncate')",
             )
-    found = read_table(connection, table, published, key_columns, choice)
+    found = read_table(connection, table, published, key_columns, choice, is_outbox=is_outbox)
     if publication is not None and published is None:
         _check_may_add(connection, publication, found)
     _check_key(found, key_columns)
-    if not found.may_select:
+    if not (found.may_select or is_outbox):  # whose rows are never read
         raise SourceError(
             f"the role may not read table {table}, so its existing rows can't be loaded",
             f"GRANT USAGE ON SCHEMA {table.schema} TO <role>; GRANT SELECT ON {table} TO <role>",

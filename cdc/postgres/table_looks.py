@@ -31,13 +31,14 @@ def look_at_table(
 ) -> TableLook:
     """Raises ConnectionLost."""
     entry, key_columns = publication.entries.get(table, ""), source.key_of(table)
+    is_outbox = source.is_outbox(table)
     found, error, barrier = None, None, None
     try:
-        found = published_table(connection, table, publication, key_columns, source.columns)
+        found = published_table(connection, table, publication, key_columns, source.columns, is_outbox=is_outbox)
     except SourceError as refusal:
         error = refusal
     try:
-        joining = checked_table(connection, table, publication, key_columns, source.columns)
+        joining = checked_table(connection, table, publication, key_columns, source.columns, is_outbox=is_outbox)
         found = found or joining
     except SourceError as refusal:
         barrier = refusal

@@ -121,7 +121,15 @@ class PostgresCatalogReader(AbstractContextManager["PostgresCatalogReader"]):
     ) -> Seen:
         entry = publication.entries.get(table, "")
         try:
-            found = published_table(connection, table, publication, self._source.key_of(table), self._source.columns)
+            source = self._source
+            found = published_table(
+                connection,
+                table,
+                publication,
+                source.key_of(table),
+                source.columns,
+                is_outbox=source.is_outbox(table),
+            )
         except SourceError as error:
             return Seen(None, facts, error, entry, frozenset())
         schema = schema_of(found, known.schema, self._topics)

@@ -176,7 +176,7 @@ def _require_named(error: WatershedError, table: Table) -> None:
 
 def _require_whole(records: list[OutRecord], size: int) -> None:
     for key, value, headers in records:
-        if len(key) + len(value or b"") + sum(len(v) for _, v in headers or ()) > _bytes_max(size):
+        if len(key) + len(value or b"") + sum(len(v or b"") for _, v in headers or ()) > _bytes_max(size):
             raise Finding(f"{size} bytes became more than they can mean")
         _require_json(key)
         if value is not None and value != UNFINISHED:

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from cdc.config import KafkaConfig
+from cdc.config import KafkaConfig, TopicConfig
 from cdc.errors import BrokerError, ConnectionLost
 from cdc.kafka.broker import QUEUE_MESSAGES_MAX, KafkaBroker
 from cdc.kafka.client import MESSAGE_BYTES_MAX
+from cdc.kafka.event_topics import EventTopics
 from cdc.kafka.topics import TopicAdmin, record_limits
 from cdc.ports import TopicRecord
 from tests import conftest
@@ -38,8 +39,13 @@ def topic(kafka: conftest.KafkaBroker, unique: str) -> Iterator[str]:
 
 def made(settings: KafkaConfig, topic: str) -> KafkaBroker:
     """A producer that has fenced the ones before it."""
+    admin = TopicAdmin(settings)
     broker = KafkaBroker(
-        settings, transactional_id=topic, admin=TopicAdmin(settings), partition_counts={topic: PARTITIONS}
+        settings,
+        transactional_id=topic,
+        admin=admin,
+        partition_counts={topic: PARTITIONS},
+        events=EventTopics(admin, TopicConfig(prefix=topic)),
     )
     broker.fence_predecessors(nobody_waits)
     return broker
@@ -137,6 +143,7 @@ def test_a_topic_that_takes_less_than_it_did_is_looked_at_anew(settings: KafkaCo
         transactional_id=unique,
         admin=admin,
         partition_counts={unique: PARTITIONS},
+        events=EventTopics(admin, TopicConfig(prefix=unique)),
         record_bytes_max=limits | {unique: 21_000},
     )
     broker.fence_predecessors(nobody_waits)

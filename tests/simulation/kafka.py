@@ -67,7 +67,11 @@ class FakeCluster:
                     break
                 if entry.record is not None and entry.fate == "committed":
                     r = entry.record
-                    records.append(Record(topic, partition, offset, r.key, r.value, tuple(r.headers or ())))
+                    records.append(
+                        Record(
+                            topic, partition, offset, r.key, r.value, tuple((n, v or b"") for n, v in r.headers or ())
+                        )
+                    )
         return records
 
     def end_offsets(self, topics: Iterable[str]) -> dict[str, tuple[int, ...]]:

@@ -78,7 +78,7 @@ def compacted(records: Sequence[TopicRecord], before: Mapping[tuple[str, int], t
 
 def _read(record: TopicRecord) -> tuple[int, Row | None]:
     if record.value is None:
-        return int(dict(record.headers or ())["watershed.version"]), None
+        return int(dict(record.headers or ())["watershed.version"] or 0), None
     value = json.loads(record.value)
     version = pack_version(value["source"]["epoch"], value["source"]["seq"])
     row = value["after"]

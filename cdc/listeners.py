@@ -1,0 +1,26 @@
+"""Who hears of the stream as it is received, and may add records to it."""
+
+from typing import Protocol
+
+from cdc.events import TableSchema
+from cdc.lsn import Lsn
+from cdc.pgoutput.messages import Relation
+from cdc.ports import TopicRecord
+
+
+class Observer(Protocol):
+    """Who hears of each transaction as it is received, and may add records where it ends. See SnapshotEngine."""
+
+    def begin(self, xid: int, next_seq: int) -> bool: ...
+    def touch(self, topic: str, key: bytes) -> None: ...
+    def truncate(self, topic: str) -> None: ...
+    def mark(self, content: bytes) -> None: ...
+    def end(self, commit_lsn: Lsn, seq: int, now_us: int) -> tuple[list[TopicRecord], int]: ...
+
+
+class SchemaFollower(Protocol):
+    """Who knows what the captured tables look like now. See cdc/following.py."""
+
+    def follow(self, schema: TableSchema, relation: Relation) -> tuple[TableSchema, list[TopicRecord]]: ...
+    def mark(self, content: bytes) -> None: ...
+    def end(self) -> tuple[list[TopicRecord], list[TableSchema]]: ...

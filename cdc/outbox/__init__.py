@@ -1,0 +1,1 @@
+"""Public events from private tables: rows of outbox tables, and messages without a table, to records. Pure."""

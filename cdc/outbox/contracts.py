@@ -1,0 +1,61 @@
+"""JSON Schemas for events: what does not match its type's goes to the dead letters, with the reason."""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from jsonschema.exceptions import SchemaError, best_match
+from jsonschema.protocols import Validator
+from jsonschema.validators import validator_for
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+
+from cdc.errors import ConfigError
+from cdc.outbox.router import Contract
+
+DEPTH_MAX: Final = 6  # of a place in a payload that is named
+
+
+def contract_of(schemas: Mapping[str, str]) -> Contract:
+    """`schemas`: event type → the text of its JSON Schema, of whichever draft it names (2020-12 where it names none).
+    Types that have none may hold anything. Raises ConfigError for what is no such schema."""
+    validators = {event_type: _validator(event_type, text) for event_type, text in schemas.items()}
+
+    def complaint(event_type: str, payload: str | None) -> str | None:
+        validator = validators.get(event_type)
+        if validator is None:
+            return None
+        try:
+            document = None if payload is None else json.loads(payload)
+        except (ValueError, RecursionError):
+            return "the payload is not JSON"
+        try:
+            error = best_match(validator.iter_errors(document))
+        except RecursionError:
+            return "the payload is nested too deeply"
+        except Unresolvable:
+            return "the contract refers to a schema that is not in its file"
+        if error is None:
+            return None
+        # The rule that is broken, and where; never the value.
+        place = "/".join(str(step) for step in list(error.absolute_path)[:DEPTH_MAX])
+        return f"{error.validator} is not met at /{place}"
+
+    return complaint
+
+
+def _validator(event_type: str, text: str) -> Validator:
+    try:
+        schema: Any = json.loads(text)
+        if not isinstance(schema, dict | bool):
+            raise ConfigError(f"outbox.contracts: {event_type}'s file holds no JSON Schema", "an object is one")
+        kind = validator_for(schema)
+        kind.check_schema(cast("dict[str, Any]", schema))
+    except ValueError as error:
+        raise ConfigError(f"outbox.contracts: {event_type}'s file is not JSON", "correct the file") from error
+    except SchemaError as error:
+        place = "/".join(map(str, error.absolute_path))
+        raise ConfigError(
+            f"outbox.contracts: {event_type}'s file is no JSON Schema at /{place}", "correct the file"
+        ) from error
+    return kind(schema, registry=Registry())  # nothing is fetched from elsewhere

@@ -1,0 +1,277 @@
+"""A row of an outbox table, or what a message holds in its place, to a record: Debezium's event router, byte for byte.
+
+| part      | from                                                                                       |
+|-----------|--------------------------------------------------------------------------------------------|
+| topic     | the column `route.by.field`, through `route.topic.regex` and `route.topic.replacement`      |
+| key       | the column `table.field.event.key`                                                         |
+| value     | the payload; with columns placed in the envelope `{"payload":…,"alias":…}`                  |
+| headers   | `id`, then columns placed in headers                                                       |
+| partition | the key's murmur2, or a column's number                                                    |
+| timestamp | the column `table.field.event.timestamp`, else our clock                                   |
+
+What can't be a record, where Debezium would stop, is rejected with the reason.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cdc.errors import SourceError
+from cdc.formats.connect import STRING, Node, dumps, required, struct_of
+from cdc.formats.debezium import OLD_KEY_HEADER
+from cdc.outbox.expansion import Expansion, json_text
+from cdc.outbox.routing import TopicRoute, Where, is_topic
+from cdc.outbox.settings import Routing
+from cdc.outbox.values import ColumnReader, Value
+
+ID_HEADER: Final = "id"
+PARTITION_MAX: Final = (1 << 31) - 1
+
+# Of Debezium's timestamps, how many make a millisecond.
+_UNITS: Final[Mapping[str, int]] = {
+    "io.debezium.time.Timestamp": 1,
+    "io.debezium.time.MicroTimestamp": 1_000,
+    "io.debezium.time.NanoTimestamp": 1_000_000,
+}
+
+Header = tuple[str, bytes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A record to be."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+    partition: int | None  # None: the key's
+    timestamp_ms: int  # since 1970
+    id: str | None  # as its row has it
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """What goes to the dead letters instead."""
+
+    reason: str
+    id: str | None  # of the event, where it has one
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """Names of the columns that make an event."""
+
+    id: str
+    key: str
+    payload: str
+    type: str
+    timestamp: str | None = None
+    schema_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """Of one event: what formats other than Debezium's are made from."""
+
+    id: str
+    type: str
+    subject: str | None
+    source: str
+    time_us: int  # of the commit, since 1970
+    payload: str | None
+
+
+Contract = Callable[[str, str | None], str | None]
+"""(event type, payload) → why it does not match, None if it does."""
+Format = Callable[[Envelope], tuple[bytes | None, tuple[Header, ...]]]
+"""The value and the headers of another format, which stand in the place of `id`."""
+
+
+class Router:
+    """Of one outbox table in one shape, or of messages."""
+
+    def __init__(
+        self,
+        where: str,
+        routing: Routing,
+        fields: Fields,
+        readers: Mapping[str, ColumnReader],
+        schema_name: str,
+        contract: Contract,
+        form: Format | None = None,
+        context_headers: Sequence[Header] = (),
+    ) -> None:
+        """`where`: the table, or the messages' prefix. `schema_name`: the row's, as `shop.public.outbox`. Raises
+        SourceError for a column that is not there, or not of a type that fits."""
+        self._where = where
+        self._routing = routing
+        self._route = TopicRoute(routing.route_topic_regex, routing.route_topic_replacement)
+        self._id = _column(where, readers, "table.field.event.id", fields.id)
+        self._key = _column(where, readers, "table.field.event.key", fields.key)
+        self._payload = _column(where, readers, "table.field.event.payload", fields.payload)
+        self._by = _column(where, readers, "route.by.field", routing.route_by_field, kinds=("string",))
+        # Debezium does without a type; contracts and CloudEvents need it.
+        self._type = readers.get(fields.type)
+        self._timestamp = None
+        if fields.timestamp is not None:
+            self._timestamp = _column(where, readers, "table.field.event.timestamp", fields.timestamp)
+            if self._timestamp.node.get("name") not in _UNITS:
+                raise SourceError(
+                    f"column {fields.timestamp} of {where} is no timestamp without time zone",
+                    "name another column in table.field.event.timestamp",
+                )
+        self._version = None
+        if fields.schema_version is not None:
+            name = "table.field.event.schema.version"
+            self._version = _column(where, readers, name, fields.schema_version, kinds=("int32",))
+        self._placed = self._place(readers)
+        self._has_envelope = any(placement.where == "envelope" for placement in routing.placements)
+        if routing.converter == "bytes" and self._payload.node["type"] != "bytes":
+            raise SourceError(f"column {fields.payload} of {where} is not bytea", "value.converter: string or json")
+        if routing.converter == "string" and self._payload.node["type"] not in _STRINGLIKE:
+            raise SourceError(
+                f"column {fields.payload} of {where} has no form as plain text", "value.converter: json, or bytes"
+            )
+        self._schema_name = schema_name
+        self._contract = contract
+        self._form = form
+        self._context_headers = tuple(context_headers)
+        self._expansion = Expansion(
+            keeps_nulls=routing.table_json_payload_null_behavior == "optional_bytes",
+            keeps_empty_arrays=routing.table_json_payload_empty_array_behavior == "optional_string",
+        )
+
+    def _place(self, readers: Mapping[str, ColumnReader]) -> list[tuple[Where, str, ColumnReader]]:
+        placed = []
+        for placement in self._routing.placements:
+            if placement.column not in readers and self._routing.table_field_additional_missing == "ignore":
+                continue
+            kinds = ("int32",) if placement.where == "partition" else ()
+            name = "table.fields.additional.placement"
+            reader = _column(self._where, readers, name, placement.column, kinds=kinds)
+            placed.append((placement.where, placement.alias, reader))
+        return placed
+
+    def route(
+        self,
+        row: Sequence[str | None],
+        now_us: int,
+        commit_ts_us: int,
+        more: Sequence[Header] = (),
+        former: Sequence[str | None] | None = None,
+    ) -> Event | Rejected:
+        """`row`: texts as PostgreSQL prints them, of all columns. `more`: headers that go behind the others. `former`:
+        the old row of an update that made it another event. Raises ProtocolError for a value that is not its type's."""
+        identity = self._id(row)
+        by, payload = self._by(row), self._payload(row)
+        if by.plain is None:
+            return Rejected(f"{self._routing.route_by_field} is null", identity.plain)
+        topic = self._route(by.plain)
+        if not is_topic(topic):
+            return Rejected("the topic's name is not one that Kafka takes", identity.plain)
+        event_type = self._type(row).plain if self._type is not None else None
+        complaint = self._contract(event_type or "", payload.plain)
+        if complaint is not None:
+            return Rejected(f"contract of {event_type}: {complaint}", identity.plain)
+        headers: list[Header] = [*self._context_headers]
+        if former is not None:
+            old_key = f"{{{json_text(self._id.name)}:{self._id(former).json}}}"
+            headers.insert(0, (OLD_KEY_HEADER, old_key.encode()))
+        own: tuple[Header, ...] = (_header(ID_HEADER, identity),)
+        if self._form is None:
+            value = self._value(row, by.plain, payload)
+        else:
+            if identity.plain is None or event_type is None:
+                return Rejected("a CloudEvent needs an id and a type", identity.plain)
+            key = self._key(row).plain
+            value, own = self._form(Envelope(identity.plain, event_type, key, self._where, commit_ts_us, payload.plain))
+        headers += own
+        partition = None
+        for where, alias, reader in self._placed:
+            if where == "header":
+                headers.append(_header(alias, reader(row)))
+            elif where == "partition":
+                partition = _number(reader(row))
+                if partition is not None and not 0 <= partition <= PARTITION_MAX:
+                    return Rejected(f"partition {partition}", identity.plain)
+        if self._routing.route_tombstone_on_empty_payload and not (payload.plain or "").strip():
+            value = None
+        timestamp_ms = self._timestamp_ms(row, now_us)
+        if timestamp_ms < 0:
+            return Rejected("its timestamp is before 1970", identity.plain)
+        return Event(topic, self._converted_key(row), value, (*headers, *more), partition, timestamp_ms, identity.plain)
+
+    def is_same_event(self, old: Sequence[object], new: Sequence[object]) -> bool:
+        """Whether two rows have the same event id."""
+        return old[self._id.place] == new[self._id.place]
+
+    # ---- parts
+
+    def _converted_key(self, row: Sequence[str | None]) -> bytes | None:
+        key = self._key(row)
+        if self._routing.key_converter == "json":
+            return self._json(key.node, key.json)
+        return None if key.plain is None else key.plain.encode()
+
+    def _value(self, row: Sequence[str | None], routed_by: str, payload: Value) -> bytes | None:
+        routing = self._routing
+        node, text = payload.node, payload.json
+        if routing.table_expand_json_payload and payload.plain is not None and node["type"] == "string":
+            node, text = self._expansion.expand(payload.plain, self._payload.name) or (node, text)
+        if self._has_envelope:
+            return self._json(*self._enveloped(row, routed_by, node, text))
+        match routing.converter:
+            case "json":
+                return self._json(node, text)
+            case "bytes":
+                return None if payload.text is None else bytes.fromhex(payload.text.removeprefix("\\x"))
+            case "string":
+                return None if payload.plain is None else payload.plain.encode()
+
+    def _enveloped(self, row: Sequence[str | None], routed_by: str, node: Node, text: str) -> tuple[Node, str]:
+        fields, members = [("payload", node)], [f'"payload":{text}']
+        for where, alias, reader in self._placed:
+            if where == "envelope":
+                value = reader(row)
+                fields.append((alias, value.node))
+                members.append(f"{json_text(alias)}:{value.json}")
+        schema = {**required(struct_of(fields)), "name": f"{self._schema_name}.{routed_by}.Value"}
+        version = _number(self._version(row)) if self._version is not None else None
+        if version is not None:
+            schema["version"] = version
+        return schema, "{" + ",".join(members) + "}"
+
+    def _json(self, node: Node, text: str) -> bytes:
+        if not self._routing.schemas_enable:
+            return text.encode()
+        return f'{{"schema":{dumps(node).encode("latin-1").decode()},"payload":{text}}}'.encode()
+
+    def _timestamp_ms(self, row: Sequence[str | None], now_us: int) -> int:
+        number = _number(self._timestamp(row)) if self._timestamp is not None else None
+        if number is None or self._timestamp is None:
+            return now_us // 1000
+        unit = _UNITS[self._timestamp.node["name"]]
+        return number // unit if number >= 0 else -(-number // unit)  # as Java divides
+
+
+_STRINGLIKE: Final = frozenset({STRING["type"], "boolean", "int16", "int32", "int64", "float", "double"})
+
+
+def _column(
+    where: str, readers: Mapping[str, ColumnReader], option: str, name: str, kinds: Sequence[str] = ()
+) -> ColumnReader:
+    reader = readers.get(name)
+    if reader is None:
+        raise SourceError(f"{where} has no column {name} that could be published", f"correct {option}")
+    if kinds and reader.node["type"] not in kinds:
+        raise SourceError(f"column {name} of {where} is not of a type that {option} needs", f"correct {option}")
+    return reader
+
+
+def _header(name: str, value: Value) -> Header:
+    return name, None if value.plain is None else value.plain.encode()
+
+
+def _number(value: Value) -> int | None:
+    return None if value.plain is None else int(value.plain)

@@ -1,0 +1,104 @@
+"""The outbox at the source: the key that seals messages, and rows that are published and can go."""
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import psycopg
+from psycopg import sql
+
+from cdc.config import SourceConfig
+from cdc.errors import SourceError, UnreachableError
+from cdc.events import TableId
+from cdc.lsn import Lsn, parse_lsn
+from cdc.outbox.seal import KEY_BYTES, SealKey
+from cdc.postgres.connection import SourceConnection, connect, says_lost
+
+PRUNE_ROWS: Final = 10_000  # of one transaction
+
+
+def transactional_connection(source: SourceConfig) -> SourceConnection:
+    """For who changes several things at once."""
+    connection = connect(source, application="watershed migrate")
+    connection.autocommit = False
+    return connection
+
+
+@says_lost
+def read_seal_key(connection: SourceConnection, function: TableId) -> SealKey:
+    """Of the function that publishes without a table. Raises SourceError with the next step, ConnectionLost."""
+    table = sql.Identifier(function.schema, "outbox_key")
+    try:
+        rows = connection.execute(sql.SQL("SELECT secret FROM {}").format(table)).fetchall()
+    except psycopg.errors.UndefinedTable as error:
+        raise SourceError(
+            f"there is no function {function} that publishes events",
+            f"cdc outbox migrate --schema {function.schema}; or take outbox.messages out of the configuration",
+        ) from error
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise SourceError(
+            f"the role may not read {function.schema}.outbox_key, with which it knows messages that are true",
+            f"cdc outbox migrate --schema {function.schema} --capture <role>",
+        ) from error
+    if len(rows) != 1 or len(rows[0][0]) != KEY_BYTES:
+        raise SourceError(f"{function.schema}.outbox_key does not hold exactly one key", "restore it from a backup")
+    return SealKey(rows[0][0])
+
+
+def prune(
+    connection: SourceConnection,
+    table: TableId,
+    id_column: str,
+    slot: str,
+    older_than_s: float | None,
+    time_column: str,
+    wait: Callable[[float], None],
+    deadline_s: float,
+) -> Iterator[int]:
+    """Delete rows whose events are published and confirmed; how many, after each transaction. `older_than_s`: by
+    `time_column`; None: all. `wait` sleeps. Raises SourceError, and UnreachableError where capture does not confirm
+    within `deadline_s` what was committed."""
+    condition: sql.Composable = sql.SQL("")
+    if older_than_s is not None:
+        condition = sql.SQL(" WHERE {} < now() - make_interval(secs => {})").format(
+            sql.Identifier(time_column), sql.Literal(older_than_s)
+        )
+    names = {"table": sql.Identifier(*table), "id": sql.Identifier(id_column), "condition": condition}
+    select = sql.SQL("SELECT {id} FROM {table}{condition} LIMIT {limit}").format(limit=sql.Literal(PRUNE_ROWS), **names)
+    delete = sql.SQL("DELETE FROM {table} WHERE {id} = ANY (%s)").format(**names)
+    while True:
+        try:
+            ids = [row[0] for row in connection.execute(select)]
+            if not ids:
+                return
+            _await_confirmed(connection, slot, wait, deadline_s)
+            yield connection.execute(delete, (ids,)).rowcount
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise SourceError(
+                f"the role may not prune {table}", f"GRANT SELECT, DELETE ON {table} TO <role>"
+            ) from error
+        except (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedTable) as error:
+            raise SourceError(
+                f"{table} can't be pruned: {error.diag.message_primary}", "correct outbox.tables"
+            ) from error
+
+
+def _await_confirmed(connection: SourceConnection, slot: str, wait: Callable[[float], None], deadline_s: float) -> None:
+    """What is visible now is in the log before a message that is written now, and on disk with it."""
+    row = connection.execute("SELECT pg_catalog.pg_logical_emit_message(true, 'watershed.prune', '')::text").fetchone()
+    assert row is not None
+    end, waited = parse_lsn(row[0]), 0.0
+    while True:
+        found = connection.execute(
+            "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", (slot,)
+        ).fetchone()
+        if found is None or found[0] is None:
+            raise SourceError(f"there is no slot {slot}: nothing is known to be published", "start cdc run first")
+        if Lsn(parse_lsn(found[0])) >= end:
+            return
+        if waited >= deadline_s:
+            raise UnreachableError(
+                f"capture has not confirmed within {deadline_s:g} s what is committed; nothing more is deleted",
+                "see that cdc run is up, and try again",
+            )
+        wait(0.1)
+        waited += 0.1
