@@ -405,7 +405,8 @@ class Assembler:
                 self._follower.mark(message.content)
                 return
             if message.prefix == self._messages:
-                return self._event(message, records, now_us)
+                self._event(message, records, now_us)
+                return
             is_published = transaction.skip_below == _WHOLE
             made = self._side.message(message, self._last_commit_lsn, now_us, is_published=is_published)
             transaction.published = transaction.published or bool(made)
@@ -428,8 +429,7 @@ class Assembler:
             try:
                 captured = self._encoders[oid]
             except KeyError:
-                where = Position(transaction.commit_lsn, transaction.next_index)
-                raise ProtocolError(f"Truncate at {where} of relation {oid}, never described") from None
+                raise ProtocolError(f"Truncate at {format_lsn(lsn)} of relation {oid}, never described") from None
             if captured is None and self._early:
                 captured = self._joined(oid, transaction.commit_lsn, records)
             if captured is None:

@@ -1,0 +1,99 @@
+"""The long run of events: eight writers in both modes, rollbacks, savepoints, and kills of capture at random moments.
+
+    python -m tests.faults.outbox_campaign --minutes 30 --folder .watershed/outbox-campaign
+
+It is made of episodes, each a seed with a database and topics of its own. Each is a line in `episodes.jsonl`; a run
+that is started again goes on behind the last one.
+"""
+
+import argparse
+import json
+import random
+import secrets
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from cdc.failpoints import FAILPOINTS
+from devstack.stack import Stack
+from tests.captured import Captured, CaptureProcess
+from tests.conftest import KafkaBroker, PostgresServer, new_database
+from tests.faults.campaign import servers
+from tests.outbox_workload import Writers, judge, with_outbox
+from tests.topics import delete_topic
+from tests.waiting import eventually
+
+RESULTS: Final = "episodes.jsonl"
+KILLS: Final = 8
+TRANSACTIONS_PER_KILL: Final = 300
+POINTS: Final = sorted(name for name in FAILPOINTS if name.split(".")[0] in ("kafka", "transaction", "status"))
+
+
+def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
+    """Run one, and say how it went. Its folder stays when something is wrong."""
+    endpoints = stack.start("postgres", "kafka")
+    server = PostgresServer(endpoints.dsn, endpoints.superuser_dsn, stack)
+    kafka = KafkaBroker(endpoints.bootstrap_servers, stack)
+    folder.mkdir(parents=True)
+    chance = random.Random(seed)
+    name = f"o{seed}_{secrets.token_hex(3)}"
+    settings = {"capture": {"transaction_rows_max": chance.choice((5, 50, 5000))}}
+    with new_database(server) as dsn, with_outbox(server, kafka, dsn, name, folder, settings) as captured:
+        process = captured.start()
+        process.await_said("streaming", 90.0)
+        with Writers(dsn, seed) as writers:
+            for _ in range(KILLS):
+                until = writers.committed + chance.randrange(TRANSACTIONS_PER_KILL // 10, TRANSACTIONS_PER_KILL)
+                eventually(lambda until=until: writers.committed > until, 600.0)  # type: ignore[misc]
+                process.kill()
+                process = _restarted(captured, chance)
+        if process.exit_code is not None:
+            captured.start()
+        captured.await_caught_up(300.0)
+        told = judge(captured)
+        complaints = [*told.complaints, *captured.complaints()]
+        delete_topic(kafka.bootstrap_servers, f"{name}-thing")
+    if not complaints:
+        shutil.rmtree(folder)
+    return {"seed": seed, "transactions": writers.committed, "events": told.events, "complaints": complaints}
+
+
+def _restarted(captured: Captured, chance: random.Random) -> CaptureProcess:
+    """One half of the times it dies of a failpoint first, while the writers write."""
+    if chance.random() < 0.5:
+        point = f"{chance.choice(POINTS)}:{chance.randrange(1, 4)}"
+        dying = captured.start(failpoint=point)
+        try:
+            dying.await_end(10.0)
+        except AssertionError:
+            dying.kill()  # it never came to that point
+    return captured.start()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--folder", type=Path, default=Path(".watershed/outbox-campaign"))
+    asked = parser.parse_args()
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    results = asked.folder / RESULTS
+    done = len(results.read_text(encoding="utf-8").splitlines()) if results.exists() else 0
+    deadline = time.monotonic() + asked.minutes * 60
+    is_true = True
+    with servers(asked.folder / "servers") as stack:
+        while time.monotonic() < deadline:
+            done += 1
+            folder = asked.folder / f"episode-{done}"
+            shutil.rmtree(folder, ignore_errors=True)
+            told = episode(done, stack, folder)
+            is_true = is_true and not told["complaints"]
+            with results.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(told) + "\n")
+            print(json.dumps(told), flush=True)
+    return 0 if is_true else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
