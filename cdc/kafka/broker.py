@@ -216,6 +216,8 @@ _REFUSED = {
     KafkaError.POLICY_VIOLATION,
 }
 _LOST = {
+    # What a producer says that has failed for good, whatever it was; a new one says more if it is not over.
+    KafkaError._FATAL,
     KafkaError._FENCED,
     KafkaError.INVALID_PRODUCER_EPOCH,
     KafkaError.PRODUCER_FENCED,

@@ -92,6 +92,8 @@ def test_a_fenced_producer_writes_nothing_more(settings: KafkaConfig, topic: str
     second = made(settings, topic)
     with pytest.raises(ConnectionLost):
         first.commit(nobody_waits)
+    with pytest.raises(ConnectionLost):  # said in other words once the client has given up
+        first.produce([record(topic, 4)], nobody_waits)
     second.produce([record(topic, 2)], nobody_waits)
     second.commit(nobody_waits)
     first.close()
