@@ -80,8 +80,12 @@ SELECT coalesce(sum(greatest(c.reltuples::float8, 0)), 0)::int8,
 
 
 class TableAlteredError(SourceError):
-    """The table is not the one that was looked at, or is known. Who follows the catalog will know it anew, or stop it
-    (see cdc/following.py): then looking again helps, or is not needed."""
+    """The table is not the one that was looked at. Looking again may help, or tells that it does not."""
+
+
+class TableUnlikeError(TableAlteredError):
+    """The table is not as it is known. Who follows the catalog will know it anew, or stop it (see cdc/following.py):
+    then looking again helps, or is not needed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +121,7 @@ def begin_look(
     try:
         cursor = connection.execute(statement)
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
-        raise TableAlteredError(
+        raise TableUnlikeError(
             f"table {schema.table} is not there any more: it was dropped or renamed", NEXT_AFTER_ALTER
         ) from error
     row = cursor.set_result(-1).fetchone()
@@ -147,7 +151,7 @@ def look(
     found = read_table(connection, schema.table, now.columns.get(schema.table, ()), key_columns, choice)
     difference = _difference(schema, found)
     if difference is not None:
-        raise TableAlteredError(f"table {schema.table} was altered: {difference}", NEXT_AFTER_ALTER)
+        raise TableUnlikeError(f"table {schema.table} was altered: {difference}", NEXT_AFTER_ALTER)
     require_all_rows(found)
     row_filter = now.row_filters.get(schema.table)
     return snapshot, Look(shape, found.is_partitioned, _key_columns(connection, schema), row_filter)

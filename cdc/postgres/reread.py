@@ -25,7 +25,7 @@ from cdc.holes import Found, Unreadable, Wanted, WantedRow
 from cdc.ports import WhileWaiting
 from cdc.postgres.catalog import Publication
 from cdc.postgres.chunk_failures import PASSING_CLASSES, PASSING_ERRORS
-from cdc.postgres.chunk_look import Look, begin_look, look
+from cdc.postgres.chunk_look import Look, TableUnlikeError, begin_look, look
 from cdc.postgres.chunk_statements import mark_statement, reread_statement
 from cdc.postgres.chunks import Lane
 from cdc.postgres.connection import SourceConnection
@@ -179,6 +179,8 @@ def _rows(wanted: Wanted, lines: Sequence[bytes]) -> tuple[list[tuple[bytes | No
 
 def _failure(error: Exception) -> Unreadable | None:
     """None: asking again may help."""
+    if isinstance(error, TableUnlikeError):
+        return Unreadable(error.message)  # the stream is where the table was another: it can't wait for itself
     if isinstance(error, PASSING_ERRORS):
         return None
     if isinstance(error, WatershedError):

@@ -33,13 +33,21 @@ EQUAL_S_MAX: Final = 600.0
 FOLLOWED: Final = tuple(case for case in CASES if case.stops is None)
 
 
-def altered(captured: Captured, cases: Sequence[Case], chance: random.Random, kills: int, wait_s: float) -> None:
-    """Capture and all sinks run, the tables are altered, and every store is the source in the end. Raises
+def altered(
+    captured: Captured,
+    cases: Sequence[Case],
+    chance: random.Random,
+    *,
+    kills: int,
+    wait_s: float,
+    stores: Sequence[str] = ALL,
+) -> None:
+    """Capture and these sinks run, the tables are altered, and every store is the source in the end. Raises
     AssertionError."""
     process = captured.start()
     captured.await_caught_up()
-    with SinkJob(captured.config(), *ALL, log_level="info") as job, captured.connect() as connection:
-        job.wait_applied(captured.progress(), *ALL, deadline_s=wait_s)
+    with SinkJob(captured.config(), *stores, log_level="info") as job, captured.connect() as connection:
+        job.wait_applied(captured.progress(), *stores, deadline_s=wait_s)
         steps = [(case, case.change) for case in cases]
         chance.shuffle(steps)
         killed_at = {len(steps) * (number + 1) // (kills + 1) for number in range(kills)}
@@ -54,9 +62,9 @@ def altered(captured: Captured, cases: Sequence[Case], chance: random.Random, ki
 
         def is_equal() -> bool:
             captured.await_caught_up(wait_s)
-            job.wait_applied(captured.progress(), *ALL, deadline_s=wait_s)
+            job.wait_applied(captured.progress(), *stores, deadline_s=wait_s)
             found.clear()
-            found.update(wrong_rows(compare_stores(captured, ALL)))
+            found.update(wrong_rows(compare_stores(captured, stores)))
             return not found
 
         eventually(is_equal, wait_s, lambda: f"{found}\n{process.said()}")

@@ -180,9 +180,8 @@ def test_no_secret_is_in_a_log_or_a_process_list(captured: Captured) -> None:
     assert secret.encode() not in Path(f"/proc/{capture.pid}/cmdline").read_bytes()
     activity = captured.query("SELECT application_name FROM pg_stat_activity WHERE application_name LIKE 'watershed%%'")
     assert ("watershed",) in activity
-    captured.query("ALTER TABLE lines ADD COLUMN more int")
-    captured.query("INSERT INTO lines VALUES (2, 1, 1, 1, NULL, 1)")
-    assert capture.await_end() == 1
+    captured.query("DROP TABLE lines")
+    capture.await_said("table stopped, the others go on")
     assert secret not in capture.said()
 
 

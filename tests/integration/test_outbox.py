@@ -160,7 +160,8 @@ def test_events_and_rows_are_published_once_in_commit_order_over_a_kill(shop: Ca
     forge(shop)
     shop.query("SELECT cdc.publish('a b', '1', 'Nowhere')")
     shop.await_caught_up()
-    forged, nowhere = (parse(record.value or b"") for record in shop.records("outbox_dead_letters"))
+    letters = [parse(record.value or b"") for record in shop.records("outbox_dead_letters")]  # of several partitions
+    forged, nowhere = sorted(letters, key=lambda letter: "topic's name" in letter["reason"])
     assert "was not written by the function" in forged["reason"]
     assert nowhere["event"]["aggregatetype"] == "a b"
     shop.judge()

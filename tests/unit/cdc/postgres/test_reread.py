@@ -5,6 +5,7 @@ import pytest
 
 from cdc.errors import ConnectionLost, SourceError
 from cdc.holes import Unreadable, Wanted, WantedRow
+from cdc.postgres.chunk_look import TableUnlikeError
 from cdc.postgres.reread import _failure, _rows
 from tests.holes import SCHEMA
 
@@ -46,7 +47,8 @@ def test_what_passes_is_asked_again(error: Exception) -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        SourceError("table public.pages was altered"),
+        TableUnlikeError("table public.pages was altered"),
+        SourceError("row security hides rows"),
         psycopg.errors.UndefinedColumn("secret"),
         psycopg.errors.InsufficientPrivilege("secret"),
         KeyError("secret"),
