@@ -11,6 +11,7 @@ from tests.checker.history import expected_of
 from tests.simulation.postgres import FakePostgres
 
 _XID = re.compile(rb'"txId":(\d+)')
+_METADATA_XID = re.compile(rb'{"status":"[A-Z]+","id":"(\d+):')
 
 
 class Halves:
@@ -29,13 +30,14 @@ class Halves:
         xid = 0
         for record in records:
             if record.value is not None:
-                found = _XID.search(record.value)
+                row, metadata = _XID.search(record.value), _METADATA_XID.match(record.value)
+                found = row or metadata
                 xid = int(found[1]) if found else 0
-                rows[xid] += 1
+                rows[xid] += row is not None
             counts[xid] += 1
             sizes[xid] += len(record.key) + len(record.value or b"")
         del rows[0]  # of a load
-        for xid, count in rows.items():
+        for xid, count in (+rows).items():
             begins = not self._seen[xid]
             self._seen[xid] += count
             fits = counts[xid] < self._limits.transaction_rows_max and sizes[xid] < self._limits.transaction_bytes_max

@@ -64,6 +64,6 @@ def test_the_judge_shares_no_code_with_what_it_judges() -> None:
                 assert node.level == 0
                 imported.add(".".join((node.module or "").split(".")[:2]))
     assert {name for name in imported if not name.startswith("tests.checker")} <= {
-        "bisect", "collections", "collections.abc", "confluent_kafka", "dataclasses", "decimal", "functools",
-        "itertools", "json", "psycopg", "time", "typing", "zlib",
+        "bisect", "collections", "collections.abc", "confluent_kafka", "contextlib", "dataclasses", "decimal",
+        "functools", "itertools", "json", "psycopg", "time", "typing", "zlib",
     }  # fmt: skip
