@@ -317,10 +317,10 @@ class Bootstrap:
         ]
 
     def _unpublishable(self, topics: Mapping[str, TopicDescription]) -> Unpublishable:
-        letters = self._admin.describe([self._topics.dead_letter])
+        policy = self._config.capture.on_unpublishable
+        letters = self._admin.describe([self._topics.dead_letter]) if policy == "dead_letter" else {}
         limits = record_limits(self._config.kafka, [*topics.values(), *letters.values()])
-        before = read_state(self._config).unpublished
-        return Unpublishable(self._topics, self._config.capture.on_unpublishable, limits, before)
+        return Unpublishable(self._topics, policy, limits, read_state(self._config).unpublished)
 
     def _table_loads(
         self,

@@ -338,9 +338,13 @@ class Session:
         return Filler(reader, engine.complete, self._clock, time.sleep, fits=unpublishable.takes)
 
     def _unpublishable(self, these: _Capturable, state: State) -> Unpublishable:
-        letters = self._admin.describe([self._topics.dead_letter])
-        limits = record_limits(self._config.kafka, [*these.topics.values(), *letters.values()])
-        return Unpublishable(self._topics, self._config.capture.on_unpublishable, limits, state.unpublished)
+        policy = self._config.capture.on_unpublishable
+        letters = [self._topics.dead_letter] if policy == "dead_letter" else []
+        others = [*(schema.topic for schema in these.leaving), *letters]
+        described = [*these.topics.values(), *(self._admin.describe(others).values() if others else ())]
+        limits = record_limits(self._config.kafka, described)
+        leaving = {schema.table for schema in these.leaving}
+        return Unpublishable(self._topics, policy, limits, state.unpublished, leaving)
 
     def _snapshots(
         self,

@@ -10,7 +10,7 @@ A dead letter has the record's key, its value as far as it fits, and headers: `w
 cut. Where a value can't be encoded there is none, and no key.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -67,13 +67,15 @@ class Unpublishable:
         policy: OnUnpublishable = "stop",
         record_bytes_max: Mapping[str, int] | None = None,
         before: Sequence[UnpublishedRecord] = (),
+        leaving: Collection[TableId] = (),
     ) -> None:
         """`record_bytes_max`: of each topic, the dead letters' too; of others there is no limit. `before`: as state has
-        them."""
+        them. `leaving`: tables that have stopped; the rest of a half published transaction is all that they get."""
         self._topics = topics
         self._policy = policy
         self._bytes_max = dict(record_bytes_max or {})
         self._records = {record.table: record for record in before}
+        self._leaving = frozenset(leaving)
         self._said: set[TableId] = set()
         # A value up to this size fits, whatever key and headers are: both are made of columns that it holds too.
         self.value_bytes_safe = min(self._bytes_max.values(), default=1 << 62) // 4 - OVERHEAD_BYTES
@@ -123,6 +125,8 @@ class Unpublishable:
         """What is produced in the place of the change that met `error`. Raises it again where the table is to stop.
         `now_us`: our clock, µs since 1970."""
         if self._policy == "stop":
+            if schema.table in self._leaving:  # stopped, perhaps by this change: it is read anew when it starts
+                return []
             raise error
         is_letter = self._policy == "dead_letter"
         table = schema.table

@@ -145,6 +145,26 @@ def test_a_table_that_stops_within_a_large_transaction_leaves_the_others_whole(i
     assert [change.op for change in items.changes() if change.table == OTHER] == ["c"] * 30_000
 
 
+def test_a_row_within_a_large_transaction_that_can_not_be_published_stops_its_table_once(items: Captured) -> None:
+    """Though the session that comes is sent it again, for the rest of the transaction."""
+    items.settings = {"source": {"tables": [ITEMS, OTHER]}, "capture": {"transaction_rows_max": 5_000}}
+    items.tables = [ITEMS, OTHER]
+    capture = items.start()
+    items.await_caught_up()
+    with items.connect() as connection, connection.transaction():
+        connection.execute("INSERT INTO items SELECT n, 'x' FROM generate_series(1, 20000) AS n")
+        connection.execute("INSERT INTO items VALUES (0, repeat('x', 20000000))")
+        connection.execute("INSERT INTO other SELECT n FROM generate_series(1, 20000) AS n")
+    items.await_caught_up()
+    eventually(lambda: not unlike(items, [OTHER]), describe=lambda: f"{unlike(items, [OTHER])}\n{capture.said()}")
+    stopped = items.states()[ITEMS]
+    assert (stopped["status"], stopped["is_held"]) == ("stopped", True)
+    assert capture.said().count("table stopped") == 1
+    items.query("UPDATE items SET name = 'short' WHERE id = 0")
+    assert items.ask("start_table", tables=[ITEMS]).is_accepted
+    eventually(lambda: items.states()[ITEMS]["status"] == "captured" and not unlike(items, [ITEMS, OTHER]))
+
+
 def test_an_operator_stops_a_table_and_starts_it(items: Captured) -> None:
     """Beside it a table whose row can't be published stops by itself."""
     items.settings = {"source": {"tables": [ITEMS, OTHER]}}

@@ -87,6 +87,15 @@ def test_the_table_stops_unless_capture_is_told_otherwise(what: str) -> None:
     assert made.counts == {}
 
 
+@pytest.mark.parametrize("what", ["large", "formless"])
+def test_a_table_that_has_stopped_does_not_stop_again(what: str) -> None:
+    """The rest of a half published transaction is sent again, and with it what stopped the table."""
+    made = Unpublishable(TOPICS, record_bytes_max=LIMITS, leaving={TABLE})
+    error = too_large(made) if what == "large" else FORMLESS
+    assert made.instead(SCHEMA, PLACE, error, now_us=7) == []
+    assert made.counts == {}
+
+
 def test_a_dead_letter_has_the_key_what_fits_of_the_value_and_the_reason() -> None:
     made = Unpublishable(TOPICS, "dead_letter", LIMITS)
     records = made.instead(SCHEMA, PLACE, too_large(made, (KEY, b"v" * 5_000, None)), now_us=7)
