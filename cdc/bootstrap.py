@@ -296,15 +296,7 @@ class Bootstrap:
         known = read_captured(self._config).schemas
         described = []
         for table in self._source.table_ids:
-            source = self._source
-            found = read_table(
-                connection,
-                table,
-                publication.columns[table],
-                source.key_of(table),
-                source.columns,
-                is_outbox=source.is_outbox(table),
-            )
+            found = read_table(connection, table, publication.columns[table], self._source.chosen(table))
             described.append((schema_of(found, known.get(table), self._topics), found))
         return described
 

@@ -74,5 +74,17 @@ class ColumnChoice:
 ALL_COLUMNS = ColumnChoice()
 
 
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What the configuration says of one table."""
+
+    key: tuple[str, ...] | None = None  # instead of the table's own; none: its records have no key
+    columns: ColumnChoice = ALL_COLUMNS
+    is_outbox: bool = False  # only what is inserted matters
+
+
+AS_IT_IS = Chosen()
+
+
 def _matches(patterns: Iterable[str], name: str) -> bool:
     return any(re.fullmatch(pattern, name) for pattern in patterns)

@@ -23,7 +23,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
-from cdc.columns import ColumnChoice
+from cdc.columns import Chosen, ColumnChoice
 from cdc.control import Topics
 from cdc.errors import ConfigError
 from cdc.events import TableId
@@ -110,9 +110,10 @@ class SourceConfig(Section):
     def columns(self) -> ColumnChoice:
         return ColumnChoice(self.include_columns, self.exclude_columns)
 
-    def key_of(self, table: TableId) -> tuple[str, ...] | None:
-        """The columns that were chosen for its record key, none: it has no key; None: the table's own key."""
-        return () if self.is_outbox(table) else self.key_columns.get(str(table))
+    def chosen(self, table: TableId) -> Chosen:
+        """What is said of this table."""
+        is_outbox = self.is_outbox(table)
+        return Chosen(() if is_outbox else self.key_columns.get(str(table)), self.columns, is_outbox)
 
     def is_outbox(self, table: TableId) -> bool:
         """Whether its rows are events."""

@@ -109,17 +109,7 @@ class Joining:
         topics = self._make_topics(tables.joining, captured)
         with connect(self._config.source, application="watershed join") as connection:
             source = self._config.source
-            found = [
-                checked_table(
-                    connection,
-                    table,
-                    publication,
-                    source.key_of(table),
-                    source.columns,
-                    is_outbox=source.is_outbox(table),
-                )
-                for table in tables.joining
-            ]
+            found = [checked_table(connection, table, publication, source.chosen(table)) for table in tables.joining]
             since_lsn = read_log_end(connection)
         self._require_chunks([table for table in found if not source.is_outbox(table.table)])
         schemas = [schema_of(table, captured.schemas.get(table.table), self._topics) for table in found]

@@ -69,7 +69,7 @@ class Service:
         self._probe = probe
         self._topics = Topics(config.topics.prefix)
         self._table_topics = [self._topics.table(table) for table in config.source.table_ids]
-        keyless = [table for table in config.source.table_ids if config.source.key_of(table) == ()]
+        keyless = [table for table in config.source.table_ids if config.source.chosen(table).key == ()]
         keyless_topics = frozenset([*map(self._topics.table, keyless), self._topics.dead_letter])
         self._admin = TopicAdmin(config.kafka, keyless_topics)
         self._clock = SystemClock()

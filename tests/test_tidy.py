@@ -66,6 +66,7 @@ COVERED_ELSEWHERE: dict[str, str] = {
     "cdc/postgres/connection.py": f"{_CAPTURE}: opens and loses connections to a real server",
     "cdc/postgres/fence.py": "tests/integration/test_chunk_waits.py: transactions of a real server",
     "cdc/postgres/key_lookup.py": "tests/integration/test_chunk_keys.py: keys and rows of a real server",
+    "cdc/postgres/lanes.py": "tests/integration/test_chunk_waits.py: ends while a real server hangs",
     "cdc/postgres/load.py": "tests/integration/test_values.py: COPY from a real server",
     "cdc/postgres/replication.py": "tests/integration/test_values.py: the stream of a real server",
     "cdc/postgres/source.py": f"{_CAPTURE}: asks a real server what is wrong with it",

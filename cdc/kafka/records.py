@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeVar
 
 from cdc.config import Config
 from cdc.control import (
@@ -13,6 +14,7 @@ from cdc.control import (
     HolesRecord,
     PositionRecord,
     ProgressRecord,
+    Record,
     SchemaRecord,
     SignalAnswer,
     SignalsRecord,
@@ -27,6 +29,8 @@ from cdc.events import TableId, TableSchema, unpack_version
 from cdc.kafka.compacted import read_latest
 from cdc.table_state import TABLE_KEY, TableRecord
 from cdc.unpublishable import UNPUBLISHED_KEY, UnpublishedRecord
+
+T = TypeVar("T", bound=Record)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,39 +60,19 @@ def read_state(config: Config) -> State:
     topic = Topics(config.topics.prefix).state
     values = read_latest(config.kafka, topic)
     value, signals = values.get(POSITION_KEY), values.get(SIGNALS_KEY)
+
+    def of(kind: type[T], prefix: str) -> tuple[T, ...]:
+        return tuple(
+            kind.decode(value, f"{topic}, key {key}") for key, value in values.items() if key.startswith(prefix)
+        )
+
     return State(
         position=None if value is None else PositionRecord.open(value, f"{topic}, key {POSITION_KEY}"),
-        snapshots=tuple(
-            SnapshotRecord.decode(record, f"{topic}, key {key}")
-            for key, record in values.items()
-            if key.startswith("snapshot/")
-        ),
-        tombstones={
-            record.table: record.floor
-            for record in (
-                TombstonesRecord.decode(value, f"{topic}, key {key}")
-                for key, value in values.items()
-                if key.startswith(TOMBSTONES_KEY)
-            )
-        },
-        holes=tuple(
-            HolesRecord.decode(record, f"{topic}, key {key}")
-            for key, record in values.items()
-            if key.startswith("holes/")
-        ),
-        tables={
-            record.table: record
-            for record in (
-                TableRecord.decode(value, f"{topic}, key {key}")
-                for key, value in values.items()
-                if key.startswith(TABLE_KEY)
-            )
-        },
-        unpublished=tuple(
-            UnpublishedRecord.decode(record, f"{topic}, key {key}")
-            for key, record in values.items()
-            if key.startswith(UNPUBLISHED_KEY)
-        ),
+        snapshots=of(SnapshotRecord, "snapshot/"),
+        tombstones={record.table: record.floor for record in of(TombstonesRecord, TOMBSTONES_KEY)},
+        holes=of(HolesRecord, "holes/"),
+        tables={record.table: record for record in of(TableRecord, TABLE_KEY)},
+        unpublished=of(UnpublishedRecord, UNPUBLISHED_KEY),
         signals_offset=0 if signals is None else SignalsRecord.decode(signals, f"{topic}, key {SIGNALS_KEY}").offset,
     )
 

@@ -83,12 +83,7 @@ class KafkaKeyReader(AbstractContextManager["KafkaKeyReader"]):
 
     def answers(self) -> list[Answer]:
         """What has come since the last call; returns at once."""
-        found: list[Answer] = []
-        while True:
-            try:
-                found.append(self._answers.get_nowait())
-            except queue.Empty:
-                return found
+        return [self._answers.get_nowait() for _ in range(self._answers.qsize())]
 
     def close(self) -> None:
         """Idempotent."""

@@ -8,7 +8,7 @@ from typing import LiteralString
 import psycopg
 from psycopg import sql
 
-from cdc.columns import ALL_COLUMNS, ColumnChoice
+from cdc.columns import AS_IT_IS, Chosen
 from cdc.control import Topics
 from cdc.errors import ConnectionLost, SourceError
 from cdc.events import Column, TableId, TableSchema
@@ -157,14 +157,11 @@ def read_table(
     connection: psycopg.Connection,
     table: TableId,
     published: Sequence[str] | None,
-    key_columns: tuple[str, ...] | None = None,
-    choice: ColumnChoice = ALL_COLUMNS,
-    *,
-    is_outbox: bool = False,
+    chosen: Chosen = AS_IT_IS,
 ) -> SourceTable:
-    """The table with its published columns (all when `published` is None) as far as they are chosen. `key_columns`:
-    instead of its own key. `is_outbox`: only what is inserted matters. Raises SourceError if it can't be captured
-    whatever the publication says, ConfigError for a key column that is left out, ConnectionLost."""
+    """The table with its published columns (all when `published` is None) as far as they are chosen. Raises SourceError
+    if it can't be captured whatever the publication says, ConfigError for a key column that is left out,
+    ConnectionLost."""
     row = connection.execute(_TABLES, (table.schema, table.name)).fetchone()
     if row is None:
         raise SourceError(f"table {table} does not exist", "correct source.tables, or create the table")
@@ -175,11 +172,12 @@ def read_table(
         raise SourceError(f"table {table} is not logged: its changes are not in the log", "ALTER TABLE … SET LOGGED")
     columns = _columns(connection, oid, published)
     key, is_chunkable = _record_key(identity, primary_key or [], identity_index or []), True
+    key_columns = chosen.key
     if key_columns is not None:
         covered = {"d": primary_key, "i": identity_index, "f": [column.name for column in columns]}.get(identity)
         _require_fit(table, key_columns, columns, covered or [])
         is_chunkable = (list(key_columns),) in connection.execute(_UNIQUE, (oid,)).fetchall()
-        if not (is_chunkable or is_outbox or identity == "f") and (key_columns or identity != "n"):
+        if not (is_chunkable or chosen.is_outbox or identity == "f") and (key_columns or identity != "n"):
             raise SourceError(
                 f"no unique index of table {table} has exactly its key columns ({', '.join(key_columns) or 'none'}): "
                 "large values that an update leaves alone could be found in the old row only",
@@ -187,7 +185,7 @@ def read_table(
                 + ("" if key_columns else "; or NOTHING, if its rows are only ever inserted"),
             )
         key = key_columns
-    captured = choice.of(table, columns, key)
+    captured = chosen.columns.of(table, columns, key)
     return SourceTable(
         table=table,
         oid=oid,

@@ -9,7 +9,7 @@ from typing import Final, LiteralString, cast
 
 import psycopg
 
-from cdc.columns import ALL_COLUMNS, ColumnChoice
+from cdc.columns import AS_IT_IS, Chosen
 from cdc.errors import NEXT_AFTER_ALTER, SourceError
 from cdc.events import TableId, TableSchema
 from cdc.pgoutput.messages import Relation, RelationColumn
@@ -136,11 +136,9 @@ def look(
     schema: TableSchema,
     publication: Publication,
     tables: Sequence[TableId],
-    key_columns: tuple[str, ...] | None,
-    choice: ColumnChoice = ALL_COLUMNS,
+    chosen: Chosen = AS_IT_IS,
 ) -> tuple[TransactionSnapshot, Look]:
     """Open a transaction and look at the table in it. `publication`: as it was when capture of `tables` began.
-    `key_columns`: chosen instead of the table's own key. `choice`: of its columns.
 
     Raises psycopg.Error; SourceError when rows of the table can't be published as `schema` says; ConnectionLost."""
     snapshot, shape = begin_look(connection, schema, is_partitioned=True, prefers_index=False)
@@ -148,7 +146,7 @@ def look(
     if now is None or not now.is_as(publication):
         raise TableAlteredError(f"publication {publication.name} was altered or dropped")
     # Without a column list, a column that was added is in the publication.
-    found = read_table(connection, schema.table, now.columns.get(schema.table, ()), key_columns, choice)
+    found = read_table(connection, schema.table, now.columns.get(schema.table, ()), chosen)
     difference = _difference(schema, found)
     if difference is not None:
         raise TableUnlikeError(f"table {schema.table} was altered: {difference}", NEXT_AFTER_ALTER)

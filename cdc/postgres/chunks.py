@@ -5,22 +5,19 @@ that then waited behind TRUNCATE or a rewriting ALTER, would show an empty table
 is given before the mark is written, so that who receives the mark from the log has it.
 """
 
-import os
 import queue
-import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Final, Generic, LiteralString, TypeVar
+from typing import Final
 
 import psycopg
 import structlog
 from psycopg import sql
 
 from cdc.config import SourceConfig
-from cdc.errors import ConnectionLost, WatershedError
 from cdc.events import TableSchema
 from cdc.failpoints import unarmed
 from cdc.ports import Probe
@@ -28,10 +25,11 @@ from cdc.postgres.catalog import Publication
 from cdc.postgres.chunk_failures import failed, mark_refused
 from cdc.postgres.chunk_look import Look, TableAlteredError, begin_look, bounds, look, size
 from cdc.postgres.chunk_statements import chunk_statement, mark_statement
-from cdc.postgres.connection import SourceConnection, connect, copy_options
+from cdc.postgres.connection import SourceConnection, copy_options
 from cdc.postgres.copy_lines import copy_lines, key_of
 from cdc.postgres.fence import pass_fence
 from cdc.postgres.key_lookup import absent_keys
+from cdc.postgres.lanes import RECONNECT_S, Lane, close_lanes
 from cdc.snapshots.reading import (
     Answer,
     Begin,
@@ -49,11 +47,6 @@ from cdc.snapshots.visibility import TransactionSnapshot
 log = structlog.get_logger(__name__)
 
 LOCK_WAIT_S: Final = 3
-RECONNECT_S: Final = 0.5  # after a connection that could not be made
-IDLE_S: Final = 30.0  # a connection that nobody needs is given back
-CANCEL_S: Final = 0.8
-JOIN_S: Final = 0.05
-END_S: Final = 0.4
 
 # A mark is not waited for by standbys: one that is named in synchronous_standby_names and down would hang it. Chunks
 # follow an index; workers and compilation would cost the source more than they gain.
@@ -61,8 +54,6 @@ _SETTINGS: Final = (
     f"SET synchronous_commit = local; SET lock_timeout = '{LOCK_WAIT_S}s';"
     " SET max_parallel_workers_per_gather = 0; SET jit = off"
 )
-
-T = TypeVar("T")
 
 _Queue = queue.SimpleQueue[Request | None]
 
@@ -104,29 +95,12 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
 
     def answers(self) -> list[Answer]:
         """What has come since the last call; returns at once."""
-        found: list[Answer] = []
-        while True:
-            try:
-                found.append(self._answers.get_nowait())
-            except queue.Empty:
-                return found
+        return [self._answers.get_nowait() for _ in range(self._answers.qsize())]
 
     def close(self) -> None:
         """Cancel what runs and end; what was asked and not answered stays so. Idempotent."""
         self._closing.set()
-        for lane in self._lanes:
-            lane.requests.put(None)
-        deadline = time.monotonic() + CANCEL_S
-        while (running := [lane for lane in self._lanes if lane.is_running]) and time.monotonic() < deadline:
-            for lane in running:
-                lane.cancel(deadline)  # may come between two statements: again, then
-            for lane in running:
-                lane.join(min(deadline, time.monotonic() + JOIN_S))
-        for lane in running:
-            lane.cut()
-        deadline = time.monotonic() + END_S
-        for lane in running:
-            lane.join(deadline)
+        close_lanes(self._lanes)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -135,7 +109,7 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
 
     # ---- in the threads
 
-    def _serve(self, lane: "Lane[Request]", request: Request) -> None:
+    def _serve(self, lane: Lane[Request], request: Request) -> None:
         try:
             match request:
                 case Fence():
@@ -155,15 +129,15 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
                     self._closing.wait(RECONNECT_S)
                 self._answers.put(failure)
 
-    def _fence(self, lane: "Lane[Request]", request: Fence) -> None:
+    def _fence(self, lane: Lane[Request], request: Fence) -> None:
         snapshot = pass_fence(lane.connection(), self._closing)
         if snapshot is not None:
             self._answers.put(Fenced(request.nonce, snapshot))
 
-    def _begin(self, lane: "Lane[Request]", request: Begin) -> None:
+    def _begin(self, lane: Lane[Request], request: Begin) -> None:
         connection, schema = lane.connection(), request.schema
-        key_columns = self._source.key_of(schema.table)
-        snapshot, seen = look(connection, schema, self._publication, self._tables, key_columns, self._source.columns)
+        chosen = self._source.chosen(schema.table)
+        snapshot, seen = look(connection, schema, self._publication, self._tables, chosen)
         sizes = size(connection, schema)
         splits = request.ranges > 1 and sizes.rows >= self._split_rows_min
         edges = bounds(connection, schema, seen, sizes.pages, request.ranges) if splits else ()
@@ -171,7 +145,7 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
         self._answers.put(Begun(request.nonce, snapshot, seen.shape, sizes.rows, sizes.row_bytes, edges, seen.order))
         _mark(connection, request.nonce)
 
-    def _chunk(self, lane: "Lane[Request]", request: Chunk) -> None:
+    def _chunk(self, lane: Lane[Request], request: Chunk) -> None:
         connection, schema = lane.connection(), request.schema
         seen = self._seen(request)
         conditions = [text for text in (seen.row_filter, request.where) if text]
@@ -207,7 +181,7 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
         _mark(lane.connection(), request.nonce)
         self._probe("chunk.marked")
 
-    def _look_up(self, lane: "Lane[Request]", request: Lookup) -> None:
+    def _look_up(self, lane: Lane[Request], request: Lookup) -> None:
         connection, seen = lane.connection(), self._seen(request)
         snapshot = _opened(connection, request, seen, prefers_index=False)
         began = time.monotonic()
@@ -242,98 +216,3 @@ def _mark(connection: SourceConnection, nonce: str) -> None:
         connection.execute(statement)
     except psycopg.errors.InsufficientPrivilege as error:
         raise mark_refused(error, connection.info.server_version) from error
-
-
-class Lane(Generic[T]):
-    """A thread, and its connection."""
-
-    def __init__(
-        self,
-        source: SourceConfig,
-        requests: "queue.SimpleQueue[T | None]",
-        serve: Callable[["Lane[T]", T], None],
-        closing: threading.Event,
-        settings: LiteralString,
-    ) -> None:
-        self.requests = requests
-        self._source = source
-        self._serve = serve
-        self._closing = closing
-        self._settings = settings
-        self._connection: SourceConnection | None = None
-        self._lock = threading.Lock()  # over which connection there is
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Idempotent."""
-        if self._thread is None and not self._closing.is_set():
-            # A daemon: a server that hangs must not keep the process from ending.
-            self._thread = threading.Thread(target=self._run, name="watershed snapshot", daemon=True)
-            self._thread.start()
-
-    @property
-    def is_running(self) -> bool:
-        return self._thread is not None and self._thread.is_alive()
-
-    def join(self, deadline: float) -> None:
-        if self._thread is not None:
-            self._thread.join(max(0.0, deadline - time.monotonic()))
-
-    def cancel(self, deadline: float) -> None:
-        """Ask the server to give up what it does for us. From another thread."""
-        with self._lock:
-            connection = self._connection
-        timeout = deadline - time.monotonic()
-        if connection is not None and timeout > 0:
-            try:
-                connection.cancel_safe(timeout=timeout)
-            except psycopg.Error as error:
-                log.debug("not cancelled", error=" ".join(str(error).split()))
-
-    def cut(self) -> None:
-        """Let nothing more come, for a server that did not give up. From another thread: the connection itself may be
-        in use, its socket does not mind."""
-        with self._lock:
-            if self._connection is None or self._connection.closed:
-                return
-            descriptor = os.dup(self._connection.pgconn.socket)
-        with socket.socket(fileno=descriptor) as connected:
-            try:
-                connected.shutdown(socket.SHUT_RDWR)
-            except OSError as error:
-                log.debug("not cut", error=error.strerror)
-
-    # ---- in the thread
-
-    def connection(self) -> SourceConnection:
-        """Raises ConnectionLost, also when the reader is being closed."""
-        if self._connection is None:
-            try:
-                made = connect(self._source, application="watershed snapshot")
-                made.prepare_threshold = None  # several statements at once can't be prepared
-                made.execute(self._settings)
-            except WatershedError as error:
-                self._closing.wait(RECONNECT_S)
-                raise ConnectionLost(error.message, error.hint) from error
-            with self._lock:
-                self._connection = made
-        if self._closing.is_set():
-            raise ConnectionLost("the reader is being closed")
-        return self._connection
-
-    def drop(self) -> None:
-        with self._lock:
-            dropped, self._connection = self._connection, None
-        if dropped is not None:
-            dropped.close()
-
-    def _run(self) -> None:
-        while not self._closing.is_set():
-            try:
-                request = self.requests.get(timeout=IDLE_S)
-            except queue.Empty:
-                self.drop()
-                continue
-            if request is not None:
-                self._serve(self, request)
-        self.drop()

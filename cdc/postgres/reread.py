@@ -27,16 +27,15 @@ from cdc.postgres.catalog import Publication
 from cdc.postgres.chunk_failures import PASSING_CLASSES, PASSING_ERRORS
 from cdc.postgres.chunk_look import Look, TableUnlikeError, begin_look, look
 from cdc.postgres.chunk_statements import mark_statement, reread_statement
-from cdc.postgres.chunks import Lane
 from cdc.postgres.connection import SourceConnection
 from cdc.postgres.copy_lines import copy_lines, fields_of
+from cdc.postgres.lanes import Lane, close_lanes
 from cdc.snapshots.visibility import TransactionSnapshot
 
 READ_S_MAX: Final = 5.0
 LATE_S_MAX: Final = 0.5  # as long as nothing has been answered since
 WAIT_S: Final = 0.05
 CANCEL_S: Final = 0.8
-END_S: Final = 0.4
 
 # Keys are few and tables large: whatever the statistics say, go through the key's index. What can be locked against
 # reading is rewritten, truncated or dropped: its rows are not worth a long wait.
@@ -91,14 +90,7 @@ class PostgresRowReader(AbstractContextManager["PostgresRowReader"]):
     def close(self) -> None:
         """Idempotent."""
         self._closing.set()
-        self._lane.requests.put(None)
-        deadline = time.monotonic() + CANCEL_S
-        if self._lane.is_running:
-            self._lane.cancel(deadline)
-            self._lane.join(deadline)
-        if self._lane.is_running:
-            self._lane.cut()
-            self._lane.join(time.monotonic() + END_S)
+        close_lanes([self._lane])
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -153,8 +145,8 @@ class PostgresRowReader(AbstractContextManager["PostgresRowReader"]):
             if shape == seen.shape:
                 return snapshot, seen
             connection.execute("ROLLBACK")
-        key_columns = self._source.key_of(schema.table)
-        snapshot, seen = look(connection, schema, self._publication, self._tables, key_columns, self._source.columns)
+        chosen = self._source.chosen(schema.table)
+        snapshot, seen = look(connection, schema, self._publication, self._tables, chosen)
         self._looks[schema.table] = seen
         return snapshot, seen
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import psycopg
 
-from cdc.columns import ColumnChoice
+from cdc.columns import Chosen
 from cdc.config import SnapshotConfig, SourceConfig
 from cdc.errors import ConnectionLost, SourceError
 from cdc.events import TableId
@@ -63,16 +63,7 @@ def check_source(config: SourceConfig, snapshot: SnapshotConfig, *, is_running_o
         tables: tuple[SourceTable, ...] = ()
         for table in config.table_ids:
             try:
-                tables += (
-                    checked_table(
-                        connection,
-                        table,
-                        publication,
-                        config.key_of(table),
-                        config.columns,
-                        is_outbox=config.is_outbox(table),
-                    ),
-                )
+                tables += (checked_table(connection, table, publication, config.chosen(table)),)
             except SourceError:
                 if not is_running_on:
                     raise
@@ -119,32 +110,20 @@ def _check_settings(connection: psycopg.Connection) -> None:
 
 
 def published_table(
-    connection: psycopg.Connection,
-    table: TableId,
-    publication: Publication,
-    key_columns: tuple[str, ...] | None,
-    choice: ColumnChoice,
-    *,
-    is_outbox: bool = False,
+    connection: psycopg.Connection, table: TableId, publication: Publication, chosen: Chosen
 ) -> SourceTable:
     """A table that is captured, as it is now. Raises SourceError where its changes can't be followed any more,
     ConnectionLost."""
     # Without a column list, a column that was added is in the publication.
-    found = read_table(connection, table, publication.columns.get(table, ()), key_columns, choice, is_outbox=is_outbox)
-    _check_key(found, key_columns)
+    found = read_table(connection, table, publication.columns.get(table, ()), chosen)
+    _check_key(found, chosen)
     if found.is_partitioned:
         _check_identities(connection, found)
     return found
 
 
 def checked_table(
-    connection: psycopg.Connection,
-    table: TableId,
-    publication: Publication | None,
-    key_columns: tuple[str, ...] | None,
-    choice: ColumnChoice,
-    *,
-    is_outbox: bool = False,
+    connection: psycopg.Connection, table: TableId, publication: Publication | None, chosen: Chosen
 ) -> SourceTable:
     """The table, if it can be captured. Raises SourceError and ConfigError with the next step, ConnectionLost."""
     published = None
@@ -155,11 +134,11 @@ def checked_table(
                 f"publication {publication.name} leaves out some operations",
                 f"ALTER PUBLICATION {publication.name} SET (publish = 'insert, update, delete, truncate')",
             )
-    found = read_table(connection, table, published, key_columns, choice, is_outbox=is_outbox)
+    found = read_table(connection, table, published, chosen)
     if publication is not None and published is None:
         _check_may_add(connection, publication, found)
-    _check_key(found, key_columns)
-    if not (found.may_select or is_outbox):  # whose rows are never read
+    _check_key(found, chosen)
+    if not (found.may_select or chosen.is_outbox):  # whose rows are never read
         raise SourceError(
             f"the role may not read table {table}, so its existing rows can't be loaded",
             f"GRANT USAGE ON SCHEMA {table.schema} TO <role>; GRANT SELECT ON {table} TO <role>",
@@ -170,8 +149,8 @@ def checked_table(
     return found
 
 
-def _check_key(found: SourceTable, key_columns: tuple[str, ...] | None) -> None:
-    if not found.key and key_columns is None:
+def _check_key(found: SourceTable, chosen: Chosen) -> None:
+    if not found.key and chosen.key is None:
         raise SourceError(
             f"table {found.table} has no key: no primary key that its replica identity covers",
             f"ALTER TABLE {found.table} ADD PRIMARY KEY (…); or REPLICA IDENTITY USING INDEX a unique index; or name "

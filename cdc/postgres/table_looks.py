@@ -30,15 +30,14 @@ def look_at_table(
     facts: TableFacts | None,
 ) -> TableLook:
     """Raises ConnectionLost."""
-    entry, key_columns = publication.entries.get(table, ""), source.key_of(table)
-    is_outbox = source.is_outbox(table)
+    entry, chosen = publication.entries.get(table, ""), source.chosen(table)
     found, error, barrier = None, None, None
     try:
-        found = published_table(connection, table, publication, key_columns, source.columns, is_outbox=is_outbox)
+        found = published_table(connection, table, publication, chosen)
     except SourceError as refusal:
         error = refusal
     try:
-        joining = checked_table(connection, table, publication, key_columns, source.columns, is_outbox=is_outbox)
+        joining = checked_table(connection, table, publication, chosen)
         found = found or joining
     except SourceError as refusal:
         barrier = refusal

@@ -2,10 +2,9 @@
 
 import queue
 import threading
-import time
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Final, LiteralString
+from typing import LiteralString
 
 import psycopg
 import structlog
@@ -18,17 +17,15 @@ from cdc.events import TableId
 from cdc.following import CatalogLook, Known, LookFailed, Question, Seen
 from cdc.postgres.catalog import Publication, read_publication, schema_of
 from cdc.postgres.chunk_statements import mark_statement
-from cdc.postgres.chunks import Lane
 from cdc.postgres.connection import SourceConnection
 from cdc.postgres.facts import read_facts
+from cdc.postgres.lanes import Lane, close_lanes
 from cdc.postgres.source import published_table
 from cdc.postgres.table_looks import look_at_table
 from cdc.table_state import TableFacts
 
 log = structlog.get_logger(__name__)
 
-CANCEL_S: Final = 0.5
-END_S: Final = 0.3
 # Looking whether a new partition holds rows waits for who has locked it; then it is taken for one that does.
 _SETTINGS: LiteralString = "SET synchronous_commit = local; SET lock_timeout = '1s'; SET jit = off"
 
@@ -50,24 +47,12 @@ class PostgresCatalogReader(AbstractContextManager["PostgresCatalogReader"]):
 
     def answers(self) -> list[CatalogLook | LookFailed]:
         """See cdc.following.CatalogReader."""
-        found: list[CatalogLook | LookFailed] = []
-        while True:
-            try:
-                found.append(self._answers.get_nowait())
-            except queue.Empty:
-                return found
+        return [self._answers.get_nowait() for _ in range(self._answers.qsize())]
 
     def close(self) -> None:
         """Idempotent."""
         self._closing.set()
-        self._lane.requests.put(None)
-        if self._lane.is_running:
-            deadline = time.monotonic() + CANCEL_S
-            self._lane.cancel(deadline)
-            self._lane.join(deadline)
-        if self._lane.is_running:
-            self._lane.cut()
-            self._lane.join(time.monotonic() + END_S)
+        close_lanes([self._lane])
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -121,15 +106,7 @@ class PostgresCatalogReader(AbstractContextManager["PostgresCatalogReader"]):
     ) -> Seen:
         entry = publication.entries.get(table, "")
         try:
-            source = self._source
-            found = published_table(
-                connection,
-                table,
-                publication,
-                source.key_of(table),
-                source.columns,
-                is_outbox=source.is_outbox(table),
-            )
+            found = published_table(connection, table, publication, self._source.chosen(table))
         except SourceError as error:
             return Seen(None, facts, error, entry, frozenset())
         schema = schema_of(found, known.schema, self._topics)

@@ -342,7 +342,7 @@ def plan_of(source: Source, table: TableId, after: Key) -> str:
     """How the server reads a chunk that goes on above a key, as the reader has it read."""
     schema = source.schema(table)
     with psycopg.connect(source.dsn, autocommit=True, options="-c search_path=pg_catalog") as connection:
-        seen = look(connection, schema, source.publication(table), [table], None)[1]
+        seen = look(connection, schema, source.publication(table), [table])[1]
         statement = chunk_statement(
             table,
             schema.columns,

@@ -216,7 +216,7 @@ def test_key_columns_are_of_a_captured_table(tmp_path: Path, columns: dict[str, 
         assert refusal(tmp_path, content) == says
     else:
         source = load(tmp_path, content).source
-        assert source.key_of(source.table_ids[0]) == ("code", "day")
+        assert source.chosen(source.table_ids[0]).key == ("code", "day")
 
 
 def test_debeziums_options_have_its_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
