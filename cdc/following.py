@@ -122,9 +122,9 @@ class Follower:
         self._reread = reread
         self._now_us = now_us
         self._new_nonce = new_nonce
-        self._asked: dict[str, Mapping[TableId, Known]] = {}  # with what each look is held against
-        self._looks: dict[str, CatalogLook] = {}  # whose marks are on their way
-        self._marked: list[str] = []  # of the transaction that is being received
+        self._question: Question | None = None  # with what its look is held against
+        self._look: CatalogLook | None = None  # whose mark is on its way
+        self._is_marked = False  # the transaction that is being received
         self.is_due = False  # a table that was stopped can join: with another session
 
     # ---- the stream
@@ -139,22 +139,21 @@ class Follower:
 
     def mark(self, content: bytes) -> None:
         """A mark in the transaction that is being received."""
-        nonce = content.decode("ascii", "replace")
-        if nonce in self._asked:
+        if self._is_of_question(content.decode("ascii", "replace")):
             self._take()
-            self._marked.append(nonce)
+            self._is_marked = self._question is not None
 
     def end(self) -> tuple[list[TopicRecord], list[TableSchema]]:
-        """The transaction was received whole: what its marks publish, and the schemas that count from here on. Raises
+        """The transaction was received whole: what its mark publishes, and the schemas that count from here on. Raises
         UnsupportedChangeError."""
         records: list[TopicRecord] = []
         adopted: list[TableSchema] = []
-        for nonce in self._marked:
-            look, then = self._looks.pop(nonce, None), self._asked.pop(nonce)
+        if self._is_marked and self._question is not None:
+            look, then = self._look, self._question.tables
+            self._forget()
             for table, seen in look.seen.items() if look is not None else ():
                 if self._known[table] is then[table]:
                     records += self._see(table, then[table], seen, adopted)
-        self._marked.clear()
         return records, adopted
 
     # ---- the catalog
@@ -162,16 +161,23 @@ class Follower:
     def watch(self) -> None:
         """Take answers, and ask anew. Raises GapError when the publication is not what it was."""
         self._take()
-        if not self._asked:
-            nonce = self._new_nonce()
-            self._asked[nonce] = dict(self._known)
-            self._catalog.ask(Question(nonce, self._asked[nonce], self._stopped))
+        if self._question is None:
+            self._question = Question(self._new_nonce(), dict(self._known), self._stopped)
+            self._catalog.ask(self._question)
+
+    def _is_of_question(self, nonce: str) -> bool:
+        return self._question is not None and self._question.nonce == nonce
+
+    def _forget(self) -> None:
+        """The question: its look has had its effect, or will have none."""
+        self._question, self._look, self._is_marked = None, None, False
 
     def _take(self) -> None:
         for look in self._catalog.answers():
-            if isinstance(look, LookFailed):
-                self._asked.pop(look.nonce, None)
-                self._looks.pop(look.nonce, None)
+            if not self._is_of_question(look.nonce):
+                continue  # its mark came first, or its failure
+            if isinstance(look, LookFailed):  # also where its mark is in the log: nobody answered the commit
+                self._forget()
                 continue
             if look.publication != self._publication:
                 raise GapError("the publication was altered or dropped", NEXT_AFTER_GAP)
@@ -179,9 +185,9 @@ class Follower:
                 log.info("tables can join again", tables=" ".join(map(str, sorted(look.ready))))
                 self.is_due = True
             if look.seen:
-                self._looks[look.nonce] = look
+                self._look = look
             else:
-                del self._asked[look.nonce]
+                self._forget()
 
     # ---- what was seen
 

@@ -91,7 +91,9 @@ class TableReader:
                 raise SourceError(f"there is no table {table}", "correct source.tables")
             parameters = {"oid": found[0]}
             columns: dict[str, str] = dict(self._connection.execute(_COLUMNS, parameters).fetchall())
-            key = self._source.chosen(table).key or tuple(name for (name,) in self._connection.execute(_KEY, parameters))
+            key = self._source.chosen(table).key or tuple(
+                name for (name,) in self._connection.execute(_KEY, parameters)
+            )
         except psycopg.Error as error:
             raise lost(error) from error
         if not key:

@@ -126,6 +126,28 @@ def test_rows_that_changed_without_events_are_read_again() -> None:
     assert world.read_again == ["column more was added with a default"]
 
 
+@pytest.mark.parametrize("is_marked_before", [False, True])
+def test_a_mark_whose_commit_was_not_answered_says_nothing(is_marked_before: bool) -> None:
+    """The connection is lost while the mark is written: it may be in the log all the same."""
+    world = World()
+    mark = world.look(seen(WIDER, facts("id", "name", "more")))
+    if is_marked_before:
+        world.follower.mark(mark)
+    world.catalog.coming.append(LookFailed(mark.decode()))
+    if is_marked_before:
+        world.follower.watch()  # asks anew, while the mark's transaction is being received
+        other = world.catalog.asked[-1].nonce
+        world.catalog.coming.append(
+            CatalogLook(other, "fingerprint", {ITEMS.table: seen(WIDER, facts("id", "name", "more"))}, frozenset())
+        )
+    else:
+        world.follower.mark(mark)
+    assert world.follower.end() == ([], [])
+    world.follower.watch()
+    assert len(world.catalog.asked) == 2
+    assert world.altered == []
+
+
 def test_a_look_says_nothing_of_a_table_that_the_stream_described_anew_meanwhile() -> None:
     world = World()
     mark = world.look(seen(replace(ITEMS, version=2, columns=(ID,)), facts("id")))
