@@ -24,9 +24,11 @@ from cdc.control import SignalAnswer, SignalRecord, Topics
 from cdc.kafka.signals import await_answer, send_signal
 from devstack.endpoints import Servers
 from devstack.stack import Stack
-from tests.checker.journal import Keys, install_journal
+from tests.checker.history import fold
+from tests.checker.journal import Keys, install_journal, read_rows
 from tests.checker.judge import Report, gather, judge, require_true, table_topic
-from tests.checker.records import Change, Record, changes_of, parse, read_topics
+from tests.checker.positions import sweeps_of
+from tests.checker.records import Change, Record, changes_of, key_text, parse, read_topics
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.forked import CDC, Forked, run, start
 from tests.waiting import eventually
@@ -274,6 +276,23 @@ class Captured:
         topics = [table_topic(self.name, table) for table in self.tables]
         records, _ = read_topics(self.bootstrap_servers, topics)
         return sorted(changes_of(records), key=lambda change: change.version)
+
+    def unlike(self, tables: Sequence[str]) -> dict[str, str]:
+        """Of each table that is not in its topic as it is in the source, some difference. A column that a record lacks
+        is NULL."""
+        ours = fold(self.changes(), sweeps_of(self.records("control")))
+        with self.connect() as connection:
+            source = read_rows(connection, tables)
+        found = {}
+        for table in tables:
+            rows = {key_text(key): row for key, row in source[table]}
+            held = ours.get(table, {})
+            for key in rows.keys() | held.keys():
+                row, here = rows.get(key), held.get(key)
+                if row is None or here is None or row != dict.fromkeys(row) | dict(here):
+                    found[table] = f"{key}: {row} in the source, {here} in the topic"
+                    break
+        return found
 
     def signal(self, action: str, **fields: object) -> str:
         """Send capture a signal; its id."""

@@ -7,13 +7,10 @@ cache's rows held against the source's. Each is a line in `episodes.jsonl`; a ru
 the last one.
 """
 
-import argparse
-import json
 import random
 import secrets
 import shutil
 import sys
-import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +19,7 @@ import psycopg
 from devstack.stack import Stack
 from tests.captured import under_capture
 from tests.conftest import KafkaBroker, PostgresServer, new_database
-from tests.faults.campaign import servers
+from tests.faults.episodes import run_episodes
 from tests.hole_workload import SCHEMA, TABLES, HoleClient, fill
 from tests.hot_snapshots import compare_stores, wrong_rows
 from tests.hot_workload import FrozenCommits, thaw
@@ -30,7 +27,6 @@ from tests.sink_job import SinkJob
 from tests.waiting import eventually
 from tests.workload import Workload
 
-RESULTS: Final = "episodes.jsonl"
 CLIENTS: Final = 8
 KILLS: Final = 6
 TRANSACTIONS_PER_KILL: Final = 400
@@ -92,28 +88,10 @@ def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
     }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--folder", type=Path, default=Path(".watershed/hole-campaign"))
-    asked = parser.parse_args()
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    results = asked.folder / RESULTS
-    done = len(results.read_text(encoding="utf-8").splitlines()) if results.exists() else 0
-    deadline = time.monotonic() + asked.minutes * 60
-    is_true = True
-    with servers(asked.folder / "servers") as stack:
-        while time.monotonic() < deadline:
-            done += 1
-            folder = asked.folder / f"episode-{done}"
-            shutil.rmtree(folder, ignore_errors=True)
-            told = episode(done, stack, folder)
-            is_true = is_true and not told["complaints"] and not told["differing"]
-            with results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(told) + "\n")
-            print(json.dumps(told), flush=True)
-    return 0 if is_true else 1
+def is_true(told: dict[str, Any]) -> bool:
+    """Of what an episode told."""
+    return not told["complaints"] and not told["differing"]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_episodes(__doc__, "hole-campaign", episode, is_true))

@@ -6,13 +6,10 @@ It is made of episodes, each a seed with a database and topics of its own. Each 
 that is started again goes on behind the last one.
 """
 
-import argparse
-import json
 import random
 import secrets
 import shutil
 import sys
-import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,12 +17,11 @@ from cdc.failpoints import FAILPOINTS
 from devstack.stack import Stack
 from tests.captured import Captured, CaptureProcess
 from tests.conftest import KafkaBroker, PostgresServer, new_database
-from tests.faults.campaign import servers
+from tests.faults.episodes import run_episodes
 from tests.outbox_workload import Writers, judge, with_outbox
 from tests.topics import delete_topic
 from tests.waiting import eventually
 
-RESULTS: Final = "episodes.jsonl"
 KILLS: Final = 8
 TRANSACTIONS_PER_KILL: Final = 300
 POINTS: Final = sorted(name for name in FAILPOINTS if name.split(".")[0] in ("kafka", "transaction", "status"))
@@ -72,28 +68,5 @@ def _restarted(captured: Captured, chance: random.Random) -> CaptureProcess:
     return captured.start()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--folder", type=Path, default=Path(".watershed/outbox-campaign"))
-    asked = parser.parse_args()
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    results = asked.folder / RESULTS
-    done = len(results.read_text(encoding="utf-8").splitlines()) if results.exists() else 0
-    deadline = time.monotonic() + asked.minutes * 60
-    is_true = True
-    with servers(asked.folder / "servers") as stack:
-        while time.monotonic() < deadline:
-            done += 1
-            folder = asked.folder / f"episode-{done}"
-            shutil.rmtree(folder, ignore_errors=True)
-            told = episode(done, stack, folder)
-            is_true = is_true and not told["complaints"]
-            with results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(told) + "\n")
-            print(json.dumps(told), flush=True)
-    return 0 if is_true else 1
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_episodes(__doc__, "outbox-campaign", episode, lambda told: not told["complaints"]))

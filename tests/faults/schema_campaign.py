@@ -7,8 +7,6 @@ that does not stop its table, in a random order. Each is a line in `episodes.jso
 behind the last one.
 """
 
-import argparse
-import json
 import random
 import secrets
 import shutil
@@ -21,14 +19,13 @@ from typing import Any, Final
 from devstack.stack import Stack
 from tests.captured import Captured, under_capture
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
-from tests.faults.campaign import servers
+from tests.faults.episodes import run_episodes
 from tests.hot_snapshots import compare_stores, wrong_rows
 from tests.schema_cases import CASES, TYPES, Case, make, run
 from tests.sink_job import SinkJob
 from tests.stores import ALL, sinks_section
 from tests.waiting import eventually
 
-RESULTS: Final = "episodes.jsonl"
 EQUAL_S_MAX: Final = 600.0
 FOLLOWED: Final = tuple(case for case in CASES if case.stops is None)
 
@@ -104,26 +101,5 @@ def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
             "seconds": round(time.monotonic() - began)}  # fmt: skip
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--folder", type=Path, default=Path(".watershed/schema-campaign"))
-    asked = parser.parse_args()
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    results = asked.folder / RESULTS
-    done = len(results.read_text(encoding="utf-8").splitlines()) if results.exists() else 0
-    deadline = time.monotonic() + asked.minutes * 60
-    with servers(asked.folder / "servers") as stack:
-        while time.monotonic() < deadline:
-            done += 1
-            folder = asked.folder / f"episode-{done}"
-            shutil.rmtree(folder, ignore_errors=True)
-            told = json.dumps(episode(done, stack, folder))
-            with results.open("a", encoding="utf-8") as file:
-                file.write(told + "\n")
-            print(told, flush=True)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_episodes(__doc__, "schema-campaign", episode))

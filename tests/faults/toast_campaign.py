@@ -8,8 +8,6 @@ renames, drops and adds columns. At rest every topic's last record of each key m
 source. Each episode is a line in `episodes.jsonl`; a run that is started again goes on behind the last one.
 """
 
-import argparse
-import json
 import random
 import secrets
 import shutil
@@ -25,13 +23,11 @@ from devstack.stack import Stack
 from tests.captured import Captured, under_capture
 from tests.checker.history import last_rows_are_whole
 from tests.conftest import KafkaBroker, PostgresServer, new_database
-from tests.faults.campaign import servers
+from tests.faults.episodes import run_episodes
+from tests.hole_workload import TYPES
 from tests.hot_workload import FrozenCommits, thaw
-from tests.integration.test_complete_rows import TYPES
-from tests.integration.test_schema_changes import unlike
 from tests.waiting import eventually
 
-RESULTS: Final = "episodes.jsonl"
 WRITERS: Final = 8
 KILLS: Final = 6
 ROWS: Final = 40
@@ -198,7 +194,7 @@ def _judged(
     def is_equal() -> bool:
         captured.await_caught_up(300.0)
         differing.clear()
-        differing.update(unlike(captured, tables))
+        differing.update(captured.unlike(tables))
         return not differing
 
     try:
@@ -225,28 +221,17 @@ def _judged(
     }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--folder", type=Path, default=Path(".watershed/toast-campaign"))
-    asked = parser.parse_args()
-    asked.folder.mkdir(parents=True, exist_ok=True)
-    results = asked.folder / RESULTS
-    done = len(results.read_text(encoding="utf-8").splitlines()) if results.exists() else 0
-    deadline = time.monotonic() + asked.minutes * 60
-    is_true = True
-    with servers(asked.folder / "servers") as stack:
-        while time.monotonic() < deadline:
-            done += 1
-            folder = asked.folder / f"episode-{done}"
-            shutil.rmtree(folder, ignore_errors=True)
-            told = episode(done, stack, folder)
-            is_true = is_true and not told["differing"] and not told["holes"] and told["states"] == ["captured"]
-            with results.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(told) + "\n")
-            print(json.dumps(told), flush=True)
-    return 0 if is_true else 1
+def is_true(told: dict[str, Any]) -> bool:
+    """Of what an episode told."""
+    return not told["differing"] and not told["holes"] and told["states"] == ["captured"]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(
+        run_episodes(
+            __doc__,
+            "toast-campaign",
+            episode,
+            lambda told: not told["differing"] and not told["holes"] and told["states"] == ["captured"],
+        )
+    )

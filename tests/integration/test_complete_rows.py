@@ -11,33 +11,11 @@ import pytest
 from tests.captured import Captured, under_capture
 from tests.checker.records import Change
 from tests.conftest import KafkaBroker, PostgresServer, new_database
-from tests.hole_workload import SCHEMA, TABLES, HoleClient, fill
+from tests.hole_workload import SCHEMA, TABLES, TYPES, HoleClient, fill
 from tests.hot_workload import FrozenCommits, thaw
 from tests.waiting import eventually
 from tests.workload import Workload
 
-# Built-in types of which a value can be out of line (xml is not: the packaged servers are built without it), and kinds
-# of types that users make.
-TYPES: Final[dict[str, LiteralString]] = {
-    "text": "repeat('Zoë ', 2000)",
-    "varchar": "repeat('x', 5000)::varchar",
-    "character(3000)": "repeat('x', 3000)::char(3000)",
-    "bytea": "decode(repeat('00ff', 3000), 'hex')",
-    "json": "to_json(repeat('j\"', 3000))",
-    "jsonb": "jsonb_build_object('a', repeat('b', 5000), 'n', 1.50)",
-    "numeric": "(repeat('9', 12000) || '.5')::numeric",
-    "bit varying": "repeat('10', 20000)::bit varying",
-    "int4[]": "(SELECT array_agg(n) FROM generate_series(1, 2000) AS n)",
-    "text[]": "ARRAY[repeat('a,', 2000), NULL, '{\"']",
-    "polygon": "(SELECT ('(' || string_agg('(' || n || ',0)', ',') || ')')::polygon FROM generate_series(1, 500) AS n)",
-    "path": "(SELECT ('[' || string_agg('(' || n || ',0)', ',') || ']')::path FROM generate_series(1, 500) AS n)",
-    "tsvector": "(SELECT string_agg('w' || n, ' ') FROM generate_series(1, 1000) AS n)::tsvector",
-    "numrange": "numrange(1, repeat('9', 9000)::numeric)",
-    "nummultirange": "nummultirange(numrange(1, repeat('9', 9000)::numeric))",
-    "pair": "ROW(1, repeat('p', 5000))::pair",
-    "long_text": "repeat('domain', 1000)::long_text",
-    "long_text[]": "ARRAY[repeat('domain', 1000)]::long_text[]",
-}
 TYPED: Final = "public.typed"
 
 

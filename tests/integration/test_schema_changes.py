@@ -12,35 +12,12 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from tests import forked
 from tests.captured import Captured
-from tests.checker.history import fold
-from tests.checker.journal import read_rows
-from tests.checker.positions import sweeps_of
-from tests.checker.records import key_text
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.integration.conftest import ITEMS, OTHER
 from tests.schema_cases import CASES, TYPES, make, run
 from tests.waiting import eventually
 
 NEIGHBOUR: Final = "public.neighbour"
-
-
-def unlike(captured: Captured, tables: list[str]) -> dict[str, str]:
-    """Of each table that is not in its topic as it is in the source, some difference. A column that a record lacks is
-    NULL."""
-    changes = captured.changes()
-    ours = fold(changes, sweeps_of(captured.records("control")))
-    with captured.connect() as connection:
-        source = read_rows(connection, tables)
-    found = {}
-    for table in tables:
-        rows = {key_text(key): row for key, row in source[table]}
-        held = ours.get(table, {})
-        for key in rows.keys() | held.keys():
-            row, here = rows.get(key), held.get(key)
-            if row is None or here is None or row != dict.fromkeys(row) | dict(here):
-                found[table] = f"{key}: {row} in the source, {here} in the topic"
-                break
-    return found
 
 
 @pytest.fixture
@@ -79,8 +56,8 @@ def test_whatever_is_altered_every_row_is_there_or_the_table_is_stopped(altered:
     if not is_running:
         capture = altered.start()
     followed = [NEIGHBOUR, *(case.table for case in CASES if case.stops is None)]
-    eventually(lambda: not altered.unfinished() and not unlike(altered, followed), 90.0,
-               lambda: f"{unlike(altered, followed)}\n{capture.said()}")  # fmt: skip
+    eventually(lambda: not altered.unfinished() and not altered.unlike(followed), 90.0,
+               lambda: f"{altered.unlike(followed)}\n{capture.said()}")  # fmt: skip
     found = altered.states()
     stopped = {table: record["message"] for table, record in found.items() if record["status"] == "stopped"}
     assert stopped.keys() == {case.table for case in CASES if case.stops is not None}
@@ -114,8 +91,8 @@ def _take_up(captured: Captured, repairs: dict[str, LiteralString]) -> None:
         for statements in repairs.values():
             connection.execute(statements)
     tables = list(repairs)
-    eventually(lambda: not captured.unfinished() and not unlike(captured, tables), 90.0,
-               lambda: f"{unlike(captured, tables)}\n{captured._said()}")  # fmt: skip
+    eventually(lambda: not captured.unfinished() and not captured.unlike(tables), 90.0,
+               lambda: f"{captured.unlike(tables)}\n{captured._said()}")  # fmt: skip
     assert all(captured.states()[table]["status"] == "captured" for table in tables)
 
 
@@ -138,7 +115,7 @@ def test_a_table_that_stops_within_a_large_transaction_leaves_the_others_whole(i
         connection.execute("INSERT INTO items VALUES (0, 'y')")
         connection.execute("INSERT INTO other SELECT n FROM generate_series(20001, 30000) AS n")
     items.await_caught_up()
-    eventually(lambda: not unlike(items, [OTHER]), describe=lambda: f"{unlike(items, [OTHER])}\n{capture.said()}")
+    eventually(lambda: not items.unlike([OTHER]), describe=lambda: f"{items.unlike([OTHER])}\n{capture.said()}")
     assert items.states()[ITEMS]["status"] == "stopped"
     assert "key column id was dropped or renamed" in items.states()[ITEMS]["message"]
     _take_up(items, {ITEMS: "ALTER TABLE items RENAME number TO id"})
@@ -156,13 +133,13 @@ def test_a_row_within_a_large_transaction_that_can_not_be_published_stops_its_ta
         connection.execute("INSERT INTO items VALUES (0, repeat('x', 20000000))")
         connection.execute("INSERT INTO other SELECT n FROM generate_series(1, 20000) AS n")
     items.await_caught_up()
-    eventually(lambda: not unlike(items, [OTHER]), describe=lambda: f"{unlike(items, [OTHER])}\n{capture.said()}")
+    eventually(lambda: not items.unlike([OTHER]), describe=lambda: f"{items.unlike([OTHER])}\n{capture.said()}")
     stopped = items.states()[ITEMS]
     assert (stopped["status"], stopped["is_held"]) == ("stopped", True)
     assert capture.said().count("table stopped") == 1
     items.query("UPDATE items SET name = 'short' WHERE id = 0")
     assert items.ask("start_table", tables=[ITEMS]).is_accepted
-    eventually(lambda: items.states()[ITEMS]["status"] == "captured" and not unlike(items, [ITEMS, OTHER]))
+    eventually(lambda: items.states()[ITEMS]["status"] == "captured" and not items.unlike([ITEMS, OTHER]))
 
 
 def test_an_operator_stops_a_table_and_starts_it(items: Captured) -> None:
@@ -192,7 +169,7 @@ def test_an_operator_stops_a_table_and_starts_it(items: Captured) -> None:
     assert (
         forked.run(["table", "start", OTHER, "--config", config], deadline_s=90.0).stdout == f"joins again: {OTHER}\n"
     )
-    eventually(lambda: items.states()[OTHER]["status"] == "captured" and not unlike(items, [ITEMS, OTHER]))
+    eventually(lambda: items.states()[OTHER]["status"] == "captured" and not items.unlike([ITEMS, OTHER]))
 
 
 def test_a_table_that_is_added_later_to_the_publication_of_somebody_else_waits(items: Captured) -> None:
@@ -210,4 +187,4 @@ def test_a_table_that_is_added_later_to_the_publication_of_somebody_else_waits(i
     assert 'ALTER PUBLICATION "watershed" ADD TABLE "public"."other"' in stopped["next"]
     items.query("INSERT INTO items VALUES (1, 'one')")
     items.await_caught_up()
-    assert not unlike(items, [ITEMS])
+    assert not items.unlike([ITEMS])

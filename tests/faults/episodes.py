@@ -1,0 +1,46 @@
+"""What runs a campaign: episodes on servers of its own, one after the other, for so many minutes."""
+
+import argparse
+import json
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from devstack.stack import Stack
+from tests.faults.campaign import servers
+
+RESULTS: Final = "episodes.jsonl"
+
+Told = dict[str, Any]
+
+
+def run_episodes(
+    about: str | None,
+    name: str,
+    episode: Callable[[int, Stack, Path], Told],
+    is_true: Callable[[Told], bool] | None = None,
+) -> int:
+    """The exit code: whether what each episode told is as it should be; without `is_true` it raises where it is not.
+    `about`: the campaign's docstring. Begun again, the campaign goes on with its next episode."""
+    parser = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--folder", type=Path, default=Path(f".watershed/{name}"))
+    asked = parser.parse_args()
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    results = asked.folder / RESULTS
+    done = len(results.read_text(encoding="utf-8").splitlines()) if results.exists() else 0
+    deadline = time.monotonic() + asked.minutes * 60
+    are_true = True
+    with servers(asked.folder / "servers") as stack:
+        while time.monotonic() < deadline:
+            done += 1
+            folder = asked.folder / f"episode-{done}"
+            shutil.rmtree(folder, ignore_errors=True)
+            told = episode(done, stack, folder)
+            are_true = are_true and (is_true is None or is_true(told))
+            with results.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(told) + "\n")
+            print(json.dumps(told), flush=True)
+    return 0 if are_true else 1
