@@ -12,9 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import (
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     SecretStr,
     ValidationError,
@@ -40,16 +38,13 @@ from cdc.formats.options import (
     TimeMode,
 )
 from cdc.outbox.settings import OutboxConfig, with_outbox_tables
+from cdc.sections import DebeziumSection, Section
 from cdc.topic_names import problem
 
 ENV_PREFIX = "CDC__"
 HASH_KEY_CHARS_MIN = 16  # a short key is found by trying
 _NAME = re.compile(r"[a-z0-9_]{1,63}")  # what PostgreSQL allows for a slot
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,100}")  # no dot: `<prefix>.state` must not be another prefix's table
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 def _patterns(value: Any) -> Any:
@@ -75,7 +70,7 @@ class SourceConfig(Section):
     slot: str = "watershed"
     # schema.table → columns of its record key, in key order, instead of the primary key's. NOT NULL, in the replica
     # identity, and no two rows may have the same at any moment. None at all: records without a key.
-    key_columns: dict[str, tuple[str, ...]] = {}
+    key_columns: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     # Regular expressions over schema.table.column, from beginning to end: which columns leave the source at all.
     include_columns: Patterns = ()
     exclude_columns: Patterns = ()
@@ -128,7 +123,7 @@ class KafkaConfig(Section):
     """The brokers. `options` go to librdkafka as they are (security.protocol, sasl.*, ssl.*)."""
 
     bootstrap_servers: str = Field(min_length=1)
-    options: dict[str, SecretStr] = {}
+    options: dict[str, SecretStr] = Field(default_factory=dict)
 
 
 class TopicConfig(Section):
@@ -181,7 +176,7 @@ class SweepConfig(Section):
     tombstones: bool = False  # also in the topics, for consumers that know nothing of sweeps
 
 
-class FormatConfig(Section):
+class FormatConfig(DebeziumSection):
     """The form of records: Debezium's options with its names, in which a dot and an underscore are the same here."""
 
     profile: Profile = "readable"
@@ -215,20 +210,13 @@ class FormatConfig(Section):
             raise ValueError("message.prefix.include.list and message.prefix.exclude.list can't go together")
         return self
 
-    @model_validator(mode="before")
-    @classmethod
-    def _debeziums_names(cls, values: Any) -> Any:
-        if not isinstance(values, dict):
-            return values
-        dotted = {str(name).replace(".", "_"): value for name, value in values.items() if "." in str(name)}
-        return dotted | {name: value for name, value in values.items() if "." not in str(name)}
-
 
 class MaskingConfig(Section):
     """Text that may not leave the source in clear. Columns are named schema.table.column."""
 
-    truncate: dict[str, Annotated[int, Field(ge=0)]] = {}  # characters that are kept
-    asterisks: dict[str, Annotated[int, Field(ge=0, le=1000)]] = {}  # how many are written in the text's place
+    truncate: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)  # characters that are kept
+    # How many are written in the text's place.
+    asterisks: dict[str, Annotated[int, Field(ge=0, le=1000)]] = Field(default_factory=dict)
     hash: tuple[str, ...] = ()  # HMAC with SHA-256, in hexadecimal: equal texts stay equal
     hash_key: SecretStr | None = None
 
@@ -295,7 +283,7 @@ class SparkConfig(Section):
     trigger_ms: Annotated[int, Field(ge=0)] = 250  # search and cache
     warehouse_trigger_ms: Annotated[int, Field(ge=0)] = 10_000
     records_per_batch_max: Annotated[int, Field(ge=1)] = 100_000
-    options: dict[str, str] = {}  # spark.* properties
+    options: dict[str, str] = Field(default_factory=dict)  # spark.* properties
 
 
 class Config(BaseSettings):

@@ -47,6 +47,7 @@ COVERED_ELSEWHERE: dict[str, str] = {
     "cdc/migrations/versions/function_0002.py": "tests/integration/test_outbox.py: publishes in a real database",
     "cdc/publish.py": "tests/integration/test_outbox.py: sessions on a real database",
     "cdc/postgres/outbox.py": "tests/integration/test_outbox.py: keys and rows of a real database",
+    "cdc/sections.py": "tests/unit/cdc/test_config.py: names and errors of every section",
     "cdc/service.py": f"{_CAPTURE}: wiring of real servers at every start",
     "cdc/session.py": f"{_CAPTURE}: wiring of real servers in every session",
     "cdc/cli/run.py": f"{_CAPTURE}: started as a user does, as a process",

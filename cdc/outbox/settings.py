@@ -6,27 +6,16 @@ A dot and an underscore are the same in their names, as in section `format`.
 from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from cdc.events import TableId
 from cdc.outbox.routing import Placement, TopicRoute, parse_placements
+from cdc.sections import DebeziumSection
 
 MESSAGE_PREFIX: Final = "watershed.outbox"
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _debeziums_names(cls, values: Any) -> Any:
-        if not isinstance(values, dict):
-            return values
-        dotted = {str(name).replace(".", "_"): value for name, value in values.items() if "." in str(name)}
-        return dotted | {name: value for name, value in values.items() if "." not in str(name)}
-
-
-class Routing(_Section):
+class Routing(DebeziumSection):
     """What an event becomes; the same for rows and for messages."""
 
     table_fields_additional_placement: str = ""  # column:header|envelope|partition[:alias], separated by commas
@@ -110,7 +99,7 @@ class OutboxMessages(Routing):
         return self
 
 
-class OutboxConfig(_Section):
+class OutboxConfig(DebeziumSection):
     """Where events come from."""
 
     tables: tuple[OutboxTable, ...] = ()

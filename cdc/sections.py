@@ -1,0 +1,23 @@
+"""What sections of the configuration have in common."""
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, model_validator
+
+
+class Section(BaseModel):
+    """Unknown names are errors; errors do not show values, which may be secrets."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class DebeziumSection(Section):
+    """Its options may be written with Debezium's dots, too."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _debeziums_names(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        dotted = {str(name).replace(".", "_"): value for name, value in values.items() if "." in str(name)}
+        return dotted | {name: value for name, value in values.items() if "." not in str(name)}
