@@ -118,6 +118,11 @@ class SourceConfig(Section):
     def table_ids(self) -> tuple[TableId, ...]:
         return tuple(TableId.parse(name) for name in self.tables)
 
+    @property
+    def stored_table_ids(self) -> tuple[TableId, ...]:
+        """Those that stores hold: neither outbox tables nor logs, whose records have no key."""
+        return tuple(table for table in self.table_ids if self.chosen(table).key != ())
+
 
 class KafkaConfig(Section):
     """The brokers. `options` go to librdkafka as they are (security.protocol, sasl.*, ssl.*)."""

@@ -213,7 +213,7 @@ class _Command:
         self, watch: SnapshotWatch, fresh: Sequence[TableId] | None, *, is_fresh: bool
     ) -> Mapping[TableId, str]:
         """Ask for the rows that are wanted or missing; table → request."""
-        captured = self.config.source.table_ids
+        captured = self.config.source.stored_table_ids
         read = fresh if fresh is not None else captured if is_fresh else ()
         wanted, requests = tables_to_read(watch, dict.fromkeys([*captured, *read]), read)
         if wanted:

@@ -219,6 +219,15 @@ def test_key_columns_are_of_a_captured_table(tmp_path: Path, columns: dict[str, 
         assert source.chosen(source.table_ids[0]).key == ("code", "day")
 
 
+def test_stores_hold_tables_whose_records_have_keys(tmp_path: Path) -> None:
+    content = changed("source.tables", ["public.orders", "public.audit"])
+    content["source"]["key_columns"] = {"public.audit": []}
+    content["outbox"] = {"tables": [{"table": "cdc.outbox"}]}
+    source = load(tmp_path, content).source
+    assert source.table_ids == (("public", "orders"), ("public", "audit"), ("cdc", "outbox"))
+    assert source.stored_table_ids == (("public", "orders"),)
+
+
 def test_debeziums_options_have_its_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = {
         "profile": "debezium",
