@@ -24,9 +24,9 @@ class FirstSnapshots:
             return []
         self._watch.poll(0)
         records = self._watch.snapshots()
-        if not all(table in records for table in self._config.source.table_ids):
+        if not all(table in records for table in self._config.source.stored_table_ids):
             return []
-        return [self._watch.standing(records[table]) for table in self._config.source.table_ids]
+        return [self._watch.standing(records[table]) for table in self._config.source.stored_table_ids]
 
     def close(self) -> None:
         if self._watch is not None:

@@ -1,4 +1,5 @@
-"""The demo's story: a shop, its three derived stores, a workload, kill -9 in the middle, and the comparison."""
+"""The demo's story: a shop, its three derived stores and a consumer of its events, a workload, kill -9 in the middle,
+and the comparison."""
 
 import select
 import shutil
@@ -18,14 +19,16 @@ from rich.console import Console
 from cdc.config import Config, load_config
 from cdc.errors import WatershedError
 from cdc.lsn import Lsn, format_lsn
+from cdc.migrations import Names, migrate
 from cdc.postgres.table_rows import TableReader
 from cdc.standing import Standing
+from demo.books import Balance, Books
 from demo.existing_rows import Filling, FirstSnapshots
 from demo.figures import Kill, Rows, duration, kill_schedule
 from demo.monitor import Figures, Monitor
 from demo.place import demo_folder, write_config
 from demo.programs import Programs
-from demo.report import Run, print_differences, print_figures
+from demo.report import Run, print_balance, print_differences, print_figures
 from demo.rows import Stock
 from demo.screen import Screen, View
 from demo.stores import STORES, Probe, cache_probe, search_probe, stored_rows, table_lineages
@@ -54,8 +57,8 @@ class Options:
 
 
 def run_demo(options: Options, console: Console) -> int:
-    """0 when every row and column of every store is as in PostgreSQL, else 1. Whatever happens, nothing is left
-    running. Raises WatershedError when the path did not get that far."""
+    """0 when every row and column of every store, and what events add up to, is as in PostgreSQL, else 1. Whatever
+    happens, nothing is left running. Raises WatershedError when the path did not get that far."""
     if options.bootstrap and options.bootstrap not in STORES:
         raise WatershedError(f"there is no store {options.bootstrap!r}", f"the stores are {', '.join(STORES)}")
     with _sigterm_as_interrupt(), demo_folder(options.folder) as folder, ExitStack() as closing:
@@ -108,6 +111,8 @@ class _Demo:
         closing.callback(self._workload.halt)
         self._first_snapshots = FirstSnapshots(self._config)
         closing.callback(self._first_snapshots.close)
+        self._books = Books(endpoints.bootstrap_servers, self._dsn)
+        closing.callback(self._books.stop)
         self._filling = Filling(folder / "logs" / f"{BOOTSTRAP}.log")
         self._early = tuple(store for store in STORES if store != options.bootstrap)
         self._loaded = 0
@@ -121,7 +126,9 @@ class _Demo:
         # The sinks wait for capture's tables; Spark needs the time that the shop needs.
         self._programs.start(SINKS, "sink", "run", *self._early, "--config", str(self._config_file))
         self._loaded = create_shop(self._dsn, self._stock)
+        migrate(self._config.source, Names())
         self._screen.say(f"the shop has {self._loaded:,} rows; capture starts")
+        self._books.open()
         first_row_s, loaded_s = self._initial_load()
         captured_before = self._monitor.figures().captured_rows
         started_at, seconds, kills_at, filled = self._change_and_kill()
@@ -155,12 +162,17 @@ class _Demo:
         self._hold()
         self._screen.say("comparing every row and column")
         found = self._compare()
+        balance = self._balance()
         self._screen.close()
         differences = print_differences(console, found)
+        print_balance(console, balance)
         print_figures(console, measured)
         verdict = f"{differences:,} rows differ" if differences else "0 differences"
         self._screen.say(f"{verdict} in {', '.join(STORES)}", style="bold red" if differences else "bold green")
-        return 1 if differences else 0
+        wrong = f"the books differ from PostgreSQL: {'; '.join(balance.problems)}" if balance.problems else ""
+        told = wrong or "the books, kept from events alone, are equal to PostgreSQL"
+        self._screen.say(told, style="bold red" if wrong else "bold green")
+        return 1 if differences or wrong else 0
 
     # ---- acts
 
@@ -237,6 +249,9 @@ class _Demo:
         jobs = f" ({', '.join(STORES)} jobs)" if kill.process == SINKS else ""
         pid = self._programs.restart(kill.process)
         self._screen.say(f"kill -9 {kill.process}{jobs}, process {killed}; started again as {pid}", style="bold yellow")
+        if kill.process == CAPTURE:
+            self._books.start_over()
+            self._screen.say("the consumer of events reads their topic again, from its beginning", style="bold yellow")
 
     def _hold(self) -> None:
         """Time to falsify a value by hand."""
@@ -254,7 +269,7 @@ class _Demo:
         lineages = table_lineages(self._config)
         found: dict[str, list[TableComparison]] = {store: [] for store in STORES}
         with TableReader(self._config.source) as reader:
-            for table in self._config.source.table_ids:
+            for table in self._config.source.stored_table_ids:
                 if table not in lineages:
                     raise WatershedError(f"the control topic has no schema of {table}", self._programs.see_log(CAPTURE))
                 shape = reader.shape(table)
@@ -265,6 +280,13 @@ class _Demo:
                         rows = stored_rows(store, self._config, lineages[table])
                         found[store].append(compare(source, rows, added=lineages[table].added))
         return found
+
+    def _balance(self) -> Balance:
+        """What events told, once they are all read, against what SQL says."""
+        ends = self._books.ends()
+        missing = "the consumer of events is not at the end of their topic"
+        self._wait("reading events", lambda: self._books.has_read(ends), self._catch_up_s_max, lambda: missing)
+        return self._books.balance()
 
     # ---- waiting
 
@@ -305,6 +327,7 @@ class _Demo:
             self._programs.check()
             self._workload.check()
             self._monitor.check()
+            self._books.check()
             if elapsed > limit_s:
                 logs = "\n".join(self._programs.see_log(name) for name in self._programs.pids())
                 raise WatershedError(f"{phase}: not done after {limit_s:.0f} s: {missing()}", logs)
@@ -326,6 +349,7 @@ class _Demo:
             figures,
             tuple(self._rates),
             tuple(self._existing),
+            self._books.now(),
         )
 
     def _sampled(self, sample: CommittedSample) -> None:

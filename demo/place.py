@@ -15,6 +15,7 @@ from devstack.state import LOCK_FILE, take_lock
 
 PREFIX = "shop"
 _MARKER = "made-by-cdc-demo"
+_EVENT_TYPE = {"table.fields.additional.placement": "type:header:eventType"}
 
 
 @contextmanager
@@ -49,6 +50,8 @@ def write_config(folder: Path, endpoints: Endpoints) -> Path:
             "publication": PREFIX,
             "slot": PREFIX,
         },
+        # Events of both ways go to one topic; what happened is in a header, where consumers look for it.
+        "outbox": {"tables": [{"table": "cdc.outbox", **_EVENT_TYPE}], "messages": _EVENT_TYPE},
         "kafka": {"bootstrap_servers": endpoints.bootstrap_servers},
         "topics": {"prefix": PREFIX, "partitions": 2},
         "sinks": {

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from demo.books import Balance, Sales
 from demo.figures import Spread, duration
 from sinks.comparison import TableComparison
 
@@ -56,6 +57,22 @@ def print_differences(console: Console, found: Mapping[str, Sequence[TableCompar
         if len(examples) > EXAMPLES_SHOWN:
             console.print(Text(f"{store}: and more", style="red"))
     return total
+
+
+def print_balance(console: Console, balance: Balance) -> None:
+    """Print what events add up to beside what SQL says, and what is wrong."""
+    console.print()
+    table = Table(title="The books, kept from events alone", title_justify="left")
+    table.add_column("")
+    for title in ("by events", "in SQL"):
+        table.add_column(title, justify="right")
+    books = balance.books
+    for name, by_events, by_sql in zip(Sales._fields, books.sales, balance.sql, strict=True):
+        table.add_row(name, Text(f"{by_events:,}", style="green" if by_events == by_sql else "bold red"), f"{by_sql:,}")
+    console.print(table)
+    console.print(Text(f"{books.events:,} events; {books.repeated:,} were met again and passed over", style="dim"))
+    for problem in balance.problems:
+        console.print(Text(f"books: {problem}", style="red"), soft_wrap=True)
 
 
 def print_figures(console: Console, run: Run) -> None:

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cdc.standing import Standing
+from demo.books import BooksNow
 from demo.figures import Lag, duration, sparkline
 from demo.monitor import Figures
 
@@ -33,6 +34,7 @@ class View:
     figures: Figures | None  # None until something can be measured
     rates: tuple[float, ...]  # rows/s captured, one a second
     existing: tuple[Standing, ...] = ()  # existing rows on their way, by table and store
+    books: BooksNow | None = None  # None until the consumer of events has opened them
 
 
 class Screen:
@@ -91,6 +93,8 @@ def plain(view: View) -> str:
         f"captured {figures.captured_rows:,} at {figures.captured_rate:,.0f}/s",
         "behind: " + ", ".join(f"{name} {_behind(store.lag)}" for name, store in figures.stores.items()),
     ]
+    if view.books:
+        parts.append(f"{view.books.events:,} events, revenue {view.books.sales.revenue:,}")
     parts += [f"{told.name} {_far(told)}" for told in view.existing if told.status != "done"]
     timed = [
         f"{name} {duration(store.recent.p50)}/{duration(store.recent.p95)}"
@@ -162,6 +166,9 @@ def _path(view: View, figures: Figures) -> RenderableType:
         f"{figures.captured_rate:,.0f}/s",
         Text(sparkline(view.rates, SPARK_WIDTH), style="cyan"),
     )
+    if view.books:
+        revenue = Text(f"revenue {view.books.sales.revenue:,} in {view.books.sales.orders:,} orders", style="cyan")
+        grid.add_row("consumed", f"{view.books.events:,} events", "", revenue)
     return grid
 
 

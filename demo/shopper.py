@@ -71,6 +71,29 @@ def delete(table: str, key: dict[str, Any], row_count: int = 1) -> Statement:
     return Statement(f"DELETE FROM {table} WHERE {where}", tuple(key.values()), row_count)
 
 
+# Events say what the row says, so they come behind its insert and before its delete. OrderShipped goes through the
+# outbox table, the others without one: both become records of the same topic, in commit order.
+_MESSAGE = (
+    "SELECT cdc.publish('order', id::text, %s, jsonb_build_object('total', total::text)) FROM orders WHERE id = %s"
+)
+_ROW = (
+    "INSERT INTO cdc.outbox (aggregatetype, aggregateid, type, payload)"
+    " SELECT 'order', id, 'OrderShipped', jsonb_build_object('shipped_at', now()) FROM orders WHERE id = %s"
+)
+
+
+def placed(order: int) -> Statement:
+    return Statement(_MESSAGE, ("OrderPlaced", order))
+
+
+def cancelled(order: int) -> Statement:
+    return Statement(_MESSAGE, ("OrderCancelled", order))
+
+
+def shipped(order: int) -> Statement:
+    return Statement(_ROW, (order,))
+
+
 def _place(column: str) -> str:
     return f"%s::{CASTS[column]}" if column in CASTS else "%s"
 
@@ -120,6 +143,7 @@ class Shopper:
             "new order",
             (
                 insert("orders", rows.order(self._rng, number, customer)),
+                placed(number),
                 *(insert("order_lines", self._line(number, line)) for line in lines),
                 update("customers", {"id": customer}, credit=rows.money(self._rng), seen_at=self._local()),
             ),
@@ -129,11 +153,12 @@ class Shopper:
     def _advance_order(self) -> Transaction | None:
         if not self._orders:
             return None
-        status = self._rng.choice(rows.STATUSES)
+        number, status = self._any_order(), self._rng.choice(rows.STATUSES)
         return Transaction(
             "advance order",
             (
-                update("orders", {"id": self._any_order()}, status=status, paid_at=self._local()),
+                update("orders", {"id": number}, status=status, paid_at=self._local()),
+                *([shipped(number)] if status == "shipped" else []),
                 update("products", self._any_product(), stock=rows.integer(self._rng)),
             ),
         )
@@ -171,7 +196,8 @@ class Shopper:
         number = next(iter(self._orders))
         order = self._orders.pop(number)
         self._customers[order.customer].discard(number)
-        return Transaction("remove order", (delete("orders", {"id": number}, 1 + len(order.lines)),))
+        gone = delete("orders", {"id": number}, 1 + len(order.lines))
+        return Transaction("remove order", (cancelled(number), gone))
 
     def _replace_order(self) -> Transaction | None:
         """Delete and create the same keys in one transaction."""
@@ -184,8 +210,10 @@ class Shopper:
         return Transaction(
             "replace order",
             (
+                cancelled(number),
                 delete("orders", {"id": number}, 1 + line_count),
                 insert("orders", rows.order(self._rng, number, order.customer)),
+                placed(number),
                 insert("order_lines", self._line(number, 1)),
             ),
         )
@@ -252,6 +280,7 @@ class Shopper:
         undone = (
             insert("customers", rows.customer(self._rng, self._next_customer))._replace(rows=0),
             update("products", self._any_product(), 0, title="undone", stock=-1),
+            *(event(next(iter(self._orders), 0)) for event in (cancelled, shipped)),
         )
         kept = update("products", self._any_product(), stock=rows.integer(self._rng))
         return Transaction("change of mind", (change, SAVEPOINT, *undone, UNDO, kept))
@@ -264,6 +293,8 @@ class Shopper:
             (
                 insert("customers", rows.customer(self._rng, number)),
                 insert("orders", rows.order(self._rng, self._next_order, number)),
+                placed(self._next_order),
+                shipped(self._next_order),
                 update("products", self._any_product(), title="rolled back", stock=-2),
             ),
             commits=False,

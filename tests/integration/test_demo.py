@@ -2,17 +2,20 @@
 killed, and a comparison that finds what is wrong and nothing else."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 import yaml
+from confluent_kafka import Producer
 from opensearchpy import OpenSearch
 
 from devstack.processes import Process, identify, runs, with_descendants
@@ -92,17 +95,26 @@ def falsify_search(url: str) -> str:
         return str(document["id"])
 
 
+def forge_event(bootstrap_servers: str) -> None:
+    """An order that nobody placed, among the events of orders."""
+    producer = Producer({"bootstrap.servers": bootstrap_servers})
+    headers: dict[str, str | bytes | None] = {"id": b"forged", "eventType": b"OrderPlaced"}
+    producer.produce("outbox.event.order", b'{"total": "0.01"}', b"0", headers=headers)
+    assert producer.flush(30) == 0
+
+
 @pytest.mark.promise(2)
 @pytest.mark.promise(3)
 @pytest.mark.promise(8)
 @pytest.mark.timeout(1200)
-def test_after_kills_all_stores_are_equal_but_for_what_was_falsified_by_hand(tmp_path: Path) -> None:
+def test_after_kills_all_stores_and_books_are_equal_but_for_what_was_falsified_by_hand(tmp_path: Path) -> None:
     """The warehouse is one that did not exist: it is filled beside the workload, from rows that are read meanwhile."""
     options = ["--seconds", "15", "--rows", "1000", "--rate", "100", "--hold", "300", "--bootstrap", "warehouse"]
     with running_demo(tmp_path, *options) as demo:
         demo.wait_for("Enter goes on")
         sinks = demo.config()["sinks"]
         order, product = falsify_cache(sinks["cache"]["url"]), falsify_search(sinks["search"]["url"])
+        forge_event(demo.config()["kafka"]["bootstrap_servers"])
         family = demo.family()
         assert demo.process.stdin
         demo.process.stdin.write("\n")
@@ -118,6 +130,14 @@ def test_after_kills_all_stores_are_equal_but_for_what_was_falsified_by_hand(tmp
     assert "'falsified in the search index' in the store" in named[0]
     assert f'cache: public.orders {{"id":{order}}}: note is ' in named[1]
     assert "2 rows differ in search, cache, warehouse" in demo.output
+    books = [line for line in lines if line.startswith("books: ")]
+    assert len(books) == 2, demo.output
+    orders, revenue = (re.findall(r"([-\d,.]+) by events, ([-\d,.]+) in SQL", line)[0] for line in books)
+    for (told, true), more in ((orders, 1), (revenue, Decimal("0.01"))):
+        assert Decimal(told.replace(",", "")) == Decimal(true.replace(",", "")) + more
+    assert "the books differ from PostgreSQL: orders: " in demo.output
+    counted, repeated = re.findall(r"^([\d,]+) events; ([\d,]+) were met again", demo.output, re.MULTILINE)[0]
+    assert int(counted.replace(",", "")) > int(repeated.replace(",", "")) > 0
     assert not any(map(runs, family))
 
 

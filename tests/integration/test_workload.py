@@ -4,13 +4,25 @@ import time
 from collections import Counter
 
 import psycopg
+import pytest
+from pydantic import SecretStr
 
+from cdc.config import SourceConfig
+from cdc.migrations import Names, migrate
 from demo.rows import COLUMNS, TABLES, Stock
-from demo.shopper import PRICE_RISE_PRODUCTS, Shopper
+from demo.shopper import PRICE_RISE_PRODUCTS, UNDO, Shopper, Statement, Transaction
 from demo.workload import CLIENT_COUNT, CommittedSample, Workload, create_shop, flushed_lsn, run_transaction
 from tests.waiting import eventually
 
 STOCK = Stock(5, 1000)
+
+
+@pytest.fixture
+def shop(fresh_database: str) -> str:
+    """The shop's tables, and what it needs for events."""
+    create_shop(fresh_database, STOCK)
+    migrate(SourceConfig(dsn=SecretStr(fresh_database), tables=("public.orders",)), Names())
+    return fresh_database
 
 
 def test_the_shop_is_created_as_planned(fresh_database: str) -> None:
@@ -33,12 +45,21 @@ def test_the_shop_is_created_as_planned(fresh_database: str) -> None:
         assert out_of_line == [(0,)]
 
 
-def test_a_plan_counts_exactly_the_row_changes_in_the_log(fresh_database: str) -> None:
-    create_shop(fresh_database, STOCK)
-    with psycopg.connect(fresh_database, autocommit=True) as connection:
+def events(transaction: Transaction, text: str) -> int:
+    """How many statements of this kind a transaction commits."""
+
+    def is_wanted(statement: Statement) -> bool:
+        return statement.text.startswith(text)
+
+    kept = transaction.statements[transaction.statements.index(UNDO) if UNDO in transaction.statements else 0 :]
+    return sum(map(is_wanted, kept)) if transaction.commits else 0
+
+
+def test_a_plan_counts_exactly_the_row_changes_in_the_log(shop: str) -> None:
+    with psycopg.connect(shop, autocommit=True) as connection:
         connection.execute(f"CREATE PUBLICATION shop FOR TABLE {', '.join(TABLES)}".encode())
         connection.execute("SELECT pg_create_logical_replication_slot('counted', 'pgoutput', true)")
-        planned = 0
+        planned = messages = rows = 0
         kinds: Counter[str] = Counter()
         shoppers = [Shopper(STOCK, client, CLIENT_COUNT) for client in range(CLIENT_COUNT)]
         for _ in range(150):
@@ -46,27 +67,31 @@ def test_a_plan_counts_exactly_the_row_changes_in_the_log(fresh_database: str) -
                 transaction = shopper.next()
                 run_transaction(connection, transaction)
                 planned += transaction.rows
+                messages += events(transaction, "SELECT cdc.publish(")
+                rows += events(transaction, "INSERT INTO cdc.outbox ")
                 kinds[transaction.kind] += 1
         logged = connection.execute("""
-            SELECT count(*) FROM pg_logical_slot_get_binary_changes(
-              'counted', NULL, NULL, 'proto_version', '1', 'publication_names', 'shop')
-            WHERE get_byte(data, 0) IN (ascii('I'), ascii('U'), ascii('D'))
+            SELECT count(*) FILTER (WHERE chr(get_byte(data, 0)) IN ('I', 'U', 'D')),
+                   count(*) FILTER (WHERE chr(get_byte(data, 0)) = 'M')
+            FROM pg_logical_slot_get_binary_changes(
+              'counted', NULL, NULL, 'proto_version', '1', 'publication_names', 'shop', 'messages', 'true')
         """).fetchall()
+        kept = connection.execute("SELECT count(*) FROM cdc.outbox").fetchall()
     assert {"move customer", "remove order", "roll back", "change of mind"} <= set(kinds)
-    assert logged == [(planned,)]
+    assert logged == [(planned, messages)] and messages > 50
+    assert kept == [(rows,)] and rows > 5
 
 
-def test_the_workload_stops_cleanly_below_the_lsn_that_it_reports(fresh_database: str) -> None:
-    create_shop(fresh_database, STOCK)
+def test_the_workload_stops_cleanly_below_the_lsn_that_it_reports(shop: str) -> None:
     samples: list[CommittedSample] = []
-    workload = Workload(fresh_database, STOCK, rate=600, on_sample=samples.append)
+    workload = Workload(shop, STOCK, rate=600, on_sample=samples.append)
     workload.start()
     try:
         eventually(lambda: workload.rows > 300 and samples, 90.0, "row changes and a sample")
     finally:
         lsn = workload.stop()
     committed = workload.rows
-    with psycopg.connect(fresh_database, autocommit=True) as connection:
+    with psycopg.connect(shop, autocommit=True) as connection:
         assert connection.execute(
             "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'shop client%'"
         ).fetchall() == [(0,)]
@@ -78,9 +103,8 @@ def test_the_workload_stops_cleanly_below_the_lsn_that_it_reports(fresh_database
     assert workload.rows == committed
 
 
-def test_the_workload_does_not_exceed_its_rate(fresh_database: str) -> None:
-    create_shop(fresh_database, STOCK)
-    workload = Workload(fresh_database, STOCK, rate=200)
+def test_the_workload_does_not_exceed_its_rate(shop: str) -> None:
+    workload = Workload(shop, STOCK, rate=200)
     began = time.monotonic()
     workload.start()
     try:

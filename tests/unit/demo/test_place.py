@@ -60,6 +60,8 @@ def test_the_configuration_file_can_be_read_back(tmp_path: Path) -> None:
     config = load_config(write_config(tmp_path, ENDPOINTS))
     assert config.source.dsn.get_secret_value() == ENDPOINTS.dsn
     assert config.source.table_ids[0] == TableId("public", "customers")
-    assert len(config.source.tables) == 4
+    assert len(config.source.stored_table_ids) == 4
+    assert config.source.outbox == ("cdc.outbox",)
+    assert config.outbox.messages is not None and config.outbox.messages.placements[0].alias == "eventType"
     assert config.sinks.search and config.sinks.cache and config.sinks.warehouse
     assert config.sinks.warehouse.catalog_uri.get_secret_value() == f"jdbc:sqlite:{tmp_path}/warehouse/catalog.db"

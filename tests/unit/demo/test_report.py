@@ -1,12 +1,14 @@
 """The end of the demo names what differs, and counts it."""
 
+from decimal import Decimal
 from io import StringIO
 
 from rich.console import Console
 
 from cdc.events import TableId
+from demo.books import Balance, BooksNow, Sales
 from demo.figures import Spread
-from demo.report import Run, print_differences, print_figures
+from demo.report import Run, print_balance, print_differences, print_figures
 from sinks.comparison import Difference, Kind, TableComparison
 
 ORDERS = TableId("public", "orders")
@@ -72,3 +74,13 @@ def test_figures_say_how_freshness_was_measured() -> None:
     assert "300 ms" in text and "–" in text
     assert "warehouse*" in text and "search*" not in text
     assert "by its sink's applied position" in text
+
+
+def test_the_books_stand_beside_sql_and_what_is_wrong_is_named() -> None:
+    made, output = console()
+    sales, sql = Sales(12_345, Decimal("4567890.10"), 99), Sales(12_345, Decimal("4567890.11"), 99)
+    print_balance(made, Balance(BooksNow(1234, 17, sales), sql, ("revenue: too little",)))
+    lines = output.getvalue().splitlines()
+    assert [line for line in lines if "revenue" in line and "4,567,890.10" in line and "4,567,890.11" in line]
+    assert "1,234 events; 17 were met again and passed over" in lines
+    assert "books: revenue: too little" in lines

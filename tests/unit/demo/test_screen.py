@@ -1,11 +1,13 @@
 """A live screen in a terminal, plain lines elsewhere."""
 
 from dataclasses import replace
+from decimal import Decimal
 from io import StringIO
 
 from rich.console import Console
 
 from cdc.standing import Standing
+from demo.books import BooksNow, Sales
 from demo.figures import Lag, Spread
 from demo.monitor import Figures, StoreFigures
 from demo.screen import Screen, View, plain, render
@@ -99,3 +101,12 @@ def test_a_plain_line_tells_existing_rows_that_are_not_there_yet() -> None:
     told = "public.orders 30 % of 1,000 rows at 50/s, 14.0 s left  |  warehouse waiting, 0 records, Spark starts"
     assert f"  |  {told}  |  readable p50/p95" in line
     assert "public.products" not in line
+
+
+def test_the_consumer_of_events_has_its_line() -> None:
+    told = replace(view(), books=BooksNow(1234, 0, Sales(12_345, Decimal("4567890.10"), 99)))
+    output = StringIO()
+    Console(file=output, width=100).print(render(told))
+    assert "1,234 events" in output.getvalue()
+    assert "revenue 4,567,890.10 in 12,345 orders" in output.getvalue()
+    assert "1,234 events, revenue 4,567,890.10  |  readable" in plain(told)

@@ -52,6 +52,30 @@ def test_what_is_undone_to_a_savepoint_is_not_counted() -> None:
     assert change.rows == 2
 
 
+def test_events_say_what_becomes_of_orders() -> None:
+    told: dict[str, set[tuple[str, ...]]] = {}
+    for transaction in plan():
+        if transaction.commits and transaction.kind != "change of mind":
+            kinds = tuple(
+                statement.values[0] if statement.text.startswith("SELECT cdc.publish") else "OrderShipped"
+                for statement in transaction.statements
+                if "cdc." in statement.text
+            )
+            told.setdefault(transaction.kind, set()).add(kinds)
+    assert {kind: events for kind, events in told.items() if events != {()}} == {
+        "new order": {("OrderPlaced",)},
+        "advance order": {(), ("OrderShipped",)},
+        "remove order": {("OrderCancelled",)},
+        "replace order": {("OrderCancelled", "OrderPlaced")},
+    }
+
+
+def test_what_is_undone_has_events_too() -> None:
+    for kind, count in (("change of mind", 2), ("roll back", 2)):
+        transaction = next(transaction for transaction in plan() if transaction.kind == kind)
+        assert sum("cdc." in statement.text for statement in transaction.statements) == count
+
+
 def keys_written(transactions: list[Transaction], table: str) -> set[Any]:
     """First key value of every statement that creates, changes or deletes a row of the table."""
     keys: set[Any] = set()
