@@ -4,7 +4,8 @@ Alembic runs the migrations and remembers in the schema which were run. `cdc out
 application that has Alembic of its own may print the SQL (`--sql`) and make it a migration there.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
@@ -12,13 +13,14 @@ from pathlib import Path
 import psycopg.sql as sql
 from alembic import command
 from alembic.config import Config as AlembicConfig
-from sqlalchemy import NullPool, create_engine, text
+from sqlalchemy import Connection, NullPool, create_engine, text
 
 from cdc.config import SourceConfig
 from cdc.outbox.settings import MESSAGE_PREFIX
 from cdc.postgres.outbox import transactional_connection
 
 LATEST = "head"
+NONE = "base"  # the revision without anything
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,33 +69,50 @@ class Names:
         return statements
 
 
-def migrate(source: SourceConfig, names: Names, revision: str = LATEST) -> None:
-    """Bring the database to a revision, all of it or nothing. Raises SourceError, UnreachableError, and what SQLAlchemy
-    raises for a statement that the role may not execute."""
-    engine = create_engine(
-        "postgresql+psycopg://", creator=lambda: transactional_connection(source), poolclass=NullPool
-    )
-    with engine.begin() as connection:
+def migrate(source: SourceConfig, names: Names) -> None:
+    """Bring the database to the newest revision, all of it or nothing. Raises SourceError, UnreachableError, and what
+    SQLAlchemy raises for a statement that the role may not execute."""
+    with _transaction(source) as connection:
         connection.execute(text(names.quoted("CREATE SCHEMA IF NOT EXISTS {schema}")))
-        config = _config(names)
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
+        command.upgrade(_config(names, connection), LATEST)
         for statement in names.grants():
             connection.exec_driver_sql(statement)
 
 
-def migration_sql(names: Names, revision: str = LATEST) -> str:
-    """The same as SQL, for who may."""
-    output = StringIO()
-    config = _config(names)
+def revert(source: SourceConfig, names: Names, revision: str) -> None:
+    """Back to an earlier revision, or to NONE. The schema stays, with Alembic's note. Raises as `migrate`."""
+    with _transaction(source) as connection:
+        command.downgrade(_config(names, connection), revision)
+
+
+def migration_sql(names: Names) -> str:
+    """`migrate` as SQL, for who may."""
+    config, output = _config(names), StringIO()
     config.output_buffer = output
-    command.upgrade(config, revision, sql=True)
+    command.upgrade(config, LATEST, sql=True)
     schema = names.quoted("CREATE SCHEMA IF NOT EXISTS {schema}")
     return "\n\n".join([f"{schema};", output.getvalue().strip(), *(f"{statement};" for statement in names.grants())])
 
 
-def _config(names: Names) -> AlembicConfig:
+def reverting_sql(names: Names, revision: str) -> str:
+    """`revert` as SQL, from the newest revision."""
+    config, output = _config(names), StringIO()
+    config.output_buffer = output
+    command.downgrade(config, f"{LATEST}:{revision}", sql=True)
+    return output.getvalue().strip()
+
+
+@contextmanager
+def _transaction(source: SourceConfig) -> Iterator[Connection]:
+    engine = create_engine(
+        "postgresql+psycopg://", creator=lambda: transactional_connection(source), poolclass=NullPool
+    )
+    with engine.begin() as connection:
+        yield connection
+
+
+def _config(names: Names, connection: Connection | None = None) -> AlembicConfig:
     config = AlembicConfig()
     config.set_main_option("script_location", str(Path(__file__).parent))
-    config.attributes["names"] = names
+    config.attributes |= {"names": names, "connection": connection}
     return config
