@@ -351,7 +351,7 @@ def open_broker(config: Config, admin: TopicAdmin, topics: Mapping[str, TopicDes
         admin=admin,
         partition_counts={topic.name: topic.partition_count for topic in topics.values()},
         record_bytes_max=record_limits(config.kafka, topics.values()),
-        events=EventTopics(admin, config.topics),
+        events=EventTopics(admin, config.topics, config.kafka),
     )
 
 

@@ -17,6 +17,7 @@ class Place(NamedTuple):
     timestamp_ms: int  # since 1970
     has_key: bool  # so that an empty key is one
     refused: "Callable[[str], TopicRecord]"  # what goes out instead where the topic can't take it, for a reason
+    cut: "Callable[[int], TopicRecord] | None" = None  # of a dead letter: the same in so many bytes
 
 
 class TopicRecord(NamedTuple):

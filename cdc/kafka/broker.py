@@ -44,6 +44,9 @@ class KafkaBroker:
         self._admin = admin
         self._record_bytes_max = dict(record_bytes_max or {})
         self._events = events
+        # Topics of events may take less, which an earlier session has met.
+        known = (*self._record_bytes_max.values(), *admin.event_bytes_max.values())
+        self._batch_bytes = min(BATCH_BYTES_MAX, *known, MESSAGE_BYTES_MAX)
         self._partition_counts = dict(partition_counts)
         self._is_open = False
         # Not a method of ours: a producer that refers to its owner outlives the session, threads and all.
@@ -56,7 +59,7 @@ class KafkaBroker:
                     "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
                     "partitioner": "murmur2_random",  # what Java's producers do, so that both agree on a key's place
                     "message.max.bytes": MESSAGE_BYTES_MAX,
-                    "batch.size": min(BATCH_BYTES_MAX, *self._record_bytes_max.values(), MESSAGE_BYTES_MAX),
+                    "batch.size": self._batch_bytes,
                     "queue.buffering.max.messages": QUEUE_MESSAGES_MAX,
                     "queue.buffering.max.kbytes": QUEUE_KIBIBYTES_MAX,
                     "linger.ms": 5,
@@ -83,6 +86,7 @@ class KafkaBroker:
                 if place is not None:
                     event = TopicRecord(topic, key, value, headers, place)
                     topic, key, value, headers, place = self._events.accepted(event, while_waiting)
+                    self._require_fitting_batches(topic)
                 while True:
                     try:
                         if headers is None:
@@ -99,6 +103,14 @@ class KafkaBroker:
             producer.poll(0)
         except KafkaException as exception:
             raise self._translate("produce", exception, topic) from exception
+
+    def _require_fitting_batches(self, topic: str) -> None:
+        """The brokers refuse a batch as they do a record, and a producer has one size of them. Raises ConnectionLost:
+        the next session's producer knows."""
+        bytes_max = self._events.record_bytes_max[topic]
+        if bytes_max < self._batch_bytes:
+            self._admin.event_bytes_max[topic] = bytes_max
+            raise ConnectionLost(f"Kafka: topic {topic} takes {bytes_max} bytes at once, batches have to be smaller")
 
     def _produce_event(
         self, topic: str, key: bytes, value: bytes | None, headers: Sequence[tuple[str, bytes | None]], place: Place
@@ -163,7 +175,7 @@ class KafkaBroker:
     def _too_large(self, topic: str) -> WatershedError:
         """Sizes were compared before: the topic takes less than it did, or it was somebody else's doing."""
         now = self._admin.describe([topic]).get(topic)
-        before = self._record_bytes_max.get(topic, 0)
+        before = (self._record_bytes_max | self._events.record_bytes_max).get(topic, 0)
         if now is not None and now.record_bytes_max < before:
             return ConnectionLost(
                 f"Kafka: topic {topic} takes records of {now.record_bytes_max} bytes, no more {before}"

@@ -1,14 +1,15 @@
 """Topics of events: they belong to applications, which name new ones while capture runs."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Final
 
 import structlog
 
-from cdc.config import TopicConfig
-from cdc.kafka.topics import TopicAdmin, TopicDescription
-from cdc.ports import TopicRecord, WhileWaiting
+from cdc.config import KafkaConfig, TopicConfig
+from cdc.kafka.topics import TopicAdmin, TopicDescription, record_limits
+from cdc.ports import Place, TopicRecord, WhileWaiting
+from cdc.unpublishable import record_bytes
 
 log = structlog.get_logger(__name__)
 
@@ -20,26 +21,55 @@ _WAIT_S: Final = 0.2
 class EventTopics:
     """Creates them when they are first met; those that exist are used as they are."""
 
-    def __init__(self, admin: TopicAdmin, config: TopicConfig) -> None:
+    def __init__(self, admin: TopicAdmin, config: TopicConfig, kafka: KafkaConfig) -> None:
         self._admin = admin
         self._config = config
+        self._kafka = kafka
         self._known: dict[str, TopicDescription] = {}
+        self.record_bytes_max: dict[str, int] = {}  # of topics that were opened
 
     def accepted(self, record: TopicRecord, while_waiting: WhileWaiting) -> TopicRecord:
         """The record, or what stands for it where its topic can't take it. Calls `while_waiting` while a topic is being
         created. Raises BrokerError, UnreachableError, ConnectionLost."""
         place = record.place
         assert place is not None
-        topic = self._known.get(record.topic)
-        if topic is None:
-            if len(self._known) >= EVENT_TOPICS_MAX:
-                return place.refused(f"there are {EVENT_TOPICS_MAX} topics of events already")
-            topic = self._known[record.topic] = self._opened(record.topic, while_waiting)
+        if place.cut is not None:
+            return self._letter(record, place.cut, while_waiting)
+        why_not = self._refusal(record, place, while_waiting)
+        if why_not is None:
+            return record
+        letter = place.refused(why_not)
+        assert letter.place is not None and letter.place.cut is not None, "a refused event is a dead letter"
+        return self._letter(letter, letter.place.cut, while_waiting)
+
+    def _letter(
+        self, letter: TopicRecord, cut: Callable[[int], TopicRecord], while_waiting: WhileWaiting
+    ) -> TopicRecord:
+        """In any number of topics: they are ours. Cut where it would not fit: it must go somewhere."""
+        self._open(letter.topic, while_waiting)
+        bytes_max = self.record_bytes_max[letter.topic]
+        return letter if _bytes(letter) <= bytes_max else cut(bytes_max)
+
+    def _refusal(self, record: TopicRecord, place: Place, while_waiting: WhileWaiting) -> str | None:
+        """Why its topic does not take it."""
+        if record.topic not in self._known and len(self._known) >= EVENT_TOPICS_MAX:
+            return f"there are {EVENT_TOPICS_MAX} topics of events already"
+        topic = self._open(record.topic, while_waiting)
         if place.partition is not None and place.partition >= topic.partition_count:
-            return place.refused(f"topic {topic.name} has no partition {place.partition}")
+            return f"topic {topic.name} has no partition {place.partition}"
         if not place.has_key and "compact" in topic.cleanup_policy:
-            return place.refused(f"topic {topic.name} is compacted and takes no record without a key")
-        return record
+            return f"topic {topic.name} is compacted and takes no record without a key"
+        size, bytes_max = _bytes(record), self.record_bytes_max[topic.name]
+        if size > bytes_max:
+            return f"a record of {size} bytes is larger than topic {topic.name} takes, {bytes_max}"
+        return None
+
+    def _open(self, name: str, while_waiting: WhileWaiting) -> TopicDescription:
+        topic = self._known.get(name)
+        if topic is None:
+            topic = self._known[name] = self._opened(name, while_waiting)
+            self.record_bytes_max |= record_limits(self._kafka, [topic])
+        return topic
 
     def _opened(self, name: str, while_waiting: WhileWaiting) -> TopicDescription:
         with ThreadPoolExecutor(1, "event topic") as aside:
@@ -51,3 +81,7 @@ class EventTopics:
         topic = asked.result()[name]
         log.info("topic of events", topic=name, partitions=topic.partition_count)
         return topic
+
+
+def _bytes(record: TopicRecord) -> int:
+    return record_bytes((record.key, record.value, record.headers))

@@ -68,6 +68,7 @@ class TopicAdmin:
     def __init__(self, kafka: KafkaConfig, keyless: Collection[str] = ()) -> None:
         """`keyless`: names of topics whose records have no key."""
         self._keyless = keyless
+        self.event_bytes_max: dict[str, int] = {}  # topics of events that take less than a batch, for all sessions
         self._admin = AdminClient(client_settings(kafka, **{"socket.timeout.ms": 10_000}))
         self._servers = kafka.bootstrap_servers
 

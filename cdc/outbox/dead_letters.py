@@ -1,19 +1,22 @@
 """Records of events that could not be published: to be seen, corrected and published anew, never lost.
 
 The key is the event's id. The value is JSON: `reason`, `source` (the table, or the messages' prefix), `commit_lsn` and
-`tx_index` of the event, and `event`: each column's text. A message that is not ours has its first bytes in base64.
+`tx_index` of the event, and `event`: each column's text. A message that is not ours has its first bytes in base64. What
+is larger than the topic takes is cut, and `cut` has the size in bytes of each such column.
 """
 
 from base64 import b64encode
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
 from cdc.events import Position
 from cdc.ports import Place, TopicRecord
+from cdc.unpublishable import record_bytes
 
 REASON_HEADER: Final = "watershed.reason"
+REASON_CHARS_MAX: Final = 500  # it may name what the event says of itself
 FOREIGN_BYTES_MAX: Final = 4096  # of a message that is not ours: what it says is nobody's event
 
 
@@ -29,7 +32,8 @@ def dead_letter(
 ) -> TopicRecord:
     """For `topic`, which is not compacted and is created where it is not there. `foreign`: a message that is not ours,
     or holds no event."""
-    value: dict[str, object] = {
+    reason = reason[:REASON_CHARS_MAX]
+    value: dict[str, Any] = {
         "reason": reason,
         "source": source,
         "commit_lsn": position.commit_lsn,
@@ -40,8 +44,30 @@ def dead_letter(
         value |= {"message": b64encode(foreign[:FOREIGN_BYTES_MAX]).decode(), "message_bytes": len(foreign)}
     key = b"" if identity is None else identity.encode()
     record = TopicRecord(topic, key, orjson.dumps(value), [(REASON_HEADER, reason.encode())])
-    place = Place(None, now_us // 1000, has_key=identity is not None, refused=lambda _: record)
+    place = Place(
+        None,
+        now_us // 1000,
+        has_key=identity is not None,
+        refused=lambda _: record,
+        cut=lambda bytes_max: _cut(record, place, value, bytes_max),
+    )
     return record._replace(place=place)
+
+
+def _cut(record: TopicRecord, place: Place, value: dict[str, Any], bytes_max: int) -> TopicRecord:
+    """Its longest texts, until it fits; `cut` says how many bytes each had. A key that does not fit is left out."""
+    event: dict[str, str | None] = value["event"] or {}
+    bytes_of = {name: len(text.encode()) for name, text in event.items() if text}
+    room = max(map(len, filter(None, event.values())), default=0)
+    while True:
+        shown = {name: text and text[:room] for name, text in event.items()}
+        cut = {name: bytes_of[name] for name, text in shown.items() if text != event[name]}
+        made = record._replace(value=orjson.dumps(value | {"event": shown, "cut": cut}), place=place)
+        if record_bytes((made.key, made.value, made.headers)) <= bytes_max:
+            return made
+        if room == 0:
+            return made._replace(key=b"", place=place._replace(has_key=False))
+        room //= 2
 
 
 def event_of(names: Sequence[str], row: Sequence[str | None]) -> dict[str, str | None]:

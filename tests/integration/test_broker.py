@@ -15,7 +15,7 @@ from cdc.kafka.broker import QUEUE_MESSAGES_MAX, KafkaBroker
 from cdc.kafka.client import MESSAGE_BYTES_MAX
 from cdc.kafka.event_topics import EventTopics
 from cdc.kafka.topics import TopicAdmin, record_limits
-from cdc.ports import TopicRecord
+from cdc.ports import Place, TopicRecord
 from tests import conftest
 from tests.captured import frozen
 from tests.checker.records import partition_of, read_topics
@@ -37,15 +37,15 @@ def topic(kafka: conftest.KafkaBroker, unique: str) -> Iterator[str]:
     delete_topic(kafka.bootstrap_servers, unique)
 
 
-def made(settings: KafkaConfig, topic: str) -> KafkaBroker:
+def made(settings: KafkaConfig, topic: str, admin: TopicAdmin | None = None) -> KafkaBroker:
     """A producer that has fenced the ones before it."""
-    admin = TopicAdmin(settings)
+    admin = admin or TopicAdmin(settings)
     broker = KafkaBroker(
         settings,
         transactional_id=topic,
         admin=admin,
         partition_counts={topic: PARTITIONS},
-        events=EventTopics(admin, TopicConfig(prefix=topic)),
+        events=EventTopics(admin, TopicConfig(prefix=topic), settings),
     )
     broker.fence_predecessors(nobody_waits)
     return broker
@@ -145,7 +145,7 @@ def test_a_topic_that_takes_less_than_it_did_is_looked_at_anew(settings: KafkaCo
         transactional_id=unique,
         admin=admin,
         partition_counts={unique: PARTITIONS},
-        events=EventTopics(admin, TopicConfig(prefix=unique)),
+        events=EventTopics(admin, TopicConfig(prefix=unique), settings),
         record_bytes_max=limits | {unique: 21_000},
     )
     broker.fence_predecessors(nobody_waits)
@@ -155,6 +155,26 @@ def test_a_topic_that_takes_less_than_it_did_is_looked_at_anew(settings: KafkaCo
         broker.produce([record(unique, 1, size=20_500)], nobody_waits)
         broker.commit(nobody_waits)
     broker.abort()
+
+
+def test_a_topic_of_events_that_takes_little_is_met_once_and_has_small_batches(
+    settings: KafkaConfig, topic: str
+) -> None:
+    """It is the application's: who made it chose how much it takes."""
+    events = f"{topic}-events"
+    create_topic(settings.bootstrap_servers, events, partitions=1, max_message_bytes="20000")
+    admin = TopicAdmin(settings)
+    place = Place(None, 1, has_key=True, refused=lambda reason: TopicRecord(topic, b"k", reason.encode()))
+    sent = [record(events, number, size=15_000)._replace(headers=(), place=place) for number in range(5)]
+    broker = made(settings, topic, admin)
+    with pytest.raises(ConnectionLost, match=f"topic {events} takes 20000 bytes at once"):
+        broker.produce(sent, nobody_waits)
+    broker.abort()
+    broker = made(settings, topic, admin)
+    broker.produce(sent, nobody_waits)
+    broker.commit(nobody_waits)
+    assert len(keys(settings, events)) == 5
+    delete_topic(settings.bootstrap_servers, events)
 
 
 def test_a_record_that_the_brokers_refuse_is_not_tried_again(settings: KafkaConfig, topic: str) -> None:

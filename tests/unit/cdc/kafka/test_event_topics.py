@@ -4,16 +4,19 @@ from collections.abc import Mapping
 
 import pytest
 
-from cdc.config import TopicConfig
+from cdc.config import KafkaConfig, TopicConfig
 from cdc.errors import BrokerError
 from cdc.kafka import event_topics
+from cdc.kafka.client import MESSAGE_BYTES_MAX
 from cdc.kafka.event_topics import EventTopics
 from cdc.kafka.topics import TopicDescription
 from cdc.ports import Place, TopicRecord
 
+SMALL = 1000
+
 
 class Admin:
-    """Topics with three partitions; `c…` are compacted, `x…` may not be created."""
+    """Topics with three partitions; `c…` are compacted, `x…` may not be created, `s…` and `d…` are small."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -22,18 +25,23 @@ class Admin:
         self.asked.append(name)
         if name.startswith("x"):
             raise BrokerError(f"can't create topic {name}")
-        return {name: TopicDescription(name, "id", 3, "compact" if name.startswith("c") else "delete")}
+        policy = "compact" if name.startswith("c") else "delete"
+        return {name: TopicDescription(name, "id", 3, policy, SMALL if name[0] in "sd" else MESSAGE_BYTES_MAX)}
 
 
-def record(topic: str, partition: int | None = None, *, has_key: bool = True) -> TopicRecord:
+def record(topic: str, partition: int | None = None, *, has_key: bool = True, size: int = 1) -> TopicRecord:
     def refused(reason: str) -> TopicRecord:
-        return TopicRecord("dead", b"", reason.encode())
+        letter = TopicRecord("dead", b"", reason.encode() + b" " + b"v" * size)
+        return letter._replace(place=Place(None, 0, False, refused, cut))
 
-    return TopicRecord(topic, b"k", b"v", (), Place(partition, 0, has_key, refused))
+    def cut(bytes_max: int) -> TopicRecord:
+        return TopicRecord("dead", b"", b"cut to %d" % bytes_max)
+
+    return TopicRecord(topic, b"k", b"v" * size, (), Place(partition, 0, has_key, refused))
 
 
 def topics(admin: Admin) -> EventTopics:
-    return EventTopics(admin, TopicConfig(prefix="p"))  # type: ignore[arg-type]
+    return EventTopics(admin, TopicConfig(prefix="p"), KafkaConfig(bootstrap_servers="b"))  # type: ignore[arg-type]
 
 
 def test_a_topic_is_opened_once() -> None:
@@ -49,6 +57,28 @@ def test_what_a_topic_can_not_take_is_refused_with_the_reason() -> None:
     assert b"no partition 3" in (made.accepted(record("a", 3), lambda: None).value or b"")
     assert b"without a key" in (made.accepted(record("c", has_key=False), lambda: None).value or b"")
     assert made.accepted(record("c"), lambda: None).topic == "c"
+
+
+def test_a_record_that_is_larger_than_its_topic_takes_is_a_dead_letter() -> None:
+    admin = Admin()
+    made = topics(admin)
+    assert made.accepted(record("s", size=SMALL // 2), lambda: None).topic == "s"
+    # 128 bytes are for what goes beside key and value.
+    letter = made.accepted(record("s", size=SMALL - 100), lambda: None)
+    assert (letter.topic, letter.value) == ("dead", b"cut to 1000")
+    assert made.accepted(record("a", size=SMALL * 2), lambda: None).topic == "a"
+    assert made.record_bytes_max == {"s": SMALL, "dead": SMALL, "a": MESSAGE_BYTES_MAX}
+
+
+def test_a_dead_letter_is_as_it_is_where_it_fits_and_its_topic_is_opened() -> None:
+    admin = Admin()
+    made = topics(admin)
+    assert made.accepted(record("a", 3), lambda: None).value == b"topic a has no partition 3 v"
+    place = record("a").place
+    assert place is not None
+    letter = place.refused("rejected before")
+    assert made.accepted(letter, lambda: None) is letter
+    assert admin.asked == ["a", "dead"]
 
 
 def test_mistakes_in_names_do_not_make_topics_without_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,9 @@ import json
 
 from cdc.events import Position
 from cdc.lsn import Lsn
-from cdc.outbox.dead_letters import FOREIGN_BYTES_MAX, dead_letter, event_of
+from cdc.outbox.dead_letters import FOREIGN_BYTES_MAX, REASON_CHARS_MAX, dead_letter, event_of
+from cdc.ports import TopicRecord
+from cdc.unpublishable import record_bytes
 
 AT = Position(Lsn(17), 3)
 
@@ -32,3 +34,32 @@ def test_of_a_message_that_is_not_ours_only_the_beginning_is_kept() -> None:
     assert len(record.value or b"") < 2 * FOREIGN_BYTES_MAX
     assert record.place is not None
     assert not record.place.has_key
+
+
+def cut(record: TopicRecord, bytes_max: int) -> TopicRecord:
+    assert record.place is not None and record.place.cut is not None
+    return record.place.cut(bytes_max)
+
+
+def test_what_does_not_fit_is_cut_to_its_longest_texts_and_says_how_large_they_were() -> None:
+    event = event_of(["id", "type", "payload", "note"], ["i", "OrderPlaced", "\u0001é" * 50_000, None])
+    record = dead_letter("dead", "public.outbox", AT, "too large", "i", event, 5000)
+    made = cut(record, 20_000)
+    assert 5_000 < record_bytes((made.key, made.value, made.headers)) <= 20_000
+    value = json.loads(made.value or b"")
+    assert value["cut"] == {"payload": 150_000}
+    assert value["event"] == event | {"payload": event["payload"][: len(value["event"]["payload"])]}  # type: ignore[index]
+    assert (made.key, made.place) == (b"i", record.place)
+
+
+def test_a_key_that_does_not_fit_is_left_out() -> None:
+    event = event_of(["id", "payload"], ["i" * 5000, None])
+    made = cut(dead_letter("dead", "public.outbox", AT, "too large", "i" * 5000, event, 5000), 1000)
+    assert record_bytes((made.key, made.value, made.headers)) <= 1000
+    assert json.loads(made.value or b"")["cut"] == {"id": 5000}
+    assert made.place is not None and not made.place.has_key
+
+
+def test_a_reason_is_bounded() -> None:
+    record = dead_letter("dead", "p", AT, "contract of " + "x" * 10_000, "i", {}, 0)
+    assert len(json.loads(record.value or b"")["reason"]) == REASON_CHARS_MAX
