@@ -22,10 +22,19 @@ from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.gap import Heal
 from cdc.kafka.broker import KafkaBroker
 from cdc.kafka.event_topics import EventTopics
-from cdc.kafka.records import highest_epoch, read_captured, read_position, read_state
+from cdc.kafka.records import (
+    highest_epoch,
+    read_captured,
+    read_lost_events,
+    read_position,
+    read_progress,
+    read_state,
+)
 from cdc.kafka.topics import TopicAdmin, TopicDescription, record_limits
 from cdc.load import InitialLoad, LoadStopped, TableLoad
 from cdc.lsn import Lsn, format_lsn
+from cdc.outbox.lost import NEXT as NEXT_AFTER_LOSS
+from cdc.outbox.lost import LostEventsRecord, lost_from, lost_records
 from cdc.pgoutput.relations import relation_of
 from cdc.ports import Clock, Probe, TopicRecord
 from cdc.postgres.catalog import Publication, SourceTable, read_publication, read_table, schema_of
@@ -94,12 +103,13 @@ class Bootstrap:
                 drop_slot(connection, self._source.slot)
             publication = self._publication(connection)
             lineage = self._lineage(epoch, identity, publication, topics)
-            self._record_intent(broker, lineage)
+            lost = self._lost_events(previous, heal, epoch)
+            self._record_intent(broker, lineage, lost)
             locks, slot = self._create_slot(connection, replication)
             resources.enter_context(locks)
             log.info("slot created", slot=self._source.slot, consistent_point=format_lsn(slot.consistent_point))
             tables = self._describe(connection, publication)
-            told = (*(heal.records if heal else ()), *self._captured(connection))
+            told = (*(heal.records if heal else ()), *self._captured(connection), *self._told(lost, slot))
             if self._is_chunked(heal):
                 self._begin_streaming(broker, lineage, slot.consistent_point, tables, told)
                 return self._recorded()
@@ -249,8 +259,32 @@ class Bootstrap:
             entries={self._topics.table(table): entry for table, entry in publication.entries.items()},
         )
 
-    def _record_intent(self, broker: KafkaBroker, lineage: Lineage) -> None:
-        """Before the slot: a crash from here on finds out whose slot it is."""
+    def _lost_events(
+        self, previous: PositionRecord | None, heal: Heal | None, epoch: int
+    ) -> tuple[LostEventsRecord, Sequence[LostEventsRecord]] | None:
+        """What this beginning leaves behind, where events are published; with what state says of earlier ones."""
+        if not self._config.outbox.is_used or (previous is None and heal is None):
+            return None
+        progress, earlier = read_progress(self._config), read_lost_events(self._config)
+        lost = lost_from(previous, earlier, epoch, progress.commit_ts_us if progress else 0)
+        return None if lost is None else (lost, earlier)
+
+    def _told(
+        self, lost: tuple[LostEventsRecord, Sequence[LostEventsRecord]] | None, slot: CreatedSlot
+    ) -> list[TopicRecord]:
+        if lost is None:
+            return []
+        ended = lost[0].ended(slot.consistent_point)
+        log.warning(str(ended), next=NEXT_AFTER_LOSS)
+        return lost_records(self._topics, ended)
+
+    def _record_intent(
+        self,
+        broker: KafkaBroker,
+        lineage: Lineage,
+        lost: tuple[LostEventsRecord, Sequence[LostEventsRecord]] | None,
+    ) -> None:
+        """Before the slot: a crash from here on finds out whose slot it is, and from where on events are lost."""
         intent = PositionRecord(
             phase="intent",
             epoch=lineage.epoch,
@@ -260,7 +294,8 @@ class Bootstrap:
             publication=lineage.publication,
             protocol=PROTOCOL,
         ).sealed()
-        broker.produce([position_record(self._topics, intent)], _nobody_waits)
+        told = [] if lost is None else lost_records(self._topics, *lost)
+        broker.produce([*told, position_record(self._topics, intent)], _nobody_waits)
         broker.commit(_nobody_waits)
 
     def _create_slot(

@@ -9,6 +9,7 @@
 | `<prefix>.state`    | `tombstones/<table>`         | TombstonesRecord |
 | `<prefix>.state`    | `table/<table>`              | TableRecord (cdc/table_state.py) |
 | `<prefix>.state`    | `unpublished/<table>`        | UnpublishedRecord |
+| `<prefix>.state`    | `lost-events/<epoch>`        | LostEventsRecord (cdc/outbox/lost.py) |
 | `<prefix>.control`  | `schema/<table>/<version>`   | SchemaRecord   |
 | `<prefix>.control`  | `sweep/<table>`              | SweepRecord    |
 | `<prefix>.control`  | `signal/<id>`                | SignalAnswer   |

@@ -15,6 +15,7 @@ import structlog
 from cdc.answers import answer_record, is_late, offset_record, too_late
 from cdc.control import PositionRecord, SignalAnswer, Topics
 from cdc.errors import ConnectionLost, GapError, UnreachableError
+from cdc.lsn import Lsn, format_lsn
 from cdc.ports import Clock, Signal, Signals, TopicRecord
 
 log = structlog.get_logger(__name__)
@@ -75,14 +76,23 @@ class Gap:
     """One gap, from its discovery to the way out."""
 
     def __init__(
-        self, error: GapError, topics: Topics, port: GapTopics, clock: Clock, is_stopped: Callable[[float], bool]
+        self,
+        error: GapError,
+        topics: Topics,
+        port: GapTopics,
+        clock: Clock,
+        is_stopped: Callable[[float], bool],
+        *,
+        has_events: bool = False,
     ) -> None:
-        """`is_stopped` waits for so many seconds, or until asked to stop, and says whether it was."""
+        """`is_stopped` waits for so many seconds, or until asked to stop, and says whether it was. `has_events`: beside
+        rows, which are read again, events are published, which are not."""
         self._error = error
         self._topics = topics
         self._port = port
         self._clock = clock
         self._is_stopped = is_stopped
+        self._has_events = has_events
         self._waiting: list[_Waiting] = []
 
     def await_heal(self, *, heals_itself: bool) -> Heal | None:
@@ -91,6 +101,8 @@ class Gap:
         known = self._await_known()
         if known is None:
             return None
+        if self._has_events:
+            log.warning(_lost_by_healing(known), next="after healing, cdc check says up to where")
         if heals_itself:
             log.warning("healing, as configured")
             return Heal(known.epoch)
@@ -131,7 +143,8 @@ class Gap:
             if signal.record is not None and signal.record.action == "heal" and not is_late(signal.record, now_us):
                 log.info("healing, as asked", signal=signal.identity)
                 refused = [self._refusal(before.signal) for before in self._waiting[:place]]
-                accepted = SignalAnswer(is_accepted=True, message="healing under a new epoch")
+                lost = f"; {_lost_by_healing(known)}: see cdc check" if self._has_events else ""
+                accepted = SignalAnswer(is_accepted=True, message=f"healing under a new epoch{lost}")
                 healed = answer_record(self._topics, signal, accepted, now_us)
                 told = (*refused, healed, offset_record(self._topics, signal))
                 return Heal(known.epoch, signal.record.epoch, told)
@@ -161,3 +174,8 @@ class Gap:
             message = f"capture is in state GAP: {self._error.message}"
             answer = SignalAnswer(is_accepted=False, message=message, next="cdc snapshot --heal")
         return answer_record(self._topics, signal, answer, now_us)
+
+
+def _lost_by_healing(known: Known) -> str:
+    begin = f" from {format_lsn(Lsn(known.position.resume_lsn))} on" if known.position else ""
+    return f"events that committed{begin} are not published by healing"

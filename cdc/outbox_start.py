@@ -17,7 +17,7 @@ from cdc.postgres.outbox import read_seal_key
 def open_outbox(config: Config) -> Outbox | None:
     """None where no events are configured. Raises ConfigError, SourceError with the next step, ConnectionLost."""
     outbox = config.outbox
-    if not outbox.tables and outbox.messages is None:
+    if not outbox.is_used:
         return None
     sealed = None
     if outbox.messages is not None:

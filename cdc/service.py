@@ -118,7 +118,14 @@ class Service:
             except LoadStopped:
                 log.info("initial load interrupted, the next start begins it anew")
             except GapError as error:
-                gap = Gap(error, self._topics, KafkaGapTopics(self._config), self._clock, self._stop.wait)
+                gap = Gap(
+                    error,
+                    self._topics,
+                    KafkaGapTopics(self._config),
+                    self._clock,
+                    self._stop.wait,
+                    has_events=self._config.outbox.is_used,
+                )
                 is_first = self._heal is None
                 self._heal = gap.await_heal(heals_itself=is_first and self._config.snapshot.mode == "when_needed")
         log.info("stopped")

@@ -1,19 +1,23 @@
 """`cdc outbox`: what events need in the source database, and its upkeep."""
 
 import time
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from cdc.cli.run import ConfigOption
-from cdc.config import load_config
-from cdc.errors import ConfigError, SourceError
+from cdc.config import Config, load_config
+from cdc.errors import ConfigError, ConnectionLost, SourceError, UnreachableError
 from cdc.events import TableId
+from cdc.outbox.settings import OutboxTable
 from cdc.postgres.connection import connect
 from cdc.postgres.outbox import prune as prune_table
+from cdc.postgres.outbox import republish as republish_rows
 
 Revision = Literal["0001", "base"]
+TableOption = Annotated[str | None, typer.Option(help="One of outbox.tables; all by default.")]
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -61,31 +65,64 @@ def migrate(
 @app.command()
 def prune(
     config: ConfigOption = Path("watershed.yml"),
-    table: Annotated[str | None, typer.Option(help="One of outbox.tables; all by default.")] = None,
-    every: Annotated[float | None, typer.Option(help="Again and again, with so many seconds between.")] = None,
+    table: TableOption = None,
+    every: Annotated[
+        float | None, typer.Option(help="Again and again, with so many seconds between.", min=0.05)
+    ] = None,
     wait: Annotated[float, typer.Option(help="Seconds that capture has to confirm what is committed.")] = 60.0,
 ) -> None:
     """Delete rows of outbox tables whose events are published, after their `retention_s`."""
     settings = load_config(config)
-    tables = [found for found in settings.outbox.tables if table in (None, found.table)]
-    if not tables:
-        raise ConfigError(f"{table or 'no table'} is in outbox.tables", "name one of them")
+    tables = _chosen(settings, table)
     while True:
-        with connect(settings.source, application="watershed prune") as connection:
-            for found in tables:
-                rows = sum(
-                    prune_table(
-                        connection,
-                        TableId.parse(found.table),
-                        found.table_field_event_id,
-                        settings.source.slot,
-                        found.retention_s,
-                        found.retention_column,
-                        time.sleep,
-                        wait,
+        try:
+            with connect(settings.source, application="watershed prune") as connection:
+                for found in tables:
+                    rows = sum(
+                        prune_table(
+                            connection,
+                            TableId.parse(found.table),
+                            found.table_field_event_id,
+                            settings.source.slot,
+                            found.retention_s,
+                            found.retention_column,
+                            time.sleep,
+                            wait,
+                        )
                     )
-                )
-                typer.echo(f"{found.table}: {rows} rows deleted")
+                    typer.echo(f"{found.table}: {rows} rows deleted")
+        except (ConnectionLost, UnreachableError) as error:
+            if every is None:
+                raise
+            typer.echo(f"not pruned: {error.message}", err=True)  # it passes
         if every is None:
             return
         time.sleep(every)
+
+
+@app.command()
+def republish(
+    since: Annotated[str, typer.Option(help="A time with its zone; by each table's `retention_column`.")],
+    config: ConfigOption = Path("watershed.yml"),
+    table: TableOption = None,
+) -> None:
+    """Publish rows again that are still in outbox tables, under the same ids: after a gap, whose events are lost. They
+    come behind what was published since."""
+    try:
+        moment = datetime.fromisoformat(since)
+    except ValueError as error:
+        raise typer.BadParameter(f"--since {since} is no time as in 2026-01-31T12:00:00Z") from error
+    if moment.tzinfo is None:
+        raise typer.BadParameter(f"--since {since} has no zone: {since}Z, or {since}+02:00")
+    settings = load_config(config)
+    with connect(settings.source, application="watershed republish") as connection:
+        for found in _chosen(settings, table):
+            rows = republish_rows(connection, TableId.parse(found.table), found.retention_column, moment)
+            typer.echo(f"{found.table}: {rows} rows are published again")
+
+
+def _chosen(settings: Config, table: str | None) -> list[OutboxTable]:
+    tables = [found for found in settings.outbox.tables if table in (None, found.table)]
+    if not tables:
+        raise ConfigError(f"{table or 'no table'} is in outbox.tables", "name one of them")
+    return tables

@@ -11,7 +11,9 @@ from rich.table import Table
 
 from cdc.config import load_config
 from cdc.failpoints import armed_probe
+from cdc.kafka.records import read_lost_events
 from cdc.logs import configure_logs
+from cdc.outbox.lost import NEXT as NEXT_AFTER_LOSS
 from cdc.service import Service
 
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")]
@@ -35,6 +37,7 @@ def check(
     configure_logs(level="warning")
     settings = load_config(config)
     source = Service(settings, armed_probe({})).check()
+    lost = read_lost_events(settings) if settings.outbox.is_used else []
     if as_json:
         typer.echo(
             json.dumps(
@@ -44,6 +47,7 @@ def check(
                     "timeline": source.identity.timeline,
                     "publication_exists": source.publication is not None,
                     "unpublished": [str(table) for table in source.unpublished],
+                    "lost_events": [record.model_dump(mode="json") for record in lost],
                     "tables": [
                         {"table": str(t.table), "key": list(t.key), "columns": len(t.columns)} for t in source.tables
                     ],
@@ -59,4 +63,6 @@ def check(
     will = "exists" if source.publication is not None else "will be created"
     if source.publication is not None and source.unpublished:
         will = f"will take in {', '.join(map(str, source.unpublished))}"
+    for record in lost:
+        console.print(f"epoch {record.epoch}: {record}; {NEXT_AFTER_LOSS}", soft_wrap=True)
     console.print(f"source and brokers are fit for capture; publication {settings.source.publication} {will}")

@@ -1,5 +1,6 @@
 """What the state and control topics say now."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -27,6 +28,7 @@ from cdc.control import (
 from cdc.errors import GapError
 from cdc.events import TableId, TableSchema, unpack_version
 from cdc.kafka.compacted import read_latest
+from cdc.outbox.lost import LOST_KEY, LostEventsRecord
 from cdc.table_state import TABLE_KEY, TableRecord
 from cdc.unpublishable import UNPUBLISHED_KEY, UnpublishedRecord
 
@@ -62,9 +64,7 @@ def read_state(config: Config) -> State:
     value, signals = values.get(POSITION_KEY), values.get(SIGNALS_KEY)
 
     def of(kind: type[T], prefix: str) -> tuple[T, ...]:
-        return tuple(
-            kind.decode(value, f"{topic}, key {key}") for key, value in values.items() if key.startswith(prefix)
-        )
+        return _records(kind, prefix, topic, values)
 
     return State(
         position=None if value is None else PositionRecord.open(value, f"{topic}, key {POSITION_KEY}"),
@@ -102,6 +102,20 @@ def read_captured(config: Config) -> Captured:
     return Captured(schemas, floors, answers)
 
 
+def read_lost_events(config: Config) -> list[LostEventsRecord]:
+    """By epoch. Raises BrokerError, UnreachableError."""
+    topic = Topics(config.topics.prefix).state
+    records = _records(LostEventsRecord, LOST_KEY, topic, read_latest(config.kafka, topic))
+    return sorted(records, key=lambda record: record.epoch)
+
+
+def read_progress(config: Config) -> ProgressRecord | None:
+    """The last one. Raises BrokerError, UnreachableError."""
+    topic = Topics(config.topics.prefix).progress
+    value = read_latest(config.kafka, topic).get(PROGRESS_KEY)
+    return None if value is None else ProgressRecord.decode(value, f"{topic}, key {PROGRESS_KEY}")
+
+
 def highest_epoch(config: Config) -> int:
     """Of all that is said in state, control and progress; 0 when nothing is."""
     topics = Topics(config.topics.prefix)
@@ -117,3 +131,8 @@ def highest_epoch(config: Config) -> int:
         elif key.startswith("sink/"):
             epochs.append(SinkRecord.decode(value, where).epoch)
     return max(epochs)
+
+
+def _records(kind: type[T], prefix: str, topic: str, values: Mapping[str, bytes]) -> tuple[T, ...]:
+    """Those whose keys begin so."""
+    return tuple(kind.decode(value, f"{topic}, key {key}") for key, value in values.items() if key.startswith(prefix))

@@ -106,6 +106,11 @@ class OutboxConfig(DebeziumSection):
     messages: OutboxMessages | None = None
     contracts: Mapping[str, str] = {}  # event type → file with the JSON Schema of its payload
 
+    @property
+    def is_used(self) -> bool:
+        """Whether events are published at all."""
+        return bool(self.tables) or self.messages is not None
+
     @model_validator(mode="after")
     def _once(self) -> Self:
         names = [table.table for table in self.tables]

@@ -1,6 +1,7 @@
 """The outbox at the source: the key that seals messages, and rows that are published and can go."""
 
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from typing import Final
 
 import psycopg
@@ -11,7 +12,7 @@ from cdc.errors import SourceError, UnreachableError
 from cdc.events import TableId
 from cdc.lsn import Lsn, parse_lsn
 from cdc.outbox.seal import KEY_BYTES, SealKey
-from cdc.postgres.connection import SourceConnection, connect, says_lost
+from cdc.postgres.connection import SourceConnection, connect, lost, says_lost
 
 PRUNE_ROWS: Final = 10_000  # of one transaction
 
@@ -56,7 +57,7 @@ def prune(
 ) -> Iterator[int]:
     """Delete rows whose events are published and confirmed; how many, after each transaction. `older_than_s`: by
     `time_column`; None: all. `wait` sleeps. Raises SourceError, and UnreachableError where capture does not confirm
-    within `deadline_s` what was committed."""
+    within `deadline_s` what was committed, ConnectionLost."""
     condition: sql.Composable = sql.SQL("")
     if older_than_s is not None:
         condition = sql.SQL(" WHERE {} < now() - make_interval(secs => {})").format(
@@ -72,6 +73,8 @@ def prune(
                 return
             _await_confirmed(connection, slot, wait, deadline_s)
             yield connection.execute(delete, (ids,)).rowcount
+        except psycopg.OperationalError as error:
+            raise lost(error) from error
         except psycopg.errors.InsufficientPrivilege as error:
             raise SourceError(
                 f"the role may not prune {table}", f"GRANT SELECT, DELETE ON {table} TO <role>"
@@ -80,6 +83,31 @@ def prune(
             raise SourceError(
                 f"{table} can't be pruned: {error.diag.message_primary}", "correct outbox.tables"
             ) from error
+
+
+@says_lost
+def republish(connection: SourceConnection, table: TableId, time_column: str, since: datetime) -> int:
+    """Write rows again, those from `since` on by `time_column`: each is deleted and inserted as it was, in one
+    transaction, so that the log has it anew, with its id. How many. Raises SourceError, ConnectionLost."""
+    names: dict[str, sql.Composable] = {"table": sql.Identifier(*table), "time": sql.Identifier(time_column)}
+    columns = "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped"
+    again = sql.SQL(
+        "WITH gone AS (DELETE FROM {table} WHERE {time} >= %s RETURNING *, ctid AS watershed_place)"
+        " INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE"
+        " SELECT {columns} FROM gone ORDER BY {time}, watershed_place"
+    )
+    try:
+        found = connection.execute(f"{columns} AND attgenerated = ''", (names["table"].as_string(connection),))
+        names["columns"] = sql.SQL(", ").join(sql.Identifier(name) for (name,) in found)
+        return connection.execute(again.format(**names), (since,)).rowcount
+    except psycopg.errors.InsufficientPrivilege as error:
+        raise SourceError(
+            f"the role may not write rows of {table} again", f"GRANT SELECT, INSERT, DELETE ON {table} TO <role>"
+        ) from error
+    except (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedTable) as error:
+        raise SourceError(
+            f"rows of {table} can't be written again: {error.diag.message_primary}", "correct outbox.tables"
+        ) from error
 
 
 def _await_confirmed(connection: SourceConnection, slot: str, wait: Callable[[float], None], deadline_s: float) -> None:

@@ -86,8 +86,9 @@ class World:
         record = SignalRecord.model_validate({"action": action, "requested_us": NOW_US - age_us} | fields)
         self.coming.append(Signal(identity, offset, record, ""))
 
-    def run(self, *, heals_itself: bool = False) -> Heal | None:
-        gap = Gap(GapError("slot watershed can't be used any more", "heal it"), TOPICS, self, self, self.wait)
+    def run(self, *, heals_itself: bool = False, has_events: bool = False) -> Heal | None:
+        error = GapError("slot watershed can't be used any more", "heal it")
+        gap = Gap(error, TOPICS, self, self, self.wait, has_events=has_events)
         with capture_logs() as self.logs:
             return gap.await_heal(heals_itself=heals_itself)
 
@@ -112,6 +113,18 @@ def test_it_waits_until_asked_to_heal_and_tells_so_with_the_new_epoch() -> None:
     (offset,) = [record for record in heal.records if record.topic == TOPICS.state]
     assert SignalsRecord.decode(offset.value or b"", "state").offset == 8
     assert world.opened_at is None
+
+
+def test_where_events_are_published_it_says_that_healing_does_not_bring_them() -> None:
+    world = World()
+    world.happens[1.0] = lambda: world.sent("heal")
+    message = answers_of(world.run(has_events=True))["signal/s"].message
+    lost = "events that committed from 0/64 on are not published by healing"
+    assert message == f"healing under a new epoch; {lost}: see cdc check"
+    assert lost in [line["event"] for line in world.logs]
+    world = World(position=None)
+    world.run(heals_itself=True, has_events=True)
+    assert "events that committed are not published by healing" in [line["event"] for line in world.logs]
 
 
 def test_where_it_is_configured_it_heals_itself() -> None:
