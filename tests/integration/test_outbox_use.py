@@ -1,0 +1,261 @@
+"""The outbox as those use it who read the README: its examples, who may publish, upkeep, and what a gap loses."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, LiteralString
+
+import psycopg
+import pytest
+import yaml
+from confluent_kafka import Consumer, KafkaException, Message
+from psycopg import sql
+from psycopg.types.json import Jsonb
+from sqlalchemy import NullPool, create_engine, text
+from sqlalchemy.orm import Session
+
+from cdc.config import load_config
+from cdc.events import TableId
+from cdc.lsn import Lsn, format_lsn
+from cdc.postgres.connection import connect
+from cdc.postgres.outbox import read_seal_key
+from cdc.publish import Outbox
+from tests.captured import Captured, under_capture
+from tests.checker.records import Record, parse, read_topics
+from tests.conftest import KafkaBroker, PostgresServer
+from tests.forked import run, start
+from tests.topics import create_topic, delete_topic
+from tests.waiting import eventually
+
+README: Final = Path(__file__).parents[2] / "README.md"
+ORDERS, OUTBOX = "public.orders", "cdc.outbox"
+SCHEMA: LiteralString = "CREATE TABLE orders (id int PRIMARY KEY, total numeric)"
+CONTRACT: Final = {"type": "object", "required": ["total"], "properties": {"total": {"type": "string"}}}
+
+
+def examples(language: str) -> list[str]:
+    """The README's code of its chapter on events."""
+    _, _, chapter = README.read_text(encoding="utf-8").partition("\n## Events\n")
+    chapter, _, _ = chapter.partition("\n## ")
+    return re.findall(rf"```{language}\n(.*?)```", chapter, re.DOTALL)
+
+
+@pytest.fixture
+def shop(
+    postgres: PostgresServer, kafka: KafkaBroker, fresh_database: str, unique: str, tmp_path: Path
+) -> Iterator[Captured]:
+    """Orders, and an outbox as the README configures it, but that its topics begin with a name of their own."""
+    with under_capture(postgres, kafka, fresh_database, unique, tmp_path, SCHEMA, [ORDERS]) as made:
+        (example,) = examples("yml")
+        outbox: dict[str, Any] = yaml.safe_load(example)["outbox"]
+        route = {"route.topic.replacement": f"{unique}-events.${{routedByValue}}"}
+        for section in (*outbox["tables"], outbox["messages"]):
+            section |= route
+        contract = tmp_path / "order-placed.json"
+        contract.write_text(json.dumps(CONTRACT))
+        outbox["contracts"] = dict.fromkeys(outbox["contracts"], str(contract))
+        made.settings = {"outbox": outbox}
+        assert "are there, in their newest version" in made.cdc("outbox", "migrate")
+        try:
+            yield made
+        finally:
+            made.end()
+            with suppress(KafkaException):
+                delete_topic(kafka.bootstrap_servers, f"{unique}-events.order")
+
+
+class ReadEnoughError(Exception):
+    pass
+
+
+def consumed(shop: Captured, group: str, count: int) -> list[Message]:
+    """What the README's consumer acts upon, until so many events have come; the last one's effect is rolled back."""
+    (code,) = (code for code in examples("python") if "Consumer(" in code)
+    code = code.replace("outbox.event.order", f"{shop.name}-events.order").replace("billing", group)
+    came: list[Message] = []
+
+    def act_on(_connection: psycopg.Connection, message: Message) -> None:
+        came.append(message)
+        if len(came) == count:
+            raise ReadEnoughError
+
+    names: dict[str, Any] = {"psycopg": psycopg, "Consumer": Consumer, "act_on": act_on, "dsn": shop.dsn}
+    names["servers"] = shop.bootstrap_servers
+    try:
+        with pytest.raises(ReadEnoughError):
+            exec(code, names)  # noqa: S102 - ours
+    finally:
+        names["consumer"].close()
+        names["connection"].close()
+    return came
+
+
+def events(shop: Captured, topic: str = "order") -> list[Record]:
+    return read_topics(shop.bootstrap_servers, [f"{shop.name}-events.{topic}"])[0]
+
+
+def ids(records: Sequence[Record]) -> list[str]:
+    return [dict(record.headers)["id"].decode() for record in records]
+
+
+def test_the_readmes_examples_run_and_upkeep_leaves_what_is_young(shop: Captured) -> None:
+    shop.start()
+    shop.await_caught_up()
+    with shop.connect() as connection:
+        for example in examples("sql"):
+            connection.execute(example.encode())
+    engine = create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(shop.dsn), poolclass=NullPool)
+    names = {"psycopg": psycopg, "Jsonb": Jsonb, "dsn": shop.dsn, "engine": engine}
+    for example in examples("python"):
+        if "Consumer(" not in example:
+            exec(example, names | {"Session": Session, "text": text, "Outbox": Outbox})  # noqa: S102 - ours
+    came = consumed(shop, f"{shop.name}-first", 6)
+    assert {message.key() for message in came} == {b"7"}
+    assert [message.value() for message in came] == [b'{"total": "12.50"}'] * 3 + [b'{"total": "13.00"}', None, None]
+    again = consumed(shop, f"{shop.name}-again", 1)
+    assert [message.offset() for message in again] == [came[-1].offset()], "it has seen the others"
+    assert shop.query("SELECT id, total FROM orders") == [(7, 13)]
+    shop.judge()
+    prune(shop)
+
+
+def prune(shop: Captured) -> None:
+    """What is older than the README's retention; once, and again and again."""
+    age = "UPDATE cdc.outbox SET created_at = now() - interval '2 days' WHERE type = %s"
+    kept = "SELECT type FROM cdc.outbox"
+    shop.query(age, "OrderPlaced")
+    assert shop.cdc("outbox", "prune") == f"{OUTBOX}: 1 rows deleted\n"
+    assert shop.query(kept) == [("OrderShipped",)]
+    with (shop.folder / "prune.log").open("wb") as output:
+        words = ["outbox", "prune", "--every", "0.1", "--table", OUTBOX, "--config", str(shop.config())]
+        process = start(words, output, output)
+        try:
+            for _ in range(2):
+                shop.query(age, "OrderShipped")
+                eventually(lambda: not shop.query(kept), 30.0, "what became old is deleted")
+                shop.query(
+                    "INSERT INTO cdc.outbox (aggregatetype, aggregateid, type) VALUES ('order', '8', %s)",
+                    "OrderShipped",
+                )
+            assert process.poll() is None
+            assert shop.query(kept) == [("OrderShipped",)]
+        finally:
+            process.kill()
+            process.wait()
+    refused = run(["outbox", "prune", "--table", "public.orders", "--config", str(shop.config())], deadline_s=60)
+    assert refused.returncode == 2
+    assert "public.orders is in outbox.tables" in refused.stderr
+
+
+def test_only_those_who_are_named_may_publish_and_all_can_be_taken_back(shop: Captured) -> None:
+    app, capture = f"{shop.name}_app", f"{shop.name}_capture"
+    for role in (app, capture):
+        shop.query(sql.SQL("CREATE ROLE {}").format(sql.Identifier(role)))
+    where = ("--schema", "team's", "--table", "events")
+    try:
+        shop.cdc("outbox", "migrate", *where, "--grant", app, "--capture", capture)
+        function = TableId("team's", "publish")
+        with connect(load_config(shop.config()).source, application="test") as source:
+            read_seal_key(source, function)
+        row = """INSERT INTO "team's".events (aggregatetype, aggregateid, type) VALUES ('order', '1', 'T')"""
+        message = """SELECT "team's".publish('order', '1', 'T')"""
+        key, rows = """SELECT secret FROM "team's".outbox_key""", """DELETE FROM "team's".events"""
+        with psycopg.connect(shop.superuser_dsn, autocommit=True) as connection:
+            for role, may, may_not in ((app, (row, message), (key, rows)), (capture, (key, rows), (row, message))):
+                connection.execute(sql.SQL("SET ROLE {}").format(sql.Identifier(role)))
+                for statement in may:
+                    connection.execute(statement.encode())
+                for statement in may_not:
+                    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                        connection.execute(statement.encode())
+                connection.execute("RESET ROLE")
+        there = "SELECT to_regclass('\"team''s\".events')::text, to_regproc('\"team''s\".publish')::text"
+        assert None not in shop.query(there)[0]
+        assert "publish() is gone" in shop.cdc("outbox", "migrate", *where, "--downgrade", "0001")
+        assert shop.query(there) == [('"team\'s".events', None)]
+        shop.cdc("outbox", "migrate", *where)
+        shop.cdc("outbox", "migrate", *where, "--downgrade", "base")
+        assert shop.query(there) == [(None, None)]
+    finally:
+        for role in (app, capture):
+            shop.query(sql.SQL("DROP OWNED BY {}").format(sql.Identifier(role)))
+            shop.query(sql.SQL("DROP ROLE {}").format(sql.Identifier(role)))
+
+
+def checked(shop: Captured) -> str:
+    return shop.cdc("check", "--json")
+
+
+def write(shop: Captured, kind: str, aggregate: str = "order", size: int = 0) -> None:
+    """A row and a message."""
+    payload = json.dumps({"total": "1", "text": "x" * size})
+    row = "INSERT INTO cdc.outbox (aggregatetype, aggregateid, type, payload) VALUES (%s, '1', %s, %s::jsonb)"
+    shop.query(row, aggregate, f"{kind}Row", payload)
+    shop.query("SELECT cdc.publish(%s, '1', %s, %s::jsonb)", aggregate, f"{kind}Message", payload)
+
+
+@pytest.mark.promise(4)
+def test_what_a_gap_loses_is_told_and_rows_that_stand_are_published_again(shop: Captured) -> None:
+    capture = shop.start()
+    shop.await_caught_up()
+    write(shop, "Before")
+    too_large_for_its_topic(shop)
+    shop.await_caught_up()
+    before = events(shop)
+    assert len(before) == 2
+    assert json.loads(checked(shop))["lost_events"] == []
+    capture.kill()
+    (*_, position) = (parse(r.value or b"") for r in shop.records("state") if r.key == b"position")
+    begin = format_lsn(Lsn(position["resume_lsn"]))
+    write(shop, "Lost")
+    shop.drop_slot()
+    capture = shop.start(failpoint="bootstrap.before-commit:1")
+    capture.await_said(f"events that committed from {begin} on are not published by healing")
+    shop.signal("heal")
+    assert capture.await_end(60) == -9
+    capture = shop.start()  # it goes on healing, and knows what is lost
+    shop.await_caught_up()
+    write(shop, "After")
+    shop.await_caught_up()
+    assert ids(events(shop))[:2] == ids(before) and len(events(shop)) == 4
+    (told,) = json.loads(checked(shop))["lost_events"]
+    assert (told["epoch"], told["from_lsn"]) == (3, position["resume_lsn"])
+    assert told["from_lsn"] < told["to_lsn"] < shop.log_end()
+    said = shop.run_once("check").stdout
+    assert f"epoch 3: events that committed between {begin} and" in said
+    republish(shop, said, before)
+
+
+def republish(shop: Captured, said: str, before: Sequence[Record]) -> None:
+    (since,) = re.findall(r", from (\S+) on may not be published", said)
+    standing = dict(shop.query("SELECT type, id::text FROM cdc.outbox WHERE aggregatetype = 'order'"))
+    count = shop.query("SELECT count(*) FROM cdc.outbox WHERE created_at >= %s", since)[0][0]
+    assert shop.cdc("outbox", "republish", "--since", since) == f"{OUTBOX}: {count} rows are published again\n"
+    shop.await_caught_up()
+    came = ids(events(shop))
+    assert came[4:] == [standing["BeforeRow"], standing["LostRow"], standing["AfterRow"]]
+    assert came[:2] == ids(before) and standing["BeforeRow"] in came[:2]
+    assert shop.query("SELECT count(*) FROM cdc.outbox") == [(len(standing) + 2,)]
+    for wrong in ("yesterday", "2026-01-31T12:00:00"):
+        refused = run(["outbox", "republish", "--since", wrong, "--config", str(shop.config())], deadline_s=60)
+        assert (refused.returncode, "--since" in refused.stderr) == (2, True)
+    shop.judge()
+
+
+def too_large_for_its_topic(shop: Captured) -> None:
+    """The application made the topic, and it takes little. What does not fit is a dead letter, and nothing waits."""
+    create_topic(shop.bootstrap_servers, f"{shop.name}-events.small", "delete", max_message_bytes="20000")
+    write(shop, "Large", "small", size=30_000)
+    write(shop, "Small", "small")
+    shop.await_caught_up()
+    assert len(events(shop, "small")) == 2
+    letters = [parse(shop.records(topic)[0].value or b"") for topic in (OUTBOX, "outbox_dead_letters")]
+    assert [letter["event"]["type"] for letter in letters] == ["LargeRow", "LargeMessage"]
+    for letter in letters:
+        assert re.match(
+            r"a record of 30\d\d\d bytes is larger than topic \S+-events.small takes, 20000", letter["reason"]
+        )
+        assert len(letter["event"]["payload"]) > 30_000, "the dead letters' topic takes it whole"
+    delete_topic(shop.bootstrap_servers, f"{shop.name}-events.small")
