@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import LiteralString
 from uuid import uuid4
@@ -18,9 +18,10 @@ from sqlalchemy.orm import Session
 from cdc.config import SourceConfig
 from cdc.migrations import Names, migrate
 from cdc.publish import Outbox
+from devstack.postgres import is_installed
 from tests.captured import Captured, under_capture
 from tests.checker.records import Record, parse, read_topics
-from tests.conftest import KafkaBroker, PostgresServer
+from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.topics import delete_topic
 
 ORDERS, OUTBOX = "public.orders", "public.outbox"
@@ -36,23 +37,37 @@ CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregatetyp
 def shop(
     postgres: PostgresServer, kafka: KafkaBroker, fresh_database: str, unique: str, tmp_path: Path
 ) -> Iterator[Captured]:
+    with with_outbox(postgres, kafka, fresh_database, unique, tmp_path) as made:
+        yield made
+
+
+@pytest.fixture(params=["16", *(["15"] if is_installed(15) else [])])
+def older_shop(request: pytest.FixtureRequest, kafka: KafkaBroker, unique: str, tmp_path: Path) -> Iterator[Captured]:
+    """The same on another PostgreSQL."""
+    server: PostgresServer = request.getfixturevalue(f"postgres{request.param}")
+    with new_database(server) as dsn, with_outbox(server, kafka, dsn, unique, tmp_path) as made:
+        yield made
+
+
+@contextmanager
+def with_outbox(server: PostgresServer, kafka: KafkaBroker, dsn: str, name: str, folder: Path) -> Iterator[Captured]:
     """Orders that are captured, and an outbox whose topics begin with a name of their own."""
-    with under_capture(postgres, kafka, fresh_database, unique, tmp_path, TABLES, [ORDERS]) as made:
+    with under_capture(server, kafka, dsn, name, folder, TABLES, [ORDERS]) as made:
         outbox = {
             "table": OUTBOX,
-            "route.topic.replacement": f"{unique}-events.${{routedByValue}}",
+            "route.topic.replacement": f"{name}-events.${{routedByValue}}",
             "table.fields.additional.placement": "type:header:eventType,part:partition",
         }
         route = {"route.topic.replacement": outbox["route.topic.replacement"]}
         messages = {**route, "table.fields.additional.placement": "type:header:eventType"}
-        migrate(SourceConfig(dsn=SecretStr(fresh_database), tables=(ORDERS,)), Names())
+        migrate(SourceConfig(dsn=SecretStr(dsn), tables=(ORDERS,)), Names())
         made.settings = {"outbox": {"tables": [outbox], "messages": messages}}
         try:
             yield made
         finally:
             for topic in ("order", "customer"):
                 with suppress(KafkaException):
-                    delete_topic(kafka.bootstrap_servers, f"{unique}-events.{topic}")
+                    delete_topic(kafka.bootstrap_servers, f"{name}-events.{topic}")
 
 
 def publish(shop: Captured, order: int, event: str, aggregate: str = "order", part: int | None = None) -> None:
@@ -80,6 +95,23 @@ def say(connection: psycopg.Connection, order: int, event: str) -> None:
     connection.execute(
         "SELECT cdc.publish('order', %s, %s, jsonb_build_object('order', %s::int))", (str(order), event, order)
     )
+
+
+def undone_and_done(shop: Captured) -> list[tuple[bytes, str]]:
+    """Events of both modes, rolled back, undone to a savepoint, committed, and deleted at once; which are to come."""
+    with shop.connect() as connection:
+        connection.execute("BEGIN; INSERT INTO orders VALUES (100, 1)")
+        connection.execute("INSERT INTO outbox (aggregatetype, aggregateid, type) VALUES ('order', 'x', 'RolledBack')")
+        say(connection, 100, "RolledBack")
+        connection.execute("ROLLBACK")
+        connection.execute("BEGIN; SAVEPOINT s")
+        connection.execute("INSERT INTO outbox (aggregatetype, aggregateid, type) VALUES ('order', 'y', 'RolledBack')")
+        say(connection, 101, "RolledBack")
+        connection.execute("ROLLBACK TO s; INSERT INTO orders VALUES (101, 1)")
+        say(connection, 101, "Said")
+        connection.execute("INSERT INTO outbox (aggregatetype, aggregateid, type) VALUES ('order', '101', 'Deleted')")
+        connection.execute("DELETE FROM outbox WHERE aggregateid = '101'; COMMIT")
+    return [(b"101", "Said"), (b"101", "Deleted")]
 
 
 def by_sqlalchemy(shop: Captured) -> list[str]:
@@ -111,19 +143,7 @@ def test_events_and_rows_are_published_once_in_commit_order_over_a_kill(shop: Ca
     capture = shop.start()
     shop.await_caught_up()
     assert capture.terminate() == 0
-    with shop.connect() as connection:
-        connection.execute("BEGIN; INSERT INTO orders VALUES (100, 1)")
-        connection.execute("INSERT INTO outbox (aggregatetype, aggregateid, type) VALUES ('order', 'x', 'RolledBack')")
-        say(connection, 100, "RolledBack")
-        connection.execute("ROLLBACK")
-        connection.execute("BEGIN; SAVEPOINT s")
-        connection.execute("INSERT INTO outbox (aggregatetype, aggregateid, type) VALUES ('order', 'y', 'RolledBack')")
-        say(connection, 101, "RolledBack")
-        connection.execute("ROLLBACK TO s; INSERT INTO orders VALUES (101, 1)")
-        say(connection, 101, "Said")
-        connection.execute("INSERT INTO outbox (aggregatetype, aggregateid, type) VALUES ('order', '101', 'Deleted')")
-        connection.execute("DELETE FROM outbox WHERE aggregateid = '101'; COMMIT")
-    wanted = [(b"101", "Said"), (b"101", "Deleted")]
+    wanted = undone_and_done(shop)
     for number in range(8):
         publish(shop, number % 3, f"E{number}")
         wanted.append((b"%d" % (number % 3), f"E{number}"))
@@ -172,6 +192,25 @@ def test_events_and_rows_are_published_once_in_commit_order_over_a_kill(shop: Ca
     assert shop.query("SELECT id FROM outbox") == []
     shop.await_caught_up()
     assert len(events(shop, "order")) == len(wanted) + 1
+
+
+@pytest.mark.promise(1)
+def test_other_versions_of_postgresql_publish_the_same(older_shop: Captured) -> None:
+    capture = older_shop.start()
+    older_shop.await_caught_up()
+    assert capture.terminate() == 0
+    wanted = undone_and_done(older_shop)
+    publish(older_shop, 1, "Placed")
+    wanted += [(b"1", "Placed"), *((b"50", event) for event in by_sqlalchemy(older_shop))]
+    forge(older_shop)
+    assert older_shop.start(failpoint="kafka.before-commit:1").await_end(60) == -9
+    older_shop.start()
+    older_shop.await_caught_up()
+    came = [told(record) for record in events(older_shop, "order")]
+    assert sorted(came, key=lambda event: event[0]) == sorted(wanted, key=lambda event: event[0])
+    (forged,) = (parse(record.value or b"") for record in older_shop.records("outbox_dead_letters"))
+    assert "was not written by the function" in forged["reason"]
+    older_shop.judge()
 
 
 def forge(shop: Captured) -> None:

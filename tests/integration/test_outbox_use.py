@@ -128,17 +128,19 @@ def prune(shop: Captured) -> None:
     shop.query(age, "OrderPlaced")
     assert shop.cdc("outbox", "prune") == f"{OUTBOX}: 1 rows deleted\n"
     assert shop.query(kept) == [("OrderShipped",)]
-    with (shop.folder / "prune.log").open("wb") as output:
-        words = ["outbox", "prune", "--every", "0.1", "--table", OUTBOX, "--config", str(shop.config())]
+    shop.running().kill()
+    young = "INSERT INTO cdc.outbox (aggregatetype, aggregateid, type) VALUES ('order', '8', 'OrderShipped')"
+    log = shop.folder / "prune.log"
+    with log.open("wb") as output:
+        words = ["outbox", "prune", "--every", "0.1", "--wait", "0.2", "--config", str(shop.config())]
         process = start(words, output, output)
         try:
-            for _ in range(2):
-                shop.query(age, "OrderShipped")
-                eventually(lambda: not shop.query(kept), 30.0, "what became old is deleted")
-                shop.query(
-                    "INSERT INTO cdc.outbox (aggregatetype, aggregateid, type) VALUES ('order', '8', %s)",
-                    "OrderShipped",
-                )
+            shop.query(age, "OrderShipped")
+            eventually(lambda: b"not pruned: capture has not confirmed" in log.read_bytes(), 30.0)
+            shop.query(young)
+            assert len(shop.query(kept)) == 2, "what may not be published stays"
+            shop.start()
+            eventually(lambda: len(shop.query(kept)) == 1, 60.0, "what is old is deleted")
             assert process.poll() is None
             assert shop.query(kept) == [("OrderShipped",)]
         finally:
