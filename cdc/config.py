@@ -205,8 +205,16 @@ class FormatConfig(DebeziumSection):
 
     @model_validator(mode="after")
     def _placeholder_is_debeziums(self) -> Self:
-        if self.unavailable_value_placeholder is not None and self.profile != "debezium":
-            raise ValueError("unavailable.value.placeholder is for profile debezium: profile readable completes rows")
+        placeholder = self.unavailable_value_placeholder
+        if placeholder is not None and self.profile != "debezium":
+            raise ValueError(
+                "unavailable.value.placeholder is for profile debezium: in readable such a column is absent"
+            )
+        if placeholder is not None and placeholder.startswith("hex:"):
+            try:
+                bytes.fromhex(placeholder.removeprefix("hex:"))
+            except ValueError:
+                raise ValueError("unavailable.value.placeholder: no hexadecimal digits behind hex:") from None
         return self
 
     @model_validator(mode="after")

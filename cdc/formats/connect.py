@@ -102,6 +102,7 @@ _SOURCE: Final[Node] = {
                 ("origin_lsn", optional(INT64)),
                 # Watershed's own.
                 *((name, optional(INT64)) for name in ("epoch", "seq", "commit_lsn", "tx_index", "schema_version")),
+                *((name, optional({"type": "array", "items": required(STRING)})) for name in ("unchanged", "filled")),
             ]
         )
     ),

@@ -14,9 +14,9 @@ commit before, or null, and the change's own. Columns that are not known are abs
 `after` where an update left a large value out of the log and it could not be read either. Only then `source` ends with
 `"unchanged":["body"]`, the names of these columns, or with `"filled":["body"]`, those that were read.
 
-In profile `debezium` columns that are not known are null, or a zero where that is not allowed. With `schemas.enable`
-key and value are `{"schema":…,"payload":…}`, each with the whole schema, as Kafka Connect's JsonConverter writes them.
-In these forms a row with holes stops capture.
+In profile `debezium` columns that are not known are null in `before`, or a zero where that is not allowed, and a
+placeholder in `after` (see `unavailable`). With `schemas.enable` key and value are `{"schema":…,"payload":…}`, each
+with the whole schema, as Kafka Connect's JsonConverter writes them; it reads an absent field as null.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ from cdc.formats.profiles import column_formats, shown
 from cdc.formats.transaction_metadata import TransactionMetadata
 from cdc.formats.unavailable import unavailable
 from cdc.lsn import Lsn
-from cdc.pgoutput.codec import HoledChange, RowChange, RowCodec, json_end
+from cdc.pgoutput.codec import HoledChange, RowCodec, json_end
 from cdc.pgoutput.messages import Origin, Relation
 from cdc.pgoutput.relations import relation_differs
 from cdc.pgoutput.values import MalformedValueError
@@ -56,11 +56,11 @@ class Draft:
     ) -> None:
         """`parts`: the value's text before the row, from there to the end of `source`, and the rest."""
         self.schema = encoder.schema
-        self.columns = change.columns  # JSON as latin-1 view, in the schema's order; None: a hole
+        self.columns = change.columns  # as HoledChange has them
         self.key = change.key  # the key columns' texts as PostgreSQL prints them
         self.xid = xid  # of its transaction, as the stream has it: 32 bits
         # The record key that the row had, if it moved.
-        self.former_key = None if change.old_key == change.new_key else change.old_key.encode("latin-1")
+        self.former_key = None if change.old_key == change.new_key else encoder.key_of(change.old_key)
         self._encoder = encoder
         self._parts = parts
         self._tx_index = tx_index
@@ -88,12 +88,13 @@ class Draft:
         head, source, tail = self._parts
         names = [column.name for column in self.schema.columns]
         unchanged = [i for i, column in enumerate(columns) if column is None]
+        row = self._encoder.row_of(columns)
         lists = "".join(
             f',"{what}":[{",".join(_json(names[i]) for i in places)}]'
             for what, places in (("unchanged", unchanged), ("filled", filled))
             if places
         )
-        encoded = f"{head}{self._encoder._codec.row_of(columns)}{source}{lists}{tail}".encode("latin-1")
+        encoded = f"{head}{row}{source}{lists}{tail}".encode("latin-1")
         self._encoder.require_utf8(encoded, self._tx_index)
         return encoded
 
@@ -141,7 +142,7 @@ class TableEncoder:
         self._to_seq = f',"xmin":null,"origin":null,"origin_lsn":null{self._to_epoch}'
         self._to_end = f',"schema_version":{schema.version}'
         self._to_op = f"{self._to_end}{_TRANSACTION}null{_OP}"
-        self._to_before, self._end, self._key_head = '{"before":', "}", b""
+        self._to_before, self._end, self._key_head = _BEFORE, "}", b""
         if context.format.schemas_enable:
             columns = shown(schema, formats)
             name = connect.table_name(context.prefix, schema.table)
@@ -151,17 +152,14 @@ class TableEncoder:
             self._end = "}}"
         self._has_tombstones = context.format.tombstones_on_delete
         self._headers = _context_headers(context) if context.format.has_context_headers else None
-        # Of each column, what stands for a value that is not available, where that was chosen.
+        # Of each column, what stands for a large value that is not available; None: it is absent then.
         self._unavailable = [
-            unavailable(column, context.format) or found.form.unknown or "null"
+            unavailable(column, context.format) or found.form.unknown
             for column, found in zip(schema.columns, formats, strict=True)
-            if context.format.unavailable_value_placeholder is not None
         ]
-        self._is_shown = [found.form.encode is not None for found in formats]
         self._metadata = metadata
         # The usual records, made without a question for each of these.
         is_plain = self._has_tombstones and self._headers is None and not self._key_head
-        self._may_have_holes = not self._key_head and context.format.profile == "readable"
         self._is_plain = is_plain and metadata is None
         # With the record of TRUNCATE there is no key, which a compacted topic does not take.
         self.has_truncates = self._is_keyless and context.format.skipped_operations == "none"
@@ -214,8 +212,6 @@ class TableEncoder:
         change = self._codec.usual_change(message, offset)
         if change is None:
             exact = self._codec.exact_change(message, offset, self._commit_lsn, tx_index)
-            if isinstance(exact, HoledChange) and self._unavailable:
-                exact = self._with_placeholders(exact)
             if isinstance(exact, HoledChange):
                 return self._with_holes(exact, lsn, tx_index, seq, now_us)
             change = exact
@@ -244,13 +240,13 @@ class TableEncoder:
         self._count()
         if self._is_keyless:
             return [(b"", self._value(op, before, after, lsn, tx_index, seq), self._headers)]
-        key = self._with_schema(old_key.encode("latin-1"))
+        key = self.key_of(old_key)
         if old_key == new_key:
             records: list[OutRecord] = [(key, self._value(op, before, after, lsn, tx_index, seq), self._headers)]
             if op == "d" and self._has_tombstones:
                 records.append((key, None, [(VERSION_HEADER, self._version(seq)), *(self._headers or ())]))
         else:
-            moved_to = self._with_schema(new_key.encode("latin-1"))
+            moved_to = self.key_of(new_key)
             gone = self._value("d", before, "null", lsn, tx_index, seq)
             self._count()
             here = self._value("c", "null", after, lsn, tx_index, seq + 1)
@@ -265,7 +261,7 @@ class TableEncoder:
         if now_us != self._clock_us:
             self._set_clock(now_us)
         return (
-            b"" if self._is_keyless else self._with_schema(key.encode("latin-1")),
+            b"" if self._is_keyless else self.key_of(key),
             self._value("r", "null", row, lsn, tx_index, seq),
             self._headers,
         )
@@ -283,9 +279,6 @@ class TableEncoder:
             block = self._metadata.block(str(self.table))
             self._to_op = f"{self._to_end}{_TRANSACTION}{block}{_OP}"
 
-    def _with_schema(self, key: bytes) -> bytes:
-        return self._key_head + key + b"}" if self._key_head else key
-
     def absent(self, key: bytes, lsn: int, tx_index: int, seq: int, now_us: int) -> list[OutRecord]:
         """Delete and tombstone of a record key that the table has no row of; of the old row only the key is known.
         `lsn` is `start_chunk`'s, which goes before."""
@@ -300,34 +293,40 @@ class TableEncoder:
     def columns_of(self, value: bytes) -> tuple[str | None, ...] | None:
         """See Draft."""
         text = str(value, "latin-1")
-        row = self._codec.columns_of(text, json_end(text, len(_BEFORE)) + len(_AFTER))
+        if not text.startswith(self._to_before):  # the head has another version's schema
+            return None
+        row = self._codec.columns_of(text, json_end(text, len(self._to_before)) + len(_AFTER))
         # The first thing after the row's end that says so: inside `source` nothing else is as long.
         if row is None or text.find(self._to_end + _TRANSACTION, row[1]) < 0:
             return None
         return row[0]
 
-    def _with_placeholders(self, change: HoledChange) -> RowChange:
-        there = zip(change.columns, self._unavailable, self._is_shown, strict=True)
-        columns = [placeholder if value is None and is_shown else value for value, placeholder, is_shown in there]
-        return "u", change.before, self._codec.row_of(columns), change.old_key, change.new_key
+    def row_of(self, columns: Sequence[str | None]) -> str:
+        """`after` of a row of which these columns are known."""
+        there = zip(columns, self._unavailable, strict=True)
+        return self._codec.row_of([placeholder if value is None else value for value, placeholder in there])
+
+    def key_of(self, key: str) -> bytes:
+        """The record key, from the object of key columns."""
+        encoded = key.encode("latin-1")
+        return self._key_head + encoded + b"}" if self._key_head else encoded
 
     def _with_holes(self, change: HoledChange, lsn: int, tx_index: int, seq: int, now_us: int) -> list[OutRecord]:
-        if not self._may_have_holes:
+        if self._is_keyless:
             raise UnsupportedChangeError(
                 f"{self.schema.table} at {Position(self._commit_lsn, tx_index)}: the row was updated without its "
-                "large (TOAST) value, which is not in the log; in this format it is not filled",
-                f"ALTER TABLE {self.schema.table} REPLICA IDENTITY FULL, or use format.profile readable; in profile "
-                "debezium also format.unavailable.value.placeholder; "
+                "large (TOAST) value, which is not in the log, and without a key it can't be read",
+                f"ALTER TABLE {self.schema.table} REPLICA IDENTITY FULL; "
                 + NEXT_AFTER_STOP.format(table=self.schema.table),
                 table=self.schema.table,
             )
         if now_us != self._clock_us:
             self._set_clock(now_us)
-        new_key = change.new_key.encode("latin-1")
+        new_key = self.key_of(change.new_key)
         if change.old_key == change.new_key:
             self._add_draft("u", change.before, change, lsn, tx_index, seq)
             return [(new_key, UNFINISHED, self._headers)]
-        old_key = change.old_key.encode("latin-1")
+        old_key = self.key_of(change.old_key)
         self._count()
         gone = self._value("d", change.before, "null", lsn, tx_index, seq)
         self._add_draft("c", "null", change, lsn, tx_index, seq + 1)
@@ -335,7 +334,7 @@ class TableEncoder:
 
     def _add_draft(self, op: str, before: str, change: HoledChange, lsn: int, tx_index: int, seq: int) -> None:
         self._count()
-        head = f"{_BEFORE}{before}{_AFTER}"
+        head = f"{self._to_before}{before}{_AFTER}"
         source = (
             f"{self._to_sequence}{lsn}{self._to_lsn}{lsn}{self._to_seq}{seq}{self._to_index}{tx_index}{self._to_end}"
         )

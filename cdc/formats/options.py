@@ -1,7 +1,7 @@
 """What can be chosen about the records' form: a profile, and Debezium's options, with underscores for dots."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from cdc.columns import ALL_COLUMNS, ColumnChoice
 from cdc.formats.masks import Mask
@@ -14,6 +14,8 @@ IntervalMode = Literal["numeric", "string"]
 HstoreMode = Literal["json", "map"]
 SkippedOperations = Literal["t", "none"]
 FailureMode = Literal["warn", "skip", "fail"]
+
+PLACEHOLDER_DEFAULT: Final = "__debezium_unavailable_value"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,7 @@ class FormatOptions:
     include_unknown_datatypes: bool = False  # debezium: types that Debezium does not know are left out
     # debezium: what has no place in its column's form is null, with a warning or without, or stops capture.
     event_converting_failure_handling_mode: FailureMode = "warn"
-    # debezium: what stands for a large value that an update left alone. None: such a row stops capture.
+    # debezium: what stands for a large value that is not in the log and could not be read; "hex:" goes before bytes.
     unavailable_value_placeholder: str | None = None
     schemas_enable: bool = False
     tombstones_on_delete: bool = True
@@ -43,6 +45,16 @@ class FormatOptions:
     message_prefix_exclude_list: tuple[str, ...] = ()
     masks: tuple[Mask, ...] = ()
     columns: ColumnChoice = ALL_COLUMNS
+
+    @property
+    def placeholder(self) -> bytes | None:
+        """What stands for a large value that could not be read; None: its column is absent."""
+        if self.profile == "readable":
+            return None
+        chosen = (
+            PLACEHOLDER_DEFAULT if self.unavailable_value_placeholder is None else self.unavailable_value_placeholder
+        )
+        return bytes.fromhex(chosen.removeprefix("hex:")) if chosen.startswith("hex:") else chosen.encode()
 
     @property
     def suits_sinks(self) -> bool:

@@ -72,7 +72,20 @@ def readable(column: Column, options: FormatOptions) -> Kind | None:
             encode = ArrayEncoder(encode, column.delimiter, lambda: MalformedValueError("an array"))
     else:
         encode, node = encoder_for(column), _READABLE_NODES.get(of.oid, STRING)
+    if column.element_oid and options.schemas_enable:
+        encode = _as_its_schema(encode)
     return Kind(encode, array_of(node) if column.element_oid else node, "null")
+
+
+def _as_its_schema(encode: Encoder) -> Encoder:
+    """Of arrays, which a schema knows with one dimension only, and without subscripts."""
+
+    def encode_flat(text: str) -> str:
+        if text.startswith(("{{", "[")):
+            raise UnconvertibleError("an array of one dimension that begins at 1")
+        return encode(text)
+
+    return encode_flat
 
 
 PROFILES: Final[dict[str, Callable[[Column, FormatOptions], Kind | None]]] = {
@@ -104,7 +117,9 @@ def _column_format(schema: TableSchema, column: Column, options: FormatOptions, 
     is_nullable = column.nullable and column.name not in schema.key
     if options.profile == "debezium" and is_nullable and options.event_converting_failure_handling_mode != "fail":
         encode = _null_where_unconvertible(encode, f"{schema.table}, column {column.name}", options)
-    unknown = None if options.profile == "readable" else "null" if is_nullable else kind.zero
+    if options.profile == "readable":  # what is not known is absent, wherever there is no key
+        return ColumnFormat(ColumnForm(encode), (required if column.name in schema.key else optional)(node))
+    unknown = "null" if is_nullable else kind.zero
     return ColumnFormat(ColumnForm(encode, unknown), (optional if is_nullable else required)(node))
 
 

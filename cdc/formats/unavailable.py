@@ -1,4 +1,4 @@
-"""Debezium's placeholder for a large (TOAST) value that an update left alone, and that is not in the log.
+"""Debezium's placeholder for a large (TOAST) value that an update left alone, and that could not be read either.
 
 It stands in the record as a value of the column's form would. Numbers, times, shapes and the like have no such value:
 Debezium writes null, or a zero where that is not allowed, which nobody can tell from a value.
@@ -21,40 +21,43 @@ _BYTE_ARRAYS: Final = frozenset({20, 23, 1082})  # bigint, integer, date: the pl
 
 
 def unavailable(column: Column, options: FormatOptions) -> str | None:
-    """JSON, as latin-1 view of UTF-8; None where the column's form has no place for it."""
-    text = options.unavailable_value_placeholder or ""
+    """JSON, as latin-1 view of UTF-8; None where the column's form has no place for it, and in profile `readable`."""
+    content = options.placeholder
+    if content is None:
+        return None
+    text = content.decode(errors="replace")
     if column.element_oid:
         of = element_type(column)
         if of.oid in _BYTE_ARRAYS:
-            return _json(list(text.encode()))
+            return _json(list(content))
         if of.oid == 2950:
-            return _json([_uuid(text)])
+            return _json([_uuid(content)])
     else:
         of = column_type(column)
     form: Callable[[object], object] = (lambda value: [value]) if column.element_oid else (lambda value: value)
     if of.oid in _TEXT_OIDS or of.name in _TEXT_NAMES:
         return _json(form(text))
     if of.oid == 17:
-        return _json(form(_bytes(text, options)))
+        return _json(form(_bytes(content, text, options)))
     if of.name == "hstore":
         pair = {text: text}
         return _json(form(pair if options.hstore_handling_mode == "map" else _text(pair)))
     return None
 
 
-def _bytes(text: str, options: FormatOptions) -> str:
+def _bytes(content: bytes, text: str, options: FormatOptions) -> str:
     match options.binary_handling_mode:
         case "hex":
             return text  # as Debezium does, though it is no hexadecimal
         case "base64-url-safe":
-            return base64.urlsafe_b64encode(text.encode()).decode()
+            return base64.urlsafe_b64encode(content).decode()
         case _:
-            return base64.b64encode(text.encode()).decode()
+            return base64.b64encode(content).decode()
 
 
-def _uuid(text: str) -> str:
+def _uuid(content: bytes) -> str:
     """Java's UUID.nameUUIDFromBytes."""
-    return str(uuid.UUID(bytes=hashlib.md5(text.encode(), usedforsecurity=False).digest(), version=3))
+    return str(uuid.UUID(bytes=hashlib.md5(content, usedforsecurity=False).digest(), version=3))
 
 
 def _text(value: object) -> str:

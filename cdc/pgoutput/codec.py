@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from json import JSONDecoder
 from types import CodeType
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from cdc.errors import NEXT_AFTER_ALTER, NEXT_AFTER_STOP, ProtocolError, UnsupportedChangeError
 from cdc.events import Position, TableId, TableSchema
@@ -46,12 +46,15 @@ _FULL = "f"
 RowChange = tuple[Literal["c", "u", "d"], str, str, str, str]
 
 
+LEFT_OUT: Final = ""  # stands among a row's columns for one that records don't have
+
+
 @dataclass(frozen=True, slots=True)
 class HoledChange:
     """An update of a row of which large (TOAST) values are neither in the new tuple nor in an old one."""
 
     before: str  # this and both keys as in RowChange
-    columns: tuple[str | None, ...]  # JSON as latin-1 view of each published column; None: a hole
+    columns: tuple[str | None, ...]  # JSON as latin-1 view of each of the schema's; None: a hole
     key: tuple[str, ...]  # the key columns' texts as PostgreSQL prints them, in key order
     old_key: str
     new_key: str
@@ -156,17 +159,17 @@ class RowCodec:
     # ---- rows with holes, column by column
 
     def row_of(self, columns: Sequence[str | None]) -> str:
-        """The JSON object of columns as HoledChange has them; what is None is absent."""
+        """The JSON object of columns as HoledChange has them; what is None is absent, as is LEFT_OUT."""
         members = zip(self._names, columns, strict=True)
-        return "{" + ",".join(f"{_json_name(name)}:{value}" for name, value in members if value is not None) + "}"
+        return "{" + ",".join(f"{_json_name(name)}:{value}" for name, value in members if value) + "}"
 
     def columns_of(self, row: str, start: int) -> tuple[tuple[str, ...], int] | None:
         """The reverse: each column's JSON in the object at `row[start:]`, and where that ends. None where it is not
         the object of exactly these columns."""
-        columns: list[str] = []
+        columns = [LEFT_OUT] * len(self._names)
         end = start
-        for i, name in enumerate(self._names):
-            opening = f"{',' if i else '{'}{_json_name(name)}:"
+        for i in self._shown:
+            opening = f"{',' if i != self._shown[0] else '{'}{_json_name(self._names[i])}:"
             if not row.startswith(opening, end):
                 return None
             begin = end + len(opening)
@@ -174,7 +177,7 @@ class RowCodec:
                 end = json_end(row, begin)
             except ValueError:
                 return None
-            columns.append(row[begin:end])
+            columns[i] = row[begin:end]
         return (tuple(columns), end + 1) if row.startswith("}", end) else None
 
     def column(self, name: str, value: bytes | None) -> str:
@@ -239,7 +242,7 @@ class _Exact:
             return "u", before, after, old_key or key, key
         is_key = self._codec._key
         columns = tuple(
-            None if i not in shown or (value is UNCHANGED and i not in is_key) else self._value(i, value)
+            LEFT_OUT if i not in shown else None if value is UNCHANGED and i not in is_key else self._value(i, value)
             for i, value in enumerate(values)
         )
         texts = tuple(self._text(i, values[i]) for i in is_key)

@@ -96,7 +96,12 @@ def test_three_sections_are_enough(tmp_path: Path) -> None:
         (
             "format",
             {"unavailable.value.placeholder": "x"},
-            "format: unavailable.value.placeholder is for profile debezium: profile readable completes rows",
+            "format: unavailable.value.placeholder is for profile debezium: in readable such a column is absent",
+        ),
+        (
+            "format",
+            {"profile": "debezium", "unavailable.value.placeholder": "hex:0x"},
+            "format: unavailable.value.placeholder: no hexadecimal digits behind hex:",
         ),
         ("format", {"message.prefix.include.list": "("}, "format.message_prefix_include_list: ( is not a regular"),
         (

@@ -39,6 +39,7 @@ def test_keys_and_envelopes_have_debeziums_names_and_versions() -> None:
     assert [field["field"] for field in source["fields"]] == [
         *("version", "connector", "name", "ts_ms", "snapshot", "db", "sequence", "ts_us", "ts_ns", "schema", "table"),
         *("txId", "lsn", "xmin", "origin", "origin_lsn", "epoch", "seq", "commit_lsn", "tx_index", "schema_version"),
+        *("unchanged", "filled"),
     ]
     assert fields["transaction"]["name"] == "event.block"
 

@@ -433,11 +433,15 @@ def test_with_schemas_every_key_has_its_own() -> None:
     assert moved[2][2] == [("__debezium.oldkey", moved[0][0])]
 
 
-def test_a_hole_stops_capture_in_another_format_than_the_usual() -> None:
-    with pytest.raises(UnsupportedChangeError, match=r"public\.customers at 0/16E9BF4#0: .* in this format") as stop:
-        orders_encoder().encode(wire.update(OID, [b"1", UNCHANGED, *ORDER[2:]]), 0, 24_026_000, 0, 17, NOW_US)
-    assert "format.profile readable" in stop.value.hint
-    # A column that is left out may be missing.
+def test_a_column_that_is_left_out_may_be_missing() -> None:
     [(_, value, _)] = orders_encoder().encode(wire.update(OID, [*ORDER[:4], UNCHANGED]), 0, 24_026_000, 0, 17, NOW_US)
     assert value is not None
     assert json.loads(value)["after"] == {"id": 1, "name": "x", "total": "bg==", "at": 1_000_000}
+
+
+def test_without_a_key_a_hole_stops_its_table() -> None:
+    made = TableEncoder(*wire.schema_and_relation(COLUMNS, []), CONTEXT)
+    made.start_transaction(24_026_100, 1_767_323_079_990_123, 560, 24_025_000)
+    with pytest.raises(UnsupportedChangeError, match=r"public\.customers at 0/16E9BF4#0: .* without a key") as stop:
+        made.encode(wire.update(OID, [b"1", UNCHANGED]), 0, 24_026_000, 0, 17, NOW_US)
+    assert "REPLICA IDENTITY FULL" in stop.value.hint

@@ -256,17 +256,41 @@ def test_2_6_an_unchanged_value_comes_from_the_old_row_under_identity_full() -> 
     ],
     ids=str,
 )
-def test_2_6_a_value_that_is_not_there_is_the_placeholder_where_that_is_asked_for(of: Column, expected: str) -> None:
-    made = encoder(of, unavailable_value_placeholder="__debezium_unavailable_value")
-    [(key, record, _)] = made.encode(wire.update(OID, [b"1", UNCHANGED]), 0, 24_026_000, 0, 1, 0)
+def test_2_6_a_value_that_can_not_be_read_either_is_the_placeholder(of: Column, expected: str) -> None:
+    made = encoder(of)
+    [(key, _, _)] = made.encode(wire.update(OID, [b"1", UNCHANGED]), 0, 24_026_000, 0, 1, 0)
     assert key == b'{"id":1}'
-    assert f'{{"before":null,"after":{{"id":1,"c":{expected}}},"source"'.encode() in (record or b"")
-    assert not made.drafts
+    [hole] = made.drafts
+    record = hole.without_holes()
+    assert f'{{"before":null,"after":{{"id":1,"c":{expected}}},"source"'.encode() in record
+    # Which tells null from null.
+    assert b'"schema_version":1,"unchanged":["c"]},' in record
 
 
-def test_2_6_without_the_option_profile_debezium_differs_and_stops() -> None:
-    with pytest.raises(UnsupportedChangeError, match="without its large"):
-        encoder(column(25)).encode(wire.update(OID, [b"1", UNCHANGED]), 0, 24_026_000, 0, 1, 0)
+def test_2_6_it_differs_in_being_filled_where_it_can_be_read() -> None:
+    made = encoder(column(17, nullable=False))
+    made.encode(wire.update(OID, [b"1", UNCHANGED]), 0, 24_026_000, 0, 1, 0)
+    [hole] = made.drafts
+    record = hole.finished(("1", hole.encoded("c", rb"\x010203")), [1])
+    assert b'"after":{"id":1,"c":"AQID"},"source"' in record
+    assert b'"schema_version":1,"filled":["c"]},' in record
+
+
+@pytest.mark.parametrize(
+    ("chosen", "of", "expected"),
+    [
+        ("<ë>", column(25), '"<ë>"'),
+        ("hex:3c3e", column(25), '"<>"'),
+        ("hex:ff00", column(17), '"/wA="'),
+        ("hex:ff00", column(25), '"�\\u0000"'),  # as Java reads bytes that are not UTF-8
+        ("hex:ff00", column(1007, element_oid=23), "[255,0]"),
+        ("", column(25), '""'),
+    ],
+)
+def test_2_6_the_placeholder_can_be_chosen_as_text_or_bytes(chosen: str, of: Column, expected: str) -> None:
+    made = encoder(of, unavailable_value_placeholder=chosen)
+    made.encode(wire.update(OID, [b"1", UNCHANGED]), 0, 24_026_000, 0, 1, 0)
+    assert f'"after":{{"id":1,"c":{expected}}},"source"'.encode() in made.drafts[0].without_holes()
 
 
 # ---- 2.7 what is null or zero

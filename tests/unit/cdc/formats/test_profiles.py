@@ -12,6 +12,7 @@ from cdc.events import Column, TableSchema
 from cdc.formats.masks import Mask
 from cdc.formats.options import READABLE, FormatOptions, Profile
 from cdc.formats.profiles import PROFILES, ColumnFormat, UnconvertibleWarning, column_formats, shown
+from cdc.pgoutput.values import UnconvertibleError
 from tests import wire
 
 DEBEZIUM = FormatOptions(profile="debezium")
@@ -71,7 +72,22 @@ def test_the_readable_profile_leaves_nothing_out_and_invents_nothing() -> None:
         found = format_of(Column("c", oid, -1, "pair", False), READABLE)
         assert found.form.encode is not None
         assert found.form.unknown is None
-        assert found.node["optional"] is False
+
+
+def test_in_the_readable_profile_columns_may_be_absent_but_the_keys() -> None:
+    schema = schema_of(Column("c", 23, -1, "integer", False))
+    assert [found.node["optional"] for found in column_formats(schema, READABLE)] == [False, True]
+    assert [found.node["optional"] for found in column_formats(schema, DEBEZIUM)] == [False, False]
+
+
+@pytest.mark.parametrize("text", ["{{1,2}}", "[0:0]={1}"])
+def test_an_array_that_its_schema_does_not_know_stops_where_there_are_schemas(text: str) -> None:
+    column = nullable(1007, element_oid=23)
+    assert value(column, READABLE, text) in ([[1, 2]], text)
+    with_schemas = replace(READABLE, schemas_enable=True)
+    assert value(column, with_schemas, "{1}") == [1]
+    with pytest.raises(UnconvertibleError, match="one dimension"):
+        value(column, with_schemas, text)
 
 
 def test_debezium_leaves_out_what_it_does_not_know() -> None:

@@ -23,19 +23,20 @@ def column(oid: int, name: str = "", element_oid: int = 0) -> Column:
     ],
 )
 def test_bytes_are_as_the_mode_says_but_for_hex(mode: BinaryMode, expected: str) -> None:
-    found = unavailable(column(17), FormatOptions(binary_handling_mode=mode, unavailable_value_placeholder="<ë>"))
+    options = FormatOptions("debezium", binary_handling_mode=mode, unavailable_value_placeholder="<ë>")
+    found = unavailable(column(17), options)
     assert found is not None
     assert found.encode("latin-1").decode() == expected
 
 
 def test_an_hstore_has_it_as_key_and_value() -> None:
-    options = FormatOptions(hstore_handling_mode="map", unavailable_value_placeholder="x")
+    options = FormatOptions("debezium", hstore_handling_mode="map", unavailable_value_placeholder="x")
     assert unavailable(column(16_500, "public.hstore"), options) == '{"x":"x"}'
 
 
 def test_uuids_are_made_of_its_digest() -> None:
     """As Java's UUID.nameUUIDFromBytes makes them."""
-    options = FormatOptions(unavailable_value_placeholder="hello")
+    options = FormatOptions("debezium", unavailable_value_placeholder="hello")
     assert unavailable(column(2951, element_oid=2950), options) == '["5d41402a-bc4b-3a76-b971-9d911017c592"]'
     assert uuid.UUID("5d41402a-bc4b-3a76-b971-9d911017c592").version == 3
 
@@ -44,4 +45,8 @@ def test_uuids_are_made_of_its_digest() -> None:
     "of", [column(1700), column(1114), column(600), column(16_500, "vector"), column(1231, "", 1700)]
 )
 def test_other_forms_have_no_place_for_it(of: Column) -> None:
-    assert unavailable(of, FormatOptions(unavailable_value_placeholder="x")) is None
+    assert unavailable(of, FormatOptions("debezium", unavailable_value_placeholder="x")) is None
+
+
+def test_profile_readable_has_none() -> None:
+    assert unavailable(column(25), FormatOptions()) is None
