@@ -92,6 +92,11 @@ def test_three_sections_are_enough(tmp_path: Path) -> None:
             [f"a.{'b' * 243}"],
             f"file: topic name of a.{'b' * 243} is longer than Kafka's 249 characters",
         ),
+        (
+            "format",
+            {"time.precision.mode": "structured"},
+            "format.time_precision_mode: Input should be 'adaptive', 'adaptive_time_microseconds', 'connect', 'isostr",
+        ),
         ("format", {"skipped.operations": "c"}, "format.skipped_operations: Input should be 't' or 'none'"),
         (
             "format",

@@ -296,6 +296,44 @@ def test_1_9_begin_end_and_events_differ_in_that_they_have_one_id() -> None:
     )
 
 
+def test_1_9_with_schemas_begin_and_end_have_theirs_in_key_and_value() -> None:
+    told = FormatOptions(profile="debezium", provide_transaction_metadata=True, schemas_enable=True)
+    begin, row, end = published(wire.insert(OID, ROW), options=told)
+    key = (
+        b'{"schema":{"type":"struct","fields":[{"type":"string","optional":false,"field":"id"}],"optional":false,'
+        b'"name":"io.debezium.connector.common.TransactionMetadataKey","version":1},"payload":{"id":"560:24026100"}}'
+    )
+    head = (
+        b'{"schema":{"type":"struct","fields":[{"type":"string","optional":false,"field":"status"},'
+        b'{"type":"string","optional":false,"field":"id"},{"type":"int64","optional":true,"field":"event_count"},'
+        b'{"type":"array","items":{"type":"struct","fields":[{"type":"string","optional":false,'
+        b'"field":"data_collection"},{"type":"int64","optional":false,"field":"event_count"}],"optional":false,'
+        b'"name":"event.collection","version":1},"optional":true,"field":"data_collections"},'
+        b'{"type":"int64","optional":false,"field":"ts_ms"}],"optional":false,'
+        b'"name":"io.debezium.connector.common.TransactionMetadataValue","version":1},"payload":'
+    )
+    assert begin == TopicRecord(
+        "srv.transaction",
+        key,
+        head + b'{"status":"BEGIN","id":"560:24026100","event_count":null,"data_collections":null,'
+        b'"ts_ms":1767323079990}}',
+    )
+    assert end == TopicRecord(
+        "srv.transaction",
+        key,
+        head + b'{"status":"END","id":"560:24026100","event_count":1,'
+        b'"data_collections":[{"data_collection":"public.customers","event_count":1}],"ts_ms":1767323079990}}',
+    )
+    block = json.loads(row.value)
+    assert block["payload"]["transaction"] == {"id": "560:24026100", "total_order": 1, "data_collection_order": 1}
+    [schema] = [field for field in block["schema"]["fields"] if field["field"] == "transaction"]
+    assert [(field["field"], field["type"], field["optional"]) for field in schema["fields"]] == [
+        ("id", "string", False),
+        ("total_order", "int64", False),
+        ("data_collection_order", "int64", False),
+    ]
+
+
 def test_1_9_a_transaction_without_events_differs_in_having_no_records() -> None:
     assert published(options=FormatOptions(profile="debezium", provide_transaction_metadata=True)) == []
 

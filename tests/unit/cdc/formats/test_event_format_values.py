@@ -216,6 +216,47 @@ def test_2_1_to_2_4_modes(of: Column, text: str, option: dict[str, Any], expecte
     assert literal(of, text, **option) == expected
 
 
+@pytest.mark.parametrize(
+    ("oid", "text", "microseconds", "nanoseconds", "isostring"),
+    [
+        (1082, "4713-11-24 BC", "-2440222", "-2440222", '"-4712-11-24Z"'),  # PostgreSQL's first and last
+        (1082, "5874897-12-31", "2145042905", "2145042905", '"+5874897-12-31Z"'),
+        (1082, "infinity", "-2147472692", "-2147472692", '"-5877611-06-21Z"'),
+        (1082, "-infinity", "-2147472691", "-2147472691", '"-5877611-06-22Z"'),
+        (1083, "00:00:00", "0", "0", '"00:00:00Z"'),
+        (1083, "23:59:59.999999", "86399999999", "86399999999000", '"23:59:59.999999Z"'),
+        (1083, "24:00:00", "86400000000", "86400000000000", '"24:00:00Z"'),
+        (1114, "0044-03-15 12:00:00.5 BC", "-63517780799500000", None, '"-0043-03-15T12:00:00.5Z"'),
+        (1114, "4714-11-24 00:00:00 BC", "-210866803200000000", None, '"-4713-11-24T00:00:00Z"'),
+        (1114, "294247-01-10 04:00:54.775807", "9223372036854775807", None, '"+294247-01-10T04:00:54.775807Z"'),
+        (1114, "294247-01-10 04:00:54.775808", None, None, '"+294247-01-10T04:00:54.775808Z"'),
+        (1114, "1677-09-21 00:12:43.145225", "-9223372036854775", "-9223372036854775000",
+         '"1677-09-21T00:12:43.145225Z"'),
+        (1114, "1677-09-21 00:12:43.145224", "-9223372036854776", None, '"1677-09-21T00:12:43.145224Z"'),
+        (1114, "2262-04-11 23:47:16.854775", "9223372036854775", "9223372036854775000",
+         '"2262-04-11T23:47:16.854775Z"'),
+        (1114, "2262-04-11 23:47:16.854776", "9223372036854776", None, '"2262-04-11T23:47:16.854776Z"'),
+        (1114, "infinity", "9223372036825200000", "9223372036854775807", '"+294247-01-10T04:00:25.2Z"'),
+        (1114, "-infinity", "-9223372036832400000", "-9223372036854775808", '"-290308-12-21T19:59:27.6Z"'),
+    ],
+)  # fmt: skip
+def test_2_3_and_2_4_the_ends_of_each_precision(
+    oid: int, text: str, microseconds: str | None, nanoseconds: str | None, isostring: str
+) -> None:
+    """None: the form has no place for it."""
+    expected = {"microseconds": microseconds, "nanoseconds": nanoseconds, "isostring": isostring}
+    for mode, form in expected.items():
+        required, chosen = column(oid, nullable=False), {"time_precision_mode": mode}
+        if form is not None:
+            assert [literal(required, text, profile=p, **chosen) for p in ("debezium", "readable")] == [form, form]
+            continue
+        with pytest.warns(UnconvertibleWarning, match="64 bits since 1970"):
+            assert literal(column(oid), text, **chosen) == "null"
+        for of, profile in ((required, "debezium"), (column(oid), "readable")):
+            with pytest.raises(UnsupportedChangeError, match=r"customers at 0/16E9BF4#0, column c: .* 64 bits since"):
+                literal(of, text, profile=profile, **chosen)
+
+
 @pytest.mark.parametrize("oid", [3615, 3220, 2970, 5038, 28, 4451])  # tsquery, pg_lsn, snapshots, xid, a multirange
 def test_2_1_types_that_debezium_does_not_know_are_not_there(oid: int) -> None:
     assert literal(column(oid), "x") is None
