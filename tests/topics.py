@@ -39,8 +39,16 @@ def recreate_topic(bootstrap_servers: str, name: str, partitions: int = 4) -> No
 
 def keep_every_record(bootstrap_servers: str, names: Sequence[str]) -> None:
     """For a day these topics are not compacted."""
-    entry = ConfigEntry("min.compaction.lag.ms", str(86_400_000), incremental_operation=AlterConfigOpType.SET)
-    resources = [ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry]) for name in names]
+    set_topics(bootstrap_servers, names, min_compaction_lag_ms=str(86_400_000))
+
+
+def set_topics(bootstrap_servers: str, names: Sequence[str], **settings: str) -> None:
+    """`settings`: as in create_topic."""
+    entries = [
+        ConfigEntry(key.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+        for key, value in settings.items()
+    ]
+    resources = [ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries) for name in names]
     admin = admin_of(bootstrap_servers)
     for future in admin.incremental_alter_configs(resources).values():
         future.result(10)

@@ -2,19 +2,24 @@
 
 import pytest
 
-from tests.captured import Captured
-from tests.checker.records import Change, Record, parse
+from tests.captured import Captured, CaptureProcess
+from tests.checker.history import fold
+from tests.checker.positions import sweeps_of
+from tests.checker.records import Change, Record, key_text, parse
 from tests.checker.rules import deletes_have_tombstones, seq_without_gap_or_repetition, versions_rise_for_each_key
 from tests.integration.conftest import ITEMS, OTHER
-from tests.topics import create_topic
+from tests.topics import create_topic, set_topics
+from tests.waiting import eventually
 
 BYTES_MAX = 20_000
+FORMAT = {"time.precision.mode": "nanoseconds"}  # in which some times have no place
 TEXT = "repeat('x', %s)"  # compresses well, and is too large all the same
 
 
 @pytest.fixture
 def narrow(items: Captured) -> Captured:
     """The table's topic was made by somebody else, who wants small records. There is another table."""
+    items.query("ALTER TABLE items ADD at timestamp")
     items.tables = [ITEMS, OTHER]
     topic = f"{items.name}.{ITEMS}"
     create_topic(items.bootstrap_servers, topic, partitions=4, max_message_bytes=str(BYTES_MAX))
@@ -42,34 +47,39 @@ def letters(captured: Captured) -> list[tuple[Record, dict[str, bytes]]]:
 def test_rows_that_are_too_large_are_dead_letters_or_skipped_or_stop_their_table(narrow: Captured) -> None:
     execute = narrow.query
     execute(f"INSERT INTO items VALUES (1, 'a'), (2, {TEXT}), (3, 'c')", 100_000)
-    narrow.settings = {"capture": {"on_unpublishable": "dead_letter"}}
+    narrow.settings = {"capture": {"on_unpublishable": "dead_letter"}, "format": FORMAT}
     capture = narrow.start()
     narrow.await_caught_up()
     execute("INSERT INTO items VALUES (4, 'd')")
     execute(f"UPDATE items SET name = {TEXT} WHERE id = 1", 30_000)
     execute(f"UPDATE items SET id = 30, name = {TEXT} WHERE id = 3", 30_000)
+    execute("INSERT INTO items VALUES (8, 'private', '0044-03-15 BC')")
     execute("UPDATE items SET name = 'dd' WHERE id = 4")
     narrow.await_caught_up()
-    assert counted(narrow) == {"dead_letters": 3, "skipped": 0}
+    assert counted(narrow) == {"dead_letters": 4, "skipped": 0}
     assert last_rows(narrow.changes()) == {1: 1, 3: 1, 4: 2}
     assert "larger than topic" in capture.said()
     assert capture.said().count("row change not published") == 1
-    found = letters(narrow)
+    *found, (formless, headers) = letters(narrow)
+    assert (formless.key, formless.value) == (b"", None)  # what has no form has neither
+    assert b", column at: a value is not a timestamp of 64 bits since 1970" in headers["watershed.reason"]
+    assert b"44" not in headers["watershed.reason"].partition(b", column")[2]
     assert [record.key for record, _ in found] == [b'{"id":2}', b'{"id":1}', b'{"id":30}']
-    for record, headers in found:
+    for _, headers in letters(narrow):
         assert headers["watershed.table"] == ITEMS.encode()
         assert headers["watershed.topic"] == f"{narrow.name}.{ITEMS}".encode()
+    for record, headers in found:
         assert b"key column id" in headers["watershed.reason"]
         assert record.value is not None
         assert len(record.value) > 30_000  # the dead letters' topic takes more
     capture.kill()
 
-    narrow.settings = {"capture": {"on_unpublishable": "skip"}}
+    narrow.settings = {"capture": {"on_unpublishable": "skip"}, "format": FORMAT}
     capture = narrow.start()
     execute(f"INSERT INTO items VALUES (5, {TEXT})", 50_000)
     execute("UPDATE items SET name = 'again' WHERE id = 1")
     narrow.await_caught_up()
-    assert counted(narrow) == {"dead_letters": 3, "skipped": 1}
+    assert counted(narrow) == {"dead_letters": 4, "skipped": 1}
     changes = narrow.changes()
     assert last_rows(changes) == {1: 5, 3: 1, 4: 2}
     records = [change.record for change in changes]
@@ -77,8 +87,12 @@ def test_rows_that_are_too_large_are_dead_letters_or_skipped_or_stop_their_table
     assert [*deletes_have_tombstones(records)] == []
     assert capture.terminate() == 0
 
-    narrow.settings = {}
-    capture = narrow.start()
+    narrow.settings = {"format": FORMAT}
+    stops_and_starts_again(narrow, narrow.start())
+
+
+def stops_and_starts_again(narrow: Captured, capture: CaptureProcess) -> None:
+    execute = narrow.query
     execute("INSERT INTO items VALUES (6, 'f')")
     execute(f"INSERT INTO items VALUES (7, {TEXT})", 50_000)
     capture.await_said("table stopped, the others go on")
@@ -96,3 +110,14 @@ def test_rows_that_are_too_large_are_dead_letters_or_skipped_or_stop_their_table
     changes = narrow.changes()
     assert [change.key for change in changes if change.table == OTHER] == [{"id": 1}]
     assert last_rows(changes)[6] == 1  # what stands before it was published
+
+    # Both ways out: the topic takes more, and what has no form is corrected.
+    set_topics(narrow.bootstrap_servers, [f"{narrow.name}.{ITEMS}"], max_message_bytes=str(10 * BYTES_MAX))
+    execute("UPDATE items SET at = NULL WHERE id = 8")
+    assert narrow.cdc("table", "start", ITEMS) == f"joins again: {ITEMS}\n"
+    eventually(lambda: narrow.states()[ITEMS]["status"] == "captured", 60.0)
+    narrow.await_caught_up()
+    held = fold(narrow.changes(), sweeps_of(narrow.records("control")))[ITEMS]
+    rows = execute("SELECT id, name FROM items")
+    assert held == {key_text({"id": number}): {"id": number, "name": name, "at": None} for number, name in rows}
+    assert len(rows) == 8 and max(len(name) for _, name in rows) == 100_000
