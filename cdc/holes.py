@@ -8,8 +8,9 @@ take from the old row is filled here, for the records of one batch, in this orde
 2. from the table, read by key. What is read counts only if its snapshot sees the transaction that left the hole: it is
    in the log before it is visible, and may have changed the large value itself, earlier. What counts is never older
    than the event. It can be newer; then the event that made it newer follows.
-3. not at all, where nothing could be read in time. The record goes out without these columns and says so, and the key
-   is noted for a chunk of its own (cdc/snapshots/completion.py). A row that is gone needs none: its delete follows.
+3. not at all, where nothing could be read in time. The record goes out without these columns (or with what its format
+   has for them) and says so, and the key is noted for a chunk of its own (cdc/snapshots/completion.py). A row that is
+   gone needs none: its delete follows.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

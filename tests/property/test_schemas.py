@@ -107,7 +107,7 @@ def test_records_fit_their_schema(chosen: dict[str, Any]) -> None:
 
 # ---- rows with holes
 
-FORMS = [{**profile, "schemas_enable": enable} for profile in PROFILES for enable in (False, True)]
+FORMS = [*PROFILES, *({**profile, "schemas_enable": True} for profile in PROFILES[:2])]
 
 
 def rows_of(table: TableSeeds) -> Iterator[list[TupleValue]]:
