@@ -87,14 +87,25 @@ def rows_changed(then: TableFacts, now: TableFacts, filled: Collection[int]) -> 
             return f"column {column.name} was added with a default"
         if before is not None and before.name != column.name:
             return f"column {before.name} was renamed to {column.name}"
+        if before is not None and before.form and before.form != column.form:
+            return f"the type of column {column.name}, or what it is made of, was changed: its values read otherwise"
     if dropped := was.keys() - {column.number for column in now.columns}:
         return f"column {was[min(dropped)].name} was dropped"
+    if (
+        set(range(then.attributes + 1, now.attributes + 1)) - {column.number for column in now.columns}
+        and then.attributes
+    ):
+        return "a column was added, and dropped again"
+    labels = dict(label.split() for label in then.labels)
+    if any(labels.get(oid, xmin) != xmin for oid, xmin in map(str.split, now.labels)):
+        return "a value of an enum was renamed"
     files_then = {part.oid: part.file for part in then.storage}
     files = {part.oid: part.file for part in now.storage}
     is_partitioned = then.oid not in files_then
     if files_then.keys() - files.keys():
         return "a partition was detached or dropped"
-    if filled:
+    attached = {part.oid: part.attached for part in then.storage if part.attached}
+    if filled or any(attached.get(part.oid, part.attached) != part.attached for part in now.storage):
         return "a partition with rows was attached"
     if any(files[oid] != file for oid, file in files_then.items()):
         # VACUUM FULL, CLUSTER and TRUNCATE rewrite too, and leave the columns alone; the stream tells of TRUNCATE, but

@@ -21,6 +21,7 @@ class ColumnFacts(Record):
     name: str
     changed_in: str  # xmin: the transaction that last altered it
     has_missing: bool  # it was added with a default, which rows from before are read with
+    form: str = ""  # what the text of its values depends on: type, attributes of composites; "": not known
 
 
 class StorageFacts(Record):
@@ -28,6 +29,7 @@ class StorageFacts(Record):
 
     oid: int
     file: int  # pg_relation_filenode: another one when the table was rewritten or truncated
+    attached: str = ""  # xmin of its rows in pg_inherits, up to the root: others when it was detached meanwhile
 
 
 class TableFacts(Record):
@@ -38,6 +40,8 @@ class TableFacts(Record):
     storage: tuple[StorageFacts, ...]
     generated: str  # of generated columns, what changes with their expressions
     others: str  # a digest of all else that may change what is published: kind, identity, indexes, enums, names
+    attributes: int = 0  # numbers given to columns so far; 0: not known
+    labels: tuple[str, ...] = ()  # oid and xmin of the labels of its enums, also of those within other types
 
 
 class TableRecord(Record):

@@ -117,6 +117,64 @@ CASES: Final = (
         fill=_FILL_PARTS,
         reads_again=True,
     ),
+    Case(
+        "part_default",
+        "ALTER TABLE {t} ADD b int DEFAULT 9",
+        "",
+        make=_PARTS,
+        fill=_FILL_PARTS,
+        reads_again=True,
+    ),
+    Case(
+        "part_aside",
+        "ALTER TABLE {t} DETACH PARTITION {t}_2; UPDATE {t}_2 SET a = 'aside' WHERE id < 15;"
+        "DELETE FROM {t}_2 WHERE id = 20; ALTER TABLE {t} ATTACH PARTITION {t}_2 FOR VALUES FROM (11) TO (21)",
+        make=_PARTS,
+        fill=_FILL_PARTS,
+        reads_again=True,
+    ),
+    # Types whose values are stored alike, and read otherwise.
+    Case(
+        "reads_otherwise",
+        "SET LOCAL timezone = 'UTC'; ALTER TABLE {t} ALTER at TYPE timestamptz",
+        "",
+        make="CREATE TABLE {t} (id int PRIMARY KEY, at timestamp)",
+        fill="INSERT INTO {t} SELECT i, '2026-01-01' FROM generate_series(1, 30) AS i",
+        reads_again=True,
+    ),
+    Case(
+        "composite",
+        "ALTER TYPE {t}_type ADD ATTRIBUTE more int",
+        "",
+        make="CREATE TYPE {t}_type AS (x int, y mood); CREATE TABLE {t} (id int PRIMARY KEY, c {t}_type[])",
+        fill="INSERT INTO {t} SELECT i, ARRAY['(1,calm)', NULL]::{t}_type[] FROM generate_series(1, 30) AS i",
+        reads_again=True,
+    ),
+    Case(
+        "label_within",
+        "ALTER TYPE {t}_label RENAME VALUE 'p' TO 'other'",
+        "",
+        make="CREATE TYPE {t}_label AS ENUM ('p', 'q'); CREATE TYPE {t}_range AS RANGE (subtype = {t}_label);"
+        "CREATE TABLE {t} (id int PRIMARY KEY, r {t}_range)",
+        fill="INSERT INTO {t} SELECT i, '[p,q]' FROM generate_series(1, 30) AS i",
+        reads_again=True,
+    ),
+    Case(
+        "label_and_back",
+        "ALTER TYPE {t}_label RENAME VALUE 'p' TO 'other'; INSERT INTO {t} VALUES (31, 'other');"
+        "ALTER TYPE {t}_label RENAME VALUE 'other' TO 'p'",
+        "",
+        make="CREATE TYPE {t}_label AS ENUM ('p', 'q'); CREATE TABLE {t} (id int PRIMARY KEY, m {t}_label)",
+        fill="INSERT INTO {t} SELECT i, 'p' FROM generate_series(1, 30) AS i",
+        reads_again=True,
+    ),
+    Case(
+        "added_twice",
+        "ALTER TABLE {t} ADD b text; UPDATE {t} SET b = 'b' WHERE id < 9; ALTER TABLE {t} DROP b;"
+        "ALTER TABLE {t} ADD b text",
+        "",
+        reads_again=True,
+    ),
     Case("dropped", "DROP TABLE {t}", "", stops="does not exist"),
     Case(
         "key_lost",

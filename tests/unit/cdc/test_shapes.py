@@ -92,8 +92,10 @@ def test_the_next_version_asks_for_what_is_new_only() -> None:
 # ---- rows that changed without events
 
 
-def column(number: int, name: str, changed_in: str = "700", *, has_missing: bool = False) -> ColumnFacts:
-    return ColumnFacts(number=number, name=name, changed_in=changed_in, has_missing=has_missing)
+def column(
+    number: int, name: str, changed_in: str = "700", *, has_missing: bool = False, form: str = ""
+) -> ColumnFacts:
+    return ColumnFacts(number=number, name=name, changed_in=changed_in, has_missing=has_missing, form=form)
 
 
 def stored(*files: tuple[int, int]) -> tuple[StorageFacts, ...]:
@@ -133,6 +135,38 @@ def now(then: TableFacts = THEN, **changes: Any) -> TableFacts:
 def test_what_changed_rows_without_events(facts: TableFacts, says: str | None) -> None:
     why = rows_changed(PARTED if facts.storage[0].oid == 8 else THEN, facts, frozenset())
     assert why is None if says is None else why is not None and says in why
+
+
+FORMED = THEN.model_copy(
+    update={
+        "columns": (column(1, "id", form="23"), column(2, "name", form="25")),
+        "attributes": 3,
+        "labels": ("900 700", "901 700"),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("then", "facts", "says"),
+    [
+        (FORMED, now(FORMED, columns=(column(1, "id", form="23"), column(2, "name", form="26"))), "read otherwise"),
+        (THEN, FORMED, None),  # recorded before such was known
+        (FORMED, now(FORMED, attributes=4), "added, and dropped again"),
+        (FORMED, now(FORMED, attributes=4, columns=(*FORMED.columns, column(4, "more", "701"))), None),
+        (FORMED, now(FORMED, labels=("900 700", "901 701")), "a value of an enum was renamed"),
+        (FORMED, now(FORMED, labels=("900 700", "901 700", "902 701")), None),
+    ],
+)
+def test_values_that_read_otherwise_without_events(then: TableFacts, facts: TableFacts, says: str | None) -> None:
+    why = rows_changed(then, facts, frozenset())
+    assert why is None if says is None else why is not None and says in why
+
+
+def test_a_partition_that_was_away_may_come_back_with_other_rows() -> None:
+    facts = now(PARTED, storage=tuple(part.model_copy(update={"attached": "700"}) for part in PARTED.storage))
+    again = now(facts, storage=(facts.storage[0], facts.storage[1].model_copy(update={"attached": "701"})))
+    assert rows_changed(PARTED, facts, frozenset()) is None
+    assert rows_changed(facts, again, frozenset()) == "a partition with rows was attached"
 
 
 def test_a_partition_that_came_with_rows_changed_the_table() -> None:
