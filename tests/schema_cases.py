@@ -175,6 +175,17 @@ CASES: Final = (
         "",
         reads_again=True,
     ),
+    # Who inherits has no key, hence could not be updated if it were published.
+    Case(
+        "inherited",
+        "INSERT INTO {t}_heir VALUES (1, 'heir'); UPDATE {t} SET a = 'all'; ALTER TABLE {t}_heir NO INHERIT {t};"
+        "DROP TABLE {t}; CREATE TABLE {t} (id int PRIMARY KEY, a text); ALTER TABLE {t}_heir INHERIT {t};"
+        "INSERT INTO {t} VALUES (5, 'anew'), (6, 'anew')",
+        "DELETE FROM {t}_heir; UPDATE {t} SET a = a || '!'",
+        make="CREATE TABLE {t} (id int PRIMARY KEY, a text); CREATE TABLE {t}_heir () INHERITS ({t})",
+        fill="INSERT INTO {t} SELECT i, 'a' FROM generate_series(1, 30) AS i",
+        reads_again=True,
+    ),
     Case("dropped", "DROP TABLE {t}", "", stops="does not exist"),
     Case(
         "key_lost",

@@ -304,15 +304,15 @@ def schema_of(found: SourceTable, before: TableSchema | None, topics: Topics) ->
 
 
 def create_publication_statement(name: str, tables: Sequence[TableId]) -> sql.Composed:
-    """CREATE PUBLICATION for these tables; partitioned tables are published as their root."""
+    """CREATE PUBLICATION for these tables, without what inherits from them; partitioned tables as their root."""
     return sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)").format(
-        sql.Identifier(name), _names(tables)
+        sql.Identifier(name), _published(tables)
     )
 
 
 def add_tables_statement(name: str, tables: Sequence[TableId]) -> sql.Composed:
     """ALTER PUBLICATION that takes these tables in."""
-    return sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(sql.Identifier(name), _names(tables))
+    return sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(sql.Identifier(name), _published(tables))
 
 
 def create_index_statement(table: TableId, columns: Sequence[str]) -> sql.Composed:
@@ -322,5 +322,7 @@ def create_index_statement(table: TableId, columns: Sequence[str]) -> sql.Compos
     )
 
 
-def _names(tables: Sequence[TableId]) -> sql.Composed:
-    return sql.SQL(", ").join(sql.Identifier(*table) for table in tables)
+def _published(tables: Sequence[TableId]) -> sql.Composed:
+    # Without ONLY, tables that inherit would come along: those without a key could then not be updated any more, and
+    # one that is in the publication already would make the statement fail. Partitions come along all the same.
+    return sql.SQL(", ").join(sql.SQL("ONLY {}").format(sql.Identifier(*table)) for table in tables)

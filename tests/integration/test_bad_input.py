@@ -192,7 +192,7 @@ def test_a_table_that_the_publication_of_somebody_else_lacks(items: Captured) ->
     items.query("CREATE PUBLICATION watershed FOR TABLE other")
     said = refusal(items)
     assert "publication watershed does not contain table public.items" in said
-    assert 'ALTER PUBLICATION "watershed" ADD TABLE "public"."items"' in said
+    assert 'ALTER PUBLICATION "watershed" ADD TABLE ONLY "public"."items"' in said
 
 
 def test_a_publication_that_the_role_may_not_create(items: Captured, role: str) -> None:
@@ -201,7 +201,7 @@ def test_a_publication_that_the_role_may_not_create(items: Captured, role: str) 
     items.settings = {"source": {"dsn": make_conninfo(items.dsn, user=role)}}
     said = refusal(items)
     assert "publication watershed does not exist and the role may not create it" in said
-    assert 'CREATE PUBLICATION "watershed" FOR TABLE "public"."items"' in said
+    assert 'CREATE PUBLICATION "watershed" FOR TABLE ONLY "public"."items"' in said
 
 
 def test_a_table_that_the_role_may_not_read(items: Captured, role: str) -> None:

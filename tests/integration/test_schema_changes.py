@@ -184,7 +184,7 @@ def test_a_table_that_is_added_later_to_the_publication_of_somebody_else_waits(i
     stopped = items.states()[OTHER]
     assert (stopped["status"], stopped["is_held"]) == ("stopped", False)
     assert "publication watershed does not contain table public.other" in stopped["message"]
-    assert 'ALTER PUBLICATION "watershed" ADD TABLE "public"."other"' in stopped["next"]
+    assert 'ALTER PUBLICATION "watershed" ADD TABLE ONLY "public"."other"' in stopped["next"]
     items.query("INSERT INTO items VALUES (1, 'one')")
     items.await_caught_up()
     assert not items.unlike([ITEMS])
