@@ -18,11 +18,12 @@ _TABLES: LiteralString = """
 SELECT c.oid::int8, c.relkind::text, c.relreplident::text, c.relpersistence::text,
        has_table_privilege(c.oid, 'SELECT') AND has_schema_privilege(n.oid, 'USAGE'), row_security_active(c.oid),
        pg_has_role(c.relowner, 'USAGE'),
-       -- columns of the primary key and of the replica identity index, in index order
+       -- columns of the primary key and of the replica identity index, in index order; a deferrable one is no identity,
+       -- and rows may have the same within a transaction
        (SELECT array_agg(a.attname::text ORDER BY k.ord) FROM pg_index i
           CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, ord)
           JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum
-         WHERE i.indrelid = c.oid AND i.indisprimary AND k.ord <= i.indnkeyatts),
+         WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate AND k.ord <= i.indnkeyatts),
        (SELECT array_agg(a.attname::text ORDER BY k.ord) FROM pg_index i
           CROSS JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k(attnum, ord)
           JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.attnum

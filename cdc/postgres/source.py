@@ -152,7 +152,7 @@ def checked_table(
 def _check_key(found: SourceTable, chosen: Chosen) -> None:
     if not found.key and chosen.key is None:
         raise SourceError(
-            f"table {found.table} has no key: no primary key that its replica identity covers",
+            f"table {found.table} has no key: no primary key, not deferrable, that its replica identity covers",
             f"ALTER TABLE {found.table} ADD PRIMARY KEY (…); or REPLICA IDENTITY USING INDEX a unique index; or name "
             "columns that no two rows share in source.key_columns, or none at all for records without a key",
         )

@@ -168,6 +168,10 @@ def test_a_wrong_password(items: Captured, strict_server: PostgresServer, passwo
         ("DROP TABLE items", "table public.items does not exist next: correct source.tables"),
         ("ALTER TABLE items DROP CONSTRAINT items_pkey", "table public.items has no key"),
         ("ALTER TABLE items REPLICA IDENTITY NOTHING", "table public.items has no key"),
+        (
+            "ALTER TABLE items DROP CONSTRAINT items_pkey, ADD PRIMARY KEY (id) DEFERRABLE, REPLICA IDENTITY FULL",
+            "table public.items has no key",
+        ),
         ("ALTER TABLE items SET UNLOGGED", "table public.items is not logged"),
         ("ALTER TABLE items RENAME TO i; CREATE VIEW items AS SELECT * FROM i", "public.items is not a table"),
         (
@@ -179,7 +183,7 @@ def test_a_wrong_password(items: Captured, strict_server: PostgresServer, passwo
             "key column id of table public.items is not published",
         ),
     ],
-    ids=["missing", "no key", "identity nothing", "unlogged", "view", "operations", "column list"],
+    ids=["missing", "no key", "identity nothing", "deferrable", "unlogged", "view", "operations", "column list"],
 )
 def test_a_table_that_can_not_be_captured(items: Captured, statement: LiteralString, says: str) -> None:
     with items.connect() as connection:
