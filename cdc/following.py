@@ -21,7 +21,7 @@ from cdc.events import TableId, TableSchema
 from cdc.pgoutput.messages import Relation
 from cdc.pgoutput.relations import relation_of
 from cdc.ports import TopicRecord
-from cdc.shapes import Describe, followed, labels_renamed, rows_changed, why_not_followed
+from cdc.shapes import Describe, followed, labels_renamed, met, rows_changed, told, why_not_followed
 from cdc.table_state import TableFacts, TableRecord, table_record
 from cdc.topic_records import schema_record
 
@@ -125,6 +125,7 @@ class Follower:
         self._question: Question | None = None  # with what its look is held against
         self._look: CatalogLook | None = None  # whose mark is on its way
         self._is_marked = False  # the transaction that is being received
+        self._described: TableSchema | None = None  # by the last relation message
         self.is_due = False  # a table that was stopped can join: with another session
 
     # ---- the stream
@@ -135,7 +136,25 @@ class Follower:
         if why := why_not_followed(schema, relation):
             raise stop(schema.table, why)
         after = followed(schema, relation, self._describe)
-        return after, self._adopt(after)
+        facts, records = self._known[schema.table].facts, self._adopt(after)
+        return after, records if facts is None else [*records, *self._note(schema.table, told(facts, schema, after))]
+
+    def described(self, oid: int, schema: TableSchema | None) -> list[TopicRecord]:
+        """A relation message, of this captured table if it is one. A partition, whose rows are published as those of
+        its root, is described right behind the root."""
+        root, self._described = self._described, schema
+        known = self._known.get(root.table) if root is not None and schema is None else None
+        if root is None or known is None or known.facts is None:
+            return []
+        return self._note(root.table, met(known.facts, oid))
+
+    def _note(self, table: TableId, facts: TableFacts) -> list[TopicRecord]:
+        """What the stream says of what the next look is held against: in state, since the stream says it once."""
+        known = self._known[table]
+        if facts == known.facts:
+            return []
+        self._known[table] = Known(known.schema, facts, known.entry)
+        return [table_record(self._topics, TableRecord.captured(table, facts, self._now_us()))]
 
     def mark(self, content: bytes) -> None:
         """A mark in the transaction that is being received."""

@@ -13,7 +13,7 @@ from typing import Final
 from cdc.events import Column, TableSchema
 from cdc.pgoutput.messages import Relation, RelationColumn
 from cdc.pgoutput.relations import captured_columns
-from cdc.table_state import TableFacts
+from cdc.table_state import StorageFacts, TableFacts
 
 _SMALLINT, _INTEGER, _BIGINT, _TEXT, _VARCHAR, _NUMERIC = 21, 23, 20, 25, 1043, 1700
 # Types of a key column whose texts, and so the records' keys, are the same afterwards.
@@ -77,6 +77,27 @@ def followed(schema: TableSchema, relation: Relation, describe: Describe) -> Tab
     return replace(schema, version=schema.version + 1, columns=columns)
 
 
+def told(facts: TableFacts, before: TableSchema, after: TableSchema) -> TableFacts:
+    """The facts, with what the stream says of columns. They may have their names and types again when the catalog is
+    looked at, but rows were published meanwhile, and records from before are without a column that had another name."""
+    now = {column.name: column for column in after.columns}
+    strayed = {c.name for c in before.columns if c.name not in now or _form(now[c.name]) != _form(c)}
+    columns = (c.model_copy(update={"strayed": True}) if c.name in strayed else c for c in facts.columns)
+    return facts.model_copy(update={"columns": tuple(columns)}) if strayed else facts
+
+
+def _form(column: Column) -> int:
+    return _TEXT if column.base_type_oid == _VARCHAR else column.base_type_oid
+
+
+def met(facts: TableFacts, oid: int) -> TableFacts:
+    """The facts of a partitioned table, with the partition whose rows the stream has. It may be gone when the catalog
+    is looked at."""
+    if any(part.oid in (oid, facts.oid) for part in facts.storage):
+        return facts
+    return facts.model_copy(update={"storage": (*facts.storage, StorageFacts(oid=oid, file=0, is_met=True))})
+
+
 def rows_changed(then: TableFacts, now: TableFacts, filled: Collection[int]) -> str | None:
     """What changed stored rows without row events, in words; None: nothing did. `filled`: oids of storage that was
     added and holds rows."""
@@ -87,6 +108,8 @@ def rows_changed(then: TableFacts, now: TableFacts, filled: Collection[int]) -> 
             return f"column {column.name} was added with a default"
         if before is not None and before.name != column.name:
             return f"column {before.name} was renamed to {column.name}"
+        if before is not None and before.strayed:
+            return f"column {column.name} had another name or type meanwhile"
         if before is not None and before.form and before.form != column.form:
             return f"the type of column {column.name}, or what it is made of, was changed: its values read otherwise"
     if dropped := was.keys() - {column.number for column in now.columns}:
@@ -107,7 +130,7 @@ def rows_changed(then: TableFacts, now: TableFacts, filled: Collection[int]) -> 
     attached = {part.oid: part.attached for part in then.storage if part.attached}
     if filled or any(attached.get(part.oid, part.attached) != part.attached for part in now.storage):
         return "a partition with rows was attached"
-    if any(files[oid] != file for oid, file in files_then.items()):
+    if any(files[part.oid] != part.file for part in then.storage if not part.is_met):
         # VACUUM FULL, CLUSTER and TRUNCATE rewrite too, and leave the columns alone; the stream tells of TRUNCATE, but
         # not of that of a single partition.
         altered = {(c.number, c.changed_in) for c in now.columns} != {(c.number, c.changed_in) for c in then.columns}

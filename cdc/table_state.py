@@ -22,6 +22,7 @@ class ColumnFacts(Record):
     changed_in: str  # xmin: the transaction that last altered it
     has_missing: bool  # it was added with a default, which rows from before are read with
     form: str = ""  # what the text of its values depends on: type, attributes of composites; "": not known
+    strayed: bool = False  # since then the stream had it under another name, or with values that read otherwise
 
 
 class StorageFacts(Record):
@@ -29,6 +30,7 @@ class StorageFacts(Record):
 
     oid: int
     file: int  # pg_relation_filenode: another one when the table was rewritten or truncated
+    is_met: bool = False  # known from the stream only, which has rows of it
     attached: str = ""  # xmin of its rows in pg_inherits, up to the root: others when it was detached meanwhile
 
 

@@ -270,9 +270,9 @@ class Assembler:
     # ---- changes
 
     def _relation(self, relation: Relation, records: list[TopicRecord]) -> None:
-        schema = self._schema_of_oid.get(relation.oid) or self._schema_of_name.get(
-            TableId(relation.schema, relation.name)
-        )
+        name = TableId(relation.schema, relation.name)
+        schema = self._schema_of_oid.get(relation.oid) or self._schema_of_name.get(name)
+        records += self._follower.described(relation.oid, schema)
         if schema is None:
             self._encoders[relation.oid] = None  # published, but not captured
             return

@@ -133,6 +133,22 @@ CASES: Final = (
         fill=_FILL_PARTS,
         reads_again=True,
     ),
+    Case(
+        "part_passing",
+        "CREATE TABLE {t}_4 PARTITION OF {t} FOR VALUES FROM (1000) TO (2000); INSERT INTO {t} VALUES (1001, 'a', 1);"
+        "DROP TABLE {t}_4",
+        "UPDATE {t} SET a = a || '!' WHERE id = 7",
+        make=_PARTS,
+        fill=_FILL_PARTS,
+        reads_again=True,
+    ),
+    Case(
+        "name_and_back",
+        "ALTER TABLE {t} RENAME n TO number; UPDATE {t} SET a = 'while' WHERE id < 5;"
+        "ALTER TABLE {t} RENAME number TO n",
+        "",
+        reads_again=True,
+    ),
     # Types whose values are stored alike, and read otherwise.
     Case(
         "reads_otherwise",

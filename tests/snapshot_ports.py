@@ -65,6 +65,10 @@ class UnfollowedTables:
     def follow(self, schema: TableSchema, relation: Relation) -> tuple[TableSchema, list[TopicRecord]]:
         raise stop(schema.table, relation_differs(schema, relation) or "")
 
+    def described(self, oid: int, schema: TableSchema | None) -> list[TopicRecord]:
+        assert oid or schema is None
+        return []
+
     def mark(self, content: bytes) -> None:
         pass
 

@@ -110,7 +110,7 @@ class PostgresCatalogReader(AbstractContextManager["PostgresCatalogReader"]):
         except SourceError as error:
             return Seen(None, facts, error, entry, frozenset())
         schema = schema_of(found, known.schema, self._topics)
-        had = {part.oid for part in known.facts.storage} if known.facts is not None else set()
+        had = {part.oid for part in known.facts.storage if not part.is_met} if known.facts is not None else set()
         added = {part.oid for part in facts.storage} - had if facts is not None and known.facts is not None else set()
         filled = frozenset(oid for oid in added if _may_hold_rows(connection, oid))
         return Seen(schema, facts, None, entry, filled)

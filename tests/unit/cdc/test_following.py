@@ -159,6 +159,33 @@ def test_a_look_says_nothing_of_a_table_that_the_stream_described_anew_meanwhile
     assert world.catalog.asked[-1].tables == {ITEMS.table: Known(WIDER, THEN, "entry")}, "it is looked at again"
 
 
+def test_a_column_that_had_another_name_meanwhile_is_noted() -> None:
+    """The catalog may never be seen with it."""
+    world = World()
+    other = replace(ITEMS, version=2, columns=(ID, MORE))
+    after, records = world.follower.follow(ITEMS, relation_of(other))
+    assert [record.key for record in records] == [b"schema/public.items/2", b"table/public.items"]
+    assert [c["strayed"] for c in json.loads(records[1].value or b"")["facts"]["columns"]] == [False, True]
+    assert world.received(world.look(seen(replace(ITEMS, version=3), THEN)))
+    assert world.read_again == ["column name had another name or type meanwhile"]
+    assert after == other
+
+
+def test_a_partition_that_passed_is_noted() -> None:
+    world = World()
+    parted = THEN.model_copy(update={"storage": (StorageFacts(oid=8, file=80),)})
+    world.received(world.look(seen(replace(ITEMS, version=2, columns=(ID,)), parted)))
+    world.read_again.clear()
+    assert world.follower.described(7, ITEMS) == []
+    assert world.follower.described(8, None) == [], "it is known"
+    assert world.follower.described(9, None) == [], "it is not described behind the root"
+    world.follower.described(7, ITEMS)
+    (record,) = world.follower.described(9, None)
+    assert [part["oid"] for part in json.loads(record.value or b"")["facts"]["storage"]] == [8, 9]
+    world.received(world.look(seen(replace(ITEMS, version=2, columns=(ID,)), parted)))
+    assert world.read_again == ["a partition was detached or dropped"]
+
+
 @pytest.mark.parametrize(
     ("found", "says"),
     [
