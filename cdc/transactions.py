@@ -341,7 +341,7 @@ class Assembler:
         if index >= transaction.skip_below:
             encoder, topic = captured
             if encoder is None:
-                self._pass_over(oid, lsn)
+                self._pass_over(oid, topic, lsn)
                 return
             if oid not in self._started:
                 records += self._start(oid, encoder, transaction)
@@ -379,10 +379,9 @@ class Assembler:
             transaction.published = transaction.published or bool(made)
         transaction.next_index += 1
 
-    def _pass_over(self, oid: int, lsn: int) -> None:
-        """A change of a table that leaves, in a shape that is not followed any more."""
-        schema = self._schema_of_oid.get(oid)
-        if schema is None or schema not in self._leaving:
+    def _pass_over(self, oid: int, topic: str, lsn: int) -> None:
+        """A change of a table that leaves, in a shape that is not followed any more, perhaps created anew."""
+        if all(schema.topic != topic for schema in self._leaving):
             raise ProtocolError(f"row change at {format_lsn(lsn)} for relation {oid}, in a shape of long ago")
         transaction = self._open("row change")
         transaction.next_index += 1
@@ -434,7 +433,7 @@ class Assembler:
                 captured = self._joined(oid, transaction.commit_lsn, records)
             if captured is None:
                 continue
-            if transaction.next_index >= transaction.skip_below:
+            if transaction.next_index >= transaction.skip_below and oid in self._schema_of_oid:
                 encoder, topic = captured
                 self._seq += 1  # the sweep's own: a sink that has swept must not take the next row for a replay
                 floor = pack_version(self._context.epoch, self._seq)

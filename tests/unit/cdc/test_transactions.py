@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from cdc.control import PartialTransaction, SweepRecord
 from cdc.errors import GapError, ProtocolError, UnsupportedChangeError
-from cdc.events import Column, TableId, pack_version
+from cdc.events import Column, TableId, TableSchema, pack_version
 from cdc.formats.debezium import EnvelopeContext
 from cdc.lsn import ZERO, Lsn
 from cdc.pgoutput.messages import NULL, UNCHANGED
@@ -26,16 +27,10 @@ TS_US = 1_767_323_079_000_000
 START = StreamState(Lsn(1_000), None, seq=0, commit_ts_us=0)
 
 
-def assembler(resume: StreamState = START) -> Assembler:
-    sweeps = sweeps_of(CONTEXT)
-    return Assembler(
-        [CUSTOMERS, ORDERS],
-        CONTEXT,
-        resume,
-        sweeps,
-        engine_of([CUSTOMERS, ORDERS], CONTEXT, sweeps),
-        UnfollowedTables(),
-    )
+def assembler(resume: StreamState = START, *leaving: TableSchema) -> Assembler:
+    sweeps, tables = sweeps_of(CONTEXT), [schema for schema in (CUSTOMERS, ORDERS) if schema not in leaving]
+    engine = engine_of(tables, CONTEXT, sweeps)
+    return Assembler(tables, CONTEXT, resume, sweeps, engine, UnfollowedTables(), leaving=leaving)
 
 
 def frames(*messages: bytes, lsn: int = 0) -> list[bytes]:
@@ -333,16 +328,24 @@ def test_truncate_after_a_table_joined_is_its_first_change() -> None:
     assert [record.topic for record in consume(made, emptied)] == ["shop.control"]
 
 
+def leaving() -> Assembler:
+    half = replace(START, partial=PartialTransaction(commit_lsn=1_100, xid=7, next_index=2), seq=2)
+    return assembler(half, ORDERS)
+
+
 def test_a_table_leaves_when_the_half_published_transaction_has_ended() -> None:
-    half = StreamState(Lsn(1_000), PartialTransaction(commit_lsn=1_100, xid=7, next_index=2), seq=2, commit_ts_us=0)
-    sweeps = sweeps_of(CONTEXT)
-    engine = engine_of([CUSTOMERS], CONTEXT, sweeps)
-    made = Assembler([CUSTOMERS], CONTEXT, half, sweeps, engine, UnfollowedTables(), leaving=[ORDERS])
+    made = leaving()
     begun = transaction(1_100, insert(1, oid=11), insert(2), insert(3, oid=11), insert(4))
     assert places(consume(made, begun)) == [("c", 3, 3, 2), ("c", 4, 4, 3)]
     later = frames(wire.begin(1_200, TS_US, 8), insert(5, oid=11), insert(6), wire.commit(1_200, 1_248, TS_US))
     assert places(consume(made, later)) == [("c", 6, 5, 0)]
     assert places(consume(made, transaction(1_300, insert(7, oid=11), insert(8)))) == [("c", 8, 6, 0)]
+
+
+def test_a_table_that_leaves_may_have_been_created_anew_in_the_half_published_transaction() -> None:
+    anew = wire.relation_bytes(replace(ORDERS_RELATION, oid=13))
+    begun = transaction(1_100, insert(1), insert(2), anew, insert(3, oid=13), wire.truncate([13]), insert(4))
+    assert places(consume(leaving(), begun)) == [("c", 4, 3, 4)]
 
 
 def test_truncate_of_a_table_that_was_never_described_is_refused() -> None:
