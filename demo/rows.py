@@ -135,7 +135,7 @@ def product(rng: random.Random, number: int) -> Values:
 
 def order(rng: random.Random, number: int, customer_id: int) -> Values:
     return (
-        number, customer_id, rng.choice(STATUSES), moment(rng), maybe(rng, day(rng)), money(rng),
+        number, customer_id, rng.choice(STATUSES), moment(rng), maybe(rng, day(rng)), price(rng),
         rng.choice((True, False, None)), maybe(rng, text(rng, 5)), maybe(rng, local_moment(rng)),
     )  # fmt: skip
 
