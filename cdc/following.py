@@ -110,8 +110,10 @@ class Follower:
         reread: Reread,
         now_us: Callable[[], int],
         new_nonce: Callable[[], str] = lambda: secrets.token_hex(16),
+        is_half_published: bool = False,
     ) -> None:
-        """`publication`: its fingerprint when the session began."""
+        """`publication`: its fingerprint when the session began. `is_half_published`: so is the first transaction that
+        comes, and before its end no table can join."""
         self._topics = topics
         self._known = dict(known)
         self._stopped = stopped
@@ -125,6 +127,7 @@ class Follower:
         self._question: Question | None = None  # with what its look is held against
         self._look: CatalogLook | None = None  # whose mark is on its way
         self._is_marked = False  # the transaction that is being received
+        self._is_half_published = is_half_published
         self._described: TableSchema | None = None  # by the last relation message
         self.is_due = False  # a table that was stopped can join: with another session
 
@@ -165,6 +168,7 @@ class Follower:
     def end(self) -> tuple[list[TopicRecord], list[TableSchema]]:
         """The transaction was received whole: what its mark publishes, and the schemas that count from here on. Raises
         UnsupportedChangeError."""
+        self._is_half_published = False
         records: list[TopicRecord] = []
         adopted: list[TableSchema] = []
         if self._is_marked and self._question is not None:
@@ -200,7 +204,7 @@ class Follower:
                 continue
             if look.publication != self._publication:
                 raise GapError("the publication was altered or dropped", NEXT_AFTER_GAP)
-            if look.ready:
+            if look.ready and not self._is_half_published:
                 log.info("tables can join again", tables=" ".join(map(str, sorted(look.ready))))
                 self.is_due = True
             if look.seen:

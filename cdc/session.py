@@ -146,7 +146,9 @@ class Session:
         engine = self._engine(these, state, current.epoch, context, sweeps, unpublishable)
         answers = Answers(self._topics, captured.answers)
         snapshots = self._snapshots(resources, engine, these, looks, state.signals_offset, answers)
-        follower = self._follower(resources, engine, snapshots, these, looks)
+        follower = self._follower(
+            resources, engine, snapshots, these, looks, is_half_published=current.partial is not None
+        )
         snapshots.forget({record.table for record in these.snapshots} - engine.tables.keys())
         if reads_all_again:
             snapshots.begin_all(f"start at {self._clock.now_us()}", self._clock.now_us())
@@ -376,6 +378,8 @@ class Session:
         snapshots: Snapshots,
         these: _Capturable,
         looks: Mapping[TableId, TableLook],
+        *,
+        is_half_published: bool,
     ) -> Follower:
         source = self._config.source
         catalog = resources.enter_context(PostgresCatalogReader(source, self._topics))
@@ -390,13 +394,19 @@ class Session:
                 schema.table: Known(schema, these.facts[schema.table], these.publication.entries.get(schema.table, ""))
                 for schema in these.schemas
             },
-            stopped={table: looks[table].state for table, stop in these.roster.stopped.items() if not stop.is_held},
+            # None has been tried while a transaction is half published: then it keeps all of them from joining.
+            stopped={
+                table: "" if is_half_published else looks[table].state
+                for table, stop in these.roster.stopped.items()
+                if not stop.is_held
+            },
             publication=these.publication.fingerprint,
             describe=described,
             catalog=catalog,
             engine=engine,
             reread=snapshots.reread,
             now_us=self._clock.now_us,
+            is_half_published=is_half_published,
         )
 
     def _publisher(

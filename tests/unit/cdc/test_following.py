@@ -50,7 +50,7 @@ class Catalog:
 
 
 class World:
-    def __init__(self) -> None:
+    def __init__(self, *, is_half_published: bool = False) -> None:
         self.catalog = Catalog()
         self.altered: list[TableSchema] = []
         self.read_again: list[str] = []
@@ -65,6 +65,7 @@ class World:
             reread=self._reread,
             now_us=lambda: 17,
             new_nonce=lambda: f"look {len(self.catalog.asked)}",
+            is_half_published=is_half_published,
         )
 
     def alter(self, schema: TableSchema) -> None:
@@ -232,5 +233,16 @@ def test_a_table_that_can_join_again_needs_another_session() -> None:
     world = World()
     world.look(None, ready=frozenset({GONE}))
     assert not world.follower.is_due
+    world.follower.watch()
+    assert world.follower.is_due
+
+
+def test_no_table_joins_before_the_half_published_transaction_has_ended() -> None:
+    world = World(is_half_published=True)
+    world.look(None, ready=frozenset({GONE}))
+    world.follower.watch()
+    assert not world.follower.is_due
+    world.follower.end()
+    world.look(None, ready=frozenset({GONE}))
     world.follower.watch()
     assert world.follower.is_due
