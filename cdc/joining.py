@@ -24,7 +24,7 @@ from cdc.kafka.topics import TopicAdmin, TopicDescription
 from cdc.lsn import Lsn, format_lsn
 from cdc.ports import Clock, Probe, TopicRecord
 from cdc.postgres.catalog import Publication, SourceTable, schema_of
-from cdc.postgres.connection import connect
+from cdc.postgres.connection import SourceConnection, connect
 from cdc.postgres.fence import FenceWait
 from cdc.postgres.source import add_to_publication, checked_table, read_log_end
 from cdc.topic_records import schema_record, snapshot_record
@@ -105,11 +105,11 @@ class Joining:
 
     def join(self, tables: Tables, publication: Publication, state: State, captured: Captured) -> Joined:
         """Admission is granted. Raises SourceError with the next step for a table that can't join, BrokerError,
-        ConnectionLost."""
+        ConnectionLost, also where one was altered meanwhile."""
         topics = self._make_topics(tables.joining, captured)
         with connect(self._config.source, application="watershed join") as connection:
             source = self._config.source
-            found = [checked_table(connection, table, publication, source.chosen(table)) for table in tables.joining]
+            found = [self._found(connection, table, publication) for table in tables.joining]
             since_lsn = read_log_end(connection)
         self._require_chunks([table for table in found if not source.is_outbox(table.table)])
         schemas = [schema_of(table, captured.schemas.get(table.table), self._topics) for table in found]
@@ -132,6 +132,13 @@ class Joining:
             ),
             snapshots=tuple((snapshots | {record.table: record for record in changed}).values()),
         )
+
+    def _found(self, connection: SourceConnection, table: TableId, publication: Publication) -> SourceTable:
+        try:
+            return checked_table(connection, table, publication, self._config.source.chosen(table))
+        except SourceError as error:
+            # It could be captured when the session began; the next one stops it, alone.
+            raise ConnectionLost(f"a table was altered while it joined: {error.message}") from error
 
     # ---- topics
 

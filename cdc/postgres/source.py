@@ -136,6 +136,8 @@ def checked_table(
             )
     found = read_table(connection, table, published, chosen)
     if publication is not None and published is None:
+        if table in publication.entries:
+            raise _hidden(publication.name, table)
         _check_may_add(connection, publication, found)
     _check_key(found, chosen)
     if not (found.may_select or chosen.is_outbox):  # whose rows are never read
@@ -237,6 +239,13 @@ def _check_may_mark(connection: psycopg.Connection) -> None:
         )
 
 
+def _hidden(name: str, table: TableId) -> SourceError:
+    return SourceError(
+        f"publication {name} has the rows of table {table} as those of the table that it is a partition of",
+        "take one of the two out of source.tables",
+    )
+
+
 def create_publication(connection: psycopg.Connection, config: SourceConfig) -> Publication:
     """Create the configured publication for the configured tables. Raises SourceError, ConnectionLost."""
     try:
@@ -261,8 +270,12 @@ def add_to_publication(connection: psycopg.Connection, config: SourceConfig, tab
             connection.execute(add_tables_statement(name, tables))
     except psycopg.errors.InsufficientPrivilege as error:
         raise _not_contained(connection, name, tables[0]) from error
-    except (psycopg.errors.LockNotAvailable, psycopg.errors.DuplicateObject) as error:
-        # Duplicate: a process of ours that was killed while it waited has been served nevertheless.
+    except (psycopg.errors.LockNotAvailable, psycopg.errors.DuplicateObject, psycopg.errors.UndefinedTable) as error:
+        # Duplicate: a process of ours that was killed while it waited has been served nevertheless. Undefined: dropped
+        # since it was looked at.
+        publication = read_publication(connection, name, tables)
+        for table in publication.entries.keys() - publication.columns.keys() if publication is not None else ():
+            raise _hidden(name, table) from error
         names = ", ".join(map(str, tables))
         raise ConnectionLost(f"publication {name} can't take in {names} yet: {error.diag.message_primary}") from error
     except psycopg.OperationalError as error:
@@ -270,9 +283,10 @@ def add_to_publication(connection: psycopg.Connection, config: SourceConfig, tab
     except psycopg.Error as error:
         raise SourceError(f"can't alter publication {name}: {error.diag.message_primary}") from error
     publication = read_publication(connection, name, config.table_ids)
-    missing = [table for table in tables if publication is None or table not in publication.columns]
-    if publication is None or missing:
-        raise _not_contained(connection, name, missing[0])
+    if publication is None or any(table not in publication.columns for table in tables):
+        raise ConnectionLost(
+            f"publication {name} does not show a table that was taken in"
+        )  # looked at anew, it says why
     return publication
 
 

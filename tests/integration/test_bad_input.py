@@ -199,6 +199,17 @@ def test_a_table_that_the_publication_of_somebody_else_lacks(items: Captured) ->
     assert 'ALTER PUBLICATION "watershed" ADD TABLE ONLY "public"."items"' in said
 
 
+def test_a_partition_beside_its_root(items: Captured) -> None:
+    """The publication that it makes shows the root only."""
+    with items.connect() as connection:
+        connection.execute("CREATE TABLE root (id int PRIMARY KEY) PARTITION BY LIST (id)")
+        connection.execute("CREATE TABLE leaf PARTITION OF root DEFAULT")
+    items.settings = {"source": {"tables": ["public.items", "public.root", "public.leaf"]}}
+    ended = items.run_once()
+    assert ended.returncode == 1
+    assert "has the rows of table public.leaf as those of the table that it is a partition of" in ended.stderr
+
+
 def test_a_publication_that_the_role_may_not_create(items: Captured, role: str) -> None:
     items.query(sql.SQL("ALTER ROLE {} REPLICATION").format(sql.Identifier(role)))
     items.query(sql.SQL("GRANT SELECT ON items TO {}").format(sql.Identifier(role)))
