@@ -152,10 +152,12 @@ class TableEncoder:
             self._end = "}}"
         self._has_tombstones = context.format.tombstones_on_delete
         self._headers = _context_headers(context) if context.format.has_context_headers else None
-        # Of each column, what stands for a large value that is not available; None: it is absent then.
+        # Of each column, what stands for a value of an old row that is not known, and for a large one that is not
+        # available; None: it is absent then.
+        self._unknown = [found.form.unknown for found in formats]
         self._unavailable = [
-            unavailable(column, context.format) or found.form.unknown
-            for column, found in zip(schema.columns, formats, strict=True)
+            unavailable(column, context.format) or unknown
+            for column, unknown in zip(schema.columns, self._unknown, strict=True)
         ]
         self._metadata = metadata
         # The usual records, made without a question for each of these.
@@ -284,11 +286,23 @@ class TableEncoder:
         `lsn` is `start_chunk`'s, which goes before."""
         if now_us != self._clock_us:
             self._set_clock(now_us)
-        row = key.decode("latin-1")
+        here = key.decode("latin-1")
+        row = self._old_row(here) if any(self._unknown) else here
         if not self._is_plain:
-            return self._chosen("d", row, "null", row, row, lsn, tx_index, seq)
+            return self._chosen("d", row, "null", here, here, lsn, tx_index, seq)
         value = self._value("d", row, "null", lsn, tx_index, seq)
         return [(key, value, None), (key, None, [(VERSION_HEADER, self._version(seq))])]
+
+    def _old_row(self, key: str) -> str:
+        """Of which only the key is known, an object of its columns."""
+        known: dict[str, str] = {}
+        end = 0
+        for name in self.schema.key:
+            begin = end + len(_json(name)) + 2  # a brace or comma before it, a colon behind
+            end = json_end(key, begin)
+            known[name] = key[begin:end]
+        there = zip(self.schema.columns, self._unknown, strict=True)
+        return self._codec.row_of([known.get(column.name, unknown) for column, unknown in there])
 
     def columns_of(self, value: bytes) -> tuple[str | None, ...] | None:
         """See Draft."""

@@ -232,6 +232,19 @@ def test_1_4_profile_readable_differs_in_that_columns_that_are_not_known_are_abs
     assert record.value == value("d", '{"id":1}', "null")
 
 
+@pytest.mark.parametrize(
+    ("options", "before"),
+    [(DEBEZIUM, '{"id":1,"name":"","note":null}'), (FormatOptions(), '{"id":1}')],
+)
+def test_1_4_the_row_of_a_key_that_was_not_found_is_as_any_old_one(options: FormatOptions, before: str) -> None:
+    context = EnvelopeContext("srv", "shop", 1, "0.1.0", options)
+    made = TableEncoder(*wire.schema_and_relation(COLUMNS, ["id"]), context)
+    made.start_chunk(COMMIT_LSN, COMMIT_TS_US)
+    deleted, tombstone = made.absent(b'{"id":1}', LSN, 0, 1, NOW_US)
+    assert (deleted[1] or b"").startswith(f'{{"before":{before},"after":null,"source"'.encode())
+    assert (tombstone[0], tombstone[1]) == (b'{"id":1}', None)
+
+
 # ---- 1.5 tombstones, 1.6 headers
 
 
