@@ -27,6 +27,7 @@ class TableLook:
     state: str  # differs when anything differs by which it may be captured
     error: WatershedError | None  # why its changes can't be captured
     barrier: WatershedError | None = None  # why it can't begin to be captured
+    is_read: bool = True  # its rows, when it joins: those of an outbox table are not
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,9 @@ def _stop(
 def _may_join(before: TableSchema, look: TableLook) -> bool:
     """A row that was captured under another key would be in the topic twice. And rows are read in chunks."""
     found = look.found
-    return found is not None and why_other_keys(before, found.key, found.columns) is None and found.is_chunkable
+    if found is None or why_other_keys(before, found.key, found.columns) is not None:
+        return False
+    return found.is_chunkable or not look.is_read
 
 
 def _cannot_join(before: TableSchema, look: TableLook) -> SourceError:
