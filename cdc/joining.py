@@ -22,6 +22,8 @@ from cdc.events import TableId, TableSchema
 from cdc.kafka.records import Captured, State
 from cdc.kafka.topics import TopicAdmin, TopicDescription
 from cdc.lsn import Lsn, format_lsn
+from cdc.outbox.lost import NEXT as NEXT_AFTER_LOSS
+from cdc.outbox.lost import LostEventsRecord, lost_records
 from cdc.ports import Clock, Probe, TopicRecord
 from cdc.postgres.catalog import Publication, SourceTable, schema_of
 from cdc.postgres.connection import SourceConnection, connect
@@ -118,6 +120,14 @@ class Joining:
             log.info("table joins", table=str(schema.table), since=format_lsn(since_lsn))
         for topic in tables.left:
             log.info("changes of a table are not published any more", topic=topic)
+        assert state.position is not None, "or nothing could join it"
+        again = [table for table in tables.joining if source.is_outbox(table) and table in captured.schemas]
+        lost = [
+            LostEventsRecord(epoch=state.position.epoch, table=str(table), from_lsn=0, to_lsn=since_lsn)
+            for table in again
+        ]
+        for record in lost:
+            log.warning(str(record), next=NEXT_AFTER_LOSS)
         snapshots = {record.table: record for record in state.snapshots}
         changed = [
             *self._cancelled(tables.left, state.snapshots),
@@ -129,6 +139,7 @@ class Joining:
             records=(
                 *(schema_record(self._topics, schema) for schema in schemas),
                 *(snapshot_record(self._topics, record) for record in changed),
+                *(told for record in lost for told in lost_records(self._topics, record)),
             ),
             snapshots=tuple((snapshots | {record.table: record for record in changed}).values()),
         )

@@ -2,6 +2,7 @@
 
 import time
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -9,8 +10,12 @@ import typer
 
 from cdc.cli.run import ConfigOption
 from cdc.config import Config, load_config
-from cdc.errors import ConfigError, ConnectionLost, SourceError, UnreachableError
+from cdc.control import Topics
+from cdc.errors import ConfigError, ConnectionLost, GapError, SourceError, UnreachableError
 from cdc.events import TableId
+from cdc.kafka.records import read_lost_events, read_state
+from cdc.kafka.signals import deliver
+from cdc.outbox.lost import lost_records, require_settled
 from cdc.outbox.settings import OutboxTable
 from cdc.postgres.connection import connect
 from cdc.postgres.outbox import prune as prune_table
@@ -88,13 +93,14 @@ def prune(
                             found.retention_column,
                             time.sleep,
                             wait,
+                            partial(_require_published, settings, TableId.parse(found.table)),
                         )
                     )
                     typer.echo(f"{found.table}: {rows} rows deleted")
-        except (ConnectionLost, UnreachableError) as error:
+        except (ConnectionLost, UnreachableError, GapError) as error:
             if every is None:
                 raise
-            typer.echo(f"not pruned: {error.message}", err=True)  # it passes
+            typer.echo(f"not pruned: {error}", err=True)  # it passes, or somebody does what it says
         if every is None:
             return
         time.sleep(every)
@@ -115,10 +121,25 @@ def republish(
     if moment.tzinfo is None:
         raise typer.BadParameter(f"--since {since} has no zone: {since}Z, or {since}+02:00")
     settings = load_config(config)
+    tables = _chosen(settings, table)
+    lost = read_lost_events(settings)  # those that come after this are not settled by it
     with connect(settings.source, application="watershed republish") as connection:
-        for found in _chosen(settings, table):
+        for found in tables:
             rows = republish_rows(connection, TableId.parse(found.table), found.retention_column, moment)
             typer.echo(f"{found.table}: {rows} rows are published again")
+    settled = {found.table for found in tables} | ({""} if table is None or len(settings.outbox.tables) == 1 else set())
+    for record in lost:
+        if record.table in settled and record.to_lsn and not record.settled_us:
+            done = record.settled(time.time_ns() // 1000)
+            deliver(settings.kafka, *lost_records(Topics(settings.topics.prefix), done))
+
+
+def _require_published(settings: Config, table: TableId) -> None:
+    state = read_state(settings)
+    record = state.tables.get(table)
+    if record is not None and record.status == "stopped":
+        raise GapError(f"{table} stopped, its rows are not published: {record.message}", record.next)
+    require_settled(table, state.lost)
 
 
 def _chosen(settings: Config, table: str | None) -> list[OutboxTable]:

@@ -64,5 +64,6 @@ def check(
     if source.publication is not None and source.unpublished:
         will = f"will take in {', '.join(map(str, source.unpublished))}"
     for record in lost:
-        console.print(f"epoch {record.epoch}: {record}; {NEXT_AFTER_LOSS}", soft_wrap=True)
+        then = "; rows that were still there are published again" if record.settled_us else f"; {NEXT_AFTER_LOSS}"
+        console.print(f"epoch {record.epoch}: {record}{then}", soft_wrap=True)
     console.print(f"source and brokers are fit for capture; publication {settings.source.publication} {will}")

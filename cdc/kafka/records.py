@@ -46,6 +46,7 @@ class State:
     tombstones: dict[TableId, int]  # of each table the floor below which tombstones are written
     tables: dict[TableId, TableRecord]
     unpublished: tuple[UnpublishedRecord, ...] = ()
+    lost: tuple[LostEventsRecord, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ def read_state(config: Config) -> State:
         holes=of(HolesRecord, "holes/"),
         tables={record.table: record for record in of(TableRecord, TABLE_KEY)},
         unpublished=of(UnpublishedRecord, UNPUBLISHED_KEY),
+        lost=of(LostEventsRecord, LOST_KEY),
         signals_offset=0 if signals is None else SignalsRecord.decode(signals, f"{topic}, key {SIGNALS_KEY}").offset,
     )
 
@@ -103,10 +105,10 @@ def read_captured(config: Config) -> Captured:
 
 
 def read_lost_events(config: Config) -> list[LostEventsRecord]:
-    """By epoch. Raises BrokerError, UnreachableError."""
+    """By epoch, also where the position is damaged. Raises BrokerError, UnreachableError."""
     topic = Topics(config.topics.prefix).state
     records = _records(LostEventsRecord, LOST_KEY, topic, read_latest(config.kafka, topic))
-    return sorted(records, key=lambda record: record.epoch)
+    return sorted(records, key=lambda record: (record.epoch, record.table))
 
 
 def read_progress(config: Config) -> ProgressRecord | None:

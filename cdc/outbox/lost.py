@@ -1,11 +1,13 @@
-"""Events that no stream will bring any more: a gap was healed, and their part of the log was left behind. Which part it
-is stands in state, for who asks later. Pure."""
+"""Events that no stream will bring any more: a gap was healed, or an outbox table joined anew, and their part of the
+log was left behind. Which part it is stands in state, for who asks later, until rows were published again. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Final, Self
 
-from cdc.control import U64, Epoch, PositionRecord, Record, Topics
+from cdc.control import U64, Epoch, PositionRecord, Record, Topics, table_key
+from cdc.errors import GapError
+from cdc.events import TableId
 from cdc.lsn import Lsn, format_lsn
 from cdc.ports import TopicRecord
 
@@ -13,19 +15,30 @@ LOST_KEY: Final = "lost-events/"
 
 
 class LostEventsRecord(Record):
-    """Of transactions that committed between two places of the log. One for each epoch that began so; in the Kafka
-    transaction of its intent, then in that of its first position."""
+    """Of transactions that committed between two places of the log. One for each epoch that began so, in the Kafka
+    transaction of its intent, then in that of its first position; one for each table that joined anew."""
 
     epoch: Epoch
+    table: str = ""  # schema.table; all, and messages, where it is empty
     from_lsn: U64  # 0: not known
     to_lsn: U64 = 0  # 0: the new stream has not begun
     # When the newest transaction committed whose events are published, µs since 1970; 0: not known.
     since_us: int = 0
+    settled_us: int = 0  # when `cdc outbox republish` was done, µs since 1970; 0: it was not
 
     def ended(self, consistent_point: Lsn) -> Self:
         """Where the new stream begins. A source that was restored may be behind where it was."""
         from_lsn = self.from_lsn if self.from_lsn <= consistent_point else 0
         return self.model_copy(update={"from_lsn": from_lsn, "to_lsn": int(consistent_point)})
+
+    def settled(self, now_us: int) -> Self:
+        """Rows that are still there were published again."""
+        return self.model_copy(update={"settled_us": now_us})
+
+    @property
+    def key(self) -> str:
+        of = f"/{table_key(TableId.parse(self.table))}" if self.table else ""
+        return f"{LOST_KEY}{self.epoch}{of}"
 
     @property
     def since(self) -> str:
@@ -33,15 +46,21 @@ class LostEventsRecord(Record):
         return datetime.fromtimestamp(self.since_us / 1e6, UTC).isoformat(timespec="seconds") if self.since_us else ""
 
     def __str__(self) -> str:
-        begin = f"between {format_lsn(Lsn(self.from_lsn))} and" if self.from_lsn else "before"
+        of = f"events of {self.table}" if self.table else "events"
+        begin, end = format_lsn(Lsn(self.from_lsn)), format_lsn(Lsn(self.to_lsn))
+        if not self.to_lsn:
+            place = f"from {begin} on"
+        else:
+            place = f"between {begin} and {end}" if self.from_lsn else f"before {end}"
         since = f", from {self.since} on" if self.since else ""
-        return f"events that committed {begin} {format_lsn(Lsn(self.to_lsn))}{since} may not be published"
+        return f"{of} that committed {place}{since} may not be published"
 
 
 NEXT: Final = (
     "rows that are still in an outbox table: cdc outbox republish --since TIME; what cdc.publish() wrote can't be read "
     "again"
 )
+NEXT_BEFORE_PRUNING: Final = "cdc outbox republish --since TIME; then they can go"
 
 
 def lost_from(
@@ -54,13 +73,26 @@ def lost_from(
     if previous.phase == "streaming":
         return LostEventsRecord(epoch=epoch, from_lsn=previous.resume_lsn, since_us=since_us)
     for record in earlier:  # of the start that did not come to its end
-        if record.epoch == previous.epoch:
+        if record.epoch == previous.epoch and not record.table:
             return record.model_copy(update={"epoch": epoch, "to_lsn": 0})
     return None
 
 
 def lost_records(topics: Topics, lost: LostEventsRecord, earlier: Sequence[LostEventsRecord] = ()) -> list[TopicRecord]:
     """For state; what began in vain is taken back."""
-    told = [TopicRecord(topics.state, f"{LOST_KEY}{lost.epoch}".encode(), lost.encode())]
     vain = [record for record in earlier if not record.to_lsn]
-    return told + [TopicRecord(topics.state, f"{LOST_KEY}{record.epoch}".encode(), None) for record in vain]
+    return [
+        TopicRecord(topics.state, lost.key.encode(), lost.encode()),
+        *(TopicRecord(topics.state, record.key.encode(), None) for record in vain),
+    ]
+
+
+def concerning(table: TableId, lost: Iterable[LostEventsRecord]) -> list[LostEventsRecord]:
+    """Those that rows of this table may be among, and that nothing was done about."""
+    return [record for record in lost if not record.settled_us and record.table in ("", str(table))]
+
+
+def require_settled(table: TableId, lost: Iterable[LostEventsRecord]) -> None:
+    """Raises GapError where rows of the table may not be published, though the slot is past them."""
+    for record in concerning(table, lost):
+        raise GapError(f"{record}; rows of {table} may be among them", NEXT_BEFORE_PRUNING)

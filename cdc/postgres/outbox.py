@@ -54,10 +54,13 @@ def prune(
     time_column: str,
     wait: Callable[[float], None],
     deadline_s: float,
+    require_published: Callable[[], None],
 ) -> Iterator[int]:
     """Delete rows whose events are published and confirmed; how many, after each transaction. `older_than_s`: by
-    `time_column`; None: all. `wait` sleeps. Raises SourceError, and UnreachableError where capture does not confirm
-    within `deadline_s` what was committed, ConnectionLost."""
+    `time_column`; None: all. `wait` sleeps. `require_published` raises where the slot may be past events that are not
+    published: asked once the slot has confirmed, because who makes a new one, or stops a table, tells before. Raises
+    SourceError, and UnreachableError where capture does not confirm within `deadline_s` what was committed,
+    ConnectionLost."""
     condition: sql.Composable = sql.SQL("")
     if older_than_s is not None:
         condition = sql.SQL(" WHERE {} < now() - make_interval(secs => {})").format(
@@ -72,6 +75,7 @@ def prune(
             if not ids:
                 return
             _await_confirmed(connection, slot, wait, deadline_s)
+            require_published()
             yield connection.execute(delete, (ids,)).rowcount
         except psycopg.OperationalError as error:
             raise lost(error) from error

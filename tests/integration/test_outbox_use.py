@@ -192,10 +192,14 @@ def checked(shop: Captured) -> str:
 
 def write(shop: Captured, kind: str, aggregate: str = "order", size: int = 0) -> None:
     """A row and a message."""
-    payload = json.dumps({"total": "1", "text": "x" * size})
     row = "INSERT INTO cdc.outbox (aggregatetype, aggregateid, type, payload) VALUES (%s, '1', %s, %s::jsonb)"
-    shop.query(row, aggregate, f"{kind}Row", payload)
-    shop.query("SELECT cdc.publish(%s, '1', %s, %s::jsonb)", aggregate, f"{kind}Message", payload)
+    for name, statement in (("Row", row), ("Message", "SELECT cdc.publish(%s, '1', %s, %s::jsonb)")):
+        payload = json.dumps({"total": "1", "kind": f"{kind}{name}", "text": "x" * size})
+        shop.query(statement, aggregate, f"{kind}{name}", payload)
+
+
+def kind_of(record: Record) -> str:
+    return str(json.loads(record.value or b"")["kind"])
 
 
 @pytest.mark.promise(4)
@@ -232,18 +236,53 @@ def test_what_a_gap_loses_is_told_and_rows_that_stand_are_published_again(shop: 
 
 def republish(shop: Captured, said: str, before: Sequence[Record]) -> None:
     (since,) = re.findall(r", from (\S+) on may not be published", said)
-    standing = dict(shop.query("SELECT type, id::text FROM cdc.outbox WHERE aggregatetype = 'order'"))
-    count = shop.query("SELECT count(*) FROM cdc.outbox WHERE created_at >= %s", since)[0][0]
-    assert shop.cdc("outbox", "republish", "--since", since) == f"{OUTBOX}: {count} rows are published again\n"
+    standing = shop.query(
+        "SELECT aggregatetype, type, id::text, created_at >= %s FROM cdc.outbox ORDER BY created_at", since
+    )
+    again = [row for row in standing if row[3]]
+    assert {"LostRow", "AfterRow"} <= {kind for _, kind, _, _ in again}
+    assert shop.cdc("outbox", "republish", "--since", since) == f"{OUTBOX}: {len(again)} rows are published again\n"
     shop.await_caught_up()
     came = ids(events(shop))
-    assert came[4:] == [standing["BeforeRow"], standing["LostRow"], standing["AfterRow"]]
-    assert came[:2] == ids(before) and standing["BeforeRow"] in came[:2]
-    assert shop.query("SELECT count(*) FROM cdc.outbox") == [(len(standing) + 2,)]
+    assert came[:2] == ids(before)
+    assert came[4:] == [identity for aggregate, _, identity, _ in again if aggregate == "order"]
+    assert shop.query("SELECT count(*) FROM cdc.outbox") == [(len(standing),)]
+    assert "rows that were still there are published again" in shop.run_once("check").stdout
     for wrong in ("yesterday", "2026-01-31T12:00:00"):
         refused = run(["outbox", "republish", "--since", wrong, "--config", str(shop.config())], deadline_s=60)
         assert (refused.returncode, "--since" in refused.stderr) == (2, True)
     shop.judge()
+
+
+def refused_prune(shop: Captured) -> str:
+    done = run(["outbox", "prune", "--config", str(shop.config())], deadline_s=60)
+    assert done.returncode == 1
+    return done.stderr
+
+
+def test_rows_of_an_outbox_that_stopped_stay_and_are_published_again(shop: Captured) -> None:
+    del shop.settings["outbox"]["tables"][0]["retention_s"]
+    shop.start()
+    shop.await_caught_up()
+    write(shop, "Before")
+    shop.await_caught_up()
+    shop.cdc("table", "stop", OUTBOX)
+    eventually(lambda: shop.states().get(OUTBOX, {}).get("status") == "stopped", 60.0, "the table stopped")
+    write(shop, "Meanwhile")
+    shop.await_caught_up()
+    assert f"{OUTBOX} stopped, its rows are not published" in refused_prune(shop)
+    shop.cdc("table", "start", OUTBOX)
+    eventually(lambda: shop.states()[OUTBOX]["status"] == "captured", 60.0, "the table joins again")
+    write(shop, "After")
+    shop.await_caught_up()
+    came = [kind_of(record) for record in events(shop)]
+    assert came == ["BeforeRow", "BeforeMessage", "MeanwhileMessage", "AfterRow", "AfterMessage"]
+    assert f"events of {OUTBOX} that committed before" in refused_prune(shop)
+    assert shop.cdc("outbox", "republish", "--since", "2026-01-01T00:00:00Z").endswith(" 3 rows are published again\n")
+    shop.await_caught_up()
+    came = [kind_of(record) for record in events(shop)]
+    assert came[5:] == ["BeforeRow", "MeanwhileRow", "AfterRow"]
+    assert shop.cdc("outbox", "prune") == f"{OUTBOX}: 3 rows deleted\n"
 
 
 def too_large_for_its_topic(shop: Captured) -> None:

@@ -1,8 +1,12 @@
 """Which events a new beginning leaves behind."""
 
+import pytest
+
 from cdc.control import PositionRecord, SourceIdentity, Topics
+from cdc.errors import GapError
+from cdc.events import TableId
 from cdc.lsn import Lsn
-from cdc.outbox.lost import LostEventsRecord, lost_from, lost_records
+from cdc.outbox.lost import LostEventsRecord, lost_from, lost_records, require_settled
 
 TOPICS = Topics("shop")
 SOURCE = SourceIdentity(system_identifier="7", timeline=1, database="shop", slot="watershed")
@@ -11,11 +15,13 @@ STREAMING = PositionRecord(
 )
 INTENT = STREAMING.model_copy(update={"phase": "intent", "epoch": 4, "resume_lsn": 0})
 SINCE_US = 1_767_323_080_000_123
+NOW_US = SINCE_US + 1
 
 
 def test_what_is_lost_begins_at_the_position_and_ends_where_the_new_stream_begins() -> None:
     begun = lost_from(STREAMING, (), 4, SINCE_US)
     assert begun == LostEventsRecord(epoch=4, from_lsn=0x1000, since_us=SINCE_US)
+    assert str(begun).startswith("events that committed from 0/1000 on")
     ended = begun.ended(Lsn(0x2000))
     assert (ended.from_lsn, ended.to_lsn) == (0x1000, 0x2000)
     assert str(ended) == (
@@ -50,3 +56,17 @@ def test_where_it_begins_may_not_be_known() -> None:
     assert behind is not None
     assert behind.ended(Lsn(0x500)).from_lsn == 0, "the source was restored"
     assert lost_records(TOPICS, behind)[0].value == behind.encode()
+
+
+def test_rows_that_may_not_be_published_are_kept_until_that_is_settled() -> None:
+    outbox, other = TableId("public", "outbox"), TableId("public", "other")
+    gap = LostEventsRecord(epoch=4, from_lsn=0x1000, to_lsn=0x2000)
+    joined = LostEventsRecord(epoch=4, table="public.outbox", from_lsn=0, to_lsn=0x3000)
+    with pytest.raises(GapError, match=r"between 0/1000 and 0/2000 may .*; rows of public\.other may be among them"):
+        require_settled(other, [gap, joined])
+    gap = gap.settled(NOW_US)
+    require_settled(other, [gap, joined])
+    with pytest.raises(GapError, match=r"events of public\.outbox that committed before 0/3000"):
+        require_settled(outbox, [gap, joined])
+    require_settled(outbox, [gap, joined.settled(NOW_US)])
+    assert (gap.key, joined.key) == ("lost-events/4", "lost-events/4/public.outbox")
