@@ -67,6 +67,7 @@ class TableShape:
     table: TableId
     columns: dict[str, str]  # name → type, in attribute order
     key: tuple[str, ...]  # column names, in key order
+    is_partitioned: bool = False
 
 
 class TableReader:
@@ -83,13 +84,14 @@ class TableReader:
         """Raises SourceError for a table that is not there or has no key."""
         try:
             found = self._connection.execute(
-                "SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+                "SELECT c.oid, c.relkind = 'p' FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
                 "WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')",
                 table,
             ).fetchone()
             if found is None:
                 raise SourceError(f"there is no table {table}", "correct source.tables")
-            parameters = {"oid": found[0]}
+            oid, is_partitioned = found
+            parameters = {"oid": oid}
             columns: dict[str, str] = dict(self._connection.execute(_COLUMNS, parameters).fetchall())
             key = self._source.chosen(table).key or tuple(
                 name for (name,) in self._connection.execute(_KEY, parameters)
@@ -98,12 +100,15 @@ class TableReader:
             raise lost(error) from error
         if not key:
             raise SourceError(f"table {table} has no key", "give it a primary key, or REPLICA IDENTITY USING INDEX")
-        return TableShape(table, columns, key)
+        return TableShape(table, columns, key, is_partitioned)
 
     def rows(self, shape: TableShape) -> Iterator[tuple[str | None, ...]]:
-        """Every row, as texts in the shape's column order; None is NULL. Streams: one row in memory at a time."""
-        query = sql.SQL("COPY (SELECT {} FROM {}) TO STDOUT").format(
-            sql.SQL(", ").join(map(sql.Identifier, shape.columns)), sql.Identifier(*shape.table)
+        """Every row, as texts in the shape's column order; None is NULL. Those of tables that inherit are not the
+        table's own. Streams: one row in memory at a time."""
+        query = sql.SQL("COPY (SELECT {} FROM {} {}) TO STDOUT").format(
+            sql.SQL(", ").join(map(sql.Identifier, shape.columns)),
+            sql.SQL("" if shape.is_partitioned else "ONLY"),
+            sql.Identifier(*shape.table),
         )
         try:
             with self._connection.cursor() as cursor, cursor.copy(query) as copy:

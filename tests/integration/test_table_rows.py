@@ -116,6 +116,15 @@ def test_all_tables_are_read_as_of_one_moment(connection: psycopg.Connection) ->
     assert rows_of(connection, others) == [("1",)]
 
 
+def test_partitions_rows_are_the_tables_and_an_heirs_are_not(connection: psycopg.Connection) -> None:
+    connection.execute("CREATE TABLE things (id int PRIMARY KEY); CREATE TABLE heir () INHERITS (things)")
+    connection.execute("INSERT INTO things VALUES (1); INSERT INTO heir VALUES (2)")
+    assert rows_of(connection) == [("1",)]
+    connection.execute("CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY LIST (id)")
+    connection.execute("CREATE TABLE leaf PARTITION OF parted DEFAULT; INSERT INTO parted VALUES (3)")
+    assert rows_of(connection, TableId("public", "parted")) == [("3",)]
+
+
 def test_names_that_need_quotes(connection: psycopg.Connection) -> None:
     connection.execute('CREATE SCHEMA "s.p"; CREATE TABLE "s.p"."T ""q"" ä" ("Id" int PRIMARY KEY, "a,b" text)')
     connection.execute("""INSERT INTO "s.p"."T ""q"" ä" VALUES (1, 'x')""")
