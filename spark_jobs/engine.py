@@ -50,6 +50,8 @@ class SparkEngine:
             f"{prefix}.warehouse": catalog.location,
             # Other sessions' commits are seen at once.
             f"{prefix}.cache-enabled": "false",
+            # A column may be named like a variable of Spark's.
+            "spark.sql.variable.substitute": "false",
         }.items():
             self._session.conf.set(name, value)
         self._jvm: Any = self._session._jvm

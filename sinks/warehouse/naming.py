@@ -24,6 +24,8 @@ _METADATA_COLUMNS = frozenset(
         "_commit_snapshot_id",
     }
 )
+# What Spark's MERGE gives to columns of its own: one of such a name is mixed up with them, values included.
+_MERGE_PREFIXES = ("__row_", "__original_row_id_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +51,11 @@ def check_columns(schema: TableSchema) -> None:
     """Raises RefusedError for a table with a column name that the warehouse can't have."""
     seen: dict[str, str] = {}
     for column in schema.columns:
-        folded = column.name.lower()
-        if folded.startswith(RESERVED_PREFIX) or folded in _METADATA_COLUMNS:
+        folded = _folded(column.name)
+        if folded.startswith((RESERVED_PREFIX, *_MERGE_PREFIXES)) or folded in _METADATA_COLUMNS:
             raise RefusedError(
                 f"warehouse: table {schema.table}: the column name {column.name!r} is reserved (names that start with "
-                f"{RESERVED_PREFIX!r}, and Iceberg's metadata columns)",
+                f"{RESERVED_PREFIX!r}, Iceberg's metadata columns, and those of Spark's MERGE)",
                 "rename the column, or leave the table out of source.tables",
             )
         if folded in seen:
@@ -63,6 +65,18 @@ def check_columns(schema: TableSchema) -> None:
                 "rename one of them, or leave the table out of source.tables",
             )
         seen[folded] = column.name
+
+
+def _folded(name: str) -> str:
+    """The same for names that Spark takes for one. It compares as Java's equalsIgnoreCase does: each character in
+    upper case and that in lower case, so that a dotless `ı` is an `i` and a final `ς` a `σ`."""
+    upper = "".join(_single(c, c.upper()) for c in name)
+    return "".join(c.lower()[0] for c in upper)
+
+
+def _single(c: str, changed: str) -> str:
+    """Java leaves alone what would become several characters."""
+    return changed if len(changed) == 1 else c
 
 
 def _safe(name: str) -> str:

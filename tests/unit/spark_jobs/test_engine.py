@@ -103,3 +103,8 @@ def test_an_error_says_the_cause_without_the_statement(engine: SparkEngine) -> N
     assert "missing" in failed.value.message
     assert "123456789" not in str(failed.value)
     assert "\n" not in failed.value.message and failed.value.hint
+
+
+def test_a_name_is_not_taken_for_a_variable(engine: SparkEngine) -> None:
+    engine.run("CREATE TABLE watershed.shop.u (`${env:HOME}` bigint) USING iceberg")
+    assert list(engine.table_columns(("shop", "u"))) == ["${env:HOME}"]

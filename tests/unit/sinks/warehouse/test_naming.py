@@ -30,13 +30,47 @@ def test_ordinary_columns_pass() -> None:
     check_columns(schema("id", "Name", "deleted", "version", "_x", "file", "wsx"))
 
 
-@pytest.mark.parametrize("name", ["ws_version", "ws_deleted", "WS_other", "_file", "_pos", "_Partition", "_row_id"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ws_version",
+        "ws_deleted",
+        "WS_other",
+        "_file",
+        "_pos",
+        "_Partition",
+        "_row_id",
+        "__row_operation",
+        "__ROW_from_source",
+        "__original_row_id_1",
+        "W\u017f_version",
+    ],
+)
 def test_reserved_columns_are_refused_by_name(name: str) -> None:
     with pytest.raises(RefusedError, match=rf"public\.customers.*'{name}'") as refused:
         check_columns(schema("id", name))
     assert refused.value.hint
 
 
-def test_columns_that_differ_in_case_only_are_refused() -> None:
-    with pytest.raises(RefusedError, match=r"'name' and 'Name'"):
-        check_columns(schema("id", "name", "Name"))
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("name", "Name"),
+        ("i", "\u0131"),  # dotless
+        ("sinif", "SIN\u0131F"),
+        ("i", "\u0130"),  # a capital with a dot
+        ("s", "\u017f"),  # long
+        ("\u03c3", "\u03c2"),  # sigma, final
+        ("\u00b5", "\u03bc"),  # micro, mu
+        ("k", "\u212a"),  # kelvin
+        ("\u00df", "\u1e9e"),  # sharp s
+    ],
+)
+def test_columns_that_differ_in_case_only_are_refused(one: str, other: str) -> None:
+    """As Java folds case: Spark writes the values of the one into the other."""
+    with pytest.raises(RefusedError, match=f"'{one}' and '{other}'"):
+        check_columns(schema("id", one, other))
+
+
+def test_columns_that_java_tells_apart_are_taken() -> None:
+    check_columns(schema("id", "stra\u00dfe", "strasse", "\u00e9", "e\u0301", "\ufb01", "fi"))
