@@ -50,6 +50,7 @@ class Preparation:
             properties.GENERATION: marker,
         }
         if found is None:
+            self._check_free(schema, where)
             self._create(where, types, shape)
         else:
             self._evolve(lineage, where, types, shape)
@@ -57,6 +58,18 @@ class Preparation:
         if schema.table not in tables:
             listed = {properties.TABLES: json.dumps(sorted([*tables, schema.table]))}
             self._engine.run(statements.set_namespace_properties(self._namespace, listed))
+
+    def _check_free(self, schema: TableSchema, where: Place) -> None:
+        """Neither name is another table's: making this one would drop what is there. Table `a` has its rows where
+        readers look for a table `a_with_deleted`."""
+        views, tables = self._engine.view_properties, self._engine.table_properties
+        if views(where.rows) is None and tables(where.live) is None:
+            return
+        raise RefusedError(
+            f"warehouse: table {schema.table} would share a name with another: {'.'.join(where.rows)} is there as a "
+            f"view, or {'.'.join(where.live)} as a table",
+            "leave one of both out of source.tables, or drop the object from the catalog where it is of no use",
+        )
 
     def _create(self, where: Place, types: Mapping[str, str], shape: Mapping[str, str]) -> None:
         # What is left of objects whose files are gone.

@@ -61,6 +61,18 @@ def test_what_is_as_it_should_be_is_left_alone(engine: ScriptedEngine) -> None:
     assert (engine.evolutions, engine.statements) == ([], [])
 
 
+@pytest.mark.parametrize(("first", "second"), [("a", "a_with_deleted"), ("a_with_deleted", "a")])
+def test_tables_whose_names_meet_are_refused_before_anything_is_dropped(first: str, second: str) -> None:
+    engine = ScriptedEngine()
+    engine.namespace = {"watershed.generation": "1", "watershed.tables": "[]"}
+    held, refused = (place("shop", TableId("public", name)) for name in (first, second))
+    engine.tables[held.rows], engine.views[held.live] = {}, {}
+    later = replace(schema(1, ID), table=TableId("public", second))
+    with pytest.raises(RefusedError, match=f"table public.{second} would share a name"):
+        Preparation(engine, "shop", lambda _: None).prepare(Lineage.of([later]), refused, types(later))
+    assert (engine.statements, engine.tables) == ([], {held.rows: {}})
+
+
 def test_columns_and_their_note_change_at_once_and_the_view_follows(engine: ScriptedEngine) -> None:
     prepare(engine, FIRST, RETYPED)
     change = Evolution(dropped=("number",), added=(("number", "string"), ("label", "string")))
