@@ -1,5 +1,6 @@
 """The warehouse as a sink: one guarded MERGE for each table of a batch."""
 
+import math
 import random
 import time
 import uuid
@@ -36,6 +37,7 @@ class _Table:
     columns: dict[str, ColumnType]
     key: tuple[str, ...]
     source: pa.Schema  # of the rows that MERGE reads
+    has_float_key: bool  # in which Spark takes -0.0 and 0.0 for one, as PostgreSQL does
 
 
 class WarehouseSink:
@@ -92,7 +94,8 @@ class WarehouseSink:
         self._preparation.prepare(Lineage.of([*earlier, schema]), where, types)
         fields = [pa.field(name, kind.arrow) for name, kind in columns.items()]
         fields += [pa.field(VERSION, pa.int64()), pa.field(DELETED, pa.bool_())]
-        self._tables[schema.table] = _Table(where, columns, schema.key, pa.schema(fields))
+        has_float_key = any(_has_floats(columns[name].arrow) for name in schema.key)
+        self._tables[schema.table] = _Table(where, columns, schema.key, pa.schema(fields), has_float_key)
 
     # ---- rows
 
@@ -120,6 +123,9 @@ class WarehouseSink:
                 results[index] = Result(Outcome.REJECTED, str(error))
         if not rows:
             return
+        if table.has_float_key:
+            kept = _newest_of_equal_keys(table, rows)
+            held, rows = [held[number] for number in kept], [rows[number] for number in kept]
         arrow = _arrow(table, rows)
         lacks = bool(changes[held[0]].unchanged)
         if lacks:
@@ -238,6 +244,31 @@ class WarehouseSink:
 
     def close(self) -> None:
         self._engine.close()
+
+
+def _newest_of_equal_keys(table: _Table, rows: Sequence[list[Any]]) -> list[int]:
+    """Numbers of the rows to write: a key that went from 0.0 to -0.0 is a delete and a create, but one row to MERGE,
+    which takes no two changes of a row. The older one is stale."""
+    names = list(table.columns)
+    key_at = [names.index(name) for name in table.key]
+    version_at = len(names)
+    newest: dict[tuple[Any, ...], int] = {}
+    for number, row in enumerate(rows):
+        key = tuple(_comparable(row[at]) for at in key_at)
+        if key not in newest or row[version_at] > rows[newest[key]][version_at]:
+            newest[key] = number
+    return sorted(newest.values())
+
+
+def _comparable(value: Any) -> Any:
+    """The same for values that Spark calls equal: Python does so too, but for NaN, and does not hash lists."""
+    if isinstance(value, list):
+        return tuple(map(_comparable, value))
+    return "NaN" if isinstance(value, float) and math.isnan(value) else value
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(kind.value_type if pa.types.is_list(kind) else kind))
 
 
 def _arrow(table: _Table, rows: list[list[Any]]) -> pa.Table:

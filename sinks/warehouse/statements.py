@@ -78,13 +78,13 @@ def stored_versions(
 
 
 def merge(table: tuple[str, ...], columns: Sequence[str], key: Sequence[str]) -> str:
-    """The guarded write: in the commit itself a greater version wins."""
+    """The guarded write: in the commit itself a greater version wins. Key columns are written too: -0.0 has the key of
+    0.0."""
     every = [*map(quoted, columns), VERSION, DELETED]
-    changed = [*(quoted(name) for name in columns if name not in key), VERSION, DELETED]
     return (
         f"MERGE INTO {full(table)} t USING {SOURCE} s ON {_same_key(key)} "
         f"WHEN MATCHED AND s.{VERSION} > t.{VERSION} THEN "
-        f"UPDATE SET {', '.join(f't.{name} = s.{name}' for name in changed)} "
+        f"UPDATE SET {', '.join(f't.{name} = s.{name}' for name in every)} "
         f"WHEN NOT MATCHED THEN "
         f"INSERT ({', '.join(every)}) VALUES ({', '.join(f's.{name}' for name in every)})"
     )

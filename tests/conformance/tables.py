@@ -130,6 +130,7 @@ ORDER_LINES = table(
 )
 LABELS = table("public", "labels", ("name",), {"name": "text", "uses": "int8"})
 PAIRS = table("public", "pairs", ("left", "right"), {"left": "text", "right": "text", "weight": "int4"})
+MEASURES = table("public", "measures", ("at", "of"), {"at": "float8", "of": "int4", "remark": "text"})
 # Legal in PostgreSQL when quoted.
 ODD_NAMES = table(
     "Größe.eu",

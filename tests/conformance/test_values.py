@@ -8,7 +8,7 @@ from cdc.errors import RefusedError
 from cdc.events import pack_version
 from sinks.contract import Change, Outcome
 from tests.conformance.model import assert_rows
-from tests.conformance.tables import CUSTOMERS, LABELS, NESTED_ARRAYS, ODD_NAMES, PAIRS, draw_row, values_of
+from tests.conformance.tables import CUSTOMERS, LABELS, MEASURES, NESTED_ARRAYS, ODD_NAMES, PAIRS, draw_row, values_of
 from tests.conformance.trial import Trial
 
 V = pack_version(1, 1)
@@ -111,6 +111,21 @@ def test_numbers_at_their_limits_are_keys(sink_under_test: Trial) -> None:
     ids = [0, -1, 1, 2**53, 2**53 + 1, 2**63 - 1, -(2**63)]
     trial.apply(*(CUSTOMERS.upsert(V + number, id=key) for number, key in enumerate(ids)))
     trial.check()
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_key_goes_from_zero_to_minus_zero(sink_under_test: Trial, together: bool) -> None:
+    """PostgreSQL calls them equal, so that one of both is there, and prints each as it is."""
+    trial = sink_under_test
+    trial.sink.prepare(MEASURES.schema)
+    first = [MEASURES.upsert(V + number, at=at, of=7) for number, at in enumerate((0.0, 1.5))]
+    moved = [MEASURES.delete(V + 10, at=0.0, of=7), MEASURES.upsert(V + 11, at=-0.0, of=7, remark="moved")]
+    for batch in [first, moved] if together else [first, moved[:1], moved[1:], moved[:1]]:
+        assert {result.outcome for result in trial.sink.apply(batch)} <= {Outcome.WRITTEN, Outcome.STALE}
+    trial.model.apply_all([*first, *moved])
+    trial.sink.make_readable()
+    assert_rows(MEASURES, list(trial.sink.rows(MEASURES.id)), trial.model, trial.store.exact_json)
+    assert [str(row.row["at"]) for row in trial.sink.rows(MEASURES.id) if row.row["remark"]] == ["-0.0"]
 
 
 def test_a_table_of_unusual_names_is_held_or_refused_by_name(sink_under_test: Trial) -> None:

@@ -26,12 +26,13 @@ def test_the_view_shows_live_rows_and_source_columns() -> None:
     )
 
 
-def test_the_merge_is_guarded_and_leaves_the_key_alone() -> None:
+def test_the_merge_is_guarded_and_writes_the_key_as_the_row_has_it() -> None:
     assert statements.merge(PLACE.rows, ["id", "part", "name"], ["id", "part"]) == (
         "MERGE INTO `watershed`.`shop`.`public`.`a_with_deleted` t USING ws_source s "
         "ON t.`id` = s.`id` AND t.`part` = s.`part` "
         "WHEN MATCHED AND s.ws_version > t.ws_version THEN "
-        "UPDATE SET t.`name` = s.`name`, t.ws_version = s.ws_version, t.ws_deleted = s.ws_deleted "
+        "UPDATE SET t.`id` = s.`id`, t.`part` = s.`part`, t.`name` = s.`name`, t.ws_version = s.ws_version, "
+        "t.ws_deleted = s.ws_deleted "
         "WHEN NOT MATCHED THEN INSERT (`id`, `part`, `name`, ws_version, ws_deleted) "
         "VALUES (s.`id`, s.`part`, s.`name`, s.ws_version, s.ws_deleted)"
     )
