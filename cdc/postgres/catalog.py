@@ -78,7 +78,7 @@ SELECT w.oid::int8, w.modifier, format_type(w.oid, w.modifier),
 
 _PUBLICATION: LiteralString = """
 SELECT p.oid::int8, p.xmin::text, p.pubinsert AND p.pubupdate AND p.pubdelete AND p.pubtruncate, p.pubviaroot,
-       pg_has_role(p.pubowner, 'USAGE'),
+       pg_has_role(p.pubowner, 'USAGE'), to_jsonb(p) ->> 'pubgencols',  -- since PostgreSQL 18
        (SELECT coalesce(string_agg(concat_ws(':', s.oid, s.xmin, s.pnnspid), ',' ORDER BY s.oid), '')
           FROM pg_publication_namespace s WHERE s.pnpubid = p.oid)
   FROM pg_publication p WHERE p.pubname = %(name)s
@@ -88,6 +88,40 @@ _ENTRIES: LiteralString = """
 SELECT n.nspname::text, c.relname::text, concat_ws(':', r.oid, r.xmin, r.prrelid)
   FROM pg_publication_rel r JOIN pg_class c ON c.oid = r.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE r.prpubid = %(publication)s::int8::oid
+"""
+
+# What pg_publication_tables says of the tables that are asked for. The view locks every table of the publication: it
+# waits for who alters one, and fails where one is dropped meanwhile.
+_PUBLISHED: LiteralString = """
+WITH RECURSIVE line AS (  -- each table, with what it is a partition of
+    SELECT c.oid, c.oid AS root, c.relnamespace AS namespace
+      FROM unnest(%(schemas)s::text[], %(names)s::text[]) AS w(schema, name)
+      JOIN pg_namespace n ON n.nspname = w.schema JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
+     WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
+    UNION ALL
+    SELECT line.oid, r.oid, r.relnamespace
+      FROM line JOIN pg_class l ON l.oid = line.root AND l.relispartition
+      JOIN pg_inherits i ON i.inhrelid = l.oid AND NOT i.inhdetachpending JOIN pg_class r ON r.oid = i.inhparent
+), published AS (
+    SELECT line.oid, p.oid AS publication, p.puballtables, p.pubviaroot, array_agg(line.root) AS roots
+      FROM line CROSS JOIN pg_publication p
+     WHERE p.oid = %(publication)s::int8::oid
+       AND (p.puballtables
+            OR EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = line.root)
+            OR EXISTS (SELECT FROM pg_publication_namespace s WHERE s.pnpubid = p.oid AND s.pnnspid = line.namespace))
+     GROUP BY 1, 2, 3, 4
+)
+SELECT n.nspname::text, c.relname::text,
+       ARRAY(SELECT a.attname::text FROM pg_attribute a
+              WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+                AND CASE WHEN r.prattrs IS NULL THEN a.attgenerated = '' OR a.attgenerated = 's' AND %(generated)s
+                         ELSE a.attnum = ANY (r.prattrs::int2[]) END ORDER BY a.attnum),
+       pg_get_expr(r.prqual, r.prrelid)
+  FROM published p JOIN pg_class c ON c.oid = p.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+  LEFT JOIN pg_publication_rel r ON r.prpubid = p.publication AND r.prrelid = c.oid AND NOT p.puballtables
+   AND NOT EXISTS (SELECT FROM pg_publication_namespace s
+                    WHERE s.pnpubid = p.publication AND s.pnnspid = c.relnamespace)
+ WHERE CASE WHEN p.pubviaroot THEN p.roots = ARRAY[c.oid] ELSE c.relkind = 'r' END
 """
 
 
@@ -132,16 +166,18 @@ def read_publication(connection: psycopg.Connection, name: str, tables: Sequence
     row = connection.execute(_PUBLICATION, {"name": name}).fetchone()
     if row is None:
         return None
-    oid, xmin, publishes_all, publishes_roots, is_owned, schemas = row
+    oid, xmin, publishes_all, publishes_roots, is_owned, publishes_generated, schemas = row
     found = {TableId(*names): entry for *names, entry in connection.execute(_ENTRIES, {"publication": oid})}
     entries = {table: _digest(found[table]) for table in tables if table in found}
     columns: dict[TableId, tuple[str, ...]] = {}
     row_filters: dict[TableId, str] = {}
-    for schema, table, names, row_filter in connection.execute(
-        "SELECT schemaname::text, tablename::text, attnames::text[], rowfilter"
-        "  FROM pg_publication_tables WHERE pubname = %s",
-        (name,),
-    ):
+    asked = {
+        "publication": oid,
+        "schemas": [table.schema for table in tables],
+        "names": [table.name for table in tables],
+        "generated": publishes_generated == "s",
+    }
+    for schema, table, names, row_filter in connection.execute(_PUBLISHED, asked):
         columns[TableId(schema, table)] = tuple(names)
         if row_filter is not None:
             row_filters[TableId(schema, table)] = row_filter

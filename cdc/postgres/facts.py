@@ -16,7 +16,8 @@ from cdc.table_state import ColumnFacts, StorageFacts, TableFacts
 # Rows of the catalog that are written anew whenever what they say changes tell it by their xmin. Enums: of a column's
 # type, its elements', and what a domain stands for. `reached`: the types of a column and all that their values are
 # made of; those that come with the server never change, and a domain prints as what it stands for. A column with a
-# default that is added to a partitioned table has a missing value in the partitions only.
+# default that is added to a partitioned table has a missing value in the partitions only. pg_partition_tree() locks the
+# partitions: it would wait for who alters one.
 _FACTS: LiteralString = """
 SELECT n.nspname::text, c.relname::text, c.oid::int8,
        (SELECT json_agg(json_build_array(a.attnum, a.attname, a.xmin::text,
@@ -27,7 +28,7 @@ SELECT n.nspname::text, c.relname::text, c.oid::int8,
                              FROM pg_partition_ancestors(l.oid) u JOIN pg_inherits i ON i.inhrelid = u.relid
                             WHERE l.oid <> c.oid), '')) ORDER BY l.oid)
           FROM (SELECT c.oid WHERE c.relkind <> 'p'
-                UNION ALL SELECT relid FROM pg_partition_tree(c.oid) WHERE c.relkind = 'p' AND isleaf) AS l),
+                UNION ALL SELECT m.oid FROM pg_class m WHERE m.oid = ANY (tree.members) AND m.relkind <> 'p') AS l),
        (SELECT coalesce(string_agg(concat_ws(' ', a.attnum, d.oid, d.xmin), ',' ORDER BY a.attnum), '')
           FROM pg_attribute a JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
          WHERE a.attrelid = c.oid AND a.attgenerated <> ''),
@@ -41,15 +42,20 @@ SELECT n.nspname::text, c.relname::text, c.oid::int8,
                 LEFT JOIN pg_type b ON b.oid = t.typbasetype LEFT JOIN pg_type x ON x.oid = t.typelem
                WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)),
          (SELECT string_agg(concat_ws(' ', p.oid, p.relreplident), ',' ORDER BY p.oid)
-            FROM pg_partition_tree(c.oid) l JOIN pg_class p ON p.oid = l.relid WHERE c.relkind = 'p')),
+            FROM pg_class p WHERE p.oid = ANY (tree.members))),
        c.relnatts, types.labels
   FROM unnest(%(schemas)s::text[], %(names)s::text[]) AS w(schema, name)
   JOIN pg_namespace n ON n.nspname = w.schema
   JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
  CROSS JOIN LATERAL (
+    WITH RECURSIVE part(oid) AS (
+        SELECT c.oid WHERE c.relkind = 'p'
+        UNION ALL
+        SELECT i.inhrelid FROM part JOIN pg_inherits i ON i.inhparent = part.oid AND NOT i.inhdetachpending
+    ) SELECT array_agg(oid) AS members FROM part) AS tree
+ CROSS JOIN LATERAL (
     SELECT coalesce(array_agg(DISTINCT a.attname), '{}') AS missing
-      FROM pg_partition_tree(c.oid) t JOIN pg_attribute a ON a.attrelid = t.relid
-     WHERE c.relkind = 'p' AND a.atthasmissing) AS p
+      FROM pg_attribute a WHERE a.attrelid = ANY (tree.members) AND a.atthasmissing) AS p
  CROSS JOIN LATERAL (
     WITH RECURSIVE reached(number, oid) AS (
         SELECT a.attnum, a.atttypid FROM pg_attribute a

@@ -201,9 +201,12 @@ def _not_contained(connection: psycopg.Connection, name: str, table: TableId) ->
 def _check_identities(connection: psycopg.Connection, root: SourceTable) -> None:
     """The stream names the root with the root's replica identity, but the log holds what each partition's gives."""
     row = connection.execute(
-        "SELECT l.oid::regclass::text FROM pg_class r, pg_partition_tree(r.oid) t JOIN pg_class l ON l.oid = t.relid"
-        " WHERE r.oid = %s AND t.isleaf AND l.relreplident <> r.relreplident ORDER BY 1 LIMIT 1",
-        (root.oid,),
+        # pg_partition_tree() would wait for who has locked a partition.
+        "WITH RECURSIVE part(oid) AS (SELECT %(root)s::int8::oid UNION ALL SELECT i.inhrelid FROM part"
+        "  JOIN pg_inherits i ON i.inhparent = part.oid AND NOT i.inhdetachpending)"
+        " SELECT l.oid::regclass::text FROM part JOIN pg_class l ON l.oid = part.oid AND l.relkind <> 'p'"
+        "   JOIN pg_class r ON r.oid = %(root)s::int8::oid AND l.relreplident <> r.relreplident ORDER BY 1 LIMIT 1",
+        {"root": root.oid},
     ).fetchone()
     if row is not None:
         raise SourceError(

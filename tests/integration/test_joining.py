@@ -121,3 +121,21 @@ def test_a_table_that_left_and_joins_again_loses_what_was_deleted_meanwhile(
     restart(ITEMS, OTHER)
     assert (read(both, ITEMS), read(both, OTHER)) == (ROWS, ROWS - 2)
     assert {sweep.table for sweep in both.judge().sweeps} == {OTHER}
+
+
+def test_a_start_waits_for_no_lock_on_a_captured_table(both: Captured, restart: Callable[..., CaptureProcess]) -> None:
+    both.query(
+        "CREATE TABLE parted (id int PRIMARY KEY) PARTITION BY RANGE (id); ALTER TABLE parted OWNER TO watershed"
+    )
+    both.query("CREATE TABLE leaf PARTITION OF parted DEFAULT; ALTER TABLE leaf OWNER TO watershed")
+    restart(ITEMS, OTHER, "public.parted").kill()
+    with both.connect() as altering, altering.transaction():
+        altering.execute("LOCK TABLE other, leaf IN ACCESS EXCLUSIVE MODE")
+        last = both.start()
+        both.query("UPDATE items SET name = 'beside' WHERE id = 1")
+        eventually(lambda: ("u", "beside") in names(both, ITEMS, 1), 90.0, "the others are streamed meanwhile")
+        altering.execute("DROP TABLE other")
+    both.query("INSERT INTO items VALUES (1001, 'behind')")
+    eventually(lambda: names(both, ITEMS, 1001) == [("c", "behind")], 90.0, "the others go on")
+    eventually(lambda: both.states()[OTHER]["status"] == "stopped", 90.0, "it stops, by name")
+    assert last.exit_code is None
