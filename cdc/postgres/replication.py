@@ -33,6 +33,7 @@ SEND_S_MAX = 30.0
 _HISTORY_IS_GONE = {"42704", "55000", "58P01"}
 # connection exceptions, operator intervention (shutdown, terminated)
 _CONNECTION_CLASSES = {"08", "57"}
+_DATA_EXCEPTION = "22"  # of an expression: only row filters have any
 
 
 class SlotInUseError(SourceError):
@@ -198,6 +199,8 @@ class ReplicationConnection:
             while self._pgconn.flush() == 1:
                 self._let_drain(deadline)
         except psycopg.OperationalError as error:
+            if self._pgconn.status == pq.ConnStatus.OK:
+                self._raise_end()  # the server's error has been met, behind the frames that were read last
             raise lost(error) from error
 
     def _let_drain(self, deadline: float) -> None:
@@ -216,6 +219,12 @@ class ReplicationConnection:
             raise GapError(f"the server can't go on from our position: {words}", NEXT_AFTER_GAP)
         if not state or state[:2] in _CONNECTION_CLASSES:
             raise lost(words)
+        if state[:2] == _DATA_EXCEPTION:
+            raise GapError(
+                f"the server can't read a change: {words}",
+                "if a row filter of the publication fails on a row, alter it, then cdc snapshot --heal: what is in the "
+                "log already is read with the filter of its time",
+            )
         raise SourceError(f"the server ended the stream: {words}", "see the server's log")
 
     def _raise_notice(self) -> None:

@@ -78,6 +78,24 @@ def test_a_topic_with_new_partitions_while_running_is_a_gap(items: Captured, run
     assert f"topic {topic} has 9 partitions, it had 4" in running()
 
 
+@pytest.mark.promise(4)
+def test_a_row_filter_that_fails_on_a_row_is_a_gap_until_it_is_altered_and_healed(items: Captured) -> None:
+    with items.connect() as connection:
+        connection.execute("CREATE PUBLICATION watershed FOR TABLE items WHERE (10 / id > 0)")
+        capture = items.start()
+        items.await_caught_up()
+        connection.execute("INSERT INTO items VALUES (1, 'one')")
+        connection.execute("INSERT INTO items VALUES (0, 'none')")
+        assert "division by zero" in capture.await_refusal()
+        capture.kill()
+        connection.execute("ALTER PUBLICATION watershed SET TABLE items")
+        capture = items.start()
+        assert "division by zero" in capture.await_refusal(), "the log is read with the filter of its time"
+    items.ask("heal")
+    items.await_caught_up()
+    assert set(published(items)) == {0, 1}
+
+
 # ---- while stopped
 
 
