@@ -237,8 +237,9 @@ class Bootstrap:
             publication = create_publication(connection, self._source)
             log.info("publication created", publication=publication.name)
         missing = [table for table in self._source.table_ids if table not in publication.columns]
+        for table in missing:
+            publication = add_to_publication(connection, self._source, table)
         if missing:
-            publication = add_to_publication(connection, self._source, missing)
             log.info("tables added to the publication", tables=" ".join(map(str, missing)))
         return publication
 

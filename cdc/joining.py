@@ -9,6 +9,7 @@ one Kafka transaction: a process that dies before it leaves a table that joins a
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,8 +28,14 @@ from cdc.outbox.lost import LostEventsRecord, lost_records
 from cdc.ports import Clock, Probe, TopicRecord
 from cdc.postgres.catalog import Publication, SourceTable, schema_of
 from cdc.postgres.connection import SourceConnection, connect
-from cdc.postgres.fence import FenceWait
-from cdc.postgres.source import add_to_publication, checked_table, read_log_end
+from cdc.postgres.fence import Wait, fence_wait
+from cdc.postgres.source import (
+    TableLockedError,
+    add_one_to_publication,
+    add_to_publication,
+    checked_table,
+    read_log_end,
+)
 from cdc.topic_records import schema_record, snapshot_record
 
 log = structlog.get_logger(__name__)
@@ -38,27 +45,49 @@ STEP_S: Final = 0.25
 
 
 class Admission:
-    """Whether the tables that join may: every transaction has ended that ran when they were published. One for the
-    life of a process; sessions come and go."""
+    """Whether the tables that join may: nobody keeps them from being published, and every transaction has ended that
+    ran when they were. One for the life of a process; sessions come and go."""
 
     def __init__(self, source: SourceConfig) -> None:
         self._source = source
         self._entries: Mapping[TableId, str] = {}
-        self._wait: FenceWait | None = None
+        self._wait: Wait | None = None
+        self._locked: Sequence[TableId] = ()
+        self._unlocked: Wait | None = None  # one of them is published
 
     @property
     def is_due(self) -> bool:
         """What is waited for has come to its end: a session that began without the tables may end."""
-        return self._wait is not None and self._wait.is_over
+        return any(wait is not None and wait.is_over for wait in (self._wait, self._unlocked))
+
+    def published(self, joining: Sequence[TableId], publication: Publication) -> Sequence[TableId]:
+        """Those that are. Who has locked the others is waited for beside the stream, however long that takes."""
+        locked = tuple(table for table in joining if table not in publication.columns)
+        if self._unlocked is not None and (locked != self._locked or self._unlocked.is_over):
+            self._unlocked.close()
+            self._unlocked = None
+        if locked and self._unlocked is None:
+            if locked != self._locked:
+                log.warning(
+                    "tables are locked by somebody, they join when they are not", tables=" ".join(map(str, locked))
+                )
+            self._unlocked = Wait(
+                self._source,
+                "watershed join",
+                lambda connection, closing: add_one_to_publication(connection, self._source, locked, closing),
+            )
+        self._locked = locked
+        return [table for table in joining if table not in locked]
 
     def is_granted(
         self, joining: Sequence[TableId], publication: Publication, stay_connected: Callable[[], None]
     ) -> bool:
         """Waits PATIENCE_S at most, then beside the stream. `joining` are in the publication."""
         entries = {table: publication.entries.get(table, "") for table in joining}
-        if self._wait is None or entries != self._entries or (self.is_due and not self._wait.is_passed(0)):
+        failed = self._wait is not None and self._wait.is_over and not self._wait.is_passed(0)
+        if self._wait is None or entries != self._entries or failed:
             self.close()
-            self._entries, self._wait = entries, FenceWait(self._source)
+            self._entries, self._wait = entries, fence_wait(self._source)
         for _ in range(round(PATIENCE_S / STEP_S)):
             if self._wait.is_passed(STEP_S):
                 return True
@@ -66,7 +95,7 @@ class Admission:
         return False
 
     def close(self) -> None:
-        """Nothing is waited for any more. Idempotent."""
+        """No transaction is waited for any more. Idempotent."""
         if self._wait is not None:
             self._wait.close()
             self._wait = None
@@ -93,15 +122,18 @@ class Joining:
         self._probe = probe
 
     def publish(self, joining: Sequence[TableId], publication: Publication) -> Publication:
-        """Take them into the publication. Raises SourceError where the role may not, ConnectionLost."""
+        """Take them into the publication, but for those that somebody has locked. Raises SourceError where the role may
+        not, ConnectionLost."""
         missing = [table for table in joining if table not in publication.columns]
-        if missing:
-            before = publication.fingerprint
-            with connect(self._config.source, application="watershed join") as connection:
-                publication = add_to_publication(connection, self._config.source, missing)
-            if publication.fingerprint != before:
-                raise ConnectionLost(f"publication {publication.name} was altered by somebody else meanwhile")
-            log.info("tables added to the publication", tables=" ".join(map(str, missing)))
+        before, added = publication.fingerprint, []
+        for table in missing:
+            with connect(self._config.source, application="watershed join") as connection, suppress(TableLockedError):
+                publication = add_to_publication(connection, self._config.source, table)
+                added.append(table)
+        if publication.fingerprint != before:
+            raise ConnectionLost(f"publication {publication.name} was altered by somebody else meanwhile")
+        if added:
+            log.info("tables added to the publication", tables=" ".join(map(str, added)))
             self._probe("join.published")
         return publication
 

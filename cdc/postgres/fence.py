@@ -5,7 +5,7 @@ What they wrote may have been received from the log already, and be visible to n
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, LiteralString
 
@@ -75,15 +75,20 @@ def pass_fence(connection: psycopg.Connection, closing: threading.Event) -> Tran
         snapshot = _current(connection)
 
 
-class FenceWait:
-    """The same beside what else is done: begun when it is made, in a thread of its own."""
+class Wait:
+    """For something, beside what else is done: begun when it is made, in a thread and with a connection of its own."""
 
-    def __init__(self, source: SourceConfig) -> None:
+    def __init__(
+        self, source: SourceConfig, name: str, wait: Callable[[psycopg.Connection, threading.Event], bool]
+    ) -> None:
+        """`wait` tells whether it came, or the event was set meanwhile."""
         self._source = source
+        self._name = name
+        self._wait = wait
         self._is_passed = False
         self._closing = threading.Event()
         self._over = threading.Event()
-        threading.Thread(target=self._run, name="watershed fence", daemon=True).start()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
 
     @property
     def is_over(self) -> bool:
@@ -101,12 +106,17 @@ class FenceWait:
 
     def _run(self) -> None:
         try:
-            with connect(self._source, application="watershed fence") as connection:
-                self._is_passed = pass_fence(connection, self._closing) is not None
+            with connect(self._source, application=self._name) as connection:
+                self._is_passed = self._wait(connection, self._closing)
         except (WatershedError, psycopg.Error) as error:
-            log.warning("fence failed", error=" ".join(str(error).split()))
+            log.warning("waiting failed", name=self._name, error=" ".join(str(error).split()))
         finally:
             self._over.set()
+
+
+def fence_wait(source: SourceConfig) -> Wait:
+    """The same beside the stream."""
+    return Wait(source, "watershed fence", lambda connection, closing: pass_fence(connection, closing) is not None)
 
 
 def running(connection: psycopg.Connection) -> dict[str, object]:

@@ -1,6 +1,8 @@
 """The source database: checked before anything is written, described as capture needs it."""
 
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -25,7 +27,8 @@ from cdc.postgres.connection import connect, lost, says_lost
 from cdc.postgres.replication import ReplicationConnection, SystemIdentity
 
 OLDEST_VERSION = 150_000
-LOCK_WAIT_S: Final = 3  # taking a table into the publication waits for who alters, analyzes or vacuums it
+LOCK_POLL_S: Final = 1.0
+LOCK_WAIT_S: Final = 1  # taking a table into the publication waits for who alters, analyzes or vacuums it
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,35 +265,53 @@ def create_publication(connection: psycopg.Connection, config: SourceConfig) -> 
     return publication
 
 
-def add_to_publication(connection: psycopg.Connection, config: SourceConfig, tables: Sequence[TableId]) -> Publication:
-    """Take these tables into the configured publication. Raises SourceError where the role may not, ConnectionLost also
-    where one of them is locked for long."""
+class TableLockedError(ConnectionLost):
+    """Somebody has locked the table for longer than we wait."""
+
+
+def add_to_publication(connection: psycopg.Connection, config: SourceConfig, table: TableId) -> Publication:
+    """Take the table into the configured publication. Raises SourceError where the role may not, TableLockedError,
+    ConnectionLost."""
     name = config.publication
     try:
         with connection.transaction():
             # A standby that is named in synchronous_standby_names and down would hang it.
             connection.execute(f"SET LOCAL synchronous_commit = local; SET LOCAL lock_timeout = '{LOCK_WAIT_S}s'")
-            connection.execute(add_tables_statement(name, tables))
+            connection.execute(add_tables_statement(name, [table]))
     except psycopg.errors.InsufficientPrivilege as error:
-        raise _not_contained(connection, name, tables[0]) from error
-    except (psycopg.errors.LockNotAvailable, psycopg.errors.DuplicateObject, psycopg.errors.UndefinedTable) as error:
+        raise _not_contained(connection, name, table) from error
+    except psycopg.errors.LockNotAvailable as error:
+        raise TableLockedError(f"table {table} is locked by somebody") from error
+    except (psycopg.errors.DuplicateObject, psycopg.errors.UndefinedTable) as error:
         # Duplicate: a process of ours that was killed while it waited has been served nevertheless. Undefined: dropped
         # since it was looked at.
-        publication = read_publication(connection, name, tables)
-        for table in publication.entries.keys() - publication.columns.keys() if publication is not None else ():
+        publication = read_publication(connection, name, [table])
+        if publication is not None and table in publication.entries.keys() - publication.columns.keys():
             raise _hidden(name, table) from error
-        names = ", ".join(map(str, tables))
-        raise ConnectionLost(f"publication {name} can't take in {names} yet: {error.diag.message_primary}") from error
+        raise ConnectionLost(f"publication {name} can't take in {table} yet: {error.diag.message_primary}") from error
     except psycopg.OperationalError as error:
         raise lost(error) from error
     except psycopg.Error as error:
         raise SourceError(f"can't alter publication {name}: {error.diag.message_primary}") from error
     publication = read_publication(connection, name, config.table_ids)
-    if publication is None or any(table not in publication.columns for table in tables):
+    if publication is None or table not in publication.columns:
         raise ConnectionLost(
             f"publication {name} does not show a table that was taken in"
         )  # looked at anew, it says why
     return publication
+
+
+def add_one_to_publication(
+    connection: psycopg.Connection, config: SourceConfig, locked: Sequence[TableId], closing: threading.Event
+) -> bool:
+    """Take in the first of these tables that is not locked any more; False when `closing` was set meanwhile. Raises as
+    add_to_publication."""
+    while not closing.wait(LOCK_POLL_S):
+        for table in locked:
+            with suppress(TableLockedError):
+                add_to_publication(connection, config, table)
+                return True
+    return False
 
 
 @says_lost

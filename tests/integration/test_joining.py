@@ -139,3 +139,17 @@ def test_a_start_waits_for_no_lock_on_a_captured_table(both: Captured, restart: 
     eventually(lambda: names(both, ITEMS, 1001) == [("c", "behind")], 90.0, "the others go on")
     eventually(lambda: both.states()[OTHER]["status"] == "stopped", 90.0, "it stops, by name")
     assert last.exit_code is None
+
+
+def test_a_table_that_is_locked_joins_when_it_is_not_and_the_others_flow(both: Captured) -> None:
+    only(both, ITEMS, OTHER)
+    with both.connect() as altering, altering.transaction():
+        altering.execute("LOCK TABLE other IN ACCESS EXCLUSIVE MODE")
+        last = both.start()
+        both.query("UPDATE items SET name = 'beside' WHERE id = 1")
+        eventually(lambda: ("u", "beside") in names(both, ITEMS, 1), 90.0, "the other table is streamed meanwhile")
+        assert OTHER not in both.states()
+    eventually(lambda: both.snapshots().get(OTHER, {}).get("status") == "done", 90.0, "it joins")
+    both.judge()
+    assert last.said().count("locked by somebody") == 1
+    assert "session lost" not in last.said()
