@@ -140,7 +140,7 @@ def checked_table(
     found = read_table(connection, table, published, chosen)
     if publication is not None and published is None:
         if table in publication.entries:
-            raise _hidden(publication.name, table)
+            raise _hidden(publication, table)
         _check_may_add(connection, publication, found)
     _check_key(found, chosen)
     if not (found.may_select or chosen.is_outbox):  # whose rows are never read
@@ -245,9 +245,15 @@ def _check_may_mark(connection: psycopg.Connection) -> None:
         )
 
 
-def _hidden(name: str, table: TableId) -> SourceError:
+def _hidden(publication: Publication, table: TableId) -> SourceError:
+    if not publication.publishes_roots:
+        return SourceError(
+            f"publication {publication.name} has the rows of table {table} as those of its partitions",
+            f"ALTER PUBLICATION {publication.name} SET (publish_via_partition_root = true); or name the partitions in "
+            "source.tables",
+        )
     return SourceError(
-        f"publication {name} has the rows of table {table} as those of the table that it is a partition of",
+        f"publication {publication.name} has the rows of table {table} as those of the table that it is a partition of",
         "take one of the two out of source.tables",
     )
 
@@ -287,7 +293,7 @@ def add_to_publication(connection: psycopg.Connection, config: SourceConfig, tab
         # since it was looked at.
         publication = read_publication(connection, name, [table])
         if publication is not None and table in publication.entries.keys() - publication.columns.keys():
-            raise _hidden(name, table) from error
+            raise _hidden(publication, table) from error
         raise ConnectionLost(f"publication {name} can't take in {table} yet: {error.diag.message_primary}") from error
     except psycopg.OperationalError as error:
         raise lost(error) from error

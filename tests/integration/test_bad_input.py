@@ -208,6 +208,10 @@ def test_a_partition_beside_its_root(items: Captured) -> None:
     ended = items.run_once()
     assert ended.returncode == 1
     assert "has the rows of table public.leaf as those of the table that it is a partition of" in ended.stderr
+    with items.connect() as connection:
+        connection.execute("ALTER PUBLICATION watershed SET (publish_via_partition_root = false)")
+    items.settings = {"source": {"tables": ["public.items", "public.root"]}}
+    assert "has the rows of table public.root as those of its partitions" in items.run_once("check").stderr
 
 
 def test_a_publication_that_the_role_may_not_create(items: Captured, role: str) -> None:
