@@ -18,7 +18,7 @@ import structlog
 from cdc.config import Config, SourceConfig
 from cdc.continuity import Tables
 from cdc.control import ENDED, SnapshotRecord, Topics
-from cdc.errors import ConnectionLost, GapError, SourceError
+from cdc.errors import ConnectionLost, SourceError, UnsupportedChangeError
 from cdc.events import TableId, TableSchema
 from cdc.kafka.records import Captured, State
 from cdc.kafka.topics import TopicAdmin, TopicDescription
@@ -138,14 +138,13 @@ class Joining:
         return publication
 
     def join(self, tables: Tables, publication: Publication, state: State, captured: Captured) -> Joined:
-        """Admission is granted. Raises SourceError with the next step for a table that can't join, BrokerError,
-        ConnectionLost, also where one was altered meanwhile."""
+        """Admission is granted. Raises UnsupportedChangeError for a table that can't join, BrokerError, ConnectionLost,
+        also where one was altered meanwhile."""
         topics = self._make_topics(tables.joining, captured)
         with connect(self._config.source, application="watershed join") as connection:
             source = self._config.source
             found = [self._found(connection, table, publication) for table in tables.joining]
             since_lsn = read_log_end(connection)
-        self._require_chunks([table for table in found if not source.is_outbox(table.table)])
         schemas = [schema_of(table, captured.schemas.get(table.table), self._topics) for table in found]
         for schema in schemas:
             self._require_same_key(schema, captured.schemas.get(schema.table), topics[schema.topic])
@@ -190,23 +189,14 @@ class Joining:
         wanted = [self._topics.table(table) for table in joining]
         for table, topic in zip(joining, wanted, strict=True):
             if owners.get(topic, table) != table:
-                raise SourceError(
+                raise UnsupportedChangeError(
                     f"table {table} can't join: its topic {topic} was that of table {owners[topic]}",
                     "take it out of source.tables, or start with a new topics.prefix and slot",
+                    table=table,
                 )
         found = self._admin.check(wanted)
         self._admin.create([topic for topic in wanted if topic not in found], [], [], self._config.topics)
         return self._admin.check(wanted)
-
-    def _require_chunks(self, found: Sequence[SourceTable]) -> None:
-        """Page ranges need the transaction snapshot of a new slot."""
-        for table in found:
-            if not table.is_chunkable and self._config.snapshot.mode != "never":
-                raise GapError(
-                    f"table {table.table} can't join beside the stream: its rows can't be read in chunks, since no "
-                    f"unique index has exactly its key columns ({', '.join(table.key) or 'none'}), in this order",
-                    "cdc snapshot --heal, which reads all tables anew; or create such an index",
-                )
 
     def _require_same_key(self, schema: TableSchema, before: TableSchema | None, topic: TopicDescription) -> None:
         """A row would be in the topic twice, under two keys."""
@@ -214,10 +204,12 @@ class Joining:
             return
         ends = self._admin.request_end_offsets({topic.name: topic.partition_count}).wait()
         if any(ends[topic.name]):
-            raise SourceError(
+            raise UnsupportedChangeError(
                 f"table {schema.table} joins again with key ({', '.join(schema.key)}), its topic holds records "
                 f"with key ({', '.join(before.key)})",
                 "take it out of source.tables, or start with a new topics.prefix and slot",
+                table=schema.table,
+                is_held=False,
             )
 
     # ---- snapshots

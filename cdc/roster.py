@@ -5,7 +5,7 @@ again like one that was never captured, with all its rows read anew, as soon as 
 catalog can't show that it was repaired, when an operator says so.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from cdc.continuity import Tables
@@ -54,8 +54,10 @@ def assign(
     looks: Mapping[TableId, TableLook],
     records: Mapping[TableId, TableRecord],
     failures: Mapping[TableId, UnsupportedChangeError],
+    unread: Collection[TableId] = (),
 ) -> Roster:
-    """`captured`: the newest schema of every table that ever was. `failures`: why sessions of this process ended."""
+    """`captured`: the newest schema of every table that ever was. `failures`: why sessions of this process ended.
+    `unread`: tables whose existing rows are not wanted."""
     kept: list[TableSchema] = []
     joining: list[TableId] = []
     stopped: dict[TableId, Stop] = {}
@@ -76,6 +78,10 @@ def assign(
             stopped[table] = Stop(look.barrier, is_held=False)
         elif record is not None and before is not None and not _may_join(before, look):
             stopped[table] = Stop(_cannot_join(before, look), is_held=False)
+        elif table in failures:
+            stopped[table] = Stop(failures[table], failures[table].is_held)
+        elif table not in unread and look.found is not None and not look.found.is_chunkable:
+            stopped[table] = Stop(_no_chunks(table, look.found.key), is_held=False)
         else:
             joining.append(table)
     return Roster(tuple(kept), tuple(joining), stopped)
@@ -123,8 +129,14 @@ def _cannot_join(before: TableSchema, look: TableLook) -> SourceError:
             "give it its key back, or name the old one's columns in source.key_columns; else take it out of "
             "source.tables and capture it under a topics.prefix and slot of its own",
         )
+    return _no_chunks(before.table, before.key)
+
+
+def _no_chunks(table: TableId, key: Sequence[str]) -> SourceError:
+    """Page ranges need the transaction snapshot of a new slot."""
+    healing = "cdc snapshot --heal with snapshot.method: consistent, which reads all tables anew"
     return SourceError(
-        f"table {before.table} can't join beside the stream: no unique index has exactly its key columns "
-        f"({', '.join(before.key)}), in this order, so that its rows can't be read in chunks",
-        "create such an index",
+        f"table {table} can't join beside the stream: no unique index has exactly its key columns "
+        f"({', '.join(key) or 'none'}), in this order, so that its rows can't be read in chunks",
+        f"create such an index, or {healing}" if key else healing,
     )

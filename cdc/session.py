@@ -206,7 +206,8 @@ class Session:
         )
         assert publication is not None, "or it would be another than the position's"
         tables = compare_tables(source.table_ids, captured.schemas, position, self._topics)
-        roster = assign(tables, position, captured.schemas, looks, state.tables, self._failures)
+        unread = [t for t in source.table_ids if source.is_outbox(t) or self._config.snapshot.mode == "never"]
+        roster = assign(tables, position, captured.schemas, looks, state.tables, self._failures, unread)
         source.columns.require_unpublished(roster.kept)
         ends = self._admin.request_end_offsets({t.name: t.partition_count for t in topics.values()}).wait()
         kept = {schema.topic: position.topics[schema.topic] for schema in roster.kept}

@@ -16,7 +16,7 @@ from cdc.control import (
     Topics,
     snapshot_key,
 )
-from cdc.errors import NEXT_AFTER_STOP, UnsupportedChangeError, WatershedError
+from cdc.errors import NEXT_AFTER_STOP, GapError, UnsupportedChangeError, WatershedError
 from cdc.events import TableId
 from cdc.ports import Signal, Signals, TopicRecord
 from cdc.snapshots.engine import SnapshotEngine
@@ -140,6 +140,10 @@ class Snapshots:
         if unknown:
             return SignalAnswer(is_accepted=False, message=f"table {unknown[0]} is not captured"), []
         if signal.action == "heal":
+            waiting = [table for table in self._stopped if table in self._unchunkable]
+            if waiting and self._limits.method == "consistent":
+                # Unanswered: in state GAP it is obeyed.
+                raise GapError(f"table {waiting[0]} can join with a new slot only", "cdc snapshot --heal, as was asked")
             return SignalAnswer(is_accepted=False, message="there is no gap to heal: capture is streaming"), []
         wanted = [_table(name) for name in signal.tables] or list(self._engine.tables)
         if signal.action == "snapshot":

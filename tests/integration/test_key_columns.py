@@ -136,6 +136,23 @@ def test_a_table_without_a_key_is_published_without_keys_in_its_order(audit: Cap
     assert refused.message.startswith("not in chunks: public.visits")
 
 
+def test_a_table_that_only_a_new_slot_can_take_in_stops_alone_until_healing_is_asked_for(audit: Captured) -> None:
+    audit.tables, audit.keys = [CODES], {}
+    audit.settings |= {"source": {}}
+    first = audit.start()
+    audit.await_caught_up()
+    assert first.terminate() == 0
+    audit.tables, audit.keys = [CODES, VISITS], {VISITS: []}
+    capture = audit.start()
+    eventually(lambda: audit.states().get(VISITS, {}).get("status") == "stopped", 90.0, "it stops")
+    assert "its rows can't be read in chunks" in audit.states()[VISITS]["message"]
+    audit.query("INSERT INTO codes (id, code) VALUES (1, 'beside')")
+    audit.await_caught_up()
+    assert loaded(audit, CODES) == 0, "the other is streamed, and not read again"
+    assert audit.ask("heal").is_accepted
+    eventually(lambda: len(audit.records(VISITS)) == 2, 90.0, lambda: f"its rows are published: {capture.said()}")
+
+
 # ---- what can't be a key
 
 

@@ -39,6 +39,7 @@ def roster(look: TableLook = LOOK, *, is_kept: bool = True, **others: Any) -> Ro
         {ITEMS.table: look},
         {record.table: record for record in others.get("records", ())},
         others.get("failures", {}),
+        others.get("unread", ()),
     )
 
 
@@ -94,6 +95,7 @@ def test_what_failed_waits_for_an_operator() -> None:
     failure = UnsupportedChangeError("a value is not UTF-8", "correct it", table=ITEMS.table)
     found = roster(failures={ITEMS.table: failure})
     assert (found.joining, found.stopped[ITEMS.table].is_held) == ((), True)
+    assert roster(is_kept=False, failures={ITEMS.table: failure}) == found, "also while it joins"
     assert roster(is_kept=False, records=[stopped(is_held=True)]).stopped[ITEMS.table].is_held
     assert roster(is_kept=False, records=[stopped(is_held=False)]).joining == (ITEMS.table,), "an operator started it"
 
@@ -107,4 +109,6 @@ def test_a_table_without_a_fitting_index_can_not_join_again() -> None:
     look = replace(LOOK, found=replace(FOUND, is_chunkable=False))
     found = roster(look, is_kept=False, records=[stopped(is_held=False)])
     assert "no unique index has exactly its key columns (id)" in found.stopped[ITEMS.table].why.message
-    assert roster(look, is_kept=False).joining == (ITEMS.table,), "one that was never captured is told otherwise"
+    left = roster(look, is_kept=False)
+    assert "no unique index" in left.stopped[ITEMS.table].why.message, "also one that was taken out of source.tables"
+    assert roster(look, is_kept=False, unread=[ITEMS.table]).joining == (ITEMS.table,), "its rows are not wanted"

@@ -8,6 +8,7 @@ import pytest
 from cdc.answers import KEPT_S, SIGNAL_S_MAX, Answers
 from cdc.config import SnapshotConfig
 from cdc.control import RangeRecord, SignalAnswer, SignalRecord, SignalsRecord, SnapshotProgress, SnapshotRecord
+from cdc.errors import GapError
 from cdc.events import TableId
 from cdc.ports import Signal, TopicRecord
 from cdc.snapshots.reading import Begin, Begun, Chunk, Fence, Fenced
@@ -23,11 +24,14 @@ class Session:
         *records: SnapshotRecord,
         answers: Mapping[str, int] | None = None,
         unchunkable: Collection[TableId] = (),
+        stopped: Collection[TableId] = (),
+        limits: SnapshotConfig | None = None,
     ) -> None:
         self.beside = Beside(*records)
         self.reader, self.signals = ScriptedReader(), ScriptedSignals()
-        given, limits = Answers(TOPICS, answers or {}), SnapshotConfig()
-        self.snapshots = Snapshots(self.beside.engine, self.reader, self.signals, given, TOPICS, limits, unchunkable)
+        given, limits = Answers(TOPICS, answers or {}), limits or SnapshotConfig()
+        engine = self.beside.engine
+        self.snapshots = Snapshots(engine, self.reader, self.signals, given, TOPICS, limits, unchunkable, stopped)
         self._offset = 40
 
     def advance(self, seconds: float = 1.0, lag_s: float = 0.0) -> list[TopicRecord]:
@@ -149,6 +153,15 @@ def test_there_is_nothing_to_heal_while_streaming() -> None:
     answer, _ = Session().signal("heal")
     assert not answer.is_accepted
     assert "no gap" in answer.message
+
+
+def test_healing_is_for_a_stopped_table_too_that_needs_a_new_slot() -> None:
+    other = [TableId("public", "other")]
+    consistent = Session(unchunkable=other, stopped=other, limits=SnapshotConfig(method="consistent"))
+    with pytest.raises(GapError, match=r"public\.other can join with a new slot only"):
+        consistent.signal("heal")
+    chunked, _ = Session(unchunkable=other, stopped=other).signal("heal")
+    assert not chunked.is_accepted, "it would not help"
 
 
 def test_a_signal_that_was_answered_elsewhere_is_passed_over() -> None:
