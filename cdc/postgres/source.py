@@ -149,9 +149,30 @@ def checked_table(
             f"GRANT USAGE ON SCHEMA {table.schema} TO <role>; GRANT SELECT ON {table} TO <role>",
         )
     require_all_rows(found)
+    _check_writable(connection, found)
     if found.is_partitioned:
         _check_identities(connection, found)
     return found
+
+
+@says_lost
+def _check_writable(connection: psycopg.Connection, found: SourceTable) -> None:
+    """In a publication PostgreSQL 18 refuses who updates or deletes rows whose identity has what is not published."""
+    if connection.info.server_version < 180_000:
+        return
+    row = connection.execute(
+        "SELECT a.attname::text FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid"
+        " WHERE c.oid = %s AND c.relreplident = 'f' AND a.attgenerated <> '' AND NOT a.attisdropped"
+        "   AND a.attname <> ALL (%s) ORDER BY a.attnum LIMIT 1",
+        (found.oid, [*(column.name for column in found.columns), *found.left_out]),
+    ).fetchone()
+    if row is not None:
+        raise SourceError(
+            f"table {found.table} has REPLICA IDENTITY FULL and a generated column that is not published, {row[0]}: "
+            "PostgreSQL would refuse updates and deletes",
+            f"ALTER TABLE {found.table} REPLICA IDENTITY DEFAULT, or USING INDEX; or make the publication "
+            "yourself, with publish_generated_columns = stored, where it is stored",
+        )
 
 
 def _check_key(found: SourceTable, chosen: Chosen) -> None:

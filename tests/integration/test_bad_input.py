@@ -182,8 +182,12 @@ def test_a_wrong_password(items: Captured, strict_server: PostgresServer, passwo
             "ALTER TABLE items REPLICA IDENTITY FULL; CREATE PUBLICATION watershed FOR TABLE items (name)",
             "key column id of table public.items is not published",
         ),
+        (
+            "ALTER TABLE items ADD more int GENERATED ALWAYS AS (id + 1), REPLICA IDENTITY FULL",
+            "a generated column that is not published, more: PostgreSQL would refuse updates and deletes",
+        ),
     ],
-    ids=["missing", "no key", "identity nothing", "deferrable", "unlogged", "view", "operations", "column list"],
+    ids=["missing", "no key", "nothing", "deferrable", "unlogged", "view", "operations", "columns", "generated"],
 )
 def test_a_table_that_can_not_be_captured(items: Captured, statement: LiteralString, says: str) -> None:
     with items.connect() as connection:
