@@ -23,7 +23,16 @@ from cdc.formats.connect import (
     required,
     struct_of,
 )
-from cdc.formats.kinds import FIRST_USER_OID, Kind, ValueType, column_type, element_type, numeric_modifier
+from cdc.formats.debezium_structured import structured
+from cdc.formats.kinds import (
+    FIRST_USER_OID,
+    PRECISION_DEFAULT,
+    Kind,
+    ValueType,
+    column_type,
+    element_type,
+    numeric_modifier,
+)
 from cdc.formats.options import BinaryMode, DecimalMode, FormatOptions, HstoreMode, IntervalMode, TimeMode
 from cdc.pgoutput.arrays import ArrayEncoder
 from cdc.pgoutput.values import Encoder, MalformedValueError, UnconvertibleError, boolean, floating, integer, quote
@@ -32,7 +41,6 @@ _DATA: Final = "io.debezium.data."
 _TIME: Final = "io.debezium.time."
 _CONNECT: Final = "org.apache.kafka.connect.data."
 _GEOMETRY: Final = "io.debezium.data.geometry."
-PRECISION_DEFAULT: Final = 6  # of times without one
 _BITS_MAX: Final = 2_147_483_647
 
 BIT, VARBIT, MONEY, NUMERIC, BYTEA, INTERVAL = 1560, 1562, 790, 1700, 17, 1186
@@ -140,6 +148,8 @@ def scalar_kind(of: ValueType, options: FormatOptions) -> Kind | None:
     if of.labels:
         return _text(named(STRING, _DATA + "Enum", {"allowed": ",".join(of.labels)}))
     match of.oid:
+        case 1082 | 1083 | 1114 | 1184 | 1266 | 1186 if options.time_precision_mode == "structured":
+            return structured(of)
         case 1700:
             return numeric(of.modifier, options.decimal_handling_mode or "precise")
         case 790:
@@ -236,7 +246,7 @@ def hstore(mode: HstoreMode) -> Kind:
 
 
 def temporal(oid: int, modifier: int, mode: TimeMode) -> Kind:
-    """date, time, timestamp, and those with time zone, which have one form in all modes."""
+    """date, time, timestamp, and those with time zone, which have one form in all modes but `structured`."""
     precision = modifier if modifier >= 0 else PRECISION_DEFAULT
     match oid:
         case 1184:
@@ -292,10 +302,13 @@ def _timestamp(precision: int, mode: TimeMode) -> Kind:
 _NS, _US, _MS = 1, 1_000, 1_000_000
 
 # The types that each mode is about, by which the `readable` profile takes over a form that was chosen.
-FAMILIES: Final[dict[str, Callable[[ValueType], bool]]] = {
-    "decimal_handling_mode": lambda of: of.oid in (NUMERIC, MONEY),
-    "time_precision_mode": lambda of: of.oid in (DATE, TIME, TIMESTAMP, TIMESTAMPTZ, TIMETZ),
-    "binary_handling_mode": lambda of: of.oid == BYTEA,
-    "interval_handling_mode": lambda of: of.oid == INTERVAL,
-    "hstore_handling_mode": lambda of: of.name == "hstore",
+FAMILIES: Final[dict[str, Callable[[ValueType, FormatOptions], bool]]] = {
+    "decimal_handling_mode": lambda of, _: of.oid in (NUMERIC, MONEY),
+    "time_precision_mode": lambda of, options: (
+        of.oid in (DATE, TIME, TIMESTAMP, TIMESTAMPTZ, TIMETZ)
+        or (of.oid == INTERVAL and options.time_precision_mode == "structured")
+    ),
+    "binary_handling_mode": lambda of, _: of.oid == BYTEA,
+    "interval_handling_mode": lambda of, _: of.oid == INTERVAL,
+    "hstore_handling_mode": lambda of, _: of.name == "hstore",
 }

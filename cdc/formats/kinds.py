@@ -26,6 +26,7 @@ class ValueType:
     labels: tuple[str, ...]  # of an enum
 
 
+PRECISION_DEFAULT = 6  # of times without one
 FIRST_USER_OID = 16_384  # FirstNormalObjectId: what initdb did not make
 
 

@@ -8,7 +8,9 @@ from cdc.formats.masks import Mask
 
 Profile = Literal["readable", "debezium"]
 DecimalMode = Literal["precise", "double", "string"]
-TimeMode = Literal["adaptive", "adaptive_time_microseconds", "connect", "isostring", "microseconds", "nanoseconds"]
+TimeMode = Literal[
+    "adaptive", "adaptive_time_microseconds", "connect", "isostring", "microseconds", "nanoseconds", "structured"
+]
 BinaryMode = Literal["bytes", "base64", "base64-url-safe", "hex"]
 IntervalMode = Literal["numeric", "string"]
 HstoreMode = Literal["json", "map"]

@@ -17,6 +17,7 @@ from cdc.formats.options import FormatOptions
 
 _TEXT_OIDS: Final = frozenset({19, 25, 114, 142, 1042, 1043, 3802})
 _TEXT_NAMES: Final = frozenset({"citext", "ltree"})
+_NO_PLAIN_DATE: Final = ("connect", "isostring", "structured")  # modes whose dates are no plain number
 _BYTE_ARRAYS: Final = frozenset({20, 23, 1082})  # bigint, integer, date: the placeholder's bytes, one by one
 
 
@@ -28,7 +29,7 @@ def unavailable(column: Column, options: FormatOptions) -> str | None:
     text = content.decode(errors="replace")
     if column.element_oid:
         of = element_type(column)
-        if of.oid in _BYTE_ARRAYS:
+        if of.oid in _BYTE_ARRAYS and not (of.oid == 1082 and options.time_precision_mode in _NO_PLAIN_DATE):
             return _json(list(content))
         if of.oid == 2950:
             return _json([_uuid(content)])

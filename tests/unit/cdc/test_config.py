@@ -94,7 +94,7 @@ def test_three_sections_are_enough(tmp_path: Path) -> None:
         ),
         (
             "format",
-            {"time.precision.mode": "structured"},
+            {"time.precision.mode": "exact"},
             "format.time_precision_mode: Input should be 'adaptive', 'adaptive_time_microseconds', 'connect', 'isostr",
         ),
         ("format", {"skipped.operations": "c"}, "format.skipped_operations: Input should be 't' or 'none'"),

@@ -1,11 +1,12 @@
 """The placeholder in forms that options give a column; the usual ones are in test_event_format_values.py."""
 
 import uuid
+from dataclasses import replace
 
 import pytest
 
 from cdc.events import Column
-from cdc.formats.options import BinaryMode, FormatOptions
+from cdc.formats.options import BinaryMode, FormatOptions, TimeMode
 from cdc.formats.unavailable import unavailable
 
 
@@ -46,6 +47,14 @@ def test_uuids_are_made_of_its_digest() -> None:
 )
 def test_other_forms_have_no_place_for_it(of: Column) -> None:
     assert unavailable(of, FormatOptions("debezium", unavailable_value_placeholder="x")) is None
+
+
+@pytest.mark.parametrize("mode", ["connect", "isostring", "structured"])
+def test_an_array_of_dates_has_it_only_where_dates_are_plain_numbers(mode: TimeMode) -> None:
+    """As recorded from Debezium 3.7.0.Final: null in these modes."""
+    of, options = column(1182, "", 1082), FormatOptions("debezium", unavailable_value_placeholder="x")
+    assert unavailable(of, options) == "[120]"
+    assert unavailable(of, replace(options, time_precision_mode=mode)) is None
 
 
 def test_profile_readable_has_none() -> None:
