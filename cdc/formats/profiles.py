@@ -82,7 +82,10 @@ def _as_its_schema(encode: Encoder) -> Encoder:
 
     def encode_flat(text: str) -> str:
         if text.startswith(("{{", "[")):
-            raise UnconvertibleError("an array of one dimension that begins at 1")
+            raise UnconvertibleError(
+                "an array of one dimension that begins at 1",
+                "leave out format.schemas.enable: schemas know no other arrays",
+            )
         return encode(text)
 
     return encode_flat
@@ -115,7 +118,7 @@ def _column_format(schema: TableSchema, column: Column, options: FormatOptions, 
     if mask is not None:
         encode, node = _masked(mask, encode), {**node, "parameters": {"masked": "true"}}
     is_nullable = column.nullable and column.name not in schema.key
-    if options.profile == "debezium" and is_nullable and options.event_converting_failure_handling_mode != "fail":
+    if options.profile == "debezium" and is_nullable:
         encode = _null_where_unconvertible(encode, f"{schema.table}, column {column.name}", options)
     if options.profile == "readable":  # what is not known is absent, wherever there is no key
         return ColumnFormat(ColumnForm(encode), (required if column.name in schema.key else optional)(node))
@@ -135,13 +138,16 @@ _NEVER_FAIL: Final[frozenset[Encoder]] = frozenset({boolean, integer, floating, 
 def _null_where_unconvertible(encode: Encoder, where: str, options: FormatOptions) -> Encoder:
     if encode in _NEVER_FAIL:
         return encode
-    is_told = options.event_converting_failure_handling_mode == "warn"
+    mode = options.event_converting_failure_handling_mode
 
     def encode_or_null(text: str) -> str:
         try:
             return encode(text)
         except UnconvertibleError as error:
-            if is_told:
+            if mode == "fail":
+                error.hint += ", or event.converting.failure.handling.mode: skip, which writes null"
+                raise
+            if mode == "warn":
                 warnings.warn(f"{where}: {error.message}: published as null", UnconvertibleWarning, stacklevel=2)
             return "null"
 

@@ -30,6 +30,7 @@ from binascii import b2a_base64, unhexlify
 from collections.abc import Callable
 from dataclasses import dataclass
 from json.encoder import encode_basestring
+from typing import Final
 
 from cdc.errors import ProtocolError
 from cdc.events import Column
@@ -58,15 +59,17 @@ class MalformedValueError(ProtocolError):
         )
 
 
+# What helps whichever form was chosen, and whether the column may be null or not.
+_OTHER_FORM: Final = (
+    "choose another mode in section format, or profile readable without one, where every value has a place"
+)
+
+
 class UnconvertibleError(MalformedValueError):
     """A value of its type that the form chosen for it has no place for. Says what would have one, never the value."""
 
-    def __init__(self, what: str) -> None:
-        ProtocolError.__init__(
-            self,
-            f"a value is not {what}, all that the chosen format holds",
-            "choose another mode in section format, or event.converting.failure.handling.mode: skip, which writes null",
-        )
+    def __init__(self, what: str, hint: str = _OTHER_FORM) -> None:
+        ProtocolError.__init__(self, f"a value is not {what}, all that the chosen format holds", hint)
 
 
 _INTEGER = re.compile(r"0|-?[1-9][0-9]*").fullmatch

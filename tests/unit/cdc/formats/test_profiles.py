@@ -153,6 +153,38 @@ def test_what_has_no_place_stops_the_table_where_null_is_not_asked_for(column: C
         encode("NaN")
 
 
+OTHER_FORM = "choose another mode in section format, or profile readable without one, where every value has a place"
+
+
+@pytest.mark.parametrize(
+    ("column", "options", "text", "hint"),
+    [
+        (nullable(1700), replace(READABLE, decimal_handling_mode="precise"), "NaN", OTHER_FORM),
+        (Column("c", 1700, -1, "numeric", False), DEBEZIUM, "NaN", OTHER_FORM),
+        (
+            nullable(1700),
+            replace(DEBEZIUM, event_converting_failure_handling_mode="fail"),
+            "NaN",
+            OTHER_FORM + ", or event.converting.failure.handling.mode: skip, which writes null",
+        ),
+        (
+            nullable(1007, element_oid=23),
+            replace(READABLE, schemas_enable=True),
+            "{{1,2}}",
+            "leave out format.schemas.enable: schemas know no other arrays",
+        ),
+    ],
+)
+def test_what_is_said_to_do_about_it_helps_in_that_profile(
+    column: Column, options: FormatOptions, text: str, hint: str
+) -> None:
+    encode = format_of(column, options).form.encode
+    assert encode is not None
+    with pytest.raises(UnconvertibleError) as refusal:
+        encode(text)
+    assert refusal.value.hint == hint
+
+
 def test_a_masked_column_says_so_and_is_masked_in_every_profile() -> None:
     schema = schema_of(nullable(25))
     for profile in get_args(Profile):
