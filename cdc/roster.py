@@ -27,7 +27,6 @@ class TableLook:
     state: str  # differs when anything differs by which it may be captured
     error: WatershedError | None  # why its changes can't be captured
     barrier: WatershedError | None = None  # why it can't begin to be captured
-    is_read: bool = True  # its rows, when it joins: those of an outbox table are not
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +57,10 @@ def assign(
 ) -> Roster:
     """`captured`: the newest schema of every table that ever was. `failures`: why sessions of this process ended.
     `unread`: tables whose existing rows are not wanted."""
+
+    def may_join(before: TableSchema, look: TableLook) -> bool:
+        return _may_join(before, look, is_read=before.table not in unread)
+
     kept: list[TableSchema] = []
     joining: list[TableId] = []
     stopped: dict[TableId, Stop] = {}
@@ -66,7 +69,7 @@ def assign(
         stop = _stop(schema, look, position.topics[schema.topic].publication_entry, records, failures)
         if stop is None:
             kept.append(schema)
-        elif not stop.is_held and position.partial is None and look.barrier is None and _may_join(schema, look):
+        elif not stop.is_held and position.partial is None and look.barrier is None and may_join(schema, look):
             joining.append(table)
         else:
             stopped[table] = stop
@@ -76,7 +79,7 @@ def assign(
             stopped[table] = Stop(WatershedError(record.message, record.next), is_held=True)
         elif look.barrier is not None:
             stopped[table] = Stop(look.barrier, is_held=False)
-        elif record is not None and before is not None and not _may_join(before, look):
+        elif record is not None and before is not None and not may_join(before, look):
             stopped[table] = Stop(_cannot_join(before, look), is_held=False)
         elif table in failures:
             stopped[table] = Stop(failures[table], failures[table].is_held)
@@ -113,12 +116,13 @@ def _stop(
     return Stop(SourceError(f"table {table} was altered: {why}", NEXT_AFTER_ALTER), is_held=False)
 
 
-def _may_join(before: TableSchema, look: TableLook) -> bool:
-    """A row that was captured under another key would be in the topic twice. And rows are read in chunks."""
+def _may_join(before: TableSchema, look: TableLook, *, is_read: bool) -> bool:
+    """A row that was captured under another key would be in the topic twice. And rows that are read are read in
+    chunks."""
     found = look.found
     if found is None or why_other_keys(before, found.key, found.columns) is not None:
         return False
-    return found.is_chunkable or not look.is_read
+    return found.is_chunkable or not is_read
 
 
 def _cannot_join(before: TableSchema, look: TableLook) -> SourceError:

@@ -42,4 +42,4 @@ def look_at_table(
     except SourceError as refusal:
         barrier = refusal
     state = f"{facts.model_dump_json() if facts else None} {entry} {barrier.message if barrier else None}"
-    return TableLook(found, facts, entry, state, error, barrier, is_read=not chosen.is_outbox)
+    return TableLook(found, facts, entry, state, error, barrier)

@@ -69,8 +69,8 @@ def test_a_table_that_can_join_again_does_so_at_once(look: TableLook) -> None:
 def test_a_table_whose_rows_are_not_read_needs_no_chunks() -> None:
     look = replace(LOOK, entry="another", found=replace(FOUND, is_chunkable=False))
     assert roster(look).joining == ()
-    assert roster(replace(look, is_read=False)).joining == (ITEMS.table,)
-    assert roster(replace(look, is_read=False), is_kept=False, records=[stopped(is_held=False)]).joining
+    assert roster(look, unread=[ITEMS.table]).joining == (ITEMS.table,)
+    assert roster(look, unread=[ITEMS.table], is_kept=False, records=[stopped(is_held=False)]).joining
 
 
 @pytest.mark.parametrize(
