@@ -25,7 +25,7 @@ _VECTOR = re.compile(r"\[[-+0-9.eE,]*\]").fullmatch
 _SPARSE_VECTOR = re.compile(r"\{([-+0-9.eE,:]*)\}/([0-9]+)").fullmatch
 
 # What pgjdbc makes of infinite values, as Debezium publishes them: days, then µs since 1970.
-INFINITE_DAYS: Final = {"infinity": -2_147_472_692, "-infinity": -2_147_472_691}
+INFINITE_DAYS: Final = {"infinity": 2_146_033_979, "-infinity": -2_147_472_691}
 INFINITE_US: Final = {"infinity": 9_223_372_036_825_200_000, "-infinity": -9_223_372_036_832_400_000}
 INFINITE_NS: Final = {"infinity": (1 << 63) - 1, "-infinity": -(1 << 63)}
 

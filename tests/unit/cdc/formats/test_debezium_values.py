@@ -56,7 +56,7 @@ money_string = values.money(2, values.decimal_string)
         (values.text_bytes("hex"), "0/16", '"302f3136"'),
         (values.text_bytes("bytes"), "Ã«", '"w6s="'),  # the latin-1 view of ë
         (values.date_number, "1970-01-02", "1"),
-        (values.date_number, "infinity", "-2147472692"),
+        (values.date_number, "infinity", "2146033979"),
         (values.date_number, "-infinity", "-2147472691"),
         (values.date_iso, "2017-09-15", '"2017-09-15Z"'),
         (values.date_iso, "0044-03-15 BC", '"-0043-03-15Z"'),

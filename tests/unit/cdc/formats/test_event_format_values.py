@@ -148,7 +148,7 @@ def schema(of: Column, **options: Any) -> tuple[str, str | None]:
         (column(1114), "infinity", ("int64", TIME + "MicroTimestamp"), "9223372036825200000"),
         (column(1114), "-infinity", ("int64", TIME + "MicroTimestamp"), "-9223372036832400000"),
         (column(1184), "infinity", ("string", TIME + "ZonedTimestamp"), '"infinity"'),
-        (column(1082), "infinity", ("int32", TIME + "Date"), "-2147472692"),
+        (column(1082), "infinity", ("int32", TIME + "Date"), "2146033979"),
         (column(1082), "-infinity", ("int32", TIME + "Date"), "-2147472691"),
         (column(1114), "4713-12-31 23:59:59.999999 BC", ("int64", TIME + "MicroTimestamp"), "-210831897600000001"),
         (
@@ -221,7 +221,7 @@ def test_2_1_to_2_4_modes(of: Column, text: str, option: dict[str, Any], expecte
     [
         (1082, "4713-11-24 BC", "-2440222", "-2440222", '"-4712-11-24Z"'),  # PostgreSQL's first and last
         (1082, "5874897-12-31", "2145042905", "2145042905", '"+5874897-12-31Z"'),
-        (1082, "infinity", "-2147472692", "-2147472692", '"-5877611-06-21Z"'),
+        (1082, "infinity", "2146033979", "2146033979", '"+5877611-06-21Z"'),
         (1082, "-infinity", "-2147472691", "-2147472691", '"-5877611-06-22Z"'),
         (1083, "00:00:00", "0", "0", '"00:00:00Z"'),
         (1083, "23:59:59.999999", "86399999999", "86399999999000", '"23:59:59.999999Z"'),
