@@ -24,10 +24,10 @@ _unescape = re.compile(r"\\(.)", re.DOTALL).sub
 _VECTOR = re.compile(r"\[[-+0-9.eE,]*\]").fullmatch
 _SPARSE_VECTOR = re.compile(r"\{([-+0-9.eE,:]*)\}/([0-9]+)").fullmatch
 
-# What pgjdbc makes of infinite values, as Debezium publishes them: days, then µs since 1970.
+# Infinite values as Debezium writes them: days; pgjdbc's ms since 1970; where units are shorter, the ends of 64 bits.
 INFINITE_DAYS: Final = {"infinity": 2_146_033_979, "-infinity": -2_147_472_691}
-INFINITE_US: Final = {"infinity": 9_223_372_036_825_200_000, "-infinity": -9_223_372_036_832_400_000}
-INFINITE_NS: Final = {"infinity": (1 << 63) - 1, "-infinity": -(1 << 63)}
+INFINITE_MS: Final = {"infinity": 9_223_372_036_825_200_000, "-infinity": -9_223_372_036_832_400_000}
+INFINITE_64: Final = {"infinity": (1 << 63) - 1, "-infinity": -(1 << 63)}
 
 
 # ---- numbers
@@ -195,8 +195,7 @@ def time_iso(text: str) -> str:
 
 def timestamp_in(unit_ns: int) -> Encoder:
     """A number of such units since 1970."""
-
-    infinite = {text: (us * 1000 // unit_ns) for text, us in INFINITE_US.items()} if unit_ns > 1 else INFINITE_NS
+    infinite = INFINITE_MS if unit_ns == 1_000_000 else INFINITE_64
 
     def encode(text: str) -> str:
         if text in infinite:
@@ -211,7 +210,7 @@ def timestamp_in(unit_ns: int) -> Encoder:
 
 
 def timestamp_iso(text: str) -> str:
-    us = INFINITE_US[text] if text in INFINITE_US else calendar.epoch_us(text, has_zone=False)
+    us = INFINITE_MS[text] * 1000 if text in INFINITE_MS else calendar.epoch_us(text, has_zone=False)
     return f'"{_iso_timestamp(us, None)}"'
 
 
@@ -219,7 +218,7 @@ def zoned_timestamp(digits: int) -> Encoder:
     """UTC, with exactly so many digits of the second."""
 
     def encode(text: str) -> str:
-        if text in INFINITE_US:
+        if text in INFINITE_64:
             return f'"{text}"'
         return f'"{_iso_timestamp(calendar.epoch_us(text, has_zone=True), digits)}"'
 
@@ -249,7 +248,7 @@ def interval_iso(text: str) -> str:
 
 
 def _finite_interval(text: str) -> calendar.Interval:
-    if text in INFINITE_US:
+    if text in INFINITE_64:
         raise UnconvertibleError("a finite interval")
     return calendar.interval(text)
 

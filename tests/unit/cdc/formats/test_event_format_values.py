@@ -145,8 +145,8 @@ def schema(of: Column, **options: Any) -> tuple[str, str | None]:
         # 2.4
         (column(1083), "24:00:00", ("int64", TIME + "MicroTime"), "86400000000"),
         (column(1266), "24:00:00+00", ("string", TIME + "ZonedTime"), '"24:00:00Z"'),
-        (column(1114), "infinity", ("int64", TIME + "MicroTimestamp"), "9223372036825200000"),
-        (column(1114), "-infinity", ("int64", TIME + "MicroTimestamp"), "-9223372036832400000"),
+        (column(1114), "infinity", ("int64", TIME + "MicroTimestamp"), "9223372036854775807"),
+        (column(1114), "-infinity", ("int64", TIME + "MicroTimestamp"), "-9223372036854775808"),
         (column(1184), "infinity", ("string", TIME + "ZonedTimestamp"), '"infinity"'),
         (column(1082), "infinity", ("int32", TIME + "Date"), "2146033979"),
         (column(1082), "-infinity", ("int32", TIME + "Date"), "-2147472691"),
@@ -200,8 +200,9 @@ def test_2_1_to_2_5_the_field_and_its_value(
         (column(1114, 3), "1970-01-01 00:00:01.5", {"time_precision_mode": "microseconds"}, "1500000"),
         (column(1114), "1970-01-01 00:00:01.5", {"time_precision_mode": "connect"}, "1500"),
         (column(1114), "1970-01-01 00:00:01.5", {"time_precision_mode": "isostring"}, '"1970-01-01T00:00:01.5Z"'),
+        (column(1114), "infinity", {"time_precision_mode": "connect"}, "9223372036825200000"),
         (column(1114), "infinity", {"time_precision_mode": "nanoseconds"}, "9223372036854775807"),
-        (column(1114), "infinity", {"time_precision_mode": "isostring"}, '"+294247-01-10T04:00:25.2Z"'),
+        (column(1114), "infinity", {"time_precision_mode": "isostring"}, '"+292278994-08-16T23:00:00Z"'),
         (column(1186), "1 year 2 mons 3 days 04:05:06.78", {"interval_handling_mode": "string"},
          '"P1Y2M3DT4H5M6.78S"'),
         (column(17), r"\xfbff", {"binary_handling_mode": "base64"}, '"+/8="'),
@@ -236,8 +237,8 @@ def test_2_1_to_2_4_modes(of: Column, text: str, option: dict[str, Any], expecte
         (1114, "2262-04-11 23:47:16.854775", "9223372036854775", "9223372036854775000",
          '"2262-04-11T23:47:16.854775Z"'),
         (1114, "2262-04-11 23:47:16.854776", "9223372036854776", None, '"2262-04-11T23:47:16.854776Z"'),
-        (1114, "infinity", "9223372036825200000", "9223372036854775807", '"+294247-01-10T04:00:25.2Z"'),
-        (1114, "-infinity", "-9223372036832400000", "-9223372036854775808", '"-290308-12-21T19:59:27.6Z"'),
+        (1114, "infinity", "9223372036854775807", "9223372036854775807", '"+292278994-08-16T23:00:00Z"'),
+        (1114, "-infinity", "-9223372036854775808", "-9223372036854775808", '"-292275055-05-16T23:00:00Z"'),
     ],
 )  # fmt: skip
 def test_2_3_and_2_4_the_ends_of_each_precision(
