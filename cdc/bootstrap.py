@@ -241,6 +241,10 @@ class Bootstrap:
             publication = add_to_publication(connection, self._source, table)
         if missing:
             log.info("tables added to the publication", tables=" ".join(map(str, missing)))
+        tables = self._source.table_ids
+        publication = read_publication(connection, publication.name, tables, filters=tables)
+        if publication is None:
+            raise ConnectionLost(f"publication {self._source.publication} was dropped meanwhile")
         return publication
 
     def _lineage(

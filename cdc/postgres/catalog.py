@@ -116,7 +116,7 @@ SELECT n.nspname::text, c.relname::text,
               WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
                 AND CASE WHEN r.prattrs IS NULL THEN a.attgenerated = '' OR a.attgenerated = 's' AND %(generated)s
                          ELSE a.attnum = ANY (r.prattrs::int2[]) END ORDER BY a.attnum),
-       pg_get_expr(r.prqual, r.prrelid)
+       CASE WHEN concat_ws('.', n.nspname, c.relname) = ANY (%(filters)s) THEN pg_get_expr(r.prqual, r.prrelid) END
   FROM published p JOIN pg_class c ON c.oid = p.oid JOIN pg_namespace n ON n.oid = c.relnamespace
   LEFT JOIN pg_publication_rel r ON r.prpubid = p.publication AND r.prrelid = c.oid AND NOT p.puballtables
    AND NOT EXISTS (SELECT FROM pg_publication_namespace s
@@ -137,7 +137,7 @@ class Publication:
     # Of those asked for that it names. Each changes when the table was taken out, even if it was put back.
     entries: dict[TableId, str]
     columns: dict[TableId, tuple[str, ...]]  # published columns of each table
-    row_filters: dict[TableId, str]
+    row_filters: dict[TableId, str]  # as far as they were asked for
 
     def is_as(self, then: "Publication") -> bool:
         """Whether it is what it was, for the tables that both were read for."""
@@ -161,8 +161,11 @@ class SourceTable:
 
 
 @says_lost
-def read_publication(connection: psycopg.Connection, name: str, tables: Sequence[TableId]) -> Publication | None:
-    """The publication as far as it concerns `tables`; None when there is none of that name. Raises ConnectionLost."""
+def read_publication(
+    connection: psycopg.Connection, name: str, tables: Sequence[TableId], *, filters: Sequence[TableId] = ()
+) -> Publication | None:
+    """The publication as far as it concerns `tables`; None when there is none of that name. `filters`: tables whose row
+    filters are wanted, which waits for who has locked one that has one. Raises ConnectionLost."""
     row = connection.execute(_PUBLICATION, {"name": name}).fetchone()
     if row is None:
         return None
@@ -176,6 +179,7 @@ def read_publication(connection: psycopg.Connection, name: str, tables: Sequence
         "schemas": [table.schema for table in tables],
         "names": [table.name for table in tables],
         "generated": publishes_generated == "s",
+        "filters": list(map(str, filters)),
     }
     for schema, table, names, row_filter in connection.execute(_PUBLISHED, asked):
         columns[TableId(schema, table)] = tuple(names)

@@ -142,7 +142,7 @@ def look(
 
     Raises psycopg.Error; SourceError when rows of the table can't be published as `schema` says; ConnectionLost."""
     snapshot, shape = begin_look(connection, schema, is_partitioned=True, prefers_index=False)
-    now = read_publication(connection, publication.name, tables)
+    now = read_publication(connection, publication.name, tables, filters=[schema.table])
     if now is None or not now.is_as(publication):
         raise TableAlteredError(f"publication {publication.name} was altered or dropped")
     # Without a column list, a column that was added is in the publication.

@@ -67,8 +67,21 @@ def test_a_publication_is_read_as_the_server_tells_it(
         view = database.execute(
             "SELECT schemaname::text, tablename::text, attnames::text[], rowfilter FROM pg_publication_tables"
         ).fetchall()
-        found = read_publication(database, "p", ASKED)
+        found = read_publication(database, "p", ASKED, filters=ASKED)
         database.execute("ROLLBACK")
         assert found is not None
         assert found.columns == {TableId(schema, name): tuple(columns) for schema, name, columns, _ in view}
         assert found.row_filters == {TableId(schema, name): where for schema, name, _, where in view if where}
+
+
+def test_nobody_who_has_locked_a_table_is_waited_for(database: psycopg.Connection) -> None:
+    database.execute("CREATE PUBLICATION p FOR TABLE plain WHERE (id > 7), root WITH (" + ROOTS + ")")
+    try:
+        with psycopg.connect(database.info.dsn) as altering:
+            altering.execute("LOCK TABLE plain, root IN ACCESS EXCLUSIVE MODE")
+            database.execute("SET lock_timeout = '1s'")
+            found = read_publication(database, "p", ASKED)
+    finally:
+        database.execute("DROP PUBLICATION p")
+    assert found is not None
+    assert found.columns.keys() == {TableId("public", "plain"), TableId("public", "root")}
