@@ -61,7 +61,8 @@ class Admission:
         return any(wait is not None and wait.is_over for wait in (self._wait, self._unlocked))
 
     def published(self, joining: Sequence[TableId], publication: Publication) -> Sequence[TableId]:
-        """Those that are. Who has locked the others is waited for beside the stream, however long that takes."""
+        """Those that are. Who has locked the others is waited for beside the stream, however long that takes. To be
+        told by each session: what was waited for may be gone."""
         locked = tuple(table for table in joining if table not in publication.columns)
         if self._unlocked is not None and (locked != self._locked or self._unlocked.is_over):
             self._unlocked.close()
@@ -77,6 +78,8 @@ class Admission:
                 lambda connection, closing: add_one_to_publication(connection, self._source, locked, closing),
             )
         self._locked = locked
+        if len(locked) == len(joining):
+            self.close()
         return [table for table in joining if table not in locked]
 
     def is_granted(

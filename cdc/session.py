@@ -234,18 +234,15 @@ class Session:
         since = {schema.table: position.topics[schema.topic].since_lsn for schema in roster.kept}
         kept, snapshots, schemas = {schema.topic for schema in roster.kept}, state.snapshots, roster.kept
         joining = Joining(self._config, self._admin, self._clock, self._probe)
-        joins: Sequence[TableId] = roster.joining
-        if joins:
+        if roster.joining:
             before = dict(publication.entries)
-            publication = joining.publish(joins, publication)
+            publication = joining.publish(roster.joining, publication)
             if any(before.get(s.table) != publication.entries.get(s.table) for s in roster.kept):
                 raise ConnectionLost("the publication was altered meanwhile")
-            joins = self._admission.published(joins, publication)
-            if joins and not self._admission.is_granted(joins, publication, stay_connected):
-                log.info(
-                    "tables join when transactions that began earlier have ended", tables=" ".join(map(str, joins))
-                )
-                joins = ()
+        joins = self._admission.published(roster.joining, publication)
+        if joins and not self._admission.is_granted(joins, publication, stay_connected):
+            log.info("tables join when transactions that began earlier have ended", tables=" ".join(map(str, joins)))
+            joins = ()
         tables = Tables(roster.kept, tuple(joins), tuple(sorted(position.topics.keys() - kept)))
         records = self._told(roster, state)
         if tables.joining or tables.left:

@@ -160,3 +160,16 @@ def test_a_table_that_is_locked_joins_when_it_is_not_and_the_others_flow(both: C
     both.judge()
     assert last.said().count("locked by somebody") == 1
     assert "session lost" not in last.said()
+
+
+def test_a_table_that_is_dropped_while_it_waits_to_join_stops_alone(both: Captured) -> None:
+    only(both, ITEMS, OTHER)
+    with psycopg.connect(both.dsn) as running:
+        running.execute("INSERT INTO items VALUES (1001, 'long')")
+        capture = both.start()
+        capture.await_said("tables join when transactions that began earlier have ended")
+        both.query("DROP TABLE other")
+    eventually(lambda: both.states().get(OTHER, {}).get("status") == "stopped", 90.0, "it stops")
+    both.query("INSERT INTO items VALUES (1002, 'behind')")
+    eventually(lambda: names(both, ITEMS, 1002) == [("c", "behind")], 90.0, "the other goes on")
+    assert capture.said().count("beginning anew") == 1
