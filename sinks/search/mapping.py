@@ -32,12 +32,14 @@ def _number(kind: str) -> Field:
     return {"type": kind, "ignore_malformed": True}
 
 
+_BOOL, _BOOLEANS = 16, 1000  # bool, bool[]
+
 # PostgreSQL's fixed type oids: (scalar, array) → field. An array's elements are searched like the scalar.
 _FIELDS_BY_OID: Final[dict[int, Field]] = {
     oid: field
     for oids, field in (
-        ((16,), _BOOLEAN),
-        ((1000,), _KEYWORD),  # bool[]: with explicit bounds it is a text, which a boolean field refuses
+        ((_BOOL,), _BOOLEAN),
+        ((_BOOLEANS,), _KEYWORD),  # with explicit bounds it is a text, which a boolean field refuses
         ((17, 1001), _KEPT_ONLY),  # bytea
         ((20, 1016), _number("long")),  # int8
         ((21, 1005), _number("short")),  # int2
@@ -69,7 +71,8 @@ _METADATA_FIELD: Final = re.compile(
 
 def field_of(column: Column) -> Field:
     """How a column is searched. Every other type (uuid, enum, time, interval, inet…) is one exact keyword."""
-    field = _FIELDS_BY_OID.get(column.element_oid or column.base_type_oid or column.type_oid)
+    element = _BOOLEANS if column.element_oid == _BOOL else column.element_oid
+    field = _FIELDS_BY_OID.get(element or column.base_type_oid or column.type_oid)
     if field is None:
         # An extension's type has no fixed oid; citext is the one that is read like text.
         field = _TEXT if column.type_name.removesuffix("[]").rpartition(".")[2] == "citext" else _KEYWORD

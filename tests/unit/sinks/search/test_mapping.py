@@ -66,6 +66,12 @@ def test_an_array_of_a_domain_has_the_field_of_its_elements() -> None:
     assert field_of(Column("c", 50_004, -1, "positive[]", True, "b", 50_004, element_oid=23))["type"] == "integer"
 
 
+def test_arrays_of_booleans_are_keywords_as_capture_describes_them() -> None:
+    """With the type of their elements. One with explicit bounds is a text."""
+    assert field_of(Column("c", 1000, -1, "boolean[]", True, "b", 1000, element_oid=16))["type"] == "keyword"
+    assert field_of(Column("c", 50_004, -1, "answers[]", True, "b", 50_004, element_oid=16))["type"] == "keyword"
+
+
 def test_text_is_found_whole_too_as_far_as_lucene_takes_it() -> None:
     assert field_of(column())["fields"]["keyword"] == {"type": "keyword", "ignore_above": 8191}
     assert 8191 * 4 <= 32_766
