@@ -259,14 +259,31 @@ def _column_of(name: str, tables: Sequence[TableId]) -> tuple[TableId, str]:
     raise ValueError(f"masking names {name}, which is no column of source.tables: schema.table.column")
 
 
-class SearchConfig(Section):
+class StoreConfig(Section):
+    """What every store's section has."""
+
+    exclude_tables: tuple[str, ...] = ()  # schema.table: captured, but not in this store
+
+    @property
+    def excluded(self) -> frozenset[TableId]:
+        return frozenset(map(TableId.parse, self.exclude_tables))
+
+    @field_validator("exclude_tables")
+    @classmethod
+    def _are_names(cls, tables: tuple[str, ...]) -> tuple[str, ...]:
+        for table in tables:
+            TableId.parse(table)
+        return tables
+
+
+class SearchConfig(StoreConfig):
     """OpenSearch, or what speaks its protocol."""
 
     url: SecretStr
     index_prefix: str | None = None  # default: the topic prefix
 
 
-class CacheConfig(Section):
+class CacheConfig(StoreConfig):
     """Redis or Valkey."""
 
     url: SecretStr
@@ -274,7 +291,7 @@ class CacheConfig(Section):
     tombstone_ttl_s: Annotated[int, Field(ge=60)] = 14 * 86400
 
 
-class WarehouseConfig(Section):
+class WarehouseConfig(StoreConfig):
     """Iceberg tables through Spark, with a JDBC catalog."""
 
     catalog_uri: SecretStr  # jdbc:sqlite:/path or jdbc:postgresql://...

@@ -438,6 +438,7 @@ class SinkRecord(Record):
     sweeps: dict[str, U64]  # table key → floor of the last sweep finished
     written: int  # changes written since the job started
     stale: int  # changes that were already there, or superseded
+    excluded: tuple[str, ...] = ()  # tables that the store is not to hold, as schema.table
 
 
 PROGRESS_KEY = "progress"

@@ -6,7 +6,7 @@
 import fcntl
 import json
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -70,9 +70,33 @@ class Checkpoints:
 
     def last_end(self, generation: int) -> dict[str, tuple[int, ...]]:
         """The end of the last batch that Spark calls done; empty before the first."""
-        commits = self.folder(generation) / "commits"
-        done = [int(path.name) for path in commits.iterdir() if path.name.isdecimal()] if commits.is_dir() else []
+        done = _numbers(self.folder(generation) / "commits")
         return self.batch_end(generation, max(done)) if done else {}
+
+    def forget_plan(self, generation: int, topics: Collection[str]) -> None:
+        """Let the next batch be planned anew, of these topics only. Spark plans a batch before it is read, and keeps to
+        the plan after any restart: a row that was corrected since, another records_per_batch_max, or a table that was
+        left out would never count. A store takes twice what was written of such a batch. Not while a query runs."""
+        folder = self.folder(generation)
+        done = _numbers(folder / "commits")
+        if not done:
+            # Whatever a kill left there: Spark begins in empty folders only.
+            for log in ("offsets", "commits", "sources"):
+                shutil.rmtree(folder / log, ignore_errors=True)
+            return
+        for batch_id in _numbers(folder / "offsets") - done:
+            planned = folder / "offsets" / str(batch_id)
+            _forget_checksum(planned)
+            planned.unlink()
+        last = folder / "offsets" / str(max(done))
+        *head, source = last.read_text().splitlines()
+        ends = json.loads(source)
+        kept = {topic: end for topic, end in ends.items() if topic in topics}
+        if kept != ends:
+            replacement = last.with_name(f".{last.name}.new")
+            replacement.write_text("\n".join([*head, json.dumps(kept, separators=(",", ":"))]))
+            _forget_checksum(last)
+            replacement.replace(last)
 
     def is_locked(self) -> bool:
         """Whether a process runs the sink."""
@@ -98,3 +122,13 @@ class Checkpoints:
                     "nothing: this one waits until the other ends",
                 ) from error
             yield
+
+
+def _numbers(log: Path) -> set[int]:
+    """Of the batches in one of Spark's logs."""
+    return {int(path.name) for path in log.iterdir() if path.name.isdecimal()} if log.is_dir() else set()
+
+
+def _forget_checksum(entry: Path) -> None:
+    """Spark's, which would speak of another file. Without one it believes the file."""
+    entry.with_name(f".{entry.name}.crc").unlink(missing_ok=True)

@@ -1,6 +1,7 @@
 """What the control and progress topics say, read from the driver with a small consumer of its own."""
 
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -44,11 +45,13 @@ class News:
 class ControlReader:
     """Follows both topics from their beginning. Not for use by two threads at once."""
 
-    def __init__(self, kafka: KafkaConfig, topics: Topics) -> None:
+    def __init__(self, kafka: KafkaConfig, topics: Topics, excluded: Collection[TableId] = ()) -> None:
+        """`excluded`: tables that the store is not to hold."""
         self.lineages: dict[TableId, Lineage] = {}
         self.sinks: dict[str, SinkRecord] = {}  # by record key
         self._topics = topics
-        self._keyless: dict[TableId, str] = {}  # table → topic: no store can hold rows without a key
+        self._excluded = frozenset(excluded)
+        self._left_out: dict[TableId, str] = {}  # table → topic; no store can hold rows without a key either
         # What was read and is gone now would be no news: better an error than a jump.
         settings = tail_settings(kafka, "watershed-sink-control", **{"auto.offset.reset": "error"})
         self._consumer = Consumer(settings)
@@ -75,8 +78,8 @@ class ControlReader:
             raise broker_error(f"can't read topics of prefix {self._topics.prefix}", exception) from exception
         where = f"topic {self._topics.progress}"
         news = News(
-            tuple(self._without_keyless(ProgressRecord.decode(value, where)) for value in self._progress),
-            tuple(sweep for sweep in self._sweeps if sweep.table not in self._keyless),
+            tuple(self._without_left_out(ProgressRecord.decode(value, where)) for value in self._progress),
+            tuple(sweep for sweep in self._sweeps if sweep.table not in self._left_out),
             tuple(self.lineages[table] for table in sorted(self._changed)),
         )
         self._clear()
@@ -127,8 +130,8 @@ class ControlReader:
         if value is not None:
             self._keep(topic, key, value)
 
-    def _without_keyless(self, progress: ProgressRecord) -> ProgressRecord:
-        left_out = self._keyless.values()
+    def _without_left_out(self, progress: ProgressRecord) -> ProgressRecord:
+        left_out = self._left_out.values()
         ends = {topic: offsets for topic, offsets in progress.end_offsets.items() if topic not in left_out}
         return progress.model_copy(update={"end_offsets": ends})
 
@@ -141,10 +144,11 @@ class ControlReader:
                 self.sinks[key] = SinkRecord.decode(value, where)
         elif key.startswith("schema/"):
             schema = SchemaRecord.decode(value, where).table_schema_of()
-            if not schema.key:
-                if schema.table not in self._keyless:
-                    log.info("table left out: its records have no key", table=str(schema.table))
-                self._keyless[schema.table] = schema.topic
+            if not schema.key or schema.table in self._excluded:
+                if schema.table not in self._left_out:
+                    why = "the configuration excludes it" if schema.key else "its records have no key"
+                    log.info(f"table left out: {why}", table=str(schema.table))
+                self._left_out[schema.table] = schema.topic
                 return
             known = self.lineages.get(schema.table)
             self.lineages[schema.table] = Lineage.of([*(known.versions if known else ()), schema])

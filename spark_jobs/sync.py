@@ -220,5 +220,6 @@ def _rejected(sink: str, change: Change, reason: str, where: RecordCoordinates) 
     digest = hashlib.sha256(document_id(change.key).encode()).hexdigest()[:16]
     return RefusedError(
         f"{sink}: a row of {change.table} can't be stored: {reason}; record at {where}, key digest {digest}",
-        "correct the row in the source, or leave the table out of this sink; nothing after it is applied",
+        f"correct the row in the source, or add the table to sinks.{sink}.exclude_tables, and start the sink again; "
+        "nothing after it is applied",
     )

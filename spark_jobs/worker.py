@@ -15,8 +15,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from cdc.config import Config
-from cdc.control import Topics, sink_key
+from cdc.control import SinkRecord, Topics, sink_key
 from cdc.errors import ConfigError, RefusedError, SinkError, WatershedError
+from cdc.events import TableId
 from sinks.contract import Sink
 from spark_jobs.applied import Applied, AppliedPosition, furthest
 from spark_jobs.checkpoint import Checkpoints, checkpoint_root, choose_generation
@@ -61,6 +62,8 @@ class SinkWorker:
         self._topics = Topics(config.topics.prefix)
         self._root = checkpoint_root(config.spark.checkpoint_location, config.topics.prefix, name)
         self._checkpoints = Checkpoints(self._root)
+        self._excluded = getattr(config.sinks, name).excluded
+        self._is_first = True  # of this process: no query of ours can be under way
         self._sync: SinkSync | None = None
 
     def run(self) -> None:
@@ -97,7 +100,7 @@ class SinkWorker:
     def _run_once(self) -> None:
         with ExitStack() as stack:
             stack.enter_context(self._checkpoints.locked())
-            control = stack.enter_context(closing(ControlReader(self._config.kafka, self._topics)))
+            control = stack.enter_context(closing(ControlReader(self._config.kafka, self._topics, self._excluded)))
             writer = stack.enter_context(closing(ProgressWriter(self._config.kafka, self._topics)))
             news = self._wait_for_tables(control)
             if news is None:
@@ -132,12 +135,16 @@ class SinkWorker:
         """Decide the generation, and prepare the store for it."""
         published = [record.generation for record in control.sinks.values() if record.sink == self.name]
         marker = opened.sink.generation()
+        if marker is not None and self._lacks_tables(control.sinks.get(sink_key(self.name, marker))):
+            marker = None
         generation, is_new = choose_generation(marker, self._checkpoints.generations(), published)
         if is_new:
             opened.sink.begin_generation(generation)
             self._checkpoints.keep_only(generation)
             position = AppliedPosition()
         else:
+            if self._is_first:
+                self._checkpoints.forget_plan(generation, {lineage.newest.topic for lineage in news.lineages})
             last = control.sinks.get(sink_key(self.name, generation))
             ends = self._checkpoints.last_end(generation)
             position = AppliedPosition(
@@ -146,11 +153,21 @@ class SinkWorker:
                 applied=Applied(last.epoch, last.applied_lsn, last.commit_ts_us) if last else Applied(0, 0, 0),
             )
         position.learn(news.progress, news.sweeps)
-        world = World(control, writer.publish, lambda: time.time_ns() // 1000)
+        world = World(control, partial(self._publish, writer), lambda: time.time_ns() // 1000)
         sync = SinkSync(opened.sink, generation, position, world, opened.maintain)
         sync.begin(news.lineages)
+        self._is_first = False
         log.info("sink starts", sink=self.name, generation=generation, new=is_new, tables=len(news.lineages))
         return generation, sync
+
+    def _lacks_tables(self, last: SinkRecord | None) -> bool:
+        """Whether a table is no longer excluded. Its rows are behind the position that the store has reached with the
+        others, so the store is filled anew."""
+        lacked = {TableId.parse(table) for table in last.excluded} if last else set()
+        return bool(lacked - self._excluded)
+
+    def _publish(self, writer: ProgressWriter, record: SinkRecord) -> None:
+        writer.publish(record.model_copy(update={"excluded": tuple(sorted(map(str, self._excluded)))}))
 
     def _start(self, sync: SinkSync, generation: int, topics: frozenset[str]) -> StreamingQuery:
         spark_config = self._config.spark

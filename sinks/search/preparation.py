@@ -250,7 +250,7 @@ class Preparation:
     def shared(self, table: TableId, other: object) -> SinkError:
         return RefusedError(
             f"table {table} and {other} would share the search index {self._names.index(table)}",
-            "leave one of them out of source.tables, or set another sinks.search.index_prefix",
+            "add one of them to sinks.search.exclude_tables, or set another sinks.search.index_prefix",
         )
 
     def _unusable(self, table: TableId, error: RequestError) -> SinkError:

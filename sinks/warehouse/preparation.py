@@ -68,7 +68,7 @@ class Preparation:
         raise RefusedError(
             f"warehouse: table {schema.table} would share a name with another: {'.'.join(where.rows)} is there as a "
             f"view, or {'.'.join(where.live)} as a table",
-            "leave one of both out of source.tables, or drop the object from the catalog where it is of no use",
+            "add one of both to sinks.warehouse.exclude_tables, or drop what is of no use from the catalog",
         )
 
     def _create(self, where: Place, types: Mapping[str, str], shape: Mapping[str, str]) -> None:

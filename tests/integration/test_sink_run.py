@@ -226,3 +226,27 @@ def test_a_row_that_one_store_cannot_hold_stops_its_sink_only(day: Day) -> None:
     assert code == 1, day.job.said()
     assert took_s < 10
     assert "Traceback" not in day.job.said()
+
+
+def test_a_sink_that_stopped_goes_on_when_the_row_is_corrected(
+    day: Day, kafka: KafkaBroker, opensearch: str, redis: str
+) -> None:
+    """The batch that was refused is planned anew, with the row as it is now; without a table that is excluded since,
+    of which it had read before."""
+    day.feed.begin()
+    day.upsert("people", id=4711, born="2003-04-05")
+    day.feed.upsert("lines", order_id=0, line_no=0, quantity="not in the warehouse", remark=None)
+    day.feed.commit()
+    sections = sinks_section(day.folder, opensearch, redis)
+    sections["warehouse"]["exclude_tables"] = ["public.lines"]
+    config = write_config(day.folder, kafka.bootstrap_servers, day.job.config.topics.prefix, sections)
+    with SinkJob(config, "warehouse") as job:
+        record = job.wait_applied(day.feed.progress(), "warehouse")["warehouse"]
+        assert (record.generation, record.excluded) == (2, ("public.lines",))
+        found = {
+            tuple(row.key.values()): (str(row.row["born"]), row.version)
+            for row in stored_rows(job.config, "warehouse", day.schemas["people"])
+        }
+        assert found == {key: (row["born"], version) for key, (row, version) in day.rows["people"].items()}
+        job.terminate()
+        assert "Traceback" not in job.said()

@@ -133,6 +133,11 @@ def test_three_sections_are_enough(tmp_path: Path) -> None:
             {"url": "redis://c", "tombstone_ttl_s": 5},
             "sinks.cache.tombstone_ttl_s: Input should be greater",
         ),
+        (
+            "sinks.cache",
+            {"url": "redis://c", "exclude_tables": ["orders"]},
+            "sinks.cache.exclude_tables: 'orders' is not schema.table",
+        ),
     ],
 )
 def test_what_can_not_be_used_is_refused_by_name(tmp_path: Path, path: str, value: Any, told: str) -> None:

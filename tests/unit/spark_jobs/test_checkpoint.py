@@ -53,6 +53,35 @@ def test_the_last_batch_that_is_done_counts(tmp_path: Path) -> None:
     assert checkpoints.last_end(1) == {"a": (10,)}
 
 
+def test_a_plan_that_did_not_come_to_its_end_is_forgotten(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    write_batch(tmp_path, 1, 0, '{"a":{"0":9},"b":{"1":4}}', committed=True)
+    write_batch(tmp_path, 1, 1, '{"a":{"0":10}}', committed=False)
+    (tmp_path / "1/offsets/.1.crc").write_text("of 1")
+    checkpoints.forget_plan(1, {"a", "b", "c"})
+    assert sorted(path.name for path in (tmp_path / "1/offsets").iterdir()) == ["0"]
+    assert checkpoints.last_end(1) == {"a": (9,), "b": (0, 4)}
+
+
+def test_a_plan_of_the_first_batch_goes_with_where_it_begins(tmp_path: Path) -> None:
+    write_batch(tmp_path, 1, 0, '{"a":{"0":9}}', committed=False)
+    (tmp_path / "1/sources/0").mkdir(parents=True)
+    (tmp_path / "1/commits/.0.f1.tmp").write_text("killed in the middle")
+    Checkpoints(tmp_path).forget_plan(1, {"a"})
+    assert [path.name for path in (tmp_path / "1").iterdir()] == ["metadata"]
+    assert Checkpoints(tmp_path).generations() == [1], "the store's rows still count"
+    Checkpoints(tmp_path).forget_plan(2, {"a"})
+
+
+def test_topics_that_are_not_read_any_more_are_forgotten(tmp_path: Path) -> None:
+    """Spark would miss their partitions."""
+    write_batch(tmp_path, 1, 7, '{"a":{"0":9},"b":{"1":4}}', committed=True)
+    (tmp_path / "1/offsets/.7.crc").write_text("of the old one")
+    Checkpoints(tmp_path).forget_plan(1, {"a"})
+    assert Checkpoints(tmp_path).last_end(1) == {"a": (9,)}
+    assert [path.name for path in (tmp_path / "1/offsets").iterdir()] == ["7"]
+
+
 def test_generations_are_those_a_query_began(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path / "none")
     assert checkpoints.generations() == []

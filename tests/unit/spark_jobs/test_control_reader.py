@@ -8,6 +8,7 @@ import pytest
 from cdc.config import KafkaConfig
 from cdc.control import SinkRecord, Topics
 from cdc.errors import UnreachableError, WatershedError
+from cdc.events import TableId
 from sinks.lineage import Lineage
 from spark_jobs.control_reader import ControlReader, News
 from spark_jobs.progress_writer import ProgressWriter
@@ -88,6 +89,19 @@ def test_a_table_without_a_key_is_left_out(reader: ControlReader, kafka: KafkaBr
     news = found(reader)
     assert news.lineages == (Lineage((feed.schemas["customers"],)),)
     assert reader.lineages.keys() == {feed.schemas["customers"].table}
+    assert news.sweeps == ()
+    assert [record.end_offsets.keys() for record in news.progress] == [{feed.topic("customers")}]
+
+
+def test_a_table_that_is_excluded_is_left_out(config: KafkaConfig, kafka: KafkaBroker, unique: str) -> None:
+    feed = Feed(kafka.bootstrap_servers, unique)
+    feed.add_table("audit", COLUMNS, ["id"])
+    feed.add_table("customers", COLUMNS, ["id"])
+    feed.sweep("audit", floor=7, as_of_lsn=50)
+    feed.progress(100)
+    with closing(ControlReader(config, Topics(unique), [TableId("public", "audit")])) as reader:
+        news = found(reader)
+    assert [lineage.newest.table.name for lineage in news.lineages] == ["customers"]
     assert news.sweeps == ()
     assert [record.end_offsets.keys() for record in news.progress] == [{feed.topic("customers")}]
 
