@@ -68,17 +68,22 @@ def day(kafka: KafkaBroker, opensearch: str, redis: str, tmp_path_factory: pytes
         yield Day(feed, job, folder, feed.schemas)
 
 
-def test_waits_for_capture_and_begins_with_what_is_there(day: Day) -> None:
-    """The job starts before there is a table. Rows of the load, an aborted transaction, a delete."""
-    for store in ALL:
-        day.job.wait_said(f"sink={store}")
-    assert day.job.said().count("waiting for capture") == 3
+def begin(day: Day) -> None:
+    """The first table, and rows of its load."""
     day.feed.add_table("customers", CUSTOMERS, ["id"])
     day.feed.begin()
     for number in range(200):
         day.upsert("customers", id=number, name=f"name {number}", rating=number / 4)
     day.delete("customers", id=7)
     day.feed.commit()
+
+
+def test_waits_for_capture_and_begins_with_what_is_there(day: Day) -> None:
+    """The job starts before there is a table. Rows of the load, an aborted transaction, a delete."""
+    for store in ALL:
+        day.job.wait_said(f"sink={store}")
+    assert day.job.said().count("waiting for capture") == 3
+    begin(day)
     day.feed.begin()
     day.feed.upsert("customers", id=5, name="rolled back", rating=None)
     day.feed.abort()
@@ -155,6 +160,9 @@ def test_applied_position_does_not_pass_what_is_not_there_yet(day: Day) -> None:
 @pytest.mark.promise(2)
 def test_a_sweep_removes_what_the_new_epoch_did_not_bring(day: Day) -> None:
     """As after an initial load that was interrupted: the new attempt's epoch is the floor."""
+    if not day.schemas:  # the day's only test, when a promise is proved
+        begin(day)
+        day.applied()
     day.feed.epoch, day.feed.seq = 2, 0
     survivors = [10, 11, 12]
     day.feed.begin()
