@@ -56,7 +56,7 @@ from cdc.publisher import PROTOCOL, Lineage, Publisher
 from cdc.table_state import TableRecord, table_record
 from cdc.topic_records import position_record, schema_record, snapshot_record
 from cdc.transactions import StreamState
-from cdc.unpublishable import Unpublishable
+from cdc.unpublishable import Unpublishable, UnpublishedRecord
 
 log = structlog.get_logger(__name__)
 
@@ -124,7 +124,9 @@ class Bootstrap:
                 clock=self._clock,
                 should_stop=self._should_stop,
                 probe=self._probe,
-                unpublishable=self._unpublishable(topics),
+                unpublishable=make_unpublishable(
+                    self._config, self._admin, topics, read_state(self._config).unpublished
+                ),
             )
             load.run(self._table_loads(tables, reader, lineage, slot.consistent_point, publication), told)
         return self._recorded()
@@ -348,12 +350,6 @@ class Bootstrap:
             for table in self._source.table_ids
         ]
 
-    def _unpublishable(self, topics: Mapping[str, TopicDescription]) -> Unpublishable:
-        policy = self._config.capture.on_unpublishable
-        letters = self._admin.describe([self._topics.dead_letter]) if policy == "dead_letter" else {}
-        limits = record_limits(self._config.kafka, [*topics.values(), *letters.values()])
-        return Unpublishable(self._topics, policy, limits, read_state(self._config).unpublished)
-
     def _table_loads(
         self,
         tables: list[tuple[TableSchema, SourceTable]],
@@ -393,6 +389,22 @@ def open_broker(config: Config, admin: TopicAdmin, topics: Mapping[str, TopicDes
         record_bytes_max=record_limits(config.kafka, topics.values()),
         events=EventTopics(admin, config.topics, config.kafka),
     )
+
+
+def make_unpublishable(
+    config: Config,
+    admin: TopicAdmin,
+    topics: Mapping[str, TopicDescription],
+    before: Sequence[UnpublishedRecord],
+    leaving: Sequence[TableSchema] = (),
+) -> Unpublishable:
+    """With what each topic takes. `topics`: of the tables that are captured, by name. `before`, `leaving`: see
+    Unpublishable. Raises BrokerError, UnreachableError."""
+    names, policy = Topics(config.topics.prefix), config.capture.on_unpublishable
+    others = [*(schema.topic for schema in leaving), *([names.dead_letter] if policy == "dead_letter" else ())]
+    described = [*topics.values(), *(admin.describe(others).values() if others else ())]
+    limits = record_limits(config.kafka, described)
+    return Unpublishable(names, policy, limits, before, [schema.table for schema in leaving])
 
 
 def _nobody_waits() -> None:

@@ -12,7 +12,7 @@ import structlog
 
 import cdc
 from cdc.answers import Answers
-from cdc.bootstrap import open_broker
+from cdc.bootstrap import make_unpublishable, open_broker
 from cdc.capture import STATUS_INTERVAL_S, Capture
 from cdc.config import Config
 from cdc.continuity import (
@@ -35,7 +35,7 @@ from cdc.kafka.broker import KafkaBroker
 from cdc.kafka.records import Captured, State, read_captured, read_state
 from cdc.kafka.signals import SignalReader
 from cdc.kafka.topic_keys import KafkaKeyReader
-from cdc.kafka.topics import TopicAdmin, TopicDescription, record_limits
+from cdc.kafka.topics import TopicAdmin, TopicDescription
 from cdc.kafka.watch import TopicWatch
 from cdc.lsn import Lsn, format_lsn
 from cdc.outbox_start import open_outbox
@@ -140,7 +140,7 @@ class Session:
             self._topics.prefix, current.source.database, current.epoch, cdc.__version__, self._config.format_options
         )
         sweeps = Sweeps(self._topics, current.epoch, captured.floors)
-        unpublishable = self._unpublishable(these, state)
+        unpublishable = make_unpublishable(self._config, self._admin, these.topics, state.unpublished, these.leaving)
         streams = (these.schemas, context, stream_state(current), sweeps)
         others = (these.since, these.leaving, unpublishable, open_outbox(self._config))
         engine = self._engine(these, state, current.epoch, context, sweeps, unpublishable)
@@ -337,15 +337,6 @@ class Session:
     ) -> Filler:
         reader = resources.enter_context(PostgresRowReader(self._config.source, these.publication, these.schemas))
         return Filler(reader, engine.complete, self._clock, time.sleep, fits=unpublishable.takes)
-
-    def _unpublishable(self, these: _Capturable, state: State) -> Unpublishable:
-        policy = self._config.capture.on_unpublishable
-        letters = [self._topics.dead_letter] if policy == "dead_letter" else []
-        others = [*(schema.topic for schema in these.leaving), *letters]
-        described = [*these.topics.values(), *(self._admin.describe(others).values() if others else ())]
-        limits = record_limits(self._config.kafka, described)
-        leaving = {schema.table for schema in these.leaving}
-        return Unpublishable(self._topics, policy, limits, state.unpublished, leaving)
 
     def _snapshots(
         self,

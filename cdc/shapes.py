@@ -112,12 +112,10 @@ def rows_changed(then: TableFacts, now: TableFacts, filled: Collection[int]) -> 
             return f"column {column.name} had another name or type meanwhile"
         if before is not None and before.form and before.form != column.form:
             return f"the type of column {column.name}, or what it is made of, was changed: its values read otherwise"
-    if dropped := was.keys() - {column.number for column in now.columns}:
+    numbers = {column.number for column in now.columns}
+    if dropped := was.keys() - numbers:
         return f"column {was[min(dropped)].name} was dropped"
-    if (
-        set(range(then.attributes + 1, now.attributes + 1)) - {column.number for column in now.columns}
-        and then.attributes
-    ):
+    if then.attributes and not numbers.issuperset(range(then.attributes + 1, now.attributes + 1)):
         return "a column was added, and dropped again"
     labels = dict(label.split() for label in then.labels)
     if any(labels.get(oid, xmin) != xmin for oid, xmin in map(str.split, now.labels)):

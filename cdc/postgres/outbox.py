@@ -1,6 +1,7 @@
 """The outbox at the source: the key that seals messages, and rows that are published and can go."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Final
 
@@ -70,26 +71,16 @@ def prune(
     select = sql.SQL("SELECT {id} FROM {table}{condition} LIMIT {limit}").format(limit=sql.Literal(PRUNE_ROWS), **names)
     delete = sql.SQL("DELETE FROM {table} WHERE {id} = ANY (%s)").format(**names)
     while True:
-        try:
+        with _refusals(f"the role may not prune {table}", f"SELECT, DELETE ON {table}", f"{table} can't be pruned"):
             ids = [row[0] for row in connection.execute(select)]
             if not ids:
                 return
             _await_confirmed(connection, slot, wait, deadline_s)
             require_published()
-            yield connection.execute(delete, (ids,)).rowcount
-        except psycopg.OperationalError as error:
-            raise lost(error) from error
-        except psycopg.errors.InsufficientPrivilege as error:
-            raise SourceError(
-                f"the role may not prune {table}", f"GRANT SELECT, DELETE ON {table} TO <role>"
-            ) from error
-        except (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedTable) as error:
-            raise SourceError(
-                f"{table} can't be pruned: {error.diag.message_primary}", "correct outbox.tables"
-            ) from error
+            deleted = connection.execute(delete, (ids,)).rowcount
+        yield deleted
 
 
-@says_lost
 def republish(connection: SourceConnection, table: TableId, time_column: str, since: datetime) -> int:
     """Write rows again, those from `since` on by `time_column`: each is deleted and inserted as it was, in one
     transaction, so that the log has it anew, with its id. How many. Raises SourceError, ConnectionLost."""
@@ -100,18 +91,24 @@ def republish(connection: SourceConnection, table: TableId, time_column: str, si
         " INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE"
         " SELECT {columns} FROM gone ORDER BY {time}, watershed_place"
     )
-    try:
+    rights, what = f"SELECT, INSERT, DELETE ON {table}", f"rows of {table} can't be written again"
+    with _refusals(f"the role may not write rows of {table} again", rights, what):
         found = connection.execute(f"{columns} AND attgenerated = ''", (names["table"].as_string(connection),))
         names["columns"] = sql.SQL(", ").join(sql.Identifier(name) for (name,) in found)
         return connection.execute(again.format(**names), (since,)).rowcount
+
+
+@contextmanager
+def _refusals(may_not: str, rights: str, what: str) -> Iterator[None]:
+    """What a server's refusal means to who keeps an outbox table."""
+    try:
+        yield
+    except psycopg.OperationalError as error:
+        raise lost(error) from error
     except psycopg.errors.InsufficientPrivilege as error:
-        raise SourceError(
-            f"the role may not write rows of {table} again", f"GRANT SELECT, INSERT, DELETE ON {table} TO <role>"
-        ) from error
+        raise SourceError(may_not, f"GRANT {rights} TO <role>") from error
     except (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedTable) as error:
-        raise SourceError(
-            f"rows of {table} can't be written again: {error.diag.message_primary}", "correct outbox.tables"
-        ) from error
+        raise SourceError(f"{what}: {error.diag.message_primary}", "correct outbox.tables") from error
 
 
 def _await_confirmed(connection: SourceConnection, slot: str, wait: Callable[[float], None], deadline_s: float) -> None:
