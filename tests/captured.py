@@ -29,6 +29,7 @@ from tests.checker.journal import Keys, install_journal, read_rows
 from tests.checker.judge import Report, gather, judge, require_true, table_topic
 from tests.checker.positions import sweeps_of
 from tests.checker.records import Change, Record, changes_of, key_text, parse, read_topics
+from tests.config_files import replace_text
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.forked import CDC, Forked, run, start
 from tests.waiting import eventually
@@ -153,9 +154,7 @@ class Captured:
         }
         for section, values in self.settings.items():
             sections[section] = {**sections.get(section, {}), **values}
-        path = self.folder / "watershed.yml"
-        path.write_text(yaml.safe_dump(sections, allow_unicode=True), encoding="utf-8")
-        return path
+        return replace_text(self.folder / "watershed.yml", yaml.safe_dump(sections, allow_unicode=True))
 
     def start(
         self,

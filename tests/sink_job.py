@@ -15,6 +15,7 @@ import yaml
 from cdc.config import Config, load_config
 from cdc.control import SinkRecord, Topics
 from cdc.kafka.compacted import read_latest
+from tests.config_files import replace_text
 from tests.conftest import INTERPRETED
 from tests.waiting import eventually
 
@@ -99,7 +100,6 @@ def sink_record(config: Config, sink: str) -> SinkRecord | None:
 
 def write_config(folder: Path, bootstrap_servers: str, prefix: str, sinks: Mapping[str, Any], **spark: Any) -> Path:
     """A configuration file; `sinks` as in the file."""
-    path = folder / "watershed.yml"
     content = {
         "source": {"dsn": "postgresql://nobody@127.0.0.1/none", "tables": ["public.customers"]},
         "kafka": {"bootstrap_servers": bootstrap_servers},
@@ -112,5 +112,4 @@ def write_config(folder: Path, bootstrap_servers: str, prefix: str, sinks: Mappi
             **spark,
         },
     }
-    path.write_text(yaml.safe_dump(content))
-    return path
+    return replace_text(folder / "watershed.yml", yaml.safe_dump(content))
