@@ -53,9 +53,9 @@ from cdc.postgres.replication import (
 )
 from cdc.postgres.source import add_to_publication, create_publication, drop_slot, read_slot
 from cdc.publisher import PROTOCOL, Lineage, Publisher
+from cdc.stream_state import StreamState
 from cdc.table_state import TableRecord, table_record
 from cdc.topic_records import position_record, schema_record, snapshot_record
-from cdc.transactions import StreamState
 from cdc.unpublishable import Unpublishable, UnpublishedRecord
 
 log = structlog.get_logger(__name__)

@@ -19,8 +19,9 @@ from cdc.pgoutput.frames import is_commit
 from cdc.ports import Broker, Clock, EndOffsetsRequest, LogStream, Probe, TopicRecord
 from cdc.publisher import Publisher
 from cdc.snapshots.session import Snapshots
+from cdc.stream_state import StreamState
 from cdc.topic_records import position_record
-from cdc.transactions import Assembler, StreamState
+from cdc.transactions import Assembler
 
 # One round of reading. Bounds what is held in memory beside librdkafka's queue, and how late a status can be.
 READ_MESSAGES_MAX = 4_000
@@ -43,7 +44,8 @@ class _AskedProgress:
 
 
 class Capture:
-    """Streams from `stream` to `broker` until asked to stop. Holds no connection that it did not get."""
+    """Streams from `stream` to `broker` until asked to stop, or until the transaction that commits at `until` is
+    published. Holds no connection that it did not get."""
 
     def __init__(
         self,
@@ -58,6 +60,7 @@ class Capture:
         limits: CaptureConfig,
         clock: Clock,
         should_stop: Callable[[], bool],
+        until: Lsn | None = None,
         watch: Callable[[], None] = lambda: None,
         heartbeats: Heartbeats | None = None,
         probe: Probe = unarmed,
@@ -73,6 +76,7 @@ class Capture:
         self._limits = limits
         self._clock = clock
         self._should_stop = should_stop
+        self._until = until
         self._watch = watch
         self._heartbeats = heartbeats
         self._probe = probe
@@ -88,6 +92,15 @@ class Capture:
         if self._committed.partial is not None:
             publisher.on_committed(is_begun=True)
 
+    @property
+    def open_commit_lsn(self) -> Lsn | None:
+        """Of the transaction that is being received."""
+        return self._assembler.open_commit_lsn
+
+    def has_passed(self, commit_lsn: Lsn) -> bool:
+        """Whether the transaction that commits there is published and recorded."""
+        return self._committed.partial is None and self._committed.resume_lsn > commit_lsn
+
     def run(self) -> None:
         """Stream until `should_stop`; then everything received is published, recorded and confirmed: a transaction to
         its end or, if that does not come soon, not at all.
@@ -96,7 +109,7 @@ class Capture:
         Kafka transaction is aborted in both cases.
         """
         try:
-            while not self._should_stop():
+            while not self._should_stop() and not (self._until is not None and self.has_passed(self._until)):
                 self._step()
             self._finish()
         except BaseException:

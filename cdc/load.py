@@ -18,8 +18,8 @@ from cdc.formats.debezium import TableEncoder
 from cdc.lsn import Lsn
 from cdc.ports import Broker, Clock, Probe, TopicRecord
 from cdc.publisher import Publisher
+from cdc.stream_state import StreamState
 from cdc.topic_records import position_record, schema_record, snapshot_record, sweep_record
-from cdc.transactions import StreamState
 from cdc.unpublishable import Unpublishable
 
 log = structlog.get_logger(__name__)
@@ -112,6 +112,9 @@ class InitialLoad:
         now_us = self._clock.now_us()
         for line in lines:
             try:
+                if len(line) > self._unpublishable.row_bytes_usual:
+                    position = Position(self._lsn, self._seq)
+                    line = self._unpublishable.lightened_line(table.encoder, line, position)
                 made = table.encoder.copy_row(line, self._lsn, self._seq, self._seq + 1, now_us)
                 if len(made[1] or b"") > self._unpublishable.value_bytes_safe:
                     self._unpublishable.require_fits(table.schema, Position(self._lsn, self._seq), [made])

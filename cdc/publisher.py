@@ -13,7 +13,7 @@ from typing import Final
 from cdc.config import CaptureConfig
 from cdc.control import PositionRecord, SourceIdentity, TopicState
 from cdc.ports import TopicRecord
-from cdc.transactions import StreamState
+from cdc.stream_state import StreamState
 
 PROTOCOL = "proto_version=1"
 """The protocol options that positions depend on; a half published transaction must be resumed under the same."""

@@ -15,6 +15,7 @@ from contextlib import ExitStack
 import structlog
 
 from cdc.bootstrap import Bootstrap
+from cdc.capture import Capture
 from cdc.config import Config
 from cdc.continuity import (
     require_same_database,
@@ -29,16 +30,18 @@ from cdc.kafka.gap import KafkaGapTopics
 from cdc.kafka.records import read_position
 from cdc.kafka.topics import TopicAdmin
 from cdc.load import LoadStopped
-from cdc.lsn import Lsn
+from cdc.lsn import Lsn, format_lsn
 from cdc.outbox_start import open_outbox
 from cdc.ports import Probe
 from cdc.postgres.catalog import schema_of
+from cdc.postgres.connection import connect
 from cdc.postgres.replication import (
     ReplicationConnection,
     SlotInUseError,
     SlotMissingError,
+    TextTooLargeError,
 )
-from cdc.postgres.source import Source, check_source
+from cdc.postgres.source import Source, check_source, read_flush_lsn
 from cdc.postgres.start_lock import StartLock
 from cdc.session import Session
 
@@ -79,6 +82,7 @@ class Service:
         self._is_standby = False
         self._heal: Heal | None = None  # to be done by the next session
         self._reads_all_again = config.snapshot.mode == "always"
+        self._binary_until: Lsn | None = None  # what comes before in the log can't be sent as text
 
     def check(self, *, is_running_on: bool = False) -> Source:
         """Look at source and brokers. `is_running_on`: tables that can't be captured any more are left to the session.
@@ -193,12 +197,34 @@ class Service:
                 self._stop.is_set,
                 self._probe,
             )
-            capture = session.prepare(resources, connection, identity, patience_s, position, self._reads_all_again)
+            binary_until = self._binary_until
+            capture = session.prepare(
+                resources, connection, identity, patience_s, position, self._reads_all_again, binary_until
+            )
             self._reads_all_again = False
             self._failures.clear()  # recorded
+            self._run(capture)
+
+    def _run(self, capture: Capture) -> None:
+        """Until it ends. A row that the server can't send as text is met again in binary format."""
+        try:
             capture.run()
-            if not self._stop.is_set():
-                log.info("beginning anew with other tables")
+        except TextTooLargeError as error:
+            if self._binary_until is not None:
+                raise GapError(f"{error.message}; nor in binary format", NEXT_AFTER_GAP) from error
+            self._binary_until = capture.open_commit_lsn or self._flush_lsn()
+            log.warning("reading in binary format", reason=error.message, until=format_lsn(self._binary_until))
+            return
+        if self._binary_until is not None and capture.has_passed(self._binary_until):
+            log.info("reading text again")
+            self._binary_until = None
+        elif not self._stop.is_set():
+            log.info("beginning anew with other tables")
+
+    def _flush_lsn(self) -> Lsn:
+        """Everything that the server has sent so far was written before."""
+        with connect(self._config.source) as connection:
+            return read_flush_lsn(connection)
 
     def _require_dead_letters(self) -> None:
         topic = self._topics.dead_letter
@@ -239,7 +265,8 @@ class Service:
 
         def try_start() -> bool:
             try:
-                connection.start(slot, publication, Lsn(position.resume_lsn))
+                is_binary = self._binary_until is not None
+                connection.start(slot, publication, Lsn(position.resume_lsn), is_binary=is_binary)
             except SlotInUseError:
                 return False
             except SlotMissingError as error:

@@ -41,7 +41,8 @@ from cdc.lsn import Lsn, format_lsn
 from cdc.outbox_start import open_outbox
 from cdc.pgoutput.messages import RelationColumn
 from cdc.pgoutput.relations import relation_of
-from cdc.ports import Clock, Probe, TopicRecord
+from cdc.ports import Clock, LogStream, Probe, TopicRecord
+from cdc.postgres.binary_stream import BinaryStream
 from cdc.postgres.catalog import Publication, read_publication
 from cdc.postgres.chunks import PostgresChunkReader
 from cdc.postgres.connection import connect
@@ -58,11 +59,12 @@ from cdc.snapshots.engine import SnapshotEngine
 from cdc.snapshots.publishing import RowRecords
 from cdc.snapshots.readers import Readers
 from cdc.snapshots.session import Snapshots
+from cdc.stream_state import StreamState
 from cdc.sweeps import Sweeps
 from cdc.table_state import TableFacts, TableRecord, table_record
 from cdc.topic_names import SideTopics
 from cdc.topic_records import position_record
-from cdc.transactions import Assembler, StreamState
+from cdc.transactions import Assembler
 from cdc.unpublishable import Unpublishable
 
 log = structlog.get_logger(__name__)
@@ -114,8 +116,10 @@ class Session:
         patience_s: float,
         position: PositionRecord,
         reads_all_again: bool,
+        binary_until: Lsn | None = None,
     ) -> Capture:
         """`connection` streams from `position`; the server hangs up after `patience_s` of our silence (0: never).
+        `binary_until`: it streams in binary format, up to the transaction that commits there.
         Raises GapError where history is not continuous, BrokerError, ConnectionLost."""
         resume_lsn = Lsn(position.resume_lsn)
 
@@ -152,14 +156,10 @@ class Session:
         snapshots.forget({record.table for record in these.snapshots} - engine.tables.keys())
         if reads_all_again:
             snapshots.begin_all(f"start at {self._clock.now_us()}", self._clock.now_us())
-        options = context.format
-        self._admin.ensure(SideTopics.of(self._topics, options), self._config.topics)
-        heartbeats = Heartbeats(
-            self._topics.prefix, options.heartbeat_interval_ms, schemas_enable=options.schemas_enable
-        )
+        self._admin.ensure(SideTopics.of(self._topics, context.format), self._config.topics)
         log.info("streaming", epoch=current.epoch, seq=current.seq, position=format_lsn(current.resume_lsn))
         return Capture(
-            stream=connection,
+            stream=connection if binary_until is None else self._as_text(resources, connection, unpublishable),
             broker=broker,
             assembler=Assembler(*streams, engine, follower, *others),
             filler=self._filler(resources, engine, these, unpublishable),
@@ -171,11 +171,21 @@ class Session:
             should_stop=lambda: (
                 self._should_stop() or self._admission.is_due or follower.is_due or snapshots.tables_changed
             ),
+            until=binary_until,
             watch=self._watch(these, follower),
-            heartbeats=heartbeats,
+            heartbeats=self._heartbeats(context),
             probe=self._probe,
             status_interval_s=min(STATUS_INTERVAL_S, patience_s / 4) if patience_s else STATUS_INTERVAL_S,
         )
+
+    def _as_text(self, resources: ExitStack, stream: LogStream, unpublishable: Unpublishable) -> LogStream:
+        made = BinaryStream(stream, self._config.source, unpublishable.row_bytes_max)
+        resources.callback(made.close)
+        return made
+
+    def _heartbeats(self, context: EnvelopeContext) -> Heartbeats:
+        options = context.format
+        return Heartbeats(self._topics.prefix, options.heartbeat_interval_ms, schemas_enable=options.schemas_enable)
 
     def _require_continuity(
         self,

@@ -6,9 +6,8 @@ count: whether they are sent at all is not the same each time, where the publica
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
-from cdc.control import PartialTransaction, Topics
+from cdc.control import Topics
 from cdc.errors import GapError, ProtocolError, UnpublishableError, UnsupportedChangeError
 from cdc.events import Position, TableId, TableSchema, pack_version
 from cdc.formats.debezium import UNFINISHED, Draft, EnvelopeContext, TableEncoder, relation_differs
@@ -22,33 +21,12 @@ from cdc.pgoutput.messages import Begin, Commit, LogicalMessage, Origin, Relatio
 from cdc.ports import TopicRecord
 from cdc.side_records import SideRecords
 from cdc.snapshots.reading import MARK_PREFIX
+from cdc.stream_state import OpenTransaction, StreamState
 from cdc.sweeps import Sweeps
 from cdc.unpublishable import Unpublishable
 
 _XLOG_DATA = b"w"
 _ROW_TAGS = frozenset(b"IUD")
-
-
-@dataclass(frozen=True, slots=True)
-class StreamState:
-    """What the assembler has consumed: the part of a position record that the stream determines."""
-
-    resume_lsn: Lsn
-    partial: PartialTransaction | None
-    seq: int
-    commit_ts_us: int  # of the newest transaction consumed whole
-
-
-@dataclass(slots=True)
-class _Transaction:
-    """The PostgreSQL transaction that is being received."""
-
-    commit_lsn: Lsn
-    commit_ts_us: int
-    xid: int
-    next_index: int = 0
-    skip_below: int = 0  # changes with a smaller index are published already
-    published: bool = False  # at least one of its records left the assembler
 
 
 _WHOLE = 1 << 62  # skip_below of a transaction that is published whole
@@ -87,8 +65,8 @@ class Assembler:
         self._observer = observer
         self._follower = follower
         self._side = SideRecords(context)
-        self._unpublishable = unpublishable or Unpublishable(Topics(context.prefix))
-        self._value_bytes_safe = self._unpublishable.value_bytes_safe
+        unpublishable = self._unpublishable = unpublishable or Unpublishable(Topics(context.prefix))
+        self._value_bytes_safe, self._row_bytes_usual = unpublishable.value_bytes_safe, unpublishable.row_bytes_usual
         self._is_observed = False  # the transaction that is being received
         self._relations: dict[int, Relation] = {}  # as last described, of captured tables
         # Relation oid → encoder, topic. None: not captured. Without an encoder: changes count, and are not published.
@@ -101,7 +79,7 @@ class Assembler:
         self._seq = resume.seq
         self._commit_ts_us = resume.commit_ts_us
         self._last_commit_lsn: Lsn | None = None
-        self._transaction: _Transaction | None = None
+        self._transaction: OpenTransaction | None = None
         self.received_lsn = resume.resume_lsn  # the newest WAL position that the server told us of
         self.reply_requested = False
         self._drafts: list[Draft] = []  # of the records of the last `consume`, in their order
@@ -126,6 +104,11 @@ class Assembler:
     def in_transaction(self) -> bool:
         """Whether a PostgreSQL transaction has begun and not ended."""
         return self._transaction is not None
+
+    @property
+    def open_commit_lsn(self) -> Lsn | None:
+        """Where the transaction commits that has begun and not ended."""
+        return None if self._transaction is None else self._transaction.commit_lsn
 
     def consume(self, frames: Sequence[bytes], now_us: int) -> tuple[list[TopicRecord], UnsupportedChangeError | None]:
         """The records of these frames, in order. Those with holes are still to be filled: see `holes`.
@@ -207,7 +190,7 @@ class Assembler:
             raise ProtocolError(
                 f"Begin inside the transaction that commits at {format_lsn(self._transaction.commit_lsn)}"
             )
-        transaction = _Transaction(begin.final_lsn, begin.commit_ts_us, begin.xid)
+        transaction = OpenTransaction(begin.final_lsn, begin.commit_ts_us, begin.xid)
         if begin.final_lsn < self._published_below:
             transaction.skip_below = _WHOLE
         elif self._partial is not None:
@@ -254,7 +237,7 @@ class Assembler:
         for schema in altered:
             self._alter(schema)
 
-    def _open(self, what: str) -> _Transaction:
+    def _open(self, what: str) -> OpenTransaction:
         if self._transaction is None:
             raise ProtocolError(f"{what} outside a transaction")
         return self._transaction
@@ -347,6 +330,8 @@ class Assembler:
                 records += self._start(oid, encoder, transaction)
             events = self._side.events
             try:
+                if len(frame) > self._row_bytes_usual:
+                    frame = self._unpublishable.lightened(encoder, frame, Position(transaction.commit_lsn, index))
                 made = encoder.encode(frame, XLOG_DATA_BYTES, lsn, index, self._seq + 1, now_us)
                 if len(made) > 1 or not 0 < len(made[0][1] or b"") <= self._value_bytes_safe:
                     position = Position(transaction.commit_lsn, index)
@@ -387,7 +372,7 @@ class Assembler:
         transaction.next_index += 1
         transaction.published = True
 
-    def _start(self, oid: int, encoder: TableEncoder, transaction: _Transaction) -> list[TopicRecord]:
+    def _start(self, oid: int, encoder: TableEncoder, transaction: OpenTransaction) -> list[TopicRecord]:
         """Before the first event of a table in a transaction; what goes before it."""
         begun = transaction.commit_lsn, transaction.commit_ts_us, transaction.xid
         encoder.start_transaction(*begun, self._last_commit_lsn, self._side.origin)

@@ -19,7 +19,9 @@ from cdc.config import OnUnpublishable
 from cdc.control import Record, Topics, table_key
 from cdc.errors import NEXT_AFTER_STOP, UnpublishableError, UnsupportedChangeError
 from cdc.events import Position, TableId, TableSchema
-from cdc.formats.debezium import UNFINISHED, Draft, OutRecord
+from cdc.formats.debezium import UNFINISHED, Draft, OutRecord, TableEncoder
+from cdc.pgoutput.frames import XLOG_DATA_BYTES
+from cdc.pgoutput.light_rows import SHRINKS_TO, LightRow
 from cdc.ports import TopicRecord
 
 log = structlog.get_logger(__name__)
@@ -58,6 +60,11 @@ def record_bytes(record: OutRecord) -> int:
     return OVERHEAD_BYTES + len(key) + len(value or b"") + named
 
 
+def _of(schema: TableSchema) -> str:
+    columns = f" (key column{'s' * (len(schema.key) > 1)} {', '.join(schema.key)})" if schema.key else ""
+    return f"{schema.table}{columns}"
+
+
 class Unpublishable:
     """What becomes of such changes, and how many there were."""
 
@@ -78,7 +85,11 @@ class Unpublishable:
         self._leaving = frozenset(leaving)
         self._said: set[TableId] = set()
         # A value up to this size fits, whatever key and headers are: both are made of columns that it holds too.
-        self.value_bytes_safe = min(self._bytes_max.values(), default=1 << 62) // 4 - OVERHEAD_BYTES
+        limits = self._bytes_max.values() or [1 << 62]
+        self.value_bytes_safe = min(limits) // 4 - OVERHEAD_BYTES
+        # What is sent of a row is longer than this only if no record of it fits, or if records don't have all of it.
+        self.row_bytes_usual = min(limits) * SHRINKS_TO
+        self.row_bytes_max = max(limits) * SHRINKS_TO  # no topic takes a record of a row above this
 
     @property
     def counts(self) -> dict[str, int]:
@@ -93,6 +104,39 @@ class Unpublishable:
         """Whether its topic takes the record."""
         return self.fits(record.topic, (record.key, record.value, record.headers))
 
+    def lightened(self, encoder: TableEncoder, frame: bytes, position: Position) -> bytes:
+        """A frame of more than `row_bytes_usual` without what records don't have. Raises UnpublishableError where none
+        can hold the row, before one is made; with its keys, and no value."""
+        light = encoder.light.message(frame, XLOG_DATA_BYTES, self._bytes_max[encoder.schema.topic] * SHRINKS_TO)
+        if light.column is None:
+            return frame[:XLOG_DATA_BYTES] + light.row
+        records = encoder.encode(light.row, 0, 0, position.tx_index, 0, 0)
+        if records[-1][1] == UNFINISHED:
+            encoder.drafts.pop()
+        raise self._too_large(encoder.schema, position, light, [key for key, _, _ in records])
+
+    def lightened_line(self, encoder: TableEncoder, line: bytes, position: Position) -> bytes:
+        """The same for a line of COPY."""
+        light = encoder.light.line(line, self._bytes_max[encoder.schema.topic] * SHRINKS_TO)
+        if light.column is None:
+            return light.row
+        key, _, _ = encoder.copy_row(light.row, 0, position.tx_index, 0, 0)
+        raise self._too_large(encoder.schema, position, light, [key])
+
+    def _too_large(
+        self, schema: TableSchema, position: Position, light: LightRow, keys: Sequence[bytes]
+    ) -> UnpublishableError:
+        return UnpublishableError(
+            f"{_of(schema)} at {position}: column {light.column} has {light.size} bytes, more than a record of topic "
+            f"{schema.topic} holds, which takes {self._bytes_max[schema.topic]}",
+            f"leave the column out of the publication, or name it in source.exclude_columns; or choose "
+            f"capture.on_unpublishable: dead_letter; {NEXT_AFTER_STOP.format(table=schema.table)}",
+            table=schema.table,
+            key=keys[0],
+            keys=tuple(keys),
+            value=None,
+        )
+
     def require_fits(
         self, schema: TableSchema, position: Position, records: Sequence[OutRecord], drafts: list[Draft] | None = None
     ) -> None:
@@ -106,9 +150,8 @@ class Unpublishable:
             if not self.fits(schema.topic, record):
                 if has_draft and drafts:
                     drafts.pop()
-                columns = f" (key column{'s' * (len(schema.key) > 1)} {', '.join(schema.key)})" if schema.key else ""
                 raise UnpublishableError(
-                    f"{schema.table}{columns} at {position}: a record of {record_bytes(record)} bytes is larger than "
+                    f"{_of(schema)} at {position}: a record of {record_bytes(record)} bytes is larger than "
                     f"topic {schema.topic} takes, {self._bytes_max[schema.topic]}",
                     f"raise max.message.bytes of {schema.topic} (above 16 MiB message.max.bytes in kafka.options too), "
                     "leave the large column out of the publication, or choose capture.on_unpublishable: dead_letter; "

@@ -11,7 +11,8 @@ from cdc.lsn import Lsn
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
 from cdc.ports import TopicRecord
 from cdc.snapshots.visibility import TransactionSnapshot
-from cdc.transactions import Assembler, StreamState
+from cdc.stream_state import StreamState
+from cdc.transactions import Assembler
 from tests import wire
 from tests.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
 

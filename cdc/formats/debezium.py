@@ -32,6 +32,7 @@ from cdc.formats.transaction_metadata import TransactionMetadata
 from cdc.formats.unavailable import unavailable
 from cdc.lsn import Lsn
 from cdc.pgoutput.codec import HoledChange, RowCodec, json_end
+from cdc.pgoutput.light_rows import LightRows
 from cdc.pgoutput.messages import Origin, Relation
 from cdc.pgoutput.relations import relation_differs
 from cdc.pgoutput.values import MalformedValueError
@@ -124,7 +125,9 @@ class TableEncoder:
         the transaction that is received, where they are published."""
         formats = column_formats(schema, context.format)
         relation = context.format.columns.marked(relation)
-        self._codec = RowCodec(schema, relation, [found.form for found in formats])
+        forms = [found.form for found in formats]
+        self._codec = RowCodec(schema, relation, forms)
+        self.light = LightRows(schema, relation, forms)
         self.schema = schema
         self._is_keyless = not schema.key
         self.table = schema.table

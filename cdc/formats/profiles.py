@@ -121,9 +121,11 @@ def _column_format(schema: TableSchema, column: Column, options: FormatOptions, 
     if options.profile == "debezium" and is_nullable:
         encode = _null_where_unconvertible(encode, f"{schema.table}, column {column.name}", options)
     if options.profile == "readable":  # what is not known is absent, wherever there is no key
-        return ColumnFormat(ColumnForm(encode), (required if column.name in schema.key else optional)(node))
+        form = ColumnForm(encode, is_bounded=mask is not None)
+        return ColumnFormat(form, (required if column.name in schema.key else optional)(node))
     unknown = "null" if is_nullable else kind.zero
-    return ColumnFormat(ColumnForm(encode, unknown), (optional if is_nullable else required)(node))
+    form = ColumnForm(encode, unknown, is_bounded=mask is not None)
+    return ColumnFormat(form, (optional if is_nullable else required)(node))
 
 
 def _masked(mask: Mask, encode: Encoder) -> Encoder:

@@ -271,8 +271,8 @@ class _Exact:
         return self._object(self._codec._known_of_old, encoded), self._key_object(encoded)
 
     def _encoded(self, values: Tuple, wanted: Collection[int]) -> dict[int, str]:
-        """JSON text of these columns; of the others nothing is looked at but that they are text."""
-        return {i: self._value(i, value) for i, value in enumerate(values) if i in wanted or isinstance(value, Binary)}
+        """JSON text of these columns."""
+        return {i: self._value(i, values[i]) for i in wanted}
 
     def _value(self, i: int, value: TupleValue) -> str:
         name = self._codec._names[i]
@@ -294,7 +294,7 @@ class _Exact:
                 "PostgreSQL",
             )
         if isinstance(value, Binary):
-            raise self._refused(f"column {name} came in binary format, text was asked for")
+            raise self._unpublished(f"{self._place(name)}: PostgreSQL gave no text of the value", "write another value")
         try:
             return self._codec._encoders[i](value.decode("latin-1"))
         except UnconvertibleError as error:

@@ -47,6 +47,7 @@ class ColumnForm:
 
     encode: Encoder | None  # None: it is left out of them
     unknown: str | None = None  # JSON text in an old row of which only the identity is known; None: it is absent there
+    is_bounded: bool = False  # it does not grow with the value: a mask
 
 
 class MalformedValueError(ProtocolError):

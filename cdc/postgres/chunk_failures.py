@@ -27,6 +27,13 @@ def failed(request: Request, error: Exception) -> ReadFailed:
     return ReadFailed(request.nonce, SourceError(words, "report it, with the log of this process"), is_permanent=True)
 
 
+def is_too_large(error: psycopg.Error) -> bool:
+    """Whether the server failed to print a value or a row: PostgreSQL makes texts of at most 1 GiB."""
+    return error.sqlstate == "54000" or (
+        error.sqlstate == "XX000" and "invalid memory alloc request size" in (error.diag.message_primary or "")
+    )
+
+
 def mark_refused(error: psycopg.errors.InsufficientPrivilege, server_version: int) -> SourceError:
     """The role may not write marks."""
     arguments = "boolean, text, text" + (", boolean" if server_version >= _EMITS_FLUSHED else "")

@@ -21,8 +21,9 @@ from cdc.config import SourceConfig
 from cdc.events import TableSchema
 from cdc.failpoints import unarmed
 from cdc.ports import Probe
+from cdc.postgres.binary_copy import copy_binary
 from cdc.postgres.catalog import Publication
-from cdc.postgres.chunk_failures import failed, mark_refused
+from cdc.postgres.chunk_failures import failed, is_too_large, mark_refused
 from cdc.postgres.chunk_look import Look, TableAlteredError, begin_look, bounds, look, size
 from cdc.postgres.chunk_statements import chunk_statement, mark_statement
 from cdc.postgres.connection import SourceConnection, copy_options
@@ -162,9 +163,16 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
             rows_max=request.rows_max,
             keys=request.keys,
         )
-        statement += copy_options(connection)
         began = time.monotonic()
-        copied = copy_lines(connection, statement.as_bytes(connection), request.bytes_max)
+        try:
+            plain = statement + copy_options(connection)
+            copied = copy_lines(connection, plain.as_bytes(connection), request.bytes_max)
+        except psycopg.Error as error:
+            if not is_too_large(error):
+                raise
+            connection.execute("ROLLBACK")
+            snapshot = _opened(connection, request, seen, prefers_index=not is_part)
+            copied = copy_binary(self._source, connection, schema, statement, request.bytes_max)
         places = [[column.name for column in schema.columns].index(name) for name in schema.key]
         read = ChunkRead(
             nonce=request.nonce,

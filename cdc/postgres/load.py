@@ -18,6 +18,7 @@ from psycopg import sql
 from cdc.config import SourceConfig
 from cdc.errors import ConnectionLost, SourceError
 from cdc.events import TableId, TableSchema
+from cdc.postgres.chunk_failures import is_too_large
 from cdc.postgres.connection import SourceConnection, connect, copy_options, lost, says_lost
 
 LOCK_WAIT_S = 60
@@ -137,7 +138,10 @@ class SnapshotReader(AbstractContextManager["SnapshotReader"]):
                     raise lost(batch) from batch
                 if isinstance(batch, psycopg.Error):
                     words = batch.diag.message_primary
-                    raise SourceError(f"existing rows of table {schema.table} can't be read: {words}") from batch
+                    way_out = "snapshot.method: chunked reads such rows" if is_too_large(batch) else ""
+                    raise SourceError(
+                        f"existing rows of table {schema.table} can't be read: {words}", way_out
+                    ) from batch
                 if isinstance(batch, BaseException):
                     raise batch
                 if batch is None:

@@ -33,7 +33,11 @@ SEND_S_MAX = 30.0
 _HISTORY_IS_GONE = {"42704", "55000", "58P01"}
 # connection exceptions, operator intervention (shutdown, terminated)
 _CONNECTION_CLASSES = {"08", "57"}
+_RESOURCES = "53"  # insufficient: memory, disk
 _DATA_EXCEPTION = "22"  # of an expression: only row filters have any
+# What a text of over 1 GiB meets: program_limit_exceeded, or an internal error, whose words are not translated.
+_PROGRAM_LIMIT = "54000"
+_INTERNAL_ERROR, _TOO_LARGE = "XX000", "invalid memory alloc request size"
 
 
 class SlotInUseError(SourceError):
@@ -50,6 +54,10 @@ class SlotExistsError(SourceError):
 
 class SlotWaitError(SourceError):
     """Slot creation waited too long for running transactions."""
+
+
+class TextTooLargeError(SourceError):
+    """The server holds a row whose text it can't send: it would be larger than 1 GiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,17 +122,18 @@ class ReplicationConnection:
         row = self._row(f'CREATE_REPLICATION_SLOT "{name}" LOGICAL pgoutput EXPORT_SNAPSHOT')
         return CreatedSlot(parse_lsn(row[1]), row[2])
 
-    def start(self, slot: str, publication: str, lsn: Lsn) -> None:
-        """Begin to stream transactions that commit at or after `lsn`.
+    def start(self, slot: str, publication: str, lsn: Lsn, *, is_binary: bool = False) -> None:
+        """Begin to stream transactions that commit at or after `lsn`; values as text, or in their types' binary format.
 
         Raises SlotInUseError while another process has the slot, SlotMissingError when it is gone or invalidated.
         """
         # The option's value is a list of quoted identifiers inside a quoted literal.
         names = '"' + publication.replace('"', '""') + '"'
         literal = names.replace("'", "''")
+        binary = ", binary 'true'" if is_binary else ""
         self._exec(
             f'START_REPLICATION SLOT "{slot}" LOGICAL {format_lsn(lsn)} '
-            f"(proto_version '1', publication_names '{literal}', messages 'true')",
+            f"(proto_version '1', publication_names '{literal}', messages 'true'{binary})",
             pq.ExecStatus.COPY_BOTH,
         )
         self._pgconn.nonblocking = 1
@@ -211,13 +220,13 @@ class ReplicationConnection:
         self._pgconn.consume_input()
 
     def _raise_end(self) -> NoReturn:
-        """The server ended the stream: why?"""
+        """The server ended the stream: why? Raises TextTooLargeError, GapError, ConnectionLost, SourceError."""
         result = self._pgconn.get_result()
         words = " ".join(((result and result.error_message) or b"").decode("utf-8", "replace").split())
         state = ((result and result.error_field(pq.DiagnosticField.SQLSTATE)) or b"").decode()
         if state in _HISTORY_IS_GONE:
             raise GapError(f"the server can't go on from our position: {words}", NEXT_AFTER_GAP)
-        if not state or state[:2] in _CONNECTION_CLASSES:
+        if not state or state[:2] in _CONNECTION_CLASSES or state[:2] == _RESOURCES:
             raise lost(words)
         if state[:2] == _DATA_EXCEPTION:
             raise GapError(
@@ -225,6 +234,8 @@ class ReplicationConnection:
                 "if a row filter of the publication fails on a row, alter it, then cdc snapshot --heal: what is in the "
                 "log already is read with the filter of its time",
             )
+        if state == _PROGRAM_LIMIT or (state == _INTERNAL_ERROR and _TOO_LARGE in words):
+            raise TextTooLargeError(f"the server can't send a row: {words}")
         raise SourceError(f"the server ended the stream: {words}", "see the server's log")
 
     def _raise_notice(self) -> None:

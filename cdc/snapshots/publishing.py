@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from cdc.control import Topics
-from cdc.errors import UnsupportedChangeError
+from cdc.errors import UnpublishableError, UnsupportedChangeError
 from cdc.events import Position, TableId, TableSchema
 from cdc.formats.debezium import TableEncoder
 from cdc.lsn import Lsn
@@ -43,12 +43,17 @@ class RowRecords:
         for line in read.lines:
             count = len(records)
             try:
+                if len(line) > self._unpublishable.row_bytes_usual:
+                    position = Position(at.commit_lsn, at.index + count)
+                    line = self._unpublishable.lightened_line(encoder, line, position)
                 made = encoder.copy_row(line, at.commit_lsn, at.index + count, at.seq + count, at.now_us)
                 if unseen.touches(made[0]):
                     continue
                 if len(made[1] or b"") > self._unpublishable.value_bytes_safe:
                     self._unpublishable.require_fits(schema, Position(at.commit_lsn, at.index + count), [made])
             except UnsupportedChangeError as error:
+                if isinstance(error, UnpublishableError) and unseen.touches(error.key):
+                    continue
                 position = Position(at.commit_lsn, at.index + count)
                 self._instead += self._unpublishable.instead(schema, position, error, at.now_us)
             else:

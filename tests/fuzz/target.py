@@ -22,7 +22,8 @@ from cdc.formats.debezium import UNFINISHED, EnvelopeContext, OutRecord, TableEn
 from cdc.lsn import Lsn
 from cdc.pgoutput.codec import RowCodec
 from cdc.pgoutput.decoder import decode
-from cdc.transactions import Assembler, StreamState
+from cdc.stream_state import StreamState
+from cdc.transactions import Assembler
 from tests import wire
 from tests.fuzz.seeds import Seeds, TableSeeds, load
 from tests.snapshot_ports import UnfollowedTables, engine_of, sweeps_of

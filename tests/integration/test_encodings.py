@@ -23,7 +23,8 @@ from cdc.ports import TopicRecord
 from cdc.postgres.connection import connect
 from cdc.postgres.load import SnapshotReader
 from cdc.postgres.replication import ReplicationConnection
-from cdc.transactions import Assembler, StreamState
+from cdc.stream_state import StreamState
+from cdc.transactions import Assembler
 from tests.chunk_reading import Source, chunk
 from tests.conftest import PostgresServer, drop_database
 from tests.decoding import CONTEXT

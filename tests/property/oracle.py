@@ -273,8 +273,8 @@ class Oracle:
         }
 
     def identity_row(self, values: tuple[TupleValue, ...]) -> dict[str, Any]:
-        if len(values) != len(self.schema.columns) or any(isinstance(value, Binary) for value in values):
-            raise ProtocolError("width or binary")
+        if len(values) != len(self.schema.columns):
+            raise ProtocolError("width")
         return {
             c.name: self.column(c, value)
             for c, sent, value in zip(self.schema.columns, self.relation.columns, values, strict=True)
@@ -289,7 +289,7 @@ class Oracle:
         if value is UNCHANGED:
             raise UnsupportedChangeError("unchanged")
         if isinstance(value, Binary):
-            raise ProtocolError("binary")
+            raise UnsupportedChangeError("binary")
         try:
             return json_value(column, value.decode())
         except UnicodeDecodeError:

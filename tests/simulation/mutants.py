@@ -12,7 +12,8 @@ from cdc.load import InitialLoad
 from cdc.lsn import Lsn
 from cdc.ports import TopicRecord
 from cdc.publisher import Publisher
-from cdc.transactions import Assembler, StreamState
+from cdc.stream_state import StreamState
+from cdc.transactions import Assembler
 from tests.simulation.run import TOPICS, Parts
 
 

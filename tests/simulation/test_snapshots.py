@@ -17,7 +17,8 @@ from cdc.ports import TopicRecord
 from cdc.snapshots.reading import Begin, Begun, ChunkRead, Fence, Fenced
 from cdc.snapshots.session import requested
 from cdc.snapshots.visibility import TransactionSnapshot
-from cdc.transactions import Assembler, StreamState
+from cdc.stream_state import StreamState
+from cdc.transactions import Assembler
 from tests import wire
 from tests.simulation.snapshots.mutants import MUTANTS
 from tests.simulation.snapshots.run import PREFIX, Run

@@ -37,8 +37,9 @@ from cdc.snapshots.memory import ChangeMemory, Unseen
 from cdc.snapshots.publishing import RowRecords
 from cdc.snapshots.session import Snapshots
 from cdc.snapshots.visibility import TransactionSnapshot
+from cdc.stream_state import StreamState
 from cdc.sweeps import Sweeps
-from cdc.transactions import Assembler, StreamState
+from cdc.transactions import Assembler
 from tests.simulation.snapshots.judge import compacted, judge
 from tests.simulation.snapshots.rows import RowReader
 from tests.simulation.snapshots.source import COMMIT_US, KEYS, SCHEMAS, TABLES, Reader, Row, Source, Stream

@@ -17,7 +17,8 @@ from cdc.lsn import Lsn
 from cdc.pgoutput.messages import NULL
 from cdc.publisher import Lineage, Publisher
 from cdc.snapshots.session import Snapshots
-from cdc.transactions import Assembler, StreamState
+from cdc.stream_state import StreamState
+from cdc.transactions import Assembler
 from tests import wire
 from tests.snapshot_ports import ScriptedReader, ScriptedSignals, UnfollowedTables, engine_of, no_filler, sweeps_of
 from tests.unit.cdc.loops import CONTEXT, SCHEMA, TOPIC, TS_US, Script, transaction

@@ -9,7 +9,7 @@ from cdc.control import PartialTransaction, PositionRecord, SourceIdentity, Topi
 from cdc.lsn import Lsn
 from cdc.ports import TopicRecord
 from cdc.publisher import Lineage, Publisher
-from cdc.transactions import StreamState
+from cdc.stream_state import StreamState
 
 LIMITS = CaptureConfig(transaction_rows_max=3, transaction_bytes_max=1024, transaction_time_ms_max=500)
 SOURCE = SourceIdentity(system_identifier="7", timeline=1, database="shop", slot="watershed")

@@ -17,7 +17,8 @@ from cdc.lsn import Lsn
 from cdc.pgoutput.messages import NULL
 from cdc.ports import TopicRecord
 from cdc.snapshots.reading import MARK_PREFIX
-from cdc.transactions import Assembler, StreamState
+from cdc.stream_state import StreamState
+from cdc.transactions import Assembler
 from tests import wire
 from tests.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
 

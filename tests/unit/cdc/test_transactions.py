@@ -13,7 +13,8 @@ from cdc.formats.debezium import EnvelopeContext
 from cdc.lsn import ZERO, Lsn
 from cdc.pgoutput.messages import NULL, UNCHANGED
 from cdc.ports import TopicRecord
-from cdc.transactions import Assembler, StreamState
+from cdc.stream_state import StreamState
+from cdc.transactions import Assembler
 from tests import wire
 from tests.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
 
@@ -22,8 +23,7 @@ CUSTOMERS, CUSTOMERS_RELATION = wire.schema_and_relation(COLUMNS, ["id"], table=
 ORDERS, ORDERS_RELATION = wire.schema_and_relation(COLUMNS, ["id"], table=TableId("public", "orders"), oid=11)
 _, ELSEWHERE_RELATION = wire.schema_and_relation(COLUMNS, ["id"], table=TableId("public", "elsewhere"), oid=12)
 CONTEXT = EnvelopeContext("shop", "shop", epoch=2, connector_version="0")
-NOW_US = 1_767_323_080_000_000
-TS_US = 1_767_323_079_000_000
+NOW_US, TS_US = 1_767_323_080_000_000, 1_767_323_079_000_000
 START = StreamState(Lsn(1_000), None, seq=0, commit_ts_us=0)
 
 

@@ -8,12 +8,13 @@ from cdc.config import OnUnpublishable
 from cdc.control import Topics
 from cdc.errors import UnpublishableError, UnsupportedChangeError
 from cdc.events import Column, Position
-from cdc.formats.debezium import OutRecord
+from cdc.formats.debezium import OutRecord, TableEncoder
 from cdc.formats.transaction_metadata import TransactionMetadata
 from cdc.lsn import Lsn
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
 from cdc.ports import TopicRecord
-from cdc.transactions import Assembler, StreamState
+from cdc.stream_state import StreamState
+from cdc.transactions import Assembler
 from cdc.unpublishable import OVERHEAD_BYTES, Unpublishable, UnpublishedRecord, record_bytes, unpublished_key
 from tests import wire
 from tests.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
@@ -206,6 +207,43 @@ def test_a_row_with_a_hole_counts_as_it_is_without() -> None:
 def test_the_table_stops_before_a_change_that_is_too_large() -> None:
     with pytest.raises(UnpublishableError, match="larger than topic"):
         assembled("stop", wire.insert(10, row(1)), wire.insert(10, row(2, 2_000)))
+
+
+@pytest.mark.parametrize("size", [8_000, 7_000])
+def test_of_a_row_that_no_record_holds_none_is_made(size: int) -> None:
+    """Its letter has the key alone; below eight times the topic's limit the record is made and measured."""
+    moved = wire.update(10, row(2, size), [b"1", NULL])
+    _, records = assembled("dead_letter", wire.insert(10, row(3)), moved)
+    assert published(records) == [("c", 3, 1, 0), ("c", 9, 2, 0)]
+    (letter,) = [record for record in records if record.topic == TOPICS.dead_letter]
+    reason = dict(letter.headers or ())["watershed.reason"] or b""
+    if size == 8_000:
+        assert (letter.key, letter.value) == (b'{"id":1}', None)
+        assert b"public.customers (key column id) at 0/44C#1: column name has 8000 bytes, more than a record" in reason
+    else:
+        assert b"a record of" in reason
+
+
+def test_a_large_row_with_a_hole_that_no_record_holds_leaves_no_draft() -> None:
+    columns = [*COLUMNS, Column("more", 25, -1, "text", True)]
+    schema, relation = wire.schema_and_relation(columns, ["id"], table=TABLE, oid=10)
+    encoder = TableEncoder(schema, relation, CONTEXT, [])
+    frame = wire.xlog_data(wire.update(10, [b"1", b"x" * 9_000, UNCHANGED]), 0)
+    made = Unpublishable(TOPICS, "skip", LIMITS)
+    with pytest.raises(UnpublishableError) as refused:
+        made.lightened(encoder, frame, PLACE)
+    assert (refused.value.keys, refused.value.value) == ((KEY,), None)
+    assert encoder.drafts == []
+
+
+def test_a_line_that_no_record_holds_and_one_that_may() -> None:
+    encoder = TableEncoder(SCHEMA, RELATION, CONTEXT)
+    made = Unpublishable(TOPICS, "skip", LIMITS)
+    with pytest.raises(UnpublishableError, match="column name has 9000 bytes") as refused:
+        made.lightened_line(encoder, b"1\t" + b"x" * 9_000, PLACE)
+    assert refused.value.keys == (KEY,)
+    line = b"1\t" + b"x" * 7_000
+    assert made.lightened_line(encoder, line, PLACE) == line
 
 
 def test_a_value_without_a_form_is_left_out_too() -> None:

@@ -20,7 +20,8 @@ from cdc.formats.options import FormatOptions
 from cdc.lsn import Lsn
 from cdc.pgoutput.messages import NULL, TupleValue
 from cdc.ports import TopicRecord
-from cdc.transactions import Assembler, StreamState
+from cdc.stream_state import StreamState
+from cdc.transactions import Assembler
 from tests import wire
 from tests.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
 

@@ -1,0 +1,91 @@
+"""Large rows without what their records don't have, and rows that no record can hold, found before one is made of them.
+
+To make a record takes several times the memory of its row. A row of hundreds of MB is mostly one that its topic does
+not take: that can be said from its length, because no form of a value is shorter than an eighth of its text (bit
+strings as base64, six bits for a character of eight; all others are a quarter or more).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cdc.events import TableSchema
+from cdc.pgoutput.messages import Relation
+from cdc.pgoutput.row_parts import BINARY, NULL, TEXT, RowParts, RowTuple, Value, put_together, take_apart
+from cdc.pgoutput.values import ColumnForm
+
+SHRINKS_TO: Final = 8  # a record's bytes times this are at least its row's
+_COPY_NULL: Final = b"\\N"
+
+
+@dataclass(frozen=True, slots=True)
+class LightRow:
+    """A message, or a line of COPY."""
+
+    row: bytes
+    column: str | None = None  # the largest one, where no record can hold the row: of it only the key is left then
+    size: int = 0  # of that column's value as it was sent, bytes
+
+
+class LightRows:
+    """Of one relation."""
+
+    def __init__(self, schema: TableSchema, relation: Relation, forms: Sequence[ColumnForm]) -> None:
+        """As RowCodec has them."""
+        self._names = [column.name for column in schema.columns]
+        captured = iter(range(len(self._names)))
+        self._sent = [next(captured) if column.is_captured else None for column in relation.columns]
+        self._hidden = {i for i, form in enumerate(forms) if form.encode is None}
+        self._bounded = {i for i, form in enumerate(forms) if form.is_bounded}
+        self._key = {self._names.index(name) for name in schema.key}
+
+    def message(self, message: bytes, offset: int, row_bytes_max: int) -> LightRow:
+        """The row change in `message[offset:]`. What is no row change stays as it is."""
+        parts = take_apart(memoryview(message)[offset:])
+        if parts is None or any(len(row.values) != len(self._sent) for row in parts.tuples):
+            return LightRow(message[offset:])
+        light = RowParts(parts.head, [self._without_hidden(row) for row in parts.tuples])
+        largest = max(light.tuples, key=lambda row: self._size(row.values))
+        if self._size(largest.values) <= row_bytes_max:
+            return LightRow(put_together(light))
+        size, column = self._largest(largest.values)
+        return LightRow(put_together(RowParts(light.head, list(map(self._key_alone, light.tuples)))), column, size)
+
+    def line(self, line: bytes, row_bytes_max: int) -> LightRow:
+        """A line of COPY's text format, columns in the schema's order."""
+        fields = line.split(b"\t")
+        if len(fields) != len(self._names):
+            return LightRow(line)
+        fields = [_COPY_NULL if i in self._hidden else field for i, field in enumerate(fields)]
+        sizes = {i: len(field) for i, field in enumerate(fields) if i not in self._bounded}
+        if sum(sizes.values()) <= row_bytes_max:
+            return LightRow(b"\t".join(fields))
+        size, column = max((size, self._names[i]) for i, size in sizes.items())
+        fields = [field if i in self._key else _COPY_NULL for i, field in enumerate(fields)]
+        return LightRow(b"\t".join(fields), column, size)
+
+    def _without_hidden(self, row: RowTuple) -> RowTuple:
+        return RowTuple(
+            row.kind,
+            [
+                Value(NULL) if value.kind in (TEXT, BINARY) and (i is None or i in self._hidden) else value
+                for value, i in zip(row.values, self._sent, strict=True)
+            ],
+        )
+
+    def _key_alone(self, row: RowTuple) -> RowTuple:
+        values = zip(row.values, self._sent, strict=True)
+        return RowTuple(row.kind, [value if i in self._key else Value(NULL) for value, i in values])
+
+    def _sizes(self, values: Sequence[Value]) -> list[tuple[int, str]]:
+        return [
+            (len(value.content), self._names[i])
+            for value, i in zip(values, self._sent, strict=True)
+            if i is not None and i not in self._bounded
+        ]
+
+    def _size(self, values: Sequence[Value]) -> int:
+        return sum(size for size, _ in self._sizes(values))
+
+    def _largest(self, values: Sequence[Value]) -> tuple[int, str]:
+        return max(self._sizes(values))

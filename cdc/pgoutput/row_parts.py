@@ -1,0 +1,85 @@
+"""Row messages taken apart and put together again without a copy of any value: for rows that are large.
+
+What is not a row message, or has not the lengths that it says, is left to `decoder`, which says what is wrong with it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+NULL: Final = b"n"
+UNCHANGED: Final = b"u"
+TEXT: Final = b"t"
+BINARY: Final = b"b"
+
+_HEAD_BYTES: Final = 5  # message type 1, relation oid 4
+_U16: Final = Struct(">H")
+_U32: Final = Struct(">I")
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One of a tuple: its kind, as the byte that stands before it, and what it holds."""
+
+    kind: bytes
+    content: bytes | memoryview = b""
+
+
+@dataclass(frozen=True, slots=True)
+class RowTuple:
+    """An old row, or the new one."""
+
+    kind: bytes  # N, K or O
+    values: Sequence[Value]
+
+
+@dataclass(frozen=True, slots=True)
+class RowParts:
+    """A whole I, U or D message."""
+
+    head: bytes | memoryview  # its type, and the relation
+    tuples: Sequence[RowTuple]
+
+    @property
+    def relation_oid(self) -> int:
+        oid: int = _U32.unpack_from(self.head, 1)[0]
+        return oid
+
+
+def take_apart(message: memoryview) -> RowParts | None:
+    """None for anything that is no row message."""
+    if bytes(message[:1]) not in (b"I", b"U", b"D"):
+        return None
+    tuples = []
+    at = _HEAD_BYTES
+    while at + 3 <= len(message):
+        kind = bytes(message[at : at + 1])
+        count: int = _U16.unpack_from(message, at + 1)[0]
+        at += 3
+        values = []
+        for _ in range(count):
+            value_kind = bytes(message[at : at + 1])
+            if value_kind in (NULL, UNCHANGED):
+                at += 1
+                values.append(Value(value_kind))
+                continue
+            if value_kind not in (TEXT, BINARY) or at + 5 > len(message):
+                return None
+            end: int = at + 5 + _U32.unpack_from(message, at + 1)[0]
+            values.append(Value(value_kind, message[at + 5 : end]))
+            at = end
+        tuples.append(RowTuple(kind, values))
+    return RowParts(message[:_HEAD_BYTES], tuples) if tuples and at == len(message) else None
+
+
+def put_together(parts: RowParts, before: bytes | memoryview = b"") -> bytes:
+    """The message, behind `before`. A value has less than 4 GiB."""
+    pieces = [before, parts.head]
+    for row in parts.tuples:
+        pieces += [row.kind, _U16.pack(len(row.values))]
+        for value in row.values:
+            pieces.append(value.kind)
+            if value.kind in (TEXT, BINARY):
+                pieces += [_U32.pack(len(value.content)), value.content]
+    return b"".join(pieces)

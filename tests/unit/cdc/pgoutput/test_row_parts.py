@@ -1,0 +1,50 @@
+"""Row messages taken apart and put together."""
+
+import pytest
+
+from cdc.pgoutput.messages import NULL, UNCHANGED, Binary, TupleValue
+from cdc.pgoutput.row_parts import RowTuple, Value, put_together, take_apart
+from tests import wire
+
+ROW: list[TupleValue] = [b"text", NULL, Binary(b"\0\1"), UNCHANGED, b""]
+MESSAGES = {
+    "insert": wire.insert(7, ROW),
+    "update": wire.update(7, ROW),
+    "update with old row": wire.update(7, ROW, [NULL, b"x", NULL, NULL, NULL], b"O"),
+    "delete": wire.delete(7, ROW),
+    "no columns": wire.insert(7, []),
+}
+
+
+@pytest.mark.parametrize("message", MESSAGES.values(), ids=MESSAGES)
+def test_what_is_put_together_is_what_was_taken_apart(message: bytes) -> None:
+    parts = take_apart(memoryview(message))
+    assert parts is not None
+    assert parts.relation_oid == 7
+    assert put_together(parts, b"before") == b"before" + message
+
+
+def test_values_have_their_kind_and_content() -> None:
+    parts = take_apart(memoryview(MESSAGES["update with old row"]))
+    assert parts is not None
+    old, new = parts.tuples
+    assert (old.kind, new.kind) == (b"O", b"N")
+    assert new == RowTuple(
+        b"N", [Value(b"t", b"text"), Value(b"n"), Value(b"b", b"\0\1"), Value(b"u"), Value(b"t", b"")]
+    )
+
+
+@pytest.mark.parametrize("message", MESSAGES.values(), ids=MESSAGES)
+def test_what_is_cut_or_has_more_is_no_row(message: bytes) -> None:
+    whole = memoryview(message)
+    for size in range(len(message)):
+        parts = take_apart(whole[:size])
+        # An old tuple alone is a whole message in its form, if not in its meaning.
+        assert parts is None or put_together(parts) == message[:size]
+    assert take_apart(memoryview(message + b"\0")) is None
+    assert take_apart(memoryview(message + b"N\0\1")) is None
+
+
+@pytest.mark.parametrize("message", [wire.begin(1, 2, 3), b"", b"I", wire.insert(7, [b"x"]).replace(b"t", b"z")])
+def test_other_messages_are_no_rows(message: bytes) -> None:
+    assert take_apart(memoryview(message)) is None
