@@ -16,7 +16,7 @@ from cdc.config import SourceConfig
 from cdc.errors import NEXT_AFTER_GAP, GapError, SourceError
 from cdc.lsn import Lsn, format_lsn, parse_lsn
 from cdc.pgoutput.frames import standby_status
-from cdc.postgres.connection import SET_WHERE_KNOWN, connect_error, conninfo, holds_any_bytes, lost
+from cdc.postgres.connection import SET_WHERE_KNOWN, connect, connect_error, conninfo, holds_any_bytes, lost
 
 # A reader that wakes for every packet makes the server send tiny packets: let some gather.
 NAP_S = 0.0005
@@ -26,7 +26,10 @@ SLOT_WAIT_S = 30
 SLOT_WAIT_S_FIRST = 2  # most transactions have ended by then; of others a message says so
 
 SEND_S_MAX = 30.0
-
+# A server that has nothing to say is asked for a word. One that says nothing then may be busy with a transaction that
+# is none of ours; or a proxy keeps a connection to us that leads nowhere. The server knows, over another one.
+ASK_S = 15.0
+SILENCE_S = 45.0
 
 # undefined_object (publication dropped), object_not_in_prerequisite_state (slot invalidated), undefined_file (WAL
 # segment removed)
@@ -87,7 +90,10 @@ class ReplicationConnection:
             words = pgconn.error_message.decode("utf-8", "replace")
             pgconn.finish()
             raise connect_error(words)
+        self._source = source
         self._pgconn = pgconn
+        self._slot = ""
+        self._heard_at = self._looked_at = time.monotonic()
         self.notices: list[str] = []
         pgconn.notice_handler = self._on_notice
         if holds_any_bytes(pgconn):
@@ -137,6 +143,8 @@ class ReplicationConnection:
             pq.ExecStatus.COPY_BOTH,
         )
         self._pgconn.nonblocking = 1
+        self._slot = slot
+        self._heard_at = time.monotonic()
 
     def _row(self, command: str) -> list[str]:
         result = self._exec(command, pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
@@ -188,6 +196,8 @@ class ReplicationConnection:
             raise lost(error) from error
         if self.notices:
             self._raise_notice()
+        if frames:
+            self._heard_at = time.monotonic()
         return frames
 
     def wait(self, timeout_s: float) -> None:
@@ -197,9 +207,24 @@ class ReplicationConnection:
         readable, _, _ = select.select([self._pgconn.socket], [], [], timeout_s)
         if readable:
             time.sleep(NAP_S)
+            return
+        now = time.monotonic()
+        if now - max(self._heard_at, self._looked_at) > SILENCE_S:
+            self._looked_at = now
+            self._require_walsender()
+
+    def _require_walsender(self) -> None:
+        """Raises ConnectionLost, UnreachableError where the server streams to us no more, or can't be asked."""
+        with connect(self._source, application="watershed") as connection:
+            row = connection.execute(
+                "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", [self._slot]
+            ).fetchone()
+        if row != (self._pgconn.backend_pid,):
+            raise lost("the server streams to us no more, and the connection did not say so (a proxy in between?)")
 
     def send_status(self, received: Lsn, confirmed: Lsn, *, reply_requested: bool) -> None:
         """See cdc.ports.LogStream."""
+        reply_requested = reply_requested or time.monotonic() - self._heard_at > ASK_S
         payload = standby_status(received, confirmed, confirmed, time.time_ns() // 1000, reply_requested)
         deadline = time.monotonic() + SEND_S_MAX
         try:

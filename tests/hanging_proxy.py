@@ -1,0 +1,89 @@
+"""A proxy that can stop forwarding without closing anything. A process of its own, because libpq connects with the
+interpreter's lock held.
+
+    python -m tests.hanging_proxy PORT    says its own port, then takes lines: hang, end
+"""
+
+import asyncio
+import subprocess
+import sys
+from types import TracebackType
+from typing import Self
+
+
+class HangingProxy:
+    """Forwards connections to `127.0.0.1:port`. Use it in a with statement."""
+
+    def __init__(self, port: int) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.hanging_proxy", str(port)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        self.port = int(self._process.stdout.readline())
+
+    def hang(self) -> None:
+        """From now on nothing goes through the connections that there are; new ones work."""
+        self._tell("hang")
+
+    def end(self) -> None:
+        """The server's ends of the connections that hang are closed, ours are not."""
+        self._tell("end")
+
+    def _tell(self, what: str) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{what}\n")
+        self._process.stdin.flush()
+        assert self._process.stdout.readline() == f"{what}\n"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+
+class _Proxy:
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._forwarding: set[asyncio.Task[None]] = set()
+        self._to_server: list[asyncio.StreamWriter] = []
+
+    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server_reader, server_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        self._to_server.append(server_writer)
+        for source, to in ((reader, server_writer), (server_reader, writer)):
+            self._forwarding.add(asyncio.create_task(_forward(source, to)))
+
+    def obey(self, word: str) -> None:
+        if word == "hang":
+            for task in self._forwarding:
+                task.cancel()
+            self._forwarding = set()
+        else:
+            for writer in self._to_server:
+                writer.close()
+
+
+async def _forward(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:
+    while data := await source.read(1 << 16):
+        to.write(data)
+        await to.drain()
+    to.close()
+
+
+async def _main(port: int) -> None:
+    proxy = _Proxy(port)
+    server = await asyncio.start_server(proxy.connected, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        proxy.obey(line.strip())
+        print(line.strip(), flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(_main(int(sys.argv[1])))
