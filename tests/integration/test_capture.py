@@ -293,14 +293,14 @@ def test_the_connection_survives_brokers_that_hang_longer_than_the_server_waits(
     captured: Captured, kafka: KafkaBroker, postgres: PostgresServer
 ) -> None:
     database = sql.Identifier(str(conninfo_to_dict(captured.dsn)["dbname"]))
-    captured.query(sql.SQL("ALTER DATABASE {} SET wal_sender_timeout = '2s'").format(database))
+    captured.query(sql.SQL("ALTER DATABASE {} SET wal_sender_timeout = '4s'").format(database))
     capture = captured.start()
     capture.await_said("streaming")
     (backend,) = captured.query("SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", captured.name)
     with Workload(captured.dsn, seed=7, pause_s=0.01) as clients, frozen(kafka.stack, "kafka"):
         at_freeze = clients.committed
         eventually(lambda: clients.committed > at_freeze + 20)
-        thawed_at = time.monotonic() + 6.0
+        thawed_at = time.monotonic() + 9.0
         eventually(lambda: time.monotonic() > thawed_at)
     captured.await_caught_up()
     assert "session lost" not in capture.said(), capture.said()
