@@ -13,8 +13,9 @@ from cdc.lsn import Lsn
 from cdc.outbox.seal import SealKey
 from cdc.outbox.settings import OutboxMessages, OutboxTable
 from cdc.outbox.stream import Outbox
-from cdc.pgoutput.messages import LogicalMessage
+from cdc.pgoutput.messages import NULL, UNCHANGED, Binary, LogicalMessage, TupleValue
 from cdc.ports import TopicRecord
+from tests import wire
 
 KEY = SealKey(bytes(32))
 AT = Position(Lsn(100), 2)
@@ -112,6 +113,18 @@ def test_a_row_that_can_not_be_routed_is_a_dead_letter_in_its_tables_topic(
     assert (record.topic, record.key) == ("shop.public.outbox", b"i")
     assert said in reason(record)
     assert json.loads(record.value or b"")["event"]["aggregateid"] == "7"
+
+
+@pytest.mark.parametrize(
+    ("payload", "said"),
+    [(UNCHANGED, "a large value was left alone by an update"), (Binary(b"x"), "a value is larger than any record")],
+)
+def test_an_event_whose_payload_is_not_known_is_a_dead_letter_and_no_tombstone(payload: TupleValue, said: str) -> None:
+    former: list[TupleValue] = [b"h", NULL, NULL, NULL]
+    message = wire.update(5, [b"i", b"order", b"7", payload], former)
+    (record,) = outbox().row(memoryview(message), AT, NOW_US, NOW_US)
+    assert record.topic == "shop.public.outbox"
+    assert said in reason(record)
 
 
 def test_what_its_topic_can_not_take_has_a_dead_letter_ready() -> None:
