@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     SecretStr,
@@ -37,6 +38,7 @@ from cdc.formats.options import (
     SkippedOperations,
     TimeMode,
 )
+from cdc.kafka_options import without_ours
 from cdc.outbox.settings import OutboxConfig, with_outbox_tables
 from cdc.sections import DebeziumSection, Section
 from cdc.topic_names import problem
@@ -128,7 +130,7 @@ class KafkaConfig(Section):
     """The brokers. `options` go to librdkafka as they are (security.protocol, sasl.*, ssl.*)."""
 
     bootstrap_servers: str = Field(min_length=1)
-    options: dict[str, SecretStr] = Field(default_factory=dict)
+    options: Annotated[dict[str, SecretStr], AfterValidator(without_ours)] = Field(default_factory=dict)
 
 
 class TopicConfig(Section):
@@ -420,6 +422,10 @@ def _say(error: Any) -> str:
             return "unknown key"
         case "missing":
             return "missing"
+        case "tuple_type":
+            return "a list is needed: [a, b], or one to a line, each behind a -"
+        case "model_type" | "model_attributes_type" | "dict_type":
+            return "a section is needed, with keys of its own; {} for an empty one"
         case _:
             return str(error["msg"]).removeprefix("Value error, ")
 

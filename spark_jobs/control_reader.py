@@ -12,7 +12,7 @@ from cdc.config import KafkaConfig
 from cdc.control import PROGRESS_KEY, ProgressRecord, SchemaRecord, SinkRecord, SweepRecord, Topics
 from cdc.errors import BrokerError
 from cdc.events import TableId
-from cdc.kafka.client import NEXT_REACHABLE, broker_error, kafka_error, tail_settings
+from cdc.kafka.client import NEXT_REACHABLE, broker_error, kafka_error, new_client, tail_settings
 from sinks.lineage import Lineage
 from spark_jobs.applied import PENDING_MAX
 
@@ -54,7 +54,7 @@ class ControlReader:
         self._left_out: dict[TableId, str] = {}  # table → topic; no store can hold rows without a key either
         # What was read and is gone now would be no news: better an error than a jump.
         settings = tail_settings(kafka, "watershed-sink-control", **{"auto.offset.reset": "error"})
-        self._consumer = Consumer(settings)
+        self._consumer = new_client(Consumer, settings)
         self._reached: dict[str, int] = {}  # topic → the offset up to which it was read
         self._ahead: list[Message] = []  # progress records that came before control was read past them
         self._clear()

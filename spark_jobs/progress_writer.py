@@ -7,7 +7,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from cdc.config import KafkaConfig
 from cdc.control import SinkRecord, Topics, sink_key
 from cdc.errors import BrokerError
-from cdc.kafka.client import NEXT_REACHABLE, broker_error, client_settings
+from cdc.kafka.client import NEXT_REACHABLE, broker_error, client_settings, new_client
 
 ACKNOWLEDGE_S_MAX: Final = 15.0
 
@@ -18,11 +18,12 @@ class ProgressWriter:
     def __init__(self, kafka: KafkaConfig, topics: Topics) -> None:
         self._topic = topics.progress
         self._error: KafkaError | None = None
-        self._producer = Producer(
+        self._producer = new_client(
+            Producer,
             client_settings(
                 kafka,
                 **{"enable.idempotence": True, "linger.ms": 0, "delivery.timeout.ms": int(ACKNOWLEDGE_S_MAX * 1000)},
-            )
+            ),
         )
 
     def publish(self, record: SinkRecord) -> None:

@@ -8,7 +8,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from cdc.config import KafkaConfig
 from cdc.errors import BrokerError, ConnectionLost, WatershedError
-from cdc.kafka.client import MESSAGE_BYTES_MAX, broker_error, client_settings, kafka_error
+from cdc.kafka.client import MESSAGE_BYTES_MAX, broker_error, client_settings, kafka_error, new_client
 from cdc.kafka.event_topics import EventTopics
 from cdc.kafka.topics import EndOffsets, TopicAdmin
 from cdc.ports import Place, TopicRecord, WhileWaiting
@@ -51,7 +51,8 @@ class KafkaBroker:
         self._is_open = False
         # Not a method of ours: a producer that refers to its owner outlives the session, threads and all.
         self._undelivered = _Undelivered()
-        self._producer = Producer(
+        self._producer = new_client(
+            Producer,
             client_settings(
                 kafka,
                 **{
@@ -67,7 +68,7 @@ class KafkaBroker:
                     "delivery.report.only.error": True,
                     "on_delivery": self._undelivered.note,
                 },
-            )
+            ),
         )
 
     def fence_predecessors(self, while_waiting: WhileWaiting) -> None:

@@ -1,14 +1,16 @@
 """Settings that every Kafka client of ours shares, and what librdkafka's errors mean for us."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException
 
 from cdc.config import KafkaConfig
-from cdc.errors import BrokerError, UnreachableError
+from cdc.errors import BrokerError, ConfigError, UnreachableError
 
 log = structlog.get_logger(__name__)
+Client = TypeVar("Client")
 
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 """The largest record that we produce; topics are created to take it."""
@@ -41,6 +43,24 @@ def reading_settings(config: KafkaConfig, group: str, **settings: Any) -> dict[s
 def tail_settings(config: KafkaConfig, group: str, **settings: Any) -> dict[str, Any]:
     """The same, for who wants to know at once when it has met the end of a topic."""
     return reading_settings(config, group, **{"enable.partition.eof": True, "fetch.wait.max.ms": 50, **settings})
+
+
+def new_client(kind: Callable[[dict[str, Any]], Client], settings: dict[str, Any]) -> Client:
+    """A producer, consumer or admin client. Raises ConfigError for options that librdkafka refuses, BrokerError."""
+    try:
+        return kind(settings)
+    except KafkaException as exception:
+        error = kafka_error(exception)
+        if error.code() != KafkaError._INVALID_ARG:
+            raise broker_error("can't make a client", exception) from exception
+        said = error.str()
+    except (TypeError, ValueError) as wrong:  # of what only a program can set, a callback
+        said = str(wrong)
+    for value in settings.values():  # any of them may be a secret
+        said = said.replace(f'"{value}"', "as given") if isinstance(value, str) else said
+    raise ConfigError(
+        f"kafka.options: {said}", "correct it: librdkafka's CONFIGURATION.md has all names and what they take"
+    )
 
 
 def _on_error(error: KafkaError) -> None:

@@ -6,7 +6,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from cdc.config import KafkaConfig
 from cdc.errors import UnreachableError
-from cdc.kafka.client import NEXT_REACHABLE, broker_error, tail_settings
+from cdc.kafka.client import NEXT_REACHABLE, broker_error, new_client, tail_settings
 
 ANSWER_S_MAX = 8.0
 READ_S_MAX = 60.0
@@ -21,7 +21,7 @@ def read_latest(kafka: KafkaConfig, topic: str) -> dict[str, bytes]:
     """
     # Who waits for nothing has nothing to gain from a broker that waits before it says that this was all.
     settings = {"auto.offset.reset": "earliest", "fetch.wait.max.ms": 5}
-    consumer = Consumer(tail_settings(kafka, "watershed-reader", **settings))
+    consumer = new_client(Consumer, tail_settings(kafka, "watershed-reader", **settings))
     try:
         return _read(consumer, TopicPartition(topic, 0))
     except KafkaException as exception:

@@ -11,7 +11,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from cdc.config import KafkaConfig
 from cdc.control import SignalAnswer, SignalRecord, Topics, signal_key
 from cdc.errors import UnreachableError, WatershedError
-from cdc.kafka.client import NEXT_REACHABLE, broker_error, client_settings, kafka_error, reading_settings
+from cdc.kafka.client import NEXT_REACHABLE, broker_error, client_settings, kafka_error, new_client, reading_settings
 from cdc.kafka.tail import CompactedTail, require_topics
 from cdc.ports import Signal, TopicRecord
 
@@ -33,7 +33,8 @@ class SignalReader:
         self._topic = topic
         # Not a method of ours: see KafkaBroker.
         self._troubles = _Troubles(topic)
-        self._consumer = Consumer(
+        self._consumer = new_client(
+            Consumer,
             reading_settings(
                 kafka,
                 "watershed-signals",
@@ -45,7 +46,7 @@ class SignalReader:
                     "topic.metadata.propagation.max.ms": METADATA_MS,  # then a missing topic is an error
                     "error_cb": self._troubles.note,
                 },
-            )
+            ),
         )
         self._consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING if offset is None else offset)])
 
@@ -112,11 +113,12 @@ def deliver(kafka: KafkaConfig, record: TopicRecord) -> None:
         if error is not None:
             undelivered.append(error)
 
-    producer = Producer(
+    producer = new_client(
+        Producer,
         client_settings(
             kafka,
             **{"enable.idempotence": True, "linger.ms": 0, "delivery.timeout.ms": int(ACKNOWLEDGE_S_MAX * 1000)},
-        )
+        ),
     )
     require_topics(producer, [record.topic])
     try:

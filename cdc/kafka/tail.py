@@ -8,7 +8,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from cdc.config import KafkaConfig
 from cdc.errors import BrokerError, UnreachableError, WatershedError
-from cdc.kafka.client import NEXT_REACHABLE, broker_error, tail_settings
+from cdc.kafka.client import NEXT_REACHABLE, broker_error, new_client, tail_settings
 
 ANSWER_S_MAX: Final = 8.0
 READ_S_MAX: Final = 60.0
@@ -23,7 +23,9 @@ class CompactedTail:
         self._latest: dict[str, dict[str, bytes]] = {topic: {} for topic in topics}
         self._ended: set[str] = set()  # nothing came after their end
         self._ends_met: set[str] = set()
-        self._consumer = Consumer(tail_settings(kafka, "watershed-reader", **{"auto.offset.reset": "earliest"}))
+        self._consumer = new_client(
+            Consumer, tail_settings(kafka, "watershed-reader", **{"auto.offset.reset": "earliest"})
+        )
 
     @property
     def latest(self) -> Mapping[str, Mapping[str, bytes]]:

@@ -22,7 +22,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from cdc.config import KafkaConfig
 from cdc.errors import BrokerError, UnreachableError, WatershedError
 from cdc.events import pack_version
-from cdc.kafka.client import broker_error, kafka_error, tail_settings
+from cdc.kafka.client import broker_error, kafka_error, new_client, tail_settings
 from cdc.snapshots.reading import Answer, KeyPage, KeysRead, ReadFailed
 
 log = structlog.get_logger(__name__)
@@ -121,12 +121,13 @@ class KafkaKeyReader(AbstractContextManager["KafkaKeyReader"]):
 
     def _pages(self, topic: str, below: int | None) -> Iterator[tuple[bytes, ...]]:
         """Never an empty one."""
-        consumer = Consumer(
+        consumer = new_client(
+            Consumer,
             tail_settings(
                 self._kafka,
                 "watershed-keys",
                 **{"auto.offset.reset": "earliest", "queued.max.messages.kbytes": QUEUE_KIBIBYTES_MAX},
-            )
+            ),
         )
         with tempfile.TemporaryDirectory(prefix="watershed-keys-") as folder:
             with closing(consumer):

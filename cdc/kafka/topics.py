@@ -15,7 +15,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from cdc.config import KafkaConfig, TopicConfig
 from cdc.errors import BrokerError, ConnectionLost, UnreachableError
-from cdc.kafka.client import MESSAGE_BYTES_MAX, NEXT_REACHABLE, broker_error, client_settings, kafka_error
+from cdc.kafka.client import MESSAGE_BYTES_MAX, NEXT_REACHABLE, broker_error, client_settings, kafka_error, new_client
 from cdc.topic_names import SideTopics
 
 ANSWER_S_MAX = 8.0
@@ -69,7 +69,7 @@ class TopicAdmin:
         """`keyless`: names of topics whose records have no key."""
         self._keyless = keyless
         self.event_bytes_max: dict[str, int] = {}  # topics of events that take less than a batch, for all sessions
-        self._admin = AdminClient(client_settings(kafka, **{"socket.timeout.ms": 10_000}))
+        self._admin = new_client(AdminClient, client_settings(kafka, **{"socket.timeout.ms": 10_000}))
         self._servers = kafka.bootstrap_servers
 
     def require_reachable(self) -> None:

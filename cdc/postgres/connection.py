@@ -66,12 +66,15 @@ def conninfo(source: SourceConfig, *, application: str, replication: bool = Fals
 
 
 def connect(source: SourceConfig, *, application: str = "watershed") -> SourceConnection:
-    """A connection in autocommit mode. Raises SourceError or UnreachableError with the server's own words."""
+    """A connection in autocommit mode. Raises SourceError or UnreachableError with the server's own words, ConfigError
+    for a DSN with a value that psycopg can't read."""
     try:
         connection = psycopg.connect(conninfo(source, application=application), autocommit=True)
         connection.execute(SET_WHERE_KNOWN)
     except psycopg.OperationalError as error:
         raise connect_error(str(error)) from error
+    except psycopg.ProgrammingError as error:
+        raise ConfigError(f"source.dsn: {error}", "correct it, or leave it out") from error
     return connection
 
 

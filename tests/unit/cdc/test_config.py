@@ -127,6 +127,9 @@ def test_three_sections_are_enough(tmp_path: Path) -> None:
         ("topics.prefix", "a.b", "topics.prefix: letters, digits, _ and -, 100 at most"),
         ("topics.partitions", 0, "topics.partitions: Input should be greater than or equal to 1"),
         ("kafka.bootstrap_servers", "", "kafka.bootstrap_servers: String should have at least 1 character"),
+        ("kafka.options", {"isolation.level": "read_uncommitted"}, "kafka.options: isolation.level can't be chosen"),
+        ("source.tables", "public.orders", "source.tables: a list is needed: [a, b], or one to a line"),
+        ("sinks", None, "sinks: a section is needed, with keys of its own; {} for an empty one"),
         ("capture.transaction_rows_max", "many", "capture.transaction_rows_max: Input should be a valid integer"),
         (
             "sinks.cache",

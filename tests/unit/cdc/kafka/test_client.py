@@ -1,10 +1,12 @@
-"""Which of the brokers' answers are worth asking again for."""
+"""Which of the brokers' answers are worth asking again for, and what is said of options that no client takes."""
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
 
-from cdc.errors import BrokerError, UnreachableError
-from cdc.kafka.client import broker_error
+from cdc.config import KafkaConfig
+from cdc.errors import BrokerError, ConfigError, UnreachableError
+from cdc.kafka.client import broker_error, client_settings, new_client, reading_settings
 
 
 @pytest.mark.parametrize(
@@ -25,3 +27,28 @@ def test_a_refusal_is_said_at_once() -> None:
     assert type(refused) is BrokerError
     assert refused.message.startswith("Kafka: can't read topic t: ")
     assert refused.hint == "x"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"no.such": "x"}, 'No such configuration property: "no.such"'),
+        ({"security.protocol": "sesame-open"}, 'Invalid value as given for configuration property "security.protocol"'),
+        ({"socket.timeout.ms": "sesame-open"}, "socket.timeout.ms"),
+        ({"security.protocol": "ssl", "ssl.ca.location": "/no/such.pem"}, "ssl.ca.location failed"),
+        ({"stats_cb": "sesame-open"}, "stats_cb"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+@pytest.mark.parametrize("kind", [AdminClient, Producer, Consumer])
+def test_options_that_no_client_takes_are_said_without_their_values(
+    kind: type, options: dict[str, str], said: str
+) -> None:
+    kafka = KafkaConfig(bootstrap_servers="127.0.0.1:1", options=options)
+    settings = reading_settings(kafka, "group") if kind is Consumer else client_settings(kafka)
+    with pytest.raises(ConfigError) as caught:
+        new_client(kind, settings)
+    assert caught.value.message.startswith("kafka.options: ")
+    assert said in caught.value.message
+    assert "sesame" not in str(caught.value)
+    assert caught.value.hint
