@@ -51,7 +51,7 @@ from cdc.postgres.replication import (
     SlotWaitError,
     SystemIdentity,
 )
-from cdc.postgres.source import add_to_publication, create_publication, drop_slot, read_slot
+from cdc.postgres.source import Slot, add_to_publication, create_publication, drop_slot, read_slot
 from cdc.publisher import PROTOCOL, Lineage, Publisher
 from cdc.stream_state import StreamState
 from cdc.table_state import TableRecord, table_record
@@ -90,7 +90,7 @@ class Bootstrap:
             if previous is not None and heal is None:
                 self._require_own_slot(previous, identity)
             elif previous is None or not _is_of(previous, identity, self._source.slot):
-                self._require_no_slot(connection)
+                require_no_slot(read_slot(connection, self._source.slot), self._config)
             topics = self._create_topics()
             broker = open_broker(self._config, self._admin, topics)
             resources.callback(broker.close)
@@ -200,13 +200,6 @@ class Bootstrap:
                     f"topic {topic} holds records, but {self._topics.state} holds no position",
                     "delete the prefix's topics, or choose another topics.prefix",
                 )
-
-    def _require_no_slot(self, connection: SourceConnection) -> None:
-        if read_slot(connection, self._source.slot) is not None:
-            raise SourceError(
-                f"slot {self._source.slot} exists, but the topics of prefix {self._topics.prefix} know nothing of it",
-                f"choose another source.slot, or SELECT pg_drop_replication_slot('{self._source.slot}')",
-            )
 
     def _require_own_slot(self, previous: PositionRecord, identity: SystemIdentity) -> None:
         """The slot that will be dropped is the one that the interrupted load made, and no other."""
@@ -371,6 +364,16 @@ class Bootstrap:
             lines = reader.lines(schema, row_filter=publication.row_filters.get(schema.table))
             loads.append(TableLoad(schema, encoder, lines, estimates.get(schema.table, 0)))
         return loads
+
+
+def require_no_slot(slot: Slot | None, config: Config) -> None:
+    """For a prefix without a position: raises SourceError for a slot of the configured name, which is somebody's."""
+    if slot is not None:
+        name = config.source.slot
+        raise SourceError(
+            f"slot {name} exists, but the topics of prefix {config.topics.prefix} know nothing of it",
+            f"choose another source.slot, or SELECT pg_drop_replication_slot('{name}')",
+        )
 
 
 def _is_of(position: PositionRecord, identity: SystemIdentity, slot: str) -> bool:

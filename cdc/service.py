@@ -14,11 +14,12 @@ from contextlib import ExitStack
 
 import structlog
 
-from cdc.bootstrap import Bootstrap
+from cdc.bootstrap import Bootstrap, require_no_slot
 from cdc.capture import Capture
 from cdc.config import Config
 from cdc.continuity import (
     require_same_database,
+    require_slot,
 )
 from cdc.control import PositionRecord, Topics
 from cdc.errors import NEXT_AFTER_GAP, ConnectionLost, GapError, UnreachableError, UnsupportedChangeError
@@ -41,7 +42,7 @@ from cdc.postgres.replication import (
     SlotMissingError,
     TextTooLargeError,
 )
-from cdc.postgres.source import Source, check_source, read_flush_lsn
+from cdc.postgres.source import Source, check_source, read_flush_lsn, read_slot
 from cdc.postgres.start_lock import StartLock
 from cdc.session import Session
 
@@ -73,8 +74,8 @@ class Service:
         self._topics = Topics(config.topics.prefix)
         self._table_topics = [self._topics.table(table) for table in config.source.table_ids]
         keyless = [table for table in config.source.table_ids if config.source.chosen(table).key == ()]
-        keyless_topics = frozenset([*map(self._topics.table, keyless), self._topics.dead_letter])
-        self._admin = TopicAdmin(config.kafka, keyless_topics)
+        self._log_topics = [self._topics.table(table) for table in keyless]
+        self._admin = TopicAdmin(config.kafka, frozenset([*self._log_topics, self._topics.dead_letter]))
         self._clock = SystemClock()
         self._admission = Admission(config.source)
         self._failures: dict[TableId, UnsupportedChangeError] = {}  # why tables stopped in earlier sessions
@@ -95,9 +96,24 @@ class Service:
             if outbox is not None and outbox.takes(schema.table):
                 outbox.describe(schema.oid, schema)
         self._admin.require_reachable()
-        records = [self._topics.state, self._topics.control, self._topics.progress, self._topics.dead_letter]
-        self._admin.check([*self._table_topics, *records])
+        self._admin.check([*self._table_topics, self._topics.dead_letter])
+        records = [self._topics.state, self._topics.control, self._topics.progress]
+        self._admin.check_single(records, [self._topics.signals, *self._log_topics])
         return source
+
+    def check_history(self, source: Source) -> None:
+        """What a start would find of an earlier one, asked without taking the slot. Raises SourceError for a slot that
+        is not ours, GapError where nothing would be published."""
+        with connect(self._config.source) as connection:
+            slot = read_slot(connection, self._config.source.slot)
+        position = read_position(self._config)  # after the slot, which another process may be moving
+        if position is None:
+            require_no_slot(slot, self._config)
+            return
+        require_same_database(position, source.identity.system_identifier, source.identity.database)
+        self._require_configured_slot(position)
+        if position.phase == "streaming":
+            require_slot(position, slot.wal_status if slot else None)
 
     def run(self) -> None:
         """Capture until SIGTERM or SIGINT. A lost server is waited for; any other error ends the service."""
@@ -257,11 +273,7 @@ class Service:
     def _take_slot(self, connection: ReplicationConnection, position: PositionRecord) -> bool:
         """Start streaming; wait as standby while another instance does. False: asked to stop."""
         slot, publication = self._config.source.slot, self._config.source.publication
-        if position.source.slot != slot:
-            raise GapError(
-                f"the topics of prefix {self._topics.prefix} were written from slot {position.source.slot}, not {slot}",
-                "correct source.slot, or choose another topics.prefix",
-            )
+        self._require_configured_slot(position)
 
         def try_start() -> bool:
             try:
@@ -274,6 +286,14 @@ class Service:
             return True
 
         return self._wait_for(f"another process streams from slot {slot}", try_start)
+
+    def _require_configured_slot(self, position: PositionRecord) -> None:
+        slot = self._config.source.slot
+        if position.source.slot != slot:
+            raise GapError(
+                f"the topics of prefix {self._topics.prefix} were written from slot {position.source.slot}, not {slot}",
+                "correct source.slot, or choose another topics.prefix",
+            )
 
     def _wait_for(self, why: str, attempt: Callable[[], bool]) -> bool:
         """Try until it succeeds; False when asked to stop. One line says that this instance is the standby."""

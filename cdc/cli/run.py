@@ -36,7 +36,9 @@ def check(
     """Look at source and brokers as `run` would; write nothing."""
     configure_logs(level="warning")
     settings = load_config(config)
-    source = Service(settings, armed_probe({})).check()
+    service = Service(settings, armed_probe({}))
+    source = service.check()
+    service.check_history(source)
     lost = read_lost_events(settings) if settings.outbox.is_used else []
     if as_json:
         typer.echo(

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import IsolationLevel, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
@@ -60,6 +60,17 @@ def record_limits(kafka: KafkaConfig, topics: Iterable[TopicDescription]) -> dic
     """The largest record for each topic: what it takes, and what our client sends."""
     ours = int(client_settings(kafka, **{"message.max.bytes": MESSAGE_BYTES_MAX})["message.max.bytes"])
     return {topic.name: min(ours, topic.record_bytes_max) for topic in topics}
+
+
+def _creation_hint(error: KafkaError, topic: NewTopic) -> str:
+    match error.code():
+        case KafkaError.INVALID_REPLICATION_FACTOR:
+            return "set topics.replication_factor to the number of brokers, at most"
+        case KafkaError.TOPIC_EXCEPTION:  # a name that to the brokers is another topic's
+            return "choose another topics.prefix"
+        case _:
+            policy = (topic.config or {}).get("cleanup.policy")
+            return f"grant Create, or create it with cleanup.policy={policy} and --partitions {topic.num_partitions}"
 
 
 class TopicAdmin:
@@ -121,6 +132,17 @@ class TopicAdmin:
                 )
         return found
 
+    def check_single(self, compacted: Iterable[str], others: Iterable[str]) -> None:
+        """Topics of one partition: capture's own are read from the first, so what lies in another would never be seen,
+        and records without a key have no order over several. Raises BrokerError for those that exist and have more,
+        and for `compacted` that are not."""
+        for topic in [*self.check(compacted).values(), *self.describe(others).values()]:
+            if topic.partition_count != 1:
+                raise BrokerError(
+                    f"topic {topic.name} exists with {topic.partition_count} partitions: capture needs it with one",
+                    f"delete {topic.name}, then it is created anew, or choose another topics.prefix",
+                )
+
     def ensure(self, side: SideTopics, config: TopicConfig) -> None:
         """Create those that are not there."""
         found = self.describe([*side.compacted, *side.logs]) if side.compacted or side.logs else {}
@@ -148,14 +170,16 @@ class TopicAdmin:
         new += [NewTopic(name, 1, replicas, config=_SIGNAL_SETTINGS) for name in signals]
         new += [NewTopic(name, 1, replicas, config=_LOG_SETTINGS) for name in logs]
         if new:
-            self._create(new, "grant Create, or create the topic compacted")
+            self._create(new)
 
-    def _create(self, new: list[NewTopic], hint: str) -> None:
+    def _create(self, new: list[NewTopic]) -> None:
+        wanted = {topic.topic: topic for topic in new}
         for name, future in self._admin.create_topics(new, operation_timeout=ANSWER_S_MAX).items():
             try:
                 future.result(ANSWER_S_MAX * 2)
             except KafkaException as exception:
                 if kafka_error(exception).name() != "TOPIC_ALREADY_EXISTS":
+                    hint = _creation_hint(kafka_error(exception), wanted[name])
                     raise broker_error(f"can't create topic {name}", exception, hint) from exception
         self._await_leaders([topic.topic for topic in new])
 
@@ -165,7 +189,7 @@ class TopicAdmin:
         found = self.describe([name])
         if not found:
             new = NewTopic(name, config.partitions, config.replication_factor, config=_LOG_SETTINGS)
-            self._create([new], "grant Create, or create the topic")
+            self._create([new])
             found = self.describe([name])
         if not found:
             raise UnreachableError(f"Kafka: topic {name} is not known to the brokers", NEXT_REACHABLE)

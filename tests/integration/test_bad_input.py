@@ -311,6 +311,57 @@ def test_a_topic_that_exists_and_is_not_compacted(items: Captured, topic: str) -
     assert f"set cleanup.policy=compact on {name}, or choose another topics.prefix" in said
 
 
+@pytest.mark.parametrize("topic", ["state", "control", "progress", "signals"])
+def test_a_topic_of_ours_that_exists_with_several_partitions(items: Captured, topic: str) -> None:
+    """Made by hand, or by brokers that create topics for who asks. Capture reads its own from the first partition:
+    with four it streamed, and never saw that there were rows to be read, or signals."""
+    name = f"{items.name}.{topic}"
+    create_topic(items.bootstrap_servers, name, "delete" if topic == "signals" else "compact", partitions=4)
+    said = refusal(items)
+    assert f"topic {name} exists with 4 partitions: capture needs it with one" in said
+    assert f"delete {name}, then it is created anew" in said
+
+
+def check_refuses(items: Captured) -> str:
+    """What `cdc check` says, having written nothing."""
+    before = written(items)
+    ended = items.run_once("check")
+    assert ended.returncode == 1
+    assert "Traceback" not in ended.stderr
+    assert "\n  next: " in ended.stderr
+    assert written(items) == before
+    return " ".join(ended.stderr.split())
+
+
+def test_check_finds_a_slot_that_is_somebodys(items: Captured) -> None:
+    """A start refuses it, so a check that calls the source fit would be wrong."""
+    items.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", items.name)
+    told = f"slot {items.name} exists, but the topics of prefix {items.name} know nothing of it"
+    assert told in check_refuses(items)
+    assert told in refusal(items)
+
+
+def test_check_finds_what_a_start_calls_a_gap(items: Captured) -> None:
+    capture = items.start()
+    capture.await_said("streaming")
+    assert items.run_once("check").returncode == 0  # beside a capture that streams
+    capture.terminate()
+    items.settings = {"source": {"slot": f"{items.name}_other"}}
+    assert f"were written from slot {items.name}, not {items.name}_other" in check_refuses(items)
+    items.settings = {}
+    items.query("SELECT pg_drop_replication_slot(%s)", items.name)
+    said = check_refuses(items)
+    assert f"slot {items.name} is gone" in said
+    assert "cdc snapshot --heal" in said
+
+
+def test_more_replicas_than_brokers(items: Captured) -> None:
+    items.settings = {"topics": {"prefix": items.name, "replication_factor": 3}}
+    said = refusal(items)
+    assert f"can't create topic {items.name}." in said
+    assert "set topics.replication_factor to the number of brokers" in said
+
+
 def test_an_interrupted_load_drops_only_its_own_slot(items: Captured) -> None:
     """The slot that the configuration names now may be anybody's."""
     items.query("INSERT INTO items SELECT n, 'x' FROM generate_series(1, 100) AS n")

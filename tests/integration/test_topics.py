@@ -13,6 +13,7 @@ from cdc.errors import BrokerError
 from cdc.kafka.compacted import read_latest
 from cdc.kafka.topics import TopicAdmin
 from tests.conftest import KafkaBroker
+from tests.topics import create_topic
 from tests.waiting import eventually
 
 
@@ -77,14 +78,22 @@ def test_a_topic_for_records_without_keys_is_not_compacted(
         TopicAdmin(settings, {topics[1]}).check(topics[1:])
 
 
+def test_a_log_in_several_partitions_is_refused(settings: KafkaConfig, topics: list[str]) -> None:
+    """Its records have no key, so over several they would have no order."""
+    create_topic(settings.bootstrap_servers, topics[0], "delete", partitions=2)
+    with pytest.raises(BrokerError, match=rf"topic {topics[0]} exists with 2 partitions"):
+        TopicAdmin(settings, {topics[0]}).check_single([], [topics[0]])
+
+
 def test_topics_that_differ_in_dots_and_underscores_only_are_one_to_the_brokers(
     settings: KafkaConfig, topics: list[str], unique: str
 ) -> None:
     """Why a configuration with two such tables is refused."""
     admin, other = TopicAdmin(settings), topics[0].replace("public.", "public_")
     admin.create(topics[:1], [], [], TopicConfig(prefix=unique))
-    with pytest.raises(BrokerError, match="collides with existing topic"):
+    with pytest.raises(BrokerError, match="collides with existing topic") as refused:
         admin.create([other], [], [], TopicConfig(prefix=unique))
+    assert refused.value.hint == "choose another topics.prefix"
 
 
 # ---- a compacted topic, read to its end
