@@ -36,6 +36,7 @@ from cdc.pgoutput.light_rows import LightRows
 from cdc.pgoutput.messages import Origin, Relation
 from cdc.pgoutput.relations import relation_differs
 from cdc.pgoutput.values import MalformedValueError
+from cdc.sql_names import sql_name
 
 __all__ = ["Draft", "EnvelopeContext", "OutRecord", "TableEncoder", "relation_differs"]
 
@@ -333,7 +334,7 @@ class TableEncoder:
             raise UnsupportedChangeError(
                 f"{self.schema.table} at {Position(self._commit_lsn, tx_index)}: the row was updated without its "
                 "large (TOAST) value, which is not in the log, and without a key it can't be read",
-                f"ALTER TABLE {self.schema.table} REPLICA IDENTITY FULL; "
+                f"ALTER TABLE {sql_name(*self.schema.table)} REPLICA IDENTITY FULL; "
                 + NEXT_AFTER_STOP.format(table=self.schema.table),
                 table=self.schema.table,
             )

@@ -18,7 +18,7 @@ from types import CodeType
 from typing import Any, Final, Literal
 
 from cdc.errors import NEXT_AFTER_ALTER, NEXT_AFTER_STOP, ProtocolError, UnsupportedChangeError
-from cdc.events import Position, TableId, TableSchema
+from cdc.events import Position, TableSchema
 from cdc.lsn import Lsn
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.messages import NULL, UNCHANGED, Binary, Delete, Insert, Relation, Tuple, TupleValue, Update
@@ -33,6 +33,7 @@ from cdc.pgoutput.values import (
     integer,
     quote,
 )
+from cdc.sql_names import sql_name
 
 _U32 = struct.Struct(">I")
 _HEAD_BYTES = 8  # message type 1, relation oid 4, tuple kind 1, column count 2
@@ -290,7 +291,7 @@ class _Exact:
             raise self._unpublished(
                 f"{self._place(name)}: the row was updated without the large (TOAST) value of its key, which is not in "
                 "the log",
-                f"ALTER TABLE {_sql_name(self._codec._table)} REPLICA IDENTITY FULL, or a newer minor version of "
+                f"ALTER TABLE {sql_name(*self._codec._table)} REPLICA IDENTITY FULL, or a newer minor version of "
                 "PostgreSQL",
             )
         if isinstance(value, Binary):
@@ -325,13 +326,6 @@ class _Exact:
             f"{self._codec._table} at {self._position}: {what}",
             "the stream is damaged: nothing after this is published",
         )
-
-
-def _sql_name(table: TableId) -> str:
-    """The table's name as it stands in a statement."""
-    return ".".join(
-        part if re.fullmatch("[a-z_][a-z0-9_]*", part) else '"' + part.replace('"', '""') + '"' for part in table
-    )
 
 
 # ---- COPY text format (PostgreSQL manual, COPY, "Text Format")

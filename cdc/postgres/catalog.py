@@ -13,6 +13,7 @@ from cdc.control import Topics
 from cdc.errors import ConnectionLost, SourceError
 from cdc.events import Column, TableId, TableSchema
 from cdc.postgres.connection import says_lost
+from cdc.sql_names import sql_name
 
 _TABLES: LiteralString = """
 SELECT c.oid::int8, c.relkind::text, c.relreplident::text, c.relpersistence::text,
@@ -222,7 +223,7 @@ def read_table(
             raise SourceError(
                 f"no unique index of table {table} has exactly its key columns ({', '.join(key_columns) or 'none'}): "
                 "large values that an update leaves alone could be found in the old row only",
-                f"ALTER TABLE {table} REPLICA IDENTITY FULL"
+                f"ALTER TABLE {sql_name(*table)} REPLICA IDENTITY FULL"
                 + ("" if key_columns else "; or NOTHING, if its rows are only ever inserted"),
             )
         key = key_columns
@@ -305,12 +306,13 @@ def _require_fit(table: TableId, key: Sequence[str], columns: Sequence[Column], 
         if name not in covered:
             raise SourceError(
                 f"key column {name} of table {table} is not in its replica identity: deletes would not name it",
-                f"ALTER TABLE {table} REPLICA IDENTITY FULL; or USING INDEX a unique index that holds it",
+                f"ALTER TABLE {sql_name(*table)} REPLICA IDENTITY FULL; or USING INDEX a unique index that holds it",
             )
         if nullable[name]:
             raise SourceError(
                 f"key column {name} of table {table} may be NULL: the first one would stop capture",
-                f"ALTER TABLE {table} ALTER COLUMN {name} SET NOT NULL; or choose others in source.key_columns",
+                f"ALTER TABLE {sql_name(*table)} ALTER COLUMN {sql_name(name)} SET NOT NULL; or choose others "
+                "in source.key_columns",
             )
 
 

@@ -8,6 +8,7 @@ from cdc.errors import ConnectionLost, SourceError, UnreachableError, WatershedE
 from cdc.postgres.chunk_look import TableAlteredError
 from cdc.postgres.connection import lost
 from cdc.snapshots.reading import Chunk, Fence, ReadFailed, Request
+from cdc.sql_names import sql_name
 
 # Connections lost, refused or cancelled; transactions that waited too long or met others; a server short of resources.
 PASSING_CLASSES: Final = {"08", "25", "40", "53", "55", "57", "58"}
@@ -56,8 +57,8 @@ def _said(request: Request, error: psycopg.Error, is_passing: bool) -> Watershed
         table = request.schema.table
         return SourceError(
             f"the role may not read {where}: {error.diag.message_primary}",
-            f"GRANT USAGE ON SCHEMA {table.schema} TO <role>; GRANT SELECT ON {table} TO <role>; the schemas of its "
-            "types need USAGE too",
+            f"GRANT USAGE ON SCHEMA {sql_name(table.schema)} TO <role>; GRANT SELECT ON {sql_name(*table)} TO <role>; "
+            "the schemas of its types need USAGE too",
         )
     has_condition = isinstance(request, Chunk) and request.where is not None
     return SourceError(

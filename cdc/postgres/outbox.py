@@ -14,6 +14,7 @@ from cdc.events import TableId
 from cdc.lsn import Lsn, parse_lsn
 from cdc.outbox.seal import KEY_BYTES, SealKey
 from cdc.postgres.connection import SourceConnection, connect, lost, says_lost
+from cdc.sql_names import sql_name
 
 PRUNE_ROWS: Final = 10_000  # of one transaction
 
@@ -71,7 +72,9 @@ def prune(
     select = sql.SQL("SELECT {id} FROM {table}{condition} LIMIT {limit}").format(limit=sql.Literal(PRUNE_ROWS), **names)
     delete = sql.SQL("DELETE FROM {table} WHERE {id} = ANY (%s)").format(**names)
     while True:
-        with _refusals(f"the role may not prune {table}", f"SELECT, DELETE ON {table}", f"{table} can't be pruned"):
+        with _refusals(
+            f"the role may not prune {table}", f"SELECT, DELETE ON {sql_name(*table)}", f"{table} can't be pruned"
+        ):
             ids = [row[0] for row in connection.execute(select)]
             if not ids:
                 return
@@ -91,7 +94,7 @@ def republish(connection: SourceConnection, table: TableId, time_column: str, si
         " INSERT INTO {table} ({columns}) OVERRIDING SYSTEM VALUE"
         " SELECT {columns} FROM gone ORDER BY {time}, watershed_place"
     )
-    rights, what = f"SELECT, INSERT, DELETE ON {table}", f"rows of {table} can't be written again"
+    rights, what = f"SELECT, INSERT, DELETE ON {sql_name(*table)}", f"rows of {table} can't be written again"
     with _refusals(f"the role may not write rows of {table} again", rights, what):
         found = connection.execute(f"{columns} AND attgenerated = ''", (names["table"].as_string(connection),))
         names["columns"] = sql.SQL(", ").join(sql.Identifier(name) for (name,) in found)

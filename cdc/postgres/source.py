@@ -25,6 +25,7 @@ from cdc.postgres.catalog import (
 )
 from cdc.postgres.connection import connect, lost, says_lost
 from cdc.postgres.replication import ReplicationConnection, SystemIdentity
+from cdc.sql_names import sql_name
 
 OLDEST_VERSION = 150_000
 LOCK_POLL_S: Final = 1.0
@@ -62,6 +63,8 @@ def check_source(config: SourceConfig, snapshot: SnapshotConfig, *, is_running_o
     left out. Raises SourceError with the next step."""
     with connect(config) as connection:
         _check_settings(connection)
+        if not is_running_on:
+            _check_slots(connection, config.slot)
         publication = read_publication(connection, config.publication, config.table_ids)
         tables: tuple[SourceTable, ...] = ()
         for table in config.table_ids:
@@ -112,6 +115,19 @@ def _check_settings(connection: psycopg.Connection) -> None:
             raise SourceError(f"{name} is 0", f"ALTER SYSTEM SET {name} = 10; then restart PostgreSQL")
 
 
+@says_lost
+def _check_slots(connection: psycopg.Connection, slot: str) -> None:
+    row = connection.execute(
+        "SELECT count(*) FROM pg_replication_slots HAVING count(*) >= current_setting('max_replication_slots')::int"
+    ).fetchone()
+    if row is not None and read_slot(connection, slot) is None:
+        raise SourceError(
+            f"all {row[0]} replication slots of the server are in use, {slot} would be one more",
+            "drop one that nobody needs (SELECT * FROM pg_replication_slots WHERE NOT active), or raise "
+            "max_replication_slots and restart PostgreSQL",
+        )
+
+
 def published_table(
     connection: psycopg.Connection, table: TableId, publication: Publication, chosen: Chosen
 ) -> SourceTable:
@@ -135,7 +151,7 @@ def checked_table(
         if not publication.publishes_all:
             raise SourceError(
                 f"publication {publication.name} leaves out some operations",
-                f"ALTER PUBLICATION {publication.name} SET (publish = 'insert, update, delete, truncate')",
+                f"ALTER PUBLICATION {sql_name(publication.name)} SET (publish = 'insert, update, delete, truncate')",
             )
     found = read_table(connection, table, published, chosen)
     if publication is not None and published is None:
@@ -146,7 +162,7 @@ def checked_table(
     if not (found.may_select or chosen.is_outbox):  # whose rows are never read
         raise SourceError(
             f"the role may not read table {table}, so its existing rows can't be loaded",
-            f"GRANT USAGE ON SCHEMA {table.schema} TO <role>; GRANT SELECT ON {table} TO <role>",
+            f"GRANT USAGE ON SCHEMA {sql_name(table.schema)} TO <role>; GRANT SELECT ON {sql_name(*table)} TO <role>",
         )
     require_all_rows(found)
     _check_writable(connection, found)
@@ -170,7 +186,7 @@ def _check_writable(connection: psycopg.Connection, found: SourceTable) -> None:
         raise SourceError(
             f"table {found.table} has REPLICA IDENTITY FULL and a generated column that is not published, {row[0]}: "
             "PostgreSQL would refuse updates and deletes",
-            f"ALTER TABLE {found.table} REPLICA IDENTITY DEFAULT, or USING INDEX; or make the publication "
+            f"ALTER TABLE {sql_name(*found.table)} REPLICA IDENTITY DEFAULT, or USING INDEX; or make the publication "
             "yourself, with publish_generated_columns = stored, where it is stored",
         )
 
@@ -179,8 +195,9 @@ def _check_key(found: SourceTable, chosen: Chosen) -> None:
     if not found.key and chosen.key is None:
         raise SourceError(
             f"table {found.table} has no key: no primary key, not deferrable, that its replica identity covers",
-            f"ALTER TABLE {found.table} ADD PRIMARY KEY (…); or REPLICA IDENTITY USING INDEX a unique index; or name "
-            "columns that no two rows share in source.key_columns, or none at all for records without a key",
+            f"ALTER TABLE {sql_name(*found.table)} ADD PRIMARY KEY (…); or REPLICA IDENTITY USING INDEX a unique "
+            "index; or name columns that no two rows share in source.key_columns, or none at all for records without a "
+            "key",
         )
     missing = set(found.key) - {column.name for column in found.columns}
     if missing:
@@ -244,9 +261,10 @@ def _check_may_create(connection: psycopg.Connection, config: SourceConfig, tabl
     row = connection.execute("SELECT has_database_privilege(current_database(), 'CREATE')").fetchone()
     statement = create_publication_statement(config.publication, config.table_ids).as_string(connection)
     if row != (True,) or not all(table.is_owned for table in tables):
+        grant = "" if row == (True,) else f"; who creates it needs CREATE on database {connection.info.dbname}, too"
         raise SourceError(
             f"publication {config.publication} does not exist and the role may not create it",
-            f"as the tables' owner: {statement}",
+            f"as the tables' owner: {statement}{grant}",
         )
 
 
@@ -270,8 +288,8 @@ def _hidden(publication: Publication, table: TableId) -> SourceError:
     if not publication.publishes_roots:
         return SourceError(
             f"publication {publication.name} has the rows of table {table} as those of its partitions",
-            f"ALTER PUBLICATION {publication.name} SET (publish_via_partition_root = true); or name the partitions in "
-            "source.tables",
+            f"ALTER PUBLICATION {sql_name(publication.name)} SET (publish_via_partition_root = true); or name the "
+            "partitions in source.tables",
         )
     return SourceError(
         f"publication {publication.name} has the rows of table {table} as those of the table that it is a partition of",

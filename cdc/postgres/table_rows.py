@@ -15,6 +15,7 @@ from cdc.config import SourceConfig
 from cdc.errors import SourceError
 from cdc.events import TableId
 from cdc.postgres.connection import connect, lost
+from cdc.sql_names import sql_name
 
 APPLICATION = "watershed verify"
 
@@ -117,7 +118,7 @@ class TableReader:
         except psycopg.errors.InsufficientPrivilege as error:
             raise SourceError(
                 f"may not read {shape.table}: {' '.join(str(error).split())}",
-                f"as its owner: GRANT SELECT ON {shape.table} TO <role>",
+                f"as its owner: GRANT SELECT ON {sql_name(*shape.table)} TO <role>",
             ) from error
         except psycopg.Error as error:
             raise lost(error) from error

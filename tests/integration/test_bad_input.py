@@ -97,19 +97,23 @@ def test_a_role_that_may_not_replicate(items: Captured, role: str) -> None:
 @pytest.fixture(scope="module")
 def strict_server() -> Iterator[PostgresServer]:
     """A server of its own: wal_level is not logical, and one role needs a password."""
+    with own_server() as (server, stack):
+        with psycopg.connect(server.superuser_dsn, autocommit=True) as connection:
+            connection.execute(sql.SQL("CREATE ROLE locked LOGIN REPLICATION PASSWORD {}").format(sql.Literal(SECRET)))
+            rules = Path(connection.execute("SHOW hba_file").fetchall()[0][0])
+        rules.write_text("host all locked all scram-sha-256\n" + rules.read_text("utf-8"), encoding="utf-8")
+        with started_again(stack, server.superuser_dsn, "-c", "wal_level=replica"):
+            yield server
+
+
+@contextmanager
+def own_server() -> Iterator[tuple[PostgresServer, Stack]]:
     folder = Path(tempfile.mkdtemp(prefix="watershed-test-"))
     folder.chmod(0o711)
     try:
         with Stack(folder, temporary=True, given={}) as stack:
             endpoints = stack.start("postgres")
-            with psycopg.connect(endpoints.superuser_dsn, autocommit=True) as connection:
-                connection.execute(
-                    sql.SQL("CREATE ROLE locked LOGIN REPLICATION PASSWORD {}").format(sql.Literal(SECRET))
-                )
-                rules = Path(connection.execute("SHOW hba_file").fetchall()[0][0])
-            rules.write_text("host all locked all scram-sha-256\n" + rules.read_text("utf-8"), encoding="utf-8")
-            with started_again(stack, endpoints.superuser_dsn, "-c", "wal_level=replica"):
-                yield PostgresServer(endpoints.dsn, endpoints.superuser_dsn, stack)
+            yield PostgresServer(endpoints.dsn, endpoints.superuser_dsn, stack), stack
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -158,6 +162,16 @@ def test_a_server_without_logical_decoding(items: Captured, strict_server: Postg
 def test_a_wrong_password(items: Captured, strict_server: PostgresServer, password: str | None) -> None:
     items.settings = {"source": {"dsn": make_conninfo(strict_server.dsn, user="locked", password=password)}}
     assert "next: correct user and password in source.dsn" in refusal(items)
+
+
+def test_a_server_without_a_free_slot(items: Captured) -> None:
+    with own_server() as (server, stack), started_again(stack, server.superuser_dsn, "-c", "max_replication_slots=1"):
+        with psycopg.connect(server.superuser_dsn, autocommit=True) as connection:
+            connection.execute("CREATE TABLE items (id int PRIMARY KEY)")
+            connection.execute("SELECT pg_create_physical_replication_slot('others')")
+        items.settings = {"source": {"dsn": server.superuser_dsn}}
+        said = refusal(items)
+        assert f"all 1 replication slots of the server are in use, {items.name} would be one more" in said
 
 
 # ---- tables and publication
@@ -233,6 +247,23 @@ def test_a_table_that_the_role_may_not_read(items: Captured, role: str) -> None:
     items.query("CREATE PUBLICATION watershed FOR TABLE items")
     items.settings = {"source": {"dsn": make_conninfo(items.dsn, user=role)}}
     assert "the role may not read table public.items" in refusal(items)
+
+
+def test_the_next_step_for_a_table_with_an_unusual_name_can_be_run(items: Captured, role: str) -> None:
+    items.query(sql.SQL("ALTER ROLE {} REPLICATION").format(sql.Identifier(role)))
+    items.query('CREATE TABLE "Odd.Items" (id int PRIMARY KEY)')
+    items.query('CREATE PUBLICATION watershed FOR TABLE "Odd.Items"')
+    items.settings = {"source": {"tables": ["public.Odd.Items"], "dsn": make_conninfo(items.dsn, user=role)}}
+    assert 'GRANT SELECT ON public."Odd.Items" TO <role>' in refusal(items)
+
+
+def test_an_owner_who_may_not_create_in_the_database(items: Captured, role: str) -> None:
+    """A publication is the database's: that the tables are the role's own is not enough."""
+    items.query(sql.SQL("ALTER ROLE {} REPLICATION").format(sql.Identifier(role)))
+    with psycopg.connect(items.superuser_dsn, autocommit=True) as connection:
+        connection.execute(sql.SQL("ALTER TABLE items OWNER TO {}").format(sql.Identifier(role)))
+    items.settings = {"source": {"dsn": make_conninfo(items.dsn, user=role)}}
+    assert "who creates it needs CREATE on database" in refusal(items)
 
 
 def test_a_partition_with_another_replica_identity_than_its_root(items: Captured) -> None:
