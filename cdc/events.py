@@ -1,5 +1,6 @@
 """What Watershed moves, and the numbers that order it: tables, columns, positions, versions."""
 
+import re
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
@@ -32,14 +33,22 @@ class TableId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """`schema.table`: the first dot parts them. Raises ValueError for anything else."""
-        schema, dot, name = text.partition(".")
+        """`schema.table`: the first dot parts them, or that behind a schema in double quotes, `"my.schema".table`.
+        Raises ValueError for anything else."""
+        quoted = _QUOTED_SCHEMA.match(text)
+        schema, dot, name = (quoted[1].replace('""', '"'), ".", text[quoted.end() :]) if quoted else text.partition(".")
         if not (schema and dot and name):
             raise ValueError(f"{text!r} is not schema.table")
         return cls(schema, name)
 
     def __str__(self) -> str:
-        return f"{self.schema}.{self.name}"
+        """As `parse` takes it."""
+        is_plain = "." not in self.schema and not self.schema.startswith('"')
+        schema = self.schema if is_plain else '"' + self.schema.replace('"', '""') + '"'
+        return f"{schema}.{self.name}"
+
+
+_QUOTED_SCHEMA = re.compile(r'"((?:[^"]|"")+)"\.')
 
 
 class Position(NamedTuple):

@@ -274,5 +274,7 @@ def _accepted(what: str, tables: Sequence[TableId]) -> SignalAnswer:
 
 
 def _table(name: str) -> TableId:
-    schema, _, table = name.partition(".")
-    return TableId(schema, table)
+    try:
+        return TableId.parse(name)
+    except ValueError:
+        return TableId("", name)  # which there is not: the signal is refused with the name

@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from tests.captured import Captured, under_capture
+from tests.checker.records import parse
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 
 SCHEMA: LiteralString = """
@@ -124,3 +125,25 @@ def test_every_shape_is_published_exactly_once(captured: Captured) -> None:
     assert min(report.ops[op] for op in "rcud") > 10
     named = [name for record in captured.records("public.UPPER") for name, _ in record.headers]
     assert "__debezium.context.connectorName" in named  # what section `format` says reaches the records
+
+
+def test_a_schema_with_a_dot_in_its_name(items: Captured) -> None:
+    items.query('CREATE SCHEMA "my.schema" CREATE TABLE "t.x" (id int PRIMARY KEY, name text)')
+    items.query("""INSERT INTO "my.schema"."t.x" VALUES (1, 'before')""")
+    items.tables = ['"my.schema".t.x']
+    items.keys = {'"my.schema".t.x': ["id"]}
+    refusal = items.run_once("check").stderr
+    grants = 'GRANT USAGE ON SCHEMA "my.schema" TO {0}; GRANT SELECT ON "my.schema"."t.x" TO {0}'
+    assert grants.format("<role>") in " ".join(refusal.split())
+    items.query(grants.format("watershed"))
+    items.query('ALTER TABLE "my.schema"."t.x" OWNER TO watershed')
+    items.start()
+    items.await_caught_up()
+    items.query("""INSERT INTO "my.schema"."t.x" VALUES (2, 'after')""")
+    items.await_caught_up()
+    assert items.cdc("snapshot", "--table", '"my.schema".t.x')
+    items.await_caught_up()
+    rows = [parse(record.value or b"") for record in items.records("my.schema.t.x")]
+    assert [row["after"]["name"] for row in rows[:2]] == ["before", "after"]
+    assert {(row["source"]["schema"], row["source"]["table"]) for row in rows} == {("my.schema", "t.x")}
+    assert sorted(row["after"]["id"] for row in rows) == [1, 1, 2, 2]

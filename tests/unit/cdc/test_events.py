@@ -39,6 +39,10 @@ def test_a_table_is_written_with_its_schema() -> None:
 
 def test_a_table_s_name_is_parted_at_its_first_dot() -> None:
     assert TableId.parse('public.we.ird "T"') == TableId("public", 'we.ird "T"')
+    assert TableId.parse('"my.sch""ema".t.x') == TableId('my.sch"ema', "t.x")
+    for table in (TableId("a.b", "c.d"), TableId('"a".b', "c"), TableId('a"b', '"c"'), TableId("public", "t")):
+        assert TableId.parse(str(table)) == table
+    assert str(TableId('a"b', "c")) == 'a"b.c'
     for text in ("", "public", "public.", ".t"):
         with pytest.raises(ValueError, match=r"is not schema\.table"):
             TableId.parse(text)
