@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from cdc.config import CaptureConfig
 from cdc.control import PROGRESS_KEY, ProgressRecord, Topics
 from cdc.delivery import Delivery
-from cdc.errors import ConnectionLost
+from cdc.errors import ConnectionLost, TextTooLargeError
 from cdc.failpoints import unarmed
 from cdc.filling import Filler
 from cdc.formats.heartbeats import Heartbeats
@@ -92,11 +92,6 @@ class Capture:
         if self._committed.partial is not None:
             publisher.on_committed(is_begun=True)
 
-    @property
-    def open_commit_lsn(self) -> Lsn | None:
-        """Of the transaction that is being received."""
-        return self._assembler.open_commit_lsn
-
     def has_passed(self, commit_lsn: Lsn) -> bool:
         """Whether the transaction that commits there is published and recorded."""
         return self._committed.partial is None and self._committed.resume_lsn > commit_lsn
@@ -112,7 +107,9 @@ class Capture:
             while not self._should_stop() and not (self._until is not None and self.has_passed(self._until)):
                 self._step()
             self._finish()
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, TextTooLargeError):
+                error.commit_lsn = self._assembler.open_commit_lsn
             self._broker.abort()
             raise
 

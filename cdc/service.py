@@ -9,20 +9,26 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 import structlog
 
 from cdc.bootstrap import Bootstrap, require_no_slot
-from cdc.capture import Capture
 from cdc.config import Config
 from cdc.continuity import (
     require_same_database,
     require_slot,
 )
 from cdc.control import PositionRecord, Topics
-from cdc.errors import NEXT_AFTER_GAP, ConnectionLost, GapError, UnreachableError, UnsupportedChangeError
+from cdc.errors import (
+    NEXT_AFTER_GAP,
+    ConnectionLost,
+    GapError,
+    TextTooLargeError,
+    UnreachableError,
+    UnsupportedChangeError,
+)
 from cdc.events import TableId
 from cdc.formats.profiles import column_formats
 from cdc.gap import Gap, Heal
@@ -40,7 +46,6 @@ from cdc.postgres.replication import (
     ReplicationConnection,
     SlotInUseError,
     SlotMissingError,
-    TextTooLargeError,
 )
 from cdc.postgres.source import Source, check_source, read_flush_lsn, read_slot
 from cdc.postgres.start_lock import StartLock
@@ -213,29 +218,30 @@ class Service:
                 self._stop.is_set,
                 self._probe,
             )
-            binary_until = self._binary_until
-            capture = session.prepare(
-                resources, connection, identity, patience_s, position, self._reads_all_again, binary_until
-            )
-            self._reads_all_again = False
-            self._failures.clear()  # recorded
-            self._run(capture)
+            with self._reading_in_binary_where_text_fails():
+                capture = session.prepare(
+                    resources, connection, identity, patience_s, position, self._reads_all_again, self._binary_until
+                )
+                self._reads_all_again = False
+                self._failures.clear()  # recorded
+                capture.run()
+                if self._binary_until is not None and capture.has_passed(self._binary_until):
+                    log.info("reading text again")
+                    self._binary_until = None
+                elif not self._stop.is_set():
+                    log.info("beginning anew with other tables")
 
-    def _run(self, capture: Capture) -> None:
-        """Until it ends. A row that the server can't send as text is met again in binary format."""
+    @contextmanager
+    def _reading_in_binary_where_text_fails(self) -> Iterator[None]:
+        """A row that the server can't send as text is met again in binary format."""
         try:
-            capture.run()
+            yield
         except TextTooLargeError as error:
             if self._binary_until is not None:
                 raise GapError(f"{error.message}; nor in binary format", NEXT_AFTER_GAP) from error
-            self._binary_until = capture.open_commit_lsn or self._flush_lsn()
-            log.warning("reading in binary format", reason=error.message, until=format_lsn(self._binary_until))
-            return
-        if self._binary_until is not None and capture.has_passed(self._binary_until):
-            log.info("reading text again")
-            self._binary_until = None
-        elif not self._stop.is_set():
-            log.info("beginning anew with other tables")
+            until = Lsn(error.commit_lsn) if error.commit_lsn else self._flush_lsn()
+            log.warning("reading in binary format", reason=error.message, until=format_lsn(until))
+            self._binary_until = until
 
     def _flush_lsn(self) -> Lsn:
         """Everything that the server has sent so far was written before."""

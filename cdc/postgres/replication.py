@@ -13,7 +13,7 @@ import psycopg
 from psycopg import pq
 
 from cdc.config import SourceConfig
-from cdc.errors import NEXT_AFTER_GAP, GapError, SourceError
+from cdc.errors import NEXT_AFTER_GAP, GapError, SourceError, TextTooLargeError
 from cdc.lsn import Lsn, format_lsn, parse_lsn
 from cdc.pgoutput.frames import standby_status
 from cdc.postgres.connection import SET_WHERE_KNOWN, connect, connect_error, conninfo, holds_any_bytes, lost
@@ -57,10 +57,6 @@ class SlotExistsError(SourceError):
 
 class SlotWaitError(SourceError):
     """Slot creation waited too long for running transactions."""
-
-
-class TextTooLargeError(SourceError):
-    """The server holds a row whose text it can't send: it would be larger than 1 GiB."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from cdc.answers import Answers
 from cdc.capture import Capture
 from cdc.config import CaptureConfig, SnapshotConfig
 from cdc.control import PositionRecord, ProgressRecord, SourceIdentity, Topics
-from cdc.errors import ConnectionLost, GapError, UnsupportedChangeError
+from cdc.errors import ConnectionLost, GapError, TextTooLargeError, UnsupportedChangeError
 from cdc.formats.heartbeats import Heartbeats
 from cdc.lsn import Lsn
 from cdc.pgoutput.messages import NULL
@@ -40,6 +40,7 @@ def capture(
     script: Script,
     watch: Callable[[], None] = lambda: None,
     heartbeats: Heartbeats | None = None,
+    until: Lsn | None = None,
     **limits: Any,
 ) -> Capture:
     config = CaptureConfig(**limits)
@@ -59,6 +60,7 @@ def capture(
         limits=config,
         clock=script.clock,
         should_stop=script.should_stop,
+        until=until,
         watch=watch,
         heartbeats=heartbeats,
         probe=script.probe,
@@ -233,6 +235,28 @@ def test_whatever_the_stream_raises_gives_the_kafka_transaction_up(error: Except
         capture(script, **QUIET).run()
     assert script.notes[-1] == "abort"
     assert script.committed == []
+
+
+def test_a_row_that_has_no_text_is_told_with_the_commit_of_its_transaction() -> None:
+    begun = transaction(1_200, 1)[:2]
+    script = Script(inputs=[transaction(1_100, 1), begun, TextTooLargeError("1200000003")])
+    with pytest.raises(TextTooLargeError) as error:
+        capture(script, **QUIET).run()
+    assert error.value.commit_lsn == 1_200
+    script = Script(inputs=[transaction(1_100, 1), TextTooLargeError("1200000003")])
+    with pytest.raises(TextTooLargeError) as error:
+        capture(script, **QUIET).run()
+    assert error.value.commit_lsn is None
+
+
+def test_it_ends_by_itself_once_the_transaction_is_recorded_up_to_which_it_was_to_go() -> None:
+    script = Script(inputs=[transaction(1_100, 1), transaction(1_200, 2), transaction(1_300, 3)])
+    made = capture(script, until=Lsn(1_200), transaction_rows_max=1, **QUIET)
+    assert not made.has_passed(Lsn(1_200))
+    made.run()
+    assert [position.resume_lsn for position in positions(script)] == [1_148, 1_248]
+    assert made.has_passed(Lsn(1_200))
+    assert not made.has_passed(Lsn(1_300))
 
 
 def test_what_is_whole_before_a_change_that_can_not_be_followed_is_published() -> None:
