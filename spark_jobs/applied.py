@@ -89,9 +89,11 @@ class AppliedPosition:
         self._advance()
 
     def due_sweeps(self) -> list[SweepRecord]:
-        """Sweeps whose as-of position is reached, lowest floor first. The caller does them, then says so."""
+        """Of each table the highest sweep whose as-of position is reached: it does for all below it, and to some stores
+        each one means reading every key. Lowest floor first. The caller does them, then says so."""
         due = [sweep for sweep in self._unfinished.values() if _as_of(sweep) <= self._covered[:2]]
-        return sorted(due, key=lambda sweep: sweep.floor)
+        highest = {table_key(sweep.table): sweep for sweep in sorted(due, key=lambda sweep: sweep.floor)}
+        return sorted(highest.values(), key=lambda sweep: sweep.floor)
 
     def finish(self, sweep: SweepRecord) -> None:
         """The sweep is applied and readable; so is every lower one of its table."""
