@@ -47,14 +47,6 @@ def require_same_database(position: PositionRecord, system_identifier: str, data
         )
 
 
-def require_slot(position: PositionRecord, wal_status: str | None) -> None:
-    """Raises GapError when the slot does not hold what comes behind the position. `wal_status`: None: it is gone."""
-    if wal_status in (None, "lost"):
-        raise GapError(
-            f"slot {position.source.slot} {'is gone' if wal_status is None else 'lost its WAL'}", NEXT_AFTER_GAP
-        )
-
-
 def require_same_source(position: PositionRecord, now: SourceNow) -> None:
     """Raises GapError when the position's LSNs do not belong to this source, slot and publication."""
     then = position.source
@@ -64,7 +56,10 @@ def require_same_source(position: PositionRecord, now: SourceNow) -> None:
             f"the source is on timeline {now.timeline}, the position on {then.timeline}: a failover or a restore",
             NEXT_AFTER_GAP,
         )
-    require_slot(position, now.slot_wal_status)
+    if now.slot_wal_status in (None, "lost"):
+        raise GapError(
+            f"slot {then.slot} {'is gone' if now.slot_wal_status is None else 'lost its WAL'}", NEXT_AFTER_GAP
+        )
     if now.slot_confirmed_lsn is not None and now.slot_confirmed_lsn > position.resume_lsn:
         raise GapError(
             f"slot {then.slot} was moved to {format_lsn(now.slot_confirmed_lsn)}, past our position "

@@ -18,7 +18,7 @@ from cdc.bootstrap import Bootstrap, require_no_slot
 from cdc.config import Config
 from cdc.continuity import (
     require_same_database,
-    require_slot,
+    require_same_source,
 )
 from cdc.control import PositionRecord, Topics
 from cdc.errors import (
@@ -49,7 +49,7 @@ from cdc.postgres.replication import (
 )
 from cdc.postgres.source import Source, check_source, read_flush_lsn, read_slot
 from cdc.postgres.start_lock import StartLock
-from cdc.session import Session
+from cdc.session import Session, source_now
 
 log = structlog.get_logger(__name__)
 
@@ -111,14 +111,15 @@ class Service:
         is not ours, GapError where nothing would be published."""
         with connect(self._config.source) as connection:
             slot = read_slot(connection, self._config.source.slot)
-        position = read_position(self._config)  # after the slot, which another process may be moving
+            position = read_position(self._config)  # behind the slot's and before the log's end: capture may be running
+            flush_lsn = read_flush_lsn(connection)
         if position is None:
             require_no_slot(slot, self._config)
             return
         require_same_database(position, source.identity.system_identifier, source.identity.database)
         self._require_configured_slot(position)
         if position.phase == "streaming":
-            require_slot(position, slot.wal_status if slot else None)
+            require_same_source(position, source_now(source.identity, flush_lsn, slot, source.publication))
 
     def run(self) -> None:
         """Capture until SIGTERM or SIGINT. A lost server is waited for; any other error ends the service."""

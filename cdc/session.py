@@ -49,7 +49,7 @@ from cdc.postgres.connection import connect
 from cdc.postgres.facts import describe
 from cdc.postgres.replication import ReplicationConnection, SystemIdentity
 from cdc.postgres.reread import PostgresRowReader
-from cdc.postgres.source import read_flush_lsn, read_slot
+from cdc.postgres.source import Slot, read_flush_lsn, read_slot
 from cdc.postgres.table_looks import look_at_tables
 from cdc.postgres.watch import PostgresCatalogReader
 from cdc.publisher import Lineage, Publisher
@@ -204,15 +204,7 @@ class Session:
             looks = {} if publication is None else look_at_tables(sql, source, publication)
         require_same_source(
             position,
-            SourceNow(
-                system_identifier=identity.system_identifier,
-                timeline=identity.timeline,
-                database=identity.database,
-                flush_lsn=flush_lsn,
-                slot_wal_status=slot.wal_status if slot else None,
-                slot_confirmed_lsn=slot.confirmed_flush_lsn if slot else None,
-                publication=publication.fingerprint if publication else None,
-            ),
+            source_now(identity, flush_lsn, slot, publication),
         )
         assert publication is not None, "or it would be another than the position's"
         tables = compare_tables(source.table_ids, captured.schemas, position, self._topics)
@@ -443,3 +435,13 @@ class Session:
 def stream_state(position: PositionRecord) -> StreamState:
     """Where the assembler begins."""
     return StreamState(Lsn(position.resume_lsn), position.partial, position.seq, commit_ts_us=0)
+
+
+def source_now(
+    identity: SystemIdentity, flush_lsn: Lsn, slot: Slot | None, publication: Publication | None
+) -> SourceNow:
+    """What a position is held against."""
+    wal_status, confirmed_lsn = (slot.wal_status, slot.confirmed_flush_lsn) if slot else (None, None)
+    fingerprint = publication.fingerprint if publication else None
+    system = identity.system_identifier, identity.timeline, identity.database
+    return SourceNow(*system, flush_lsn, wal_status, confirmed_lsn, fingerprint)

@@ -119,7 +119,7 @@ def republish(
     except ValueError as error:
         raise typer.BadParameter(f"--since {since} is no time as in 2026-01-31T12:00:00Z") from error
     if moment.tzinfo is None:
-        raise typer.BadParameter(f"--since {since} has no zone: {since}Z, or {since}+02:00")
+        raise typer.BadParameter(f"--since {since} has no zone: {moment.isoformat()}Z, or {moment.isoformat()}+02:00")
     settings = load_config(config)
     tables = _chosen(settings, table)
     lost = read_lost_events(settings)  # those that come after this are not settled by it
@@ -145,5 +145,6 @@ def _require_published(settings: Config, table: TableId) -> None:
 def _chosen(settings: Config, table: str | None) -> list[OutboxTable]:
     tables = [found for found in settings.outbox.tables if table in (None, found.table)]
     if not tables:
-        raise ConfigError(f"{table or 'no table'} is in outbox.tables", "name one of them")
+        said = f"table {table} is not" if table else "no table is"
+        raise ConfigError(f"{said} in outbox.tables", "correct --table, or name the table in outbox.tables")
     return tables

@@ -206,6 +206,10 @@ def read_table(
     ConnectionLost."""
     row = connection.execute(_TABLES, (table.schema, table.name)).fetchone()
     if row is None:
+        if chosen.is_outbox:
+            raise SourceError(
+                f"table {table} does not exist", "cdc outbox migrate creates it; or correct outbox.tables"
+            )
         raise SourceError(f"table {table} does not exist", "correct source.tables, or create the table")
     oid, kind, identity, persistence, may_select, hides_rows, is_owned, primary_key, identity_index = row
     if kind not in ("r", "p"):
