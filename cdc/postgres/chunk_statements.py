@@ -109,6 +109,13 @@ def chunk_statement(
     )
 
 
+def condition_statement(table: TableId, condition: str, *, is_partitioned: bool) -> sql.Composed:
+    """Fails unless the condition is one also without the brackets around it, which `x) OR (y` would close."""
+    return sql.SQL("EXPLAIN SELECT FROM {} {} WHERE {}").format(
+        _only(is_partitioned), sql.Identifier(*table), sql.SQL(condition)
+    )
+
+
 def lookup_statement(
     table: TableId,
     key: Sequence[KeyColumn],

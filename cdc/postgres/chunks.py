@@ -25,7 +25,7 @@ from cdc.postgres.binary_copy import copy_binary
 from cdc.postgres.catalog import Publication
 from cdc.postgres.chunk_failures import failed, is_too_large, mark_refused
 from cdc.postgres.chunk_look import Look, TableAlteredError, begin_look, bounds, look, size
-from cdc.postgres.chunk_statements import chunk_statement, mark_statement
+from cdc.postgres.chunk_statements import chunk_statement, condition_statement, mark_statement
 from cdc.postgres.connection import SourceConnection, copy_options
 from cdc.postgres.copy_lines import copy_lines, key_of
 from cdc.postgres.fence import pass_fence
@@ -163,6 +163,10 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
             rows_max=request.rows_max,
             keys=request.keys,
         )
+        if request.where is not None:
+            _require_condition(
+                connection, condition_statement(schema.table, request.where, is_partitioned=seen.is_partitioned)
+            )
         began = time.monotonic()
         try:
             plain = statement + copy_options(connection)
@@ -214,6 +218,13 @@ def _opened(
     if shape != request.shape:
         raise TableAlteredError(f"table {request.schema.table} was altered or replaced since it was looked at")
     return snapshot
+
+
+def _require_condition(connection: SourceConnection, statement: sql.Composed) -> None:
+    """By the extended protocol, which takes one statement only. Raises psycopg.Error."""
+    result = connection.pgconn.exec_params(statement.as_bytes(connection), None)
+    if result.status != psycopg.pq.ExecStatus.TUPLES_OK:
+        raise psycopg.errors.error_from_result(result)
 
 
 def _mark(connection: SourceConnection, nonce: str) -> None:

@@ -279,7 +279,10 @@ def test_a_table_that_stays_locked_is_asked_for_again(source: Source) -> None:
         ("v", "boolean"),
         ("id = 'x'", "invalid input syntax for type integer"),
         ("v::int > 0", "22P02"),
-        ("true)) TO STDOUT; DROP TABLE things; COPY (SELECT 1 AS id WHERE (true", "multiple commands"),
+        ("true) OR (true", "syntax error"),
+        ("id > 0 LIMIT 1", "syntax error"),
+        ("true; DROP TABLE things", "multiple commands"),
+        ("true)) TO STDOUT; DROP TABLE things; COPY (SELECT 1 AS id WHERE (true", "syntax error"),
     ],
 )
 def test_a_condition_that_is_wrong_ends_the_snapshot(source: Source, where: str, said: str) -> None:
