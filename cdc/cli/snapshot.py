@@ -241,7 +241,7 @@ def _require_done(standings: Sequence[Standing]) -> None:
             why = f": {standing.message}" if standing.message else ""
             raise WatershedError(
                 f"the snapshot of {standing.name} {verb} {standing.status}{why}",
-                "`cdc snapshot --resume` goes on with one that has failed; `cdc snapshot` begins anew",
+                "its cause mended, `cdc snapshot --resume` goes on; with another condition or range ask for it anew",
             )
 
 
