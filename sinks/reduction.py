@@ -1,7 +1,7 @@
 """A batch reduced to the newest change of each key, and the text that names a key in a store. Pure."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -55,19 +55,19 @@ def completed(
     changes: Sequence[Change],
     held: Callable[[Sequence[Change]], Iterable[Mapping[str, Json] | None]],
     looked_at_once: int,
-) -> Sequence[Change | None]:
-    """Each change whole; None where the store holds no live row to take columns from. `held`: the live rows of the keys
-    of so many changes. Between this look and the write another writer may write the row: one that is behind us loses
-    against our version, one ahead wins."""
-    lacking = [number for number, change in enumerate(changes) if change.unchanged]
-    if not lacking:
-        return changes
-    whole: list[Change | None] = list(changes)
-    for start in range(0, len(lacking), looked_at_once):
-        numbers = lacking[start : start + looked_at_once]
-        for number, row in zip(numbers, held([changes[number] for number in numbers]), strict=True):
-            whole[number] = with_kept(changes[number], row)
-    return whole
+) -> Iterator[tuple[int, Change]]:
+    """(number, change) of each change, whole; without those for which the store holds no live row to take columns from.
+    `held`: the live rows of the keys of so many changes; what lacks columns lacks large ones, so no more of them are in
+    memory. Between this look and the write another writer may write the row: one that is behind us loses against our
+    version, one ahead wins."""
+    for start in range(0, len(changes), looked_at_once):
+        part = changes[start : start + looked_at_once]
+        lacking = [change for change in part if change.unchanged]
+        rows = iter(held(lacking)) if lacking else iter(())
+        for number, change in enumerate(part, start):
+            whole = with_kept(change, next(rows)) if change.unchanged else change
+            if whole is not None:
+                yield number, whole
 
 
 def _folded(change: Change, life: Sequence[Change]) -> Change:

@@ -21,6 +21,7 @@ _FAILURES: Final = (Py4JError, PySparkException, OSError)
 CAUSES_MAX: Final = 20  # of an exception: a chain is short, a cycle never ends
 REASON_CHARS_MAX: Final = 300
 _SNAPSHOT_PROPERTY: Final = "spark.sql.iceberg.snapshot-property."
+_IN_VECTORS: Final = "spark.sql.iceberg.vectorization.enabled"  # 5,000 rows at once
 _CONFLICTS: Final = frozenset(
     {"org.apache.iceberg.exceptions.ValidationException", "org.apache.iceberg.exceptions.CommitFailedException"}
 )
@@ -64,8 +65,10 @@ class SparkEngine:
         )
         self._opened = catalog.database.stat().st_ino
 
-    def run(self, statement: str, properties: Mapping[str, str] | None = None) -> None:
+    def run(self, statement: str, properties: Mapping[str, str] | None = None, *, by_row: bool = False) -> None:
         names = {_SNAPSHOT_PROPERTY + name: value for name, value in (properties or {}).items()}
+        if by_row:
+            names[_IN_VECTORS] = "false"
         for name, value in names.items():
             self._session.conf.set(name, value)
         try:

@@ -21,6 +21,7 @@ SCRIPT_KEYS_MAX: Final = 200
 SCRIPT_BYTES_MAX: Final = 1024 * 1024
 # What is sent before an answer is read: some milliseconds of the server's work, 8 MiB at most unless a row is larger.
 PIPELINE_SCRIPTS_MAX: Final = 8
+LOOK_ROWS_MAX: Final = 16  # large ones
 SCAN_COUNT: Final = 1000
 SCAN_PAGES_REMEMBERED: Final = 16
 
@@ -87,16 +88,23 @@ class CacheSink:
         self._schemas[schema.table] = schema
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:
+        sent: list[int] = []
+
+        def whole() -> Iterator[Change]:
+            for number, change in completed(changes, self._held, LOOK_ROWS_MAX):
+                sent.append(number)
+                yield change
+
         written: list[int] = []
-        whole = completed(changes, self._held, SCRIPT_KEYS_MAX)
-        calls = self._script_calls(change for change in whole if change is not None)
+        calls = self._script_calls(whole())
         tables = {change.table for change in changes}
         while pipeline := list(islice(calls, PIPELINE_SCRIPTS_MAX)):
             for answer in self._run_scripts(pipeline, APPLY, tables):
                 written.extend(answer)
-        flags = iter(written)
-        results = [_WRITTEN if change is not None and next(flags) else _STALE for change in whole]
-        assert next(flags, None) is None, "one answer for each change"
+        results = [_STALE] * len(changes)
+        for number, is_written in zip(sent, written, strict=True):
+            if is_written:
+                results[number] = _WRITTEN
         return results
 
     def sweep(self, table: TableId, floor: int) -> int:

@@ -23,7 +23,7 @@ from sinks.search.server import SearchServer, error_type, is_transient, status
 
 _ANSWER_FIELDS: Final = "items.*.status,items.*._index,items.*.error.type,items.*.error.reason"
 _NAMES_MAX: Final = 5  # in one URL, of which servers take 4 KiB
-_LOOK_DOCUMENTS_MAX: Final = 100  # of large rows
+_LOOK_DOCUMENTS_MAX: Final = 16  # of large rows
 _STALE: Final = Result(Outcome.STALE)
 _NO_ANSWER = Busy(0, "no answer")
 
@@ -70,14 +70,18 @@ class SearchSink:
         self._schemas[table] = schema
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:
-        results: list[Result] = []
-        whole = completed(changes, self._held, _LOOK_DOCUMENTS_MAX)
-        for request in bulk.requests(self._item(change) for change in whole if change is not None):
-            results += self._write(request)
-        if len(results) == len(changes):
-            return results
-        written = iter(results)
-        return [_STALE if change is None else next(written) for change in whole]
+        sent: list[int] = []
+
+        def items() -> Iterator[Item]:
+            for number, change in completed(changes, self._held, _LOOK_DOCUMENTS_MAX):
+                sent.append(number)
+                yield self._item(change)
+
+        written = [result for request in bulk.requests(items()) for result in self._write(request)]
+        results = [_STALE] * len(changes)
+        for number, result in zip(sent, written, strict=True):
+            results[number] = result
+        return results
 
     def sweep(self, table: TableId, floor: int) -> int:
         alias = self._names.alias(table)

@@ -26,8 +26,9 @@ class Engine(Protocol):
     """An SQL session on the catalog. Names are quoted by the caller. Every method raises SinkError when the engine or
     the catalog fails."""
 
-    def run(self, statement: str, properties: Mapping[str, str] | None = None) -> None:
-        """Run one statement; what it commits carries `properties` in its snapshot's summary. Raises Conflict."""
+    def run(self, statement: str, properties: Mapping[str, str] | None = None, *, by_row: bool = False) -> None:
+        """Run one statement; what it commits carries `properties` in its snapshot's summary. `by_row`: the statement
+        reads whole rows, of any size, so thousands of them must not be in memory at once. Raises Conflict."""
 
     def query(self, statement: str) -> pa.Table:
         """Run one SELECT."""

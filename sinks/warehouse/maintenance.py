@@ -44,7 +44,7 @@ class Maintenance:
             return
         started = self._now()
         try:
-            self._engine.run(statements.compact(table))
+            self._engine.run(statements.compact(table), by_row=True)
         except Conflict:
             log.info("compaction gave way to another writer", table=".".join(table))
             return

@@ -153,7 +153,7 @@ class WarehouseSink:
                 self._register(rows.filter(pa.array(newer)))
             try:
                 statement = write(table.place.rows, list(table.columns), table.key)
-                self._engine.run(statement, {properties.BATCH: batch})
+                self._engine.run(statement, {properties.BATCH: batch}, by_row=lacks)
             except Conflict:
                 # Two writers that lose to each other in step must not do so again.
                 self._pause(random.random() * min(2.0, 0.1 * 2**attempt))  # noqa: S311

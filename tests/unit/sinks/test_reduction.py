@@ -1,5 +1,6 @@
 """The newest change of each key is kept; ids are short and tell keys apart."""
 
+from collections.abc import Mapping, Sequence
 from itertools import permutations
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from cdc.events import TableId
 from sinks.contract import Change
-from sinks.reduction import DOCUMENT_ID_BYTES_MAX, document_id, reduce_changes, with_kept
+from sinks.reduction import DOCUMENT_ID_BYTES_MAX, completed, document_id, reduce_changes, with_kept
 
 TABLE = TableId("public", "t")
 
@@ -92,6 +93,24 @@ def test_a_change_is_made_whole_with_what_a_store_holds() -> None:
     assert with_kept(lacking, {"id": 1, "v": "w", "big": "B"}) == page(3, v="x", big="B")
     assert with_kept(lacking, {"id": 1, "v": "w"}) is None
     assert with_kept(lacking, None) is None
+
+
+def test_rows_are_looked_at_few_at_a_time_and_only_when_they_are_wanted() -> None:
+    """They are large: what lacks columns lacks large ones."""
+    lacks = frozenset({"text"})
+    changes = [Change(TABLE, {"id": n}, 9, {"id": n}, 1, lacks if n != 1 else frozenset()) for n in range(5)]
+    asked: list[list[int]] = []
+
+    def held(wanted: Sequence[Change]) -> list[Mapping[str, Any] | None]:
+        asked.append([change.key["id"] for change in wanted])
+        return [None if change.key["id"] == 3 else {"id": 7, "text": "kept"} for change in wanted]
+
+    found = completed(changes, held, 2)
+    assert asked == []
+    assert next(found) == (0, Change(TABLE, {"id": 0}, 9, {"id": 0, "text": "kept"}, 1))
+    assert asked == [[0]]
+    assert [number for number, _ in found] == [1, 2, 4], "the store holds no row to take the third's text from"
+    assert asked == [[0], [2, 3], [4]]
 
 
 def test_nothing_reduces_to_nothing() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from cdc.errors import SinkError
 from sinks.warehouse.catalog import CatalogPlace
@@ -108,3 +108,22 @@ def test_an_error_says_the_cause_without_the_statement(engine: SparkEngine) -> N
 def test_a_name_is_not_taken_for_a_variable(engine: SparkEngine) -> None:
     engine.run("CREATE TABLE watershed.shop.u (`${env:HOME}` bigint) USING iceberg")
     assert list(engine.table_columns(("shop", "u"))) == ["${env:HOME}"]
+
+
+def test_whole_rows_are_read_one_after_the_other_by_that_statement_only(
+    engine: SparkEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Iceberg reads 5,000 rows at once otherwise, however large they are."""
+    insert(engine, 1)
+    session = engine._session
+    plans = []
+
+    def sql(statement: str) -> DataFrame:
+        made = SparkSession.sql(session, statement)
+        plans.append(SparkSession.sql(session, "EXPLAIN SELECT * FROM watershed.shop.t").toArrow().to_pylist()[0])
+        return made
+
+    monkeypatch.setattr(session, "sql", sql)
+    for by_row in (True, False):
+        engine.run("INSERT INTO watershed.shop.t SELECT id + 1 FROM watershed.shop.t", by_row=by_row)
+    assert ["ColumnarToRow" in plan["plan"] for plan in plans] == [False, True]

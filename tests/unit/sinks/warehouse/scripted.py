@@ -27,6 +27,7 @@ class ScriptedEngine:
         self.views: dict[tuple[str, ...], dict[str, str]] = {}
         self.evolutions: list[Evolution] = []
         self.before_evolution: Callable[[], None] | None = None  # called once
+        self.by_row: list[str] = []  # of the statements
         self._source: pa.Table | None = None
 
     def intrude(self, **versions: int) -> None:
@@ -35,8 +36,10 @@ class ScriptedEngine:
             self.versions.setdefault(int(name[1:]), []).append(version)
         self._commit({})
 
-    def run(self, statement: str, properties: Mapping[str, str] | None = None) -> None:
+    def run(self, statement: str, properties: Mapping[str, str] | None = None, *, by_row: bool = False) -> None:
         self.statements.append(statement)
+        if by_row:
+            self.by_row.append(statement)
         kind = statement.split()[0]
         if kind in ("MERGE", "UPDATE", "CALL"):
             if self.before_merge and properties:

@@ -41,6 +41,7 @@ def test_small_files_are_merged_and_old_snapshots_forgotten() -> None:
     Maintenance(engine, now=lambda: 1_767_326_400.0).tend(TABLE)  # 2026-01-02 04:00 UTC
     compact, expire = engine.statements
     assert "rewrite_data_files" in compact
+    assert engine.by_row == [compact], "it reads whole rows, which may be large"
     assert "expire_snapshots" in expire and "'2026-01-02 03:00:00'" in expire
 
 
