@@ -119,7 +119,7 @@ def _check_jvm(spark: SparkSession) -> None:
         raise SinkError(
             f"Spark's Java process ended by itself (exit code {code})",
             "start the command again: it goes on where it was; if it ran out of memory, raise spark.driver_memory or "
-            "lower spark.records_per_batch_max",
+            "lower spark.bytes_per_write_max",
         )
 
 

@@ -35,6 +35,9 @@ _SETTINGS: Final[Mapping[str, str]] = {
     # The default forks a process for each file of a local checkpoint.
     "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILES,
     "spark.sql.streaming.minBatchesToRetain": "10",
+    # What was fetched of each partition last, unpacked, would stay for 5 minutes.
+    "spark.kafka.consumer.fetchedData.cache.timeout": "1s",
+    "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "1s",
     "spark.sql.extensions": ICEBERG_EXTENSIONS,
 }
 

@@ -6,7 +6,7 @@ the one we know, then published. Whatever was not published is done again, and t
 
 import hashlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -24,6 +24,7 @@ from spark_jobs.control_reader import News
 
 log = structlog.get_logger(__name__)
 
+READ_RECORDS_MAX: Final = 1000
 GENERATION_CHECK_S: Final = 3.0  # how soon it is noticed on an idle system that the store's data was deleted
 
 
@@ -91,23 +92,27 @@ class SinkSync:
 
     # ---- a batch
 
-    def apply_batch(self, admission: int, read: Callable[[], pa.Table], ends: Callable[[], Offsets]) -> None:
-        """Apply the records that `read` returns; `ends`: where the batch ends, transaction markers included. Raises
-        Ended for a batch that may not begin."""
+    def apply_batch(self, admission: int, read: Callable[[], Iterable[pa.Table]], ends: Offsets) -> None:
+        """Apply the records that `read` returns, piece by piece; `ends`: where the batch ends, transaction markers
+        included. Raises Ended for a batch that may not begin."""
         with self._lock:
             if admission != self._admitted:
                 raise Ended
             try:
-                self._apply(read(), ends())
+                self._apply(read(), ends)
             except Exception as error:
                 self.failure = error
                 raise
 
-    def _apply(self, records: pa.Table, ends: Offsets) -> None:
+    def _apply(self, pieces: Iterable[pa.Table], ends: Offsets) -> None:
         started_us = self._world.now_us()
         self._learn()  # after the batch's ends are known: every schema that its records name is in control by now
-        if len(records):
-            self._write(records)
+        count = 0
+        for records in pieces:
+            if len(records):  # compaction may have left nothing of a piece
+                self._write(records)
+                count += len(records)
+        if count:
             self._sink.make_readable()
             self._check_generation()
         self._position.reach(ends)
@@ -115,7 +120,7 @@ class SinkSync:
         self._publish()
         self.batches += 1
         took_ms = (self._world.now_us() - started_us) // 1000
-        log.debug("batch", sink=self._sink.name, records=len(records), took_ms=took_ms)
+        log.debug("batch", sink=self._sink.name, records=count, took_ms=took_ms)
 
     def _write(self, records: pa.Table) -> None:
         changes = self._changes(records)
@@ -129,18 +134,20 @@ class SinkSync:
         self._stale += len(changes) - written
 
     def _changes(self, records: pa.Table) -> list[Change]:
+        # Not all at once, which would hold every record a second time.
+        return [change for some in records.to_batches(READ_RECORDS_MAX) for change in self._read(some)]
+
+    def _read(self, records: pa.RecordBatch) -> Iterator[Change]:
         columns = [records.column(name).to_pylist() for name in ("topic", "partition", "offset", "key", "value")]
         headers = records.column("headers")
-        changes = []
         for index, (topic, partition, offset, key, value) in enumerate(zip(*columns, strict=True)):
             said = None
             if value is None:  # only a tombstone says something there, and a list of structs is dear to convert
                 said = [(header["key"], header["value"]) for header in headers[index].as_py() or ()]
             try:
-                changes.append(read_record(self._lineages, topic, partition, offset, key, value, said))
+                yield read_record(self._lineages, topic, partition, offset, key, value, said)
             except SinkError as error:
                 raise RefusedError(f"{self._sink.name}: {error.message}", error.hint) from error
-        return changes
 
     # ---- between batches
 

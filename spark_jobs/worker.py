@@ -2,12 +2,13 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+import pyarrow as pa
 import structlog
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -19,11 +20,12 @@ from cdc.control import SinkRecord, Topics, sink_key
 from cdc.errors import ConfigError, RefusedError, SinkError, WatershedError
 from cdc.events import TableId
 from sinks.contract import Sink
-from spark_jobs.applied import Applied, AppliedPosition, furthest
+from spark_jobs.applied import Applied, AppliedPosition, Offsets, furthest
 from spark_jobs.checkpoint import Checkpoints, checkpoint_root, choose_generation
 from spark_jobs.control_reader import ControlReader, News
+from spark_jobs.pieces import Span, listed, listed_bytes_max, pieces
 from spark_jobs.progress_writer import ProgressWriter
-from spark_jobs.source import records
+from spark_jobs.source import records, records_in
 from spark_jobs.sync import SinkSync, World
 
 log = structlog.get_logger(__name__)
@@ -176,8 +178,9 @@ class SinkWorker:
         admission = sync.admit()
 
         def apply_batch(batch: DataFrame, batch_id: int) -> None:
-            ends = partial(self._checkpoints.batch_end, generation, batch_id)
-            sync.apply_batch(admission, batch.toArrow, ends)
+            ends = self._checkpoints.batch_end(generation, batch_id)
+            begins = self._checkpoints.batch_end(generation, batch_id - 1) if batch_id else {}
+            sync.apply_batch(admission, partial(self._read, batch, begins, ends), ends)
 
         # Jobs of a query run in the pool of the thread that starts it.
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
@@ -189,6 +192,16 @@ class SinkWorker:
             .start()
         )
         return query
+
+    def _read(self, batch: DataFrame, begins: Offsets, ends: Offsets) -> Iterator[pa.Table]:
+        spark_config = self._config.spark
+        bytes_max = spark_config.bytes_per_write_max
+        listed_max = listed_bytes_max(bytes_max, begins, ends, spark_config.records_per_batch_max)
+
+        def read(spans: Sequence[Span]) -> pa.Table:
+            return records_in(batch.sparkSession, self._config.kafka, spans, f"watershed-{self.name}").toArrow()
+
+        return pieces(listed(batch, listed_max), listed_max, bytes_max, read)
 
     def _watch(self, query: StreamingQuery, sync: SinkSync, topics: frozenset[str]) -> None:
         """Returns when told to stop, or when the query must be started with other topics."""

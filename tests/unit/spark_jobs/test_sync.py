@@ -107,7 +107,7 @@ class Bench:
 
     def batch(self, *records: tuple[Any, ...], end: int | None = None, topic: str = "shop.public.a") -> None:
         ends = {topic: (end if end is not None else len(records),)}
-        self.sync.apply_batch(self.admission, lambda: arrow(records, topic), lambda: ends)
+        self.sync.apply_batch(self.admission, lambda: [arrow(records, topic)], ends)
 
 
 def arrow(records: Sequence[tuple[Any, ...]], topic: str = "shop.public.a") -> pa.Table:
@@ -150,6 +150,36 @@ def test_a_batch_is_published_after_it_is_readable_and_the_store_was_checked() -
     bench = Bench()
     bench.batch(upsert(1, 1))
     assert bench.calls == ["read control", "apply", "readable", "generation", "publish"]
+
+
+def test_pieces_are_written_one_after_the_other_and_readable_and_published_together() -> None:
+    bench = Bench(news=[News((progress(500, 3),), (), ())])
+    read: list[int] = []
+
+    def pieces() -> Iterator[pa.Table]:
+        for seq in (1, 2, 3):
+            read.append(bench.calls.count("apply"))
+            yield arrow([upsert(1, seq)] if seq != 2 else [])  # compaction left nothing of the second
+
+    bench.sync.apply_batch(bench.admission, pieces, {"shop.public.a": (3,)})
+    assert bench.calls == ["read control", "apply", "apply", "readable", "generation", "publish"]
+    assert read == [0, 1, 1], "what was read before is written before more is read"
+    assert (bench.published[-1].written, bench.published[-1].applied_lsn) == (2, 500)
+
+
+def test_a_batch_that_fails_between_pieces_is_not_applied() -> None:
+    bench = Bench(news=[News((progress(500, 2),), (), ())])
+
+    def pieces() -> Iterator[pa.Table]:
+        yield arrow([upsert(1, 1)])
+        raise SinkError("the broker is away", "wait")
+
+    before = len(bench.published)
+    with pytest.raises(SinkError, match="away"):
+        bench.sync.apply_batch(bench.admission, pieces, {"shop.public.a": (2,)})
+    assert bench.published[before:] == [] and bench.sync.batches == 0
+    bench.batch(upsert(1, 1), upsert(1, 2))
+    assert (bench.published[-1].applied_lsn, bench.published[-1].written) == (500, 2)
 
 
 def test_what_was_applied_is_counted_and_published() -> None:
@@ -258,11 +288,11 @@ def test_tending_does_not_wait_for_a_long_batch() -> None:
     bench = Bench()
     tended: list[bool] = []
 
-    def read() -> pa.Table:
+    def read() -> Iterator[pa.Table]:
         tended.append(bench.sync.tend(0.01))
-        return arrow([])
+        yield arrow([(1, None, 1)])
 
-    bench.sync.apply_batch(bench.admission, read, dict)
+    bench.sync.apply_batch(bench.admission, read, {})
     assert tended == [False]
 
 
