@@ -19,13 +19,21 @@ STRING: Final[Node] = {"type": "string"}
 BYTES: Final[Node] = {"type": "bytes"}
 
 
-def named(node: Node, name: str, parameters: Mapping[str, str] | None = None, *, version: int = 1) -> Node:
+def named(
+    node: Node, name: str, parameters: Mapping[str, str] | None = None, *, version: int = 1, doc: str = ""
+) -> Node:
     """A semantic type."""
-    return {**node, "name": name, "version": version} | ({"parameters": parameters} if parameters else {})
+    more = {"doc": doc, "parameters": parameters}
+    return {**node, "name": name, "version": version} | {part: more[part] for part in more if more[part]}
 
 
 def array_of(element: Node) -> Node:
     return {"type": "array", "items": optional(element)}
+
+
+def vector_of(element: Node) -> Node:
+    """An array whose elements are never null."""
+    return {"type": "array", "items": required(element)}
 
 
 def map_of(keys: Node, values: Node) -> Node:
@@ -103,7 +111,7 @@ _SOURCE: Final[Node] = {
                 ("origin_lsn", optional(INT64)),
                 # Watershed's own.
                 *((name, optional(INT64)) for name in ("epoch", "seq", "commit_lsn", "tx_index", "schema_version")),
-                *((name, optional({"type": "array", "items": required(STRING)})) for name in ("unchanged", "filled")),
+                *((name, optional(vector_of(STRING))) for name in ("unchanged", "filled")),
             ]
         )
     ),
@@ -137,7 +145,7 @@ TRANSACTION_VALUE: Final = _record(
     ("status", required(STRING)),
     ("id", required(STRING)),
     ("event_count", optional(INT64)),
-    ("data_collections", optional({"type": "array", "items": _COLLECTION})),
+    ("data_collections", optional(vector_of(_COLLECTION))),
     ("ts_ms", required(INT64)),
 )
 HEARTBEAT_KEY: Final = _record("io.debezium.connector.common.ServerNameKey", ("serverName", required(STRING)))

@@ -4,7 +4,8 @@ point                     {"x":1.0,"y":2.0,"wkb":"…","srid":null}
 box, lseg, path, polygon  {"wkb":"…","srid":null,"extensions":{"type":"path","closed":"true"}}
 circle                    {"center":{point},"radius":3.0}
 line                      {"a":1.0,"b":-1.0,"c":0.0}
-PostGIS geometry          {"wkb":"…","srid":4326}
+PostGIS geometry          {"wkb":"…","srid":4326,"extensions":null}
+PostGIS geography         {"wkb":"…","srid":4326}
 """
 
 import re
@@ -36,7 +37,7 @@ def point(text: str) -> str:
 
 def box(text: str) -> str:
     (right, top), (left, bottom) = _points(text, "a box", count=2)
-    ring = [(left, bottom), (left, top), (right, top), (right, bottom), (left, bottom)]
+    ring = [(right, top), (right, bottom), (left, bottom), (left, top), (right, top)]
     return _geometry(_polygon(ring), "box")
 
 
@@ -69,7 +70,11 @@ def line(text: str) -> str:
     return f'{{"a":{floating(found[1])},"b":{floating(found[2])},"c":{floating(found[3])}}}'
 
 
-def postgis(text: str) -> str:
+def postgis_geometry(text: str) -> str:
+    return f'{postgis_geography(text)[:-1]},"extensions":null}}'
+
+
+def postgis_geography(text: str) -> str:
     """PostGIS prints extended well-known binary in hexadecimal; the reference system is in its head."""
     try:
         content = unhexlify(text)

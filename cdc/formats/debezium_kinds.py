@@ -22,6 +22,7 @@ from cdc.formats.connect import (
     optional,
     required,
     struct_of,
+    vector_of,
 )
 from cdc.formats.debezium_structured import structured
 from cdc.formats.kinds import (
@@ -51,6 +52,7 @@ _POINT: Final = named(
         [("x", required(FLOAT64)), ("y", required(FLOAT64)), ("wkb", optional(BYTES)), ("srid", optional(INT32))]
     ),
     _GEOMETRY + "Point",
+    doc="Geometry (POINT)",
 )
 
 
@@ -72,8 +74,11 @@ _SHAPE: Final = named(
     ),
     _GEOMETRY + "Geometry",
     version=2,
+    doc="Geometry",
 )
-_POSTGIS: Final = struct_of([("wkb", required(BYTES)), ("srid", optional(INT32))])
+_GEOGRAPHY: Final = named(
+    struct_of([("wkb", required(BYTES)), ("srid", optional(INT32))]), _GEOMETRY + "Geography", doc="Geography"
+)
 
 _BY_OID: Final[dict[int, Kind]] = {
     16: Kind(boolean, BOOLEAN, "false"),
@@ -97,12 +102,16 @@ _BY_OID: Final[dict[int, Kind]] = {
     604: _shape(geometry.polygon, _SHAPE, "((0,0))"),
     718: _shape(
         geometry.circle,
-        named(struct_of([("center", required(_POINT)), ("radius", required(FLOAT64))]), _GEOMETRY + "Circle"),
+        named(
+            struct_of([("center", required(_POINT)), ("radius", required(FLOAT64))]),
+            _GEOMETRY + "Circle",
+            doc="Geometry (CIRCLE)",
+        ),
         "<(0,0),0>",
     ),
     628: _shape(
         geometry.line,
-        named(struct_of((name, required(FLOAT64)) for name in "abc"), _GEOMETRY + "Line"),
+        named(struct_of((name, required(FLOAT64)) for name in "abc"), _GEOMETRY + "Line", doc="Geometry (LINE)"),
         "{0,0,0}",
     ),
 }
@@ -112,18 +121,19 @@ _BY_NAME: Final[dict[str, Kind]] = {
     "citext": _text(),
     "ltree": _text(named(STRING, _DATA + "Ltree")),
     **dict.fromkeys(("isbn", "isbn13", "issn", "issn13", "ismn", "ismn13", "ean13", "upc"), _text()),
-    "vector": Kind(values.vector, named(array_of(FLOAT64), _DATA + "DoubleVector"), "[]"),
-    "halfvec": Kind(values.vector, named(array_of(FLOAT32), _DATA + "FloatVector"), "[]"),
+    "vector": Kind(values.vector, named(vector_of(FLOAT64), _DATA + "DoubleVector"), "[]"),
+    "halfvec": Kind(values.vector, named(vector_of(FLOAT32), _DATA + "FloatVector"), "[]"),
     "sparsevec": Kind(
         values.sparse_vector,
         named(
             struct_of([("dimensions", required(INT16)), ("vector", required(map_of(INT16, required(FLOAT64))))]),
             _DATA + "SparseDoubleVector",
+            doc="Sparse double vector",
         ),
         '{"dimensions":0,"vector":[]}',
     ),
-    "geometry": Kind(geometry.postgis, named(_POSTGIS, _GEOMETRY + "Geometry"), '{"wkb":"","srid":null}'),
-    "geography": Kind(geometry.postgis, named(_POSTGIS, _GEOMETRY + "Geography"), '{"wkb":"","srid":null}'),
+    "geometry": Kind(geometry.postgis_geometry, _SHAPE, '{"wkb":"","srid":null,"extensions":null}'),
+    "geography": Kind(geometry.postgis_geography, _GEOGRAPHY, '{"wkb":"","srid":null}'),
 }
 
 # Elements for which Debezium has no array: bit, money, name, interval, varbit, xml, refcursor, the geometric ones.
@@ -198,7 +208,8 @@ def numeric(modifier: int, mode: DecimalMode) -> Kind:
         case "precise" if declared is None:
             node = struct_of([("scale", required(INT32)), ("value", required(BYTES))])
             zero = values.variable_decimal("0")
-            return Kind(values.variable_decimal, named(node, _DATA + "VariableScaleDecimal"), zero)
+            node = named(node, _DATA + "VariableScaleDecimal", doc="Variable scaled decimal")
+            return Kind(values.variable_decimal, node, zero)
         case "precise":
             assert declared is not None
             precision, scale = declared

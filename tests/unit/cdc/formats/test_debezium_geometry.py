@@ -40,7 +40,7 @@ def test_points_may_be_no_numbers() -> None:
             geometry.box,
             "(3,4),(1,2)",
             {"type": "box"},
-            b"\x01\x03\0\0\0\x01\0\0\0\x05\0\0\0" + coordinates(1, 2, 1, 4, 3, 4, 3, 2, 1, 2),
+            b"\x01\x03\0\0\0\x01\0\0\0\x05\0\0\0" + coordinates(3, 4, 3, 2, 1, 2, 1, 4, 3, 4),
         ),
         (geometry.lseg, "[(0,0),(1,1)]", {"type": "lseg"}, b"\x01\x02\0\0\0\x02\0\0\0" + coordinates(0, 0, 1, 1)),
         (
@@ -80,9 +80,10 @@ def test_postgis_tells_the_reference_system() -> None:
     plain = struct.pack("<BI", 1, 1) + coordinates(1, 2)
     known = struct.pack("<BII", 1, 0x20000001, 4326) + coordinates(1, 2)
     big = struct.pack(">BII", 0, 0x20000001, 4326) + struct.pack(">2d", 1, 2)
-    assert encoded(geometry.postgis, plain.hex().upper()) == {"wkb": base64.b64encode(plain).decode(), "srid": None}
-    assert encoded(geometry.postgis, known.hex()) == {"wkb": base64.b64encode(known).decode(), "srid": 4326}
-    assert encoded(geometry.postgis, big.hex())["srid"] == 4326
+    for content, srid in ((plain, None), (known, 4326), (big, 4326)):
+        expected = {"wkb": base64.b64encode(content).decode(), "srid": srid}
+        assert encoded(geometry.postgis_geography, content.hex().upper()) == expected
+        assert encoded(geometry.postgis_geometry, content.hex()) == {**expected, "extensions": None}
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,8 @@ def test_postgis_tells_the_reference_system() -> None:
     [
         *((geometry.point, text) for text in ("", "1,2", "(1)", "(1,2),(3,4)", "(a,b)", "(1,2", "(1.2.3,4)")),
         *((geometry.box, "(1,2)"), (geometry.lseg, "[(1,2)]"), (geometry.polygon, "()"), (geometry.path, "x")),
-        *((geometry.circle, "(1,2),3"), (geometry.line, "{1,2}"), (geometry.postgis, "0"), (geometry.postgis, "01")),
+        *((geometry.circle, "(1,2),3"), (geometry.line, "{1,2}")),
+        *((geometry.postgis_geometry, "0"), (geometry.postgis_geography, "01")),
     ],
 )
 def test_text_that_is_not_the_types_is_refused(encode: Encoder, text: str) -> None:

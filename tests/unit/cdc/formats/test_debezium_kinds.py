@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from cdc.events import Column
+from cdc.formats.connect import optional
 from cdc.formats.debezium_kinds import kind_of
 from cdc.formats.options import FormatOptions
 from cdc.pgoutput.values import MalformedValueError, UnconvertibleError
@@ -73,6 +74,95 @@ TIME, CONNECT, DATA = "io.debezium.time.", "org.apache.kafka.connect.data.", "io
 def test_debeziums_defaults(of: Column, text: str, expected: tuple[Any, ...]) -> None:
     kind, name, value = form(of, text)
     assert (kind, name if not of.labels else None, value) == expected
+
+
+def of_fields(name: str, version: int, doc: str, *fields: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "struct", "fields": list(fields), "optional": True, "name": name, "version": version, "doc": doc}
+
+
+def field(name: str, type_: str, *, is_optional: bool = False) -> dict[str, Any]:
+    return {"type": type_, "optional": is_optional, "field": name}
+
+
+GEOMETRY = DATA + "geometry."
+POINT = of_fields(
+    GEOMETRY + "Point",
+    1,
+    "Geometry (POINT)",
+    *(field(name, "double") for name in "xy"),
+    *(field("wkb", "bytes", is_optional=True), field("srid", "int32", is_optional=True)),
+)
+TEXTS = {"type": "map", "keys": field("", "string"), "values": field("", "string"), "optional": True}
+SHAPE = of_fields(
+    GEOMETRY + "Geometry",
+    2,
+    "Geometry",
+    *(field("wkb", "bytes"), field("srid", "int32", is_optional=True), {**TEXTS, "field": "extensions"}),
+)
+
+
+@pytest.mark.parametrize(
+    ("of", "expected"),
+    [
+        (column(600), POINT),
+        (column(601), SHAPE),
+        (column(16_500, name="public.geometry(Point,4326)"), SHAPE),
+        (
+            column(16_500, name="geography"),
+            of_fields(
+                GEOMETRY + "Geography",
+                1,
+                "Geography",
+                *(field("wkb", "bytes"), field("srid", "int32", is_optional=True)),
+            ),
+        ),
+        (column(628), of_fields(GEOMETRY + "Line", 1, "Geometry (LINE)", *(field(name, "double") for name in "abc"))),
+        (
+            column(718),
+            of_fields(
+                GEOMETRY + "Circle",
+                1,
+                "Geometry (CIRCLE)",
+                *({**POINT, "optional": False, "field": "center"}, field("radius", "double")),
+            ),
+        ),
+        (
+            column(1700),
+            of_fields(
+                DATA + "VariableScaleDecimal",
+                1,
+                "Variable scaled decimal",
+                *(field("scale", "int32"), field("value", "bytes")),
+            ),
+        ),
+        (
+            column(16_500, name="sparsevec(5)"),
+            of_fields(
+                DATA + "SparseDoubleVector",
+                1,
+                "Sparse double vector",
+                field("dimensions", "int16"),
+                {"type": "map", "keys": field("", "int16"), "values": field("", "double"), "optional": False}
+                | {"field": "vector"},
+            ),
+        ),
+        (
+            column(16_500, name="vector(3)"),
+            {"type": "array", "items": field("", "double"), "optional": True, "name": DATA + "DoubleVector"}
+            | {"version": 1},
+        ),
+        (
+            column(16_500, name="halfvec(3)"),
+            {"type": "array", "items": field("", "float"), "optional": True, "name": DATA + "FloatVector"}
+            | {"version": 1},
+        ),
+    ],
+)
+def test_schemas_are_debeziums_part_for_part(of: Column, expected: dict[str, Any]) -> None:
+    """As the connector 3.7.0.Final writes them; those of PostGIS from its code."""
+    kind = kind_of(of, FormatOptions(profile="debezium"))
+    assert kind is not None
+    assert json.dumps(optional(kind.node)) == json.dumps(expected).replace(', "field": ""', "")
 
 
 TIME_3, STAMP = column(1083), column(1114, 3)
