@@ -4,8 +4,6 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from cdc.events import TableId
-
 Node = Mapping[str, Any]
 
 BOOLEAN: Final[Node] = {"type": "boolean"}
@@ -66,10 +64,6 @@ def _with(node: Node, *, is_optional: bool) -> Node:
 def dumps(node: object) -> str:
     """Compact JSON, as latin-1 view of UTF-8."""
     return json.dumps(node, ensure_ascii=False, separators=(",", ":")).encode().decode("latin-1")
-
-
-def table_name(prefix: str, table: TableId) -> str:
-    return f"{prefix}.{table.schema}.{table.name}"
 
 
 def key_schema(name: str, columns: Iterable[tuple[str, Node]]) -> Node:

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from json.encoder import encode_basestring
 from typing import Final
 
+from cdc.control import Topics
 from cdc.errors import NEXT_AFTER_STOP, UnsupportedChangeError
 from cdc.events import Position, TableSchema, pack_version
 from cdc.formats import connect
@@ -149,7 +150,7 @@ class TableEncoder:
         self._to_before, self._end, self._key_head = _BEFORE, "}", b""
         if context.format.schemas_enable:
             columns = shown(schema, formats)
-            name = connect.table_name(context.prefix, schema.table)
+            name = Topics(context.prefix).table(schema.table)  # a schema is called as its topic
             key_columns = [(column, dict(columns)[column]) for column in schema.key]
             self._key_head = _schema_head(connect.key_schema(name, key_columns)).encode("latin-1")
             self._to_before = _schema_head(connect.envelope_schema(name, columns)) + self._to_before
@@ -360,13 +361,17 @@ class TableEncoder:
         self.drafts.append(Draft(self, change, self._xid, (head, source, tail), tx_index))
 
     def _moved(self, key: bytes, moved_to: bytes, gone: bytes, here: bytes, seq: int) -> list[OutRecord]:
-        to, context = (NEW_KEY_HEADER, moved_to), self._headers or ()
+        to, context = (NEW_KEY_HEADER, self._payload_of(moved_to)), self._headers or ()
         tombstone: OutRecord = (key, None, [to, (VERSION_HEADER, self._version(seq)), *context])
         return [
             (key, gone, [to, *context]),
             *([tombstone] if self._has_tombstones else []),
-            (moved_to, here, [(OLD_KEY_HEADER, key), *context]),
+            (moved_to, here, [(OLD_KEY_HEADER, self._payload_of(key)), *context]),
         ]
+
+    def _payload_of(self, key: bytes) -> bytes:
+        """A record key as headers have it: without its schema, as Connect's SimpleHeaderConverter writes structs."""
+        return key[len(self._key_head) : -1] if self._key_head else key
 
     def _value(self, op: str, before: str, after: str, lsn: int, tx_index: int, seq: int) -> bytes:
         value = (

@@ -1,6 +1,5 @@
 """Connect's schemas, node by node."""
 
-from cdc.events import TableId
 from cdc.formats import connect
 from cdc.formats.connect import INT32, INT64, STRING, array_of, map_of, named, optional, required, struct_of
 
@@ -19,7 +18,7 @@ def test_arrays_have_optional_elements_and_structs_name_their_fields() -> None:
 
 
 def test_keys_and_envelopes_have_debeziums_names_and_versions() -> None:
-    name = connect.table_name("shop", TableId("public", "orders"))
+    name = "shop.public.orders"
     key = connect.key_schema(name, [("id", optional(INT64))])
     assert key == {
         "type": "struct",

@@ -114,6 +114,19 @@ def test_1_1_schemas_have_debeziums_names_and_versions() -> None:
     assert said(fields["transaction"]) == ("event.block", 1, True)
 
 
+def test_1_1_schemas_are_called_as_their_topic() -> None:
+    schema, relation = wire.schema_and_relation(COLUMNS, ["id"])
+    odd = TableId("public", "Größe Tab")
+    context = EnvelopeContext("srv", "shop", 1, "0.1.0", FormatOptions(schemas_enable=True))
+    made = TableEncoder(replace(schema, table=odd), replace(relation, name=odd.name), context)
+    made.start_transaction(COMMIT_LSN, COMMIT_TS_US, 560, 24_025_000)
+    [(key, record, _)] = made.encode(wire.insert(OID, ROW), 0, LSN, 0, 1, NOW_US)
+    assert json.loads(key)["schema"]["name"] == "srv.public.Gr__e_Tab.Key"
+    envelope = json.loads(record or b"")["schema"]
+    assert envelope["name"] == "srv.public.Gr__e_Tab.Envelope"
+    assert envelope["fields"][1]["name"] == "srv.public.Gr__e_Tab.Value"
+
+
 # ---- 1.2 the envelope
 
 
