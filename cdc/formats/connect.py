@@ -61,6 +61,12 @@ def _with(node: Node, *, is_optional: bool) -> Node:
     )
 
 
+def has_floats(node: Node) -> bool:
+    """Whether a floating-point number is in values of this schema."""
+    parts = [*(node[part] for part in ("items", "values") if part in node), *node.get("fields", ())]
+    return node["type"] in ("float", "double") or any(map(has_floats, parts))
+
+
 def dumps(node: object) -> str:
     """Compact JSON, as latin-1 view of UTF-8."""
     return json.dumps(node, ensure_ascii=False, separators=(",", ":")).encode().decode("latin-1")

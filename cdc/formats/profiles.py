@@ -17,6 +17,7 @@ from cdc.formats.connect import (
     STRING,
     Node,
     array_of,
+    has_floats,
     optional,
     required,
 )
@@ -117,6 +118,8 @@ def _column_format(schema: TableSchema, column: Column, options: FormatOptions, 
     encode, node = kind.encode, kind.node
     if mask is not None:
         encode, node = _masked(mask, encode), {**node, "parameters": {"masked": "true"}}
+    if options.schemas_enable and has_floats(node):
+        encode = _finite(encode)
     is_nullable = column.nullable and column.name not in schema.key
     if options.profile == "debezium" and is_nullable:
         encode = _null_where_unconvertible(encode, f"{schema.table}, column {column.name}", options)
@@ -131,6 +134,20 @@ def _column_format(schema: TableSchema, column: Column, options: FormatOptions, 
 def _masked(mask: Mask, encode: Encoder) -> Encoder:
     change = masked(mask)
     return lambda text: encode(change(text))
+
+
+def _finite(encode: Encoder) -> Encoder:
+    """JSON has no such numbers. Connect's JsonConverter writes them as texts and, by a schema, reads any text as 0."""
+
+    def encode_finite(text: str) -> str:
+        value = encode(text)
+        if any(number in value for number in ('"NaN"', '"Infinity"', '"-Infinity"')):
+            raise UnconvertibleError(
+                "a finite number", "leave out format.schemas.enable: Kafka Connect's consumers read others as 0"
+            )
+        return value
+
+    return encode_finite
 
 
 # Encoders that have a place for every value of their type; the codec knows some of them, and writes them inline.

@@ -1,7 +1,20 @@
 """Connect's schemas, node by node."""
 
 from cdc.formats import connect
-from cdc.formats.connect import INT32, INT64, STRING, array_of, map_of, named, optional, required, struct_of
+from cdc.formats.connect import (
+    FLOAT32,
+    FLOAT64,
+    INT32,
+    INT64,
+    STRING,
+    array_of,
+    has_floats,
+    map_of,
+    named,
+    optional,
+    required,
+    struct_of,
+)
 
 
 def test_optional_stands_between_the_type_and_its_name() -> None:
@@ -45,3 +58,11 @@ def test_keys_and_envelopes_have_debeziums_names_and_versions() -> None:
 
 def test_names_stay_utf_8() -> None:
     assert connect.dumps({"field": "Größe"}).encode("latin-1").decode() == '{"field":"Größe"}'
+
+
+def test_floats_are_found_wherever_they_are() -> None:
+    inner = struct_of([("x", required(FLOAT64))])
+    for node in (FLOAT32, array_of(FLOAT64), inner, array_of(struct_of([("p", inner)])), map_of(STRING, FLOAT64)):
+        assert has_floats(node)
+    for node in (INT32, array_of(STRING), map_of(STRING, INT64), struct_of([("a", required(INT64))])):
+        assert not has_floats(node)
