@@ -145,7 +145,7 @@ TRANSACTION_VALUE: Final = _record(
     ("status", required(STRING)),
     ("id", required(STRING)),
     ("event_count", optional(INT64)),
-    ("data_collections", optional(vector_of(_COLLECTION))),
+    ("data_collections", optional(array_of(_COLLECTION))),
     ("ts_ms", required(INT64)),
 )
 HEARTBEAT_KEY: Final = _record("io.debezium.connector.common.ServerNameKey", ("serverName", required(STRING)))

@@ -26,12 +26,12 @@ from cdc.formats.connect import (
 )
 from cdc.formats.debezium_structured import structured
 from cdc.formats.kinds import (
-    FIRST_USER_OID,
     PRECISION_DEFAULT,
     Kind,
     ValueType,
     column_type,
     element_type,
+    is_of_domain,
     numeric_modifier,
 )
 from cdc.formats.options import BinaryMode, DecimalMode, FormatOptions, HstoreMode, IntervalMode, TimeMode
@@ -142,15 +142,21 @@ _NO_ARRAY: Final = frozenset({BIT, MONEY, 19, INTERVAL, VARBIT, 142, 1790, 600, 
 
 def kind_of(column: Column, options: FormatOptions) -> Kind | None:
     """None for a type that Debezium leaves out."""
-    if column.element_oid:
-        kind = _array_kind(column, options)
-        is_unsupported = kind is None and column.element_oid in _NO_ARRAY
-    else:
-        kind, is_unsupported = scalar_kind(column_type(column), options), False
-    if kind is None and options.include_unknown_datatypes and not is_unsupported:
-        mode = options.binary_handling_mode or "bytes"
-        return Kind(values.text_bytes(mode), BYTES if mode == "bytes" else STRING, '""')
-    return kind
+    if not column.element_oid:
+        return scalar_kind(column_type(column), options) or _unknown(options)
+    of = element_type(column)
+    if of.oid in _NO_ARRAY and not is_of_domain(column):
+        return None
+    element = (None if is_of_domain(column) else scalar_kind(of, options)) or _unknown(options)
+    return None if element is None else _array_kind(column, element)
+
+
+def _unknown(options: FormatOptions) -> Kind | None:
+    """The bytes of PostgreSQL's text, where types that Debezium does not know are wanted."""
+    if not options.include_unknown_datatypes:
+        return None
+    mode = options.binary_handling_mode or "bytes"
+    return Kind(values.text_bytes(mode), BYTES if mode == "bytes" else STRING, '""')
 
 
 def scalar_kind(of: ValueType, options: FormatOptions) -> Kind | None:
@@ -178,12 +184,7 @@ def scalar_kind(of: ValueType, options: FormatOptions) -> Kind | None:
             return _BY_OID.get(of.oid) or _BY_NAME.get(of.name)
 
 
-def _array_kind(column: Column, options: FormatOptions) -> Kind | None:
-    of = element_type(column)
-    is_of_domain = of.oid < FIRST_USER_OID <= (column.base_type_oid or column.type_oid)
-    element = None if of.oid in _NO_ARRAY or is_of_domain else scalar_kind(of, options)
-    if element is None:
-        return None
+def _array_kind(column: Column, element: Kind) -> Kind:
     read = ArrayEncoder(element.encode, column.delimiter, lambda: MalformedValueError("an array"))
 
     def encode(text: str) -> str:

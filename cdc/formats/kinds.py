@@ -37,6 +37,11 @@ def column_type(column: Column) -> ValueType:
     return ValueType(oid, modifier, name, column.labels if column.type_kind == "e" else ())
 
 
+def is_of_domain(column: Column) -> bool:
+    """Whether it is an array whose elements are a domain's: only such an array is made by users, of a built-in type."""
+    return column.element_oid < FIRST_USER_OID <= (column.base_type_oid or column.type_oid)
+
+
 def element_type(column: Column) -> ValueType:
     """Of a column whose element_oid is told."""
     modifier = column.type_modifier if column.base_type_modifier is None else column.base_type_modifier

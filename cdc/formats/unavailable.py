@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from cdc.events import Column
-from cdc.formats.kinds import column_type, element_type
+from cdc.formats.kinds import column_type, element_type, is_of_domain
 from cdc.formats.options import FormatOptions
 
 _TEXT_OIDS: Final = frozenset({19, 25, 114, 142, 1042, 1043, 3802})
@@ -27,6 +27,8 @@ def unavailable(column: Column, options: FormatOptions) -> str | None:
     if content is None:
         return None
     text = content.decode(errors="replace")
+    if column.element_oid and is_of_domain(column):
+        return None
     if column.element_oid:
         of = element_type(column)
         if of.oid in _BYTE_ARRAYS and not (of.oid == 1082 and options.time_precision_mode in _NO_PLAIN_DATE):

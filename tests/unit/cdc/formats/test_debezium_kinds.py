@@ -297,8 +297,11 @@ UNKNOWN = [
     *(column(oid) for oid in (3615, 3220, 2970, 5038, 28, 27, 29, 5069, 4072, 4451, 2205, 2206, 22, 30)),
     column(16_500, name="pair"),  # a composite
     column(16_500, name="cube"),
+]
+UNKNOWN_ARRAYS = [
     column(16_501, element_oid=23, name="positive[]"),  # of a domain
-    column(1041 + 15_000, element_oid=16_500, name="pair[]"),
+    column(16_501, element_oid=600, name="places[]"),
+    column(16_041, element_oid=16_500, name="pair[]"),
     column(3645, element_oid=3615),
 ]
 
@@ -308,6 +311,16 @@ def test_unknown_types_are_left_out_unless_they_are_asked_for(of: Column) -> Non
     assert kind_of(of, FormatOptions(profile="debezium")) is None
     assert form(of, "x/y", include_unknown_datatypes=True) == ("bytes", None, "eC95")
     assert form(of, "x", include_unknown_datatypes=True, binary_handling_mode="hex") == ("string", None, "78")
+
+
+@pytest.mark.parametrize("of", UNKNOWN_ARRAYS, ids=str)
+def test_of_an_array_it_is_the_elements_that_are_unknown(of: Column) -> None:
+    assert kind_of(of, FormatOptions(profile="debezium")) is None
+    kind = kind_of(of, FormatOptions(profile="debezium", include_unknown_datatypes=True))
+    assert kind is not None
+    assert kind.node == {"type": "array", "items": {"type": "bytes", "optional": True}}
+    assert json.loads(kind.encode('{x/y,NULL,"a b"}')) == ["eC95", None, "YSBi"]
+    assert form(of, "{x}", include_unknown_datatypes=True, binary_handling_mode="hex") == ("array", None, ["78"])
 
 
 @pytest.mark.parametrize("element", [790, 19, 1186, 1562, 1560, 142, 600, 1790])

@@ -334,7 +334,7 @@ def test_1_9_with_schemas_begin_and_end_have_theirs_in_key_and_value() -> None:
         b'{"schema":{"type":"struct","fields":[{"type":"string","optional":false,"field":"status"},'
         b'{"type":"string","optional":false,"field":"id"},{"type":"int64","optional":true,"field":"event_count"},'
         b'{"type":"array","items":{"type":"struct","fields":[{"type":"string","optional":false,'
-        b'"field":"data_collection"},{"type":"int64","optional":false,"field":"event_count"}],"optional":false,'
+        b'"field":"data_collection"},{"type":"int64","optional":false,"field":"event_count"}],"optional":true,'
         b'"name":"event.collection","version":1},"optional":true,"field":"data_collections"},'
         b'{"type":"int64","optional":false,"field":"ts_ms"}],"optional":false,'
         b'"name":"io.debezium.connector.common.TransactionMetadataValue","version":1},"payload":'

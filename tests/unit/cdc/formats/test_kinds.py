@@ -3,7 +3,7 @@
 import pytest
 
 from cdc.events import Column
-from cdc.formats.kinds import ValueType, column_type, element_type, numeric_modifier
+from cdc.formats.kinds import ValueType, column_type, element_type, is_of_domain, numeric_modifier
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,10 @@ def test_an_arrays_elements_have_their_own_type() -> None:
     assert column_type(column).labels == ()
     assert element_type(column) == ValueType(16_500, -1, "mood", ("a", "b"))
     assert element_type(Column("c", 1231, 786_438, "numeric(12,2)[]", True, element_oid=1700)).modifier == 786_438
+
+
+def test_an_array_of_a_domain_is_told_by_its_own_type() -> None:
+    assert is_of_domain(Column("c", 16_501, -1, "positive[]", True, element_oid=23))
+    assert not is_of_domain(Column("c", 1007, -1, "integer[]", True, element_oid=23))
+    assert not is_of_domain(Column("c", 16_502, -1, "numbers", True, "b", 1007, 23))  # a domain over integer[]
+    assert not is_of_domain(Column("c", 16_501, -1, "mood[]", True, element_oid=16_500))

@@ -68,4 +68,4 @@ def test_with_schemas_key_and_value_name_theirs() -> None:
         ("ts_ms", "int64", False),
     ]
     collection = schema["fields"][3]["items"]
-    assert (collection["name"], collection["version"], collection["optional"]) == ("event.collection", 1, False)
+    assert (collection["name"], collection["version"], collection["optional"]) == ("event.collection", 1, True)

@@ -43,7 +43,11 @@ def test_uuids_are_made_of_its_digest() -> None:
 
 
 @pytest.mark.parametrize(
-    "of", [column(1700), column(1114), column(600), column(16_500, "vector"), column(1231, "", 1700)]
+    "of",
+    [
+        *(column(1700), column(1114), column(600), column(16_500, "vector"), column(1231, "", 1700)),
+        *(column(16_501, "positive[]", 23), column(16_501, "name_of[]", 25)),  # of domains: bytes, if they are there
+    ],
 )
 def test_other_forms_have_no_place_for_it(of: Column) -> None:
     assert unavailable(of, FormatOptions("debezium", unavailable_value_placeholder="x")) is None
