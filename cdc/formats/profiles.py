@@ -118,7 +118,7 @@ def _column_format(schema: TableSchema, column: Column, options: FormatOptions, 
     encode, node = kind.encode, kind.node
     if mask is not None:
         encode, node = _masked(mask, encode), {**node, "parameters": {"masked": "true"}}
-    if options.schemas_enable and has_floats(node):
+    if options.profile == "readable" and options.schemas_enable and has_floats(node):
         encode = _finite(encode)
     is_nullable = column.nullable and column.name not in schema.key
     if options.profile == "debezium" and is_nullable:
@@ -137,7 +137,8 @@ def _masked(mask: Mask, encode: Encoder) -> Encoder:
 
 
 def _finite(encode: Encoder) -> Encoder:
-    """JSON has no such numbers. Connect's JsonConverter writes them as texts and, by a schema, reads any text as 0."""
+    """JSON has no such numbers. Connect's JsonConverter writes texts for them and, by a schema, reads any as 0. What
+    Debezium writes, profile `debezium` does."""
 
     def encode_finite(text: str) -> str:
         value = encode(text)
