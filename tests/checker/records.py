@@ -224,6 +224,8 @@ def _new_consumer(bootstrap_servers: str, isolation_level: str) -> Consumer:
             "check.crcs": True,
             "fetch.wait.max.ms": 5,  # what there is is there; who looks again does so by itself
             "reconnect.backoff.max.ms": 500,  # brokers are killed and come back between two looks
+            # What has no leader when it is assigned, because the broker has just been frozen, has one soon.
+            "topic.metadata.refresh.interval.ms": 1_000,
             "log_level": 0,  # or for good
         }
     )
@@ -234,7 +236,10 @@ def _read_to_end(consumer: Consumer, partition_count: int, deadline_s: float = R
     deadline = time.monotonic() + deadline_s
     while len(ended) < partition_count:
         if time.monotonic() > deadline:
-            raise AssertionError(f"the topics' end was not reached in {deadline_s:.0f} s")
+            places = [(p.topic, p.partition, p.offset) for p in consumer.position(consumer.assignment())]
+            raise AssertionError(
+                f"the topics' end was not reached in {deadline_s:.0f} s; ended: {sorted(ended)}; read up to {places}"
+            )
         first = consumer.poll(0.2)
         for message in [] if first is None else [first, *consumer.consume(5_000, 0)]:
             topic, partition, offset = message.topic(), message.partition(), message.offset()
