@@ -131,12 +131,12 @@ class Session:
         resources.callback(broker.close)
         stay_connected()
         broker.fence_predecessors(stay_connected)
-        state = read_state(self._config)
+        state = read_state(self._config, is_fenced=True)
         current = state.position
         stay_connected()
         if current is None:
             raise GapError(f"topic {self._topics.state} lost its position record", NEXT_AFTER_GAP)
-        captured = read_captured(self._config)
+        captured = read_captured(self._config, is_fenced=True)
         roster, looks, publication = self._require_continuity(current, identity, topics, captured, state)
         stay_connected()
         these = self._capturable(broker, roster, looks, publication, state, captured, stay_connected)

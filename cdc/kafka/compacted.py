@@ -12,29 +12,46 @@ ANSWER_S_MAX = 8.0
 READ_S_MAX = 60.0
 
 
-def read_latest(kafka: KafkaConfig, topic: str) -> dict[str, bytes]:
-    """Key → last committed value of a topic with one partition, up to the high watermark at the time of the call;
-    nothing for a topic that does not exist.
+def read_latest(kafka: KafkaConfig, topic: str, *, is_fenced: bool = False) -> dict[str, bytes]:
+    """Key → last committed value of a topic with one partition, up to its end at the time of the call; nothing for a
+    topic that does not exist.
 
-    Reads past nothing that is still open: an unfinished transaction of another producer is waited for, READ_S_MAX
-    at most. Raises UnreachableError, BrokerError.
+    The end is the last stable offset: what is still open is neither read nor waited for. `is_fenced`: the topic's only
+    writer is fenced. Then nothing is open for good, and the end is the high watermark: a commit that the brokers have
+    decided on and not yet written behind its records is waited for, READ_S_MAX at most. Raises UnreachableError,
+    BrokerError.
     """
     # Who waits for nothing has nothing to gain from a broker that waits before it says that this was all.
     settings = {"auto.offset.reset": "earliest", "fetch.wait.max.ms": 5}
     consumer = new_client(Consumer, tail_settings(kafka, "watershed-reader", **settings))
     try:
-        return _read(consumer, TopicPartition(topic, 0))
+        partition = TopicPartition(topic, 0)
+        return _read(consumer, partition, _high_watermark(kafka, partition) if is_fenced else None)
     except KafkaException as exception:
         raise broker_error(f"can't read topic {topic}", exception) from exception
     finally:
         consumer.close()
 
 
-def _read(consumer: Consumer, partition: TopicPartition) -> dict[str, bytes]:
+def _high_watermark(kafka: KafkaConfig, partition: TopicPartition) -> int:
+    """0 for a topic that does not exist."""
+    settings = tail_settings(kafka, "watershed-reader", **{"isolation.level": "read_uncommitted"})
+    consumer = new_client(Consumer, settings)
+    try:
+        if partition.topic not in consumer.list_topics(timeout=ANSWER_S_MAX).topics:
+            return 0
+        _, high = consumer.get_watermark_offsets(partition, timeout=ANSWER_S_MAX)
+        return high
+    finally:
+        consumer.close()
+
+
+def _read(consumer: Consumer, partition: TopicPartition, end: int | None) -> dict[str, bytes]:
     latest: dict[str, bytes] = {}
     if partition.topic not in consumer.list_topics(timeout=ANSWER_S_MAX).topics:
         return latest
     low, high = consumer.get_watermark_offsets(partition, timeout=ANSWER_S_MAX)
+    high = max(high, end or 0)
     if high <= low:
         return latest
     consumer.assign([TopicPartition(partition.topic, partition.partition, low)])

@@ -58,10 +58,10 @@ class Captured:
     answers: dict[str, int]  # signal id → when it was answered, µs since 1970
 
 
-def read_state(config: Config) -> State:
-    """Raises GapError for a damaged position record, BrokerError."""
+def read_state(config: Config, *, is_fenced: bool = False) -> State:
+    """`is_fenced`: see read_latest. Raises GapError for a damaged position record, BrokerError."""
     topic = Topics(config.topics.prefix).state
-    values = read_latest(config.kafka, topic)
+    values = read_latest(config.kafka, topic, is_fenced=is_fenced)
     value, signals = values.get(POSITION_KEY), values.get(SIGNALS_KEY)
 
     def of(kind: type[T], prefix: str) -> tuple[T, ...]:
@@ -84,13 +84,13 @@ def read_position(config: Config) -> PositionRecord | None:
     return read_state(config).position
 
 
-def read_captured(config: Config) -> Captured:
-    """Raises BrokerError."""
+def read_captured(config: Config, *, is_fenced: bool = False) -> Captured:
+    """`is_fenced`: see read_latest. Raises BrokerError."""
     topic = Topics(config.topics.prefix).control
     schemas: dict[TableId, TableSchema] = {}
     floors: dict[TableId, int] = {}
     answers: dict[str, int] = {}
-    for key, value in read_latest(config.kafka, topic).items():
+    for key, value in read_latest(config.kafka, topic, is_fenced=is_fenced).items():
         where = f"{topic}, key {key}"
         if key.startswith("schema/"):
             schema = SchemaRecord.decode(value, where).table_schema_of()
