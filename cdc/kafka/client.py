@@ -15,6 +15,8 @@ Client = TypeVar("Client")
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 """The largest record that we produce; topics are created to take it."""
 
+METADATA_MS = 2_000
+
 NEXT_REACHABLE = "check kafka.bootstrap_servers and kafka.options, and that the brokers run"
 
 
@@ -26,6 +28,9 @@ def client_settings(config: KafkaConfig, **settings: Any) -> dict[str, Any]:
         "error_cb": _on_error,
         "log_level": 2,  # critical; errors reach us through error_cb and results
         "socket.keepalive.enable": True,
+        # A broker that hung is fenced for a moment: who asks just then hears that nobody leads its partitions, and asks
+        # again after five minutes by default.
+        "topic.metadata.refresh.interval.ms": METADATA_MS,
         **settings,
         **{name: secret.get_secret_value() for name, secret in config.options.items()},
     }
