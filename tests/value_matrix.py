@@ -1,11 +1,17 @@
 """Every kind of type that a column can have, each with its edge values, as SQL. What they are, the server says."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 import psycopg
 from psycopg import sql
+
+from cdc.config import SourceConfig
+from cdc.postgres.connection import connect
+from devstack.postgres import is_installed
+from tests.conftest import PostgresServer, new_database, superuser_dsn_of
 
 TYPES: Final = r"""
     CREATE TYPE mood AS ENUM ('fine', 'so "so"', 'null', 'a,b', 'ünï {x} \ ''');
@@ -212,6 +218,23 @@ def columns(extensions: frozenset[str]) -> Iterator[tuple[str, Typed]]:
     known = [column for column in MATRIX if column.extension in extensions | {""}]
     for i, column in enumerate(known):
         yield ODD_NAMES[i] if i < len(ODD_NAMES) else f"c{i}", column
+
+
+# 15 brings contrib's extensions, which the others lack; only where the system has it.
+SERVERS: Final = ("postgres", "postgres16", *(("postgres15",) if is_installed(15) else ()))
+
+
+@contextmanager
+def database(server: PostgresServer) -> Iterator[tuple[SourceConfig, psycopg.Connection, list[tuple[str, Typed]]]]:
+    """With the table of all types, empty; and a connection of capture's that looks in schema public."""
+    with new_database(server) as dsn:
+        config = SourceConfig.model_validate({"dsn": dsn, "tables": ("public.things",)})
+        with (
+            connect(config) as connection,
+            psycopg.connect(superuser_dsn_of(server, dsn), autocommit=True) as superuser,
+        ):
+            connection.execute("SET search_path = public")
+            yield config, connection, create(connection, superuser)
 
 
 def create(connection: psycopg.Connection, superuser: psycopg.Connection) -> list[tuple[str, Typed]]:

@@ -16,6 +16,7 @@ MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 """The largest record that we produce; topics are created to take it."""
 
 METADATA_MS = 2_000
+"""How soon a topic that was made later is found, or a new leader."""
 
 NEXT_REACHABLE = "check kafka.bootstrap_servers and kafka.options, and that the brokers run"
 

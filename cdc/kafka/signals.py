@@ -11,7 +11,15 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from cdc.config import KafkaConfig
 from cdc.control import SignalAnswer, SignalRecord, Topics, signal_key
 from cdc.errors import UnreachableError, WatershedError
-from cdc.kafka.client import NEXT_REACHABLE, broker_error, client_settings, kafka_error, new_client, reading_settings
+from cdc.kafka.client import (
+    METADATA_MS,
+    NEXT_REACHABLE,
+    broker_error,
+    client_settings,
+    kafka_error,
+    new_client,
+    reading_settings,
+)
 from cdc.kafka.tail import CompactedTail, require_topics
 from cdc.ports import Signal, TopicRecord
 
@@ -19,7 +27,6 @@ log = structlog.get_logger(__name__)
 
 SIGNALS_MAX: Final = 100  # of one poll
 QUEUE_KIBIBYTES_MAX: Final = 1024
-METADATA_MS: Final = 2_000  # how soon a topic that was made later is found
 WARNING_INTERVAL_S: Final = 60.0
 ACKNOWLEDGE_S_MAX: Final = 15.0
 _STEP_S: Final = 0.05
@@ -42,7 +49,6 @@ class SignalReader:
                     # Where the offset has passed out of the topic, the oldest that is left comes next.
                     "auto.offset.reset": "earliest",
                     "queued.max.messages.kbytes": QUEUE_KIBIBYTES_MAX,
-                    "topic.metadata.refresh.interval.ms": METADATA_MS,
                     "topic.metadata.propagation.max.ms": METADATA_MS,  # then a missing topic is an error
                     "error_cb": self._troubles.note,
                 },

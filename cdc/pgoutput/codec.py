@@ -22,7 +22,7 @@ from cdc.events import Position, TableSchema
 from cdc.lsn import Lsn
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.messages import NULL, UNCHANGED, Binary, Delete, Insert, Relation, Tuple, TupleValue, Update
-from cdc.pgoutput.relations import captured_columns, relation_differs
+from cdc.pgoutput.relations import captured_columns, relation_differs, sent_places
 from cdc.pgoutput.values import (
     ColumnForm,
     Encoder,
@@ -89,9 +89,7 @@ class RowCodec:
         self._shown = tuple(self._encoders)
         self._key = tuple(self._names.index(name) for name in schema.key)
         assert set(self._key) <= set(self._shown), "a key is never left out"
-        # Of each value that the server sends: the schema's column, None for one that is left out.
-        captured = iter(range(len(self._names)))
-        self._sent = tuple(next(captured) if column.is_captured else None for column in relation.columns)
+        self._sent = sent_places(relation)
         is_key = [column.is_key for column in captured_columns(relation)]
         self._identity = tuple(i for i in self._shown if is_key[i])
         self._known_of_old = tuple(i for i in self._shown if i in self._identity or i in self._unknown)

@@ -11,6 +11,7 @@ from typing import Final
 
 from cdc.events import TableSchema
 from cdc.pgoutput.messages import Relation
+from cdc.pgoutput.relations import sent_places
 from cdc.pgoutput.row_parts import BINARY, NULL, TEXT, RowParts, RowTuple, Value, put_together, take_apart
 from cdc.pgoutput.values import ColumnForm
 
@@ -33,8 +34,7 @@ class LightRows:
     def __init__(self, schema: TableSchema, relation: Relation, forms: Sequence[ColumnForm]) -> None:
         """As RowCodec has them."""
         self._names = [column.name for column in schema.columns]
-        captured = iter(range(len(self._names)))
-        self._sent = [next(captured) if column.is_captured else None for column in relation.columns]
+        self._sent = sent_places(relation)
         self._hidden = {i for i, form in enumerate(forms) if form.encode is None}
         self._bounded = {i for i, form in enumerate(forms) if form.is_bounded}
         self._key = {self._names.index(name) for name in schema.key}

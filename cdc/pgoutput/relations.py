@@ -47,6 +47,12 @@ def relation_of(schema: TableSchema) -> Relation:
     )
 
 
+def sent_places(relation: Relation) -> tuple[int | None, ...]:
+    """Of each value that the server sends: the schema's column, None for one that is left out."""
+    captured = iter(range(len(relation.columns)))
+    return tuple(next(captured) if column.is_captured else None for column in relation.columns)
+
+
 def captured_columns(relation: Relation) -> tuple[RelationColumn, ...]:
     """Those of the relation that are published."""
     return tuple(column for column in relation.columns if column.is_captured)

@@ -6,7 +6,7 @@ import psycopg
 
 from cdc.errors import ConnectionLost, SourceError, UnreachableError, WatershedError
 from cdc.postgres.chunk_look import TableAlteredError
-from cdc.postgres.connection import lost
+from cdc.postgres.connection import lost, says_too_large
 from cdc.snapshots.reading import Chunk, Fence, ReadFailed, Request
 from cdc.sql_names import sql_name
 
@@ -30,9 +30,7 @@ def failed(request: Request, error: Exception) -> ReadFailed:
 
 def is_too_large(error: psycopg.Error) -> bool:
     """Whether the server failed to print a value or a row: PostgreSQL makes texts of at most 1 GiB."""
-    return error.sqlstate == "54000" or (
-        error.sqlstate == "XX000" and "invalid memory alloc request size" in (error.diag.message_primary or "")
-    )
+    return says_too_large(error.sqlstate or "", error.diag.message_primary or "")
 
 
 def mark_refused(error: psycopg.errors.InsufficientPrivilege, server_version: int) -> SourceError:

@@ -104,6 +104,12 @@ def connect_error(words: str) -> SourceError | UnreachableError:
     return UnreachableError(f"can't connect to PostgreSQL: {said}", "check source.dsn and that the server runs")
 
 
+def says_too_large(state: str, words: str) -> bool:
+    """Whether an error is that of a text of over 1 GiB: program_limit_exceeded, or an internal error, whose words are
+    not translated."""
+    return state == "54000" or (state == "XX000" and "invalid memory alloc request size" in words)
+
+
 def lost(error: psycopg.Error | str) -> ConnectionLost:
     """The server went away in the middle."""
     return ConnectionLost(f"PostgreSQL: {' '.join(str(error).split()) or 'the connection was closed'}")

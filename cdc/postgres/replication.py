@@ -16,7 +16,15 @@ from cdc.config import SourceConfig
 from cdc.errors import NEXT_AFTER_GAP, GapError, SourceError, TextTooLargeError
 from cdc.lsn import Lsn, format_lsn, parse_lsn
 from cdc.pgoutput.frames import standby_status
-from cdc.postgres.connection import SET_WHERE_KNOWN, connect, connect_error, conninfo, holds_any_bytes, lost
+from cdc.postgres.connection import (
+    SET_WHERE_KNOWN,
+    connect,
+    connect_error,
+    conninfo,
+    holds_any_bytes,
+    lost,
+    says_too_large,
+)
 
 # A reader that wakes for every packet makes the server send tiny packets: let some gather.
 NAP_S = 0.0005
@@ -38,9 +46,6 @@ _HISTORY_IS_GONE = {"42704", "55000", "58P01"}
 _CONNECTION_CLASSES = {"08", "57"}
 _RESOURCES = "53"  # insufficient: memory, disk
 _DATA_EXCEPTION = "22"  # of an expression: only row filters have any
-# What a text of over 1 GiB meets: program_limit_exceeded, or an internal error, whose words are not translated.
-_PROGRAM_LIMIT = "54000"
-_INTERNAL_ERROR, _TOO_LARGE = "XX000", "invalid memory alloc request size"
 
 
 class SlotInUseError(SourceError):
@@ -255,7 +260,7 @@ class ReplicationConnection:
                 "if a row filter of the publication fails on a row, alter it, then cdc snapshot --heal: what is in the "
                 "log already is read with the filter of its time",
             )
-        if state == _PROGRAM_LIMIT or (state == _INTERNAL_ERROR and _TOO_LARGE in words):
+        if says_too_large(state, words):
             raise TextTooLargeError(f"the server can't send a row: {words}")
         raise SourceError(f"the server ended the stream: {words}", "see the server's log")
 

@@ -19,14 +19,12 @@ from cdc.postgres.binary_copy import copy_binary
 from cdc.postgres.connection import connect
 from cdc.postgres.copy_lines import fields_of
 from cdc.postgres.types import PostgresTypes
-from devstack.postgres import is_installed
 from tests import value_matrix
 from tests.captured import Captured
-from tests.conftest import PostgresServer, new_database, superuser_dsn_of
+from tests.conftest import PostgresServer
 from tests.decoding import Source
 from tests.integration.conftest import ITEMS, OTHER
 
-SERVERS = ["postgres", "postgres16", *(["postgres15"] if is_installed(15) else [])]
 FRAME_HEAD = b"w" + bytes(XLOG_DATA_BYTES - 1)
 # Types that have a binary format; of arrays their elements.
 SENDABLE = """
@@ -36,22 +34,15 @@ WHERE t.typsend <> 0 AND (e.oid IS NULL OR e.typsend <> 0)
 HUGE = "convert_to(repeat('x', 540000000), 'UTF8')"  # its text has 1.08 GB, and a text at most 2^30 bytes
 
 
-@pytest.fixture(params=SERVERS)
+@pytest.fixture(params=value_matrix.SERVERS)
 def config(request: pytest.FixtureRequest) -> Iterator[SourceConfig]:
     """A database whose table `things` has all types."""
     server: PostgresServer = request.getfixturevalue(request.param)
-    with new_database(server) as dsn:
-        made = SourceConfig.model_validate({"dsn": dsn, "tables": ("public.things",)})
-        with (
-            connect(made) as connection,
-            psycopg.connect(superuser_dsn_of(server, dsn), autocommit=True) as superuser,
-        ):
-            connection.execute("SET search_path = public")
-            columns = value_matrix.create(connection, superuser)
-            connection.execute("ALTER TABLE things REPLICA IDENTITY FULL")
-            connection.execute("CREATE PUBLICATION everything FOR TABLE things")
-            connection.execute("SELECT pg_create_logical_replication_slot(current_database(), 'pgoutput')")
-            value_matrix.insert(connection, columns)
+    with value_matrix.database(server) as (made, connection, columns):
+        connection.execute("ALTER TABLE things REPLICA IDENTITY FULL")
+        connection.execute("CREATE PUBLICATION everything FOR TABLE things")
+        connection.execute("SELECT pg_create_logical_replication_slot(current_database(), 'pgoutput')")
+        value_matrix.insert(connection, columns)
         yield made
 
 

@@ -12,19 +12,15 @@ from psycopg import sql
 
 from cdc.config import SourceConfig
 from cdc.postgres.connection import connect
-from devstack.postgres import is_installed
 from tests import value_matrix
-from tests.conftest import PostgresServer, new_database, superuser_dsn_of
+from tests.conftest import PostgresServer
 from tests.decoding import Source, bytes_of_row, part
 from tests.value_matrix import Typed
-
-# 15 brings contrib's extensions, which the others lack; only where the system has it.
-SERVERS = ["postgres", "postgres16", *(["postgres15"] if is_installed(15) else [])]
 
 NUMBERS = {"bigint", "integer", "smallint", "oid", "double precision", "real"}
 
 
-@pytest.fixture(params=SERVERS)
+@pytest.fixture(params=value_matrix.SERVERS)
 def server(request: pytest.FixtureRequest) -> PostgresServer:
     found: PostgresServer = request.getfixturevalue(request.param)
     return found
@@ -33,15 +29,8 @@ def server(request: pytest.FixtureRequest) -> PostgresServer:
 @pytest.fixture
 def matrix(server: PostgresServer) -> Iterator[tuple[Source, list[tuple[str, Typed]]]]:
     """The table of all types, published and empty."""
-    with new_database(server) as dsn:
-        config = SourceConfig.model_validate({"dsn": dsn, "tables": ("public.things",)})
-        with (
-            connect(config) as connection,
-            psycopg.connect(superuser_dsn_of(server, dsn), autocommit=True) as superuser,
-        ):
-            connection.execute("SET search_path = public")
-            columns = value_matrix.create(connection, superuser)
-            yield Source(connection), columns
+    with value_matrix.database(server) as (_, connection, columns):
+        yield Source(connection), columns
 
 
 @pytest.fixture
