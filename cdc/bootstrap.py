@@ -9,7 +9,7 @@ happens under an advisory lock.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import structlog
 
@@ -20,8 +20,11 @@ from cdc.errors import ConnectionLost, GapError, SourceError
 from cdc.events import EPOCH_MAX, TableSchema, pack_version
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.gap import Heal
+from cdc.kafka.aside import nobody_waits
 from cdc.kafka.broker import KafkaBroker
+from cdc.kafka.compacted import read_latest
 from cdc.kafka.event_topics import EventTopics
+from cdc.kafka.left_open import LeftOpen
 from cdc.kafka.records import (
     highest_epoch,
     read_captured,
@@ -31,6 +34,7 @@ from cdc.kafka.records import (
     read_state,
 )
 from cdc.kafka.topics import TopicAdmin, TopicDescription, record_limits
+from cdc.left_open import LEFT_OPEN_KEY
 from cdc.load import InitialLoad, LoadStopped, TableLoad
 from cdc.lsn import Lsn, format_lsn
 from cdc.outbox.lost import NEXT as NEXT_AFTER_LOSS
@@ -94,7 +98,9 @@ class Bootstrap:
             topics = self._create_topics()
             broker = open_broker(self._config, self._admin, topics)
             resources.callback(broker.close)
-            broker.fence_predecessors(_nobody_waits)
+            broker.fence_predecessors(nobody_waits)
+            with suppress(GapError):  # whatever is lost, all rows are read under a new epoch
+                LeftOpen(self._config, self._admin, broker, self._probe).end(nobody_waits)
             # Now that nobody else can write: what did the last one write until it was fenced?
             if read_position(self._config) != previous:
                 raise ConnectionLost("another instance has gone on meanwhile")
@@ -184,9 +190,9 @@ class Bootstrap:
         state = StreamState(resume_lsn=consistent_point, partial=None, seq=0, commit_ts_us=0)
         position = Publisher(lineage, self._config.capture, {}).position(state)
         records.append(position_record(self._topics, position))
-        broker.produce(records, _nobody_waits)
+        broker.produce(records, nobody_waits)
         self._probe("bootstrap.before-commit")
-        broker.commit(_nobody_waits)
+        broker.commit(nobody_waits)
 
     # ---- topics
 
@@ -295,8 +301,10 @@ class Bootstrap:
             protocol=PROTOCOL,
         ).sealed()
         told = [] if lost is None else lost_records(self._topics, *lost)
-        broker.produce([*told, position_record(self._topics, intent)], _nobody_waits)
-        broker.commit(_nobody_waits)
+        if LEFT_OPEN_KEY in read_latest(self._config.kafka, self._topics.state):
+            told.append(TopicRecord(self._topics.state, LEFT_OPEN_KEY.encode(), None))
+        broker.produce([*told, position_record(self._topics, intent)], nobody_waits)
+        broker.commit(nobody_waits)
 
     def _create_slot(
         self, connection: SourceConnection, replication: ReplicationConnection
@@ -391,6 +399,7 @@ def open_broker(config: Config, admin: TopicAdmin, topics: Mapping[str, TopicDes
         partition_counts={topic.name: topic.partition_count for topic in topics.values()},
         record_bytes_max=record_limits(config.kafka, topics.values()),
         events=EventTopics(admin, config.topics, config.kafka),
+        own=Topics(config.topics.prefix).written,
     )
 
 
@@ -408,7 +417,3 @@ def make_unpublishable(
     described = [*topics.values(), *(admin.describe(others).values() if others else ())]
     limits = record_limits(config.kafka, described)
     return Unpublishable(names, policy, limits, before, [schema.table for schema in leaving])
-
-
-def _nobody_waits() -> None:
-    """Before streaming no server expects to hear from us."""

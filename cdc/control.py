@@ -53,7 +53,8 @@ class Topics:
         self.heartbeat = f"__debezium-heartbeat.{prefix}"
         self.outbox_dead_letters = f"{prefix}.outbox_dead_letters"  # of messages
         written_when_asked = (self.dead_letter, self.transaction, self.message, self.heartbeat)
-        self.own = (self.state, self.control, self.progress, self.signals, *written_when_asked)
+        self.written = (self.state, self.control, self.progress, *written_when_asked)  # by capture, beside tables'
+        self.own = (*self.written, self.signals)
 
     def table(self, table: TableId) -> str:
         """The table's topic. Kafka allows letters, digits, `.`, `_` and `-`; anything else becomes `_`."""

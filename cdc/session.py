@@ -32,6 +32,7 @@ from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.formats.heartbeats import Heartbeats
 from cdc.joining import Admission, Joining
 from cdc.kafka.broker import KafkaBroker
+from cdc.kafka.left_open import LeftOpen
 from cdc.kafka.records import Captured, State, read_captured, read_state
 from cdc.kafka.signals import SignalReader
 from cdc.kafka.topic_keys import KafkaKeyReader
@@ -131,12 +132,13 @@ class Session:
         resources.callback(broker.close)
         stay_connected()
         broker.fence_predecessors(stay_connected)
-        state = read_state(self._config, is_fenced=True)
+        LeftOpen(self._config, self._admin, broker, self._probe).end(stay_connected)
+        state = read_state(self._config)
         current = state.position
         stay_connected()
         if current is None:
             raise GapError(f"topic {self._topics.state} lost its position record", NEXT_AFTER_GAP)
-        captured = read_captured(self._config, is_fenced=True)
+        captured = read_captured(self._config)
         roster, looks, publication = self._require_continuity(current, identity, topics, captured, state)
         stay_connected()
         these = self._capturable(broker, roster, looks, publication, state, captured, stay_connected)

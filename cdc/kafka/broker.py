@@ -1,14 +1,18 @@
 """The transactional producer (cdc.ports.Broker)."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from cdc.config import KafkaConfig
-from cdc.errors import BrokerError, ConnectionLost, WatershedError
-from cdc.kafka.client import MESSAGE_BYTES_MAX, broker_error, client_settings, kafka_error, new_client
+from cdc.errors import BrokerError, ConnectionLost, UnreachableError, WatershedError
+from cdc.kafka.aside import aside, nobody_waits
+from cdc.kafka.client import MESSAGE_BYTES_MAX, broker_error, client_settings, kafka_error, new_client, note_error
 from cdc.kafka.event_topics import EventTopics
 from cdc.kafka.topics import EndOffsets, TopicAdmin
 from cdc.ports import Place, TopicRecord, WhileWaiting
@@ -25,6 +29,19 @@ QUEUE_KIBIBYTES_MAX = 64 * 1024
 BATCH_BYTES_MAX = 1_000_000
 # The brokers' default limit is 15 min; a transaction that is open longer was forgotten.
 TRANSACTION_TIMEOUT_MS = 120_000
+# In which the brokers have put a transaction's end into every partition, once they answer at all.
+MARKED_S_MAX = 5.0
+
+
+class StoredRecord(NamedTuple):
+    """A record as it stands, or is to stand, in a partition."""
+
+    topic: str
+    partition: int
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    timestamp_ms: int = 0  # since 1970; 0: now
 
 
 class KafkaBroker:
@@ -39,8 +56,11 @@ class KafkaBroker:
         partition_counts: Mapping[str, int],
         events: EventTopics,
         record_bytes_max: Mapping[str, int] | None = None,
+        own: Collection[str] = (),
     ) -> None:
-        """`record_bytes_max`: what topics took when they were looked at."""
+        """`partition_counts`: of the tables' topics. `record_bytes_max`: what topics took when they were looked at.
+        `own`: topics that are written beside them and those of events."""
+        self.transactional_id = transactional_id
         self._admin = admin
         self._record_bytes_max = dict(record_bytes_max or {})
         self._events = events
@@ -48,7 +68,9 @@ class KafkaBroker:
         known = (*self._record_bytes_max.values(), *admin.event_bytes_max.values())
         self._batch_bytes = min(BATCH_BYTES_MAX, *known, MESSAGE_BYTES_MAX)
         self._partition_counts = dict(partition_counts)
+        self._own = own
         self._is_open = False
+        self._outage = Outage()
         # Not a method of ours: a producer that refers to its owner outlives the session, threads and all.
         self._undelivered = _Undelivered()
         self._producer = new_client(
@@ -57,6 +79,7 @@ class KafkaBroker:
                 kafka,
                 **{
                     "transactional.id": transactional_id,
+                    "error_cb": self._outage.note,
                     "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
                     "partitioner": "murmur2_random",  # what Java's producers do, so that both agree on a key's place
                     "message.max.bytes": MESSAGE_BYTES_MAX,
@@ -80,14 +103,14 @@ class KafkaBroker:
         producer = self._producer
         topic = ""
         try:
-            if not self._is_open:
-                producer.begin_transaction()
-                self._is_open = True
+            self._open(while_waiting)
             for topic, key, value, headers, place in records:
                 if place is not None:
                     event = TopicRecord(topic, key, value, headers, place)
                     topic, key, value, headers, place = self._events.accepted(event, while_waiting)
                     self._require_fitting_batches(topic)
+                    for told in self._events.untold():
+                        self._hand_over(partial(producer.produce, told.topic, told.value, told.key), while_waiting)
                 while True:
                     try:
                         if headers is None:
@@ -98,12 +121,59 @@ class KafkaBroker:
                             self._produce_event(topic, key, value, headers, place)
                         break
                     except BufferError:
-                        producer.poll(WAIT_S)
-                        self._raise_delivery_error()
-                        while_waiting()
+                        self._await_room(while_waiting)
             producer.poll(0)
         except KafkaException as exception:
             raise self._translate("produce", exception, topic) from exception
+
+    def put(self, records: Iterable[StoredRecord], while_waiting: WhileWaiting) -> None:
+        """Like `produce`, to the partitions that the records name."""
+        topic = ""
+        try:
+            self._open(while_waiting)
+            for topic, partition, key, value, headers, timestamp_ms in records:
+                call = partial(
+                    self._producer.produce, topic, value, key, partition, headers=[*headers], timestamp=timestamp_ms
+                )
+                self._hand_over(call, while_waiting)
+        except KafkaException as exception:
+            raise self._translate("produce", exception, topic) from exception
+
+    def _open(self, while_waiting: WhileWaiting) -> None:
+        if self._is_open:
+            return
+        self._producer.poll(0)  # what the client has noticed
+        if self._outage.was_noted:
+            self._outage.was_noted = False
+            self._require_all_ended(while_waiting)
+        self._producer.begin_transaction()
+        self._is_open = True
+
+    def _require_all_ended(self, while_waiting: WhileWaiting) -> None:
+        """Brokers were away: what they have decided before they may have left open (see cdc/kafka/left_open.py), and
+        then our next transaction would be one with it. Raises ConnectionLost: the next session ends it."""
+        names = {*self._partition_counts, *self._events.record_bytes_max, *self._own}
+        while True:
+            try:
+                found = aside(lambda: self._admin.open_parts(names, MARKED_S_MAX, nobody_waits), while_waiting)
+                break
+            except (ConnectionLost, UnreachableError):  # they are still away
+                while_waiting()
+                time.sleep(WAIT_S)
+        if found:
+            raise ConnectionLost(f"Kafka: the brokers left a transaction open in {found[0].topic}")
+
+    def _hand_over(self, produce: Callable[[], None], while_waiting: WhileWaiting) -> None:
+        while True:
+            try:
+                return produce()
+            except BufferError:
+                self._await_room(while_waiting)
+
+    def _await_room(self, while_waiting: WhileWaiting) -> None:
+        self._producer.poll(WAIT_S)
+        self._raise_delivery_error()
+        while_waiting()
 
     def _require_fitting_batches(self, topic: str) -> None:
         """The brokers refuse a batch as they do a record, and a producer has one size of them. Raises ConnectionLost:
@@ -129,6 +199,15 @@ class KafkaBroker:
     def commit(self, while_waiting: WhileWaiting) -> None:
         """See cdc.ports.Broker."""
         self._until_answered(self._producer.commit_transaction, "commit", while_waiting)
+        self._is_open = False
+
+    def abort_written(self, while_waiting: WhileWaiting) -> None:
+        """When everything that was handed over is in the log, end the transaction without it: each partition that it
+        wrote to gets a marker."""
+        while self._producer.flush(WAIT_S):
+            self._raise_delivery_error()
+            while_waiting()
+        self._until_answered(self._producer.abort_transaction, "abort", while_waiting)
         self._is_open = False
 
     def abort(self) -> None:
@@ -203,6 +282,19 @@ class KafkaBroker:
         return broker_error(
             f"{what}{where}", exception, "see the brokers' log; capture resumes from its position record"
         )
+
+
+class Outage:
+    """Whether a connection to a broker was lost."""
+
+    def __init__(self) -> None:
+        self.was_noted = False
+
+    def note(self, error: KafkaError) -> None:
+        """librdkafka's `error_cb`."""
+        note_error(error)
+        if error.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT):
+            self.was_noted = True
 
 
 class _Undelivered:

@@ -26,7 +26,7 @@ def client_settings(config: KafkaConfig, **settings: Any) -> dict[str, Any]:
     return {
         "bootstrap.servers": config.bootstrap_servers,
         "client.id": "watershed",
-        "error_cb": _on_error,
+        "error_cb": note_error,
         "log_level": 2,  # critical; errors reach us through error_cb and results
         "socket.keepalive.enable": True,
         # A broker that hung is fenced for a moment: who asks just then hears that nobody leads its partitions, and asks
@@ -69,7 +69,8 @@ def new_client(kind: Callable[[dict[str, Any]], Client], settings: dict[str, Any
     )
 
 
-def _on_error(error: KafkaError) -> None:
+def note_error(error: KafkaError) -> None:
+    """librdkafka's `error_cb`: results tell what matters."""
     log.debug("kafka client", error=error.str(), code=error.name())
 
 

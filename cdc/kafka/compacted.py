@@ -1,82 +1,81 @@
-"""Reading a compacted topic of ours to its end: the last value of each key."""
+"""Reading a topic of ours to its end; of a compacted one the last value of each key."""
 
 import time
+from collections.abc import Iterator
+from typing import Final
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from cdc.config import KafkaConfig
 from cdc.errors import UnreachableError
+from cdc.kafka.aside import nobody_waits
 from cdc.kafka.client import NEXT_REACHABLE, broker_error, new_client, tail_settings
+from cdc.ports import WhileWaiting
 
-ANSWER_S_MAX = 8.0
-READ_S_MAX = 60.0
+ANSWER_S_MAX: Final = 8.0
+READ_S_MAX: Final = 60.0  # without anything that comes
+_STEP_S: Final = 0.1
+_FETCH_COUNT: Final = 5_000
 
 
-def read_latest(kafka: KafkaConfig, topic: str, *, is_fenced: bool = False) -> dict[str, bytes]:
-    """Key → last committed value of a topic with one partition, up to its end at the time of the call; nothing for a
-    topic that does not exist.
-
-    The end is the last stable offset: what is still open is neither read nor waited for. `is_fenced`: the topic's only
-    writer is fenced. Then nothing is open for good, and the end is the high watermark: a commit that the brokers have
-    decided on and not yet written behind its records is waited for, READ_S_MAX at most. Raises UnreachableError,
+def read_latest(kafka: KafkaConfig, topic: str) -> dict[str, bytes]:
+    """Key → last committed value of a topic with one partition, up to the last stable offset at the time of the call:
+    what is still open is neither read nor waited for. Nothing for a topic that does not exist. Raises UnreachableError,
     BrokerError.
     """
     # Who waits for nothing has nothing to gain from a broker that waits before it says that this was all.
     settings = {"auto.offset.reset": "earliest", "fetch.wait.max.ms": 5}
     consumer = new_client(Consumer, tail_settings(kafka, "watershed-reader", **settings))
+    latest: dict[str, bytes] = {}
     try:
-        partition = TopicPartition(topic, 0)
-        return _read(consumer, partition, _high_watermark(kafka, partition) if is_fenced else None)
+        if topic not in consumer.list_topics(timeout=ANSWER_S_MAX).topics:
+            return latest
+        for message in read_records(consumer, TopicPartition(topic, 0)):
+            key, value = (message.key() or b"").decode("utf-8", "replace"), message.value()
+            if value is None:
+                latest.pop(key, None)
+            else:
+                latest[key] = value
     except KafkaException as exception:
         raise broker_error(f"can't read topic {topic}", exception) from exception
     finally:
         consumer.close()
+    return latest
 
 
-def _high_watermark(kafka: KafkaConfig, partition: TopicPartition) -> int:
-    """0 for a topic that does not exist."""
-    settings = tail_settings(kafka, "watershed-reader", **{"isolation.level": "read_uncommitted"})
-    consumer = new_client(Consumer, settings)
-    try:
-        if partition.topic not in consumer.list_topics(timeout=ANSWER_S_MAX).topics:
-            return 0
-        _, high = consumer.get_watermark_offsets(partition, timeout=ANSWER_S_MAX)
-        return high
-    finally:
-        consumer.close()
+def read_records(
+    consumer: Consumer,
+    partition: TopicPartition,
+    end: int | None = None,
+    while_waiting: WhileWaiting = nobody_waits,
+) -> Iterator[Message]:
+    """Those of an existing partition from its offset (none: the first one) up to `end` (None: what the consumer's
+    isolation level lets it see now). `while_waiting` is called several times a second.
 
-
-def _read(consumer: Consumer, partition: TopicPartition, end: int | None) -> dict[str, bytes]:
-    latest: dict[str, bytes] = {}
-    if partition.topic not in consumer.list_topics(timeout=ANSWER_S_MAX).topics:
-        return latest
+    Raises KafkaException, and UnreachableError when nothing has come for READ_S_MAX.
+    """
     low, high = consumer.get_watermark_offsets(partition, timeout=ANSWER_S_MAX)
-    high = max(high, end or 0)
-    if high <= low:
-        return latest
-    consumer.assign([TopicPartition(partition.topic, partition.partition, low)])
-    deadline = time.monotonic() + READ_S_MAX
+    start, end = max(low, partition.offset), high if end is None else end
+    if end <= start:
+        return
+    consumer.assign([TopicPartition(partition.topic, partition.partition, start)])
+    reached, deadline = start, time.monotonic() + READ_S_MAX
     while time.monotonic() < deadline:
         # Not one call for both: it would wait for the whole of its time, or for as many messages as it may bring.
-        first = consumer.poll(0.1)
-        for message in [] if first is None else [first, *consumer.consume(5_000, 0)]:
+        first = consumer.poll(_STEP_S)
+        for message in [] if first is None else [first, *consumer.consume(_FETCH_COUNT, 0)]:
             error = message.error()
             if error is None:
-                key, value = message.key(), message.value()
-                if value is None:
-                    latest.pop(_text(key), None)
-                else:
-                    latest[_text(key)] = value
+                yield message
             elif error.code() != KafkaError._PARTITION_EOF:
                 raise KafkaException(error)
         # The consumer's position passes transaction markers, which hold the last offsets of the log.
-        if consumer.position([partition])[0].offset >= high:
-            return latest
+        position = consumer.position([partition])[0].offset
+        if position >= end:
+            return
+        if position > reached:
+            reached, deadline = position, time.monotonic() + READ_S_MAX
+        while_waiting()
     raise UnreachableError(
-        f"topic {partition.topic}: another producer's transaction stayed open for {READ_S_MAX:.0f} s",
-        NEXT_REACHABLE,
+        f"Kafka: nothing came from topic {partition.topic} for {READ_S_MAX:.0f} s, its end was not met", NEXT_REACHABLE
     )
-
-
-def _text(key: bytes | None) -> str:
-    return (key or b"").decode("utf-8", "replace")

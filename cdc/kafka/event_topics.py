@@ -1,13 +1,15 @@
 """Topics of events: they belong to applications, which name new ones while capture runs."""
 
-from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable
 from typing import Final
 
 import structlog
 
 from cdc.config import KafkaConfig, TopicConfig
+from cdc.control import Topics
+from cdc.kafka.aside import aside
 from cdc.kafka.topics import TopicAdmin, TopicDescription, record_limits
+from cdc.left_open import EVENT_TOPIC_KEY, EventTopicRecord
 from cdc.ports import Place, TopicRecord, WhileWaiting
 from cdc.unpublishable import record_bytes
 
@@ -15,7 +17,6 @@ log = structlog.get_logger(__name__)
 
 # A name that is taken from data: a mistake in it would make a topic for each event.
 EVENT_TOPICS_MAX: Final = 1000
-_WAIT_S: Final = 0.2
 
 
 class EventTopics:
@@ -24,9 +25,20 @@ class EventTopics:
     def __init__(self, admin: TopicAdmin, config: TopicConfig, kafka: KafkaConfig) -> None:
         self._admin = admin
         self._config = config
+        self._state = Topics(config.prefix).state
         self._kafka = kafka
         self._known: dict[str, TopicDescription] = {}
+        self._untold: list[str] = []
         self.record_bytes_max: dict[str, int] = {}  # of topics that were opened
+
+    def untold(self) -> list[TopicRecord]:
+        """For the transaction that is open: topics that this session writes to for the first time. Whoever comes next
+        must know where to look for what it left."""
+        names, self._untold = self._untold, []
+        return [
+            TopicRecord(self._state, f"{EVENT_TOPIC_KEY}{name}".encode(), EventTopicRecord(topic=name).encode())
+            for name in names
+        ]
 
     def accepted(self, record: TopicRecord, while_waiting: WhileWaiting) -> TopicRecord:
         """The record, or what stands for it where its topic can't take it. Calls `while_waiting` while a topic is being
@@ -68,17 +80,12 @@ class EventTopics:
         topic = self._known.get(name)
         if topic is None:
             topic = self._known[name] = self._opened(name, while_waiting)
+            self._untold.append(name)
             self.record_bytes_max |= record_limits(self._kafka, [topic])
         return topic
 
     def _opened(self, name: str, while_waiting: WhileWaiting) -> TopicDescription:
-        with ThreadPoolExecutor(1, "event topic") as aside:
-            asked: Future[Mapping[str, TopicDescription]] = aside.submit(
-                self._admin.open_event_topic, name, self._config
-            )
-            while not wait([asked], _WAIT_S).done:
-                while_waiting()
-        topic = asked.result()[name]
+        topic = aside(lambda: self._admin.open_event_topic(name, self._config), while_waiting)[name]
         log.info("topic of events", topic=name, partitions=topic.partition_count)
         return topic
 

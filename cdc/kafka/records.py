@@ -28,6 +28,7 @@ from cdc.control import (
 from cdc.errors import GapError
 from cdc.events import TableId, TableSchema, unpack_version
 from cdc.kafka.compacted import read_latest
+from cdc.left_open import EVENT_TOPIC_KEY, LEFT_OPEN_KEY, EventTopicRecord, LeftOpenRecord
 from cdc.outbox.lost import LOST_KEY, LostEventsRecord
 from cdc.table_state import TABLE_KEY, TableRecord
 from cdc.unpublishable import UNPUBLISHED_KEY, UnpublishedRecord
@@ -47,6 +48,8 @@ class State:
     tables: dict[TableId, TableRecord]
     unpublished: tuple[UnpublishedRecord, ...] = ()
     lost: tuple[LostEventsRecord, ...] = ()
+    left_open: LeftOpenRecord | None = None
+    event_topics: tuple[str, ...] = ()  # that were ever written to
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +61,11 @@ class Captured:
     answers: dict[str, int]  # signal id → when it was answered, µs since 1970
 
 
-def read_state(config: Config, *, is_fenced: bool = False) -> State:
-    """`is_fenced`: see read_latest. Raises GapError for a damaged position record, BrokerError."""
+def read_state(config: Config) -> State:
+    """Raises GapError for a damaged position record, BrokerError."""
     topic = Topics(config.topics.prefix).state
-    values = read_latest(config.kafka, topic, is_fenced=is_fenced)
-    value, signals = values.get(POSITION_KEY), values.get(SIGNALS_KEY)
+    values = read_latest(config.kafka, topic)
+    value, signals, left_open = (values.get(key) for key in (POSITION_KEY, SIGNALS_KEY, LEFT_OPEN_KEY))
 
     def of(kind: type[T], prefix: str) -> tuple[T, ...]:
         return _records(kind, prefix, topic, values)
@@ -75,6 +78,8 @@ def read_state(config: Config, *, is_fenced: bool = False) -> State:
         tables={record.table: record for record in of(TableRecord, TABLE_KEY)},
         unpublished=of(UnpublishedRecord, UNPUBLISHED_KEY),
         lost=of(LostEventsRecord, LOST_KEY),
+        left_open=None if left_open is None else LeftOpenRecord.decode(left_open, f"{topic}, key {LEFT_OPEN_KEY}"),
+        event_topics=tuple(record.topic for record in of(EventTopicRecord, EVENT_TOPIC_KEY)),
         signals_offset=0 if signals is None else SignalsRecord.decode(signals, f"{topic}, key {SIGNALS_KEY}").offset,
     )
 
@@ -84,13 +89,13 @@ def read_position(config: Config) -> PositionRecord | None:
     return read_state(config).position
 
 
-def read_captured(config: Config, *, is_fenced: bool = False) -> Captured:
-    """`is_fenced`: see read_latest. Raises BrokerError."""
+def read_captured(config: Config) -> Captured:
+    """Raises BrokerError."""
     topic = Topics(config.topics.prefix).control
     schemas: dict[TableId, TableSchema] = {}
     floors: dict[TableId, int] = {}
     answers: dict[str, int] = {}
-    for key, value in read_latest(config.kafka, topic, is_fenced=is_fenced).items():
+    for key, value in read_latest(config.kafka, topic).items():
         where = f"{topic}, key {key}"
         if key.startswith("schema/"):
             schema = SchemaRecord.decode(value, where).table_schema_of()

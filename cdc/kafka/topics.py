@@ -16,6 +16,8 @@ from confluent_kafka.cimpl import NewTopic
 from cdc.config import KafkaConfig, TopicConfig
 from cdc.errors import BrokerError, ConnectionLost, UnreachableError
 from cdc.kafka.client import MESSAGE_BYTES_MAX, NEXT_REACHABLE, broker_error, client_settings, kafka_error, new_client
+from cdc.left_open import OpenPart
+from cdc.ports import WhileWaiting
 from cdc.topic_names import SideTopics
 
 ANSWER_S_MAX = 8.0
@@ -214,19 +216,44 @@ class TopicAdmin:
         """Ask what the topics are, without waiting."""
         return self._admin.describe_topics(TopicCollection(list(names)), request_timeout=ANSWER_S_MAX)
 
-    def request_end_offsets(self, partition_counts: Mapping[str, int]) -> "EndOffsets":
-        """Ask for high watermarks (of `read_uncommitted`), without waiting."""
+    def partition_counts(self, names: Collection[str]) -> dict[str, int]:
+        """Of those that exist. Raises BrokerError, UnreachableError."""
+        try:
+            topics = self._admin.list_topics(timeout=ANSWER_S_MAX).topics
+        except KafkaException as exception:
+            raise broker_error("can't list topics", exception) from exception
+        return {name: len(topics[name].partitions) for name in names if name in topics}
+
+    def open_parts(self, names: Collection[str], settles_s: float, while_waiting: WhileWaiting) -> list[OpenPart]:
+        """Where records below the high watermark of now are not decided `settles_s` later. Raises BrokerError,
+        UnreachableError, ConnectionLost."""
+        counts = self.partition_counts(names)
+        ends = self.request_end_offsets(counts).wait()
+        deadline = time.monotonic() + settles_s
+        while True:
+            stable = self.request_end_offsets(counts, IsolationLevel.READ_COMMITTED).wait()
+            found = [
+                OpenPart(topic=topic, partition=partition, start=stable[topic][partition], end=end)
+                for topic, offsets in ends.items()
+                for partition, end in enumerate(offsets)
+                if stable[topic][partition] < end
+            ]
+            if not found or time.monotonic() > deadline:
+                return found
+            while_waiting()
+            time.sleep(_POLL_S)
+
+    def request_end_offsets(
+        self, partition_counts: Mapping[str, int], isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> "EndOffsets":
+        """Ask for high watermarks, or for last stable offsets with `read_committed`, without waiting."""
         asked = {
             TopicPartition(topic, partition): OffsetSpec.latest()  # type: ignore[no-untyped-call]
             for topic, count in partition_counts.items()
             for partition in range(count)
         }
         return EndOffsets(
-            self._admin.list_offsets(
-                asked, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=ANSWER_S_MAX
-            )
-            if asked
-            else {}
+            self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=ANSWER_S_MAX) if asked else {}
         )
 
 

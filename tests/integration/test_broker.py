@@ -11,6 +11,7 @@ import pytest
 
 from cdc.config import KafkaConfig, TopicConfig
 from cdc.errors import BrokerError, ConnectionLost
+from cdc.kafka.aside import nobody_waits
 from cdc.kafka.broker import QUEUE_MESSAGES_MAX, KafkaBroker
 from cdc.kafka.client import MESSAGE_BYTES_MAX
 from cdc.kafka.event_topics import EventTopics
@@ -49,10 +50,6 @@ def made(settings: KafkaConfig, topic: str, admin: TopicAdmin | None = None) -> 
     )
     broker.fence_predecessors(nobody_waits)
     return broker
-
-
-def nobody_waits() -> None:
-    pass
 
 
 def record(topic: str, number: int, size: int = 1) -> TopicRecord:
@@ -160,9 +157,10 @@ def test_a_topic_that_takes_less_than_it_did_is_looked_at_anew(settings: KafkaCo
 def test_a_topic_of_events_that_takes_little_is_met_once_and_has_small_batches(
     settings: KafkaConfig, topic: str
 ) -> None:
-    """It is the application's: who made it chose how much it takes."""
-    events = f"{topic}-events"
+    """It is the application's: who made it chose how much it takes. Its name is noted in state."""
+    events, state = f"{topic}-events", f"{topic}.state"
     create_topic(settings.bootstrap_servers, events, partitions=1, max_message_bytes="20000")
+    create_topic(settings.bootstrap_servers, state, partitions=1)
     admin = TopicAdmin(settings)
     place = Place(None, 1, has_key=True, refused=lambda reason: TopicRecord(topic, b"k", reason.encode()))
     sent = [record(events, number, size=15_000)._replace(headers=(), place=place) for number in range(5)]
@@ -174,7 +172,9 @@ def test_a_topic_of_events_that_takes_little_is_met_once_and_has_small_batches(
     broker.produce(sent, nobody_waits)
     broker.commit(nobody_waits)
     assert len(keys(settings, events)) == 5
-    delete_topic(settings.bootstrap_servers, events)
+    assert keys(settings, state) == [f"event-topic/{events}".encode()]
+    for name in (events, state):
+        delete_topic(settings.bootstrap_servers, name)
 
 
 def test_a_record_that_the_brokers_refuse_is_not_tried_again(settings: KafkaConfig, topic: str) -> None:

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from confluent_kafka import Producer
@@ -139,24 +138,6 @@ def test_what_was_aborted_does_not_count_though_it_is_the_end(settings: KafkaCon
     write(made, topic, ("a", "3"))
     made.abort_transaction(30)
     assert read_latest(settings, topic) == {"a": b"2"}
-
-
-def test_behind_the_fence_what_is_decided_and_not_yet_shown_is_waited_for(
-    settings: KafkaConfig, topic: str, unique: str
-) -> None:
-    """As after a restart of the brokers: records are there, the end of their transaction is not yet."""
-    assert read_latest(settings, "no.such.topic", is_fenced=True) == {}
-    made = producer(settings, unique)
-    write(made, topic, ("a", "1"))
-    made.commit_transaction(30)
-    write(made, topic, ("a", "2"))
-    assert read_latest(settings, topic) == {"a": b"1"}
-    with ThreadPoolExecutor(1) as pool:
-        reading = pool.submit(read_latest, settings, topic, is_fenced=True)
-        with pytest.raises(TimeoutError):
-            reading.result(1.0)
-        made.commit_transaction(30)
-        assert reading.result(30) == {"a": b"2"}
 
 
 def test_what_a_killed_producer_left_open_is_neither_waited_for_nor_read(

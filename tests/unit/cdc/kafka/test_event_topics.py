@@ -52,6 +52,18 @@ def test_a_topic_is_opened_once() -> None:
     assert admin.asked == ["a", "b"]
 
 
+def test_each_is_told_of_once_in_state() -> None:
+    made = topics(Admin())
+    for event in (record("a"), record("b"), record("a", 2)):
+        made.accepted(event, lambda: None)
+    assert made.untold() == [
+        TopicRecord("p.state", b"event-topic/a", b'{"topic":"a"}'),
+        TopicRecord("p.state", b"event-topic/b", b'{"topic":"b"}'),
+    ]
+    made.accepted(record("a"), lambda: None)
+    assert made.untold() == []
+
+
 def test_what_a_topic_can_not_take_is_refused_with_the_reason() -> None:
     made = topics(Admin())
     assert b"no partition 3" in (made.accepted(record("a", 3), lambda: None).value or b"")

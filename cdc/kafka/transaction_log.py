@@ -1,0 +1,157 @@
+"""How the brokers ended the transactions of a transactional id: their own record of it, `__transaction_state`.
+
+No admin call tells it once the id's producer has begun anew. The format is that of Kafka's TransactionLogKey and
+TransactionLogValue (versions 0 and 1, of which 1 is flexible: KIP-482), described in transaction-coordinator/src/main/
+resources/common/message of its source.
+"""
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from cdc.config import KafkaConfig
+from cdc.errors import UnreachableError, WatershedError
+from cdc.kafka.client import broker_error, kafka_error, new_client, tail_settings
+from cdc.kafka.compacted import ANSWER_S_MAX, read_records
+from cdc.ports import WhileWaiting
+
+TOPIC: Final = "__transaction_state"
+_FIXED: Final = struct.Struct(">hqhib")  # version, producer's id and epoch, timeout in ms, state
+_INT32: Final = struct.Struct(">i")
+_REFUSED: Final = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+}
+Item = TypeVar("Item")
+
+
+class TransactionState(IntEnum):
+    """Kafka's numbers."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    PREPARE_EPOCH_FENCE = 7
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionEntry:
+    """What the brokers noted of a transactional id at a moment."""
+
+    state: TransactionState
+    partitions: frozenset[tuple[str, int]]  # that the transaction writes to; none once it is complete
+
+
+def outcomes(
+    kafka: KafkaConfig, transactional_id: str, while_waiting: WhileWaiting
+) -> dict[tuple[str, int], bool] | None:
+    """Topic and partition → whether the last transaction of the id that wrote there and was ended was committed. None
+    where the brokers don't say: the topic may not be read, is kept elsewhere, or has another format.
+
+    Raises UnreachableError.
+    """
+    consumer = new_client(Consumer, tail_settings(kafka, "watershed-reader", **{"auto.offset.reset": "earliest"}))
+    found: dict[tuple[str, int], bool] = {}
+    try:
+        partitions = consumer.list_topics(timeout=ANSWER_S_MAX).topics.get(TOPIC)
+        if partitions is None or not partitions.partitions:
+            return None
+        place = TopicPartition(TOPIC, partition_of(transactional_id, len(partitions.partitions)))
+        wanted = _key(transactional_id)
+        for message in read_records(consumer, place, while_waiting=while_waiting):
+            value = message.value()
+            if message.key() == wanted and value is not None:
+                entry = decode_entry(value)
+                if entry.state in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT):
+                    found |= dict.fromkeys(entry.partitions, entry.state is TransactionState.PREPARE_COMMIT)
+    except KafkaException as exception:
+        if kafka_error(exception).code() in _REFUSED:
+            return None
+        raise broker_error(f"can't read topic {TOPIC}", exception) from exception
+    except UnreachableError:
+        raise
+    except WatershedError:
+        return None
+    finally:
+        consumer.close()
+    return found
+
+
+def partition_of(transactional_id: str, count: int) -> int:
+    """Where the brokers keep an id: Java's String.hashCode, without its sign."""
+    hashed = 0
+    for (unit,) in struct.iter_unpack(">H", transactional_id.encode("utf-16-be")):
+        hashed = (hashed * 31 + unit) & 0xFFFFFFFF
+    return (hashed & 0x7FFFFFFF) % count
+
+
+def decode_entry(value: bytes) -> TransactionEntry:
+    """Raises WatershedError for bytes that are no such value."""
+    try:
+        version, _, _, _, state = _FIXED.unpack_from(value)
+        if version not in (0, 1):
+            raise WatershedError(f"{TOPIC}: a value of version {version}, which is not known")
+        read = _Reader(value, _FIXED.size, is_flexible=version == 1)
+        partitions = frozenset((topic, partition) for topic, numbers in read.array(read.topic) for partition in numbers)
+        return TransactionEntry(TransactionState(state), partitions)
+    except (struct.error, IndexError, ValueError) as error:
+        raise WatershedError(f"{TOPIC}: a value that is none of a transaction: {error}") from error
+
+
+def _key(transactional_id: str) -> bytes:
+    text = transactional_id.encode()
+    return struct.pack(">hh", 0, len(text)) + text
+
+
+class _Reader:
+    """Kafka's primitive types, from an offset on."""
+
+    def __init__(self, data: bytes, offset: int, *, is_flexible: bool) -> None:
+        self._data = data
+        self._at = offset
+        self._is_flexible = is_flexible
+
+    def array(self, item: Callable[[], Item]) -> Iterator[Item]:
+        """Of a null array nothing."""
+        count = self._unsigned() - 1 if self._is_flexible else self._int32()
+        for _ in range(count):
+            yield item()
+
+    def topic(self) -> tuple[str, list[int]]:
+        size = self._unsigned() - 1 if self._is_flexible else int.from_bytes(self._take(2))
+        name = self._take(size).decode()
+        partitions = list(self.array(self._int32))
+        for _ in range(self._unsigned() if self._is_flexible else 0):  # tagged fields, none of them ours
+            self._unsigned()
+            self._take(self._unsigned())
+        return name, partitions
+
+    def _int32(self) -> int:
+        (number,) = _INT32.unpack(self._take(4))
+        assert isinstance(number, int)
+        return number
+
+    def _unsigned(self) -> int:
+        """A varint."""
+        number = shift = 0
+        while True:
+            byte = self._take(1)[0]
+            number |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return number
+            shift += 7
+
+    def _take(self, size: int) -> bytes:
+        if size < 0 or self._at + size > len(self._data):
+            raise ValueError(f"it ends in the middle, at byte {len(self._data)}")
+        self._at += size
+        return self._data[self._at - size : self._at]

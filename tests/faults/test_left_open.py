@@ -1,0 +1,150 @@
+"""Brokers that decide on a transaction and forget to end it: what was committed is there once, whoever dies when.
+
+That they do is seen now and then when a broker is killed; here the end is taken out of their logs.
+"""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from cdc.config import KafkaConfig
+from cdc.kafka.aside import nobody_waits
+from cdc.kafka.topics import TopicAdmin
+from tests.captured import Captured, under_capture
+from tests.conftest import KafkaBroker, PostgresServer
+from tests.kafka_logs import data_of, forget_ends, last_transaction
+from tests.waiting import eventually
+from tests.workload import SCHEMA, TABLES, Workload
+
+KILLED = -signal.SIGKILL
+
+
+@pytest.fixture
+def captured(
+    postgres: PostgresServer, kafka: KafkaBroker, fresh_database: str, unique: str, tmp_path: Path
+) -> Iterator[Captured]:
+    with under_capture(postgres, kafka, fresh_database, unique, tmp_path, SCHEMA, TABLES) as made:
+        made.start()
+        made.await_caught_up()
+        made.end()
+        yield made
+
+
+def dies(captured: Captured, failpoint: str) -> str:
+    process = captured.start(failpoint=failpoint)
+    assert process.await_end(60.0) == KILLED, process.said()
+    return process.said()
+
+
+def dies_with_rows(captured: Captured, first: int) -> None:
+    """A Kafka transaction with rows in all partitions is the last."""
+    captured.query(
+        "INSERT INTO lines SELECT n, 1, n, 1, NULL FROM generate_series(%s, %s::int + 299) AS n", first, first
+    )
+    dies(captured, "kafka.after-commit")
+
+
+def killed_when_ended(captured: Captured, kafka: KafkaBroker) -> None:
+    """A commit returns before the end is in the partitions."""
+    admin = TopicAdmin(KafkaConfig(bootstrap_servers=kafka.bootstrap_servers))
+    eventually(lambda: not admin.open_parts(captured.topics(), 0, nobody_waits))
+    kafka.stack.kill("kafka")
+
+
+def forgotten(captured: Captured, kafka: KafkaBroker, *, state: bool = True) -> None:
+    """The last transaction's end is nowhere, or in state only."""
+    killed_when_ended(captured, kafka)
+    data = data_of(kafka.stack)
+    _, places = last_transaction(data, f"watershed-{captured.name}")
+    assert (f"{captured.name}.state", 0) in places
+    assert sum(topic.endswith(".lines") for topic, _ in places) > 1
+    forget_ends(data, [place for place in places if state or not place[0].endswith(".state")])
+    kafka.stack.restart("kafka")
+
+
+def goes_on(captured: Captured) -> str:
+    process = captured.start()
+    with Workload(captured.dsn, seed=5, transactions=5):
+        pass
+    captured.await_caught_up()
+    assert captured.judge().epoch == 1
+    captured.end()
+    return process.said()
+
+
+@pytest.mark.promise(1)
+def test_what_was_committed_is_there_once(captured: Captured, kafka: KafkaBroker) -> None:
+    """Wherever its end is missing, and where the next process dies over it."""
+    dies_with_rows(captured, 1)
+    forgotten(captured, kafka)
+    assert "ended what the brokers left open" in goes_on(captured)
+    dies_with_rows(captured, 1001)
+    forgotten(captured, kafka, state=False)
+    dies(captured, "left-open.recorded")
+    assert "left a Kafka transaction open" in goes_on(captured)
+    dies_with_rows(captured, 2001)
+    forgotten(captured, kafka)
+    dies(captured, "left-open.aborted")
+    assert "left a Kafka transaction open" not in goes_on(captured)
+
+
+@pytest.mark.promise(1)
+def test_what_was_aborted_is_not_there(captured: Captured, kafka: KafkaBroker) -> None:
+    name = f"watershed-{captured.name}"
+    predecessor = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": name, "log_level": 0})
+    predecessor.init_transactions(30)
+    predecessor.begin_transaction()
+    for topic, partition in [("public.lines", 0), ("public.lines", 3), ("control", 0), ("state", 0)]:
+        predecessor.produce(f"{captured.name}.{topic}", b"never to be seen", b"position", partition)
+    predecessor.flush(30)
+    predecessor.abort_transaction(30)
+    killed_when_ended(captured, kafka)
+    data = data_of(kafka.stack)
+    is_committed, places = last_transaction(data, name)
+    assert not is_committed
+    forget_ends(data, places)
+    kafka.stack.restart("kafka")
+    assert "left a Kafka transaction open" in goes_on(captured)
+
+
+@pytest.mark.promise(1)
+def test_a_process_that_lives_notices(captured: Captured, kafka: KafkaBroker) -> None:
+    process = captured.start()
+    captured.await_caught_up()
+    captured.query("INSERT INTO lines SELECT n, 1, n, 1, NULL FROM generate_series(1, 300) AS n")
+    captured.await_caught_up()
+    process.signal(signal.SIGSTOP)
+    killed_when_ended(captured, kafka)
+    lines = f"{captured.name}.public.lines"
+    forget_ends(data_of(kafka.stack), [(lines, partition) for partition in range(4)])
+    kafka.stack.restart("kafka")
+    process.signal(signal.SIGCONT)
+    with Workload(captured.dsn, seed=5, transactions=5):
+        pass
+    captured.await_caught_up()
+    # Where the progress was told that covers them they no longer are: they moved to the end.
+    assert [complaint for complaint in captured.complaints() if not complaint.startswith("progress:")] == []
+    assert "the brokers left a transaction open" in process.said()
+
+
+@pytest.mark.promise(4)
+def test_what_is_lost_is_a_gap(captured: Captured, kafka: KafkaBroker) -> None:
+    """The position is committed, its rows are aborted, and who would have written them anew is dead."""
+    dies_with_rows(captured, 1)
+    forgotten(captured, kafka, state=False)
+    dies(captured, "left-open.aborted")
+    process = captured.start()
+    assert "lost: capture died while it wrote it anew" in process.await_refusal()
+    captured.end()
+    assert "is lost" in captured.start().await_refusal()
+    captured.cdc("snapshot", "--heal")
+    captured.await_caught_up()
+    assert captured.epoch() == 2
+    assert captured.unlike(TABLES) == {}
+    captured.end()
+    process = captured.start()
+    process.await_said("streaming")
+    assert "is lost" not in process.said()
