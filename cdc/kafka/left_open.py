@@ -43,6 +43,7 @@ log = structlog.get_logger(__name__)
 
 # Behind the fence nothing of ours is on its way any more: this is for a leader that has just taken over.
 SETTLES_S: Final = 2.0
+_DIED: Final = "capture died while it wrote it anew"
 
 
 class LeftOpen:
@@ -60,13 +61,15 @@ class LeftOpen:
         ConnectionLost."""
         state = read_state(self._config)
         parts = self._find(state, while_waiting)
-        if not parts:
-            if state.left_open is not None:
-                raise self._lost(state.left_open.parts, "capture died while it wrote it anew")
-            return
+        if parts:
+            self._end(parts, state, while_waiting)
+        elif state.left_open is not None:
+            raise self._lost(state.left_open.parts, _DIED)
+
+    def _end(self, parts: Sequence[OpenPart], state: State, while_waiting: WhileWaiting) -> None:
         log.warning("the brokers left a Kafka transaction open", where=_names(parts))
         decided = outcomes(self._config.kafka, self._broker.transactional_id, while_waiting)
-        if decided is None:
+        if decided is None or any(part.topic == self._topics.state and _place(part) not in decided for part in parts):
             self._note(parts, while_waiting)
             self._abort(parts, while_waiting)
             raise self._lost(parts, "the brokers don't say whether it was committed")
@@ -78,6 +81,8 @@ class LeftOpen:
         if committed:
             self._write_anew(committed, state, while_waiting)
         self._require_ended([part for part in parts if part not in foreign], while_waiting)
+        if state.left_open is not None and not committed:
+            raise self._lost(state.left_open.parts, _DIED)
         log.info("ended what the brokers left open", committed=_names(committed))
 
     def _find(self, state: State, while_waiting: WhileWaiting) -> list[OpenPart]:
@@ -102,7 +107,7 @@ class LeftOpen:
         has_position = any(part.topic == self._topics.state for part in parts)
         if not has_position and state.left_open is not None and state.left_open.parts != tuple(parts):
             self._abort(parts, while_waiting)
-            raise self._lost(state.left_open.parts, "capture died while it wrote it anew")
+            raise self._lost(state.left_open.parts, _DIED)
         records = [_stored(message) for message in self._read(parts, while_waiting) if self._is_ours(message)]
         if not has_position:
             self._note(parts, while_waiting)

@@ -179,6 +179,25 @@ def test_what_is_not_known_is_closed_and_a_gap_each_time(monkeypatch: pytest.Mon
         end(world, monkeypatch)
 
 
+def test_of_state_nobody_else_writes_to_it_an_open_part_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the brokers have forgotten what they decided."""
+    world = World(STATE)
+    world.decided = {}
+    with pytest.raises(GapError, match=r"open in p\.state-0 is lost: the brokers don't say"):
+        end(world, monkeypatch)
+
+
+@pytest.mark.parametrize("decided", [{}, {("p.public.t", 1): False}], ids=["somebody else's", "aborted"])
+def test_what_was_noted_is_lost_whatever_else_is_open(
+    monkeypatch: pytest.MonkeyPatch, decided: dict[tuple[str, int], bool]
+) -> None:
+    world = World(ROWS_1)
+    world.decided = decided
+    world.state = State(None, (), (), 0, {}, {}, left_open=LeftOpenRecord(parts=(ROWS_0,)))
+    with pytest.raises(GapError, match=r"open in p\.public\.t-0 is lost: capture died"):
+        end(world, monkeypatch)
+
+
 def test_who_died_before_the_abort_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(ROWS_0, ROWS_1)
     world.state = State(None, (), (), 0, {}, {}, left_open=LeftOpenRecord(parts=(ROWS_0, ROWS_1)))
