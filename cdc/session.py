@@ -174,7 +174,7 @@ class Session:
                 self._should_stop() or self._admission.is_due or follower.is_due or snapshots.tables_changed
             ),
             until=binary_until,
-            watch=self._watch(these, follower),
+            watch=self._watch(these, follower, broker),
             heartbeats=self._heartbeats(context),
             probe=self._probe,
             status_interval_s=min(STATUS_INTERVAL_S, patience_s / 4) if patience_s else STATUS_INTERVAL_S,
@@ -424,12 +424,13 @@ class Session:
         ends = {name: topic.end_offsets for name, topic in position.topics.items()}
         return Publisher(lineage, self._config.capture, ends)
 
-    def _watch(self, these: _Capturable, follower: Follower) -> Callable[[], None]:
+    def _watch(self, these: _Capturable, follower: Follower, broker: KafkaBroker) -> Callable[[], None]:
         topics = TopicWatch(self._admin, these.topics)
 
         def watch() -> None:
             follower.watch()
             topics()
+            broker.look_after_outage()
 
         return watch
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -11,16 +12,15 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from cdc.config import KafkaConfig
 from cdc.errors import BrokerError, ConnectionLost, UnreachableError, WatershedError
-from cdc.kafka.aside import aside, nobody_waits
+from cdc.kafka.aside import WAIT_S, begin, nobody_waits
 from cdc.kafka.client import MESSAGE_BYTES_MAX, broker_error, client_settings, kafka_error, new_client, note_error
 from cdc.kafka.event_topics import EventTopics
 from cdc.kafka.topics import EndOffsets, TopicAdmin
+from cdc.left_open import OpenPart
 from cdc.ports import Place, TopicRecord, WhileWaiting
 
 log = structlog.get_logger(__name__)
 
-# Of one wait, after which `while_waiting` is called.
-WAIT_S = 0.2
 _ANY_PARTITION = -1  # librdkafka's RD_KAFKA_PARTITION_UA: the partitioner's
 # librdkafka's queue is the only buffer between us and the brokers; when it is full the loop stops reading.
 QUEUE_MESSAGES_MAX = 200_000
@@ -71,6 +71,7 @@ class KafkaBroker:
         self._own = own
         self._is_open = False
         self._outage = Outage()
+        self._look: Future[list[OpenPart]] | None = None
         # Not a method of ours: a producer that refers to its owner outlives the session, threads and all.
         self._undelivered = _Undelivered()
         self._producer = new_client(
@@ -142,24 +143,46 @@ class KafkaBroker:
     def _open(self, while_waiting: WhileWaiting) -> None:
         if self._is_open:
             return
-        self._producer.poll(0)  # what the client has noticed
-        if self._outage.was_noted:
-            self._outage.was_noted = False
-            self._require_all_ended(while_waiting)
+        if self._look is not None:  # one that goes on would take what comes now for left open
+            self._look, self._outage.was_noted = None, True
+        while self._has_lost_brokers():
+            look = begin(self._find_open)
+            while not wait([look], WAIT_S).done:
+                while_waiting()
+            self._judge(look)
+            if self._outage.was_noted:
+                while_waiting()
+                time.sleep(WAIT_S)
         self._producer.begin_transaction()
         self._is_open = True
 
-    def _require_all_ended(self, while_waiting: WhileWaiting) -> None:
-        """Brokers were away: what they have decided before they may have left open (see cdc/kafka/left_open.py), and
-        then our next transaction would be one with it. Raises ConnectionLost: the next session ends it."""
+    def look_after_outage(self) -> None:
+        """Call it now and then: brokers that were away may have left open what they had decided on (see
+        cdc/kafka/left_open.py), our next transaction would be one with it, and until then nobody reads on. Waits for
+        nothing. Raises ConnectionLost: the next session ends it."""
+        if self._look is not None:
+            if self._look.done():
+                look, self._look = self._look, None
+                self._judge(look)
+        elif not self._is_open and self._has_lost_brokers():
+            self._look = begin(self._find_open)
+
+    def _has_lost_brokers(self) -> bool:
+        """Since the last look at what they left."""
+        self._producer.poll(0)  # what the client has noticed
+        was_noted, self._outage.was_noted = self._outage.was_noted, False
+        return was_noted
+
+    def _find_open(self) -> list[OpenPart]:
         names = {*self._partition_counts, *self._events.record_bytes_max, *self._own}
-        while True:
-            try:
-                found = aside(lambda: self._admin.open_parts(names, MARKED_S_MAX, nobody_waits), while_waiting)
-                break
-            except (ConnectionLost, UnreachableError):  # they are still away
-                while_waiting()
-                time.sleep(WAIT_S)
+        return self._admin.open_parts(names, MARKED_S_MAX, nobody_waits)
+
+    def _judge(self, look: Future[list[OpenPart]]) -> None:
+        try:
+            found = look.result()
+        except (ConnectionLost, UnreachableError):
+            self._outage.was_noted = True  # they are still away: look again
+            return
         if found:
             raise ConnectionLost(f"Kafka: the brokers left a transaction open in {found[0].topic}")
 

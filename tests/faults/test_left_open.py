@@ -7,15 +7,20 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import confluent_kafka
 import pytest
-from confluent_kafka import Producer
 
-from cdc.config import KafkaConfig
+from cdc.config import KafkaConfig, TopicConfig
+from cdc.errors import ConnectionLost
 from cdc.kafka.aside import nobody_waits
+from cdc.kafka.broker import KafkaBroker as Producer
+from cdc.kafka.event_topics import EventTopics
 from cdc.kafka.topics import TopicAdmin
+from cdc.ports import TopicRecord
 from tests.captured import Captured, under_capture
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.kafka_logs import data_of, forget_ends, last_transaction
+from tests.topics import create_topic, delete_topic
 from tests.waiting import eventually
 from tests.workload import SCHEMA, TABLES, Workload
 
@@ -96,7 +101,9 @@ def test_what_was_committed_is_there_once(captured: Captured, kafka: KafkaBroker
 @pytest.mark.promise(1)
 def test_what_was_aborted_is_not_there(captured: Captured, kafka: KafkaBroker) -> None:
     name = f"watershed-{captured.name}"
-    predecessor = Producer({"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": name, "log_level": 0})
+    predecessor = confluent_kafka.Producer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": name, "log_level": 0}
+    )
     predecessor.init_transactions(30)
     predecessor.begin_transaction()
     for topic, partition in [("public.lines", 0), ("public.lines", 3), ("control", 0), ("state", 0)]:
@@ -119,11 +126,38 @@ def test_a_process_that_lives_notices(captured: Captured, kafka: KafkaBroker) ->
     eventually(lambda: process.is_frozen, 60.0, "capture is frozen")
     forgotten(captured, kafka)
     process.signal(signal.SIGCONT)
-    with Workload(captured.dsn, seed=5, transactions=5):
-        pass
     captured.await_caught_up()
     assert captured.judge().epoch == 1
     assert "the brokers left a transaction open in" in process.said()
+
+
+@pytest.mark.promise(1)
+def test_who_has_nothing_to_publish_notices_too(kafka: KafkaBroker, unique: str) -> None:
+    """Readers would wait for ever."""
+    create_topic(kafka.bootstrap_servers, unique, partitions=1)
+    settings = KafkaConfig(bootstrap_servers=kafka.bootstrap_servers)
+    admin = TopicAdmin(settings)
+    events = EventTopics(admin, TopicConfig(prefix=unique), settings)
+    broker = Producer(settings, transactional_id=unique, admin=admin, partition_counts={unique: 1}, events=events)
+    broker.fence_predecessors(nobody_waits)
+
+    def ends_look() -> bool:
+        """Whether a look has found what it is for."""
+        try:
+            broker.look_after_outage()
+        except ConnectionLost as found:
+            assert found.message == f"Kafka: the brokers left a transaction open in {unique}"
+            return True
+        return False
+
+    broker.produce([TopicRecord(unique, b"key", b"value")], nobody_waits)
+    broker.commit(nobody_waits)
+    eventually(lambda: not admin.open_parts([unique], 0, nobody_waits))
+    kafka.stack.kill("kafka")
+    forget_ends(data_of(kafka.stack), [(unique, 0)])
+    kafka.stack.restart("kafka")
+    eventually(ends_look, 60.0, "the open transaction is seen")
+    delete_topic(kafka.bootstrap_servers, unique)
 
 
 @pytest.mark.promise(4)
