@@ -84,6 +84,7 @@ def kafka_error(exception: KafkaException) -> KafkaError:
 # The brokers are away, or still about to take over: the same question has another answer a moment later.
 _UNREACHABLE = {
     KafkaError._TRANSPORT,
+    KafkaError._DESTROY_BROKER,  # the client has just learnt of other brokers, and has forgotten the one it had asked
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError._TIMED_OUT,
     KafkaError._TIMED_OUT_QUEUE,

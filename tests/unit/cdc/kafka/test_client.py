@@ -15,6 +15,7 @@ from cdc.kafka.client import broker_error, client_settings, new_client, reading_
         KafkaError._TRANSPORT,
         KafkaError.NOT_LEADER_FOR_PARTITION,
         KafkaError.FENCED_LEADER_EPOCH,
+        KafkaError._DESTROY_BROKER,  # seen in a cluster, right after a broker had died
         KafkaError._UNKNOWN_PARTITION,  # seen just after capture had made its topics, on a busy machine
     ],
 )
