@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from cdc.config import KafkaConfig
 from cdc.errors import BrokerError, ConnectionLost, UnreachableError, WatershedError
-from cdc.kafka.aside import WAIT_S, begin, nobody_waits
+from cdc.kafka.aside import WAIT_S, aside, begin, nobody_waits
 from cdc.kafka.client import MESSAGE_BYTES_MAX, broker_error, client_settings, kafka_error, new_client, note_error
 from cdc.kafka.event_topics import EventTopics
 from cdc.kafka.topics import EndOffsets, TopicAdmin
@@ -128,10 +128,10 @@ class KafkaBroker:
             raise self._translate("produce", exception, topic) from exception
 
     def put(self, records: Iterable[StoredRecord], while_waiting: WhileWaiting) -> None:
-        """Like `produce`, to the partitions that the records name."""
+        """Like `produce`, to the partitions that the records name, whatever is open there."""
         topic = ""
         try:
-            self._open(while_waiting)
+            self._begin()
             for topic, partition, key, value, headers, timestamp_ms in records:
                 call = partial(
                     self._producer.produce, topic, value, key, partition, headers=[*headers], timestamp=timestamp_ms
@@ -153,8 +153,18 @@ class KafkaBroker:
             if self._outage.was_noted:
                 while_waiting()
                 time.sleep(WAIT_S)
-        self._producer.begin_transaction()
-        self._is_open = True
+        self._begin()
+
+    def _begin(self) -> None:
+        if not self._is_open:
+            self._producer.begin_transaction()
+            self._is_open = True
+
+    @property
+    def has_lost_connection(self) -> bool:
+        """To a broker, since somebody last looked at what they left."""
+        self._producer.poll(0)  # what the client has noticed
+        return self._outage.was_noted
 
     def look_after_outage(self) -> None:
         """Call it now and then: brokers that were away may have left open what they had decided on (see
@@ -168,9 +178,8 @@ class KafkaBroker:
             self._look = begin(self._find_open)
 
     def _has_lost_brokers(self) -> bool:
-        """Since the last look at what they left."""
-        self._producer.poll(0)  # what the client has noticed
-        was_noted, self._outage.was_noted = self._outage.was_noted, False
+        """Since the last look at what they left; this is one."""
+        was_noted, self._outage.was_noted = self.has_lost_connection, False
         return was_noted
 
     def _find_open(self) -> list[OpenPart]:
@@ -185,6 +194,15 @@ class KafkaBroker:
             return
         if found:
             raise ConnectionLost(f"Kafka: the brokers left a transaction open in {found[0].topic}")
+
+    def still_open(self, names: Collection[str], while_waiting: WhileWaiting) -> list[OpenPart]:
+        """What stays open in these topics. Brokers that are away are waited for."""
+        while True:
+            try:
+                return aside(lambda: self._admin.open_parts(names, MARKED_S_MAX, nobody_waits), while_waiting)
+            except (ConnectionLost, UnreachableError):
+                while_waiting()
+                time.sleep(WAIT_S)
 
     def _hand_over(self, produce: Callable[[], None], while_waiting: WhileWaiting) -> None:
         while True:

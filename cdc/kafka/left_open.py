@@ -19,6 +19,7 @@ the last stable offset stays below the high watermark, the coordinator's log tel
 - Where the brokers don't let us read what was decided, it is a gap as well.
 """
 
+import time
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Final, cast
@@ -27,8 +28,8 @@ import structlog
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaException, Message, TopicPartition
 
 from cdc.config import Config
-from cdc.control import PROGRESS_KEY, Topics
-from cdc.errors import NEXT_AFTER_GAP, BrokerError, GapError
+from cdc.control import POSITION_KEY, PROGRESS_KEY, Topics
+from cdc.errors import NEXT_AFTER_GAP, BrokerError, ConnectionLost, GapError
 from cdc.kafka.aside import nobody_waits
 from cdc.kafka.broker import KafkaBroker, StoredRecord
 from cdc.kafka.client import broker_error, new_client, reading_settings
@@ -37,13 +38,16 @@ from cdc.kafka.records import State, read_state
 from cdc.kafka.topics import TopicAdmin
 from cdc.kafka.transaction_log import outcomes
 from cdc.left_open import EVENT_TOPIC_KEY, LEFT_OPEN_KEY, EventTopicRecord, LeftOpenRecord, OpenPart
-from cdc.ports import Probe, TopicRecord, WhileWaiting
+from cdc.ports import Probe, WhileWaiting
 
 log = structlog.get_logger(__name__)
 
 # Behind the fence nothing of ours is on its way any more: this is for a leader that has just taken over.
 SETTLES_S: Final = 2.0
+# In which an end that we have asked for is there, where a broker dies meanwhile and another takes over.
+FAILS_OVER_S_MAX: Final = 30.0
 _DIED: Final = "capture died while it wrote it anew"
+_THEIRS: Final = "somebody else's Kafka transaction is open in a topic of ours"
 
 
 class LeftOpen:
@@ -71,17 +75,18 @@ class LeftOpen:
         decided = outcomes(self._config.kafka, self._broker.transactional_id, while_waiting)
         if decided is None or any(part.topic == self._topics.state and _place(part) not in decided for part in parts):
             self._note(parts, while_waiting)
-            self._abort(parts, while_waiting)
-            raise self._lost(parts, "the brokers don't say whether it was committed")
+            if lost := self._abort(parts, while_waiting):
+                raise self._lost(lost, "the brokers don't say whether it was committed")
+            self._forget(while_waiting)
+            return
         foreign = [part for part in parts if _place(part) not in decided]
         if foreign:
-            log.warning("somebody else's Kafka transaction is open in a topic of ours", where=_names(foreign))
+            log.warning(_THEIRS, where=_names(foreign))
         committed = [part for part in parts if decided.get(_place(part)) is True]
         self._abort([part for part in parts if decided.get(_place(part)) is False], while_waiting)
         if committed:
             self._write_anew(committed, state, while_waiting)
-        self._require_ended([part for part in parts if part not in foreign], while_waiting)
-        if state.left_open is not None and not committed:
+        elif state.left_open is not None:
             raise self._lost(state.left_open.parts, _DIED)
         log.info("ended what the brokers left open", committed=_names(committed))
 
@@ -104,43 +109,67 @@ class LeftOpen:
         ]
 
     def _write_anew(self, parts: Sequence[OpenPart], state: State, while_waiting: WhileWaiting) -> None:
-        has_position = any(part.topic == self._topics.state for part in parts)
+        messages = [message for message in self._read(parts, while_waiting) if self._is_ours(message)]
+        has_position = any(self._is_position(message) for message in messages)
+        if not has_position:  # in state there is a note of ours at most, which the next one ends
+            parts = [part for part in parts if part.topic != self._topics.state]
+            messages = [message for message in messages if message.topic() != self._topics.state]
         if not has_position and state.left_open is not None and state.left_open.parts != tuple(parts):
             self._abort(parts, while_waiting)
             raise self._lost(state.left_open.parts, _DIED)
-        records = [_stored(message) for message in self._read(parts, while_waiting) if self._is_ours(message)]
         if not has_position:
             self._note(parts, while_waiting)
         self._probe("left-open.recorded")
-        self._abort(parts, while_waiting)
+        parts = self._abort(parts, while_waiting)
         self._probe("left-open.aborted")
-        self._broker.put(records, while_waiting)
-        if not has_position:
-            self._broker.produce([TopicRecord(self._topics.state, LEFT_OPEN_KEY.encode(), None)], while_waiting)
-        self._broker.commit(while_waiting)
+        theirs = {_offset(message) for message in self._read(parts, while_waiting, "read_committed")}
+        ended = {_place(part) for part in parts}
+        ours = [m for m in messages if (m.topic(), m.partition()) in ended and _offset(m) not in theirs]
+        self._broker.put(map(_stored, ours), while_waiting)
+        if has_position:
+            self._broker.commit(while_waiting)
+        else:
+            self._forget(while_waiting)
+
+    def _is_position(self, message: Message) -> bool:
+        """Or that what was left open before is written anew: either tells how far its transaction has come."""
+        is_end_of_note = message.key() == LEFT_OPEN_KEY.encode() and message.value() is None
+        return message.topic() == self._topics.state and (message.key() == POSITION_KEY.encode() or is_end_of_note)
 
     def _is_ours(self, message: Message) -> bool:
         """Of progress others write too, without transactions: what they told was seen, or is told again."""
         return message.topic() != self._topics.progress or message.key() == PROGRESS_KEY.encode()
 
     def _note(self, parts: Sequence[OpenPart], while_waiting: WhileWaiting) -> None:
-        note = LeftOpenRecord(parts=tuple(parts))
-        self._broker.produce([TopicRecord(self._topics.state, LEFT_OPEN_KEY.encode(), note.encode())], while_waiting)
+        note = LeftOpenRecord(parts=tuple(parts)).encode()
+        self._broker.put([StoredRecord(self._topics.state, 0, LEFT_OPEN_KEY.encode(), note)], while_waiting)
         self._broker.commit(while_waiting)
 
-    def _abort(self, parts: Iterable[OpenPart], while_waiting: WhileWaiting) -> None:
-        """With a transaction of our own that writes there; of its records no committed reader sees anything."""
-        places = [StoredRecord(part.topic, part.partition, LEFT_OPEN_KEY.encode(), b"") for part in parts]
-        if places:
-            self._broker.put(places, while_waiting)
-            self._broker.abort_written(while_waiting)
+    def _forget(self, while_waiting: WhileWaiting) -> None:
+        """The note, and commit."""
+        self._broker.put([StoredRecord(self._topics.state, 0, LEFT_OPEN_KEY.encode(), None)], while_waiting)
+        self._broker.commit(while_waiting)
 
-    def _read(self, parts: Sequence[OpenPart], while_waiting: WhileWaiting) -> list[Message]:
-        """What is open. All of it fits into memory: it was one Kafka transaction of ours."""
+    def _abort(self, parts: Sequence[OpenPart], while_waiting: WhileWaiting) -> list[OpenPart]:
+        """With a transaction of our own that writes there; of its records no committed reader sees anything. Which of
+        them are closed now: what we write behind others would become part of them."""
+        if not parts:
+            return []
+        self._broker.put(
+            [StoredRecord(p.topic, p.partition, LEFT_OPEN_KEY.encode(), b"") for p in parts], while_waiting
+        )
+        self._broker.abort_written(while_waiting)
+        return self._ended(parts, while_waiting)
+
+    def _read(
+        self, parts: Sequence[OpenPart], while_waiting: WhileWaiting, isolation: str = "read_uncommitted"
+    ) -> list[Message]:
+        """What is there, or is seen by who reads what is committed. It fits into memory: it was one Kafka transaction
+        of ours."""
         settings = reading_settings(
             self._config.kafka,
             "watershed-reader",
-            **{"isolation.level": "read_uncommitted", "enable.partition.eof": True, "auto.offset.reset": "error"},
+            **{"isolation.level": isolation, "enable.partition.eof": True, "auto.offset.reset": "error"},
         )
         consumer = new_client(Consumer, settings)
         try:
@@ -157,18 +186,34 @@ class LeftOpen:
         finally:
             consumer.close()
 
-    def _require_ended(self, parts: Sequence[OpenPart], while_waiting: WhileWaiting) -> None:
-        ours = {_place(part) for part in parts}
-        names = {part.topic for part in parts}
-        still = [part for part in self._admin.open_parts(names, SETTLES_S, while_waiting) if _place(part) in ours]
-        if still:
-            first = still[0]
+    def _ended(self, parts: Sequence[OpenPart], while_waiting: WhileWaiting) -> list[OpenPart]:
+        """Without those where an application has a transaction open, in topics of events. Raises BrokerError where
+        nobody else may write."""
+        deadline = time.monotonic() + FAILS_OVER_S_MAX
+        while True:
+            still = {_place(part) for part in self._broker.still_open({part.topic for part in parts}, while_waiting)}
+            open_parts = [part for part in parts if _place(part) in still]
+            own = [part for part in open_parts if self._is_own(part.topic)]
+            is_away = self._broker.has_lost_connection
+            if not own or not is_away or time.monotonic() > deadline:
+                break
+        if own and is_away:
+            raise ConnectionLost(f"Kafka: what the brokers left open in {_names(own)} is still open")
+        if own:
+            first = own[0]
             raise BrokerError(
-                f"the brokers left a Kafka transaction open in {_names(still)}, by a producer id that is not capture's "
+                f"the brokers left a Kafka transaction open in {_names(own)}, by a producer id that is not capture's "
                 "any more",
                 f"kafka-transactions.sh --bootstrap-server … abort --topic {first.topic} --partition {first.partition} "
                 f"--start-offset {first.start}, then cdc snapshot --heal if it was committed",
             )
+        if open_parts:
+            log.warning(_THEIRS, where=_names(open_parts))
+        return [part for part in parts if part not in open_parts]
+
+    def _is_own(self, topic: str) -> bool:
+        """Events go elsewhere (see cdc/outbox/stream.py)."""
+        return topic in self._topics.own or topic.startswith(f"{self._topics.prefix}.")
 
     def _lost(self, parts: Sequence[OpenPart], why: str) -> GapError:
         return GapError(
@@ -186,6 +231,10 @@ def _stored(message: Message) -> StoredRecord:
         cast(list[tuple[str, bytes | None]], message.headers() or []),
         0 if kind == TIMESTAMP_NOT_AVAILABLE else timestamp_ms,
     )
+
+
+def _offset(message: Message) -> tuple[str | None, int | None, int | None]:
+    return message.topic(), message.partition(), message.offset()
 
 
 def _place(part: OpenPart) -> tuple[str, int]:

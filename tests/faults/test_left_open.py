@@ -18,13 +18,16 @@ from cdc.kafka.event_topics import EventTopics
 from cdc.kafka.topics import TopicAdmin
 from cdc.ports import TopicRecord
 from tests.captured import Captured, under_capture
+from tests.checker.records import read_topics
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.kafka_logs import data_of, forget_ends, last_transaction
+from tests.outbox_workload import Writers, with_outbox
 from tests.topics import create_topic, delete_topic
 from tests.waiting import eventually
 from tests.workload import SCHEMA, TABLES, Workload
 
 KILLED = -signal.SIGKILL
+PARTITIONS = 4
 
 
 @pytest.fixture
@@ -178,3 +181,35 @@ def test_what_is_lost_is_a_gap(captured: Captured, kafka: KafkaBroker) -> None:
     process = captured.start()
     process.await_said("streaming")
     assert "is lost" not in process.said()
+
+
+@pytest.mark.promise(1)
+def test_what_others_have_open_in_a_topic_of_events_is_theirs(
+    postgres: PostgresServer, kafka: KafkaBroker, fresh_database: str, unique: str, tmp_path: Path
+) -> None:
+    """Applications may write to it as well, in transactions that last longer than a start of capture."""
+    topic = f"{unique}-thing"
+    with with_outbox(postgres, kafka, fresh_database, unique, tmp_path, {}) as captured:
+        captured.start().await_said("streaming")
+        with Writers(fresh_database, seed=7) as writers:
+            eventually(lambda: writers.committed > 20)
+        captured.await_caught_up()
+        captured.end()
+        other = confluent_kafka.Producer(
+            {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": f"{unique}-other", "log_level": 0}
+        )
+        other.init_transactions(30)
+        other.begin_transaction()
+        for partition in range(PARTITIONS):
+            other.produce(topic, b"theirs", b"1", partition)
+        other.flush(30)
+        process = captured.start()
+        process.await_said("streaming")
+        with Writers(fresh_database, seed=8) as writers:
+            eventually(lambda: writers.committed > 20)
+        captured.await_caught_up()
+        assert "somebody else's Kafka transaction is open" in process.said()
+        other.commit_transaction(30)
+        values = [record.value for record in read_topics(kafka.bootstrap_servers, [topic])[0]]
+        assert values.count(b"theirs") == PARTITIONS
+        delete_topic(kafka.bootstrap_servers, topic)

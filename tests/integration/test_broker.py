@@ -8,11 +8,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from cdc.config import KafkaConfig, TopicConfig
 from cdc.errors import BrokerError, ConnectionLost
 from cdc.kafka.aside import nobody_waits
-from cdc.kafka.broker import QUEUE_MESSAGES_MAX, KafkaBroker
+from cdc.kafka.broker import QUEUE_MESSAGES_MAX, KafkaBroker, StoredRecord
 from cdc.kafka.client import MESSAGE_BYTES_MAX
 from cdc.kafka.event_topics import EventTopics
 from cdc.kafka.topics import TopicAdmin, record_limits
@@ -171,7 +172,7 @@ def test_a_topic_of_events_that_takes_little_is_met_once_and_has_small_batches(
     broker = made(settings, topic, admin)
     broker.produce(sent, nobody_waits)
     broker.commit(nobody_waits)
-    assert len(keys(settings, events)) == 5
+    eventually(lambda: len(keys(settings, events)) == 5)  # a commit returns before its end is in the partitions
     assert keys(settings, state) == [f"event-topic/{events}".encode()]
     for name in (events, state):
         delete_topic(settings.bootstrap_servers, name)
@@ -218,6 +219,36 @@ def test_brokers_that_hang_are_waited_for_while_others_hear_from_us(
 
 class GivenUpError(Exception):
     pass
+
+
+def test_where_a_server_is_down_what_is_open_stops_a_transaction_and_not_who_ends_it(
+    settings: KafkaConfig, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each producer meets the dead ones, also that of a session which begins to end what was left open."""
+    monkeypatch.setattr("cdc.kafka.broker.MARKED_S_MAX", 0.1)
+    dead = ",".join(f"127.0.0.1:{port}" for port in range(1, 10))
+    mostly_dead = KafkaConfig(bootstrap_servers=f"{dead},{settings.bootstrap_servers}")
+
+    def unlucky() -> KafkaBroker | None:  # the client asks them in any order
+        broker = made(mostly_dead, topic)
+        return broker if broker.has_lost_connection else None
+
+    other = Producer(
+        {"bootstrap.servers": settings.bootstrap_servers, "transactional.id": f"{topic}-other", "log_level": 0}
+    )
+    other.init_transactions(30)
+    other.begin_transaction()
+    other.produce(topic, b"theirs", b"k", 0)
+    other.flush(30)
+    broker = eventually(unlucky)
+    assert broker is not None
+    assert [part.partition for part in broker.still_open([topic], nobody_waits)] == [0]
+    broker.put([StoredRecord(topic, 1, b"ours", b"v")], nobody_waits)
+    broker.commit(nobody_waits)
+    with pytest.raises(ConnectionLost, match=f"left a transaction open in {topic}"):
+        broker.produce([record(topic, 1)], nobody_waits)
+    other.commit_transaction(30)
+    eventually(lambda: sorted(keys(settings, topic)) == [b"k", b"ours"])
 
 
 def test_a_closed_producer_leaves_no_thread(settings: KafkaConfig, topic: str) -> None:
