@@ -87,11 +87,12 @@ def outcomes(
 
 
 def partition_of(transactional_id: str, count: int) -> int:
-    """Where the brokers keep an id: Java's String.hashCode, without its sign."""
+    """Where the brokers keep an id: the absolute value of Java's String.hashCode, 0 for the one that has none."""
     hashed = 0
     for (unit,) in struct.iter_unpack(">H", transactional_id.encode("utf-16-be")):
         hashed = (hashed * 31 + unit) & 0xFFFFFFFF
-    return (hashed & 0x7FFFFFFF) % count
+    absolute = min(hashed, (1 << 32) - hashed)
+    return 0 if absolute == 1 << 31 else absolute % count
 
 
 def decode_entry(value: bytes) -> TransactionEntry:

@@ -60,5 +60,6 @@ def test_what_ends_in_the_middle_or_is_something_else_is_refused() -> None:
 
 def test_an_id_is_where_javas_hash_says() -> None:
     assert partition_of("abc", 50) == 96_354 % 50
-    assert partition_of("polygenelubricants", 50) == 0  # Integer.MIN_VALUE
+    assert partition_of("watershed-m402_4_89db08", 6) == 0  # a negative one; seen in a cluster
+    assert partition_of("polygenelubricants", 50) == 0  # Integer.MIN_VALUE, which has no absolute value
     assert partition_of("\U0001d11e", 1000) == (0xD834 * 31 + 0xDD1E) % 1000
