@@ -16,7 +16,7 @@ the last stable offset stays below the high watermark, the coordinator's log tel
   transaction. If the position record is among them, a crash in between leaves the position before, and it is as if that
   transaction had never been. If the position is committed already, a note in state comes first: a crash in between is
   then a gap with a name, and no loss that nobody sees.
-- Where the brokers don't let us read what was decided, it is a gap as well.
+- Where the brokers don't let us read what was decided, or have compacted it away, it is a gap as well.
 """
 
 import time
@@ -73,13 +73,13 @@ class LeftOpen:
     def _end(self, parts: Sequence[OpenPart], state: State, while_waiting: WhileWaiting) -> None:
         log.warning("the brokers left a Kafka transaction open", where=_names(parts))
         decided = outcomes(self._config.kafka, self._broker.transactional_id, while_waiting)
-        if decided is None or any(part.topic == self._topics.state and _place(part) not in decided for part in parts):
+        foreign = [part for part in parts if _place(part) not in (decided or {})]
+        if decided is None or any(self._is_own(part.topic) for part in foreign):
             self._note(parts, while_waiting)
             if lost := self._abort(parts, while_waiting):
                 raise self._lost(lost, "the brokers don't say whether it was committed")
             self._forget(while_waiting)
             return
-        foreign = [part for part in parts if _place(part) not in decided]
         if foreign:
             log.warning(_THEIRS, where=_names(foreign))
         committed = [part for part in parts if decided.get(_place(part)) is True]

@@ -2,6 +2,7 @@
 tests/faults/test_left_open.py."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -207,9 +208,18 @@ def test_one_part_was_committed_and_another_aborted(monkeypatch: pytest.MonkeyPa
 
 
 def test_somebody_elses_transaction_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(ROWS_0)
+    world = World(EVENTS)
     world.decided = {}
     assert end(world, monkeypatch) == []
+
+
+def test_in_a_topic_of_ours_what_the_coordinators_log_has_no_more_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is compacted: after a while only the last entry of an id is there."""
+    world = World(ROWS_0)
+    world.decided = {}
+    with pytest.raises(GapError, match="the brokers don't say"):
+        end(world, monkeypatch)
+    assert world.done == [NOTE, "commit", filler(ROWS_0), "abort"]
 
 
 def test_what_is_not_known_is_closed_and_a_gap_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,13 +241,11 @@ def test_of_state_nobody_else_writes_to_it_an_open_part_is_ours(monkeypatch: pyt
         end(world, monkeypatch)
 
 
-@pytest.mark.parametrize("decided", [{}, {("p.public.t", 1): False}], ids=["somebody else's", "aborted"])
-def test_what_was_noted_is_lost_whatever_else_is_open(
-    monkeypatch: pytest.MonkeyPatch, decided: dict[tuple[str, int], bool]
-) -> None:
-    world = World(ROWS_1)
-    world.decided = decided
-    world.state = State(None, (), (), 0, {}, {}, left_open=LeftOpenRecord(parts=(ROWS_0,)))
+@pytest.mark.parametrize("part", [EVENTS, ROWS_1], ids=["somebody else's", "aborted"])
+def test_what_was_noted_is_lost_whatever_else_is_open(monkeypatch: pytest.MonkeyPatch, part: OpenPart) -> None:
+    world = World(part)
+    world.decided = {("p.public.t", 1): False}
+    world.state = replace(world.state, left_open=LeftOpenRecord(parts=(ROWS_0,)))
     with pytest.raises(GapError, match=r"open in p\.public\.t-0 is lost: capture died"):
         end(world, monkeypatch)
 
