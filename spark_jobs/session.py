@@ -20,8 +20,8 @@ ICEBERG_EXTENSIONS: Final = "org.apache.iceberg.spark.extensions.IcebergSparkSes
 # Measured with merges of 5,000 and 100,000 rows into 200,000: without the optimising compiler the JVM takes half the
 # processor time until the first rows are written (17 instead of 35 s), and a third less per batch even after 25 of
 # them; its threads would compete with the batches for two cores. The serial collector needs less memory and no threads.
-# Without that compiler Java reserves 48 MB for compiled code, which three queries that were restarted a few times filled
-# in two minutes; from then on it interprets. What is reserved takes no memory before it is used.
+# Without that compiler Java reserves 48 MB for compiled code, which three queries that were started again a few times
+# filled in two minutes; from then on it interprets. What is reserved takes no memory before it is used.
 _JVM_FLAGS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 
 _SETTINGS: Final[Mapping[str, str]] = {

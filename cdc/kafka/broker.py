@@ -31,6 +31,7 @@ BATCH_BYTES_MAX = 1_000_000
 TRANSACTION_TIMEOUT_MS = 120_000
 # In which the brokers have put a transaction's end into every partition, once they answer at all.
 MARKED_S_MAX = 5.0
+_NEVER = -1
 
 
 class StoredRecord(NamedTuple):
@@ -71,6 +72,9 @@ class KafkaBroker:
         self._own = own
         self._is_open = False
         self._outage = Outage()
+        self._looked_after = self._began_after = (
+            0  # losses of connections: at the last look, when the transaction began
+        )
         self._look: Future[list[OpenPart]] | None = None
         # Not a method of ours: a producer that refers to its owner outlives the session, threads and all.
         self._undelivered = _Undelivered()
@@ -142,29 +146,46 @@ class KafkaBroker:
 
     def _open(self, while_waiting: WhileWaiting) -> None:
         if self._is_open:
+            self._require_connections()
             return
         if self._look is not None:  # one that goes on would take what comes now for left open
-            self._look, self._outage.was_noted = None, True
+            self._look, self._looked_after = None, _NEVER
         while self._has_lost_brokers():
             look = begin(self._find_open)
             while not wait([look], WAIT_S).done:
                 while_waiting()
             self._judge(look)
-            if self._outage.was_noted:
+            if self._looked_after == _NEVER:
                 while_waiting()
                 time.sleep(WAIT_S)
         self._begin()
 
     def _begin(self) -> None:
         if not self._is_open:
+            self._began_after = self._losses()
             self._producer.begin_transaction()
             self._is_open = True
+
+    def _losses(self) -> int:
+        self._producer.poll(0)  # what the client has noticed
+        return self._outage.losses
 
     @property
     def has_lost_connection(self) -> bool:
         """To a broker, since somebody last looked at what they left."""
-        self._producer.poll(0)  # what the client has noticed
-        return self._outage.was_noted
+        return self._losses() != self._looked_after
+
+    def _require_connections(self) -> None:
+        """A transaction that begins at once behind a commit may be one with it: the broker can have died before that
+        commit was in the partitions. As long as brokers are away none of ours is there, so it must never get there:
+        without an end either, which would be both of theirs. Where each partition has another replica in sync, it has
+        a leader all the time, and nothing is left open. Raises ConnectionLost: the next session looks first."""
+        losses = self._losses()
+        if losses == self._began_after:
+            return
+        if not self._admin.are_replicated(self._names()):
+            raise ConnectionLost("Kafka: a broker was lost while a transaction was open")
+        self._began_after = losses  # the next transaction begins with a look
 
     def look_after_outage(self) -> None:
         """Call it now and then: brokers that were away may have left open what they had decided on (see
@@ -174,23 +195,28 @@ class KafkaBroker:
             if self._look.done():
                 look, self._look = self._look, None
                 self._judge(look)
-        elif not self._is_open and self._has_lost_brokers():
+        elif self._is_open:
+            self._require_connections()
+        elif self._has_lost_brokers():
             self._look = begin(self._find_open)
 
     def _has_lost_brokers(self) -> bool:
         """Since the last look at what they left; this is one."""
-        was_noted, self._outage.was_noted = self.has_lost_connection, False
-        return was_noted
+        looked_after, self._looked_after = self._looked_after, self._losses()
+        return self._looked_after != looked_after
+
+    def _names(self) -> set[str]:
+        """Of the topics that this session writes to."""
+        return {*self._partition_counts, *self._events.record_bytes_max, *self._own}
 
     def _find_open(self) -> list[OpenPart]:
-        names = {*self._partition_counts, *self._events.record_bytes_max, *self._own}
-        return self._admin.open_parts(names, MARKED_S_MAX, nobody_waits)
+        return self._admin.open_parts(self._names(), MARKED_S_MAX, nobody_waits)
 
     def _judge(self, look: Future[list[OpenPart]]) -> None:
         try:
             found = look.result()
         except (ConnectionLost, UnreachableError):
-            self._outage.was_noted = True  # they are still away: look again
+            self._looked_after = _NEVER  # they are still away
             return
         if found:
             raise ConnectionLost(f"Kafka: the brokers left a transaction open in {found[0].topic}")
@@ -214,6 +240,7 @@ class KafkaBroker:
     def _await_room(self, while_waiting: WhileWaiting) -> None:
         self._producer.poll(WAIT_S)
         self._raise_delivery_error()
+        self._require_connections()
         while_waiting()
 
     def _require_fitting_batches(self, topic: str) -> None:
@@ -247,6 +274,7 @@ class KafkaBroker:
         wrote to gets a marker."""
         while self._producer.flush(WAIT_S):
             self._raise_delivery_error()
+            self._require_connections()
             while_waiting()
         self._until_answered(self._producer.abort_transaction, "abort", while_waiting)
         self._is_open = False
@@ -256,6 +284,9 @@ class KafkaBroker:
         if not self._is_open:
             return
         self._is_open = False
+        if self._losses() != self._began_after:
+            del self._producer  # before it comes to the brokers again
+            return
         try:
             self._producer.purge()
             self._producer.abort_transaction(5.0)
@@ -284,6 +315,8 @@ class KafkaBroker:
             except KafkaException as exception:
                 if not kafka_error(exception).retriable():
                     raise self._translate(what, exception) from exception
+                if self._is_open:
+                    self._require_connections()
                 while_waiting()
             else:
                 return
@@ -326,16 +359,16 @@ class KafkaBroker:
 
 
 class Outage:
-    """Whether a connection to a broker was lost."""
+    """How often a connection to a broker was lost."""
 
     def __init__(self) -> None:
-        self.was_noted = False
+        self.losses = 0
 
     def note(self, error: KafkaError) -> None:
         """librdkafka's `error_cb`."""
         note_error(error)
         if error.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT):
-            self.was_noted = True
+            self.losses += 1
 
 
 class _Undelivered:

@@ -21,6 +21,7 @@ from cdc.ports import WhileWaiting
 from cdc.topic_names import SideTopics
 
 ANSWER_S_MAX = 8.0
+PROMPT_S = 1.0  # for who can't wait
 READY_S_MAX = 30.0
 _POLL_S = 0.05
 
@@ -223,6 +224,15 @@ class TopicAdmin:
         except KafkaException as exception:
             raise broker_error("can't list topics", exception) from exception
         return {name: len(topics[name].partitions) for name in names if name in topics}
+
+    def are_replicated(self, names: Collection[str]) -> bool:
+        """Whether brokers answer, and each partition of the topics has more than one replica in sync."""
+        try:
+            topics = self._admin.list_topics(timeout=PROMPT_S).topics
+        except KafkaException:
+            return False
+        found = [partition for name in names if name in topics for partition in topics[name].partitions.values()]
+        return all(len(partition.isrs) > 1 for partition in found)
 
     def open_parts(self, names: Collection[str], settles_s: float, while_waiting: WhileWaiting) -> list[OpenPart]:
         """Where records below the high watermark of now are not decided `settles_s` later. Raises BrokerError,

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Producer
 
 from cdc.config import KafkaConfig, TopicConfig
 from cdc.errors import BrokerError, ConnectionLost
@@ -249,6 +249,32 @@ def test_where_a_server_is_down_what_is_open_stops_a_transaction_and_not_who_end
         broker.produce([record(topic, 1)], nobody_waits)
     other.commit_transaction(30)
     eventually(lambda: sorted(keys(settings, topic)) == [b"k", b"ours"])
+
+
+def test_a_transaction_ends_with_the_connection_to_the_only_broker_of_its_topics(
+    settings: KafkaConfig, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even its abort may reach partitions in which the one before may still be open."""
+    admin = TopicAdmin(settings)
+    broker = made(settings, topic, admin)
+
+    def loses() -> None:
+        broker._outage.note(KafkaError(KafkaError._TRANSPORT))
+
+    broker.produce([record(topic, 1)], nobody_waits)
+    loses()
+    with pytest.raises(ConnectionLost, match="a broker was lost while a transaction was open"):
+        broker.produce([record(topic, 2)], nobody_waits)
+    broker.abort()
+    broker.close()
+    broker = made(settings, topic, admin)
+    monkeypatch.setattr(admin, "are_replicated", lambda names: topic in names)
+    broker.produce([record(topic, 3)], nobody_waits)
+    loses()
+    broker.produce([record(topic, 4)], nobody_waits)
+    broker.commit(nobody_waits)
+    eventually(lambda: len(keys(settings, topic)) == 2)
+    assert sorted(keys(settings, topic)) == [b'{"id":3}', b'{"id":4}']
 
 
 def test_a_closed_producer_leaves_no_thread(settings: KafkaConfig, topic: str) -> None:
