@@ -31,6 +31,8 @@ BATCH_BYTES_MAX = 1_000_000
 TRANSACTION_TIMEOUT_MS = 120_000
 # In which the brokers have put a transaction's end into every partition, once they answer at all.
 MARKED_S_MAX = 5.0
+# The same for one that works, and until we have noticed that it died.
+MARKING_S_MAX = 0.5
 _NEVER = -1
 
 
@@ -72,6 +74,7 @@ class KafkaBroker:
         self._own = own
         self._is_open = False
         self._outage = Outage()
+        self._committed_at = 0.0  # monotonic seconds
         self._looked_after = self._began_after = (
             0  # losses of connections: at the last look, when the transaction began
         )
@@ -176,16 +179,20 @@ class KafkaBroker:
         return self._losses() != self._looked_after
 
     def _require_connections(self) -> None:
-        """A transaction that begins at once behind a commit may be one with it: the broker can have died before that
-        commit was in the partitions. As long as brokers are away none of ours is there, so it must never get there:
-        without an end either, which would be both of theirs. Where each partition has another replica in sync, it has
-        a leader all the time, and nothing is left open. Raises ConnectionLost: the next session looks first."""
-        losses = self._losses()
-        if losses == self._began_after:
-            return
-        if not self._admin.are_replicated(self._names()):
+        """Raises ConnectionLost where the open transaction must not go on: the next session looks first."""
+        if self._may_be_one_with_the_last():
             raise ConnectionLost("Kafka: a broker was lost while a transaction was open")
-        self._began_after = losses  # the next transaction begins with a look
+        self._began_after = self._losses()  # the next transaction begins with a look
+
+    def _may_be_one_with_the_last(self) -> bool:
+        """A broker that died right behind a commit may have died before its end was in the partitions. As long as it is
+        away nothing of the transaction that is open now is there, so nothing of it must ever get there, not even its
+        abort: it would be both of theirs. Where each partition has another replica in sync, it has a leader all the
+        time, and nothing is left open. Later than right behind, the partitions know the transaction that is open; then
+        its commit is the one end that is good for both."""
+        if self._losses() == self._began_after or self._outage.noted_at - self._committed_at > MARKING_S_MAX:
+            return False
+        return not self._admin.are_replicated(self._names())
 
     def look_after_outage(self) -> None:
         """Call it now and then: brokers that were away may have left open what they had decided on (see
@@ -268,6 +275,7 @@ class KafkaBroker:
         """See cdc.ports.Broker."""
         self._until_answered(self._producer.commit_transaction, "commit", while_waiting)
         self._is_open = False
+        self._committed_at = time.monotonic()
 
     def abort_written(self, while_waiting: WhileWaiting) -> None:
         """When everything that was handed over is in the log, end the transaction without it: each partition that it
@@ -284,7 +292,7 @@ class KafkaBroker:
         if not self._is_open:
             return
         self._is_open = False
-        if self._losses() != self._began_after:
+        if self._may_be_one_with_the_last():
             del self._producer  # before it comes to the brokers again
             return
         try:
@@ -363,12 +371,14 @@ class Outage:
 
     def __init__(self) -> None:
         self.losses = 0
+        self.noted_at = 0.0  # the last one, monotonic seconds
 
     def note(self, error: KafkaError) -> None:
         """librdkafka's `error_cb`."""
         note_error(error)
         if error.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT):
             self.losses += 1
+            self.noted_at = time.monotonic()
 
 
 class _Undelivered:
