@@ -1,11 +1,10 @@
 """The transactional producer (cdc.ports.Broker)."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -104,21 +103,21 @@ class KafkaBroker:
 
     def fence_predecessors(self, while_waiting: WhileWaiting) -> None:
         """`init_transactions`: from now on no earlier producer of this id can write, and what it left is ended."""
-        self._until_answered(self._producer.init_transactions, "init_transactions", while_waiting)
+        self._until_answered("init_transactions", while_waiting)
 
     def produce(self, records: Iterable[TopicRecord], while_waiting: WhileWaiting) -> None:
         """See cdc.ports.Broker."""
-        producer = self._producer
         topic = ""
         try:
             self._open(while_waiting)
+            producer = self._producer
             for topic, key, value, headers, place in records:
                 if place is not None:
                     event = TopicRecord(topic, key, value, headers, place)
                     topic, key, value, headers, place = self._events.accepted(event, while_waiting)
                     self._require_fitting_batches(topic)
                     for told in self._events.untold():
-                        self._hand_over(partial(producer.produce, told.topic, told.value, told.key), while_waiting)
+                        self._hand_over(while_waiting, told.topic, told.value, told.key)
                 while True:
                     try:
                         if headers is None:
@@ -133,6 +132,8 @@ class KafkaBroker:
             producer.poll(0)
         except KafkaException as exception:
             raise self._translate("produce", exception, topic) from exception
+        finally:
+            producer = None  # type: ignore[assignment] # a traceback must not keep one alive that is given up
 
     def put(self, records: Iterable[StoredRecord], while_waiting: WhileWaiting) -> None:
         """Like `produce`, to the partitions that the records name, whatever is open there."""
@@ -140,10 +141,8 @@ class KafkaBroker:
         try:
             self._begin()
             for topic, partition, key, value, headers, timestamp_ms in records:
-                call = partial(
-                    self._producer.produce, topic, value, key, partition, headers=[*headers], timestamp=timestamp_ms
-                )
-                self._hand_over(call, while_waiting)
+                where = {"partition": partition, "timestamp": timestamp_ms}
+                self._hand_over(while_waiting, topic, value, key, headers=[*headers], **where)
         except KafkaException as exception:
             raise self._translate("produce", exception, topic) from exception
 
@@ -237,10 +236,10 @@ class KafkaBroker:
                 while_waiting()
                 time.sleep(WAIT_S)
 
-    def _hand_over(self, produce: Callable[[], None], while_waiting: WhileWaiting) -> None:
+    def _hand_over(self, while_waiting: WhileWaiting, *record: Any, **more: Any) -> None:
         while True:
             try:
-                return produce()
+                return self._producer.produce(*record, **more)
             except BufferError:
                 self._await_room(while_waiting)
 
@@ -273,7 +272,7 @@ class KafkaBroker:
 
     def commit(self, while_waiting: WhileWaiting) -> None:
         """See cdc.ports.Broker."""
-        self._until_answered(self._producer.commit_transaction, "commit", while_waiting)
+        self._until_answered("commit_transaction", while_waiting)
         self._is_open = False
         self._committed_at = time.monotonic()
 
@@ -284,7 +283,7 @@ class KafkaBroker:
             self._raise_delivery_error()
             self._require_connections()
             while_waiting()
-        self._until_answered(self._producer.abort_transaction, "abort", while_waiting)
+        self._until_answered("abort_transaction", while_waiting)
         self._is_open = False
 
     def abort(self) -> None:
@@ -316,13 +315,14 @@ class KafkaBroker:
 
     # ---- errors
 
-    def _until_answered(self, call: Callable[[float], None], what: str, while_waiting: WhileWaiting) -> None:
+    def _until_answered(self, call: str, while_waiting: WhileWaiting) -> None:
+        """`call`: the name of one of the producer's, which no frame keeps alive."""
         while True:
             try:
-                call(WAIT_S)
+                getattr(self._producer, call)(WAIT_S)
             except KafkaException as exception:
                 if not kafka_error(exception).retriable():
-                    raise self._translate(what, exception) from exception
+                    raise self._translate(call.removesuffix("_transaction"), exception) from exception
                 if self._is_open:
                     self._require_connections()
                 while_waiting()
