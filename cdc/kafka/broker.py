@@ -30,7 +30,9 @@ BATCH_BYTES_MAX = 1_000_000
 TRANSACTION_TIMEOUT_MS = 120_000
 # In which the brokers have put a transaction's end into every partition, once they answer at all.
 MARKED_S_MAX = 5.0
-# The same for one that works, and until we have noticed that it died.
+# Of brokers that don't answer; later a new session looks at everything anew.
+AWAY_S_MAX = 60.0
+# In which a transaction's end is in the partitions for a broker that works, and until we have noticed that it died.
 MARKING_S_MAX = 0.5
 _NEVER = -1
 
@@ -152,7 +154,10 @@ class KafkaBroker:
             return
         if self._look is not None:  # one that goes on would take what comes now for left open
             self._look, self._looked_after = None, _NEVER
+        deadline = time.monotonic() + AWAY_S_MAX
         while self._has_lost_brokers():
+            if time.monotonic() > deadline:
+                raise ConnectionLost("Kafka: the brokers don't say what they left open")
             look = begin(self._find_open)
             while not wait([look], WAIT_S).done:
                 while_waiting()
@@ -216,7 +221,7 @@ class KafkaBroker:
         return {*self._partition_counts, *self._events.record_bytes_max, *self._own}
 
     def _find_open(self) -> list[OpenPart]:
-        return self._admin.open_parts(self._names(), MARKED_S_MAX, nobody_waits)
+        return self._admin.open_parts(self._names(), MARKED_S_MAX, nobody_waits, self._partition_counts)
 
     def _judge(self, look: Future[list[OpenPart]]) -> None:
         try:
@@ -231,7 +236,7 @@ class KafkaBroker:
         """What stays open in these topics. Brokers that are away are waited for."""
         while True:
             try:
-                return aside(lambda: self._admin.open_parts(names, MARKED_S_MAX, nobody_waits), while_waiting)
+                return aside(lambda: self._admin.open_parts(names, MARKED_S_MAX, nobody_waits, names), while_waiting)
             except (ConnectionLost, UnreachableError):
                 while_waiting()
                 time.sleep(WAIT_S)

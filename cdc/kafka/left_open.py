@@ -97,14 +97,14 @@ class LeftOpen:
         names |= set() if state.position is None else state.position.topics.keys()
         if self._config.outbox.is_used:
             names |= {record.topic for record in self._open_event_topics()}
-        return self._admin.open_parts(names, SETTLES_S, while_waiting)
+        return self._admin.open_parts(names, SETTLES_S, while_waiting, [self._topics.state])
 
     def _open_event_topics(self) -> list[EventTopicRecord]:
         """Whose first event is in the transaction that is open."""
-        where = f"{self._topics.state}, beyond what is committed"
+        state, where = [self._topics.state], f"{self._topics.state}, beyond what is committed"
         return [
             EventTopicRecord.decode(message.value() or b"", where)
-            for message in self._read(self._admin.open_parts([self._topics.state], 0, nobody_waits), nobody_waits)
+            for message in self._read(self._admin.open_parts(state, 0, nobody_waits, state), nobody_waits)
             if (message.key() or b"").startswith(EVENT_TOPIC_KEY.encode())
         ]
 

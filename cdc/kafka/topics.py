@@ -217,13 +217,20 @@ class TopicAdmin:
         """Ask what the topics are, without waiting."""
         return self._admin.describe_topics(TopicCollection(list(names)), request_timeout=ANSWER_S_MAX)
 
-    def partition_counts(self, names: Collection[str]) -> dict[str, int]:
-        """Of those that exist. Raises BrokerError, UnreachableError."""
+    def partition_counts(self, names: Collection[str], required: Collection[str] = ()) -> dict[str, int]:
+        """Of those that exist. Raises BrokerError; UnreachableError also where brokers that have just come back don't
+        know all yet: of `required` ones nothing, or of a topic no partition."""
         try:
             topics = self._admin.list_topics(timeout=ANSWER_S_MAX).topics
         except KafkaException as exception:
             raise broker_error("can't list topics", exception) from exception
-        return {name: len(topics[name].partitions) for name in names if name in topics}
+        counts = {name: len(topics[name].partitions) for name in names if name in topics}
+        for name in required:
+            if not counts.get(name):
+                raise UnreachableError(f"Kafka: topic {name} is not known to the brokers", NEXT_REACHABLE)
+        if not all(counts.values()):
+            raise UnreachableError("Kafka: the brokers don't know all partitions yet", NEXT_REACHABLE)
+        return counts
 
     def are_replicated(self, names: Collection[str]) -> bool:
         """Whether brokers answer, and each partition of the topics has more than one replica in sync."""
@@ -234,10 +241,12 @@ class TopicAdmin:
         found = [partition for name in names if name in topics for partition in topics[name].partitions.values()]
         return all(len(partition.isrs) > 1 for partition in found)
 
-    def open_parts(self, names: Collection[str], settles_s: float, while_waiting: WhileWaiting) -> list[OpenPart]:
-        """Where records below the high watermark of now are not decided `settles_s` later. Raises BrokerError,
-        UnreachableError, ConnectionLost."""
-        counts = self.partition_counts(names)
+    def open_parts(
+        self, names: Collection[str], settles_s: float, while_waiting: WhileWaiting, required: Collection[str] = ()
+    ) -> list[OpenPart]:
+        """Where records below the high watermark of now are not decided `settles_s` later. `required`: topics that are
+        there. Raises BrokerError, UnreachableError, ConnectionLost."""
+        counts = self.partition_counts(names, required)
         ends = self.request_end_offsets(counts).wait()
         deadline = time.monotonic() + settles_s
         while True:

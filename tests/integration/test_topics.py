@@ -9,7 +9,8 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from cdc.config import KafkaConfig, TopicConfig
-from cdc.errors import BrokerError
+from cdc.errors import BrokerError, UnreachableError
+from cdc.kafka.aside import nobody_waits
 from cdc.kafka.compacted import read_latest
 from cdc.kafka.topics import TopicAdmin
 from tests.conftest import KafkaBroker
@@ -45,6 +46,18 @@ def test_created_topics_can_be_used_at_once(
     assert read_latest(settings, topics[3]) == {}
     ends = admin.request_end_offsets({name: topic.partition_count for name, topic in found.items()}).wait()
     assert ends[topics[0]] == (0,) * 8
+
+
+def test_a_required_topic_that_the_brokers_do_not_know_yet_is_waited_for(
+    settings: KafkaConfig, topics: list[str], unique: str
+) -> None:
+    """What is open in it can't be seen: that is not nothing."""
+    admin = TopicAdmin(settings)
+    assert admin.open_parts(topics, 0, nobody_waits) == []
+    with pytest.raises(UnreachableError, match=f"topic {topics[0]} is not known to the brokers"):
+        admin.open_parts(topics, 0, nobody_waits, topics)
+    admin.create(topics[:3], topics[3:], [], TopicConfig(prefix=unique))
+    assert admin.open_parts(topics, 0, nobody_waits, topics) == []
 
 
 def test_a_topic_that_exists_already_is_no_error(settings: KafkaConfig, topics: list[str], unique: str) -> None:

@@ -69,7 +69,13 @@ class World:
 
     # ---- of the admin
 
-    def open_parts(self, names: Iterable[str], settles_s: float, while_waiting: object) -> list[OpenPart]:  # noqa: ARG002
+    def open_parts(
+        self,
+        names: Iterable[str],
+        settles_s: float,  # noqa: ARG002
+        while_waiting: object,  # noqa: ARG002
+        required: Iterable[str] = (),  # noqa: ARG002
+    ) -> list[OpenPart]:
         wanted = set(names)
         return [part for part in self.parts if part.topic in wanted]
 
