@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from cdc.kafka.transaction_log import TOPIC, TransactionState, decode_entry
+from cdc.kafka.transaction_log import TOPIC, TransactionEntry, TransactionState, decode_entry
 from devstack.endpoints import Servers
 from devstack.place import servers_home
 from devstack.stack import Stack
@@ -31,18 +31,28 @@ def data_of(servers: Servers) -> Path:
     return servers_home(servers.folder) / "kafka" / "data"
 
 
+def is_over(data: Path, transactional_id: str) -> bool:
+    """Whether the last transaction's end is in all partitions, and that is noted: else a restart would write it."""
+    return list(_entries(data, transactional_id))[-1].state in (
+        TransactionState.COMPLETE_COMMIT,
+        TransactionState.COMPLETE_ABORT,
+        TransactionState.EMPTY,
+    )
+
+
 def last_transaction(data: Path, transactional_id: str) -> tuple[bool, frozenset[tuple[str, int]]]:
     """Whether the last one that was ended is committed, and where it wrote."""
+    ends = TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT
+    last = [entry for entry in _entries(data, transactional_id) if entry.state in ends][-1]
+    return last.state is TransactionState.PREPARE_COMMIT, last.partitions
+
+
+def _entries(data: Path, transactional_id: str) -> Iterator[TransactionEntry]:
     wanted = struct.pack(">hh", 0, len(transactional_id)) + transactional_id.encode()
-    found = None
     for batch in _batches(data / f"{TOPIC}-0" / SEGMENT):
         for key, value in _records(batch.records):
             if key == wanted and value:
-                entry = decode_entry(value)
-                if entry.state in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT):
-                    found = entry.state is TransactionState.PREPARE_COMMIT, entry.partitions
-    assert found is not None
-    return found
+                yield decode_entry(value)
 
 
 def forget_ends(data: Path, places: Collection[tuple[str, int]]) -> None:
@@ -62,6 +72,8 @@ def _batches(path: Path) -> Iterator[Batch]:
     data, at = path.read_bytes(), 0
     while at + _HEAD.size <= len(data):
         offset, length, _, _, _, attributes, *_ = _HEAD.unpack_from(data, at)
+        if at + 12 + length > len(data):
+            return  # being written
         yield Batch(at, offset, bool(attributes & _CONTROL), data[at + _HEAD.size : at + 12 + length])
         at += 12 + length
 

@@ -20,7 +20,7 @@ from cdc.ports import TopicRecord
 from tests.captured import Captured, under_capture
 from tests.checker.records import read_topics
 from tests.conftest import KafkaBroker, PostgresServer
-from tests.kafka_logs import data_of, forget_ends, last_transaction
+from tests.kafka_logs import data_of, forget_ends, is_over, last_transaction
 from tests.outbox_workload import Writers, with_outbox
 from tests.topics import create_topic, delete_topic
 from tests.waiting import eventually
@@ -60,16 +60,16 @@ def dies_with_rows(captured: Captured, first: int) -> None:
     dies(captured, "kafka.after-commit")
 
 
-def killed_when_ended(captured: Captured, kafka: KafkaBroker) -> None:
+def killed_when_ended(kafka: KafkaBroker, transactional_id: str) -> None:
     """A commit returns before the end is in the partitions."""
-    admin = TopicAdmin(KafkaConfig(bootstrap_servers=kafka.bootstrap_servers))
-    eventually(lambda: not admin.open_parts(captured.topics(), 0, nobody_waits))
+    data = data_of(kafka.stack)
+    eventually(lambda: is_over(data, transactional_id))
     kafka.stack.kill("kafka")
 
 
 def forgotten(captured: Captured, kafka: KafkaBroker, *, state: bool = True) -> None:
     """The last transaction's end is nowhere, or in state only."""
-    killed_when_ended(captured, kafka)
+    killed_when_ended(kafka, f"watershed-{captured.name}")
     data = data_of(kafka.stack)
     _, places = last_transaction(data, f"watershed-{captured.name}")
     assert (f"{captured.name}.state", 0) in places
@@ -113,7 +113,7 @@ def test_what_was_aborted_is_not_there(captured: Captured, kafka: KafkaBroker) -
         predecessor.produce(f"{captured.name}.{topic}", b"never to be seen", b"position", partition)
     predecessor.flush(30)
     predecessor.abort_transaction(30)
-    killed_when_ended(captured, kafka)
+    killed_when_ended(kafka, name)
     data = data_of(kafka.stack)
     is_committed, places = last_transaction(data, name)
     assert not is_committed
@@ -155,8 +155,7 @@ def test_who_has_nothing_to_publish_notices_too(kafka: KafkaBroker, unique: str)
 
     broker.produce([TopicRecord(unique, b"key", b"value")], nobody_waits)
     broker.commit(nobody_waits)
-    eventually(lambda: not admin.open_parts([unique], 0, nobody_waits))
-    kafka.stack.kill("kafka")
+    killed_when_ended(kafka, unique)
     forget_ends(data_of(kafka.stack), [(unique, 0)])
     kafka.stack.restart("kafka")
     eventually(ends_look, 60.0, "the open transaction is seen")
