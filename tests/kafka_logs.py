@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pytest
 
-from cdc.kafka.transaction_log import TOPIC, TransactionEntry, TransactionState, decode_entry
+from cdc.kafka.transaction_log import TOPIC, TransactionEntry, TransactionState, decode_entry, entry_key
 from devstack.endpoints import Servers
 from devstack.place import servers_home
 from devstack.stack import Stack
@@ -48,7 +48,7 @@ def last_transaction(data: Path, transactional_id: str) -> tuple[bool, frozenset
 
 
 def _entries(data: Path, transactional_id: str) -> Iterator[TransactionEntry]:
-    wanted = struct.pack(">hh", 0, len(transactional_id)) + transactional_id.encode()
+    wanted = entry_key(transactional_id)
     for batch in _batches(data / f"{TOPIC}-0" / SEGMENT):
         for key, value in _records(batch.records):
             if key == wanted and value:

@@ -1,8 +1,8 @@
 """The transactional producer (cdc.ports.Broker)."""
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -76,9 +76,7 @@ class KafkaBroker:
         self._is_open = False
         self._outage = Outage()
         self._committed_at = 0.0  # monotonic seconds
-        self._looked_after = self._began_after = (
-            0  # losses of connections: at the last look, when the transaction began
-        )
+        self._looked_after = self._began_after = 0  # losses: at the last look, and when the transaction began
         self._look: Future[list[OpenPart]] | None = None
         # Not a method of ours: a producer that refers to its owner outlives the session, threads and all.
         self._undelivered = _Undelivered()
@@ -158,10 +156,7 @@ class KafkaBroker:
         while self._has_lost_brokers():
             if time.monotonic() > deadline:
                 raise ConnectionLost("Kafka: the brokers don't say what they left open")
-            look = begin(self._find_open)
-            while not wait([look], WAIT_S).done:
-                while_waiting()
-            self._judge(look)
+            self._judge(lambda: aside(self._find_open, while_waiting))
             if self._looked_after == _NEVER:
                 while_waiting()
                 time.sleep(WAIT_S)
@@ -205,7 +200,7 @@ class KafkaBroker:
         if self._look is not None:
             if self._look.done():
                 look, self._look = self._look, None
-                self._judge(look)
+                self._judge(look.result)
         elif self._is_open:
             self._require_connections()
         elif self._has_lost_brokers():
@@ -223,9 +218,9 @@ class KafkaBroker:
     def _find_open(self) -> list[OpenPart]:
         return self._admin.open_parts(self._names(), MARKED_S_MAX, nobody_waits, self._partition_counts)
 
-    def _judge(self, look: Future[list[OpenPart]]) -> None:
+    def _judge(self, look: Callable[[], list[OpenPart]]) -> None:
         try:
-            found = look.result()
+            found = look()
         except (ConnectionLost, UnreachableError):
             self._looked_after = _NEVER  # they are still away
             return

@@ -166,6 +166,8 @@ class LeftOpen:
     ) -> list[Message]:
         """What is there, or is seen by who reads what is committed. It fits into memory: it was one Kafka transaction
         of ours."""
+        if not parts:
+            return []
         settings = reading_settings(
             self._config.kafka,
             "watershed-reader",

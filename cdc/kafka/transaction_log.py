@@ -66,7 +66,7 @@ def outcomes(
         if partitions is None or not partitions.partitions:
             return None
         place = TopicPartition(TOPIC, partition_of(transactional_id, len(partitions.partitions)))
-        wanted = _key(transactional_id)
+        wanted = entry_key(transactional_id)
         for message in read_records(consumer, place, while_waiting=while_waiting):
             value = message.value()
             if message.key() == wanted and value is not None:
@@ -108,7 +108,8 @@ def decode_entry(value: bytes) -> TransactionEntry:
         raise WatershedError(f"{TOPIC}: a value that is none of a transaction: {error}") from error
 
 
-def _key(transactional_id: str) -> bytes:
+def entry_key(transactional_id: str) -> bytes:
+    """TransactionLogKey, version 0: of the entries of an id."""
     text = transactional_id.encode()
     return struct.pack(">hh", 0, len(text)) + text
 
