@@ -36,6 +36,7 @@ from tests.waiting import eventually
 
 NAIVE = "tests.naive_capture"
 ENDS_S_MAX = 20.0
+DIES_S_MAX = 60.0
 
 
 class CaptureProcess:
@@ -172,6 +173,11 @@ class Captured:
         )
         self._processes.append(process)
         return process
+
+    def start_and_die(self, failpoint: str) -> None:
+        """Start capture, and wait until it has killed itself there."""
+        process = self.start(failpoint=failpoint)
+        assert process.await_end(DIES_S_MAX) == -signal.SIGKILL, process.said()
 
     def run_once(self, command: str = "run", deadline_s: float = 120.0) -> subprocess.CompletedProcess[str]:
         """`cdc run` or `cdc check` that is expected to end by itself."""

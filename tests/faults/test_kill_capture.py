@@ -14,7 +14,7 @@ import pytest
 
 from cdc.config import TopicConfig
 from cdc.failpoints import FAILPOINTS
-from tests.captured import Captured, CaptureProcess, under_capture
+from tests.captured import Captured, under_capture
 from tests.checker.judge import table_topic
 from tests.checker.large import SCHEMA as LARGE
 from tests.checker.large import TABLE as LARGE_TABLE
@@ -25,9 +25,7 @@ from tests.halves import watched_for_halves
 from tests.waiting import eventually
 from tests.workload import SCHEMA, TABLES, Workload, fill
 
-KILLED = -signal.SIGKILL
 LOAD_FAILPOINTS = [name for name in FAILPOINTS if name.startswith("load.")]
-DIES_S_MAX = 60.0
 PARTITIONS = TopicConfig(prefix="t").partitions
 
 
@@ -41,12 +39,6 @@ def captured(
         yield made
 
 
-def start_and_die(captured: Captured, failpoint: str) -> CaptureProcess:
-    process = captured.start(failpoint=failpoint)
-    assert process.await_end(DIES_S_MAX) == KILLED, process.said()
-    return process
-
-
 @pytest.mark.promise(1)
 def test_killed_in_the_initial_load(captured: Captured) -> None:
     """Of all rows at one point in time. Each next attempt raises the epoch, and ends with a sweep of what only earlier
@@ -55,7 +47,7 @@ def test_killed_in_the_initial_load(captured: Captured) -> None:
     with captured.connect() as connection:
         fill(connection, 2_500)
     for number, failpoint in enumerate(LOAD_FAILPOINTS):
-        start_and_die(captured, failpoint)
+        captured.start_and_die(failpoint)
         captured.query("DELETE FROM accounts WHERE id %% 5 = %s", number)
         captured.query("UPDATE lines SET line_no = 7 + %s WHERE order_id %% 5 = %s", number, number)
     with Workload(captured.dsn, seed=1, transactions=20):
@@ -74,7 +66,7 @@ def test_killed_while_chunks_are_read_beside_the_stream(captured: Captured) -> N
         fill(connection, 2_500)
     with Workload(captured.dsn, seed=1, clients=2, pause_s=0.05):
         for failpoint in ("chunk.marked:2", "kafka.after-commit:4", "chunk.marked:4"):
-            start_and_die(captured, failpoint)
+            captured.start_and_die(failpoint)
         captured.start().await_said("streaming")
         eventually(lambda: not captured.unfinished(), 60.0, "all chunks are read")
     captured.await_caught_up()
@@ -90,7 +82,7 @@ def test_killed_while_chunks_are_read_beside_the_stream(captured: Captured) -> N
 def test_killed_between_the_slot_and_the_first_position(captured: Captured) -> None:
     with captured.connect() as connection:
         fill(connection, 500)
-    start_and_die(captured, "bootstrap.before-commit")
+    captured.start_and_die("bootstrap.before-commit")
     captured.query("DELETE FROM accounts WHERE id % 5 = 0")
     captured.start()
     captured.await_caught_up()
@@ -107,7 +99,7 @@ def test_killed_again_and_again_while_streaming(captured: Captured) -> None:
     with Workload(captured.dsn, seed=2, clients=2, pause_s=0.03):
         for failpoint in ("kafka.before-commit", "kafka.after-commit", "status.sent"):
             for passing in (1, 4):
-                start_and_die(captured, f"{failpoint}:{passing}")
+                captured.start_and_die(f"{failpoint}:{passing}")
     captured.start()
     captured.await_caught_up()
     report = captured.judge()
@@ -127,7 +119,7 @@ def test_killed_inside_a_transaction_that_spans_several_kafka_transactions(captu
         connection.execute("UPDATE lines SET line_no = 2 WHERE order_id % 3 = 0")
         connection.execute("DELETE FROM lines WHERE order_id % 3 = 1")
     for passing in (1, 2):
-        start_and_die(captured, f"transaction.part-committed:{passing}")
+        captured.start_and_die(f"transaction.part-committed:{passing}")
         assert last_position(captured)["partial"]["next_index"] > 0
     captured.start()
     captured.await_caught_up()

@@ -26,7 +26,6 @@ from tests.topics import create_topic, delete_topic
 from tests.waiting import eventually
 from tests.workload import SCHEMA, TABLES, Workload
 
-KILLED = -signal.SIGKILL
 PARTITIONS = 4
 
 
@@ -41,12 +40,6 @@ def captured(
         yield made
 
 
-def dies(captured: Captured, failpoint: str) -> str:
-    process = captured.start(failpoint=failpoint)
-    assert process.await_end(60.0) == KILLED, process.said()
-    return process.said()
-
-
 def insert_rows(captured: Captured, first: int) -> None:
     """Of all partitions."""
     captured.query(
@@ -57,7 +50,7 @@ def insert_rows(captured: Captured, first: int) -> None:
 def dies_with_rows(captured: Captured, first: int) -> None:
     """A Kafka transaction with rows is the last."""
     insert_rows(captured, first)
-    dies(captured, "kafka.after-commit")
+    captured.start_and_die("kafka.after-commit")
 
 
 def killed_when_ended(kafka: KafkaBroker, transactional_id: str) -> None:
@@ -93,11 +86,11 @@ def test_what_was_committed_is_there_once(captured: Captured, kafka: KafkaBroker
     """Wherever its end is missing, and where the next process dies over it."""
     dies_with_rows(captured, 1)
     forgotten(captured, kafka, state=False)
-    dies(captured, "left-open.recorded")
+    captured.start_and_die("left-open.recorded")
     assert "ended what the brokers left open" in goes_on(captured)
     dies_with_rows(captured, 1001)
     forgotten(captured, kafka)
-    dies(captured, "left-open.aborted")
+    captured.start_and_die("left-open.aborted")
     assert "left a Kafka transaction open" not in goes_on(captured)
 
 
@@ -167,7 +160,7 @@ def test_what_is_lost_is_a_gap(captured: Captured, kafka: KafkaBroker) -> None:
     """The position is committed, its rows are aborted, and who would have written them anew is dead."""
     dies_with_rows(captured, 1)
     forgotten(captured, kafka, state=False)
-    dies(captured, "left-open.aborted")
+    captured.start_and_die("left-open.aborted")
     process = captured.start()
     assert "lost: capture died while it wrote it anew" in process.await_refusal()
     captured.end()
