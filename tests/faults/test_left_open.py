@@ -53,21 +53,23 @@ def dies_with_rows(captured: Captured, first: int) -> None:
     captured.start_and_die("kafka.after-commit")
 
 
-def killed_when_ended(kafka: KafkaBroker, transactional_id: str) -> None:
+def killed_when_ended(kafka: KafkaBroker, *transactional_ids: str) -> None:
     """A commit returns before the end is in the partitions."""
     data = data_of(kafka.stack)
-    eventually(lambda: is_over(data, transactional_id))
+    eventually(lambda: all(is_over(data, name) for name in transactional_ids))
     kafka.stack.kill("kafka")
 
 
-def forgotten(captured: Captured, kafka: KafkaBroker, *, state: bool = True) -> None:
-    """The last transaction's end is nowhere, or in state only."""
-    killed_when_ended(kafka, f"watershed-{captured.name}")
+def forgotten(captured: Captured, kafka: KafkaBroker, *topics: str, state: bool = True) -> None:
+    """The last transaction's end is nowhere, or in state only; and of these topics, each written to by the producer of
+    its name."""
+    killed_when_ended(kafka, f"watershed-{captured.name}", *topics)
     data = data_of(kafka.stack)
     _, places = last_transaction(data, f"watershed-{captured.name}")
     assert (f"{captured.name}.state", 0) in places
     assert sum(topic.endswith(".lines") for topic, _ in places) > 1
-    forget_ends(data, [place for place in places if state or not place[0].endswith(".state")])
+    ours = [place for place in places if state or not place[0].endswith(".state")]
+    forget_ends(data, [*ours, *((topic, 0) for topic in topics)])
     kafka.stack.restart("kafka")
 
 
@@ -116,43 +118,43 @@ def test_what_was_aborted_is_not_there(captured: Captured, kafka: KafkaBroker) -
 
 
 @pytest.mark.promise(1)
-def test_a_process_that_lives_notices(captured: Captured, kafka: KafkaBroker) -> None:
+def test_who_lives_notices(captured: Captured, kafka: KafkaBroker) -> None:
+    """Who has nothing to publish too: readers would wait for ever."""
+    idle_topic = f"{captured.name}-idle"
+    idle = idle_producer(kafka, idle_topic)
     insert_rows(captured, 1)
     process = captured.start(failpoint="kafka.after-commit:1:stop")
     eventually(lambda: process.is_frozen, 60.0, "capture is frozen")
-    forgotten(captured, kafka)
+    forgotten(captured, kafka, idle_topic)
     process.signal(signal.SIGCONT)
+    eventually(lambda: finds_open(idle, idle_topic), 60.0, "the open transaction is seen")
     captured.await_caught_up()
     assert captured.judge().epoch == 1
     assert "the brokers left a transaction open in" in process.said()
+    delete_topic(kafka.bootstrap_servers, idle_topic)
 
 
-@pytest.mark.promise(1)
-def test_who_has_nothing_to_publish_notices_too(kafka: KafkaBroker, unique: str) -> None:
-    """Readers would wait for ever."""
-    create_topic(kafka.bootstrap_servers, unique, partitions=1)
+def idle_producer(kafka: KafkaBroker, name: str) -> Producer:
+    """It has committed a record to a topic of its name."""
+    create_topic(kafka.bootstrap_servers, name, partitions=1)
     settings = KafkaConfig(bootstrap_servers=kafka.bootstrap_servers)
     admin = TopicAdmin(settings)
-    events = EventTopics(admin, TopicConfig(prefix=unique), settings)
-    broker = Producer(settings, transactional_id=unique, admin=admin, partition_counts={unique: 1}, events=events)
-    broker.fence_predecessors(nobody_waits)
+    events = EventTopics(admin, TopicConfig(prefix=name), settings)
+    producer = Producer(settings, transactional_id=name, admin=admin, partition_counts={name: 1}, events=events)
+    producer.fence_predecessors(nobody_waits)
+    producer.produce([TopicRecord(name, b"key", b"value")], nobody_waits)
+    producer.commit(nobody_waits)
+    return producer
 
-    def ends_look() -> bool:
-        """Whether a look has found what it is for."""
-        try:
-            broker.look_after_outage()
-        except ConnectionLost as found:
-            assert found.message == f"Kafka: the brokers left a transaction open in {unique}"
-            return True
-        return False
 
-    broker.produce([TopicRecord(unique, b"key", b"value")], nobody_waits)
-    broker.commit(nobody_waits)
-    killed_when_ended(kafka, unique)
-    forget_ends(data_of(kafka.stack), [(unique, 0)])
-    kafka.stack.restart("kafka")
-    eventually(ends_look, 60.0, "the open transaction is seen")
-    delete_topic(kafka.bootstrap_servers, unique)
+def finds_open(producer: Producer, topic: str) -> bool:
+    """Whether a look has found what it is for."""
+    try:
+        producer.look_after_outage()
+    except ConnectionLost as found:
+        assert found.message == f"Kafka: the brokers left a transaction open in {topic}"
+        return True
+    return False
 
 
 @pytest.mark.promise(4)
