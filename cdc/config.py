@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import yaml
 from pydantic import (
     AfterValidator,
     BeforeValidator,
@@ -23,6 +22,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from cdc.columns import Chosen, ColumnChoice
+from cdc.config_file import read_config_file
 from cdc.control import Topics
 from cdc.errors import ConfigError
 from cdc.events import TableId
@@ -389,19 +389,10 @@ class Config(BaseSettings):
 
 def load_config(path: Path) -> Config:
     """Read and check the file. Raises ConfigError that names the file and the key, never a value."""
-    try:
-        content: Any = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"can't read {path}: {error.strerror}", "name the file with --config FILE") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise ConfigError(f"{path} is not valid YAML{where}", "correct the file's syntax") from error
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path} has no sections", "see the README's example file")
+    sections = read_config_file(path)
     _refuse_unknown_environment(path)
     try:
-        return Config(**{str(section): values for section, values in content.items()})
+        return Config(**sections)
     except SettingsError as error:
         raise ConfigError(
             f"an environment variable {ENV_PREFIX}… holds a list or section that is not JSON",

@@ -152,28 +152,6 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
     assert refusal(tmp_path, content) == "source.dsn: missing; nonsense: unknown key"
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"can't read .*nowhere\.yml: No such file"):
-        load_config(tmp_path / "nowhere.yml")
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("source: [", "is not valid YAML at line 1, column"),
-        ("a: b: c", "is not valid YAML at line 1, column 5"),
-        ("just words", "has no sections"),
-        ("", "has no sections"),
-    ],
-)
-def test_a_file_that_is_no_configuration_is_named(tmp_path: Path, text: str, told: str) -> None:
-    file = tmp_path / "watershed.yml"
-    file.write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError) as caught:
-        load_config(file)
-    assert caught.value.message.startswith(f"{file} {told}")
-
-
 def test_the_environment_goes_before_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CDC__KAFKA__BOOTSTRAP_SERVERS", "elsewhere:9092")
     monkeypatch.setenv("CDC__SINKS__SEARCH__URL", "http://search:9200")
