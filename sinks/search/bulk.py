@@ -16,6 +16,8 @@ BULK_DOCUMENTS_MAX: Final = 2_000
 _WRITTEN = Result(Outcome.WRITTEN)
 _STALE = Result(Outcome.STALE)
 _FIELD = re.compile(r"field \[([^\]]*)\] of type \[([^\]]*)\]")
+# Indexing pressure: what one operation brings, and what a node has in hand at most, a tenth of its heap by default.
+_PRESSURE = re.compile(r"_operation_bytes=(\d+), max_\w+=(\d+)")
 _IMMENSE_TERM = re.compile(r'immense term in field="([^"]*)"')
 # 429: queues or heap are full, or the disk (flood stage). 502, 504: a proxy. 503: a shard is moving.
 TRANSIENT_STATUSES: Final = frozenset({429, 502, 503, 504})
@@ -76,6 +78,19 @@ def outcome(answer: dict[str, Any]) -> Result | Busy:
     if status == 400 and (rejection := _rejection(error_type, reason)):
         return Result(Outcome.REJECTED, rejection)
     raise _refused(status, error_type, said.get("_index"))
+
+
+def is_too_large(status: int, reason: str) -> bool:
+    """Whether a request, or what it brings to a shard, is more than is ever taken at once: by http.max_content_length,
+    by a proxy, or by a node's indexing pressure, which says 429 as if it were only busy."""
+    pressure = _PRESSURE.search(reason) if status == 429 else None
+    return status == 413 or (pressure is not None and int(pressure[1]) > int(pressure[2]))
+
+
+def entry_is_too_large(answer: dict[str, Any]) -> bool:
+    """The same of an item of the answer."""
+    ((_, said),) = answer.items()
+    return is_too_large(int(said["status"]), str((said.get("error") or {}).get("reason", "")))
 
 
 def busy(blocked: Busy, where: str) -> SinkError:

@@ -85,9 +85,18 @@ def status(error: Exception) -> int:
 
 def error_type(error: Exception) -> str:
     """OpenSearch's name of the error, empty when the answer has none."""
+    return _told(error, "type")
+
+
+def error_reason(error: Exception) -> str:
+    """OpenSearch's text, empty when the answer has none. It can quote a document: not to be told."""
+    return _told(error, "reason")
+
+
+def _told(error: Exception, field: str) -> str:
     info: Any = error.info if isinstance(error, TransportError) and len(error.args) > 2 else None
     said = info.get("error") if isinstance(info, dict) else None
-    return str(said.get("type", "")) if isinstance(said, dict) else ""
+    return str(said.get(field, "")) if isinstance(said, dict) else ""
 
 
 def _parsed(url: str) -> Any:

@@ -19,7 +19,7 @@ from sinks.search.mapping import DELETED_FIELD, LIVE, VERSION_FIELD
 from sinks.search.names import SearchNames
 from sinks.search.pages import live_documents
 from sinks.search.preparation import Preparation
-from sinks.search.server import SearchServer, error_type, is_transient, status
+from sinks.search.server import SearchServer, error_reason, error_type, is_transient, status
 
 _ANSWER_FIELDS: Final = "items.*.status,items.*._index,items.*.error.type,items.*.error.reason"
 _NAMES_MAX: Final = 5  # in one URL, of which servers take 4 KiB
@@ -152,7 +152,7 @@ class SearchSink:
                 lambda client: client.bulk(body=body, params={"require_alias": "true", "filter_path": _ANSWER_FIELDS})
             )
         except TransportError as error:
-            if status(error) == 413:
+            if bulk.is_too_large(status(error), error_reason(error)):
                 return self._send_smaller(items)
             if is_transient(error):
                 return [Busy(status(error), error_type(error) or type(error).__name__)] * len(items)
@@ -160,10 +160,12 @@ class SearchSink:
         said = answer.get("items", [])
         if len(said) != len(items):
             raise SinkError(f"{self._server.name} answered a bulk request in part", "is there a proxy in between?")
+        if any(map(bulk.entry_is_too_large, said)):
+            return self._send_smaller(items)
         return [bulk.outcome(entry) for entry in said]
 
     def _send_smaller(self, items: Sequence[Item]) -> Sequence[Result | Busy]:
-        """The request was larger than http.max_content_length, or a proxy's limit: in halves, down to one document."""
+        """In halves, down to one document. What was taken of them before is stale now."""
         if len(items) == 1:
             return [Result(Outcome.REJECTED, "the row is larger than the search index takes in one request")]
         middle = len(items) // 2

@@ -248,6 +248,41 @@ def test_a_request_that_is_too_large_is_halved_down_to_the_row_that_is() -> None
     assert "larger than" in results[1].reason
 
 
+def pressed(size: int) -> dict[str, Any]:
+    sizes = f"primary_operation_bytes={size}, max_coordinating_and_primary_bytes=99"
+    reason = f"rejected execution of primary operation [coordinating_and_primary_bytes=0, {sizes}]"
+    return {"index": {"status": 429, "error": {"type": "rejected_execution_exception", "reason": reason}}}
+
+
+def test_a_document_that_no_node_has_room_for_is_alone_rejected() -> None:
+    """By a shard, of which the coordinating node knows nothing."""
+    answers = [(200, {"items": [OK, pressed(100)]}), (200, {"items": [STALE]}), (200, {"items": [pressed(100)]})]
+    with scripted_server(answers) as scripted:
+        sink = scripted_sink(scripted)
+        results = sink.apply([upsert(number, V + number) for number in range(2)])
+        sink.close()
+    assert [result.outcome for result in results] == [Outcome.STALE, Outcome.REJECTED]
+
+
+def test_a_document_for_which_there_is_no_room_at_the_moment_is_sent_again() -> None:
+    with scripted_server([(200, {"items": [pressed(99)]}), (200, {"items": [OK]})]) as scripted:
+        sink = scripted_sink(scripted)
+        results = sink.apply([upsert(1, V)])
+        sink.close()
+    assert [result.outcome for result in results] == [Outcome.WRITTEN]
+
+
+def test_a_row_above_the_nodes_indexing_pressure_is_rejected_and_others_are_taken(
+    sink: SearchSink, place: Place
+) -> None:
+    """A tenth of its heap. It is refused as if the node were only busy."""
+    results = sink.apply([upsert(1, V), upsert(2, V + 1, name="x" * 60_000_000), upsert(3, V + 2)])
+    assert [result.outcome for result in results] == [Outcome.WRITTEN, Outcome.REJECTED, Outcome.WRITTEN]
+    assert results[1].reason == "the row is larger than the search index takes in one request"
+    sink.make_readable()
+    assert place.find({"match_all": {}}) == [1, 3]
+
+
 def test_an_answer_in_part_is_an_error() -> None:
     with scripted_server([(200, {"items": [OK]})]) as scripted:
         sink = scripted_sink(scripted)
