@@ -1,5 +1,6 @@
 """Settings that every Kafka client of ours shares, and what librdkafka's errors mean for us."""
 
+import logging
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -21,12 +22,24 @@ METADATA_MS = 2_000
 NEXT_REACHABLE = "check kafka.bootstrap_servers and kafka.options, and that the brokers run"
 
 
+class _Said(logging.Handler):
+    """What librdkafka has to say, which would go to stderr as it is, between our lines."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        log.debug("kafka client", said=record.getMessage())
+
+
+_LIBRARY = logging.Logger("librdkafka")
+_LIBRARY.addHandler(_Said())
+
+
 def client_settings(config: KafkaConfig, **settings: Any) -> dict[str, Any]:
     """librdkafka properties; the configuration's options go before ours where they overlap."""
     return {
         "bootstrap.servers": config.bootstrap_servers,
         "client.id": "watershed",
         "error_cb": note_error,
+        "logger": _LIBRARY,
         "log_level": 2,  # critical; errors reach us through error_cb and results
         "socket.keepalive.enable": True,
         # A broker that hung is fenced for a moment: who asks just then hears that nobody leads its partitions, and asks

@@ -1,6 +1,7 @@
 """The transactional producer on a real broker."""
 
 import gc
+import json
 import random
 import time
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from cdc.kafka.broker import QUEUE_MESSAGES_MAX, KafkaBroker, StoredRecord
 from cdc.kafka.client import MESSAGE_BYTES_MAX
 from cdc.kafka.event_topics import EventTopics
 from cdc.kafka.topics import TopicAdmin, record_limits
+from cdc.logs import configure_logs
 from cdc.ports import Place, TopicRecord
 from tests import conftest
 from tests.captured import frozen
@@ -84,7 +86,10 @@ def test_what_is_aborted_is_not_seen_and_the_next_transaction_is(settings: Kafka
     assert keys(settings, topic) == [b'{"id":2}']
 
 
-def test_a_fenced_producer_writes_nothing_more(settings: KafkaConfig, topic: str) -> None:
+def test_a_fenced_producer_writes_nothing_more(
+    settings: KafkaConfig, topic: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    configure_logs(as_json=True)
     first = made(settings, topic)
     first.produce([record(topic, 1)], nobody_waits)
     second = made(settings, topic)
@@ -98,6 +103,8 @@ def test_a_fenced_producer_writes_nothing_more(settings: KafkaConfig, topic: str
     assert keys(settings, topic) == [b'{"id":2}']
     second.produce([record(topic, 3)], nobody_waits)
     second.commit(nobody_waits)  # the first one's end has not fenced it
+    said = [json.loads(line) for line in capfd.readouterr().err.splitlines()]  # nothing in between by librdkafka
+    assert {line["level"] for line in said} <= {"warning"}
 
 
 def test_end_offsets_lie_above_what_was_committed(settings: KafkaConfig, topic: str) -> None:
