@@ -362,8 +362,8 @@ class Session:
         unchunkable = frozenset(
             table for table, look in looks.items() if look.found is not None and not look.found.is_chunkable
         )
-        stopped = these.roster.stopped.keys()
-        return Snapshots(engine, Readers(reader, keys), signals, answers, self._topics, limits, unchunkable, stopped)
+        others = (unchunkable, these.roster.stopped.keys(), frozenset(filter(self._config.source.is_outbox, looks)))
+        return Snapshots(engine, Readers(reader, keys), signals, answers, self._topics, limits, *others)
 
     def _follower(
         self,

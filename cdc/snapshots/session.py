@@ -44,9 +44,11 @@ class Snapshots:
         limits: SnapshotConfig,
         unchunkable: Collection[TableId] = (),
         stopped: Collection[TableId] = (),
+        outboxes: Collection[TableId] = (),
     ) -> None:
         """`unchunkable`: tables whose rows can be read only before streaming begins. `stopped`: configured tables that
-        are not captured."""
+        are not captured. `outboxes`: those whose rows are events, which are never read."""
+        self._outboxes = outboxes
         self._stopped = stopped
         self.tables_changed = False  # by an operator: another session captures others
         self._unchunkable = unchunkable
@@ -67,6 +69,8 @@ class Snapshots:
         signal = SignalRecord(action="snapshot", requested_us=now_us)
         for table in self._engine.tables:
             job = self._engine.jobs.get(table)
+            if table in self._outboxes:
+                continue
             if table in self._unchunkable:
                 log.warning("rows are not read again: the key has no unique index to read them by", table=str(table))
             elif job is None or job.is_ended:
@@ -146,6 +150,13 @@ class Snapshots:
                 raise GapError(f"table {waiting[0]} can join with a new slot only", "cdc snapshot --heal, as was asked")
             return SignalAnswer(is_accepted=False, message="there is no gap to heal: capture is streaming"), []
         wanted = [_table(name) for name in signal.tables] or list(self._engine.tables)
+        events = [table for table in wanted if table in self._outboxes]
+        if events and (signal.tables or len(events) == len(wanted)):
+            message = f"the rows of {events[0]} are events: `cdc outbox republish` publishes them again"
+            return SignalAnswer(is_accepted=False, message=message), []
+        wanted = [table for table in wanted if table not in events]
+        if not wanted:
+            return SignalAnswer(is_accepted=False, message="no table is captured: `cdc table list` says why"), []
         if signal.action == "snapshot":
             is_whole = signal.where is None and signal.after is None and signal.up_to is None
             if not is_whole and len(wanted) != 1:

@@ -9,7 +9,7 @@ from cdc.answers import KEPT_S, SIGNAL_S_MAX, Answers
 from cdc.config import SnapshotConfig
 from cdc.control import RangeRecord, SignalAnswer, SignalRecord, SignalsRecord, SnapshotProgress, SnapshotRecord
 from cdc.errors import GapError
-from cdc.events import TableId
+from cdc.events import TableId, TableSchema
 from cdc.ports import Signal, TopicRecord
 from cdc.snapshots.reading import Begin, Begun, Chunk, Fence, Fenced
 from cdc.snapshots.session import Snapshots
@@ -26,12 +26,15 @@ class Session:
         unchunkable: Collection[TableId] = (),
         stopped: Collection[TableId] = (),
         limits: SnapshotConfig | None = None,
+        outboxes: Collection[TableId] = (),
+        schemas: Collection[TableSchema] = (SCHEMA,),
     ) -> None:
-        self.beside = Beside(*records)
+        self.beside = Beside(*records, schemas=schemas)
         self.reader, self.signals = ScriptedReader(), ScriptedSignals()
         given, limits = Answers(TOPICS, answers or {}), limits or SnapshotConfig()
         engine = self.beside.engine
-        self.snapshots = Snapshots(engine, self.reader, self.signals, given, TOPICS, limits, unchunkable, stopped)
+        others = (unchunkable, stopped, outboxes)
+        self.snapshots = Snapshots(engine, self.reader, self.signals, given, TOPICS, limits, *others)
         self._offset = 40
 
     def advance(self, seconds: float = 1.0, lag_s: float = 0.0) -> list[TopicRecord]:
@@ -109,6 +112,22 @@ def test_a_range_whose_ends_are_no_keys_is_refused() -> None:
     answer, records = Session().signal("snapshot", tables=["public.customers"], up_to=["3", "4"])
     assert not answer.is_accepted
     assert answer.message == "the key of public.customers has 1 column (id), the range names 2"
+    assert snapshots_in(records) == []
+
+
+def test_rows_of_an_outbox_table_are_events_that_no_snapshot_reads() -> None:
+    session = Session(unchunkable={SCHEMA.table}, outboxes={SCHEMA.table})
+    session.snapshots.begin_all("start", NOW_US)
+    for tables in ((), ("public.customers",)):
+        answer, records = session.signal("snapshot", tables=tables)
+        assert not answer.is_accepted
+        assert answer.message.startswith("the rows of public.customers are events: `cdc outbox republish`")
+        assert snapshots_in(records) == []
+
+
+def test_where_every_table_stopped_a_snapshot_of_all_is_refused() -> None:
+    answer, records = Session(schemas=()).signal("snapshot")
+    assert (answer.is_accepted, answer.message) == (False, "no table is captured: `cdc table list` says why")
     assert snapshots_in(records) == []
 
 
