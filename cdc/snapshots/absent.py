@@ -3,13 +3,15 @@
 Keys come from the topic in pages and are looked up in the table, a page for each short transaction, with a mark behind
 it like a chunk's. A key that is not found becomes a delete when the mark is received, by the rule that holds for rows:
 not if it was touched by a transaction that was received and that the lookup does not see. A key that lies in the topic
-since the scan began needs no look: what was published since is an event, or a row of a chunk.
+since the scan began needs no look: what was published since is an event, or a row of a chunk. Neither does one that an
+event took since: its delete is in the topic, and an operator would be told that rows vanished which did not.
 """
 
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from cdc.snapshots.memory import Watch
 from cdc.snapshots.ranges import AHEAD_MAX, RETRY_S, OpenChunk
 from cdc.snapshots.reading import Key, KeysRead, Lookup
 
@@ -25,6 +27,7 @@ class AbsentKeys:
     up_to: Key | None
     below: int | None  # only keys of rows with a version below
     scan: str | None = None  # None: not begun
+    since: Watch | None = None  # what happened since it began
     page: str | None = None  # nonce of the page that is on its way
     is_scanned: bool = False
     pages: deque[tuple[bytes, ...]] = field(default_factory=deque)  # that are to be looked up
@@ -55,6 +58,14 @@ class AbsentKeys:
         self.is_scanned = answer.is_end
         if answer.keys:
             self.pages.append(answer.keys)
+
+    def vanished(self, keys: tuple[bytes, ...]) -> tuple[bytes, ...]:
+        """Those of them, which have no row, that went without an event."""
+        if self.since is None:
+            return keys
+        if self.since.is_truncated and self.below is None:
+            return ()  # the sweep has them all; where tombstones follow sweeps, they are still to be written
+        return tuple(key for key in keys if key not in self.since.keys)
 
     def merged(self) -> None:
         """The first open lookup is published."""

@@ -308,12 +308,12 @@ class SnapshotEngine:
     def _ask_for_keys(self, job: Job, absent: AbsentKeys) -> KeyPage:
         if absent.scan is None:
             absent.scan, absent.looked_at = self._new_nonce(), self._now
+            absent.since = self._memory.watch(job.schema.topic)
         absent.page = self._new_nonce()
         return KeyPage(absent.page, absent.scan, job.schema.topic, absent.below)
 
     def _take_keys(self, answer: KeysRead) -> None:
-        job = self._scanning(answer.nonce)
-        if job is not None and job.absent is not None:
+        if (job := self._scanning(answer.nonce)) is not None and job.absent is not None:
             job.absent.came(answer)
             if self._is_done(job):
                 self._unsaid.append(job)
@@ -392,7 +392,8 @@ class SnapshotEngine:
             waited_s = self._now - chunk.asked_at - read.seconds
             part.size.took(len(read.lines), sum(map(len, read.lines)), read.seconds, waited_s)
         else:
-            made = self._row_records.of_absent(job.schema, read, unseen, place)
+            assert isinstance(part, AbsentKeys)
+            made = self._row_records.of_absent(job.schema, part.vanished(read.absent), unseen, place)
             count = len(made) // 2
             job.deleted += count
         records += [*made, *self._row_records.instead()]

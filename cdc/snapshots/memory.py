@@ -39,11 +39,22 @@ class _Received:
         return not (self.keys or self.truncated or self.forgotten)
 
 
+@dataclass(slots=True)
+class Watch:
+    """What was received of one table since some moment, whoever sees it. Keys that don't fit are left out."""
+
+    topic: str
+    is_truncated: bool = False
+    keys: set[bytes] = field(default_factory=set)  # record keys
+
+
 class ChangeMemory:
     """Told of each transaction as it is received; asked when a chunk is merged."""
 
     def __init__(self, keys_max: int = KEYS_MAX) -> None:
         self._keys_max = keys_max
+        self._watches: list[Watch] = []
+        self._watched_count = 0
         self._received: list[_Received] = []  # in order of their commits
         self._open: _Received | None = None
         self._key_count = 0
@@ -52,8 +63,17 @@ class ChangeMemory:
         """`next_seq`: what the transaction's first row record will have."""
         self._open = _Received(xid, next_seq)
 
+    def watch(self, topic: str) -> Watch:
+        """From now on until `clear`."""
+        self._watches.append(Watch(topic))
+        return self._watches[-1]
+
     def touch(self, topic: str, key: bytes) -> None:
         """A record of the transaction that is being received. A moved row has two keys."""
+        for watch in self._watches:
+            if watch.topic == topic and self._watched_count < self._keys_max:
+                watch.keys.add(key)
+                self._watched_count += 1
         transaction = self._open
         if transaction is None or topic in transaction.forgotten:
             return
@@ -65,6 +85,8 @@ class ChangeMemory:
             self._make_room()
 
     def truncate(self, topic: str) -> None:
+        for watch in self._watches:
+            watch.is_truncated |= watch.topic == topic
         if self._open is not None:
             self._open.truncated.add(topic)
 
@@ -104,6 +126,8 @@ class ChangeMemory:
 
     def clear(self) -> None:
         self._received = []
+        self._watches = []
+        self._watched_count = 0
         self._open = None
         self._key_count = 0
 

@@ -10,7 +10,7 @@ from cdc.formats.debezium import TableEncoder
 from cdc.lsn import Lsn
 from cdc.ports import TopicRecord
 from cdc.snapshots.memory import Unseen
-from cdc.snapshots.reading import ChunkRead, LookedUp
+from cdc.snapshots.reading import ChunkRead
 from cdc.unpublishable import Unpublishable
 
 
@@ -65,12 +65,12 @@ class RowRecords:
         made, self._instead = self._instead, []
         return made
 
-    def of_absent(self, schema: TableSchema, read: LookedUp, unseen: Unseen, at: Place) -> list[TopicRecord]:
+    def of_absent(self, schema: TableSchema, absent: tuple[bytes, ...], unseen: Unseen, at: Place) -> list[TopicRecord]:
         """Keys that were not found but for those that were touched: delete and tombstone each, which share index and
         seq."""
         encoder = self._started(schema, at)
         records: list[TopicRecord] = []
-        for key in read.absent:
+        for key in absent:
             if not unseen.touches(key):
                 count = len(records) // 2
                 made = encoder.absent(key, at.commit_lsn, at.index + count, at.seq + count, at.now_us)

@@ -16,7 +16,7 @@ from cdc.snapshots.jobs import Job
 from cdc.snapshots.memory import ChangeMemory, Unseen
 from cdc.snapshots.publishing import Place, RowRecords
 from cdc.snapshots.ranges import OpenChunk, Range
-from cdc.snapshots.reading import Answer, Begun, KeysRead, LookedUp, Lookup
+from cdc.snapshots.reading import Answer, Begun, KeyPage, KeysRead, LookedUp, Lookup
 from cdc.snapshots.visibility import TransactionSnapshot
 from cdc.sweeps import Sweeps
 from tests.simulation.snapshots.rows import RowReader
@@ -154,10 +154,15 @@ class DeletesWhatWasTouched(SnapshotEngine):
         super().__init__(**arguments)
         self._row_records = _OfAllAbsent(arguments["row_records"]._encoder_of)
 
+    def _ask_for_keys(self, job: Job, absent: AbsentKeys) -> KeyPage:
+        page = super()._ask_for_keys(job, absent)
+        absent.since = None
+        return page
+
 
 class _OfAllAbsent(RowRecords):
-    def of_absent(self, schema: TableSchema, read: LookedUp, unseen: Unseen, at: Place) -> list[TopicRecord]:
-        return super().of_absent(schema, read, replace(unseen, is_truncated=False, keys=()), at)
+    def of_absent(self, schema: TableSchema, absent: tuple[bytes, ...], unseen: Unseen, at: Place) -> list[TopicRecord]:
+        return super().of_absent(schema, absent, replace(unseen, is_truncated=False, keys=()), at)
 
 
 class DeletesWhatMeetsNoCondition(SnapshotEngine):

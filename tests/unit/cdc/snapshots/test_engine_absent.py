@@ -63,12 +63,21 @@ def test_a_key_that_was_touched_by_what_the_lookup_does_not_see_is_no_delete() -
     assert deletes(made.transaction(902, marks=[made.look_up(lookup, snapshot(71), 4, 5)])) == [5]
 
 
-def test_what_the_lookup_sees_touches_nothing() -> None:
-    """It was deleted again by an event that the stream has brought: one delete more, and as true."""
+def test_a_key_that_an_event_took_since_the_scan_began_did_not_vanish() -> None:
+    """Also where the lookup sees the event: its delete is in the topic."""
+    made = with_rows_read()
+    made.pages(made.ask(), 4, 5)
+    made.transaction(65, 4)
+    records = made.transaction(902, marks=[made.look_up(made.ask(), snapshot(71), 4, 5)])
+    assert deletes(records) == [5]
+    assert states(records)[-1].deleted == 1
+
+
+def test_rows_that_a_truncate_took_since_the_scan_began_did_not_vanish() -> None:
     made = with_rows_read()
     made.pages(made.ask(), 4)
-    made.transaction(65, 4)
-    assert deletes(made.transaction(902, marks=[made.look_up(made.ask(), snapshot(71), 4)])) == [4]
+    made.transaction(65, truncates=True)
+    assert deletes(made.transaction(902, marks=[made.look_up(made.ask(), snapshot(71), 4)])) == []
 
 
 def test_after_a_truncate_that_the_lookup_does_not_see_nothing_is_deleted() -> None:

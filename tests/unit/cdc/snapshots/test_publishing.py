@@ -12,7 +12,7 @@ from cdc.lsn import Lsn
 from cdc.pgoutput.relations import relation_of
 from cdc.snapshots.memory import Unseen
 from cdc.snapshots.publishing import Place, RowRecords
-from cdc.snapshots.reading import ChunkRead, LookedUp
+from cdc.snapshots.reading import ChunkRead
 from cdc.unpublishable import Unpublishable
 from tests.unit.cdc.loops import CONTEXT, SCHEMA
 from tests.unit.cdc.snapshots.loops import NOW_US, key, snapshot
@@ -37,8 +37,7 @@ def test_rows_follow_each_other_without_those_that_were_touched() -> None:
 
 
 def test_absent_keys_are_deletes_with_their_tombstones_without_those_that_were_touched() -> None:
-    read = LookedUp("n", snapshot(5), (key(1), key(2), key(3)), 0.1)
-    records = RECORDS.of_absent(SCHEMA, read, TOUCHED, PLACE)
+    records = RECORDS.of_absent(SCHEMA, (key(1), key(2), key(3)), TOUCHED, PLACE)
     assert [(record.key, record.value is None) for record in records] == [
         *((key(1), False), (key(1), True)),
         *((key(3), False), (key(3), True)),
@@ -52,10 +51,10 @@ def test_absent_keys_are_deletes_with_their_tombstones_without_those_that_were_t
 
 def test_after_a_truncate_that_is_not_seen_nothing_is_published() -> None:
     emptied = Unseen(is_forgotten=False, is_truncated=True, keys=())
-    assert RECORDS.of_absent(SCHEMA, LookedUp("n", snapshot(5), (key(1),), 0.1), emptied, PLACE) == []
+    assert RECORDS.of_absent(SCHEMA, (key(1),), emptied, PLACE) == []
     read = ChunkRead("n", snapshot(5), (b"1\tx",), ("1",), True, 0.1)
     assert RECORDS.of_chunk(SCHEMA, read, emptied, PLACE) == []
-    assert RECORDS.of_absent(SCHEMA, LookedUp("n", snapshot(5), (), 0.1), NOTHING, PLACE) == []
+    assert RECORDS.of_absent(SCHEMA, (), NOTHING, PLACE) == []
 
 
 def test_rows_that_can_not_be_published_take_no_place() -> None:
