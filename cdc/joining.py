@@ -153,7 +153,8 @@ class Joining:
             self._require_same_key(schema, captured.schemas.get(schema.table), topics[schema.topic])
             log.info("table joins", table=str(schema.table), since=format_lsn(since_lsn))
         for topic in tables.left:
-            log.info("changes of a table are not published any more", topic=topic)
+            if topic not in topics:  # else it leaves and joins again
+                log.info("changes of a table are not published any more", topic=topic)
         assert state.position is not None, "or nothing could join it"
         again = [table for table in tables.joining if source.is_outbox(table) and table in captured.schemas]
         lost = [

@@ -73,7 +73,7 @@ def table_standing(record: SnapshotRecord, progress: SnapshotProgress | None, si
 
 def replaced(standing: Standing) -> Standing:
     """Of a snapshot in whose place another has begun."""
-    return Standing("table", standing.name, "replaced", 0, 0, 0.0, "another snapshot of the table was asked for")
+    return Standing("table", standing.name, "replaced", 0, 0, 0.0, "another one of the table has begun")
 
 
 def is_whole(record: SnapshotRecord) -> bool:

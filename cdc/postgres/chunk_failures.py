@@ -58,10 +58,11 @@ def _said(request: Request, error: psycopg.Error, is_passing: bool) -> Watershed
             f"GRANT USAGE ON SCHEMA {sql_name(table.schema)} TO <role>; GRANT SELECT ON {sql_name(*table)} TO <role>; "
             "the schemas of its types need USAGE too",
         )
-    has_condition = isinstance(request, Chunk) and request.where is not None
+    # Without a condition, values that don't read as their type are those of the range's ends.
+    is_asked = isinstance(request, Chunk) and (request.where is not None or isinstance(error, psycopg.DataError))
     return SourceError(
         f"existing rows of {where} can't be read: {_words(error)}",
-        "correct the condition, and ask for the snapshot again" if has_condition else "see the server's log",
+        "correct the condition or the range, and ask for the snapshot again" if is_asked else "see the server's log",
     )
 
 

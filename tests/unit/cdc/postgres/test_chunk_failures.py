@@ -83,6 +83,10 @@ def test_a_condition_that_fails_is_to_be_corrected() -> None:
     assert "correct the condition" not in failed(chunk(), errors.UndefinedColumn("x")).error.hint
 
 
+def test_a_range_whose_ends_are_no_values_of_the_key_is_to_be_corrected() -> None:
+    assert "or the range" in failed(chunk(), errors.InvalidTextRepresentation("x")).error.hint
+
+
 @pytest.mark.parametrize(
     ("version", "arguments"), [(160_004, "(boolean, text, text)"), (180_000, "(boolean, text, text, boolean)")]
 )
