@@ -43,7 +43,6 @@ class _Received:
 class Watch:
     """What was received of one table since some moment, whoever sees it. Keys that don't fit are left out."""
 
-    topic: str
     is_truncated: bool = False
     keys: set[bytes] = field(default_factory=set)  # record keys
 
@@ -53,7 +52,7 @@ class ChangeMemory:
 
     def __init__(self, keys_max: int = KEYS_MAX) -> None:
         self._keys_max = keys_max
-        self._watches: list[Watch] = []
+        self._watches: dict[str, list[Watch]] = {}  # by topic
         self._watched_count = 0
         self._received: list[_Received] = []  # in order of their commits
         self._open: _Received | None = None
@@ -65,13 +64,14 @@ class ChangeMemory:
 
     def watch(self, topic: str) -> Watch:
         """From now on until `clear`."""
-        self._watches.append(Watch(topic))
-        return self._watches[-1]
+        made = Watch()
+        self._watches.setdefault(topic, []).append(made)
+        return made
 
     def touch(self, topic: str, key: bytes) -> None:
         """A record of the transaction that is being received. A moved row has two keys."""
-        for watch in self._watches:
-            if watch.topic == topic and self._watched_count < self._keys_max:
+        for watch in self._watches.get(topic, ()):
+            if key not in watch.keys and self._watched_count < self._keys_max:
                 watch.keys.add(key)
                 self._watched_count += 1
         transaction = self._open
@@ -85,8 +85,8 @@ class ChangeMemory:
             self._make_room()
 
     def truncate(self, topic: str) -> None:
-        for watch in self._watches:
-            watch.is_truncated |= watch.topic == topic
+        for watch in self._watches.get(topic, ()):
+            watch.is_truncated = True
         if self._open is not None:
             self._open.truncated.add(topic)
 
@@ -126,7 +126,7 @@ class ChangeMemory:
 
     def clear(self) -> None:
         self._received = []
-        self._watches = []
+        self._watches = {}
         self._watched_count = 0
         self._open = None
         self._key_count = 0

@@ -112,3 +112,21 @@ def test_cleared_is_as_new() -> None:
     memory.end()
     assert not memory.unseen(T, sees_below(1)).touches(b"a")
     assert not memory.unseen(T, sees_below(1)).touches(b"b")
+
+
+def test_a_watch_has_what_happened_to_its_table_since_it_was_asked_for() -> None:
+    memory = ChangeMemory(keys_max=3)
+    receive(memory, 10, b"before")
+    watch = memory.watch(T)
+    receive(memory, 11, b"a", b"a", b"a", b"b")
+    receive(memory, 12, b"c", topic=OTHER)
+    memory.truncate(OTHER)
+    later = memory.watch(T)
+    assert (watch.keys, watch.is_truncated) == ({b"a", b"b"}, False)
+    receive(memory, 13, b"b", b"c")
+    memory.truncate(T)
+    assert (watch.keys, watch.is_truncated) == ({b"a", b"b"}, True)
+    assert (later.keys, later.is_truncated) == ({b"b"}, True), "three keys in all, each counted once for each"
+    memory.clear()
+    receive(memory, 14, b"d")
+    assert later.keys == {b"b"}
