@@ -74,7 +74,7 @@ def read_record(
     if schema_version > schema.version:
         raise SinkError(
             f"record at {where} has schema version {schema_version} of {schema.table}; known is {schema.version}",
-            "start the sink again: it then reads the newer schema from the control topic",
+            "nothing: the sink starts again and reads the newer schema from the control topic",
         )
     unchanged = _read_unchanged(schema, source, where)
     row = _read_row(lineage, envelope, schema_version, len(unchanged), where)

@@ -106,11 +106,13 @@ class RedisServer:
             case AuthenticationError() | AuthorizationError() | NoPermissionError():
                 return SinkError(f"{where} refuses this user", "check user, password and ACL of sinks.cache.url")
             case BusyLoadingError():
-                return SinkError(f"{where} is still loading its data", "start the sink again when it is ready")
+                return SinkError(
+                    f"{where} is still loading its data", "nothing: the sink starts again when it is ready"
+                )
             case ResponseError():
                 match code := _code(error):
                     case "OOM":
-                        hint = "raise its maxmemory, then start the sink again"
+                        hint = "raise its maxmemory; the sink tries again by itself"
                         return SinkError(f"{where} is full and refuses writes", hint)
                     case "READONLY":
                         hint = "give the primary's address in sinks.cache.url"
@@ -119,7 +121,7 @@ class RedisServer:
             case _:
                 return SinkError(
                     f"{where} does not answer ({type(error).__name__})",
-                    "check that it runs and that sinks.cache.url is right, then start the sink again",
+                    "check that it runs and that sinks.cache.url is right; the sink tries again by itself",
                 )
 
 

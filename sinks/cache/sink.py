@@ -209,7 +209,7 @@ class CacheSink:
         what = f"keys of {table}" if table else "its keys"
         return SinkError(
             f"Redis at {self._server.name} was restarted, or {what} were deleted: rows may be missing",
-            "start the sink again: it fills the cache anew from the topics",
+            "nothing: the sink starts again and fills the cache anew from the topics",
         )
 
 

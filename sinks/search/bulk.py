@@ -98,14 +98,14 @@ def busy(blocked: Busy, where: str) -> SinkError:
     if blocked.status == 0:
         return SinkError(
             f"{where} does not answer ({blocked.error_type})",
-            "check that it runs and that sinks.search.url is right, then start the sink again",
+            "check that it runs and that sinks.search.url is right; the sink tries again by itself",
         )
     disk = blocked.error_type == "cluster_block_exception"
     return SinkError(
-        f"{where} takes no writes (status {blocked.status}, {blocked.error_type or 'no reason given'})",
-        "free disk space on its nodes, then start the sink again"
+        f"{where} takes no requests (status {blocked.status}, {blocked.error_type or 'no reason given'})",
+        "free disk space on its nodes; the sink tries again by itself"
         if disk
-        else "check its load and its cluster health, then start the sink again",
+        else "check its load and its cluster health; the sink tries again by itself",
     )
 
 
@@ -127,11 +127,12 @@ def _refused(status: int, error_type: str, index: str | None) -> SinkError:
     what = f"status {status}, {error_type or 'no reason given'}"
     if status == 404:
         return SinkError(
-            f"search index {index} is gone ({what})", "start the sink again: it fills the index anew from the topics"
+            f"search index {index} is gone ({what})",
+            "nothing: the sink starts again and fills the index anew from the topics",
         )
     if error_type == "cluster_block_exception":
         return SinkError(
             f"search index {index} is blocked for writes ({what})",
-            "free disk space on its nodes and remove the block index.blocks.*, then start the sink again",
+            "free disk space on its nodes and remove the block index.blocks.*; the sink tries again by itself",
         )
     return SinkError(f"search index {index} refuses a document ({what})", "see the server's log for this error")

@@ -121,7 +121,7 @@ class Generations:
             )
         except NotFoundError as error:
             raise SinkError(
-                f"{self._server.name}: the index {self._marker} was deleted just now", "start the sink again"
+                f"{self._server.name}: the index {self._marker} was deleted just now", "nothing: the sink starts again"
             ) from error
 
 

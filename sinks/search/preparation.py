@@ -244,7 +244,7 @@ class Preparation:
     def lost(self, index: str) -> SinkError:
         return SinkError(
             f"{self._server.name}: index {index} was deleted, or made anew by somebody else",
-            "start the sink again: it fills the search index anew from the topics",
+            "nothing: the sink starts again and fills the search index anew from the topics",
         )
 
     def shared(self, table: TableId, other: object) -> SinkError:

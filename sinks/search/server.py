@@ -17,7 +17,7 @@ from opensearchpy.exceptions import (
 
 from cdc.errors import SinkError
 from sinks.retries import Retries
-from sinks.search.bulk import TRANSIENT_STATUSES
+from sinks.search.bulk import TRANSIENT_STATUSES, Busy, busy
 
 # A bulk request of 5 MiB takes under a second; this is for a node that collects garbage or merges.
 ANSWER_TIMEOUT_S = 60
@@ -60,10 +60,9 @@ class SearchServer:
             case AuthenticationException() | AuthorizationException() if error_type(error) == "":
                 return SinkError(f"{self.name} refuses this user", "check user and password in sinks.search.url")
             case ConnectionError():
-                return SinkError(
-                    f"{self.name} does not answer ({type(error).__name__})",
-                    "check that it runs and that sinks.search.url is right, then start the sink again",
-                )
+                return busy(Busy(0, type(error).__name__), self.name)
+            case _ if is_transient(error):
+                return busy(Busy(status(error), error_type(error)), self.name)
             case _:
                 what = f"status {status(error)}, {error_type(error) or type(error).__name__}"
                 return SinkError(f"{self.name} refuses a request ({what})", "see the server's log for this error")

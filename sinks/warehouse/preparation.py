@@ -150,7 +150,7 @@ def _other_key(schema: TableSchema, where: Place, what: str) -> RefusedError:
 def _lost(where: Place) -> SinkError:
     return SinkError(
         f"warehouse: {'.'.join(where.rows)} was dropped, or its files were deleted: rows may be missing",
-        "start the sink again: it fills the warehouse anew from the topics",
+        "nothing: the sink starts again and fills the warehouse anew from the topics",
     )
 
 

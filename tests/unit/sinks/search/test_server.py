@@ -51,6 +51,15 @@ def test_a_busy_or_cut_answer_is_asked_for_again(first: tuple[int, object]) -> N
     assert len(pauses) == 1
 
 
+def test_a_server_that_only_starts_is_no_error_of_ours() -> None:
+    with scripted_server([BUSY]) as scripted:
+        server = SearchServer(scripted.url, ONCE)
+        with pytest.raises(SinkError, match=r"takes no requests \(status 503, no_master\)") as caught:
+            info(server)
+        server.close()
+    assert "the sink tries again by itself" in caught.value.hint
+
+
 def test_an_expected_status_comes_out_at_once() -> None:
     with scripted_server([(404, {"error": {"type": "index_not_found_exception"}})]) as scripted:
         server = SearchServer(scripted.url, ONCE)

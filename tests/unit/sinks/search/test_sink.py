@@ -150,7 +150,7 @@ def test_a_write_never_makes_an_index(sink: SearchSink, place: Place) -> None:
     place.client.cluster.put_settings(body={"transient": {"action.auto_create_index": "true"}})
     try:
         place.client.indices.delete(index=f"{place.alias}.documents")
-        with pytest.raises(SinkError, match=r"is gone[^\0]*start the sink again"):
+        with pytest.raises(SinkError, match=r"is gone[^\0]*the sink starts again"):
             sink.apply([upsert(1, V)])
         assert not place.client.indices.exists(index=place.alias)
     finally:
@@ -221,7 +221,7 @@ def test_a_request_that_failed_whole_is_sent_again(first: tuple[int, object]) ->
 def test_a_store_that_stays_busy_is_an_error() -> None:
     with scripted_server([(200, {"items": [BUSY]})]) as scripted:
         sink = scripted_sink(scripted)
-        with pytest.raises(SinkError, match=r"takes no writes \(status 429"):
+        with pytest.raises(SinkError, match=r"takes no requests \(status 429"):
             sink.apply([upsert(1, V)])
         sink.close()
         assert len(scripted.requests) == QUICK.attempt_count_max
