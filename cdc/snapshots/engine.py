@@ -308,7 +308,7 @@ class SnapshotEngine:
     def _ask_for_keys(self, job: Job, absent: AbsentKeys) -> KeyPage:
         if absent.scan is None:
             absent.scan, absent.looked_at = self._new_nonce(), self._now
-            absent.since = self._memory.watch(job.schema.topic)
+            absent.since = self._memory.watch(job.schema.topic, instead_of=absent.since)
         absent.page = self._new_nonce()
         return KeyPage(absent.page, absent.scan, job.schema.topic, absent.below)
 

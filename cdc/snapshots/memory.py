@@ -39,7 +39,7 @@ class _Received:
         return not (self.keys or self.truncated or self.forgotten)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Watch:
     """What was received of one table since some moment, whoever sees it. Keys that don't fit are left out."""
 
@@ -62,10 +62,13 @@ class ChangeMemory:
         """`next_seq`: what the transaction's first row record will have."""
         self._open = _Received(xid, next_seq)
 
-    def watch(self, topic: str) -> Watch:
-        """From now on until `clear`."""
-        made = Watch()
-        self._watches.setdefault(topic, []).append(made)
+    def watch(self, topic: str, instead_of: Watch | None = None) -> Watch:
+        """From now on until `clear`. `instead_of`: an earlier one of the topic, which nobody needs any more."""
+        watches, made = self._watches.setdefault(topic, []), Watch()
+        if instead_of is not None and instead_of in watches:
+            watches.remove(instead_of)
+            self._watched_count -= len(instead_of.keys)
+        watches.append(made)
         return made
 
     def touch(self, topic: str, key: bytes) -> None:

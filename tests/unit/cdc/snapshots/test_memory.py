@@ -130,3 +130,14 @@ def test_a_watch_has_what_happened_to_its_table_since_it_was_asked_for() -> None
     memory.clear()
     receive(memory, 14, b"d")
     assert later.keys == {b"b"}
+
+
+def test_a_watch_of_a_scan_that_began_anew_takes_no_room() -> None:
+    memory = ChangeMemory(keys_max=2)
+    earlier = memory.watch(T)
+    receive(memory, 10, b"a", b"b")
+    watch = memory.watch(T, instead_of=earlier)
+    receive(memory, 11, b"c", b"d", b"e")
+    assert (earlier.keys, watch.keys) == ({b"a", b"b"}, {b"c", b"d"})
+    memory.clear()
+    assert memory.watch(T, instead_of=watch).keys == set()
