@@ -36,6 +36,7 @@ class Busy(NamedTuple):
 
     status: int
     error_type: str
+    is_too_large: bool = False  # what came with it, for ever: see is_too_large
 
 
 def item(alias: str, document_id: str, version: int, row: dict[str, Any] | None) -> Item:
@@ -74,7 +75,7 @@ def outcome(answer: dict[str, Any]) -> Result | Busy:
     if status == 409 and error_type == "version_conflict_engine_exception":
         return _STALE
     if status in TRANSIENT_STATUSES:
-        return Busy(status, error_type)
+        return Busy(status, error_type, is_too_large(status, reason))
     if status == 400 and (rejection := _rejection(error_type, reason)):
         return Result(Outcome.REJECTED, rejection)
     raise _refused(status, error_type, said.get("_index"))
@@ -85,12 +86,6 @@ def is_too_large(status: int, reason: str) -> bool:
     by a proxy, or by a node's indexing pressure, which says 429 as if it were only busy."""
     pressure = _PRESSURE.search(reason) if status == 429 else None
     return status == 413 or (pressure is not None and int(pressure[1]) > int(pressure[2]))
-
-
-def entry_is_too_large(answer: dict[str, Any]) -> bool:
-    """The same of an item of the answer."""
-    ((_, said),) = answer.items()
-    return is_too_large(int(said["status"]), str((said.get("error") or {}).get("reason", "")))
 
 
 def busy(blocked: Busy, where: str) -> SinkError:

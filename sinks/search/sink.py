@@ -160,9 +160,10 @@ class SearchSink:
         said = answer.get("items", [])
         if len(said) != len(items):
             raise SinkError(f"{self._server.name} answered a bulk request in part", "is there a proxy in between?")
-        if any(map(bulk.entry_is_too_large, said)):
+        outcomes = [bulk.outcome(entry) for entry in said]
+        if any(isinstance(found, Busy) and found.is_too_large for found in outcomes):
             return self._send_smaller(items)
-        return [bulk.outcome(entry) for entry in said]
+        return outcomes
 
     def _send_smaller(self, items: Sequence[Item]) -> Sequence[Result | Busy]:
         """In halves, down to one document. What was taken of them before is stale now."""
