@@ -28,6 +28,11 @@ class TableLook:
     error: WatershedError | None  # why its changes can't be captured
     barrier: WatershedError | None = None  # why it can't begin to be captured
 
+    @property
+    def unchunkable(self) -> SourceTable | None:
+        """The table, if it is there and its rows can't be read in chunks."""
+        return None if self.found is None or self.found.is_chunkable else self.found
+
 
 @dataclass(frozen=True, slots=True)
 class Stop:
@@ -83,8 +88,8 @@ def assign(
             stopped[table] = Stop(_cannot_join(before, look), is_held=False)
         elif table in failures:
             stopped[table] = Stop(failures[table], failures[table].is_held)
-        elif table not in unread and look.found is not None and not look.found.is_chunkable:
-            stopped[table] = Stop(_no_chunks(table, look.found.key), is_held=False)
+        elif table not in unread and (found := look.unchunkable) is not None:
+            stopped[table] = Stop(_no_chunks(table, found.key), is_held=False)
         else:
             joining.append(table)
     return Roster(tuple(kept), tuple(joining), stopped)

@@ -359,11 +359,11 @@ class Session:
         keys = resources.enter_context(KafkaKeyReader(self._config.kafka))
         signals = SignalReader(self._config.kafka, self._topics.signals, signals_offset)
         resources.enter_context(closing(signals))
-        unchunkable = frozenset(
-            table for table, look in looks.items() if look.found is not None and not look.found.is_chunkable
+        unchunkable = frozenset(table for table, look in looks.items() if look.unchunkable is not None)
+        stopped, outboxes = these.roster.stopped.keys(), frozenset(filter(self._config.source.is_outbox, looks))
+        return Snapshots(
+            engine, Readers(reader, keys), signals, answers, self._topics, limits, unchunkable, stopped, outboxes
         )
-        others = (unchunkable, these.roster.stopped.keys(), frozenset(filter(self._config.source.is_outbox, looks)))
-        return Snapshots(engine, Readers(reader, keys), signals, answers, self._topics, limits, *others)
 
     def _follower(
         self,

@@ -68,9 +68,9 @@ class Snapshots:
         """Read every table again, but for those that are being read, or can't be now."""
         signal = SignalRecord(action="snapshot", requested_us=now_us)
         for table in self._engine.tables:
-            job = self._engine.jobs.get(table)
             if table in self._outboxes:
                 continue
+            job = self._engine.jobs.get(table)
             if table in self._unchunkable:
                 log.warning("rows are not read again: the key has no unique index to read them by", table=str(table))
             elif job is None or job.is_ended:
@@ -150,11 +150,10 @@ class Snapshots:
                 raise GapError(f"table {waiting[0]} can join with a new slot only", "cdc snapshot --heal, as was asked")
             return SignalAnswer(is_accepted=False, message="there is no gap to heal: capture is streaming"), []
         wanted = [_table(name) for name in signal.tables] or list(self._engine.tables)
-        events = [table for table in wanted if table in self._outboxes]
-        if events and (signal.tables or len(events) == len(wanted)):
+        events, wanted = _apart(wanted, self._outboxes)
+        if events and (signal.tables or not wanted):
             message = f"the rows of {events[0]} are events: `cdc outbox republish` publishes them again"
             return SignalAnswer(is_accepted=False, message=message), []
-        wanted = [table for table in wanted if table not in events]
         if not wanted:
             return SignalAnswer(is_accepted=False, message="no table is captured: `cdc table list` says why"), []
         if signal.action == "snapshot":
@@ -163,10 +162,9 @@ class Snapshots:
                 return SignalAnswer(is_accepted=False, message="a condition or a range needs exactly one table"), []
             if problem := self._range_problem(wanted[0], signal):
                 return SignalAnswer(is_accepted=False, message=problem), []
-            barred = [table for table in wanted if table in self._unchunkable]
-            if barred and (signal.tables or len(barred) == len(wanted)):
+            barred, wanted = _apart(wanted, self._unchunkable)
+            if barred and (signal.tables or not wanted):
                 return SignalAnswer(is_accepted=False, message=self._why_barred(barred[:1])), []
-            wanted = [table for table in wanted if table not in barred]
             records = [record for table in wanted for record in self._engine.add(requested(identity, table, signal))]
             return _accepted(f"begun; {self._why_barred(barred)}" if barred else "begun", wanted), records
         status = {"pause": "paused", "resume": "running", "cancel": "cancelled"}[signal.action]
@@ -289,3 +287,8 @@ def _table(name: str) -> TableId:
         return TableId.parse(name)
     except ValueError:
         return TableId("", name)  # which there is not: the signal is refused with the name
+
+
+def _apart(tables: Sequence[TableId], others: Collection[TableId]) -> tuple[list[TableId], list[TableId]]:
+    """Those that are among the others, and the rest."""
+    return [table for table in tables if table in others], [table for table in tables if table not in others]

@@ -33,8 +33,9 @@ class Session:
         self.reader, self.signals = ScriptedReader(), ScriptedSignals()
         given, limits = Answers(TOPICS, answers or {}), limits or SnapshotConfig()
         engine = self.beside.engine
-        others = (unchunkable, stopped, outboxes)
-        self.snapshots = Snapshots(engine, self.reader, self.signals, given, TOPICS, limits, *others)
+        self.snapshots = Snapshots(
+            engine, self.reader, self.signals, given, TOPICS, limits, unchunkable, stopped, outboxes
+        )
         self._offset = 40
 
     def advance(self, seconds: float = 1.0, lag_s: float = 0.0) -> list[TopicRecord]:
