@@ -96,7 +96,7 @@ class Bootstrap:
             elif previous is None or not _is_of(previous, identity, self._source.slot):
                 require_no_slot(read_slot(connection, self._source.slot), self._config)
             topics = self._create_topics()
-            broker = open_broker(self._config, self._admin, topics)
+            broker = open_broker(self._config, self._admin, topics, self._should_stop)
             resources.callback(broker.close)
             broker.fence_predecessors(nobody_waits)
             with suppress(GapError):  # whatever is lost, all rows are read under a new epoch
@@ -390,7 +390,9 @@ def _is_of(position: PositionRecord, identity: SystemIdentity, slot: str) -> boo
     return (then.system_identifier, then.database, then.slot) == (identity.system_identifier, identity.database, slot)
 
 
-def open_broker(config: Config, admin: TopicAdmin, topics: Mapping[str, TopicDescription]) -> KafkaBroker:
+def open_broker(
+    config: Config, admin: TopicAdmin, topics: Mapping[str, TopicDescription], should_stop: Callable[[], bool]
+) -> KafkaBroker:
     """One producer for a prefix: whoever writes its topics fences whoever did. `topics`: the tables', by name."""
     return KafkaBroker(
         config.kafka,
@@ -400,6 +402,7 @@ def open_broker(config: Config, admin: TopicAdmin, topics: Mapping[str, TopicDes
         record_bytes_max=record_limits(config.kafka, topics.values()),
         events=EventTopics(admin, config.topics, config.kafka),
         own=Topics(config.topics.prefix).written,
+        should_stop=should_stop,
     )
 
 

@@ -39,7 +39,7 @@ from cdc.kafka.topics import TopicAdmin
 from cdc.load import LoadStopped
 from cdc.lsn import Lsn, format_lsn
 from cdc.outbox_start import open_outbox
-from cdc.ports import Probe
+from cdc.ports import Clock, Probe
 from cdc.postgres.catalog import schema_of
 from cdc.postgres.connection import connect
 from cdc.postgres.replication import (
@@ -68,6 +68,25 @@ class SystemClock:
 
     def now_us(self) -> int:
         return time.time_ns() // 1000
+
+
+class Backoff:
+    """Delays between sessions: they double while sessions end soon, whatever ends them."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._delay_s = RETRY_S_FIRST
+        self._began = clock.monotonic()
+
+    def begin(self) -> None:
+        """A session begins."""
+        self._began = self._clock.monotonic()
+
+    def next_s(self) -> float:
+        """The delay in seconds before the next session. The first one after a session that lasted is short."""
+        delay_s = RETRY_S_FIRST if self._clock.monotonic() - self._began > RETRY_S_MAX else self._delay_s
+        self._delay_s = min(delay_s * 2, RETRY_S_MAX)
+        return delay_s
 
 
 class Service:
@@ -126,21 +145,21 @@ class Service:
         self._obey_signals()
         source = self.check(is_running_on=self._is_known())
         log.info("source checked", database=source.identity.database, tables=len(source.tables))
-        retry_s = RETRY_S_FIRST
+        backoff = Backoff(self._clock)
         while not self._stop.is_set():
-            began = time.monotonic()
+            backoff.begin()
             try:
                 self._session()
             except (ConnectionLost, UnreachableError) as error:
-                if time.monotonic() - began > RETRY_S_MAX:
-                    retry_s = RETRY_S_FIRST
-                log.warning("session lost, starting anew", error=error.message, in_s=round(retry_s, 1))
-                self._stop.wait(retry_s)
-                retry_s = min(retry_s * 2, RETRY_S_MAX)
+                if not self._stop.is_set():
+                    in_s = backoff.next_s()
+                    log.warning("session lost, starting anew", error=error.message, in_s=round(in_s, 1))
+                    self._stop.wait(in_s)
             except UnsupportedChangeError as error:
                 if error.table is None:
                     raise
                 self._failures[TableId(*error.table)] = error
+                self._stop.wait(backoff.next_s())
             except LoadStopped:
                 log.info("initial load interrupted, the next start begins it anew")
             except GapError as error:

@@ -128,7 +128,7 @@ class Session:
             connection.send_status(resume_lsn, resume_lsn, reply_requested=False)
 
         topics = self._admin.check([self._topics.table(table) for table in self._config.source.table_ids])
-        broker = open_broker(self._config, self._admin, topics)
+        broker = open_broker(self._config, self._admin, topics, self._should_stop)
         resources.callback(broker.close)
         stay_connected()
         broker.fence_predecessors(stay_connected)

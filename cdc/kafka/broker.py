@@ -7,13 +7,14 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 import structlog
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from cdc.config import KafkaConfig
 from cdc.errors import BrokerError, ConnectionLost, UnreachableError, WatershedError
 from cdc.kafka.aside import WAIT_S, aside, begin, nobody_waits
-from cdc.kafka.client import MESSAGE_BYTES_MAX, broker_error, client_settings, kafka_error, new_client, note_error
+from cdc.kafka.client import MESSAGE_BYTES_MAX, broker_error, client_settings, kafka_error, new_client
 from cdc.kafka.event_topics import EventTopics
+from cdc.kafka.reports import Outage, Undelivered
 from cdc.kafka.topics import EndOffsets, TopicAdmin
 from cdc.left_open import OpenPart
 from cdc.ports import Place, TopicRecord, WhileWaiting
@@ -34,6 +35,11 @@ MARKED_S_MAX = 5.0
 AWAY_S_MAX = 60.0
 # In which a transaction's end is in the partitions for a broker that works, and until we have noticed that it died.
 MARKING_S_MAX = 0.5
+# How long the answer to a call is waited for. The coordinator aborts a transaction that is open for longer, so a commit
+# that is not answered by then can't be waited for with success. The next session asks what became of it.
+ANSWER_S_MAX = TRANSACTION_TIMEOUT_MS / 1000
+# The same after a request to stop: brokers that work answer in milliseconds, and the process has 8 s to end.
+STOPPING_S_MAX = 3.0
 _NEVER = -1
 
 
@@ -61,9 +67,11 @@ class KafkaBroker:
         events: EventTopics,
         record_bytes_max: Mapping[str, int] | None = None,
         own: Collection[str] = (),
+        should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
         """`partition_counts`: of the tables' topics. `record_bytes_max`: what topics took when they were looked at.
-        `own`: topics that are written beside them and those of events."""
+        `own`: topics that are written beside them and those of events. `should_stop`: whether the process was asked to
+        stop."""
         self.transactional_id = transactional_id
         self._admin = admin
         self._record_bytes_max = dict(record_bytes_max or {})
@@ -73,13 +81,14 @@ class KafkaBroker:
         self._batch_bytes = min(BATCH_BYTES_MAX, *known, MESSAGE_BYTES_MAX)
         self._partition_counts = dict(partition_counts)
         self._own = own
+        self._should_stop = should_stop
         self._is_open = False
         self._outage = Outage()
         self._committed_at = 0.0  # monotonic seconds
         self._looked_after = self._began_after = 0  # losses: at the last look, and when the transaction began
         self._look: Future[list[OpenPart]] | None = None
         # Not a method of ours: a producer that refers to its owner outlives the session, threads and all.
-        self._undelivered = _Undelivered()
+        self._undelivered = Undelivered()
         self._producer = new_client(
             Producer,
             client_settings(
@@ -169,12 +178,16 @@ class KafkaBroker:
             self._is_open = True
 
     def _losses(self) -> int:
-        self._producer.poll(0)  # what the client has noticed
+        """Raises ConnectionLost, BrokerError for a producer that has failed for good."""
+        try:
+            self._producer.poll(0)  # what the client has noticed
+        except KafkaException as exception:
+            raise self._translate("the producer has failed", exception, is_final=True) from exception
         return self._outage.losses
 
     @property
     def has_lost_connection(self) -> bool:
-        """To a broker, since somebody last looked at what they left."""
+        """To a broker, since somebody last looked at what they left. Raises what `_losses` raises."""
         return self._losses() != self._looked_after
 
     def _require_connections(self) -> None:
@@ -201,10 +214,14 @@ class KafkaBroker:
             if self._look.done():
                 look, self._look = self._look, None
                 self._judge(look.result)
-        elif self._is_open:
-            self._require_connections()
-        elif self._has_lost_brokers():
-            self._look = begin(self._find_open)
+        else:
+            try:
+                if self._is_open:
+                    self._require_connections()
+                elif self._has_lost_brokers():
+                    self._look = begin(self._find_open)
+            except (BrokerError, UnreachableError) as error:
+                raise ConnectionLost(error.message) from error  # the next session meets it where a user is told
 
     def _has_lost_brokers(self) -> bool:
         """Since the last look at what they left; this is one."""
@@ -224,6 +241,10 @@ class KafkaBroker:
         except (ConnectionLost, UnreachableError):
             self._looked_after = _NEVER  # they are still away
             return
+        except BrokerError as error:
+            raise ConnectionLost(error.message) from error  # the next session asks the same first
+        except KafkaException as exception:
+            raise self._translate("the producer has failed", exception, is_final=True) from exception
         if found:
             raise ConnectionLost(f"Kafka: the brokers left a transaction open in {found[0].topic}")
 
@@ -279,27 +300,35 @@ class KafkaBroker:
     def abort_written(self, while_waiting: WhileWaiting) -> None:
         """When everything that was handed over is in the log, end the transaction without it: each partition that it
         wrote to gets a marker."""
-        while self._producer.flush(WAIT_S):
+        while self._flush():
             self._raise_delivery_error()
             self._require_connections()
             while_waiting()
         self._until_answered("abort_transaction", while_waiting)
         self._is_open = False
 
+    def _flush(self) -> int:
+        """How many records are not in the log yet."""
+        try:
+            return self._producer.flush(WAIT_S)
+        except KafkaException as exception:
+            raise self._translate("the producer has failed", exception, is_final=True) from exception
+
     def abort(self) -> None:
         """See cdc.ports.Broker."""
         if not self._is_open:
             return
         self._is_open = False
-        if self._may_be_one_with_the_last():
-            del self._producer  # before it comes to the brokers again
-            return
         try:
+            if self._may_be_one_with_the_last():
+                del self._producer  # before it comes to the brokers again
+                return
             self._producer.purge()
             self._producer.abort_transaction(5.0)
-        except KafkaException as exception:
+        except (KafkaException, WatershedError) as error:
             # The next producer of this id ends it.
-            log.warning("kafka transaction not aborted", error=kafka_error(exception).str())
+            said = kafka_error(error).str() if isinstance(error, KafkaException) else error.message
+            log.warning("kafka transaction not aborted", error=said)
 
     def follow(self, partition_counts: Mapping[str, int]) -> None:
         """These are the tables' topics now."""
@@ -316,18 +345,27 @@ class KafkaBroker:
     # ---- errors
 
     def _until_answered(self, call: str, while_waiting: WhileWaiting) -> None:
-        """`call`: the name of one of the producer's, which no frame keeps alive."""
+        """`call`: the name of one of the producer's, which no frame keeps alive. Raises ConnectionLost when the brokers
+        have not answered within ANSWER_S_MAX, or within STOPPING_S_MAX of a request to stop."""
+        what = call.removesuffix("_transaction")
+        began = time.monotonic()
+        deadline = began + ANSWER_S_MAX
         while True:
             try:
                 getattr(self._producer, call)(WAIT_S)
             except KafkaException as exception:
                 if not kafka_error(exception).retriable():
-                    raise self._translate(call.removesuffix("_transaction"), exception) from exception
+                    raise self._translate(what, exception) from exception
                 if self._is_open:
                     self._require_connections()
                 while_waiting()
             else:
                 return
+            now = time.monotonic()
+            if self._should_stop():
+                deadline = min(deadline, now + STOPPING_S_MAX)
+            if now > deadline:
+                raise ConnectionLost(f"Kafka: {what}: the brokers have not answered for {now - began:.0f} s")
 
     def _raise_delivery_error(self) -> None:
         error = self._undelivered.error
@@ -347,7 +385,10 @@ class KafkaBroker:
             f"raise max.message.bytes of {topic}, or leave the large column out of the publication",
         )
 
-    def _translate(self, what: str, exception: KafkaException, topic: str = "") -> WatershedError:
+    def _translate(
+        self, what: str, exception: KafkaException, topic: str = "", *, is_final: bool = False
+    ) -> WatershedError:
+        """`is_final`: the producer has failed for good, whatever its error is."""
         error = kafka_error(exception)
         if not topic:
             with suppress(KafkaException):  # raised by a producer that has failed for good
@@ -357,40 +398,13 @@ class KafkaBroker:
         if KafkaError.MSG_SIZE_TOO_LARGE in causes:
             return self._too_large(topic or self._undelivered.topic)
         if not causes & _REFUSED and (
-            error.code() in _LOST or error.fatal() or error.txn_requires_abort() or error.retriable()
+            is_final or error.code() in _LOST or error.fatal() or error.txn_requires_abort() or error.retriable()
         ):
             return ConnectionLost(f"Kafka: {what}: {error.str()} ({error.name()})")
         where = f" (topic {self._undelivered.topic})" if self._undelivered.topic else ""
         return broker_error(
             f"{what}{where}", exception, "see the brokers' log; capture resumes from its position record"
         )
-
-
-class Outage:
-    """How often a connection to a broker was lost."""
-
-    def __init__(self) -> None:
-        self.losses = 0
-        self.noted_at = 0.0  # the last one, monotonic seconds
-
-    def note(self, error: KafkaError) -> None:
-        """librdkafka's `error_cb`."""
-        note_error(error)
-        if error.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT):
-            self.losses += 1
-            self.noted_at = time.monotonic()
-
-
-class _Undelivered:
-    """The first record that did not arrive: why, and where it was meant to go."""
-
-    def __init__(self) -> None:
-        self.error: KafkaError | None = None
-        self.topic = ""
-
-    def note(self, error: KafkaError | None, message: Message) -> None:
-        if error is not None and self.error is None:
-            self.error, self.topic = error, message.topic() or ""
 
 
 # No session to come would fare better.

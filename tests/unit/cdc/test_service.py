@@ -1,0 +1,111 @@
+"""What the service does between sessions."""
+
+from collections.abc import Callable
+
+import pytest
+
+from cdc import service as service_module
+from cdc.config import Config
+from cdc.errors import ConnectionLost, UnsupportedChangeError
+from cdc.events import TableId
+from cdc.failpoints import unarmed
+from cdc.service import RETRY_S_FIRST, RETRY_S_MAX, Backoff, Service
+
+TABLE = TableId("public", "t")
+
+
+def minimal_config() -> Config:
+    return Config.model_validate(
+        {
+            "source": {"dsn": "postgresql://u@127.0.0.1:1/d", "tables": ["public.t"]},
+            "kafka": {"bootstrap_servers": "127.0.0.1:1"},
+            "topics": {"prefix": "p"},
+        }
+    )
+
+
+class Clock:
+    """Time passes where a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 50.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def now_us(self) -> int:
+        return int(self.now * 1e6)
+
+
+def test_delays_double_up_to_a_limit_and_begin_again_behind_a_session_that_lasted() -> None:
+    clock = Clock()
+    backoff = Backoff(clock)
+    delays = []
+    for _ in range(8):
+        backoff.begin()
+        delays.append(backoff.next_s())
+    assert delays == [RETRY_S_FIRST * 2**n for n in range(6)] + [RETRY_S_MAX] * 2
+    backoff.begin()
+    clock.now += RETRY_S_MAX + 1
+    assert backoff.next_s() == RETRY_S_FIRST
+
+
+class Sessions(Service):
+    """Sessions that end at once, each with what the test says."""
+
+    def __init__(self, config: Config, end: Callable[[int], Exception | None]) -> None:
+        super().__init__(config, unarmed)
+        self.begun = 0
+        self.waited: list[float] = []
+        self._end = end
+        self._stop.wait = self._wait  # type: ignore[method-assign, assignment]
+
+    def _wait(self, timeout_s: float) -> bool:
+        self.waited.append(timeout_s)
+        return False
+
+    def check(self, **_: bool) -> object:  # type: ignore[override]
+        class Identity:
+            database = "d"
+
+        class Source:
+            identity, tables = Identity(), ()
+
+        return Source()
+
+    def _is_known(self) -> bool:
+        return True
+
+    def _obey_signals(self) -> None:
+        pass
+
+    def _session(self) -> None:
+        self.begun += 1
+        error = self._end(self.begun)
+        if error is None:
+            self._stop.set()
+            return
+        raise error
+
+
+@pytest.mark.parametrize(
+    "error", [UnsupportedChangeError("table public.t was altered", table=TABLE), ConnectionLost("Kafka: fenced")]
+)
+def test_sessions_that_fail_again_and_again_are_begun_with_growing_delays(error: Exception) -> None:
+    service = Sessions(minimal_config(), lambda number: error if number < 4 else None)
+    service.run()
+    assert service.waited == [RETRY_S_FIRST, RETRY_S_FIRST * 2, RETRY_S_FIRST * 4]
+    assert service.begun == 4
+    assert service_module.RETRY_S_MAX > RETRY_S_FIRST * 4
+
+
+def test_what_is_lost_behind_a_request_to_stop_begins_no_session() -> None:
+    service = Sessions(minimal_config(), lambda _: None)
+
+    def session() -> None:
+        service._stop.set()
+        raise ConnectionLost("Kafka: commit: the brokers have not answered for 3 s")
+
+    service._session = session  # type: ignore[method-assign]
+    service.run()
+    assert service.waited == []
