@@ -134,7 +134,7 @@ class Bootstrap:
                     self._config, self._admin, topics, read_state(self._config).unpublished
                 ),
             )
-            load.run(self._table_loads(tables, reader, lineage, slot.consistent_point, publication), told)
+            load.run(self._table_loads(tables, reader, lineage, slot.consistent_point, publication, identity), told)
         return self._recorded()
 
     def _next_epoch(self, previous: PositionRecord | None, heal: Heal | None) -> int:
@@ -358,9 +358,11 @@ class Bootstrap:
         lineage: Lineage,
         consistent_point: Lsn,
         publication: Publication,
+        identity: SystemIdentity,
     ) -> list[TableLoad]:
+        run = (self._topics.prefix, identity.database, lineage.epoch)
         context = EnvelopeContext(
-            self._topics.prefix, lineage.source.database, lineage.epoch, cdc.__version__, self._config.format_options
+            *run, cdc.__version__, self._config.format_options, promises_utf8=identity.promises_utf8
         )
         estimates = reader.estimate(self._source.table_ids)
         loads = []

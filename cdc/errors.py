@@ -81,6 +81,31 @@ class UnsupportedChangeError(WatershedError):
         self.is_held = is_held
 
 
+class DamagedTextError(UnsupportedChangeError):
+    """A value that is not UTF-8, from a server that promises UTF-8: it was damaged on its way, or the server holds it
+    damaged. The service reads it again, and stops the table when the server sends the same bytes each time.
+
+    `near`: a digest of the bytes and of what stands before them, the same whenever the same bytes are sent."""
+
+    def __init__(self, where: str, table: tuple[str, str], near: bytes) -> None:
+        super().__init__(
+            f"{where}: a value is not UTF-8, which the encoding of the database promises",
+            "look for what alters bytes between the server and capture: a proxy, a network card, memory",
+            table=table,
+        )
+        self.where = where
+        self.near = near
+
+    def repeated(self, times: int) -> UnsupportedChangeError:
+        """The same bytes came each time that they were read."""
+        return UnsupportedChangeError(
+            f"{self.where}: a value is not UTF-8: the server sent the same bytes {times} times",
+            "the database holds the value damaged: correct it there (pg_amcheck finds more), "
+            + NEXT_AFTER_STOP.format(table=".".join(self.table or ())),
+            table=self.table,
+        )
+
+
 class TextTooLargeError(SourceError):
     """The server has a row to send whose text would be larger than it can make. `commit_lsn`: of its transaction, once
     that is known, from the capture loop on; an LSN as a number."""

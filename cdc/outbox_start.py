@@ -14,8 +14,9 @@ from cdc.postgres.connection import connect
 from cdc.postgres.outbox import read_seal_key
 
 
-def open_outbox(config: Config) -> Outbox | None:
-    """None where no events are configured. Raises ConfigError, SourceError with the next step, ConnectionLost."""
+def open_outbox(config: Config, *, promises_utf8: bool) -> Outbox | None:
+    """None where no events are configured. `promises_utf8`: see EnvelopeContext. Raises ConfigError, SourceError with
+    the next step, ConnectionLost."""
     outbox = config.outbox
     if not outbox.is_used:
         return None
@@ -32,6 +33,7 @@ def open_outbox(config: Config) -> Outbox | None:
         config.format_options,
         _contract(outbox.contracts),
         cloudevents(prefix),
+        promises_utf8=promises_utf8,
     )
 
 

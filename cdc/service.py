@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -24,10 +25,13 @@ from cdc.control import PositionRecord, Topics
 from cdc.errors import (
     NEXT_AFTER_GAP,
     ConnectionLost,
+    DamagedTextError,
     GapError,
+    ProtocolError,
     TextTooLargeError,
     UnreachableError,
     UnsupportedChangeError,
+    WatershedError,
 )
 from cdc.events import TableId
 from cdc.formats.profiles import column_formats
@@ -58,6 +62,8 @@ STANDBY_POLL_S = 0.5
 STOP_S_MAX = 8.0
 RETRY_S_FIRST = 0.2
 RETRY_S_MAX = 10.0
+# Bytes that are damaged on their way differ from one reading to the next; the third time shows that they do not.
+READINGS_MAX = 3
 
 
 class SystemClock:
@@ -89,6 +95,30 @@ class Backoff:
         return delay_s
 
 
+class Rereads:
+    """Bytes that a server should not have sent. They were damaged on their way, unless they come so each time."""
+
+    def __init__(self) -> None:
+        self._met: Counter[bytes] = Counter()
+
+    def judged(self, error: UnsupportedChangeError) -> UnsupportedChangeError | None:
+        """Why the table stops; None: another session reads the change again."""
+        if not isinstance(error, DamagedTextError):
+            return error
+        return error.repeated(READINGS_MAX) if self._is_last(error, error.near) else None
+
+    def is_final(self, error: ProtocolError) -> bool:
+        """Whether the same was met in each of READINGS_MAX readings; else another session reads it again."""
+        return self._is_last(error, error.message.encode())
+
+    def _is_last(self, error: WatershedError, what: bytes) -> bool:
+        self._met[what] += 1
+        if self._met[what] >= READINGS_MAX:
+            return True
+        log.warning("session ended by damaged bytes, they are read again", error=error.message, next=error.hint)
+        return False
+
+
 class Service:
     """Capture as a daemon. `check` writes nothing; `run` returns when it was asked to stop."""
 
@@ -103,8 +133,10 @@ class Service:
         self._clock = SystemClock()
         self._admission = Admission(config.source)
         self._failures: dict[TableId, UnsupportedChangeError] = {}  # why tables stopped in earlier sessions
+        self._rereads = Rereads()
         self._stop = threading.Event()
         self._is_standby = False
+        self._is_loading = False  # rows are read before there is a slot that streams
         self._heal: Heal | None = None  # to be done by the next session
         self._reads_all_again = config.snapshot.mode == "always"
         self._binary_until: Lsn | None = None  # what comes before in the log can't be sent as text
@@ -113,7 +145,7 @@ class Service:
         """Look at source and brokers. `is_running_on`: tables that can't be captured any more are left to the session.
         Raises ConfigError, SourceError, BrokerError, UnreachableError with the next step."""
         source = check_source(self._config.source, self._config.snapshot, is_running_on=is_running_on)
-        outbox = open_outbox(self._config)
+        outbox = open_outbox(self._config, promises_utf8=True)
         for table in source.tables:
             schema = schema_of(table, None, self._topics)
             column_formats(schema, self._config.format_options)
@@ -156,9 +188,14 @@ class Service:
                     log.warning("session lost, starting anew", error=error.message, in_s=round(in_s, 1))
                     self._stop.wait(in_s)
             except UnsupportedChangeError as error:
-                if error.table is None:
+                if (failure := self._rereads.judged(error)) is not None:
+                    if error.table is None or self._is_loading:
+                        raise failure from error  # there is no session that could go on without the table
+                    self._failures[TableId(*error.table)] = failure
+                self._stop.wait(backoff.next_s())
+            except ProtocolError as error:
+                if self._rereads.is_final(error):
                     raise
-                self._failures[TableId(*error.table)] = error
                 self._stop.wait(backoff.next_s())
             except LoadStopped:
                 log.info("initial load interrupted, the next start begins it anew")
@@ -281,8 +318,10 @@ class Service:
             self._heal = None
             return position
         self._take_over()
+        self._is_loading = True
         bootstrap = Bootstrap(self._config, self._admin, self._clock, self._stop.is_set, self._probe)
         position = bootstrap.run(position, self._heal)
+        self._is_loading = False
         self._heal = None
         self._reads_all_again = False
         return position

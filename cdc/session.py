@@ -142,19 +142,19 @@ class Session:
         roster, looks, publication = self._require_continuity(current, identity, topics, captured, state)
         stay_connected()
         these = self._capturable(broker, roster, looks, publication, state, captured, stay_connected)
+        lineage = (self._topics.prefix, current.source.database, current.epoch)
         context = EnvelopeContext(
-            self._topics.prefix, current.source.database, current.epoch, cdc.__version__, self._config.format_options
+            *lineage, cdc.__version__, self._config.format_options, promises_utf8=identity.promises_utf8
         )
         sweeps = Sweeps(self._topics, current.epoch, captured.floors)
         unpublishable = make_unpublishable(self._config, self._admin, these.topics, state.unpublished, these.leaving)
         streams = (these.schemas, context, stream_state(current), sweeps)
-        others = (these.since, these.leaving, unpublishable, open_outbox(self._config))
+        outbox = open_outbox(self._config, promises_utf8=identity.promises_utf8)
+        others = (these.since, these.leaving, unpublishable, outbox)
         engine = self._engine(these, state, current.epoch, context, sweeps, unpublishable)
-        answers = Answers(self._topics, captured.answers)
-        snapshots = self._snapshots(resources, engine, these, looks, state.signals_offset, answers)
-        follower = self._follower(
-            resources, engine, snapshots, these, looks, is_half_published=current.partial is not None
-        )
+        snapshots = self._snapshots(resources, engine, these, looks, state.signals_offset, captured)
+        is_half_published = current.partial is not None
+        follower = self._follower(resources, engine, snapshots, these, looks, is_half_published=is_half_published)
         snapshots.forget({record.table for record in these.snapshots} - engine.tables.keys())
         if reads_all_again:
             snapshots.begin_all(f"start at {self._clock.now_us()}", self._clock.now_us())
@@ -204,10 +204,7 @@ class Session:
             slot = read_slot(sql, source.slot)
             publication = read_publication(sql, source.publication, source.table_ids)
             looks = {} if publication is None else look_at_tables(sql, source, publication)
-        require_same_source(
-            position,
-            source_now(identity, flush_lsn, slot, publication),
-        )
+        require_same_source(position, source_now(identity, flush_lsn, slot, publication))
         assert publication is not None, "or it would be another than the position's"
         tables = compare_tables(source.table_ids, captured.schemas, position, self._topics)
         unread = [t for t in source.table_ids if source.is_outbox(t) or self._config.snapshot.mode == "never"]
@@ -349,7 +346,7 @@ class Session:
         these: _Capturable,
         looks: Mapping[TableId, TableLook],
         signals_offset: int,
-        answers: Answers,
+        captured: Captured,
     ) -> Snapshots:
         limits = self._config.snapshot
         reader = PostgresChunkReader(
@@ -360,6 +357,7 @@ class Session:
         signals = SignalReader(self._config.kafka, self._topics.signals, signals_offset)
         resources.enter_context(closing(signals))
         unchunkable = frozenset(table for table, look in looks.items() if look.unchunkable is not None)
+        answers = Answers(self._topics, captured.answers)
         stopped, outboxes = these.roster.stopped.keys(), frozenset(filter(self._config.source.is_outbox, looks))
         return Snapshots(
             engine, Readers(reader, keys), signals, answers, self._topics, limits, unchunkable, stopped, outboxes

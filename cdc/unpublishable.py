@@ -17,7 +17,7 @@ import structlog
 
 from cdc.config import OnUnpublishable
 from cdc.control import Record, Topics, table_key
-from cdc.errors import NEXT_AFTER_STOP, UnpublishableError, UnsupportedChangeError
+from cdc.errors import NEXT_AFTER_STOP, DamagedTextError, UnpublishableError, UnsupportedChangeError
 from cdc.events import Position, TableId, TableSchema
 from cdc.formats.debezium import UNFINISHED, Draft, OutRecord, TableEncoder
 from cdc.pgoutput.frames import XLOG_DATA_BYTES
@@ -165,8 +165,11 @@ class Unpublishable:
     def instead(
         self, schema: TableSchema, position: Position, error: UnsupportedChangeError, now_us: int
     ) -> list[TopicRecord]:
-        """What is produced in the place of the change that met `error`. Raises it again where the table is to stop.
+        """What is produced in the place of the change that met `error`. Raises it again where the table is to stop, and
+        where the change may be sound: what was damaged on its way is read again.
         `now_us`: our clock, µs since 1970."""
+        if isinstance(error, DamagedTextError):
+            raise error
         if self._policy == "stop":
             if schema.table in self._leaving:  # stopped, perhaps by this change: it is read anew when it starts
                 return []

@@ -31,6 +31,7 @@ from cdc.formats.envelope import EnvelopeContext
 from cdc.formats.profiles import column_formats, shown
 from cdc.formats.transaction_metadata import TransactionMetadata
 from cdc.formats.unavailable import unavailable
+from cdc.formats.utf8 import not_utf8
 from cdc.lsn import Lsn
 from cdc.pgoutput.codec import HoledChange, RowCodec, json_end
 from cdc.pgoutput.light_rows import LightRows
@@ -387,13 +388,10 @@ class TableEncoder:
         """Each value stands between ASCII characters, so the whole is UTF-8 only if every value is."""
         try:
             encoded.decode()
-        except UnicodeDecodeError:
-            raise UnsupportedChangeError(
-                f"{self.schema.table} at {Position(self._commit_lsn, tx_index)}: a value is not UTF-8",
-                "a database in encoding SQL_ASCII holds such bytes: correct them, or convert the database; "
-                + NEXT_AFTER_STOP.format(table=self.schema.table),
-                table=self.schema.table,
-            ) from None
+        except UnicodeDecodeError as error:
+            position = Position(self._commit_lsn, tx_index)
+            promises_utf8 = self._context.promises_utf8
+            raise not_utf8(self.schema.table, position, encoded, error, promises_utf8=promises_utf8) from None
 
     def _version(self, seq: int) -> bytes:
         return b"%d" % pack_version(self._context.epoch, seq)

@@ -14,3 +14,4 @@ class EnvelopeContext:
     epoch: int
     connector_version: str
     format: FormatOptions = READABLE
+    promises_utf8: bool = False  # the server converts every text to UTF-8: its database is not in SQL_ASCII

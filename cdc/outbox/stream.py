@@ -12,6 +12,7 @@ from cdc.control import PartialTransaction
 from cdc.errors import GapError, ProtocolError, SourceError, UnsupportedChangeError
 from cdc.events import Position, TableId, TableSchema
 from cdc.formats.options import FormatOptions
+from cdc.formats.utf8 import not_utf8
 from cdc.outbox import messages
 from cdc.outbox.dead_letters import dead_letter, event_of
 from cdc.outbox.messages import read_message
@@ -59,9 +60,12 @@ class Outbox:
         options: FormatOptions,
         contract: Contract = no_contract,
         forms: Mapping[str, Format] | None = None,
+        *,
+        promises_utf8: bool = False,
     ) -> None:
         """`prefix`: the topics'. `dead_letters`: the topic of messages' ones; a table's go to its own topic. `forms`:
-        formats by name. Raises SourceError for messages that can't be routed."""
+        formats by name. `promises_utf8`: see EnvelopeContext. Raises SourceError for messages that can't be routed."""
+        self._promises_utf8 = promises_utf8
         self._prefix = prefix
         self._tables = {TableId.parse(table.table): table for table in tables}
         self._options = options
@@ -141,7 +145,7 @@ class Outbox:
             case Insert(new=new):
                 pass
             case Update(old=old, new=new) if old is not None and not router.is_same_event(old, new):
-                former = [_text(value, schema.table, position) for value in old]  # a delete, and another event
+                former = self._texts(old, schema.table, position)  # a delete, and another event
             case Update():
                 if table.table_op_invalid_behavior == "fatal":
                     raise UnsupportedChangeError(
@@ -158,7 +162,7 @@ class Outbox:
                 raise ProtocolError(f"unexpected {type(other).__name__} at {position}")
         if len(new) != len(schema.columns):
             raise ProtocolError(f"{schema.table} at {position}: {len(new)} columns, not {len(schema.columns)}")
-        row = [_text(value, schema.table, position) for value in new]
+        row = self._texts(new, schema.table, position)
         routed: Event | Rejected
         if UNCHANGED in new:
             routed = Rejected("a large value was left alone by an update, and is not in the log", None)
@@ -168,6 +172,9 @@ class Outbox:
             routed = router.route(row, now_us, commit_ts_us, former=former)
         names = [column.name for column in schema.columns]
         return [self._record(routed, str(schema.table), schema.topic, position, names, row, now_us)]
+
+    def _texts(self, values: Sequence[object], table: TableId, position: Position) -> list[str | None]:
+        return [_text(value, table, position, promises_utf8=self._promises_utf8) for value in values]
 
     # ---- messages
 
@@ -211,14 +218,10 @@ class Outbox:
         return TopicRecord(routed.topic, routed.key or b"", routed.value, [*routed.headers], place)
 
 
-def _text(value: object, table: TableId, position: Position) -> str | None:
+def _text(value: object, table: TableId, position: Position, *, promises_utf8: bool) -> str | None:
     if not isinstance(value, bytes):
         return None
     try:
         return value.decode()
-    except UnicodeDecodeError:
-        raise UnsupportedChangeError(
-            f"{table} at {position}: a value is not UTF-8",
-            "a database in encoding SQL_ASCII holds such bytes: correct them, or convert the database",
-            table=table,
-        ) from None
+    except UnicodeDecodeError as error:
+        raise not_utf8(table, position, value, error, promises_utf8=promises_utf8) from None

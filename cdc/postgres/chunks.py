@@ -26,7 +26,7 @@ from cdc.postgres.catalog import Publication
 from cdc.postgres.chunk_failures import failed, is_too_large, mark_refused
 from cdc.postgres.chunk_look import Look, TableAlteredError, begin_look, bounds, look, size
 from cdc.postgres.chunk_statements import chunk_statement, condition_statement, mark_statement
-from cdc.postgres.connection import SourceConnection, copy_options
+from cdc.postgres.connection import SourceConnection, copy_options, holds_any_bytes
 from cdc.postgres.copy_lines import copy_lines, key_of
 from cdc.postgres.fence import pass_fence
 from cdc.postgres.key_lookup import absent_keys
@@ -39,6 +39,7 @@ from cdc.snapshots.reading import (
     ChunkRead,
     Fence,
     Fenced,
+    Key,
     LookedUp,
     Lookup,
     Request,
@@ -182,7 +183,7 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
             nonce=request.nonce,
             snapshot=snapshot,
             lines=copied.lines,
-            last=key_of(copied.lines[-1], places, schema.table) if copied.lines else None,
+            last=_key_of(connection, copied.lines[-1], places, schema) if copied.lines else None,
             is_end=len(copied.lines) == copied.row_count < request.rows_max,
             seconds=time.monotonic() - began,
         )
@@ -218,6 +219,10 @@ def _opened(
     if shape != request.shape:
         raise TableAlteredError(f"table {request.schema.table} was altered or replaced since it was looked at")
     return snapshot
+
+
+def _key_of(connection: SourceConnection, line: bytes, places: Sequence[int], schema: TableSchema) -> Key:
+    return key_of(line, places, schema.table, promises_utf8=not holds_any_bytes(connection.pgconn))
 
 
 def _require_condition(connection: SourceConnection, statement: sql.Composed) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 import psycopg
 from psycopg import pq
 
-from cdc.errors import SourceError
+from cdc.errors import ConnectionLost, SourceError
 from cdc.events import TableId
 from cdc.snapshots.reading import Key
 
@@ -66,12 +66,18 @@ def copy_lines(connection: psycopg.Connection, statement: bytes, bytes_max: int,
     return Copied(tuple(lines), row_count, is_ended=True)
 
 
-def key_of(line: bytes, places: Sequence[int], table: TableId) -> Key:
-    """The texts of these fields of a line. Raises SourceError, naming the table, for what is not UTF-8."""
+def key_of(line: bytes, places: Sequence[int], table: TableId, *, promises_utf8: bool = False) -> Key:
+    """The texts of these fields of a line. Raises SourceError, naming the table, for what is not UTF-8; ConnectionLost
+    where the server promises UTF-8, so that it was damaged on its way."""
     fields = line.split(b"\t")
     try:
         return tuple(_ESCAPE.sub(_unescaped, fields[place]).decode() for place in places)
     except UnicodeDecodeError as error:
+        if promises_utf8:
+            raise ConnectionLost(
+                f"a key in table {table} is not UTF-8, which the encoding of the database promises",
+                "look for what alters bytes on their way; where this comes again, correct the key in the database",
+            ) from error
         raise SourceError(
             f"a key in table {table} is not UTF-8",
             "a database in encoding SQL_ASCII holds such bytes: correct them, or convert it",

@@ -72,6 +72,7 @@ class SystemIdentity:
     timeline: int
     flush_lsn: Lsn
     database: str
+    promises_utf8: bool  # whether the server converts all text to UTF-8
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ class ReplicationConnection:
         """Whom we are connected to."""
         self._row(SET_WHERE_KNOWN)  # a standby is idle for long, and so is a snapshot's owner
         row = self._row("IDENTIFY_SYSTEM")
-        return SystemIdentity(row[0], int(row[1]), parse_lsn(row[2]), row[3])
+        return SystemIdentity(row[0], int(row[1]), parse_lsn(row[2]), row[3], not holds_any_bytes(self._pgconn))
 
     def read_timeout_s(self) -> float:
         """wal_sender_timeout: a server that has not heard from us for so long hangs up. 0: never."""

@@ -6,7 +6,7 @@ import pytest
 
 from cdc import service as service_module
 from cdc.config import Config
-from cdc.errors import ConnectionLost, UnsupportedChangeError
+from cdc.errors import ConnectionLost, DamagedTextError, ProtocolError, UnsupportedChangeError
 from cdc.events import TableId
 from cdc.failpoints import unarmed
 from cdc.service import RETRY_S_FIRST, RETRY_S_MAX, Backoff, Service
@@ -97,6 +97,41 @@ def test_sessions_that_fail_again_and_again_are_begun_with_growing_delays(error:
     assert service.waited == [RETRY_S_FIRST, RETRY_S_FIRST * 2, RETRY_S_FIRST * 4]
     assert service.begun == 4
     assert service_module.RETRY_S_MAX > RETRY_S_FIRST * 4
+
+
+def damaged(near: bytes) -> DamagedTextError:
+    return DamagedTextError("public.t at 0/10#0", TABLE, near)
+
+
+def test_damaged_text_is_read_again_and_stops_the_table_only_where_it_comes_each_time() -> None:
+    errors: list[Exception] = [damaged(b"a"), damaged(b"b"), damaged(b"a"), damaged(b"a")]
+    service = Sessions(minimal_config(), lambda number: errors[number - 1] if number <= len(errors) else None)
+    failures: list[dict[TableId, UnsupportedChangeError]] = []
+    session = service._session
+    service._session = lambda: (failures.append(dict(service._failures)), session())[1]  # type: ignore[method-assign, func-returns-value]
+    service.run()
+    assert failures[:4] == [{}] * 4
+    assert "the server sent the same bytes 3 times" in failures[4][TABLE].message
+
+
+def test_a_load_that_meets_a_change_it_can_not_read_ends() -> None:
+    """There is no stream yet that could go on without the table."""
+    service = Sessions(minimal_config(), lambda _: damaged(b"a"))
+    service._is_loading = True
+    with pytest.raises(UnsupportedChangeError, match="the same bytes 3 times"):
+        service.run()
+    assert service.begun == 3
+
+
+def test_bytes_that_are_not_the_protocol_are_read_again_and_end_the_service_where_they_come_each_time() -> None:
+    errors = [ProtocolError("tag z at 0/10"), ProtocolError("tag y at 0/10")]
+    service = Sessions(minimal_config(), lambda number: errors[number - 1] if number <= 2 else None)
+    service.run()
+    assert service.begun == 3
+    service = Sessions(minimal_config(), lambda _: ProtocolError("tag z at 0/10"))
+    with pytest.raises(ProtocolError, match="tag z"):
+        service.run()
+    assert service.begun == 3
 
 
 def test_what_is_lost_behind_a_request_to_stop_begins_no_session() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from cdc.config import OnUnpublishable
 from cdc.control import Topics
-from cdc.errors import UnpublishableError, UnsupportedChangeError
+from cdc.errors import DamagedTextError, UnpublishableError, UnsupportedChangeError
 from cdc.events import Column, Position
 from cdc.formats.debezium import OutRecord, TableEncoder
 from cdc.formats.transaction_metadata import TransactionMetadata
@@ -127,6 +127,15 @@ def test_a_value_without_a_form_is_a_dead_letter_without_key_and_value() -> None
     letter = made.instead(SCHEMA, PLACE, FORMLESS, now_us=7)[0]
     assert (letter.key, letter.value) == (b"", None)
     assert dict(letter.headers or ())["watershed.reason"] == FORMLESS.message.encode()
+
+
+@pytest.mark.parametrize("policy", ["stop", "dead_letter", "skip"])
+def test_what_was_damaged_on_its_way_is_read_again_whatever_the_policy_is(policy: OnUnpublishable) -> None:
+    damaged = DamagedTextError("public.customers at 0/2000#5", TABLE, b"digest")
+    made = Unpublishable(TOPICS, policy, LIMITS, leaving={TABLE})
+    with pytest.raises(DamagedTextError):
+        made.instead(SCHEMA, PLACE, damaged, now_us=7)
+    assert made.counts == {}
 
 
 def test_what_is_skipped_is_counted_from_what_state_says_on() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cdc.errors import ProtocolError
+from cdc.errors import DamagedTextError, ProtocolError, UnsupportedChangeError
 from cdc.events import Column, Position, TableId, TableSchema
 from cdc.formats.options import FormatOptions
 from cdc.lsn import Lsn
@@ -60,6 +60,24 @@ def sealed(**changed: Any) -> bytes:
 def inserted(*values: str | None, **options: Any) -> TopicRecord:
     (record,) = outbox(**options).row(memoryview(change(b"I", values)), AT, NOW_US, NOW_US)
     return record
+
+
+@pytest.mark.parametrize("promises_utf8", [True, False])
+def test_damaged_text_is_blamed_on_the_database_only_where_its_encoding_allows_it(promises_utf8: bool) -> None:
+    made = Outbox(
+        "shop",
+        [OutboxTable.model_validate({"table": "public.outbox"})],
+        None,
+        "shop.dead",
+        FormatOptions(),
+        promises_utf8=promises_utf8,
+    )
+    made.describe(5, SCHEMA)
+    damaged = change(b"I", ("1", "order", "7", "{}")).replace(b"order", b"ord\xffr")
+    with pytest.raises(UnsupportedChangeError, match="not UTF-8") as caught:
+        made.row(memoryview(damaged), AT, NOW_US, NOW_US)
+    assert isinstance(caught.value, DamagedTextError) == promises_utf8
+    assert ("SQL_ASCII" in caught.value.hint) != promises_utf8
 
 
 def change(kind: bytes, values: tuple[str | None, ...]) -> bytes:

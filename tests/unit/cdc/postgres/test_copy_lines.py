@@ -2,7 +2,7 @@
 
 import pytest
 
-from cdc.errors import SourceError
+from cdc.errors import ConnectionLost, SourceError
 from cdc.events import TableId
 from cdc.postgres.copy_lines import fields_of, key_of
 
@@ -31,6 +31,11 @@ def test_what_is_not_utf8_is_an_error_without_the_value() -> None:
     with pytest.raises(SourceError, match=r"table public\.things is not UTF-8") as caught:
         key_of(b"caf\xe9", [0], TABLE)
     assert "caf" not in str(caught.value)
+
+
+def test_what_a_server_that_promises_utf8_did_not_send_so_is_read_again() -> None:
+    with pytest.raises(ConnectionLost, match=r"table public\.things is not UTF-8, which the encoding of the database"):
+        key_of(b"caf\xe9", [0], TABLE, promises_utf8=True)
 
 
 def test_fields_are_texts_or_null() -> None:
