@@ -220,13 +220,15 @@ class Bootstrap:
 
     def _create_topics(self) -> dict[str, TopicDescription]:
         records = [self._topics.state, self._topics.control, self._topics.progress]
+        control = self._topics.control
         found = self._admin.check([*self._table_topics, *records])
         signals = [self._topics.signals]
         self._admin.create(
             [name for name in self._table_topics if name not in found],
-            [name for name in records if name not in found],
+            [name for name in records if name not in found and name != control],
             [name for name in signals if name not in self._admin.describe(signals)],
             self._config.topics,
+            control=[control] if control not in found else [],
         )
         return self._admin.check(self._table_topics)
 

@@ -241,7 +241,7 @@ class SnapshotEngine:
         for job in self._all_jobs():
             if job.schema.table == schema.table:
                 self._give_up([job])
-                job.schema = schema
+                job.alter(schema)
 
     # ---- operators
 
@@ -350,7 +350,7 @@ class SnapshotEngine:
             self._settle()
             log.error("snapshot failed", table=job.table, error=failure.error.message, next=failure.error.hint)
         else:
-            log.warning("chunk failed, reading it again", table=job.table, error=failure.error.message)
+            job.failed(failure.error.message, self._now)
 
     def _look(self, job: Job, begun: Begun | None, seq: int) -> None:
         """The mark of a table's beginning was received."""
@@ -399,8 +399,7 @@ class SnapshotEngine:
         records += [*made, *self._row_records.instead()]
         seq += count
         self._row_count += count
-        part.merged()
-        job.look_for_absent()
+        job.merged(part)
         if self._is_done(job) and job.sweeps:
             assert job.floor is not None, "fixed before the first chunk"
             if job.floor > pack_version(self._epoch, seq):

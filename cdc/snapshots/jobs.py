@@ -17,6 +17,9 @@ from cdc.topic_records import snapshot_record, tombstones_record
 
 log = structlog.get_logger(__name__)
 
+RETRY_S_MAX: Final = 5.0  # a catalog that is ahead of the log stays so until a backlog is read
+_FAILURES_COUNTED: Final = 16
+
 STATUSES_BEFORE: Final = {
     "paused": ("running",),
     "running": ("paused", "failed"),
@@ -36,6 +39,8 @@ class Job:
         self.shape: str | None = None  # None: the table has not been looked at by this process
         self.begin: str | None = None  # nonce of the Begin that is on its way
         self.not_before = 0.0
+        self._failures = 0  # readings that failed one after the other
+        self._failed_with = ""  # what was last said of them
         self.ranges: list[Range] = []
         self.absent: AbsentKeys | None = None  # once every row is published, where rows that vanished are looked for
         self.rows = record.rows
@@ -156,6 +161,28 @@ class Job:
         self.ranges = []
         self.not_before = now + RETRY_S
         return given_up
+
+    def failed(self, why: str, now: float) -> None:
+        """A reading failed, and may succeed later: another one follows with a delay that doubles from one failure to
+        the next. The log has one line for each reason. Call `forget` first."""
+        delay_s = min(RETRY_S * 2**self._failures, RETRY_S_MAX)
+        self.not_before = now + delay_s
+        self._failures = min(self._failures + 1, _FAILURES_COUNTED)
+        if why != self._failed_with:
+            self._failed_with = why
+            log.warning("chunk failed, it is read again until it succeeds", table=self.table, error=why)
+
+    def merged(self, part: Range | AbsentKeys) -> None:
+        """The first open chunk of this part is published: readings succeed again."""
+        part.merged()
+        self._failures, self._failed_with = 0, ""
+        self.look_for_absent()
+
+    def alter(self, schema: TableSchema) -> None:
+        """The table has this schema from here on, perhaps the one that readings have failed for. Call `forget`
+        first."""
+        self.schema = schema
+        self._failures, self._failed_with = 0, ""
 
     def record(self) -> SnapshotRecord:
         """As it stands."""

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from cdc.config import KafkaConfig, TopicConfig
@@ -65,6 +67,42 @@ def test_a_topic_that_exists_already_is_no_error(settings: KafkaConfig, topics: 
     for _ in range(2):
         admin.create(topics[:1], topics[3:4], [], TopicConfig(prefix=unique))
     assert admin.check(topics).keys() == {topics[0], topics[3]}
+
+
+def lag_and_retention(settings: KafkaConfig, topic: str) -> tuple[str, str]:
+    client = AdminClient({"bootstrap.servers": settings.bootstrap_servers})
+    (found,) = client.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
+    values = found.result(10)
+    return values["min.compaction.lag.ms"].value, values["delete.retention.ms"].value
+
+
+def test_control_is_kept_as_long_as_rows(settings: KafkaConfig, topics: list[str], unique: str) -> None:
+    """Sweeps have numbers of the rows' series: whoever counts them needs both."""
+    TopicAdmin(settings).create(topics[:1], [], [], TopicConfig(prefix=unique), control=topics[3:4])
+    rows = lag_and_retention(settings, topics[0])
+    assert rows == ("86400000", "604800000")
+    assert lag_and_retention(settings, topics[3]) == rows
+
+
+def test_a_control_topic_of_an_earlier_version_is_kept_as_long_from_the_next_start_on(
+    settings: KafkaConfig, topics: list[str], unique: str
+) -> None:
+    admin = TopicAdmin(settings)
+    admin.keep_control(topics[0])  # there is none yet
+    admin.create([], topics[:1], [], TopicConfig(prefix=unique))  # as it was created
+    assert lag_and_retention(settings, topics[0]) == ("0", "86400000")
+    for _ in range(2):
+        admin.keep_control(topics[0])
+        eventually(lambda: lag_and_retention(settings, topics[0]) == ("86400000", "604800000"))
+
+
+def test_what_somebody_set_for_a_control_topic_stays(settings: KafkaConfig, topics: list[str]) -> None:
+    client = AdminClient({"bootstrap.servers": settings.bootstrap_servers})
+    own = {"cleanup.policy": "compact", "min.compaction.lag.ms": "5000", "delete.retention.ms": "6000"}
+    client.create_topics([NewTopic(topics[0], 1, config=own)])[topics[0]].result(10)
+    eventually(lambda: topics[0] in client.list_topics(timeout=10).topics)
+    TopicAdmin(settings).keep_control(topics[0])
+    assert lag_and_retention(settings, topics[0]) == ("5000", "6000")
 
 
 def test_a_topic_that_is_not_compacted_is_refused(settings: KafkaConfig, topics: list[str]) -> None:

@@ -5,10 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from cdc.control import RangeRecord
 from cdc.errors import SourceError
 from cdc.events import TableId, pack_version
+from cdc.snapshots.ranges import RETRY_S
 from cdc.snapshots.reading import Begin, Begun, Chunk, Fence, Fenced, ReadFailed
 from tests.unit.cdc.loops import SCHEMA
 from tests.unit.cdc.snapshots.loops import Beside, rows, snapshot, states, sweeps, wanted
@@ -316,6 +318,48 @@ def test_a_chunk_that_failed_is_read_again_after_a_new_look() -> None:
     assert isinstance(again, Chunk)
     assert again.nonce != chunk.nonce
     assert again.after is None
+
+
+def delays_of_failures(made: Beside, count: int) -> list[float]:
+    """Seconds from each failed look at the table to the next one."""
+    delays = []
+    (begin,) = made.asks()
+    for _ in range(count):
+        assert isinstance(begin, Begin)
+        failed(made, begin.nonce, is_permanent=False)
+        failed_at = made.now
+        while not (asked := made.asks()):
+            made.now += 0.125
+        (begin,) = asked
+        delays.append(made.now - failed_at)
+    return delays
+
+
+def test_what_fails_again_and_again_is_tried_less_and_less_often_and_said_once() -> None:
+    """A catalog that is ahead of the log refuses the table until the log has come there."""
+    made = Beside(wanted())
+    made.pass_fence(snapshot(50))
+    with capture_logs() as logs:
+        delays = delays_of_failures(made, 7)
+    assert delays == [0.25, 0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
+    assert [line["error"] for line in logs if line["log_level"] == "warning"] == ["the table is locked"]
+
+
+def test_a_table_that_the_stream_has_described_again_is_read_without_delay() -> None:
+    made = Beside(wanted())
+    made.pass_fence(snapshot(50))
+    with capture_logs():
+        delays_of_failures(made, 6)
+    made.engine.alter(replace(SCHEMA, version=2))
+    made.now += RETRY_S
+    (begin,) = made.asks()
+    assert isinstance(begin, Begin)
+    assert begin.schema.version == 2
+    with capture_logs() as logs:
+        failed(made, begin.nonce, is_permanent=False)
+    assert len(logs) == 1  # it is said again
+    made.now += RETRY_S
+    assert len(made.asks()) == 1
 
 
 def test_what_can_not_be_read_fails_its_snapshot_alone_and_says_so_once() -> None:
