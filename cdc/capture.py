@@ -83,6 +83,7 @@ class Capture:
         self._status_interval_s = status_interval_s
         self._delivery = Delivery(assembler.state.resume_lsn)
         self._status_at = float("-inf")
+        self._keepalive_asked_at = float("-inf")  # when the server was asked for a keepalive
         self._position_at = float("-inf")
         self._told_at = float("-inf")
         self._told_lsn = Lsn(0)
@@ -140,8 +141,9 @@ class Capture:
         is_begun = self._assembler.in_transaction
         if self._publisher.is_due(now, is_dry=not frames, is_begun=is_begun) or self._idle_position_is_due(now):
             self._commit()
-        if self._assembler.reply_requested or now - self._status_at >= self._status_interval_s:
-            self._send_status()
+        asks = self._assembler.needs_keepalive and now - self._keepalive_asked_at >= self._limits.idle_position_s
+        if asks or self._assembler.reply_requested or now - self._status_at >= self._status_interval_s:
+            self._send_status(asks=asks)
         if now - self._watched_at >= WATCH_INTERVAL_S:
             self._watched_at = now
             self._watch()
@@ -252,10 +254,12 @@ class Capture:
 
     # ---- status updates
 
-    def _send_status(self) -> None:
-        self._stream.send_status(self._delivery.received, self._delivery.confirmed, reply_requested=False)
+    def _send_status(self, *, asks: bool = False) -> None:
+        """`asks`: for a keepalive, which shows that the position of the last one is reached."""
+        self._stream.send_status(self._delivery.received, self._delivery.confirmed, reply_requested=asks)
         self._assembler.reply_requested = False
         self._status_at = self._clock.monotonic()
+        self._keepalive_asked_at = self._status_at if asks else self._keepalive_asked_at
         self._probe("status.sent")
 
     def _while_waiting(self) -> None:

@@ -18,6 +18,7 @@ from cdc.outbox.stream import Outbox, message_prefix
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.frames import XLOG_DATA_BYTES, Keepalive, parse_frame, start_lsn
 from cdc.pgoutput.messages import Begin, Commit, LogicalMessage, Origin, Relation, StreamAbort, Truncate, Type
+from cdc.pgoutput.wal_ends import WalEnds
 from cdc.ports import TopicRecord
 from cdc.side_records import SideRecords
 from cdc.snapshots.reading import MARK_PREFIX
@@ -82,6 +83,7 @@ class Assembler:
         self._transaction: OpenTransaction | None = None
         self.received_lsn = resume.resume_lsn  # the newest WAL position that the server told us of
         self.reply_requested = False
+        self._wal_ends = WalEnds()
         self._drafts: list[Draft] = []  # of the records of the last `consume`, in their order
 
     @property
@@ -104,6 +106,11 @@ class Assembler:
     def in_transaction(self) -> bool:
         """Whether a PostgreSQL transaction has begun and not ended."""
         return self._transaction is not None
+
+    @property
+    def needs_keepalive(self) -> bool:
+        """Whether the server should send another keepalive: the last one named a position that moves ours."""
+        return self._wal_ends.needs_another and self._transaction is None and self._partial is None
 
     @property
     def open_commit_lsn(self) -> Lsn | None:
@@ -152,12 +159,13 @@ class Assembler:
     def _other(self, frame: bytes) -> None:
         keepalive = parse_frame(frame)
         assert isinstance(keepalive, Keepalive)
-        self.received_lsn = max(self.received_lsn, keepalive.wal_end)
+        reached = self._wal_ends.add(keepalive.wal_end)
+        self.received_lsn = max(self.received_lsn, reached)
         self.reply_requested = self.reply_requested or keepalive.reply_requested
-        # Everything that commits before wal_end has been sent before this message; with no transaction open, a
+        # Everything that commits before what is reached has been sent before this message; with no transaction open, a
         # restart may begin there. Its durability is the delivery's business: it is confirmed only once recorded.
         if self._transaction is None and self._partial is None:
-            self._resume_lsn = max(self._resume_lsn, keepalive.wal_end)
+            self._resume_lsn = max(self._resume_lsn, reached)
 
     def _message(self, frame: bytes, records: list[TopicRecord], now_us: int) -> None:
         if frame[XLOG_DATA_BYTES] in _ROW_TAGS:

@@ -18,9 +18,9 @@ from tests.simulation.run import TOPICS, Parts
 
 
 class ConfirmsWhatItReceived(Capture):
-    def _send_status(self) -> None:
+    def _send_status(self, *, asks: bool = False) -> None:
         self._delivery.on_recorded(Lsn(self._delivery.received))
-        super()._send_status()
+        super()._send_status(asks=asks)
 
 
 class ConfirmsBeforeTheCommit(Capture):

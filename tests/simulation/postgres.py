@@ -191,6 +191,7 @@ class FakeStream:
         self._confirmed = 0
         self._heard_at = self._world.now_s
         self._is_cut = False
+        self._is_asked = False  # for a keepalive
 
     def start(self, lsn: int) -> bool:
         """False while another process streams."""
@@ -229,7 +230,7 @@ class FakeStream:
         self._world.now_s += timeout_s * self._world.chance.random()
 
     def send_status(self, received: Lsn, confirmed: Lsn, *, reply_requested: bool) -> None:
-        assert not reply_requested
+        self._is_asked = self._is_asked or reply_requested
         self._step()
         slot = self._postgres.slot
         assert slot is not None
@@ -259,6 +260,9 @@ class FakeStream:
 
     def _frame(self) -> bytes | None:
         chance, postgres = self._world.chance, self._postgres
+        if self._is_asked:
+            self._is_asked = False
+            return wire.keepalive(self._told)
         if self._frames:
             if chance.random() < 0.05:  # in the middle of a transaction: the log is not read beyond its beginning
                 return wire.keepalive(self._told)

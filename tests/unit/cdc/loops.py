@@ -52,6 +52,8 @@ class Script:
     commit_error: Exception | None = None
     gone_at_s: float = float("inf")  # when the server that hears our status is gone
     end_offsets: Sequence[Mapping[str, Sequence[int]] | Exception | None] = ()  # answers; then none comes
+    reached: int = 0  # the WAL end that the last keepalive named, which an asked one names again
+    named: int | None = None  # by that one, if it is another
     notes: list[str] = field(default_factory=list)
     produced: list[TopicRecord] = field(default_factory=list)
     committed: list[TopicRecord] = field(default_factory=list)
@@ -69,6 +71,8 @@ class Script:
         frames = self.inputs.pop(0) if self.inputs else []
         if isinstance(frames, Exception):
             raise frames
+        ends = [int.from_bytes(frame[1:9], "big") for frame in frames if frame[:1] == b"k"]
+        self.reached = max([self.reached, *ends])
         return frames
 
     def wait(self, timeout_s: float) -> None:
@@ -77,7 +81,8 @@ class Script:
             self.waits -= 1
 
     def send_status(self, received: Lsn, confirmed: Lsn, *, reply_requested: bool) -> None:
-        assert not reply_requested
+        if reply_requested:
+            self.inputs.insert(0, [wire.keepalive(self.named or self.reached)])
         if self.clock.now_s >= self.gone_at_s:
             raise ConnectionLost("PostgreSQL: closed")
         self.notes.append(f"status {received} {confirmed}")

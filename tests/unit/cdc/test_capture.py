@@ -127,12 +127,23 @@ def test_a_keepalive_is_recorded_before_it_is_confirmed() -> None:
     assert positions(script)[0].seq == 0
 
 
+def test_a_damaged_keepalive_is_neither_recorded_nor_confirmed() -> None:
+    damaged = (1 << 60) + 5_000
+    inputs = [[wire.keepalive(5_000)], [wire.keepalive(damaged)], [wire.keepalive(5_000)], [], []]
+    script = Script(inputs=[*inputs], waits=10)
+    made = capture(script, idle_position_s=1.0, progress_interval_ms=1_000_000)
+    script.named = 5_000  # as the server that is asked knows
+    made.run()
+    assert positions(script)[-1].resume_lsn == 5_000
+    assert not any(str(damaged) in note for note in script.notes)
+
+
 def test_keepalives_are_recorded_at_their_pace() -> None:
     keepalives = [[wire.keepalive(5_000 + number)] for number in range(20)]
     spaced = [frames for keepalive in keepalives for frames in (keepalive, [])]
-    script = Script(inputs=[*spaced], waits=1)
+    script = Script(inputs=[*spaced], waits=200)
     capture(script, idle_position_s=1.0, progress_interval_ms=1_000_000).run()
-    assert script.notes.count("commit") <= 6  # 20 keepalives in 4 s, and the end
+    assert script.notes.count("commit") <= 8  # 20 keepalives in 4 s, and 2 s until the stop
     assert positions(script)[-1].resume_lsn == 5_019
 
 

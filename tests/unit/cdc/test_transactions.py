@@ -195,43 +195,6 @@ def test_a_half_published_transaction_that_has_become_shorter_is_a_gap() -> None
         made.consume(transaction(1_100, insert(1), insert(2)), NOW_US)
 
 
-# ---- keepalives
-
-
-def test_a_keepalive_between_transactions_moves_the_position() -> None:
-    made = assembler()
-    assert consume(made, [wire.keepalive(1_500)]) == []
-    assert made.state.resume_lsn == made.received_lsn == 1_500
-    assert not made.reply_requested
-
-
-def test_a_keepalive_never_moves_the_position_back() -> None:
-    made = assembler()
-    consume(made, [wire.keepalive(900)])
-    assert made.state == START
-
-
-def test_a_keepalive_inside_a_transaction_moves_nothing() -> None:
-    made = assembler()
-    begun = transaction(1_100, insert(1))[:-1]
-    consume(made, [*begun, wire.keepalive(1_500)])
-    assert made.state.resume_lsn == 1_000
-    assert made.received_lsn == 1_500
-
-
-def test_a_keepalive_before_the_half_published_transaction_comes_again_moves_nothing() -> None:
-    partial = PartialTransaction(commit_lsn=1_100, xid=7, next_index=1)
-    made = assembler(StreamState(Lsn(1_000), partial, seq=1, commit_ts_us=0))
-    consume(made, [wire.keepalive(1_050)])
-    assert made.state.resume_lsn == 1_000
-
-
-def test_a_keepalive_that_asks_for_an_answer_is_remembered() -> None:
-    made = assembler()
-    consume(made, [wire.keepalive(1_500, reply_requested=True), wire.keepalive(1_500)])
-    assert made.reply_requested
-
-
 # ---- what can't be followed
 
 

@@ -1,0 +1,29 @@
+"""What is believed of the positions that keepalives name. Pure.
+
+A transaction's end is in several of its messages, a keepalive's WAL end is in one. A damaged one that is too high would
+be recorded and confirmed, and the server would forget changes that nobody has read. The server's positions never go
+back, so the lower of two that came one after the other was reached, whichever of them is damaged.
+"""
+
+from cdc.lsn import Lsn
+
+
+class WalEnds:
+    """The WAL ends of one connection's keepalives, in their order."""
+
+    def __init__(self) -> None:
+        self._named = Lsn(0)  # by the last keepalive
+        self.reached = Lsn(0)
+        """The highest position that two keepalives in succession have named or passed."""
+
+    def add(self, wal_end: Lsn) -> Lsn:
+        """A keepalive names this position. Returns what is known to be reached by this keepalive and the one before."""
+        reached = min(self._named, wal_end)
+        self._named = wal_end
+        self.reached = max(self.reached, reached)
+        return reached
+
+    @property
+    def needs_another(self) -> bool:
+        """Whether the last keepalive named a position that only another keepalive can show to be reached."""
+        return self._named > self.reached
