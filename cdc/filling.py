@@ -105,7 +105,7 @@ class Filler:
 
     def _give_up(self, batch: Batch, asked: set[Place]) -> None:
         if not self._frozen:
-            log.info("large values are not to be seen in time: rows are published without, and completed later")
+            log.info("large values are not visible in time: rows are published without them, and completed later")
         self._frozen |= batch.give_up(asked)
 
     def _say(self, table: TableId, answer: Found | Unreadable | None) -> None:
@@ -115,5 +115,5 @@ class Filler:
         elif answer is not None and table not in self._unreadable:
             self._unreadable.add(table)
             log.warning(
-                "large values can't be read: rows are published without", table=str(table), reason=answer.reason
+                "large values can't be read: rows are published without them", table=str(table), reason=answer.reason
             )

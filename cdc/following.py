@@ -16,7 +16,14 @@ from typing import Protocol
 import structlog
 
 from cdc.control import Topics
-from cdc.errors import NEXT_AFTER_ALTER, NEXT_AFTER_GAP, GapError, SourceError, UnsupportedChangeError
+from cdc.errors import (
+    NEXT_AFTER_ALTER,
+    NEXT_AFTER_GAP,
+    NEXT_AFTER_REPLACED,
+    GapError,
+    SourceError,
+    UnsupportedChangeError,
+)
 from cdc.events import TableId, TableSchema
 from cdc.pgoutput.messages import Relation
 from cdc.pgoutput.relations import relation_of
@@ -137,7 +144,7 @@ class Follower:
         """The relation is not as the schema says: the version that is, and its record, for the Kafka transaction of
         its first row. Raises UnsupportedChangeError, ConnectionLost."""
         if why := why_not_followed(schema, relation):
-            raise stop(schema.table, why)
+            raise stop(schema.table, why, is_replaced=relation.oid != schema.oid)
         after = followed(schema, relation, self._describe)
         facts, records = self._known[schema.table].facts, self._adopt(after)
         return after, records if facts is None else [*records, *self._note(schema.table, told(facts, schema, after))]
@@ -221,7 +228,7 @@ class Follower:
             raise UnsupportedChangeError(seen.error.message, seen.error.hint, table=table, is_held=False)
         assert seen.schema is not None and seen.facts is not None, "it can be captured"
         if seen.schema.oid != then.schema.oid:
-            raise stop(table, "it was created anew")
+            raise stop(table, "it was dropped and created again", is_replaced=True)
         if seen.schema.key != then.schema.key:
             raise stop(table, f"its key is ({', '.join(seen.schema.key)}), it was ({', '.join(then.schema.key)})")
         records: list[TopicRecord] = []
@@ -247,6 +254,8 @@ class Follower:
         return [schema_record(self._topics, schema)]
 
 
-def stop(table: TableId, why: str) -> UnsupportedChangeError:
-    """A table whose definition can't be followed. It joins again when its catalog allows that."""
-    return UnsupportedChangeError(f"table {table} was altered: {why}", NEXT_AFTER_ALTER, table=table, is_held=False)
+def stop(table: TableId, why: str, *, is_replaced: bool = False) -> UnsupportedChangeError:
+    """A table whose definition can't be followed. It joins again when its catalog allows that. `is_replaced`: another
+    table has its name."""
+    hint = NEXT_AFTER_REPLACED if is_replaced else NEXT_AFTER_ALTER
+    return UnsupportedChangeError(f"table {table} was altered: {why}", hint, table=table, is_held=False)

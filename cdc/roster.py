@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from cdc.continuity import Tables
 from cdc.control import PositionRecord
-from cdc.errors import NEXT_AFTER_ALTER, SourceError, UnsupportedChangeError, WatershedError
+from cdc.errors import NEXT_AFTER_ALTER, NEXT_AFTER_REPLACED, SourceError, UnsupportedChangeError, WatershedError
 from cdc.events import TableId, TableSchema
 from cdc.postgres.catalog import SourceTable
-from cdc.shapes import why_other_keys
+from cdc.shapes import key_types_replaced, why_other_keys
 from cdc.table_state import TableFacts, TableRecord
 
 
@@ -113,9 +113,10 @@ def _stop(
     if look.entry != entry:
         why = "it was taken out of the publication, or is published otherwise"
     elif look.found.oid != schema.oid:
-        why = "it was created anew"
+        return Stop(SourceError(f"table {table} was dropped and created again", NEXT_AFTER_REPLACED), is_held=False)
     else:
-        why = why_other_keys(schema, look.found.key, look.found.columns) or ""
+        found = look.found
+        why = why_other_keys(schema, found.key, found.columns) or key_types_replaced(schema, found.columns) or ""
     if not why:
         return None
     return Stop(SourceError(f"table {table} was altered: {why}", NEXT_AFTER_ALTER), is_held=False)

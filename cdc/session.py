@@ -358,7 +358,8 @@ class Session:
         resources.enter_context(closing(signals))
         unchunkable = frozenset(table for table, look in looks.items() if look.unchunkable is not None)
         answers = Answers(self._topics, captured.answers)
-        stopped, outboxes = these.roster.stopped.keys(), frozenset(filter(self._config.source.is_outbox, looks))
+        outboxes = frozenset(filter(self._config.source.is_outbox, looks))
+        stopped = {table: None if stop.is_held else stop.why for table, stop in these.roster.stopped.items()}
         return Snapshots(
             engine, Readers(reader, keys), signals, answers, self._topics, limits, unchunkable, stopped, outboxes
         )

@@ -16,6 +16,7 @@ from cdc.pgoutput.relations import captured_columns
 from cdc.table_state import StorageFacts, TableFacts
 
 _SMALLINT, _INTEGER, _BIGINT, _TEXT, _VARCHAR, _NUMERIC = 21, 23, 20, 25, 1043, 1700
+_ANY_ENUM, _ANY_ENUM_ARRAY = -1, -2  # no type has these oids
 # Types of a key column whose texts, and so the records' keys, are the same afterwards.
 _KEY_MAY_BECOME: Final = {
     _SMALLINT: {_INTEGER, _BIGINT},
@@ -48,22 +49,51 @@ def why_not_followed(schema: TableSchema, relation: Relation) -> str | None:
 
 
 def _has_same_keys(before: Column, type_oid: int, modifier: int) -> bool:
-    if (type_oid, modifier) == (before.type_oid, before.type_modifier):
+    return _are_same_keys((before.type_oid, before.type_modifier), (type_oid, modifier))
+
+
+def _are_same_keys(before: tuple[int, int], now: tuple[int, int]) -> bool:
+    """Types as oid and modifier."""
+    if before == now:
         return True
-    if type_oid == before.type_oid == _NUMERIC:
-        scales = [(value - 4) & 0x7FF if value >= 0 else None for value in (before.type_modifier, modifier)]
+    if before[0] == now[0] == _NUMERIC:
+        scales = [(value - 4) & 0x7FF if value >= 0 else None for value in (before[1], now[1])]
         return scales[0] == scales[1]
-    return type_oid in _KEY_MAY_BECOME.get(before.type_oid, ())
+    return now[0] in _KEY_MAY_BECOME.get(before[0], ())
+
+
+def _text_type(column: Column) -> tuple[int, int]:
+    """What the texts of the column's values depend on, as oid and modifier. An enum's are its labels, and a domain's
+    are those of its base type, whichever type of that name it is."""
+    if column.type_kind == "e":
+        return _ANY_ENUM, -1
+    if column.element_oid and column.labels:
+        return _ANY_ENUM_ARRAY, -1
+    modifier = column.type_modifier if column.base_type_modifier is None else column.base_type_modifier
+    return column.base_type_oid or column.type_oid, modifier
 
 
 def why_other_keys(before: TableSchema, key: Sequence[str], columns: Sequence[Column]) -> str | None:
-    """Why records with these key columns would not have the keys that the table's records have; None if they would."""
+    """Why records with these key columns would not have the keys that the table's records have; None if they would. A
+    type that was dropped and created again under its name has another oid, and the same texts."""
     if tuple(key) != before.key:
         return f"its key is ({', '.join(key)}), its records have ({', '.join(before.key)})"
     was, now = ({column.name: column for column in some} for some in (before.columns, columns))
     for name in key:
-        if not _has_same_keys(was[name], now[name].type_oid, now[name].type_modifier):
+        if not _are_same_keys(_text_type(was[name]), _text_type(now[name])):
             return f"key column {name} is {now[name].type_name}, its records have {was[name].type_name}"
+    return None
+
+
+def key_types_replaced(before: TableSchema, columns: Sequence[Column]) -> str | None:
+    """Which key column's type is another one of the same texts, in words; None: none is. The rows have to be read
+    again, since nobody knows what they were while the type was replaced."""
+    now = {column.name: column for column in columns}
+    for column in before.columns:
+        if column.name in before.key and column.name in now:
+            found = now[column.name]
+            if not _has_same_keys(column, found.type_oid, found.type_modifier):
+                return f"the type of key column {column.name} is another one: {found.type_name}"
     return None
 
 

@@ -210,7 +210,11 @@ def read_table(
             raise SourceError(
                 f"table {table} does not exist", "cdc outbox migrate creates it; or correct outbox.tables"
             )
-        raise SourceError(f"table {table} does not exist", "correct source.tables, or create the table")
+        hint = "correct source.tables, or create the table"
+        if table.name.startswith('"') and table.name.endswith('"'):
+            plain = TableId(table.schema, table.name[1:-1].replace('""', '"'))
+            hint = f"names of tables stand in source.tables as they are, without SQL's quotes: write {plain}"
+        raise SourceError(f"table {table} does not exist", hint)
     oid, kind, identity, persistence, may_select, hides_rows, is_owned, primary_key, identity_index = row
     if kind not in ("r", "p"):
         raise SourceError(f"{table} is not a table (relkind {kind})", "name tables only in source.tables")

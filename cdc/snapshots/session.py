@@ -1,7 +1,8 @@
 """Snapshots as the capture loop drives them: answers in, requests out, signals, and what watchers are told."""
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 import structlog
@@ -43,11 +44,12 @@ class Snapshots:
         topics: Topics,
         limits: SnapshotConfig,
         unchunkable: Collection[TableId] = (),
-        stopped: Collection[TableId] = (),
+        stopped: Mapping[TableId, WatershedError | None] = MappingProxyType({}),
         outboxes: Collection[TableId] = (),
     ) -> None:
         """`unchunkable`: tables whose rows can be read only before streaming begins. `stopped`: configured tables that
-        are not captured. `outboxes`: those whose rows are events, which are never read."""
+        are not captured, with what keeps them from joining; None: an operator starts them. `outboxes`: those whose rows
+        are events, which are never read."""
         self._outboxes = outboxes
         self._stopped = stopped
         self.tables_changed = False  # by an operator: another session captures others
@@ -184,6 +186,12 @@ class Snapshots:
             what = "captured" if is_stop else "stopped"
             message = f"table {strange[0]} is not {what}" if strange else "no table is named"
             return SignalAnswer(is_accepted=False, message=message), []
+        if not is_stop and (barred := next(((t, why) for t in wanted if (why := self._stopped[t]) is not None), None)):
+            table, barrier = barred
+            message = (
+                f"table {table} can't join now: {barrier.message}. It joins by itself once its catalog allows that"
+            )
+            return SignalAnswer(is_accepted=False, message=message, next=barrier.hint), []
         why = WatershedError("an operator stopped it", "cdc table start, which reads all its rows anew")
         told = [TableRecord.stopped(table, why, self._now_us, is_held=is_stop) for table in wanted]
         self.tables_changed = True

@@ -210,6 +210,17 @@ def test_a_table_that_can_not_be_captured(items: Captured, statement: LiteralStr
     assert says in refusal(items)
 
 
+def test_a_name_in_sqls_quotes_is_told_how_it_is_written(items: Captured) -> None:
+    with items.connect() as connection:
+        connection.execute('CREATE TABLE "a""b" (id int PRIMARY KEY)')
+    items.settings = {"source": {"tables": ['public."a""b"']}}
+    said = refusal(items)
+    assert 'table public."a""b" does not exist' in said
+    assert "as they are, without SQL's quotes: write public.a\"b" in said
+    items.settings = {"source": {"tables": ['public.a"b']}}
+    items.cdc("check")
+
+
 def test_a_table_that_the_publication_of_somebody_else_lacks(items: Captured) -> None:
     """One that the role may alter takes it in."""
     items.query("CREATE PUBLICATION watershed FOR TABLE other")

@@ -142,6 +142,38 @@ def test_a_row_within_a_large_transaction_that_can_not_be_published_stops_its_ta
     eventually(lambda: items.states()[ITEMS]["status"] == "captured" and not items.unlike([ITEMS, OTHER]))
 
 
+def test_a_table_joins_again_when_the_types_of_its_key_were_created_again(items: Captured) -> None:
+    """While capture runs, and while it does not. It could never join, and was told to get its key back."""
+    with items.connect() as connection:
+        connection.execute("CREATE TYPE mood AS ENUM ('calm', 'glad')")
+        connection.execute("CREATE DOMAIN code AS numeric(6, 2)")
+        connection.execute("CREATE TABLE moods (m mood, c code, note text, PRIMARY KEY (m, c))")
+    items.query("INSERT INTO moods VALUES ('calm', 1, 'a'), ('glad', 2.5, 'b'), ('calm', 3, 'gone')")
+    moods = "public.moods"
+    items.settings = {"source": {"tables": [ITEMS, moods]}}
+    items.tables = [ITEMS, moods]
+    for is_running in (True, False):
+        capture = items.start()
+        items.await_caught_up()
+        eventually(lambda: not items.unfinished() and not items.unlike([ITEMS, moods]))
+        if not is_running:
+            assert capture.terminate() == 0
+        with items.connect() as connection, connection.transaction():
+            connection.execute("ALTER TABLE moods ALTER m TYPE text, ALTER c TYPE numeric(6, 2)")
+            connection.execute("DROP TYPE mood; DROP DOMAIN code")
+            connection.execute("CREATE TYPE mood AS ENUM ('glad', 'wild', 'calm')")
+            connection.execute("CREATE DOMAIN code AS numeric(6, 2)")
+            connection.execute("ALTER TABLE moods ALTER m TYPE mood USING m::mood, ALTER c TYPE code")
+            connection.execute("DELETE FROM moods WHERE note = 'gone'")
+        if not is_running:
+            items.start()
+        _take_up(items, {moods: "INSERT INTO moods VALUES ('wild', 4, 'c') ON CONFLICT DO NOTHING"})
+        assert "give it its key back" not in items._said()
+        if is_running:
+            assert capture.terminate() == 0
+            items.query("INSERT INTO moods VALUES ('calm', 3, 'gone')")
+
+
 def test_an_operator_stops_a_table_and_starts_it(items: Captured) -> None:
     """Beside it a table whose row can't be published stops by itself."""
     items.settings = {"source": {"tables": [ITEMS, OTHER]}}

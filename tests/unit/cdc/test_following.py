@@ -192,7 +192,7 @@ def test_a_partition_that_passed_is_noted() -> None:
     [
         (seen(None, None, error=SourceError("table public.items does not exist")), "does not exist"),
         (seen(ITEMS, THEN, entry="another"), "it was taken out of the publication"),
-        (seen(replace(ITEMS, version=2, oid=8), THEN), "it was created anew"),
+        (seen(replace(ITEMS, version=2, oid=8), THEN), "it was dropped and created again"),
         (seen(replace(ITEMS, version=2, key=("name",)), THEN), "its key is (name), it was (id)"),
         (seen(replace(ITEMS, version=2, columns=(replace(ID, type_oid=25), NAME)), THEN), "the type of key column id"),
     ],
@@ -205,6 +205,18 @@ def test_what_can_not_be_followed_stops_the_table(found: Seen, says: str) -> Non
     assert says in stop.value.message
     assert (stop.value.table, stop.value.is_held) == (ITEMS.table, False)
     assert world.altered == []
+
+
+def test_nobody_is_told_to_take_back_that_a_table_was_created_again() -> None:
+    world = World()
+    mark = world.look(seen(replace(ITEMS, version=2, oid=8), THEN))
+    with pytest.raises(UnsupportedChangeError) as by_catalog:
+        world.received(mark)
+    with pytest.raises(UnsupportedChangeError) as by_stream:
+        World().follower.follow(ITEMS, relation_of(replace(ITEMS, oid=8)))
+    for stop in (by_catalog, by_stream):
+        assert "it joins again by itself" in stop.value.hint
+        assert "take the change back" not in stop.value.hint
 
 
 def test_a_relation_that_can_not_be_followed_stops_the_table() -> None:

@@ -73,6 +73,31 @@ def test_a_table_whose_rows_are_not_read_needs_no_chunks() -> None:
     assert roster(look, unread=[ITEMS.table], is_kept=False, records=[stopped(is_held=False)]).joining
 
 
+def test_a_table_joins_again_when_its_key_has_an_enum_that_was_created_again() -> None:
+    """It was told to get its key back, which it had."""
+    mood = Column("id", 900, -1, "mood", False, "e", 900, labels=("calm",))
+    before = replace(ITEMS, columns=(mood, NAME))
+    again = replace(mood, type_oid=950, base_type_oid=950)
+    look = replace(LOOK, found=replace(FOUND, columns=(again, NAME)))
+    for tables in (Tables((before,), (), ()), Tables((), (before.table,), ())):
+        found = assign(
+            tables,
+            POSITION,
+            {before.table: before},
+            {before.table: look},
+            {before.table: stopped(is_held=False)} if tables.joining else {},
+            {},
+        )
+        assert (found.kept, found.joining, found.stopped) == ((), (ITEMS.table,), {})
+
+
+def test_a_table_that_was_created_again_is_not_told_to_take_that_back() -> None:
+    look = replace(LOOK, found=replace(FOUND, oid=8, is_chunkable=False))
+    why = roster(look).stopped[ITEMS.table].why
+    assert why.message == "table public.items was dropped and created again"
+    assert "take the change back" not in why.hint
+
+
 @pytest.mark.parametrize(
     ("look", "says"),
     [

@@ -8,7 +8,7 @@ import pytest
 from cdc.answers import KEPT_S, SIGNAL_S_MAX, Answers
 from cdc.config import SnapshotConfig
 from cdc.control import RangeRecord, SignalAnswer, SignalRecord, SignalsRecord, SnapshotProgress, SnapshotRecord
-from cdc.errors import GapError
+from cdc.errors import GapError, WatershedError
 from cdc.events import TableId, TableSchema
 from cdc.ports import Signal, TopicRecord
 from cdc.snapshots.reading import Begin, Begun, Chunk, Fence, Fenced
@@ -24,7 +24,7 @@ class Session:
         *records: SnapshotRecord,
         answers: Mapping[str, int] | None = None,
         unchunkable: Collection[TableId] = (),
-        stopped: Collection[TableId] = (),
+        stopped: Mapping[TableId, WatershedError | None] | None = None,
         limits: SnapshotConfig | None = None,
         outboxes: Collection[TableId] = (),
         schemas: Collection[TableSchema] = (SCHEMA,),
@@ -34,7 +34,7 @@ class Session:
         given, limits = Answers(TOPICS, answers or {}), limits or SnapshotConfig()
         engine = self.beside.engine
         self.snapshots = Snapshots(
-            engine, self.reader, self.signals, given, TOPICS, limits, unchunkable, stopped, outboxes
+            engine, self.reader, self.signals, given, TOPICS, limits, unchunkable, stopped or {}, outboxes
         )
         self._offset = 40
 
@@ -175,12 +175,30 @@ def test_there_is_nothing_to_heal_while_streaming() -> None:
     assert "no gap" in answer.message
 
 
+def test_a_table_that_can_not_join_is_not_said_to() -> None:
+    """It was accepted, and the table stopped again half a second later."""
+    held, barred = TableId("public", "held"), TableId("public", "barred")
+    why = WatershedError(
+        "table public.barred can't join again: its key is (a), its records have (b)", "give it its key"
+    )
+    session = Session(stopped={held: None, barred: why})
+    for tables in (["public.barred"], ["public.held", "public.barred"]):
+        answer, records = session.signal("start_table", tables=tables)
+        assert not answer.is_accepted
+        assert "its key is (a), its records have (b)" in answer.message
+        assert answer.next == "give it its key"
+        assert records == []
+    assert not session.snapshots.tables_changed
+    assert session.signal("start_table", tables=["public.held"])[0].is_accepted
+    assert session.snapshots.tables_changed
+
+
 def test_healing_is_for_a_stopped_table_too_that_needs_a_new_slot() -> None:
     other = [TableId("public", "other")]
-    consistent = Session(unchunkable=other, stopped=other, limits=SnapshotConfig(method="consistent"))
+    consistent = Session(unchunkable=other, stopped=dict.fromkeys(other), limits=SnapshotConfig(method="consistent"))
     with pytest.raises(GapError, match=r"public\.other can join with a new slot only"):
         consistent.signal("heal")
-    chunked, _ = Session(unchunkable=other, stopped=other).signal("heal")
+    chunked, _ = Session(unchunkable=other, stopped=dict.fromkeys(other)).signal("heal")
     assert not chunked.is_accepted, "it would not help"
 
 
