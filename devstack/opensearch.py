@@ -17,6 +17,7 @@ from jars.lock import Lock, read_lock
 from jars.resolver import resolve_sets
 
 VERSION = "3.8.0"
+RECOVERIES_AT_ONCE = 500
 # Module → its class and the module that it extends.
 MODULES = {
     "analysis-common": ("org.opensearch.analysis.common.CommonAnalysisModulePlugin", "lang-painless"),
@@ -65,6 +66,8 @@ class OpenSearch:
             "path.logs": str(logs),
             "cluster.routing.allocation.disk.threshold_enabled": False,
             "action.auto_create_index": False,
+            # Four by default: the indexes of 120 tables took 40 s, since each few are a change of the cluster's state.
+            "cluster.routing.allocation.node_initial_primaries_recoveries": RECOVERIES_AT_ONCE,
         }
         lines = (f"{name}: {json.dumps(value)}\n" for name, value in settings.items())
         (configuration / "opensearch.yml").write_text("".join(lines), encoding="utf-8")

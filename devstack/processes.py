@@ -45,6 +45,20 @@ def with_descendants(process: Process) -> list[Process]:
     return found
 
 
+def within(folder: Path) -> list[Process]:
+    """Processes that work in this folder, as far as this account may know."""
+    found = []
+    for entry in _PROC.iterdir():
+        if entry.name.isdigit():
+            try:
+                place = (entry / "cwd").readlink()
+            except OSError:  # it has ended, or is another account's
+                continue
+            if place == folder and (process := identify(int(entry.name))):
+                found.append(process)
+    return found
+
+
 def send(process: Process, number: signal.Signals) -> None:
     """To this process only: one that has ended is left alone, and so is who got its pid."""
     if runs(process):

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-from devstack.opensearch import MODULES, VERSION, OpenSearch, lay_out, url
+from devstack.opensearch import MODULES, RECOVERIES_AT_ONCE, VERSION, OpenSearch, lay_out, url
 from devstack.place import Place
 from jars.lock import Coordinates, Jar, Lock
 
@@ -36,6 +36,7 @@ def test_configuration_names_this_place_and_no_other(tmp_path: Path) -> None:
     assert settings["cluster.name"] == "watershed-identity"
     assert settings["path.data"].startswith(str(tmp_path))
     assert settings["action.auto_create_index"] is False
+    assert settings["cluster.routing.allocation.node_initial_primaries_recoveries"] == RECOVERIES_AT_ONCE
     assert command.argv[-1] == "org.opensearch.bootstrap.OpenSearch"
     assert url(place(tmp_path)) == "http://127.0.0.1:20001"
 

@@ -1,13 +1,16 @@
 """How PostgreSQL is run; what it then does is in tests/integration/test_stack.py."""
 
+import os
 import signal
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from cdc.errors import StackError
 from devstack.place import Place
-from devstack.postgres import SETTINGS, Postgres, dsn, superuser_dsn
+from devstack.postgres import PID_FILE, SETTINGS, Postgres, dsn, end_orphans, superuser_dsn
 
 
 def place(folder: Path) -> Place:
@@ -24,6 +27,35 @@ def test_each_version_has_its_programs_and_its_data(tmp_path: Path, version: int
     assert "port=20001" in command.argv
     assert "listen_addresses=127.0.0.1" in command.argv
     assert command.end_signal == signal.SIGQUIT
+
+
+@pytest.fixture
+def sleeper(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that works in the data folder."""
+    with subprocess.Popen(["sleep", "60"], cwd=tmp_path) as process:
+        yield process
+        process.kill()
+
+
+def test_what_a_killed_server_left_is_ended(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    (tmp_path / PID_FILE).write_text(f"{os.getpid()}\n{tmp_path}\n")  # this process works elsewhere
+    end_orphans(tmp_path)
+    assert sleeper.wait(10) == -signal.SIGKILL
+    assert not (tmp_path / PID_FILE).exists()
+
+
+def test_a_server_that_runs_is_left_alone(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    (tmp_path / PID_FILE).write_text(f"{sleeper.pid}\n{tmp_path}\n")
+    end_orphans(tmp_path)
+    assert sleeper.poll() is None
+    assert (tmp_path / PID_FILE).exists()
+
+
+def test_what_works_in_a_folder_without_a_lock_file_is_left_alone(
+    tmp_path: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    end_orphans(tmp_path)
+    assert sleeper.poll() is None
 
 
 def test_a_commit_that_was_acknowledged_is_in_the_log() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from devstack.processes import Process, identify, runs, send, wait_until_gone, with_descendants
+from devstack.processes import Process, identify, runs, send, wait_until_gone, with_descendants, within
 from tests.waiting import eventually
 
 
@@ -34,6 +34,13 @@ def test_a_process_runs_until_it_ends(sleeper: subprocess.Popen[bytes]) -> None:
     assert not runs(process)
     assert identify(sleeper.pid) is None  # though nobody has waited for it yet
     assert sleeper.wait() == -signal.SIGKILL
+
+
+def test_processes_are_found_by_the_folder_that_they_work_in(tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"], cwd=tmp_path) as process:
+        assert within(tmp_path) == [identified(process.pid)]
+        assert within(tmp_path / "elsewhere") == []
+        process.kill()
 
 
 def test_a_later_process_with_the_same_pid_is_another(sleeper: subprocess.Popen[bytes]) -> None:
