@@ -2,7 +2,8 @@
 
 | name                                  | kind  | what it is                                              |
 |---------------------------------------|-------|---------------------------------------------------------|
-| `<prefix>.<schema>.<table>`           | alias | what readers use: a filter hides deleted rows           |
+| `<prefix>.<schema>.<table>`           | alias | what readers search: a filter hides deleted rows, but   |
+|                                       |       | not from a GET by id                                    |
 | `<prefix>.<schema>.<table>.documents` | index | the documents, deleted ones too                         |
 | `….documents.v<number>`               | index | instead, since a field had to change its type; number   |
 |                                       |       | is the version of the schema that changed it            |

@@ -76,6 +76,27 @@ def test_readers_never_see_a_deleted_row_and_nothing_of_it_is_kept(sink: SearchS
     assert kept["_version"] == V + 2
 
 
+def test_a_get_by_id_finds_what_is_left_of_a_deleted_row_and_a_search_for_the_id_does_not(
+    sink: SearchSink, place: Place
+) -> None:
+    """As README says. An alias's filter is for searches; deleting the document would delete the version that keeps a
+    late write out."""
+    sink.apply([upsert(1, V, name="secret of a customer"), upsert(2, V + 1)])
+    sink.apply([delete(1, V + 2)])
+    sink.make_readable()
+    client, alias, left = place.client, place.alias, {"ws_version": V + 2, "ws_deleted": True}
+    assert client.get(index=alias, id="1")["_source"] == left
+    assert client.get_source(index=alias, id="1") == left
+    assert client.exists(index=alias, id="1")
+    assert [found["_source"]["ws_deleted"] for found in client.mget(index=alias, body={"ids": ["1", "2"]})["docs"]] == [
+        True,
+        False,
+    ]
+    by_id = {"ids": {"values": ["1", "2"]}}
+    assert [hit["_id"] for hit in client.search(index=alias, body={"query": by_id})["hits"]["hits"]] == ["2"]
+    assert client.count(index=alias, body={"query": by_id})["count"] == 1
+
+
 def test_unknown_columns_of_a_row_make_no_fields(sink: SearchSink, place: Place) -> None:
     change = upsert(1, V)
     assert change.row is not None
