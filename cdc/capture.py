@@ -29,6 +29,9 @@ READ_BYTES_MAX = 8 * 1024 * 1024
 # PostgreSQL hangs up after wal_sender_timeout (60 s by default, where it is short a shorter interval is passed); it
 # asks earlier, we speak earlier still: a loop that waits for the brokers does not read its questions.
 STATUS_INTERVAL_S = 5.0
+# How often the server is asked for the keepalive that confirms the last one (see cdc/pgoutput/wal_ends.py): well within
+# the second in which an idle position is recorded, and seldom where other tables keep the log moving.
+ASK_INTERVAL_S = 0.25
 # How often the catalog is looked at for what the stream does not tell (a publication that lost a table).
 WATCH_INTERVAL_S = 3.0
 # A stop waits so long for the end of a transaction that has begun to arrive.
@@ -141,7 +144,7 @@ class Capture:
         is_begun = self._assembler.in_transaction
         if self._publisher.is_due(now, is_dry=not frames, is_begun=is_begun) or self._idle_position_is_due(now):
             self._commit()
-        asks = self._assembler.needs_keepalive and now - self._keepalive_asked_at >= self._limits.idle_position_s
+        asks = self._assembler.needs_keepalive and now - self._keepalive_asked_at >= ASK_INTERVAL_S
         if asks or self._assembler.reply_requested or now - self._status_at >= self._status_interval_s:
             self._send_status(asks=asks)
         if now - self._watched_at >= WATCH_INTERVAL_S:

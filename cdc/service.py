@@ -184,7 +184,9 @@ class Service:
             try:
                 self._session()
             except (ConnectionLost, UnreachableError) as error:
-                if not self._stop.is_set():
+                if self._stop.is_set():
+                    log.warning("not drained, the next start goes on from the position record", error=error.message)
+                else:
                     in_s = backoff.next_s()
                     log.warning("session lost, starting anew", error=error.message, in_s=round(in_s, 1))
                     self._stop.wait(in_s)

@@ -210,18 +210,17 @@ class KafkaBroker:
         """Call it now and then: brokers that were away may have left open what they had decided on (see
         cdc/kafka/left_open.py), our next transaction would be one with it, and until then nobody reads on. Waits for
         nothing. Raises ConnectionLost: the next session ends it."""
-        if self._look is not None:
-            if self._look.done():
-                look, self._look = self._look, None
-                self._judge(look.result)
-        else:
-            try:
-                if self._is_open:
-                    self._require_connections()
-                elif self._has_lost_brokers():
-                    self._look = begin(self._find_open)
-            except (BrokerError, UnreachableError) as error:
-                raise ConnectionLost(error.message) from error  # the next session meets it where a user is told
+        try:
+            if self._look is not None:
+                if self._look.done():
+                    look, self._look = self._look, None
+                    self._judge(look.result)
+            elif self._is_open:
+                self._require_connections()
+            elif self._has_lost_brokers():
+                self._look = begin(self._find_open)
+        except (BrokerError, UnreachableError) as error:
+            raise ConnectionLost(error.message) from error  # the next session meets it where a user is told
 
     def _has_lost_brokers(self) -> bool:
         """Since the last look at what they left; this is one."""
@@ -241,10 +240,8 @@ class KafkaBroker:
         except (ConnectionLost, UnreachableError):
             self._looked_after = _NEVER  # they are still away
             return
-        except BrokerError as error:
-            raise ConnectionLost(error.message) from error  # the next session asks the same first
         except KafkaException as exception:
-            raise self._translate("the producer has failed", exception, is_final=True) from exception
+            raise self._translate("what is open can't be asked", exception, is_final=True) from exception
         if found:
             raise ConnectionLost(f"Kafka: the brokers left a transaction open in {found[0].topic}")
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from structlog.testing import capture_logs
 
 from cdc import service as service_module
 from cdc.config import Config
@@ -143,5 +144,9 @@ def test_what_is_lost_behind_a_request_to_stop_begins_no_session() -> None:
         raise ConnectionLost("Kafka: commit: the brokers have not answered for 3 s")
 
     service._session = session  # type: ignore[method-assign]
-    service.run()
+    with capture_logs() as logs:
+        service.run()
     assert service.waited == []
+    assert [line["event"] for line in logs if line["log_level"] == "warning"] == [
+        "not drained, the next start goes on from the position record"
+    ]

@@ -147,7 +147,13 @@ def test_a_producer_that_failed_ends_the_watch_in_a_sentence(monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    "error", [KafkaException(FENCED), BrokerError("Kafka: can't list topics: not allowed"), ConnectionLost("Kafka: x")]
+    "error",
+    [
+        KafkaException(FENCED),
+        KafkaException(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED, "no")),
+        BrokerError("Kafka: can't list topics: not allowed"),
+        ConnectionLost("Kafka: x"),
+    ],
 )
 def test_what_the_look_behind_an_outage_meets_ends_the_session_or_is_asked_again(
     monkeypatch: pytest.MonkeyPatch, error: Exception
