@@ -249,6 +249,7 @@ class Service:
     # ---- one session: from reading the position to losing a server
 
     def _session(self) -> None:
+        self._is_loading = False
         with ExitStack() as resources:
             if self._config.capture.on_unpublishable == "dead_letter":
                 self._require_dead_letters()
@@ -324,7 +325,7 @@ class Service:
         self._is_loading = True
         bootstrap = Bootstrap(self._config, self._admin, self._clock, self._stop.is_set, self._probe)
         position = bootstrap.run(position, self._heal)
-        self._is_loading = False
+        self._is_loading = False  # what follows can go on without a table
         self._heal = None
         self._reads_all_again = False
         return position
