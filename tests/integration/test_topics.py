@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
@@ -15,7 +15,9 @@ from cdc.errors import BrokerError, UnreachableError
 from cdc.kafka.aside import nobody_waits
 from cdc.kafka.compacted import read_latest
 from cdc.kafka.topics import TopicAdmin
+from tests.captured import Captured
 from tests.conftest import KafkaBroker
+from tests.integration.conftest import ITEMS
 from tests.topics import create_topic
 from tests.waiting import eventually
 
@@ -94,6 +96,25 @@ def test_a_control_topic_of_an_earlier_version_is_kept_as_long_from_the_next_sta
     for _ in range(2):
         admin.keep_control(topics[0])
         eventually(lambda: lag_and_retention(settings, topics[0]) == ("86400000", "604800000"))
+
+
+def test_every_start_of_capture_sees_to_that(items: Captured, settings: KafkaConfig) -> None:
+    control = f"{items.name}.control"
+    capture = items.start()
+    items.await_caught_up()
+    rows = lag_and_retention(settings, f"{items.name}.{ITEMS}")
+    assert lag_and_retention(settings, control) == rows
+    assert capture.terminate() == 0
+    unset = [
+        ConfigEntry(name, "", incremental_operation=AlterConfigOpType.DELETE)
+        for name in ("min.compaction.lag.ms", "delete.retention.ms")
+    ]
+    client = AdminClient({"bootstrap.servers": settings.bootstrap_servers})
+    topic = ConfigResource(ResourceType.TOPIC, control, incremental_configs=unset)
+    client.incremental_alter_configs([topic])[topic].result(10)
+    eventually(lambda: lag_and_retention(settings, control) == ("0", "86400000"))
+    items.start().await_said("sweeps are kept as long as rows from now on")
+    eventually(lambda: lag_and_retention(settings, control) == rows)
 
 
 def test_what_somebody_set_for_a_control_topic_stays(settings: KafkaConfig, topics: list[str]) -> None:

@@ -121,3 +121,17 @@ def stops_and_starts_again(narrow: Captured, capture: CaptureProcess) -> None:
     rows = execute("SELECT id, name FROM items")
     assert held == {key_text({"id": number}): {"id": number, "name": name, "at": None} for number, name in rows}
     assert len(rows) == 8 and max(len(name) for _, name in rows) == 100_000
+
+
+def test_a_consistent_load_that_meets_such_a_row_ends_with_its_error(narrow: Captured) -> None:
+    """There is no stream yet that could go on without the table. It began again for ever."""
+    narrow.query(f"INSERT INTO items VALUES (1, 'a'), (2, {TEXT})", 100_000)
+    narrow.settings = {"snapshot": {"method": "consistent"}, "source": {"tables": [ITEMS, OTHER]}}
+    ended = narrow.run_once()
+    assert ended.returncode == 1, ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert "error: table public.items" in ended.stderr or "error: public.items" in ended.stderr
+    narrow.query("UPDATE items SET name = 'short' WHERE id = 2")
+    narrow.start()
+    narrow.await_caught_up()
+    assert narrow.unlike([ITEMS, OTHER]) == {}
