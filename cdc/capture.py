@@ -160,11 +160,8 @@ class Capture:
         records, failure = self._assembler.consume(frames, self._clock.now_us())
         self._delivery.on_received(self._assembler.received_lsn)
         is_begun = self._assembler.in_transaction
-        if holes := self._assembler.holes(records):
-            for piece in self._filler.fill(records, holes, self._while_waiting):
-                self._produce(piece, is_begun=is_begun)
-        else:
-            self._produce(records, is_begun=is_begun)
+        for piece in self._filler.fill(records, self._while_waiting):
+            self._produce(piece, is_begun=is_begun)
         if not is_begun:
             self._publisher.on_ended()
         if failure is None:

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 import structlog
 
 from cdc.events import TableId
-from cdc.holes import KEYS_MAX, Batch, Found, Hole, Place, Unfilled, Unreadable, Wanted
+from cdc.holes import KEYS_MAX, Batch, BatchRecord, Found, Place, Unfilled, Unreadable, Wanted, are_finished
 from cdc.ports import Clock, TopicRecord, WhileWaiting
 
 log = structlog.get_logger(__name__)
@@ -57,12 +57,13 @@ class Filler:
         self._is_deaf = False  # the last read was not answered
         self._unreadable: set[TableId] = set()  # said to be so
 
-    def fill(
-        self, records: Sequence[TopicRecord], holes: Sequence[Hole], while_waiting: WhileWaiting
-    ) -> Iterator[list[TopicRecord]]:
+    def fill(self, records: Sequence[BatchRecord], while_waiting: WhileWaiting) -> Iterator[Sequence[TopicRecord]]:
         """The records with their values, in order, in pieces; all of them belong in one Kafka transaction. What is
         noted of unfilled ones comes last: among the records there may be what was noted before."""
-        batch = self._batch(records, holes, self._fits)
+        if are_finished(records):
+            yield records
+            return
+        batch = self._batch(records, self._fits)
         is_brief = bool(self._frozen) or self._is_deaf
         deadline = self._clock.monotonic() + (BRIEF_PATIENCE_S if is_brief else self._patience_s)
         pause_s = PAUSE_S_FIRST

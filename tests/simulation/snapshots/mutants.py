@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from cdc.events import TableId, TableSchema, pack_version
-from cdc.holes import Batch, Hole, Unfilled, _Outcome, _Row, _Rows
+from cdc.holes import Batch, DraftRecord, Unfilled, _Outcome, _Row, _Rows
 from cdc.holes import Place as RowPlace
 from cdc.lsn import Lsn
 from cdc.ports import TopicRecord
@@ -201,7 +201,7 @@ class TakesFromFormerLives(Batch):
         rows.by_place = former | rows.by_place
 
     @staticmethod
-    def _before(_: Hole, place: RowPlace, rows: _Rows) -> _Row | None:
+    def _before(_: DraftRecord, place: RowPlace, rows: _Rows) -> _Row | None:
         return rows.by_place.get(place)
 
 

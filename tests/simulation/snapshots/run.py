@@ -293,10 +293,9 @@ class Process:
         self._session.take_answers(run.now_s)
         records, failure = self._assembler.consume(frames, int(run.now_s * 1e6))
         assert failure is None
-        if holes := self._assembler.holes(records):
-            records = [r for piece in self._filler.fill(records, holes, _nothing) for r in piece]
+        filled = [record for piece in self._filler.fill(records, _nothing) for record in piece]
         lag_s = run.chance.choice((0.0, 0.0, 0.0, 5.0))
-        self._open += [*records, *self._session.advance(run.now_s, int(run.now_s * 1e6), lag_s)]
+        self._open += [*filled, *self._session.advance(run.now_s, int(run.now_s * 1e6), lag_s)]
         if run.chance.random() < run.commit_rate:
             self._commit()
 
