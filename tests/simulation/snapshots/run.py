@@ -8,7 +8,7 @@ here as a list: what was produced since the last commit is lost with the process
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from cdc.answers import Answers
@@ -116,6 +116,7 @@ class Run:
         self.patience_s = chance.choice((0.0, 0.02, 0.3))
         self.noted_max = chance.choice((1, 3, 1_000))
         self.keys_max = chance.choice((2, 5, 12, 1_000))
+        self.transactions_max = random.Random(seed).choice((1, 3, 1_000))
         self.tombstones = chance.random() < 0.3
         self.limits = SnapshotConfig(
             workers=chance.choice((1, 2, 4)),
@@ -267,7 +268,7 @@ class Process:
             records=list(committed.snapshots.values()),
             tombstones=committed.tombstones if run.tombstones else None,
             completions=Completions(schemas, committed.holes.values(), run.noted_max),
-            keys_max=run.keys_max,
+            memory=ChangeMemory(run.keys_max, run.transactions_max),
             new_nonce=lambda: f"{run.chance.getrandbits(64):016x}",
             unseen_rule=_watched(run),
         )
@@ -392,8 +393,13 @@ def _watched(run: Run) -> UnseenRule:
     def unseen(memory: ChangeMemory, topic: str, snapshot: TransactionSnapshot) -> Unseen:
         found = rule(memory, topic, snapshot)
         run.events["keys forgotten"] += found.is_forgotten
-        run.events["unseen"] += bool(found.keys)
         run.events["unseen TRUNCATE"] += found.is_truncated
-        return found
+
+        def touched(key: bytes) -> bool:
+            is_touched = found.touched(key)
+            run.events["unseen"] += is_touched
+            return is_touched
+
+        return replace(found, touched=touched)
 
     return unseen
