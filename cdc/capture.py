@@ -19,6 +19,7 @@ from cdc.pgoutput.frames import is_commit
 from cdc.ports import Broker, Clock, EndOffsetsRequest, LogStream, Probe, TopicRecord
 from cdc.publisher import Publisher
 from cdc.snapshots.session import Snapshots
+from cdc.stream_lag import StreamLag
 from cdc.stream_state import StreamState
 from cdc.topic_records import position_record
 from cdc.transactions import Assembler
@@ -82,6 +83,7 @@ class Capture:
         self._probe = probe
         self._status_interval_s = status_interval_s
         self._delivery = Delivery(assembler.state.resume_lsn)
+        self._lag = StreamLag()
         self._status_at = float("-inf")
         self._position_at = float("-inf")
         self._told_at = float("-inf")
@@ -134,7 +136,7 @@ class Capture:
             if self._publisher.is_due(now, is_dry=False, is_begun=self._assembler.in_transaction):
                 self._commit()
             self._consume(begun)
-        self._produce(self._snapshots.advance(now, self._clock.now_us(), self._stream_lag_s(frames)))
+        self._produce(self._snapshots.advance(now, self._clock.now_us(), self._stream_lag_s(frames, now)))
         self._beat(now)
         self._tell_progress(now)
         is_begun = self._assembler.in_transaction
@@ -148,11 +150,16 @@ class Capture:
         if not frames:
             self._stream.wait(WAIT_S_MAX if self._asked is None else ANSWER_WAIT_S)
 
-    def _stream_lag_s(self, frames: Sequence[bytes]) -> float:
-        """How far publishing is behind the source's commits; 0 when everything that has arrived is published."""
-        if len(frames) < READ_MESSAGES_MAX and sum(map(len, frames)) < READ_BYTES_MAX:
-            return 0.0
-        return max(0.0, (self._clock.now_us() - self._assembler.state.commit_ts_us) / 1e6)
+    def _stream_lag_s(self, frames: Sequence[bytes], now: float) -> float:
+        """How far publishing is behind the source's commits."""
+        return self._lag.after(
+            frames,
+            now,
+            self._clock.now_us(),
+            self._assembler.newest_commit_ts_us,
+            is_begun=self._assembler.in_transaction,
+            is_full=len(frames) >= READ_MESSAGES_MAX or sum(map(len, frames)) >= READ_BYTES_MAX,
+        )
 
     # ---- 1. produce
 

@@ -105,6 +105,11 @@ class Assembler:
         return self._transaction is not None
 
     @property
+    def newest_commit_ts_us(self) -> int:
+        """When the newest transaction that has begun to arrive was committed, µs since 1970 by the server's clock."""
+        return self._commit_ts_us if self._transaction is None else self._transaction.commit_ts_us
+
+    @property
     def open_commit_lsn(self) -> Lsn | None:
         """Where the transaction commits that has begun and not ended."""
         return None if self._transaction is None else self._transaction.commit_lsn
