@@ -43,6 +43,7 @@ class CompletionJob(Job):
         self.key_order = record.key_order if record is not None else None
         self._noted: _Noted = dict.fromkeys(record.keys if record is not None else ())  # not being read yet
         self._batch: frozenset[Key] = frozenset()  # being read
+        self._bytes = sum(map(_size, self._noted))  # of both
         self._unseen: set[int] = set()  # transactions that left holes in a table that is to be read whole
 
     @property
@@ -52,15 +53,16 @@ class CompletionJob(Job):
 
     def note(self, key: Key, xid: int) -> None:
         """A record of this row went out with a hole."""
-        self._noted.pop(key, None)
+        if key in self._noted:
+            del self._noted[key]  # it goes behind the others
+        else:
+            self._bytes += _size(key)
         self._noted[key] = xid
 
     @property
     def is_too_long(self) -> bool:
         """Whether there are more rows than can be noted."""
-        if len(self._noted) + len(self._batch) > self._noted_max:
-            return True
-        return sum(len(text.encode()) for key in (*self._noted, *self._batch) for text in key) > NOTED_BYTES_MAX
+        return len(self._noted) + len(self._batch) > self._noted_max or self._bytes > NOTED_BYTES_MAX
 
     def forget(self, now: float) -> list[OpenChunk]:
         """Where there are too many rows, the table is read from its beginning instead."""
@@ -72,6 +74,7 @@ class CompletionJob(Job):
     def _read_whole(self) -> None:
         self._unseen |= {xid for xid in self._noted.values() if xid is not None}
         self._noted, self._batch, self._is_whole = {}, frozenset(), True
+        self._bytes = 0
         self._begin_anew()
 
     # ---- what differs from a snapshot
@@ -102,6 +105,7 @@ class CompletionJob(Job):
 
     def end(self) -> None:
         log.info("rows completed", table=self.table, rows=self.rows, of=None if self._is_whole else len(self._batch))
+        self._bytes -= sum(map(_size, self._batch))
         self._is_whole, self._batch = False, frozenset()
         self._begin_anew()
         self.shape, self.ranges = None, []
@@ -161,6 +165,10 @@ class Completions:
     def settle(self) -> None:
         """Jobs that have nothing to read are at their end."""
         self.jobs = {table: job for table, job in self.jobs.items() if job.has_rows}
+
+
+def _size(key: Key) -> int:
+    return sum(len(text.encode()) for text in key)
 
 
 def _reading(schema: TableSchema, ranges: tuple[RangeRecord, ...]) -> SnapshotRecord:
