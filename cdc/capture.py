@@ -106,7 +106,7 @@ class Capture:
         Kafka transaction is aborted in both cases.
         """
         try:
-            while not self._should_stop() and not (self._until is not None and self.has_passed(self._until)):
+            while not self._is_over():
                 self._step()
             self._finish()
         except BaseException as error:
@@ -114,6 +114,10 @@ class Capture:
                 error.commit_lsn = self._assembler.open_commit_lsn
             self._broker.abort()
             raise
+
+    def _is_over(self) -> bool:
+        is_published = self._until is not None and self.has_passed(self._until)
+        return self._should_stop() or is_published or self._assembler.is_crowded
 
     def _finish(self) -> None:
         waits_until = self._clock.monotonic() + FINISH_S_MAX

@@ -20,6 +20,7 @@ PATIENCE_S: Final = 1.0  # a standby across the world answers in less
 BRIEF_PATIENCE_S: Final = 0.02
 PAUSE_S_FIRST: Final = 0.001
 PAUSE_S_MAX: Final = 0.05
+FROZEN_MAX: Final = 10_000  # transactions; while so many are known, each further one is as good as they are
 BYTES_MAX: Final = 16 * 1024 * 1024  # of values that wait for others; one row may pass it
 
 
@@ -107,7 +108,9 @@ class Filler:
     def _give_up(self, batch: Batch, asked: set[Place]) -> None:
         if not self._frozen:
             log.info("large values are not to be seen in time: rows are published without, and completed later")
-        self._frozen |= batch.give_up(asked)
+        given_up = batch.give_up(asked)
+        if len(self._frozen) < FROZEN_MAX:
+            self._frozen |= given_up
 
     def _say(self, table: TableId, answer: Found | Unreadable | None) -> None:
         """Once for each table, not for each batch."""

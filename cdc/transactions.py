@@ -6,6 +6,7 @@ count: whether they are sent at all is not the same each time, where the publica
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from cdc.control import Topics
 from cdc.errors import GapError, ProtocolError, UnpublishableError, UnsupportedChangeError
@@ -29,6 +30,7 @@ _XLOG_DATA = b"w"
 _ROW_TAGS = frozenset(b"IUD")
 
 
+RELATIONS_MAX: Final = 50_000  # described in one session; of those that are not captured each takes some 100 bytes
 _WHOLE = 1 << 62  # skip_below of a transaction that is published whole
 
 
@@ -103,6 +105,11 @@ class Assembler:
     def in_transaction(self) -> bool:
         """Whether a PostgreSQL transaction has begun and not ended."""
         return self._transaction is not None
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether so many relations were described that another session had better begin, which knows none."""
+        return self._transaction is None and len(self._encoders) > RELATIONS_MAX
 
     @property
     def newest_commit_ts_us(self) -> int:

@@ -16,6 +16,7 @@ from cdc.events import TableId, TableSchema
 from cdc.holes import Unfilled
 from cdc.ports import TopicRecord
 from cdc.snapshots.jobs import Job
+from cdc.snapshots.memory import TRANSACTIONS_MAX, Transactions
 from cdc.snapshots.ranges import OpenChunk
 from cdc.snapshots.reading import Begun, Key
 from cdc.snapshots.visibility import TransactionSnapshot
@@ -44,7 +45,7 @@ class CompletionJob(Job):
         self._noted: _Noted = dict.fromkeys(record.keys if record is not None else ())  # not being read yet
         self._batch: frozenset[Key] = frozenset()  # being read
         self._bytes = sum(map(_size, self._noted))  # of both
-        self._unseen: set[int] = set()  # transactions that left holes in a table that is to be read whole
+        self._unseen = Transactions()  # that left holes in a table that is to be read whole
 
     @property
     def has_rows(self) -> bool:
@@ -72,7 +73,11 @@ class CompletionJob(Job):
         return given_up
 
     def _read_whole(self) -> None:
-        self._unseen |= {xid for xid in self._noted.values() if xid is not None}
+        for xid in self._noted.values():
+            if xid is not None:
+                self._unseen.add(xid, 0)
+        if len(self._unseen.seqs) > TRANSACTIONS_MAX:
+            self._unseen.keep_range()
         self._noted, self._batch, self._is_whole = {}, frozenset(), True
         self._bytes = 0
         self._begin_anew()
@@ -85,14 +90,14 @@ class CompletionJob(Job):
 
     def may_begin(self, snapshot: TransactionSnapshot, now: float) -> bool:
         """Chooses the rows whose transactions are seen; others are left for later."""
-        self._unseen = {xid for xid in self._unseen if not snapshot.sees(xid)}
+        self._unseen.drop_seen(snapshot)
         if not self._is_whole and not self._batch:
             seen = (key for key, xid in self._noted.items() if xid is None or snapshot.sees(xid))
             self._batch = frozenset(islice(seen, BATCH_KEYS_MAX))
             for key in self._batch:
                 del self._noted[key]
             self._begin_anew()
-        may_begin = not self._unseen if self._is_whole else bool(self._batch)
+        may_begin = not self._unseen.has_unseen(snapshot) if self._is_whole else bool(self._batch)
         if not may_begin:
             self.not_before = now + UNSEEN_RETRY_S
         return may_begin

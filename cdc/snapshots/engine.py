@@ -28,7 +28,7 @@ from cdc.snapshots.completion import Completions
 from cdc.snapshots.jobs import STATUSES_BEFORE, Job
 from cdc.snapshots.memory import ChangeMemory, UnseenRule
 from cdc.snapshots.publishing import Place, RowRecords
-from cdc.snapshots.ranges import RETRY_S, OpenChunk, Range
+from cdc.snapshots.ranges import AHEAD_MAX, RETRY_S, OpenChunk, Range
 from cdc.snapshots.reading import (
     Answer,
     Begin,
@@ -206,7 +206,8 @@ class SnapshotEngine:
             if job.absent is not None and not is_behind and job.absent.wants_page(now, scans):
                 wanted.append(self._ask_for_keys(job, job.absent))
             for part in job.parts:
-                if is_behind or reading >= self._limits.workers or now < self._next_chunk_at:
+                is_full = reading >= self._limits.workers or len(self._chunks) >= self._limits.workers * AHEAD_MAX
+                if is_behind or is_full or now < self._next_chunk_at:
                     return wanted
                 if part.wants(now):
                     if isinstance(part, Range):
@@ -330,8 +331,7 @@ class SnapshotEngine:
 
     def _failed(self, failure: ReadFailed) -> None:
         if failure.nonce == self._fence:
-            self._fence = None  # asked for again: a later look is as good
-            self._fence_not_before = self._now + RETRY_S
+            self._fence, self._fence_not_before = None, self._now + RETRY_S  # a later look is as good
             return
         if failure.nonce in self._begun:
             job: Job | None = self._begun.pop(failure.nonce)[0]

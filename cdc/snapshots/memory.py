@@ -39,8 +39,9 @@ class Unseen:
 
 
 @dataclass(slots=True)
-class _Transactions:
-    """Transactions of one table: their ids, each with the sequence number of its first record, or only their range."""
+class Transactions:
+    """Transactions of one table: their ids, each with the sequence number of its first record; or only the range of the
+    ids, where there are too many."""
 
     seqs: dict[int, int] = field(default_factory=dict)
     newest: int | None = None  # of these ids
@@ -85,8 +86,8 @@ class _Transactions:
 @dataclass(slots=True)
 class _Topic:
     keys: dict[bytes, int] = field(default_factory=dict)  # record key → stamp of the last transaction that touched it
-    truncations: _Transactions = field(default_factory=_Transactions)
-    forgotten: _Transactions = field(default_factory=_Transactions)  # of which keys were dropped
+    truncations: Transactions = field(default_factory=Transactions)
+    forgotten: Transactions = field(default_factory=Transactions)  # of which keys were dropped
 
     @property
     def transaction_count(self) -> int:
@@ -272,7 +273,7 @@ class ChangeMemory:
         if self._transaction_count > self._transactions_max:
             for known in self._topics.values():
                 known.forgotten.keep_range(known.truncations.seqs.items())
-                known.truncations = _Transactions()
+                known.truncations = Transactions()
             self._count()
 
 
