@@ -89,13 +89,14 @@ def measure(rows: int, transactions: int, rounds: int, console: Console) -> dict
 
 
 def under(endpoints: Endpoints, name: str, folder: Path) -> Captured:
+    (folder / name).mkdir()
     return Captured(
         dsn=endpoints.dsn,
         superuser_dsn=make_conninfo(endpoints.superuser_dsn, dbname=DATABASE),
         bootstrap_servers=endpoints.bootstrap_servers,
         name=name,
         tables=[ITEMS],
-        folder=folder,
+        folder=folder / name,
     )
 
 

@@ -208,6 +208,7 @@ class Capture:
         if state.partial is not None:
             self._probe("transaction.part-committed")
         self._publisher.on_committed(is_begun=state.partial is not None)
+        self._snapshots.on_committed()
         self._position_at = self._clock.monotonic()
         self._committed = state
         # ---- 3. confirm what the committed record covers

@@ -91,7 +91,7 @@ class SnapshotEngine:
         self._passed: TransactionSnapshot | None = None  # newest snapshot known since the fence was passed
         self._begun: dict[str, tuple[Job, TransactionSnapshot, Begun | None]] = {}  # the answer's is not older
         self._chunks: dict[str, tuple[Job, Range | AbsentKeys, OpenChunk]] = {}
-        self._tombstones = Tombstones(self._schemas, sweeps, tombstones)
+        self.tombstones = Tombstones(self._schemas, sweeps, tombstones)
         self._marked: list[str] = []  # nonces of the transaction that is being received
         self._row_count = 0  # published by the transaction that is being received: they count as its changes
         self._unsaid: list[Job] = []  # that have ended outside of a transaction, and whose records are to be written
@@ -180,7 +180,7 @@ class SnapshotEngine:
     def requests(self, now: float, *, is_behind: bool) -> list[Request | KeyPage]:
         """What to read next. `is_behind`: the stream comes first."""
         self._now = now
-        if (replaced := self._tombstones.begin()) is not None:
+        if (replaced := self.tombstones.begin()) is not None:
             self._give_up(replaced)
             self._settle()
         if not self.is_active:
@@ -414,7 +414,7 @@ class SnapshotEngine:
         if not job.is_complete:
             return False
         job.end()
-        self._tombstones.done(job)
+        self.tombstones.done(job)
         return True
 
     def _prune(self) -> None:
@@ -426,7 +426,7 @@ class SnapshotEngine:
 
     def _all_jobs(self) -> Iterable[Job]:
         """Rows that lack something first: they are few."""
-        return (*self._completions.jobs.values(), *self.jobs.values(), *self._tombstones.jobs.values())
+        return (*self._completions.jobs.values(), *self.jobs.values(), *self.tombstones.jobs.values())
 
     def _give_up(self, jobs: Iterable[Job]) -> None:
         """What is on its way for them."""

@@ -116,7 +116,7 @@ class Run:
         self.patience_s = chance.choice((0.0, 0.02, 0.3))
         self.noted_max = chance.choice((1, 3, 1_000))
         self.keys_max = chance.choice((2, 5, 12, 1_000))
-        self.transactions_max = random.Random(seed).choice((1, 3, 1_000))
+        self.transactions_max = chance.choice((1, 3, 1_000))
         self.tombstones = chance.random() < 0.3
         self.limits = SnapshotConfig(
             workers=chance.choice((1, 2, 4)),
@@ -323,6 +323,7 @@ class Process:
         for record in kept:
             self._note(record)
         self._run.committed.add(kept, state)
+        self._session.on_committed()
         self._open.clear()
         if state.partial is None:
             for record in kept:
@@ -349,7 +350,7 @@ class Process:
             return False
         self._commit()
         offset = run.committed.signals_offset
-        if self.engine.is_active or offset < len(run.signals):
+        if self.engine.is_active or self.engine.tombstones.is_due or offset < len(run.signals):
             return False
         for table, is_healed in run.healed.items():
             if not is_healed:

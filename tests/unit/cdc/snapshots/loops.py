@@ -115,6 +115,7 @@ class Beside:
             self.engine.mark(nonce.encode())
         self.lsn += 100
         records, self.seq = self.engine.end(Lsn(self.lsn), self.seq, NOW_US)
+        self.engine.tombstones.on_committed()
         return records
 
     # ---- the reader

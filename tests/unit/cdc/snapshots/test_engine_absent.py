@@ -190,6 +190,7 @@ def test_a_truncate_is_followed_by_tombstones_where_they_are_wanted() -> None:
     floor = pack_version(CONTEXT.epoch, 7)
     made.seq = 7
     made.sweeps.record(SCHEMA.table, floor, 1_000)
+    made.engine.tombstones.on_committed()
     made.pass_fence(snapshot(50))
     made.begin(snapshot(60))
     page = made.ask()
