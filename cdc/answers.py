@@ -11,6 +11,7 @@ SIGNAL_S_MAX: Final = 86_400
 
 KEPT_S: Final = SIGNAL_S_MAX + 3_600  # longer, by what two clocks may differ
 EXPIRED_MAX: Final = 500  # taken back at once
+GIVEN_MAX: Final = 10_000  # more signals in a day are no operator's: their answers are taken back earlier
 
 
 class Answers:
@@ -35,10 +36,11 @@ class Answers:
         return offset_record(self._topics, signal)
 
     def expired(self, now_us: int) -> list[TopicRecord]:
-        """Tombstones of what is older than a day, some at a time."""
+        """Tombstones of what is older than a day, or more than can be kept; some at a time."""
         old: list[str] = []
         for identity, given_us in self._given.items():
-            if len(old) == EXPIRED_MAX or given_us >= now_us - KEPT_S * 1_000_000:
+            is_old = given_us < now_us - KEPT_S * 1_000_000
+            if len(old) == EXPIRED_MAX or not (is_old or len(self._given) - len(old) > GIVEN_MAX):
                 break
             old.append(identity)
         for identity in old:

@@ -19,6 +19,7 @@ from cdc.pgoutput.frames import is_commit
 from cdc.ports import Broker, Clock, EndOffsetsRequest, LogStream, Probe, TopicRecord
 from cdc.publisher import Publisher
 from cdc.snapshots.session import Snapshots
+from cdc.stream_lag import StreamLag
 from cdc.stream_state import StreamState
 from cdc.topic_records import position_record
 from cdc.transactions import Assembler
@@ -85,6 +86,7 @@ class Capture:
         self._probe = probe
         self._status_interval_s = status_interval_s
         self._delivery = Delivery(assembler.state.resume_lsn)
+        self._lag = StreamLag()
         self._status_at = float("-inf")
         self._keepalive_asked_at = float("-inf")  # when the server was asked for a keepalive
         self._position_at = float("-inf")
@@ -108,7 +110,7 @@ class Capture:
         Kafka transaction is aborted in both cases.
         """
         try:
-            while not self._should_stop() and not (self._until is not None and self.has_passed(self._until)):
+            while not self._is_over():
                 self._step()
             self._finish()
         except BaseException as error:
@@ -116,6 +118,10 @@ class Capture:
                 error.commit_lsn = self._assembler.open_commit_lsn
             self._broker.abort()
             raise
+
+    def _is_over(self) -> bool:
+        is_published = self._until is not None and self.has_passed(self._until)
+        return self._should_stop() or is_published or self._assembler.is_crowded
 
     def _finish(self) -> None:
         waits_until = self._clock.monotonic() + FINISH_S_MAX
@@ -138,7 +144,7 @@ class Capture:
             if self._publisher.is_due(now, is_dry=False, is_begun=self._assembler.in_transaction):
                 self._commit()
             self._consume(begun)
-        self._produce(self._snapshots.advance(now, self._clock.now_us(), self._stream_lag_s(frames)))
+        self._produce(self._snapshots.advance(now, self._clock.now_us(), self._stream_lag_s(frames, now)))
         self._beat(now)
         self._tell_progress(now)
         is_begun = self._assembler.in_transaction
@@ -153,11 +159,16 @@ class Capture:
         if not frames:
             self._stream.wait(WAIT_S_MAX if self._asked is None else ANSWER_WAIT_S)
 
-    def _stream_lag_s(self, frames: Sequence[bytes]) -> float:
-        """How far publishing is behind the source's commits; 0 when everything that has arrived is published."""
-        if len(frames) < READ_MESSAGES_MAX and sum(map(len, frames)) < READ_BYTES_MAX:
-            return 0.0
-        return max(0.0, (self._clock.now_us() - self._assembler.state.commit_ts_us) / 1e6)
+    def _stream_lag_s(self, frames: Sequence[bytes], now: float) -> float:
+        """How far publishing is behind the source's commits."""
+        return self._lag.after(
+            frames,
+            now,
+            self._clock.now_us(),
+            self._assembler.newest_commit_ts_us,
+            is_begun=self._assembler.in_transaction,
+            is_full=len(frames) >= READ_MESSAGES_MAX or sum(map(len, frames)) >= READ_BYTES_MAX,
+        )
 
     # ---- 1. produce
 
@@ -165,11 +176,8 @@ class Capture:
         records, failure = self._assembler.consume(frames, self._clock.now_us())
         self._delivery.on_received(self._assembler.received_lsn)
         is_begun = self._assembler.in_transaction
-        if holes := self._assembler.holes(records):
-            for piece in self._filler.fill(records, holes, self._while_waiting):
-                self._produce(piece, is_begun=is_begun)
-        else:
-            self._produce(records, is_begun=is_begun)
+        for piece in self._filler.fill(records, self._while_waiting):
+            self._produce(piece, is_begun=is_begun)
         if not is_begun:
             self._publisher.on_ended()
         if failure is None:
@@ -205,6 +213,7 @@ class Capture:
         if state.partial is not None:
             self._probe("transaction.part-committed")
         self._publisher.on_committed(is_begun=state.partial is not None)
+        self._snapshots.on_committed()
         self._position_at = self._clock.monotonic()
         self._committed = state
         # ---- 3. confirm what the committed record covers

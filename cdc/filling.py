@@ -10,7 +10,7 @@ from typing import Final, Protocol
 import structlog
 
 from cdc.events import TableId
-from cdc.holes import KEYS_MAX, Batch, Found, Hole, Place, Unfilled, Unreadable, Wanted
+from cdc.holes import KEYS_MAX, Batch, BatchRecord, Found, Place, Unfilled, Unreadable, Wanted, are_finished
 from cdc.ports import Clock, TopicRecord, WhileWaiting
 
 log = structlog.get_logger(__name__)
@@ -20,6 +20,7 @@ PATIENCE_S: Final = 1.0  # a standby across the world answers in less
 BRIEF_PATIENCE_S: Final = 0.02
 PAUSE_S_FIRST: Final = 0.001
 PAUSE_S_MAX: Final = 0.05
+FROZEN_MAX: Final = 10_000  # transactions; while so many are known, each further one is as good as they are
 BYTES_MAX: Final = 16 * 1024 * 1024  # of values that wait for others; one row may pass it
 
 
@@ -57,12 +58,13 @@ class Filler:
         self._is_deaf = False  # the last read was not answered
         self._unreadable: set[TableId] = set()  # said to be so
 
-    def fill(
-        self, records: Sequence[TopicRecord], holes: Sequence[Hole], while_waiting: WhileWaiting
-    ) -> Iterator[list[TopicRecord]]:
+    def fill(self, records: Sequence[BatchRecord], while_waiting: WhileWaiting) -> Iterator[Sequence[TopicRecord]]:
         """The records with their values, in order, in pieces; all of them belong in one Kafka transaction. What is
         noted of unfilled ones comes last: among the records there may be what was noted before."""
-        batch = self._batch(records, holes, self._fits)
+        if are_finished(records):
+            yield records
+            return
+        batch = self._batch(records, self._fits)
         is_brief = bool(self._frozen) or self._is_deaf
         deadline = self._clock.monotonic() + (BRIEF_PATIENCE_S if is_brief else self._patience_s)
         pause_s = PAUSE_S_FIRST
@@ -106,7 +108,9 @@ class Filler:
     def _give_up(self, batch: Batch, asked: set[Place]) -> None:
         if not self._frozen:
             log.info("large values are not visible in time: rows are published without them, and completed later")
-        self._frozen |= batch.give_up(asked)
+        given_up = batch.give_up(asked)
+        if len(self._frozen) < FROZEN_MAX:
+            self._frozen |= given_up
 
     def _say(self, table: TableId, answer: Found | Unreadable | None) -> None:
         """Once for each table, not for each batch."""

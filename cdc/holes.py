@@ -15,10 +15,10 @@ take from the old row is filled here, for the records of one batch, in this orde
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple, TypeGuard
 
 from cdc.events import TableId, TableSchema
-from cdc.formats.debezium import Draft
+from cdc.formats.debezium import Draft, Headers
 from cdc.ports import TopicRecord
 from cdc.snapshots.reading import Key
 from cdc.snapshots.visibility import TransactionSnapshot
@@ -28,12 +28,24 @@ KEYS_MAX: Final = 500  # read at once
 Place = tuple[str, bytes]  # topic, record key
 
 
-@dataclass(frozen=True, slots=True)
-class Hole:
-    """A record of a batch whose row has holes."""
+class DraftRecord(NamedTuple):
+    """A record of a batch whose row has holes. It becomes a TopicRecord when they are filled or given up."""
 
-    at: int  # its place in the batch
+    topic: str
+    key: bytes
     draft: Draft
+    headers: Headers = None
+
+    def finished(self, value: bytes) -> TopicRecord:
+        return TopicRecord(self.topic, self.key, value, self.headers)
+
+
+BatchRecord = TopicRecord | DraftRecord
+
+
+def are_finished(records: Sequence[BatchRecord]) -> TypeGuard[Sequence[TopicRecord]]:
+    """Whether no record of a batch has holes."""
+    return DraftRecord not in set(map(type, records))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,22 +133,21 @@ class Batch:
 
     def __init__(
         self,
-        records: Sequence[TopicRecord],
-        holes: Sequence[Hole],
+        records: Sequence[BatchRecord],
         fits: Callable[[TopicRecord], bool] = lambda _: True,
     ) -> None:
         """`fits`: whether a topic takes the record; one that is too large when it is filled stays unfilled."""
         self._records = records
         self._fits = fits
-        self._holes = {hole.at: hole for hole in holes}
+        self._holes = {i: record for i, record in enumerate(records) if isinstance(record, DraftRecord)}
         self._needed_until: dict[Place, int] = {}  # until where a key's last record matters
         self._read_until: dict[Place, int] = {}  # and what was read of its row
-        for hole in holes:
-            topic, key = records[hole.at].topic, records[hole.at].key
-            self._needed_until[topic, key] = self._read_until[topic, key] = hole.at
+        for at, hole in self._holes.items():
+            self._needed_until[hole.topic, hole.key] = self._read_until[hole.topic, hole.key] = at
             if hole.draft.former_key is not None:
-                self._needed_until[topic, hole.draft.former_key] = hole.at
-        self._drafts = {records[hole.at].topic: hole.draft for hole in holes}  # one is enough to read a topic's records
+                self._needed_until[hole.topic, hole.draft.former_key] = at
+        # One is enough to read a topic's records.
+        self._drafts = {hole.topic: hole.draft for hole in self._holes.values()}
         self._steps = [i for i, record in enumerate(records) if i <= self._needed_until.get(_place(record), -1)]
         self._step = 0  # the first that is not ready
         self._published = 0  # records that were ready
@@ -203,21 +214,25 @@ class Batch:
         records: list[TopicRecord] = []
         while self._step < len(self._steps):
             i = self._steps[self._step]
-            records += self._records[self._published : i]
-            self._published = i
+            records += self._finished_until(i)
             outcome = self._outcome(i, self._rows)
             if outcome is not None and outcome.is_blocked:
                 return records
             self._follow(i, outcome, self._rows)
-            records.append(self._records[i] if outcome is None else self._finished(i, outcome))
+            records += self._finished_until(i + 1) if outcome is None else [self._finished(i, outcome)]
             self._published = i + 1
             self._step += 1
             self._forget(i)
-        records += self._records[self._published :]
-        self._published = len(self._records)
-        return records
+        return records + self._finished_until(len(self._records))
 
     # ---- inside
+
+    def _finished_until(self, end: int) -> list[TopicRecord]:
+        """The records up to a place that were not published yet; none of them has holes."""
+        records = self._records[self._published : end]
+        assert are_finished(records), "each hole is a step of its own"
+        self._published = end
+        return list(records)
 
     def _blocked(self) -> Iterator[tuple[int, _Outcome]]:
         rows = self._rows.copy()
@@ -234,7 +249,7 @@ class Batch:
         if outcome is not None:
             rows.by_place[place] = outcome.row
             rows.left = None
-        elif record.value is not None:
+        elif isinstance(record, TopicRecord) and record.value is not None:
             if i not in self._said:
                 self._said[i] = self._drafts[record.topic].columns_of(record.value)
             said = self._said[i]
@@ -275,7 +290,7 @@ class Batch:
         return _Outcome(_Row(version, tuple(columns), frozenset(filled)), missing, is_blocked, needs_chunk)
 
     @staticmethod
-    def _before(hole: Hole, place: Place, rows: _Rows) -> _Row | None:
+    def _before(hole: DraftRecord, place: Place, rows: _Rows) -> _Row | None:
         """The row as the batch's last record of it has it."""
         if hole.draft.former_key is None:
             return rows.by_place.get(place)
@@ -287,13 +302,13 @@ class Batch:
         return _Row(left.schema_version, columns)
 
     def _finished(self, i: int, outcome: _Outcome) -> TopicRecord:
-        record, hole = self._records[i], self._holes[i]
-        finished = record._replace(value=hole.draft.finished(outcome.row.columns, sorted(outcome.row.filled)))
+        hole = self._holes[i]
+        finished = hole.finished(hole.draft.finished(outcome.row.columns, sorted(outcome.row.filled)))
         is_too_large = not self._fits(finished)
         if is_too_large:
-            finished = record._replace(value=hole.draft.without_holes())
+            finished = hole.finished(hole.draft.without_holes())
         if outcome.needs_chunk or is_too_large:
-            self.unfilled.append(Unfilled(hole.draft.schema, record.key, hole.draft.key, hole.draft.xid))
+            self.unfilled.append(Unfilled(hole.draft.schema, hole.key, hole.draft.key, hole.draft.xid))
         return finished
 
     def _forget(self, i: int) -> None:
@@ -314,5 +329,5 @@ def _encoded(draft: Draft, column: str, text: bytes | None) -> str | None:
         return None  # it has another type by now
 
 
-def _place(record: TopicRecord) -> Place:
+def _place(record: BatchRecord) -> Place:
     return record.topic, record.key

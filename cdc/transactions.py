@@ -6,12 +6,13 @@ count: whether they are sent at all is not the same each time, where the publica
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from cdc.control import Topics
 from cdc.errors import GapError, ProtocolError, UnpublishableError, UnsupportedChangeError
 from cdc.events import Position, TableId, TableSchema, pack_version
-from cdc.formats.debezium import UNFINISHED, Draft, EnvelopeContext, TableEncoder, relation_differs
-from cdc.holes import Hole
+from cdc.formats.debezium import Draft, EnvelopeContext, TableEncoder, relation_differs
+from cdc.holes import BatchRecord, DraftRecord
 from cdc.listeners import Observer, SchemaFollower
 from cdc.lsn import Lsn, format_lsn
 from cdc.outbox.stream import Outbox, message_prefix
@@ -30,6 +31,7 @@ _XLOG_DATA = b"w"
 _ROW_TAGS = frozenset(b"IUD")
 
 
+RELATIONS_MAX: Final = 50_000  # described in one session; of those that are not captured each takes some 100 bytes
 _WHOLE = 1 << 62  # skip_below of a transaction that is published whole
 
 
@@ -84,7 +86,6 @@ class Assembler:
         self.received_lsn = resume.resume_lsn  # the newest WAL position that the server told us of
         self.reply_requested = False
         self._wal_ends = WalEnds()
-        self._drafts: list[Draft] = []  # of the records of the last `consume`, in their order
 
     @property
     def state(self) -> StreamState:
@@ -113,19 +114,28 @@ class Assembler:
         return self._wal_ends.needs_another and self._transaction is None and self._partial is None
 
     @property
+    def is_crowded(self) -> bool:
+        """Whether so many relations were described that another session had better begin, which knows none."""
+        return self._transaction is None and len(self._encoders) > RELATIONS_MAX
+
+    @property
+    def newest_commit_ts_us(self) -> int:
+        """When the newest transaction that has begun to arrive was committed, µs since 1970 by the server's clock."""
+        return self._commit_ts_us if self._transaction is None else self._transaction.commit_ts_us
+
+    @property
     def open_commit_lsn(self) -> Lsn | None:
         """Where the transaction commits that has begun and not ended."""
         return None if self._transaction is None else self._transaction.commit_lsn
 
-    def consume(self, frames: Sequence[bytes], now_us: int) -> tuple[list[TopicRecord], UnsupportedChangeError | None]:
-        """The records of these frames, in order. Those with holes are still to be filled: see `holes`.
+    def consume(self, frames: Sequence[bytes], now_us: int) -> tuple[list[BatchRecord], UnsupportedChangeError | None]:
+        """The records of these frames, in order. A row with holes is a DraftRecord, which is still to be filled.
 
         When a change can't be followed, the error is returned with the records of the whole transactions before it,
         and `state` stands at their end; if part of the failing transaction left the assembler earlier, no records
         are returned and `state` is not to be used: abort. Raises ProtocolError and GapError.
         """
-        records: list[TopicRecord] = []
-        self._drafts.clear()
+        records: list[BatchRecord] = []
         # Of a transaction that began earlier nothing may have left the assembler yet.
         boundary = (0, self.state) if self._transaction is None or not self._transaction.published else None
         try:
@@ -138,7 +148,6 @@ class Assembler:
                     boundary = (len(records), self.state)
         except UnsupportedChangeError as error:
             if boundary is None:
-                self._drafts.clear()
                 return [], error
             count, state = boundary
             self._transaction = None
@@ -146,13 +155,6 @@ class Assembler:
             self._commit_ts_us = state.commit_ts_us
             return records[:count], error
         return records, None
-
-    def holes(self, records: Sequence[TopicRecord]) -> list[Hole]:
-        """Which of the records that the last `consume` returned have holes."""
-        if not self._drafts:
-            return []
-        places = (i for i, record in enumerate(records) if record.value == UNFINISHED)
-        return [Hole(at, draft) for at, draft in zip(places, self._drafts, strict=False)]  # fewer after a failure
 
     # ---- frames
 
@@ -167,7 +169,7 @@ class Assembler:
         if self._transaction is None and self._partial is None:
             self._resume_lsn = max(self._resume_lsn, reached)
 
-    def _message(self, frame: bytes, records: list[TopicRecord], now_us: int) -> None:
+    def _message(self, frame: bytes, records: list[BatchRecord], now_us: int) -> None:
         if frame[XLOG_DATA_BYTES] in _ROW_TAGS:
             self._row(frame, start_lsn(frame), records, now_us)
             return
@@ -215,7 +217,7 @@ class Assembler:
         self._side.begin(begin, self._partial if transaction.published else None)
         self._is_observed = self._observer.begin(begin.xid, self._seq + 1)
 
-    def _commit(self, commit: Commit, records: list[TopicRecord], now_us: int) -> None:
+    def _commit(self, commit: Commit, records: list[BatchRecord], now_us: int) -> None:
         transaction = self._open(f"Commit at {format_lsn(commit.commit_lsn)}")
         if commit.commit_lsn != transaction.commit_lsn:
             raise ProtocolError(
@@ -260,7 +262,7 @@ class Assembler:
 
     # ---- changes
 
-    def _relation(self, relation: Relation, records: list[TopicRecord]) -> None:
+    def _relation(self, relation: Relation, records: list[BatchRecord]) -> None:
         name = TableId(relation.schema, relation.name)
         schema = self._schema_of_oid.get(relation.oid) or self._schema_of_name.get(name)
         records += self._follower.described(relation.oid, schema)
@@ -294,7 +296,7 @@ class Assembler:
             self._outbox.describe_again(relation.oid, schema)
             self._encoders[relation.oid] = None
             return
-        encoder = TableEncoder(schema, relation, self._context, self._drafts, self._side.metadata)
+        encoder = TableEncoder(schema, relation, self._context, self._side.metadata)
         self._encoders[relation.oid] = (encoder, schema.topic)
         self._started.discard(relation.oid)
 
@@ -305,7 +307,7 @@ class Assembler:
         if relation is not None and relation_differs(schema, relation) is None:
             self._describe(schema, relation)
 
-    def _joined(self, oid: int, commit_lsn: int, records: list[TopicRecord]) -> tuple[TableEncoder | None, str] | None:
+    def _joined(self, oid: int, commit_lsn: int, records: list[BatchRecord]) -> tuple[TableEncoder | None, str] | None:
         """Of a table that was not captured so far: its encoder and topic if it is now. Its relation may have been
         described before, and is not described again."""
         relation, since = self._early.get(oid, (None, 0))
@@ -313,7 +315,7 @@ class Assembler:
             self._relation(relation, records)
         return self._encoders[oid]
 
-    def _row(self, frame: bytes, lsn: int, records: list[TopicRecord], now_us: int) -> None:
+    def _row(self, frame: bytes, lsn: int, records: list[BatchRecord], now_us: int) -> None:
         transaction = self._transaction
         if transaction is None:
             raise ProtocolError(f"row change at {format_lsn(lsn)} outside a transaction")
@@ -341,9 +343,9 @@ class Assembler:
                 if len(frame) > self._row_bytes_usual:
                     frame = self._unpublishable.lightened(encoder, frame, Position(transaction.commit_lsn, index))
                 made = encoder.encode(frame, XLOG_DATA_BYTES, lsn, index, self._seq + 1, now_us)
-                if len(made) > 1 or not 0 < len(made[0][1] or b"") <= self._value_bytes_safe:
-                    position = Position(transaction.commit_lsn, index)
-                    self._unpublishable.require_fits(encoder.schema, position, made, self._drafts)
+                value = made[0][1]
+                if len(made) > 1 or not isinstance(value, bytes) or len(value) > self._value_bytes_safe:
+                    self._unpublishable.require_fits(encoder.schema, Position(transaction.commit_lsn, index), made)
             except UnsupportedChangeError as error:
                 made = []
                 records += self._unpublishable.instead(
@@ -355,13 +357,16 @@ class Assembler:
             for key, value, headers in made:
                 if value is not None:
                     self._seq += 1
-                records.append(TopicRecord(topic, key, value, headers))
+                if isinstance(value, Draft):
+                    records.append(DraftRecord(topic, key, value, headers))
+                else:
+                    records.append(TopicRecord(topic, key, value, headers))
                 if self._is_observed:
                     self._observer.touch(topic, key)
             transaction.published = True
         transaction.next_index = index + 1
 
-    def _event(self, what: memoryview | LogicalMessage, records: list[TopicRecord], now_us: int) -> None:
+    def _event(self, what: memoryview | LogicalMessage, records: list[BatchRecord], now_us: int) -> None:
         """A row change of an outbox table, or a message. It counts like any row change, and takes no seq."""
         assert self._outbox is not None
         transaction = self._open("an event")
@@ -387,7 +392,7 @@ class Assembler:
         self._started.add(oid)
         return self._side.opening()
 
-    def _logical_message(self, message: LogicalMessage, records: list[TopicRecord], now_us: int) -> None:
+    def _logical_message(self, message: LogicalMessage, records: list[BatchRecord], now_us: int) -> None:
         """Ours is a mark; others are published where that is configured."""
         where = format_lsn(message.lsn)
         if message.transactional:
@@ -414,7 +419,7 @@ class Assembler:
                 self.received_lsn = max(self.received_lsn, self._resume_lsn)
         records += made
 
-    def _truncate(self, truncate: Truncate, lsn: int, records: list[TopicRecord], now_us: int) -> None:
+    def _truncate(self, truncate: Truncate, lsn: int, records: list[BatchRecord], now_us: int) -> None:
         """A sweep with the next version for a floor: no event could stand behind all rows in all partitions."""
         transaction = self._open("Truncate")
         for oid in truncate.relation_oids:

@@ -19,7 +19,7 @@ from cdc.config import OnUnpublishable
 from cdc.control import Record, Topics, table_key
 from cdc.errors import NEXT_AFTER_STOP, DamagedTextError, UnpublishableError, UnsupportedChangeError
 from cdc.events import Position, TableId, TableSchema
-from cdc.formats.debezium import UNFINISHED, Draft, OutRecord, TableEncoder
+from cdc.formats.debezium import Draft, FinishedRecord, OutRecord, TableEncoder
 from cdc.pgoutput.frames import XLOG_DATA_BYTES
 from cdc.pgoutput.light_rows import SHRINKS_TO, LightRow
 from cdc.ports import TopicRecord
@@ -53,7 +53,7 @@ def unpublished_key(table: TableId) -> str:
     return f"{UNPUBLISHED_KEY}{table_key(table)}"
 
 
-def record_bytes(record: OutRecord) -> int:
+def record_bytes(record: FinishedRecord) -> int:
     """What a record takes of its topic's limit, at most."""
     key, value, headers = record
     named = sum(len(name.encode()) + len(content or b"") + HEADER_OVERHEAD_BYTES for name, content in headers or ())
@@ -96,7 +96,7 @@ class Unpublishable:
         """Changes that were not published, by table."""
         return {str(table): record.dead_letters + record.skipped for table, record in self._records.items()}
 
-    def fits(self, topic: str, record: OutRecord) -> bool:
+    def fits(self, topic: str, record: FinishedRecord) -> bool:
         """Whether the topic takes it."""
         return record_bytes(record) <= self._bytes_max.get(topic, 1 << 62)
 
@@ -111,8 +111,6 @@ class Unpublishable:
         if light.column is None:
             return frame[:XLOG_DATA_BYTES] + light.row
         records = encoder.encode(light.row, 0, 0, position.tx_index, 0, 0)
-        if records[-1][1] == UNFINISHED:
-            encoder.drafts.pop()
         raise self._too_large(encoder.schema, position, light, [key for key, _, _ in records])
 
     def lightened_line(self, encoder: TableEncoder, line: bytes, position: Position) -> bytes:
@@ -137,19 +135,12 @@ class Unpublishable:
             value=None,
         )
 
-    def require_fits(
-        self, schema: TableSchema, position: Position, records: Sequence[OutRecord], drafts: list[Draft] | None = None
-    ) -> None:
-        """The records of one change; an UNFINISHED one is that of the last draft, and counts as it is without what is
-        to be filled. Raises UnpublishableError: none of them can be published then, and the draft is withdrawn."""
-        has_draft = records[-1][1] == UNFINISHED
-        if has_draft and drafts:
-            key, _, headers = records[-1]
-            records = [*records[:-1], (key, drafts[-1].without_holes(), headers)]
-        for record in records:
+    def require_fits(self, schema: TableSchema, position: Position, records: Sequence[OutRecord]) -> None:
+        """The records of one change; a draft counts as it is without what is to be filled. Raises UnpublishableError:
+        none of them can be published then."""
+        for key, value, headers in records:
+            record = key, value.without_holes() if isinstance(value, Draft) else value, headers
             if not self.fits(schema.topic, record):
-                if has_draft and drafts:
-                    drafts.pop()
                 raise UnpublishableError(
                     f"{_of(schema)} at {position}: a record of {record_bytes(record)} bytes is larger than "
                     f"topic {schema.topic} takes, {self._bytes_max[schema.topic]}",

@@ -1,12 +1,12 @@
 """Batches with holes as the assembler gives them, from transactions written down in one line each."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from cdc.events import Column, TableId
-from cdc.formats.debezium import EnvelopeContext
-from cdc.holes import Hole
+from cdc.formats.debezium import Draft, EnvelopeContext, FinishedRecord, OutRecord
+from cdc.holes import BatchRecord, are_finished
 from cdc.lsn import Lsn
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
 from cdc.ports import TopicRecord
@@ -48,7 +48,7 @@ def _values(row: Iterable[Any]) -> list[TupleValue]:
     return [NULL if value is None else value if value is U else str(value).encode() for value in row]
 
 
-def consumed(*transactions: tuple[int, list[bytes]]) -> tuple[list[TopicRecord], list[Hole]]:
+def consumed(*transactions: tuple[int, list[bytes]]) -> list[BatchRecord]:
     """Transaction id and changes of each."""
     sweeps = sweeps_of(CONTEXT)
     engine = engine_of([SCHEMA], CONTEXT, sweeps)
@@ -60,7 +60,19 @@ def consumed(*transactions: tuple[int, list[bytes]]) -> tuple[list[TopicRecord],
         messages += [*begun, *changes, wire.commit(lsn, lsn + 48, COMMIT_US)]
     records, failure = assembler.consume([wire.xlog_data(message, 0) for message in messages], COMMIT_US)
     assert failure is None
-    return records, assembler.holes(records)
+    return records
+
+
+def finished(records: Sequence[BatchRecord]) -> list[TopicRecord]:
+    """The records of a batch in which no row has holes."""
+    assert are_finished(records)
+    return [*records]
+
+
+def without_holes(record: OutRecord) -> FinishedRecord:
+    """A record as it goes out when none of its holes is filled."""
+    key, value, headers = record
+    return key, value.without_holes() if isinstance(value, Draft) else value, headers
 
 
 def sees(*below: int, but: Iterable[int] = ()) -> TransactionSnapshot:

@@ -44,7 +44,7 @@ class NaiveEngine(SnapshotEngine):
 
     def _between_the_marks(self, _memory: ChangeMemory, _topic: str, _snapshot: TransactionSnapshot) -> Unseen:
         keys = {key for key in self._window if key is not None}
-        return Unseen(is_forgotten=False, is_truncated=None in self._window, keys=(keys,))
+        return Unseen(is_forgotten=False, is_truncated=None in self._window, touched=keys.__contains__)
 
 
 if __name__ == "__main__":

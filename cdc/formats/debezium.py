@@ -21,7 +21,7 @@ with the whole schema, as Kafka Connect's JsonConverter writes them; it reads an
 
 from collections.abc import Sequence
 from json.encoder import encode_basestring
-from typing import Final
+from typing import TypeVar
 
 from cdc.control import Topics
 from cdc.errors import NEXT_AFTER_STOP, UnsupportedChangeError
@@ -40,7 +40,7 @@ from cdc.pgoutput.relations import relation_differs
 from cdc.pgoutput.values import MalformedValueError
 from cdc.sql_names import sql_name
 
-__all__ = ["Draft", "EnvelopeContext", "OutRecord", "TableEncoder", "relation_differs"]
+__all__ = ["Draft", "EnvelopeContext", "FinishedRecord", "OutRecord", "TableEncoder", "relation_differs"]
 
 VERSION_HEADER = "watershed.version"
 NEW_KEY_HEADER = "__debezium.newkey"
@@ -103,9 +103,15 @@ class Draft:
         return encoded
 
 
-# (key, value, headers). A value of None is a tombstone, UNFINISHED one whose draft is among the encoder's.
-OutRecord = tuple[bytes, bytes | None, Sequence[tuple[str, bytes | None]] | None]
-UNFINISHED: Final = b""
+Headers = Sequence[tuple[str, bytes | None]] | None
+
+FinishedRecord = tuple[bytes, bytes | None, Headers]
+"""(key, value, headers). A value of None is a tombstone."""
+
+OutRecord = tuple[bytes, bytes | Draft | None, Headers]
+"""The same, or a record whose row has holes: its value is a Draft, which no data can be."""
+
+_Value = TypeVar("_Value", bytes, Draft)
 
 
 class TableEncoder:
@@ -121,11 +127,9 @@ class TableEncoder:
         schema: TableSchema,
         relation: Relation,
         context: EnvelopeContext,
-        drafts: list[Draft] | None = None,
         metadata: TransactionMetadata | None = None,
     ) -> None:
-        """`drafts`: where those of UNFINISHED records go, in their order; several encoders may share it. `metadata`: of
-        the transaction that is received, where they are published."""
+        """`metadata`: of the transaction that is received, where they are published."""
         formats = column_formats(schema, context.format)
         relation = context.format.columns.marked(relation)
         forms = [found.form for found in formats]
@@ -173,7 +177,6 @@ class TableEncoder:
         self.has_truncates = self._is_keyless and context.format.skipped_operations == "none"
         self._commit_lsn = Lsn(0)
         self._xid = 0
-        self.drafts = drafts if drafts is not None else []
         self._to_sequence = self._to_lsn = self._to_index = ""
         self._clock_us = -1
         self._clock = ""
@@ -205,14 +208,15 @@ class TableEncoder:
         self._to_lsn = f'\\"]","ts_us":{ts_us},"ts_ns":{ts_us * 1000}{self._table}{xid},"lsn":'
         self._to_index = f',"commit_lsn":{commit_lsn},"tx_index":'
 
-    def encode(self, message: bytes, offset: int, lsn: int, tx_index: int, seq: int, now_us: int) -> list[OutRecord]:
+    def encode(
+        self, message: bytes, offset: int, lsn: int, tx_index: int, seq: int, now_us: int
+    ) -> Sequence[OutRecord]:
         """The records of the row change in `message[offset:]`, which starts at its I, U or D byte.
 
         One for an insert or update, and for any change of a table without a key; delete and tombstone for a delete;
         delete, tombstone and create for an update that changed the key: `seq` is the first value's, the create has
         `seq + 1`. They belong together in one Kafka transaction. Without `tombstones.on.delete` there is no tombstone.
-        Of a row with holes there is a draft, appended to `drafts`. `lsn` is the frame's, `now_us` our clock, µs since
-        1970.
+        The value of a row with holes is a Draft. `lsn` is the frame's, `now_us` our clock, µs since 1970.
 
         Raises ProtocolError for bytes that are no row of this relation; UnsupportedChangeError for a key that is null
         or not in the log, and text that is not UTF-8. Both name table and position.
@@ -243,14 +247,14 @@ class TableEncoder:
 
     def _chosen(
         self, op: str, before: str, after: str, old_key: str, new_key: str, lsn: int, tx_index: int, seq: int
-    ) -> list[OutRecord]:
+    ) -> list[FinishedRecord]:
         """The same with schemas, with context headers, or without tombstones."""
         self._count()
         if self._is_keyless:
             return [(b"", self._value(op, before, after, lsn, tx_index, seq), self._headers)]
         key = self.key_of(old_key)
         if old_key == new_key:
-            records: list[OutRecord] = [(key, self._value(op, before, after, lsn, tx_index, seq), self._headers)]
+            records: list[FinishedRecord] = [(key, self._value(op, before, after, lsn, tx_index, seq), self._headers)]
             if op == "d" and self._has_tombstones:
                 records.append((key, None, [(VERSION_HEADER, self._version(seq)), *(self._headers or ())]))
         else:
@@ -261,7 +265,7 @@ class TableEncoder:
             records = self._moved(key, moved_to, gone, here, seq)
         return records
 
-    def copy_row(self, line: bytes, lsn: int, tx_index: int, seq: int, now_us: int) -> OutRecord:
+    def copy_row(self, line: bytes, lsn: int, tx_index: int, seq: int, now_us: int) -> FinishedRecord:
         """The record of an existing row, from a line of `COPY (SELECT <the schema's columns, in order>) TO STDOUT` in
         text format. `lsn` is the snapshot's consistent point. Key and `after` are the bytes that the stream gives for
         the same row. Raises like `encode`."""
@@ -274,7 +278,7 @@ class TableEncoder:
             self._headers,
         )
 
-    def truncate(self, lsn: int, tx_index: int, seq: int, now_us: int) -> OutRecord:
+    def truncate(self, lsn: int, tx_index: int, seq: int, now_us: int) -> FinishedRecord:
         """The record of a TRUNCATE of the table, where `has_truncates`. `seq` is its sweep's."""
         if now_us != self._clock_us:
             self._set_clock(now_us)
@@ -287,7 +291,7 @@ class TableEncoder:
             block = self._metadata.block(str(self.table))
             self._to_op = f"{self._to_end}{_TRANSACTION}{block}{_OP}"
 
-    def absent(self, key: bytes, lsn: int, tx_index: int, seq: int, now_us: int) -> list[OutRecord]:
+    def absent(self, key: bytes, lsn: int, tx_index: int, seq: int, now_us: int) -> list[FinishedRecord]:
         """Delete and tombstone of a record key that the table has no row of; of the old row only the key is known.
         `lsn` is `start_chunk`'s, which goes before."""
         if now_us != self._clock_us:
@@ -331,7 +335,7 @@ class TableEncoder:
         encoded = key.encode("latin-1")
         return self._key_head + encoded + b"}" if self._key_head else encoded
 
-    def _with_holes(self, change: HoledChange, lsn: int, tx_index: int, seq: int, now_us: int) -> list[OutRecord]:
+    def _with_holes(self, change: HoledChange, lsn: int, tx_index: int, seq: int, now_us: int) -> Sequence[OutRecord]:
         if self._is_keyless:
             raise UnsupportedChangeError(
                 f"{self.schema.table} at {Position(self._commit_lsn, tx_index)}: the row was updated without its "
@@ -344,26 +348,28 @@ class TableEncoder:
             self._set_clock(now_us)
         new_key = self.key_of(change.new_key)
         if change.old_key == change.new_key:
-            self._add_draft("u", change.before, change, lsn, tx_index, seq)
-            return [(new_key, UNFINISHED, self._headers)]
+            return [(new_key, self._draft("u", change.before, change, lsn, tx_index, seq), self._headers)]
         old_key = self.key_of(change.old_key)
         self._count()
         gone = self._value("d", change.before, "null", lsn, tx_index, seq)
-        self._add_draft("c", "null", change, lsn, tx_index, seq + 1)
-        return self._moved(old_key, new_key, gone, UNFINISHED, seq)
+        here = self._draft("c", "null", change, lsn, tx_index, seq + 1)
+        return self._moved(old_key, new_key, gone, here, seq)
 
-    def _add_draft(self, op: str, before: str, change: HoledChange, lsn: int, tx_index: int, seq: int) -> None:
+    def _draft(self, op: str, before: str, change: HoledChange, lsn: int, tx_index: int, seq: int) -> Draft:
         self._count()
         head = f"{self._to_before}{before}{_AFTER}"
         source = (
             f"{self._to_sequence}{lsn}{self._to_lsn}{lsn}{self._to_seq}{seq}{self._to_index}{tx_index}{self._to_end}"
         )
         tail = f"{self._to_op.removeprefix(self._to_end)}{op}{self._clock}"
-        self.drafts.append(Draft(self, change, self._xid, (head, source, tail), tx_index))
+        return Draft(self, change, self._xid, (head, source, tail), tx_index)
 
-    def _moved(self, key: bytes, moved_to: bytes, gone: bytes, here: bytes, seq: int) -> list[OutRecord]:
-        to, context = (NEW_KEY_HEADER, self._payload_of(moved_to)), self._headers or ()
-        tombstone: OutRecord = (key, None, [to, (VERSION_HEADER, self._version(seq)), *context])
+    def _moved(
+        self, key: bytes, moved_to: bytes, gone: bytes, here: _Value, seq: int
+    ) -> list[tuple[bytes, bytes | _Value | None, Headers]]:
+        to: tuple[str, bytes | None] = (NEW_KEY_HEADER, self._payload_of(moved_to))
+        context: Sequence[tuple[str, bytes | None]] = self._headers or ()
+        tombstone: FinishedRecord = (key, None, [to, (VERSION_HEADER, self._version(seq)), *context])
         return [
             (key, gone, [to, *context]),
             *([tombstone] if self._has_tombstones else []),

@@ -198,8 +198,8 @@ class Router:
         if self._routing.route_tombstone_on_empty_payload and not (payload.plain or "").strip():
             value = None
         timestamp_ms = self._timestamp_ms(row, now_us)
-        if timestamp_ms < 0:
-            return Rejected("its timestamp is before 1970", identity.plain)
+        if timestamp_ms <= 0:  # the Kafka client sends its own time for 0
+            return Rejected("its timestamp is not after the beginning of 1970", identity.plain)
         return Event(topic, self._converted_key(row), value, (*headers, *more), partition, timestamp_ms, identity.plain)
 
     def is_same_event(self, old: Sequence[object], new: Sequence[object]) -> bool:

@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, LiteralString
@@ -72,6 +72,9 @@ class PostgresRowReader(AbstractContextManager["PostgresRowReader"]):
         """See cdc.filling.RowReader."""
         self._number += 1
         self._lane.start()
+        with suppress(queue.Empty):
+            while True:  # questions that nobody waits for any more, where the server hangs
+                self._lane.requests.get_nowait()
         self._lane.requests.put(_Question(self._number, wanted, bytes_max))
         deadline = time.monotonic() + (LATE_S_MAX if self._is_late else READ_S_MAX)
         while (left_s := deadline - time.monotonic()) > 0:

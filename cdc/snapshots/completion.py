@@ -16,6 +16,7 @@ from cdc.events import TableId, TableSchema
 from cdc.holes import Unfilled
 from cdc.ports import TopicRecord
 from cdc.snapshots.jobs import Job
+from cdc.snapshots.memory import TRANSACTIONS_MAX, Transactions
 from cdc.snapshots.ranges import OpenChunk
 from cdc.snapshots.reading import Begun, Key
 from cdc.snapshots.visibility import TransactionSnapshot
@@ -43,7 +44,8 @@ class CompletionJob(Job):
         self.key_order = record.key_order if record is not None else None
         self._noted: _Noted = dict.fromkeys(record.keys if record is not None else ())  # not being read yet
         self._batch: frozenset[Key] = frozenset()  # being read
-        self._unseen: set[int] = set()  # transactions that left holes in a table that is to be read whole
+        self._bytes = sum(map(_size, self._noted))  # of both
+        self._unseen = Transactions()  # that left holes in a table that is to be read whole
 
     @property
     def has_rows(self) -> bool:
@@ -52,15 +54,16 @@ class CompletionJob(Job):
 
     def note(self, key: Key, xid: int) -> None:
         """A record of this row went out with a hole."""
-        self._noted.pop(key, None)
+        if key in self._noted:
+            del self._noted[key]  # it goes behind the others
+        else:
+            self._bytes += _size(key)
         self._noted[key] = xid
 
     @property
     def is_too_long(self) -> bool:
         """Whether there are more rows than can be noted."""
-        if len(self._noted) + len(self._batch) > self._noted_max:
-            return True
-        return sum(len(text.encode()) for key in (*self._noted, *self._batch) for text in key) > NOTED_BYTES_MAX
+        return len(self._noted) + len(self._batch) > self._noted_max or self._bytes > NOTED_BYTES_MAX
 
     def forget(self, now: float) -> list[OpenChunk]:
         """Where there are too many rows, the table is read from its beginning instead."""
@@ -70,8 +73,13 @@ class CompletionJob(Job):
         return given_up
 
     def _read_whole(self) -> None:
-        self._unseen |= {xid for xid in self._noted.values() if xid is not None}
+        for xid in self._noted.values():
+            if xid is not None:
+                self._unseen.add(xid, 0)
+        if len(self._unseen.seqs) > TRANSACTIONS_MAX:
+            self._unseen.keep_range()
         self._noted, self._batch, self._is_whole = {}, frozenset(), True
+        self._bytes = 0
         self._begin_anew()
 
     # ---- what differs from a snapshot
@@ -82,14 +90,14 @@ class CompletionJob(Job):
 
     def may_begin(self, snapshot: TransactionSnapshot, now: float) -> bool:
         """Chooses the rows whose transactions are seen; others are left for later."""
-        self._unseen = {xid for xid in self._unseen if not snapshot.sees(xid)}
+        self._unseen.drop_seen(snapshot)
         if not self._is_whole and not self._batch:
             seen = (key for key, xid in self._noted.items() if xid is None or snapshot.sees(xid))
             self._batch = frozenset(islice(seen, BATCH_KEYS_MAX))
             for key in self._batch:
                 del self._noted[key]
             self._begin_anew()
-        may_begin = not self._unseen if self._is_whole else bool(self._batch)
+        may_begin = not self._unseen.has_unseen(snapshot) if self._is_whole else bool(self._batch)
         if not may_begin:
             self.not_before = now + UNSEEN_RETRY_S
         return may_begin
@@ -102,6 +110,7 @@ class CompletionJob(Job):
 
     def end(self) -> None:
         log.info("rows completed", table=self.table, rows=self.rows, of=None if self._is_whole else len(self._batch))
+        self._bytes -= sum(map(_size, self._batch))
         self._is_whole, self._batch = False, frozenset()
         self._begin_anew()
         self.shape, self.ranges = None, []
@@ -161,6 +170,10 @@ class Completions:
     def settle(self) -> None:
         """Jobs that have nothing to read are at their end."""
         self.jobs = {table: job for table, job in self.jobs.items() if job.has_rows}
+
+
+def _size(key: Key) -> int:
+    return sum(len(text.encode()) for text in key)
 
 
 def _reading(schema: TableSchema, ranges: tuple[RangeRecord, ...]) -> SnapshotRecord:

@@ -26,9 +26,9 @@ from cdc.ports import TopicRecord
 from cdc.snapshots.absent import AbsentKeys
 from cdc.snapshots.completion import Completions
 from cdc.snapshots.jobs import STATUSES_BEFORE, Job
-from cdc.snapshots.memory import KEYS_MAX, ChangeMemory, UnseenRule
+from cdc.snapshots.memory import ChangeMemory, UnseenRule
 from cdc.snapshots.publishing import Place, RowRecords
-from cdc.snapshots.ranges import RETRY_S, OpenChunk, Range
+from cdc.snapshots.ranges import AHEAD_MAX, RETRY_S, OpenChunk, Range
 from cdc.snapshots.reading import (
     Answer,
     Begin,
@@ -66,7 +66,7 @@ class SnapshotEngine:
         records: Iterable[SnapshotRecord] = (),
         tombstones: Mapping[TableId, int] | None = None,
         completions: Completions | None = None,
-        keys_max: int = KEYS_MAX,
+        memory: ChangeMemory | None = None,
         new_nonce: Callable[[], str] = lambda: secrets.token_hex(16),
         unseen_rule: UnseenRule = ChangeMemory.unseen,
     ) -> None:
@@ -80,7 +80,7 @@ class SnapshotEngine:
         self._limits = limits
         self._new_nonce = new_nonce
         self._unseen_rule = unseen_rule
-        self._memory = ChangeMemory(keys_max)
+        self._memory = ChangeMemory() if memory is None else memory
         self.jobs: dict[TableId, Job] = {}
         for record in sorted(records, key=lambda record: record.requested_us):
             if record.table in self._schemas:
@@ -89,9 +89,9 @@ class SnapshotEngine:
         self._fence: str | None = None  # nonce of the fence that is asked for
         self._fence_not_before = 0.0
         self._passed: TransactionSnapshot | None = None  # newest snapshot known since the fence was passed
-        self._begun: dict[str, tuple[Job, Begun | None]] = {}
+        self._begun: dict[str, tuple[Job, TransactionSnapshot, Begun | None]] = {}  # the answer's is not older
         self._chunks: dict[str, tuple[Job, Range | AbsentKeys, OpenChunk]] = {}
-        self._tombstones = Tombstones(self._schemas, sweeps, tombstones)
+        self.tombstones = Tombstones(self._schemas, sweeps, tombstones)
         self._marked: list[str] = []  # nonces of the transaction that is being received
         self._row_count = 0  # published by the transaction that is being received: they count as its changes
         self._unsaid: list[Job] = []  # that have ended outside of a transaction, and whose records are to be written
@@ -112,9 +112,7 @@ class SnapshotEngine:
 
     def begin(self, xid: int, next_seq: int) -> bool:
         """A transaction; its first row record will have `next_seq`. Whether `touch` is to be called."""
-        if self._is_active:
-            self._memory.begin(xid, next_seq)
-        return self._is_active
+        return self._is_active and self._memory.begin(xid, next_seq)
 
     def touch(self, topic: str, key: bytes) -> None:
         """One of its records."""
@@ -138,7 +136,7 @@ class SnapshotEngine:
             return records, seq
         for nonce in self._marked:
             if nonce in self._begun:
-                job, begun = self._begun.pop(nonce)
+                job, _, begun = self._begun.pop(nonce)
                 self._look(job, begun, seq)
                 if self._is_done(job):
                     records += job.state(self._topics)
@@ -167,7 +165,7 @@ class SnapshotEngine:
                         log.info("snapshots begin", tables=sum(job.is_active for job in self._all_jobs()))
                 case Begun():
                     if answer.nonce in self._begun:
-                        self._begun[answer.nonce] = (self._begun[answer.nonce][0], answer)
+                        self._begun[answer.nonce] = (*self._begun[answer.nonce][:2], answer)
                 case ChunkRead() | LookedUp():
                     if answer.nonce in self._chunks:
                         self._chunks[answer.nonce][2].read = answer
@@ -176,11 +174,13 @@ class SnapshotEngine:
                     self._take_keys(answer)
                 case ReadFailed():
                     self._failed(answer)
+        if answers:
+            self._prune()
 
     def requests(self, now: float, *, is_behind: bool) -> list[Request | KeyPage]:
         """What to read next. `is_behind`: the stream comes first."""
         self._now = now
-        if (replaced := self._tombstones.begin()) is not None:
+        if (replaced := self.tombstones.begin()) is not None:
             self._give_up(replaced)
             self._settle()
         if not self.is_active:
@@ -206,7 +206,8 @@ class SnapshotEngine:
             if job.absent is not None and not is_behind and job.absent.wants_page(now, scans):
                 wanted.append(self._ask_for_keys(job, job.absent))
             for part in job.parts:
-                if is_behind or reading >= self._limits.workers or now < self._next_chunk_at:
+                is_full = reading >= self._limits.workers or len(self._chunks) >= self._limits.workers * AHEAD_MAX
+                if is_behind or is_full or now < self._next_chunk_at:
                     return wanted
                 if part.wants(now):
                     if isinstance(part, Range):
@@ -269,8 +270,9 @@ class SnapshotEngine:
     # ---- inside
 
     def _ask_to_begin(self, job: Job) -> Begin:
+        assert self._passed is not None
         job.begin = self._new_nonce()
-        self._begun[job.begin] = (job, None)
+        self._begun[job.begin] = (job, self._passed, None)
         return Begin(job.begin, job.schema, self._limits.workers if job.splits else 1)
 
     def _ask_for_chunk(self, job: Job, part: Range) -> Chunk:
@@ -308,7 +310,7 @@ class SnapshotEngine:
     def _ask_for_keys(self, job: Job, absent: AbsentKeys) -> KeyPage:
         if absent.scan is None:
             absent.scan, absent.looked_at = self._new_nonce(), self._now
-            absent.since = self._memory.watch(job.schema.topic, instead_of=absent.since)
+            absent.since = self._memory.watch(job.schema.topic)
         absent.page = self._new_nonce()
         return KeyPage(absent.page, absent.scan, job.schema.topic, absent.below)
 
@@ -325,13 +327,11 @@ class SnapshotEngine:
 
     def _see(self, snapshot: TransactionSnapshot) -> None:
         assert self._passed is not None
-        if snapshot.xmax > self._passed.xmax:
-            self._passed = snapshot
+        self._passed = max(self._passed, snapshot, key=TransactionSnapshot.order)
 
     def _failed(self, failure: ReadFailed) -> None:
         if failure.nonce == self._fence:
-            self._fence = None  # asked for again: a later look is as good
-            self._fence_not_before = self._now + RETRY_S
+            self._fence, self._fence_not_before = None, self._now + RETRY_S  # a later look is as good
             return
         if failure.nonce in self._begun:
             job: Job | None = self._begun.pop(failure.nonce)[0]
@@ -413,19 +413,19 @@ class SnapshotEngine:
         if not job.is_complete:
             return False
         job.end()
-        self._tombstones.done(job)
+        self.tombstones.done(job)
         return True
 
     def _prune(self) -> None:
-        """Forget what every chunk that is still to be merged sees."""
-        open_chunks = [chunk.read.snapshot if chunk.read else chunk.since for _, _, chunk in self._chunks.values()]
-        begun = [answer.snapshot for _, answer in self._begun.values() if answer is not None]
-        if self._passed is not None and len(begun) == len(self._begun):
+        """Forget what every chunk that is still to be merged sees. Of a backlog that they see nothing is remembered."""
+        if self._passed is not None:
+            open_chunks = [chunk.read.snapshot if chunk.read else chunk.since for _, _, chunk in self._chunks.values()]
+            begun = [answer.snapshot if answer else since for _, since, answer in self._begun.values()]
             self._memory.forget_seen_by([self._passed, *open_chunks, *begun])
 
     def _all_jobs(self) -> Iterable[Job]:
         """Rows that lack something first: they are few."""
-        return (*self._completions.jobs.values(), *self.jobs.values(), *self._tombstones.jobs.values())
+        return (*self._completions.jobs.values(), *self.jobs.values(), *self.tombstones.jobs.values())
 
     def _give_up(self, jobs: Iterable[Job]) -> None:
         """What is on its way for them."""

@@ -101,6 +101,10 @@ class Snapshots:
             key = snapshot_key(table).encode()
             self._unsaid += [TopicRecord(self._topics.state, key, None), TopicRecord(self._topics.progress, key, None)]
 
+    def on_committed(self) -> None:
+        """The records that were produced so far can be read."""
+        self._engine.tombstones.on_committed()
+
     def take_answers(self, now: float) -> None:
         """What the reader has answered so far. `now`: monotonic seconds."""
         self._engine.take(self._reader.answers(), now)

@@ -21,23 +21,37 @@ class Tombstones:
         self._schemas = schemas
         self._sweeps = sweeps
         self._written = None if written is None else dict(written)
-        self._sweeps_seen = -1
+        self._sweeps_seen = self._sweeps_committed = -1
+        self._floors: dict[TableId, int] = {}  # of the sweeps that are committed, and all that was produced before them
+        self.on_committed()
         self.jobs: dict[TableId, Job] = {}
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there may be more to do than `begin` said."""
+        return self._written is not None and self._sweeps_seen != self._sweeps_committed
 
     def begin(self) -> list[Job] | None:
         """Jobs for what has become due since the last call; those that they replace. None: nothing has."""
-        if self._written is None or self._sweeps_seen == self._sweeps.made:
+        if not self.is_due:
             return None
-        self._sweeps_seen = self._sweeps.made
+        assert self._written is not None
+        self._sweeps_seen = self._sweeps_committed
         replaced: list[Job] = []
         for table, schema in self._schemas.items():
-            floor = self._sweeps.floor(table)
+            floor = self._floors[table]
             job = self.jobs.get(table)
             if floor > self._written.get(table, 0) and (job is None or job.below != floor):
                 if job is not None:
                     replaced.append(job)
                 self.jobs[table] = Job.of_tombstones(schema, floor)
         return replaced
+
+    def on_committed(self) -> None:
+        """What was produced can be read. A topic that is looked through earlier lacks rows that the sweep deletes."""
+        if self._sweeps_committed != self._sweeps.made:
+            self._sweeps_committed = self._sweeps.made
+            self._floors = {table: self._sweeps.floor(table) for table in self._schemas}
 
     def done(self, job: Job) -> None:
         """This one has come to its end."""

@@ -28,6 +28,7 @@ from cdc.transactions import Assembler
 from tests.chunk_reading import Source, chunk
 from tests.conftest import PostgresServer, drop_database
 from tests.decoding import CONTEXT
+from tests.holes import finished
 from tests.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
 
 THINGS = TableId("public", "things")
@@ -80,9 +81,9 @@ def frames_of_one_transaction(source: Source) -> list[bytes]:
 def assembled(schema: TableSchema, frames: list[bytes]) -> tuple[list[TopicRecord], UnsupportedChangeError | None]:
     resume = StreamState(Lsn(1), None, 0, 0)
     sweeps = sweeps_of(CONTEXT)
-    return Assembler(
-        [schema], CONTEXT, resume, sweeps, engine_of([schema], CONTEXT, sweeps), UnfollowedTables()
-    ).consume(frames, 17)
+    assembler = Assembler([schema], CONTEXT, resume, sweeps, engine_of([schema], CONTEXT, sweeps), UnfollowedTables())
+    records, failure = assembler.consume(frames, 17)
+    return finished(records), failure
 
 
 def lines_by_chunk_and_load(source: Source, schema: TableSchema) -> list[bytes]:

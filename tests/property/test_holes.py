@@ -138,7 +138,7 @@ def test_every_hole_is_filled_with_what_the_row_had_or_has_later(seed: int, coun
     told = story(chance, count)
     begins = chance.randrange(count)
     transactions = [(XID + number, told.messages[number]) for number in range(begins, count)]
-    batch = Batch(*consumed(*transactions))
+    batch = Batch(consumed(*transactions))
     events = [event for event in told.events if event.transaction >= begins]
     check(fill(chance, batch, told, chance.choice((0, begins))), told, events)
 
@@ -149,7 +149,7 @@ def test_when_all_is_visible_only_what_is_gone_or_can_not_be_read_stays_unfilled
     chance = Random(seed)
     told = story(chance, count)
     begins = chance.randrange(count)
-    batch = Batch(*consumed(*((XID + number, told.messages[number]) for number in range(begins, count))))
+    batch = Batch(consumed(*((XID + number, told.messages[number]) for number in range(begins, count))))
     records = batch.ready()
     while not batch.is_done:
         for wanted in batch.wanted(chance.choice((1, 3, 500))):

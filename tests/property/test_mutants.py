@@ -74,7 +74,6 @@ class Wrong(TableEncoder):
 
     def __init__(self, mistake: Callable[[], Any]) -> None:
         self.mistake = mistake
-        self.drafts = []
 
     def encode(self, *_: Any, **__: Any) -> list[OutRecord]:
         made: list[OutRecord] = self.mistake()

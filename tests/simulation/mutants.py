@@ -8,12 +8,14 @@ from cdc.capture import Capture
 from cdc.control import POSITION_KEY, PositionRecord
 from cdc.errors import UnsupportedChangeError
 from cdc.events import TableId
+from cdc.holes import BatchRecord
 from cdc.load import InitialLoad
 from cdc.lsn import Lsn
 from cdc.ports import TopicRecord
 from cdc.publisher import Publisher
 from cdc.stream_state import StreamState
 from cdc.transactions import Assembler
+from tests.holes import finished
 from tests.simulation.run import TOPICS, Parts
 
 
@@ -111,9 +113,9 @@ class PublishesWhatIsPublished(Assembler):
 
 
 class LeavesOutTombstones(Assembler):
-    def consume(self, frames: Sequence[bytes], now_us: int) -> tuple[list[TopicRecord], UnsupportedChangeError | None]:
+    def consume(self, frames: Sequence[bytes], now_us: int) -> tuple[list[BatchRecord], UnsupportedChangeError | None]:
         records, failure = super().consume(frames, now_us)
-        return [record for record in records if record.value is not None], failure
+        return [record for record in finished(records) if record.value is not None], failure
 
 
 class LoadsWithoutSweep(InitialLoad):

@@ -20,6 +20,7 @@ from cdc.snapshots.visibility import TransactionSnapshot
 from cdc.stream_state import StreamState
 from cdc.transactions import Assembler
 from tests import wire
+from tests.holes import finished
 from tests.simulation.snapshots.mutants import MUTANTS
 from tests.simulation.snapshots.run import PREFIX, Run
 from tests.simulation.snapshots.source import COMMIT_US, RELATIONS, SCHEMAS
@@ -70,7 +71,8 @@ def test_a_row_that_comes_back_after_a_truncate_is_no_replay_to_who_has_swept() 
         *(wire.commit(1_100, 1_148, COMMIT_US), wire.begin(1_200, COMMIT_US, 701), insert),
         wire.commit(1_200, 1_248, COMMIT_US),
     ]
-    (sweep, row), _ = assembler.consume([wire.xlog_data(message, 1_050) for message in messages], COMMIT_US)
+    records, _ = assembler.consume([wire.xlog_data(message, 1_050) for message in messages], COMMIT_US)
+    sweep, row = finished(records)
     assert version_of(row) > SweepRecord.decode(sweep.value or b"", "control").floor > pack_version(1, 6)
 
 

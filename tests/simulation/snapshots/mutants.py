@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from cdc.events import TableId, TableSchema, pack_version
-from cdc.holes import Batch, Hole, Unfilled, _Outcome, _Row, _Rows
+from cdc.holes import Batch, DraftRecord, Unfilled, _Outcome, _Row, _Rows
 from cdc.holes import Place as RowPlace
 from cdc.lsn import Lsn
 from cdc.ports import TopicRecord
@@ -42,7 +42,7 @@ def between_the_marks(run: Run) -> UnseenRule:
             if op.table == _NAMES[topic]
         ]
         keys = {key for op in ops for key in (op.old, op.new and op.new[0]) if key is not None}
-        return Unseen(False, any(op.is_truncate for op in ops), (frozenset(b'{"id":%d}' % key for key in keys),))
+        return Unseen(False, any(op.is_truncate for op in ops), {b'{"id":%d}' % key for key in keys}.__contains__)
 
     return unseen
 
@@ -74,7 +74,7 @@ def of_new_keys_only(run: Run) -> UnseenRule:
             for op in entry.ops
             if op.table == _NAMES[topic] and op.new is not None
         }
-        return replace(found, keys=tuple(keys & new for keys in found.keys))
+        return replace(found, touched=lambda key: key in new and found.touched(key))
 
     return unseen
 
@@ -117,8 +117,9 @@ class ForgetsWhatTheNewestSees(SnapshotEngine):
     """Not what every chunk sees that is still to be merged."""
 
     def _prune(self) -> None:
-        assert self._passed is not None
-        self._memory.forget_seen_by([self._passed])
+        if self._passed is not None:
+            self._memory.forget_seen_by([self._passed])
+            self._memory._is_too_old = lambda snapshot: False  # type: ignore[method-assign] # noqa: ARG005
 
 
 class ForgetsAtEachChunk(SnapshotEngine):
@@ -162,7 +163,7 @@ class DeletesWhatWasTouched(SnapshotEngine):
 
 class _OfAllAbsent(RowRecords):
     def of_absent(self, schema: TableSchema, absent: tuple[bytes, ...], unseen: Unseen, at: Place) -> list[TopicRecord]:
-        return super().of_absent(schema, absent, replace(unseen, is_truncated=False, keys=()), at)
+        return super().of_absent(schema, absent, replace(unseen, is_truncated=False, touched=lambda _: False), at)
 
 
 class DeletesWhatMeetsNoCondition(SnapshotEngine):
@@ -201,7 +202,7 @@ class TakesFromFormerLives(Batch):
         rows.by_place = former | rows.by_place
 
     @staticmethod
-    def _before(_: Hole, place: RowPlace, rows: _Rows) -> _Row | None:
+    def _before(_: DraftRecord, place: RowPlace, rows: _Rows) -> _Row | None:
         return rows.by_place.get(place)
 
 

@@ -8,7 +8,7 @@ here as a list: what was produced since the last commit is lost with the process
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from cdc.answers import Answers
@@ -116,6 +116,7 @@ class Run:
         self.patience_s = chance.choice((0.0, 0.02, 0.3))
         self.noted_max = chance.choice((1, 3, 1_000))
         self.keys_max = chance.choice((2, 5, 12, 1_000))
+        self.transactions_max = chance.choice((1, 3, 1_000))
         self.tombstones = chance.random() < 0.3
         self.limits = SnapshotConfig(
             workers=chance.choice((1, 2, 4)),
@@ -267,7 +268,7 @@ class Process:
             records=list(committed.snapshots.values()),
             tombstones=committed.tombstones if run.tombstones else None,
             completions=Completions(schemas, committed.holes.values(), run.noted_max),
-            keys_max=run.keys_max,
+            memory=ChangeMemory(run.keys_max, run.transactions_max),
             new_nonce=lambda: f"{run.chance.getrandbits(64):016x}",
             unseen_rule=_watched(run),
         )
@@ -293,10 +294,9 @@ class Process:
         self._session.take_answers(run.now_s)
         records, failure = self._assembler.consume(frames, int(run.now_s * 1e6))
         assert failure is None
-        if holes := self._assembler.holes(records):
-            records = [r for piece in self._filler.fill(records, holes, _nothing) for r in piece]
+        filled = [record for piece in self._filler.fill(records, _nothing) for record in piece]
         lag_s = run.chance.choice((0.0, 0.0, 0.0, 5.0))
-        self._open += [*records, *self._session.advance(run.now_s, int(run.now_s * 1e6), lag_s)]
+        self._open += [*filled, *self._session.advance(run.now_s, int(run.now_s * 1e6), lag_s)]
         if run.chance.random() < run.commit_rate:
             self._commit()
 
@@ -323,6 +323,7 @@ class Process:
         for record in kept:
             self._note(record)
         self._run.committed.add(kept, state)
+        self._session.on_committed()
         self._open.clear()
         if state.partial is None:
             for record in kept:
@@ -349,7 +350,7 @@ class Process:
             return False
         self._commit()
         offset = run.committed.signals_offset
-        if self.engine.is_active or offset < len(run.signals):
+        if self.engine.is_active or self.engine.tombstones.is_due or offset < len(run.signals):
             return False
         for table, is_healed in run.healed.items():
             if not is_healed:
@@ -393,8 +394,13 @@ def _watched(run: Run) -> UnseenRule:
     def unseen(memory: ChangeMemory, topic: str, snapshot: TransactionSnapshot) -> Unseen:
         found = rule(memory, topic, snapshot)
         run.events["keys forgotten"] += found.is_forgotten
-        run.events["unseen"] += bool(found.keys)
         run.events["unseen TRUNCATE"] += found.is_truncated
-        return found
+
+        def touched(key: bytes) -> bool:
+            is_touched = found.touched(key)
+            run.events["unseen"] += is_touched
+            return is_touched
+
+        return replace(found, touched=touched)
 
     return unseen

@@ -1,6 +1,6 @@
 """Answers to signals."""
 
-from cdc.answers import EXPIRED_MAX, KEPT_S, Answers, is_late, too_late
+from cdc.answers import EXPIRED_MAX, GIVEN_MAX, KEPT_S, Answers, is_late, too_late
 from cdc.control import SignalAnswer, SignalRecord, SignalsRecord, Topics
 from cdc.ports import Signal, TopicRecord
 
@@ -39,3 +39,9 @@ def test_no_signal_takes_effect_whose_answer_may_be_taken_back() -> None:
         sent = SignalRecord(action="heal", requested_us=NOW_US - age_us)
         assert answers.has(SIGNAL) or is_late(sent, NOW_US)
     assert not too_late().is_accepted
+
+
+def test_more_answers_than_can_be_kept_are_taken_back_the_oldest_first() -> None:
+    answers = Answers(TOPICS, {f"s{number}": number for number in range(GIVEN_MAX + 3)})
+    assert [record.key for record in answers.expired(GIVEN_MAX)] == [b"signal/s0", b"signal/s1", b"signal/s2"]
+    assert answers.expired(GIVEN_MAX) == []

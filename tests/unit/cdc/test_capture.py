@@ -2,16 +2,19 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
+import cdc.transactions
 from cdc.answers import Answers
 from cdc.capture import Capture
 from cdc.config import CaptureConfig, SnapshotConfig
 from cdc.control import PositionRecord, ProgressRecord, SourceIdentity, Topics
 from cdc.errors import ConnectionLost, GapError, TextTooLargeError, UnsupportedChangeError
+from cdc.events import TableId
 from cdc.formats.heartbeats import Heartbeats
 from cdc.lsn import Lsn
 from cdc.pgoutput.messages import NULL
@@ -377,3 +380,17 @@ def test_without_heartbeats_an_idle_source_is_confirmed_all_the_same() -> None:
     capture(script, **(QUIET | {"idle_position_s": 0.5})).run()
     assert "status 5000 5000" in script.notes
     assert {record.topic for record in script.committed} == {"shop.state"}
+
+
+def test_a_session_ends_between_transactions_when_too_many_relations_were_described(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next one knows none of them. A session that ended inside of a transaction would meet them all again."""
+    monkeypatch.setattr(cdc.transactions, "RELATIONS_MAX", 2)
+    _, relation = wire.schema_and_relation([], [], table=TableId("public", "other"))
+    others = [wire.xlog_data(wire.relation_bytes(replace(relation, oid=100 + n)), 0) for n in range(3)]
+    first = transaction(1_100, 1)
+    script = Script(inputs=[[*first[:-1], *others], [], [first[-1]], transaction(1_200, 2)], waits=100)
+    capture(script).run()
+    assert script.inputs == [transaction(1_200, 2)]
+    assert [position.resume_lsn for position in positions(script)][-1] == 1_148

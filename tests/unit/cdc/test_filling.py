@@ -50,8 +50,8 @@ class World:
     def fill(self, *transactions: tuple[int, list[bytes]]) -> tuple[list[TopicRecord], float]:
         """The records, and seconds that it took."""
         began = self.clock.now_s
-        records, holes = consumed(*transactions)
-        return [r for piece in self.filler.fill(records, holes, self.wait) for r in piece], self.clock.now_s - began
+        records = consumed(*transactions)
+        return [r for piece in self.filler.fill(records, self.wait) for r in piece], self.clock.now_s - began
 
 
 def everything(wanted: Wanted) -> Found:
@@ -128,8 +128,8 @@ def test_a_table_that_can_not_be_read_is_not_waited_for() -> None:
 
 def test_large_rows_are_read_and_published_a_few_at_a_time() -> None:
     world = World(lambda wanted: Found(sees(9), everything(wanted).rows[:3]))
-    records, holes = consumed((7, [update(n, "a", U, None) for n in range(100)]))
-    pieces = list(world.filler.fill(records, holes, world.wait))
+    records = consumed((7, [update(n, "a", U, None) for n in range(100)]))
+    pieces = list(world.filler.fill(records, world.wait))
     assert max(map(len, pieces)) == 3
     assert sum(map(len, pieces)) == 100
     assert max(len(wanted.rows) for wanted in world.asked[1:]) <= 6, "what is not read is not asked for"
@@ -138,8 +138,8 @@ def test_large_rows_are_read_and_published_a_few_at_a_time() -> None:
 def test_what_is_noted_comes_last() -> None:
     """Among the records may be what was noted before, at the end of a chunk: the last one counts."""
     world = World(frozen(7))
-    records, holes = consumed((7, [update(1, "a", U, None)]), (8, [update(2, "a", U, None), insert(3, "a", "b", None)]))
-    pieces = list(world.filler.fill(records, holes, world.wait))
+    records = consumed((7, [update(1, "a", U, None)]), (8, [update(2, "a", U, None), insert(3, "a", "b", None)]))
+    pieces = list(world.filler.fill(records, world.wait))
     assert pieces[-1] == [NOTE]
     assert NOTE not in [record for piece in pieces[:-1] for record in piece]
 

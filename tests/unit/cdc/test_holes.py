@@ -14,7 +14,7 @@ ZZ = "aHVnZQ=="  # b"huge"
 
 
 def batch(*transactions: tuple[int, list[bytes]]) -> Batch:
-    return Batch(*consumed(*transactions))
+    return Batch(consumed(*transactions))
 
 
 def only(wanted: list[Wanted]) -> Wanted:
@@ -219,15 +219,15 @@ def test_the_relation_described_again_in_between_changes_nothing() -> None:
 
 @pytest.mark.parametrize("records", [[], [TopicRecord("t", b"k", b"v")]])
 def test_a_batch_without_holes_is_ready_as_it_is(records: list[TopicRecord]) -> None:
-    made = Batch(records, [])
+    made = Batch(records)
     assert made.wanted() == []
     assert made.ready() == records
     assert made.is_done
 
 
 def test_a_row_that_is_too_large_when_it_is_filled_stays_unfilled() -> None:
-    records, holes = consumed((7, [update(1, "a", U, None), update(2, "a", U, None)]))
-    made = Batch(records, holes, lambda record: len(record.value or b"") < 1_000)
+    records = consumed((7, [update(1, "a", U, None), update(2, "a", U, None)]))
+    made = Batch(records, lambda record: len(record.value or b"") < 1_000)
     made.take(only(made.wanted()), Found(sees(7), ((b"x" * 1_000,), (b"B",))))
     assert told(made.ready()) == [
         {"id": 1, "v": "a", "huge": None, "unchanged!": ["big"]},

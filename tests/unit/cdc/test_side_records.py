@@ -20,6 +20,7 @@ from cdc.snapshots.reading import MARK_PREFIX
 from cdc.stream_state import StreamState
 from cdc.transactions import Assembler
 from tests import wire
+from tests.holes import finished
 from tests.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
 
 COLUMNS = (Column("id", 23, -1, "integer", False), Column("name", 25, -1, "text", True))
@@ -56,7 +57,7 @@ def transaction(commit_lsn: int, *changes: bytes, xid: int = 7) -> list[bytes]:
 def consume(made: Assembler, payloads: Sequence[bytes]) -> list[TopicRecord]:
     records, failure = made.consume(payloads, NOW_US)
     assert failure is None
-    return records
+    return finished(records)
 
 
 def told(records: Sequence[TopicRecord]) -> list[Any]:

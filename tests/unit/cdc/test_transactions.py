@@ -10,12 +10,14 @@ from cdc.control import PartialTransaction, SweepRecord
 from cdc.errors import GapError, ProtocolError, UnsupportedChangeError
 from cdc.events import Column, TableId, TableSchema, pack_version
 from cdc.formats.debezium import EnvelopeContext
+from cdc.holes import DraftRecord
 from cdc.lsn import ZERO, Lsn
 from cdc.pgoutput.messages import NULL, UNCHANGED
 from cdc.ports import TopicRecord
 from cdc.stream_state import StreamState
 from cdc.transactions import Assembler
 from tests import wire
+from tests.holes import finished
 from tests.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
 
 COLUMNS = (Column("id", 23, -1, "integer", False), Column("name", 25, -1, "text", True))
@@ -54,7 +56,7 @@ def transaction(commit_lsn: int, *changes: bytes, xid: int = 7) -> list[bytes]:
 def consume(made: Assembler, payloads: Sequence[bytes]) -> list[TopicRecord]:
     records, failure = made.consume(payloads, NOW_US)
     assert failure is None
-    return records
+    return finished(records)
 
 
 def places(records: Sequence[TopicRecord]) -> list[tuple[str, int, int, int]]:
@@ -201,7 +203,7 @@ def test_a_half_published_transaction_that_has_become_shorter_is_a_gap() -> None
 def failing(made: Assembler, payloads: Sequence[bytes]) -> tuple[list[TopicRecord], UnsupportedChangeError]:
     records, failure = made.consume(payloads, NOW_US)
     assert failure is not None
-    return records, failure
+    return finished(records), failure
 
 
 KEYLESS = wire.update(10, [NULL, b"x"])  # no record can have this key
@@ -358,21 +360,19 @@ def test_the_same_relation_again_changes_nothing() -> None:
 def test_a_large_value_that_is_not_in_the_log_is_a_hole_among_the_records() -> None:
     made = assembler()
     here, moved = wire.update(10, [b"1", UNCHANGED]), wire.update(10, [b"2", UNCHANGED], [b"1", NULL])
-    records = consume(made, transaction(1_100, insert(1), here, xid=7) + transaction(1_200, moved, insert(3), xid=8))
-    holes = made.holes(records)
-    assert [(hole.at, hole.draft.xid, hole.draft.former_key) for hole in holes] == [(1, 7, None), (4, 8, b'{"id":1}')]
-    assert [records[hole.at].key for hole in holes] == [b'{"id":1}', b'{"id":2}']
-    assert [hole.draft.columns for hole in holes] == [("1", None), ("2", None)]
-    finished = holes[1].draft.finished(("2", '"x"'), [1])
-    assert json.loads(finished)["source"]["seq"] == 4  # a record like any other
-    assert made.holes(consume(made, transaction(1_300, insert(4)))) == []
+    frames = transaction(1_100, insert(1), here, xid=7) + transaction(1_200, moved, insert(3), xid=8)
+    holes = {i: record for i, record in enumerate(made.consume(frames, NOW_US)[0]) if isinstance(record, DraftRecord)}
+    found = [(i, hole.key, hole.draft.columns, hole.draft.former_key) for i, hole in holes.items()]
+    assert found == [(1, b'{"id":1}', ("1", None), None), (4, b'{"id":2}', ("2", None), b'{"id":1}')]
+    assert [hole.draft.xid for hole in holes.values()] == [7, 8]
+    assert json.loads(holes[4].draft.finished(("2", '"x"'), [1]))["source"]["seq"] == 4  # a record like any other
 
 
 def test_holes_behind_a_failure_are_forgotten() -> None:
     made = assembler()
     hole = wire.update(10, [b"1", UNCHANGED])
-    records, _ = failing(made, transaction(1_100, insert(1), hole) + transaction(1_200, hole, KEYLESS))
-    assert [hole.at for hole in made.holes(records)] == [1] == [len(records) - 1]
+    records, _ = made.consume(transaction(1_100, insert(1), hole) + transaction(1_200, hole, KEYLESS), NOW_US)
+    assert [type(record) for record in records] == [TopicRecord, DraftRecord]
 
 
 def test_a_failure_in_a_transaction_that_began_earlier_asks_for_an_abort() -> None:

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from cdc.control import PartialTransaction
+from cdc.holes import BatchRecord
 from cdc.lsn import Lsn
-from cdc.ports import TopicRecord
 from cdc.stream_state import StreamState
 from cdc.transactions import Assembler
 from tests import wire
@@ -20,7 +20,7 @@ def assembler(resume: StreamState = START) -> Assembler:
     return Assembler([SCHEMA], CONTEXT, resume, sweeps, engine_of([SCHEMA], CONTEXT, sweeps), UnfollowedTables())
 
 
-def consume(made: Assembler, payloads: Sequence[bytes]) -> list[TopicRecord]:
+def consume(made: Assembler, payloads: Sequence[bytes]) -> list[BatchRecord]:
     records, failure = made.consume(payloads, NOW_US)
     assert failure is None
     return records

@@ -10,6 +10,7 @@ from cdc.errors import DamagedTextError, UnpublishableError, UnsupportedChangeEr
 from cdc.events import Column, Position
 from cdc.formats.debezium import OutRecord, TableEncoder
 from cdc.formats.transaction_metadata import TransactionMetadata
+from cdc.holes import DraftRecord
 from cdc.lsn import Lsn
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
 from cdc.ports import TopicRecord
@@ -17,6 +18,7 @@ from cdc.stream_state import StreamState
 from cdc.transactions import Assembler
 from cdc.unpublishable import OVERHEAD_BYTES, Unpublishable, UnpublishedRecord, record_bytes, unpublished_key
 from tests import wire
+from tests.holes import finished
 from tests.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
 from tests.unit.cdc.loops import COLUMNS, CONTEXT, RELATION, SCHEMA, TABLE, TOPIC, TS_US, transaction
 
@@ -166,7 +168,7 @@ def assembled(policy: OnUnpublishable, *changes: bytes) -> tuple[Assembler, list
     records, failure = made.consume([*frames, *transaction(1_200, 9)], TS_US)
     if failure is not None:
         raise failure
-    return made, records
+    return made, finished(records)
 
 
 def row(number: int, size: int = 1) -> list[TupleValue]:
@@ -209,8 +211,9 @@ def test_a_row_with_a_hole_counts_as_it_is_without() -> None:
     messages = [wire.begin(1_100, TS_US, 7), wire.relation_bytes(relation), *changes]
     records, failure = made.consume([wire.xlog_data(message, 0) for message in messages], TS_US)
     assert failure is None
-    (hole,) = made.holes(records)
-    assert (records[hole.at].key, hole.draft.key) == (b'{"id":2}', ("2",))
+    (hole,) = [record for record in records if record.topic == schema.topic]
+    assert isinstance(hole, DraftRecord)
+    assert (hole.key, hole.draft.key) == (b'{"id":2}', ("2",))
 
 
 def test_the_table_stops_before_a_change_that_is_too_large() -> None:
@@ -233,16 +236,15 @@ def test_of_a_row_that_no_record_holds_none_is_made(size: int) -> None:
         assert b"a record of" in reason
 
 
-def test_a_large_row_with_a_hole_that_no_record_holds_leaves_no_draft() -> None:
+def test_a_large_row_with_a_hole_that_no_record_holds_is_refused() -> None:
     columns = [*COLUMNS, Column("more", 25, -1, "text", True)]
     schema, relation = wire.schema_and_relation(columns, ["id"], table=TABLE, oid=10)
-    encoder = TableEncoder(schema, relation, CONTEXT, [])
+    encoder = TableEncoder(schema, relation, CONTEXT)
     frame = wire.xlog_data(wire.update(10, [b"1", b"x" * 9_000, UNCHANGED]), 0)
     made = Unpublishable(TOPICS, "skip", LIMITS)
     with pytest.raises(UnpublishableError) as refused:
         made.lightened(encoder, frame, PLACE)
     assert (refused.value.keys, refused.value.value) == ((KEY,), None)
-    assert encoder.drafts == []
 
 
 def test_a_line_that_no_record_holds_and_one_that_may() -> None:

@@ -8,13 +8,13 @@ from typing import Any, Final
 import pytest
 
 from cdc.events import Column
-from cdc.formats.debezium import UNFINISHED, EnvelopeContext, OutRecord, TableEncoder
+from cdc.formats.debezium import Draft, EnvelopeContext, OutRecord, TableEncoder
 from cdc.formats.options import FormatOptions
-from cdc.holes import Batch, Found, Hole
+from cdc.holes import Batch, BatchRecord, DraftRecord, Found
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
 from cdc.ports import TopicRecord
 from tests import wire
-from tests.holes import sees
+from tests.holes import sees, without_holes
 
 OID: Final = 16385
 COLUMNS = (
@@ -62,17 +62,19 @@ def encoder(form: str) -> TableEncoder:
     return made
 
 
-def records(made: TableEncoder, *messages: bytes) -> list[TopicRecord]:
+def records(made: TableEncoder, *messages: bytes) -> list[BatchRecord]:
     found: list[OutRecord] = []
     for message in messages:
         found += made.encode(message, 0, 24_026_000, 0, 1 + len(found), 1_767_323_080_000_000)
-    return [TopicRecord("srv.public.customers", *record) for record in found]
+    topic = "srv.public.customers"
+    return [
+        DraftRecord(topic, key, value, headers) if isinstance(value, Draft) else TopicRecord(topic, key, value, headers)
+        for key, value, headers in found
+    ]
 
 
 def batch(made: TableEncoder, *messages: bytes) -> Batch:
-    found = records(made, *messages)
-    places = [i for i, record in enumerate(found) if record.value == UNFINISHED]
-    return Batch(found, [Hole(at, draft) for at, draft in zip(places, made.drafts, strict=True)])
+    return Batch(records(made, *messages))
 
 
 def key(form: str, payload: str) -> bytes:
@@ -91,7 +93,8 @@ def payload(form: str, content: bytes | None) -> bytes:
     assert content is not None
     if "schemas" not in form:
         return content
-    [(_, whole, _)] = encoder(form).encode(wire.insert(OID, [b"1", b"1", NULL, b"", NULL, NULL]), 0, 1, 0, 1, 1)
+    [made] = encoder(form).encode(wire.insert(OID, [b"1", b"1", NULL, b"", NULL, NULL]), 0, 1, 0, 1, 1)
+    _, whole, _ = without_holes(made)
     head = (whole or b"").partition(b'"payload":')[0] + b'"payload":'
     assert content.startswith(head) and content.endswith(b"}")
     return content.removeprefix(head)[:-1]
@@ -159,6 +162,7 @@ def test_in_a_batch_of_two_schema_versions_nothing_is_taken_from_the_other() -> 
         EnvelopeContext("srv", "shop", 1, "0.1.0", FORMS["debezium, schemas"]),
     )
     other.start_transaction(24_026_100, 1_767_323_079_990_000, 560, None)
-    [(_, before, _)] = other.encode(wire.insert(OID, [b"1", b"1", NULL, b"x", NULL]), 0, 1, 0, 1, 1)
+    [inserted] = other.encode(wire.insert(OID, [b"1", b"1", NULL, b"x", NULL]), 0, 1, 0, 1, 1)
+    _, before, _ = without_holes(inserted)
     assert made.columns_of(before or b"") is None
     assert other.columns_of(before or b"") is not None

@@ -175,3 +175,23 @@ def test_it_knows_its_tables_by_name_and_then_by_relation() -> None:
     assert made.follows(5)
     assert not made.follows(6)
     assert made.message_prefix == "watershed.outbox"
+
+
+@pytest.mark.parametrize(
+    ("at", "timestamp_ms"),
+    [("1970-01-01 00:00:00.001", 1), ("1970-01-01 00:00:00.0009", None), ("1969-12-31 23:59:59", None)],
+)
+def test_a_timestamp_that_the_client_would_replace_by_its_own_is_a_dead_letter(
+    at: str, timestamp_ms: int | None
+) -> None:
+    """A client takes the timestamp 0 for none."""
+    columns = (*COLUMNS, Column("at", 1114, -1, "timestamp", nullable=True))
+    table = OutboxTable.model_validate({"table": "public.outbox", "table.field.event.timestamp": "at"})
+    made = Outbox("shop", [table], None, "shop.dead", FormatOptions())
+    made.describe(5, TableSchema(SCHEMA.table, 1, 5, columns, (), SCHEMA.topic))
+    (record,) = made.row(memoryview(change(b"I", ("i", "order", "7", "p", at))), AT, NOW_US, NOW_US)
+    if timestamp_ms is None:
+        assert record.topic == SCHEMA.topic
+        assert "not after the beginning of 1970" in reason(record)
+    else:
+        assert (record.topic, record.place and record.place.timestamp_ms) == ("outbox.event.order", timestamp_ms)

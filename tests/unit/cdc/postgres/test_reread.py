@@ -3,10 +3,13 @@
 import psycopg
 import pytest
 
+from cdc.config import SourceConfig
 from cdc.errors import ConnectionLost, SourceError
 from cdc.holes import Unreadable, Wanted, WantedRow
+from cdc.postgres import reread
+from cdc.postgres.catalog import Publication
 from cdc.postgres.chunk_look import TableUnlikeError
-from cdc.postgres.reread import _failure, _rows
+from cdc.postgres.reread import PostgresRowReader, _failure, _rows
 from tests.holes import SCHEMA
 
 
@@ -58,3 +61,15 @@ def test_what_stays_is_not_and_is_told_without_values(error: Exception) -> None:
     answer = _failure(error)
     assert isinstance(answer, Unreadable)
     assert "secret" not in answer.reason and answer.reason
+
+
+def test_a_server_that_hangs_gathers_no_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reread, "READ_S_MAX", 0.0)
+    monkeypatch.setattr(reread, "LATE_S_MAX", 0.0)
+    source = SourceConfig.model_validate({"dsn": "host=/nowhere", "tables": (str(SCHEMA.table),)})
+    publication = Publication("p", True, True, True, "1", {}, {}, {})
+    reader = PostgresRowReader(source, publication, [SCHEMA])
+    monkeypatch.setattr(reader._lane, "start", lambda: None)  # its thread is in the first question
+    for _ in range(5):
+        assert reader.read(wanted(7), 1_000, lambda: None) is None
+    assert reader._lane.requests.qsize() == 1

@@ -15,6 +15,7 @@ from cdc.pgoutput.relations import relation_of
 from cdc.ports import TopicRecord
 from cdc.snapshots.completion import Completions
 from cdc.snapshots.engine import SnapshotEngine
+from cdc.snapshots.memory import ChangeMemory
 from cdc.snapshots.publishing import RowRecords
 from cdc.snapshots.reading import (
     Begin,
@@ -88,7 +89,7 @@ class Beside:
             records=records,
             tombstones=tombstones,
             completions=Completions(schemas, holes, noted_max),
-            keys_max=keys_max,
+            memory=ChangeMemory(keys_max),
             new_nonce=lambda: f"n{next(numbers)}",
         )
 
@@ -114,6 +115,7 @@ class Beside:
             self.engine.mark(nonce.encode())
         self.lsn += 100
         records, self.seq = self.engine.end(Lsn(self.lsn), self.seq, NOW_US)
+        self.engine.tombstones.on_committed()
         return records
 
     # ---- the reader

@@ -169,7 +169,8 @@ def test_during_a_long_scan_transactions_are_forgotten() -> None:
     for xid in range(100, 110):
         made.transaction(xid, 1)
     assert deletes(made.transaction(902, marks=[made.look_up(lookup, snapshot(200))])) == []
-    assert made.engine._memory.lowest_unseen_seq(SCHEMA.topic, snapshot(100)) is None
+    assert made.engine._memory.unseen(SCHEMA.topic, snapshot(100)).is_forgotten
+    assert made.engine._memory.lowest_unseen_seq(SCHEMA.topic, snapshot(200)) is None
     made.pages(page)
     assert [state.status for state in states(made.engine.endings())] == ["done"]
 
@@ -189,6 +190,7 @@ def test_a_truncate_is_followed_by_tombstones_where_they_are_wanted() -> None:
     floor = pack_version(CONTEXT.epoch, 7)
     made.seq = 7
     made.sweeps.record(SCHEMA.table, floor, 1_000)
+    made.engine.tombstones.on_committed()
     made.pass_fence(snapshot(50))
     made.begin(snapshot(60))
     page = made.ask()

@@ -28,13 +28,13 @@ def test_keys_of_unseen_transactions_of_this_table_are_touched() -> None:
     assert memory.unseen(T, sees_below(13, 10)).touches(b"a")
 
 
-def test_an_open_transaction_counts_when_it_has_ended() -> None:
+def test_of_several_transactions_that_touched_a_key_the_last_one_counts() -> None:
     memory = ChangeMemory()
-    memory.begin(10, 1)
-    memory.touch(T, b"a")
-    assert not memory.unseen(T, sees_below(5)).touches(b"a")
-    memory.end()
-    assert memory.unseen(T, sees_below(5)).touches(b"a")
+    for xid in (10, 11, 13, 12):  # 12 waited for 13's locks, and began before
+        receive(memory, xid, b"a")
+    assert len(memory) == 1
+    assert memory.unseen(T, sees_below(14, 12)).touches(b"a")
+    assert not memory.unseen(T, sees_below(14)).touches(b"a")
 
 
 def test_truncate_touches_every_key_of_its_table() -> None:
@@ -61,8 +61,28 @@ def test_only_what_all_snapshots_see_is_dropped() -> None:
     receive(memory, 10, b"a")
     receive(memory, 11, b"b")
     memory.forget_seen_by([sees_below(12), sees_below(11)])
-    unseen = memory.unseen(T, sees_below(1))
-    assert (unseen.touches(b"a"), unseen.touches(b"b")) == (False, True)
+    unseen = memory.unseen(T, sees_below(11))
+    assert (unseen.touches(b"a"), unseen.touches(b"b"), unseen.is_forgotten) == (False, True, False)
+
+
+def test_what_all_snapshots_see_is_not_remembered_at_all() -> None:
+    memory = ChangeMemory()
+    memory.forget_seen_by([sees_below(100, 60), sees_below(90, 60)])
+    assert [memory.begin(xid, 1) for xid in (50, 60, 89, 90, 95)] == [False, True, False, True, True]
+    for xid in range(50, 150):
+        receive(memory, xid, b"%d" % xid)
+    assert len(memory) == 1 + 60
+
+
+def test_a_chunk_that_is_older_than_what_is_remembered_is_read_again() -> None:
+    memory = ChangeMemory()
+    receive(memory, 10, b"a", seq=4)
+    receive(memory, 20, b"b", seq=5)
+    memory.forget_seen_by([sees_below(15)])
+    assert memory.unseen(T, sees_below(14)).is_forgotten
+    assert memory.lowest_unseen_seq(T, sees_below(14)) == 4
+    assert not memory.unseen(T, sees_below(15)).is_forgotten
+    assert memory.lowest_unseen_seq(T, sees_below(15)) == 5
 
 
 def test_keys_over_the_limit_are_forgotten_the_oldest_first_and_that_is_known() -> None:
@@ -72,10 +92,50 @@ def test_keys_over_the_limit_are_forgotten_the_oldest_first_and_that_is_known() 
     receive(memory, 12, b"c", b"d")
     old = memory.unseen(T, sees_below(10))
     assert old.is_forgotten
+    assert memory.unseen(T, sees_below(12, 10)).is_forgotten
     newer = memory.unseen(T, sees_below(11))
     assert not newer.is_forgotten
     assert newer.touches(b"b1")
     assert not memory.unseen(OTHER, sees_below(1)).is_forgotten
+
+
+def test_where_keys_do_not_fit_what_the_newest_snapshot_sees_is_dropped_first() -> None:
+    memory = ChangeMemory(keys_max=10)
+    memory.forget_seen_by([sees_below(10), sees_below(19)])
+    for xid in range(10, 28):
+        receive(memory, xid, b"%d" % xid)
+    newest = memory.unseen(T, sees_below(19))
+    assert not newest.is_forgotten
+    assert [newest.touches(b"%d" % xid) for xid in (18, 19, 27)] == [False, True, True]
+    assert memory.unseen(T, sees_below(18)).is_forgotten
+
+
+def test_where_transactions_do_not_fit_their_range_is_known() -> None:
+    """The ids wrap around in the middle of it."""
+    base = (1 << 32) - 50
+    memory = ChangeMemory(keys_max=10, transactions_max=20)
+    for number in range(100):
+        receive(memory, (base + number) % (1 << 32), b"%d" % number, seq=number)
+        assert len(memory) <= 31
+    assert memory.unseen(T, sees_below(base + 100, base + 5)).is_forgotten
+    assert memory.unseen(T, sees_below(base + 80)).is_forgotten
+    assert memory.lowest_unseen_seq(T, sees_below(base + 100, base + 5)) == 0
+    # A transaction that ran before all of them, and one that began behind them, hold up nobody.
+    later = sees_below(base + 200, base - 1, base + 150)
+    assert not memory.unseen(T, later).is_forgotten
+    memory.forget_seen_by([later])
+    assert (len(memory), memory.lowest_unseen_seq(T, later)) == (0, None)
+
+
+def test_a_truncate_whose_transaction_is_not_known_any_more_reads_a_chunk_again() -> None:
+    memory = ChangeMemory(transactions_max=3)
+    for xid in range(10, 15):
+        memory.begin(xid, 1)
+        memory.truncate(T)
+        memory.end()
+    unseen = memory.unseen(T, sees_below(11))
+    assert unseen.is_forgotten
+    assert not memory.unseen(T, sees_below(15)).is_forgotten
 
 
 def test_one_transaction_larger_than_the_memory_is_forgotten_whole_in_bounded_space() -> None:
@@ -88,7 +148,7 @@ def test_one_transaction_larger_than_the_memory_is_forgotten_whole_in_bounded_sp
     for topic in (T, OTHER):
         unseen = memory.unseen(topic, sees_below(10))
         assert unseen.is_forgotten
-        assert unseen.keys == ()
+        assert len(memory) == 2
         assert not memory.unseen(topic, sees_below(11)).is_forgotten
 
 
@@ -132,12 +192,15 @@ def test_a_watch_has_what_happened_to_its_table_since_it_was_asked_for() -> None
     assert later.keys == {b"b"}
 
 
-def test_a_watch_of_a_scan_that_began_anew_takes_no_room() -> None:
+def test_a_watch_that_nobody_holds_takes_no_room_and_no_time() -> None:
     memory = ChangeMemory(keys_max=2)
-    earlier = memory.watch(T)
+    memory.forget_seen_by([sees_below(100)])
+    watch = memory.watch(T)
+    assert memory.begin(10, 1), "a watch is told of what every snapshot sees"
     receive(memory, 10, b"a", b"b")
-    watch = memory.watch(T, instead_of=earlier)
+    assert watch.keys == {b"a", b"b"}
+    watch = memory.watch(T)
     receive(memory, 11, b"c", b"d", b"e")
-    assert (earlier.keys, watch.keys) == ({b"a", b"b"}, {b"c", b"d"})
-    memory.clear()
-    assert memory.watch(T, instead_of=watch).keys == set()
+    assert watch.keys == {b"c", b"d"}
+    del watch
+    assert not memory.begin(12, 1)

@@ -19,8 +19,8 @@ from tests.unit.cdc.snapshots.loops import NOW_US, key, snapshot
 
 RECORDS = RowRecords(lambda schema: TableEncoder(schema, relation_of(schema), CONTEXT))
 PLACE = Place(Lsn(700), 3, 20, NOW_US)
-NOTHING = Unseen(is_forgotten=False, is_truncated=False, keys=())
-TOUCHED = Unseen(is_forgotten=False, is_truncated=False, keys=(frozenset({key(2)}),))
+NOTHING = Unseen(is_forgotten=False, is_truncated=False, touched=set[bytes]().__contains__)
+TOUCHED = Unseen(is_forgotten=False, is_truncated=False, touched={key(2)}.__contains__)
 
 
 def places(values: list[bytes | None]) -> list[tuple[str, int, int, int]]:
@@ -50,7 +50,7 @@ def test_absent_keys_are_deletes_with_their_tombstones_without_those_that_were_t
 
 
 def test_after_a_truncate_that_is_not_seen_nothing_is_published() -> None:
-    emptied = Unseen(is_forgotten=False, is_truncated=True, keys=())
+    emptied = Unseen(is_forgotten=False, is_truncated=True, touched=set[bytes]().__contains__)
     assert RECORDS.of_absent(SCHEMA, (key(1),), emptied, PLACE) == []
     read = ChunkRead("n", snapshot(5), (b"1\tx",), ("1",), True, 0.1)
     assert RECORDS.of_chunk(SCHEMA, read, emptied, PLACE) == []
