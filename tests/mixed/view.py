@@ -61,10 +61,14 @@ def _is_judged(column: str) -> bool:
 
 
 def _readable(record: Record) -> Record:
-    """Without columns that come and go; what profile `debezium` has for what it does not know is left out too."""
+    """Without columns that come and go; what profile `debezium` has for what it does not know is left out too. What is
+    no row record stays as it is, for the judge to find."""
     if record.value is None:
         return record
-    value, key = parse(record.value), parse(record.key)
+    try:
+        value, key = parse(record.value), parse(record.key)
+    except ValueError:
+        return record
     unchanged = value["source"].get("unchanged", ())
     if value["before"] is not None:
         value["before"] = {name: value["before"][name] for name in key}

@@ -88,7 +88,7 @@ IDENTITY: Final = SourceIdentity(system_identifier="7000", timeline=1, database=
 RECORD_BYTES_MAX: Final = 3_000
 SESSIONS_WITH_FAULTS: Final = 5
 STEPS_MAX: Final = 200_000
-WORK_PER_FRAME_MAX: Final = 150  # calls of functions, for each message
+WORK_PER_FRAME_MAX: Final = 180  # calls of functions, for each message
 T = TypeVar("T", bound=control.Record)
 
 
