@@ -141,6 +141,7 @@ class Mixture:
         self._tables = tables
         self._client = client
         self._number = client * 10_000_000
+        self._place = tables[0], keys[0]  # of the last operation on a row
 
     def transaction(self) -> Transaction:
         """Of one to eight operations, parted by savepoints."""
@@ -162,7 +163,9 @@ class Mixture:
         chance = self._chance
         if chance.random() < 0.35:
             return self.event()
-        table, key = chance.choice(self._tables), chance.choice(self._keys)
+        if chance.random() < 0.6:  # else the same row again: what is done to it in one batch matters
+            self._place = chance.choice(self._tables), chance.choice(self._keys)
+        table, key = self._place
         kind = chance.random()
         if kind < 0.35:
             return Touch(table, key, self._marker(table))
