@@ -1,12 +1,10 @@
 """The two defects that the mixture is for, put back: tests that mixed nothing had let them pass."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from cdc.ports import TopicRecord
-from cdc.snapshots.engine import SnapshotEngine
 from cdc.snapshots.memory import ChangeMemory
-from cdc.snapshots.visibility import TransactionSnapshot
 from tests.simulation.mixed.run import MeteredCapture, Parts
 
 
@@ -29,45 +27,36 @@ def _had_holes(record: TopicRecord) -> bool:
 
 
 class RecountingMemory(ChangeMemory):
-    """For each transaction whose keys are forgotten, the keys of all of them are counted again."""
+    """Each transaction is remembered, and for each whose keys are forgotten those of all of them are counted again."""
 
     def __init__(self, keys_max: int) -> None:
-        super().__init__(keys_max)
         self._keys_limit = keys_max
-        self._transactions: list[set[bytes]] = []
+        self._remembered: list[set[bytes]] = [set()]
         self._counted = 0
+        super().__init__(keys_max)
 
-    def begin(self, xid: int, next_seq: int) -> None:
+    def begin(self, xid: int, next_seq: int) -> Any:
         super().begin(xid, next_seq)
-        self._transactions.append(set())
+        self._remembered.append(set())
+        return True  # that each of its keys is to be told
 
     def touch(self, topic: str, key: bytes) -> None:
         super().touch(topic, key)
-        self._transactions[-1].add(key)
+        self._remembered[-1].add(key)
         self._counted += 1
         if self._counted > self._keys_limit:
-            for keys in self._transactions:
+            for keys in self._remembered:
                 keys.clear()
-                self._counted = sum(len(others) for others in self._transactions)
+                self._counted = sum(len(others) for others in self._remembered)
                 if self._counted <= self._keys_limit // 2:
                     break
 
-    def forget_seen_by(self, snapshots: Iterable[TransactionSnapshot]) -> None:
-        super().forget_seen_by(snapshots)
-        self._transactions, self._counted = [set()], 0
-
     def clear(self) -> None:
         super().clear()
-        self._transactions, self._counted = [], 0
-
-
-class RecountsWhatItRemembers(SnapshotEngine):
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__(**arguments)
-        self._memory = RecountingMemory(arguments["keys_max"])
+        self._remembered, self._counted = [set()], 0
 
 
 MUTANTS: dict[str, Parts] = {
     "takes empty events for unfinished rows": Parts(capture=TakesEmptyEventsForUnfinishedRows),
-    "recounts what it remembers of a backlog": Parts(engine=RecountsWhatItRemembers),
+    "recounts what it remembers of a backlog": Parts(memory=RecountingMemory),
 }

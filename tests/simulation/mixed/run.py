@@ -43,6 +43,7 @@ from cdc.publisher import PROTOCOL, Lineage, Publisher
 from cdc.session import stream_state
 from cdc.snapshots.completion import Completions
 from cdc.snapshots.engine import SnapshotEngine
+from cdc.snapshots.memory import ChangeMemory
 from cdc.snapshots.publishing import RowRecords
 from cdc.snapshots.session import Snapshots
 from cdc.sweeps import Sweeps
@@ -110,7 +111,7 @@ class Parts:
     """What a mutant replaces, to see that the judge notices."""
 
     capture: Callable[..., MeteredCapture] = MeteredCapture
-    engine: Callable[..., SnapshotEngine] = SnapshotEngine
+    memory: Callable[[int], ChangeMemory] = ChangeMemory
 
 
 @dataclass
@@ -343,7 +344,7 @@ class Process:
         floors = {record.table: record.floor for record in run.recorded(SweepRecord, "sweep/", TOPICS.control)}
         sweeps = Sweeps(TOPICS, position.epoch, floors)
         unpublishable = self._unpublishable()
-        engine = run.parts.engine(
+        engine = SnapshotEngine(
             topics=TOPICS,
             epoch=position.epoch,
             schemas=schemas,
@@ -352,9 +353,9 @@ class Process:
             limits=run.snapshot_limits,
             records=run.recorded(SnapshotRecord, "snapshot/"),
             completions=Completions(schemas, run.recorded(HolesRecord, "holes/")),
-            keys_max=run.keys_max,
             new_nonce=lambda: f"{self._world.chance.getrandbits(64):016x}",
         )
+        engine._memory = run.parts.memory(run.keys_max)
         outboxes = frozenset(SCHEMAS[name].table for name in OUTBOXES)
         rows = RowReader(self._world.chance, run.source)
         capture = run.parts.capture(
