@@ -53,7 +53,7 @@ def test_a_run_is_the_same_each_time() -> None:
 def test_the_defects_that_it_is_for_are_found_when_they_are_put_back(mutant: str) -> None:
     for seed in range(SEEDS_FOR_A_MUTANT):
         try:
-            Run(seed, MUTANTS[mutant], BACKLOG).report()
+            Run(seed, MUTANTS[mutant]).report()
         except AssertionError as error:
             assert "LEAK" in str(error) or "STALL" in str(error), error
             return

@@ -1,11 +1,12 @@
 """The two defects that the mixture is for, put back: tests that mixed nothing had let them pass."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
 from cdc.ports import TopicRecord
 from cdc.snapshots.memory import ChangeMemory
-from tests.simulation.mixed.run import MeteredCapture, Parts
+from tests.simulation.mixed.run import TABLE_TOPICS, MeteredCapture, Parts
 
 
 class TakesEmptyEventsForUnfinishedRows(MeteredCapture):
@@ -13,17 +14,23 @@ class TakesEmptyEventsForUnfinishedRows(MeteredCapture):
     value that an event may have, and the sign of a row that is to be finished."""
 
     def _produce(self, records: Sequence[TopicRecord], *, is_begun: bool = False) -> None:
-        finished = [record.value for record in records if _had_holes(record)]
-        values = iter(finished)
+        had_holes = [self._had_holes(record) for record in records]
+        values = iter([record.value for record, had in zip(records, had_holes, strict=True) if had])
         produced = [
-            record._replace(value=next(values, b"")) if record.value == b"" or _had_holes(record) else record
-            for record in records
+            record._replace(value=next(values, b"")) if had or record.value == b"" else record
+            for record, had in zip(records, had_holes, strict=True)
         ]
         super()._produce(produced, is_begun=is_begun)
 
-
-def _had_holes(record: TopicRecord) -> bool:
-    return record.value is not None and (b'"filled":[' in record.value or b'"unchanged":[' in record.value)
+    def _had_holes(self, record: TopicRecord) -> bool:
+        """Whether the log lacks a value of the row."""
+        if record.topic not in TABLE_TOPICS or record.value is None:
+            return False
+        value = json.loads(record.value)
+        source = value["source"]
+        if value["op"] not in "cu" or source["snapshot"] != "false":
+            return False
+        return self.simulated.source.op_at(source["commit_lsn"], source["tx_index"]).has_hole
 
 
 class RecountingMemory(ChangeMemory):

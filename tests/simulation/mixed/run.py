@@ -8,7 +8,7 @@ the wiring of `cdc/session.py` is told again here, on fakes.
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -97,12 +97,12 @@ T = TypeVar("T", bound=control.Record)
 class MeteredCapture(Capture):
     """Its work is counted."""
 
-    def __init__(self, counting: Callable[[int], AbstractContextManager[None]], **arguments: Any) -> None:
+    def __init__(self, simulated: "Run", **arguments: Any) -> None:
         super().__init__(**arguments)
-        self._counting = counting
+        self.simulated = simulated
 
     def _consume(self, frames: Sequence[bytes]) -> None:
-        with self._counting(len(frames)):
+        with self.simulated.counting_work(len(frames)):
             super()._consume(frames)
 
 
@@ -359,7 +359,7 @@ class Process:
         outboxes = frozenset(SCHEMAS[name].table for name in OUTBOXES)
         rows = RowReader(self._world.chance, run.source)
         capture = run.parts.capture(
-            run.counting_work,
+            run,
             stream=self.stream,
             broker=broker,
             assembler=Assembler(
