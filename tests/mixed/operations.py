@@ -146,7 +146,7 @@ class Mixture:
     def transaction(self) -> Transaction:
         """Of one to eight operations, parted by savepoints."""
         chance = self._chance
-        if chance.random() < 0.03:
+        if chance.random() < 0.1:
             return Transaction((Part((self._alteration(),)),))
         parts = []
         for _ in range(chance.choice((1, 1, 2, 3))):

@@ -6,7 +6,7 @@ from typing import Any
 
 from cdc.ports import TopicRecord
 from cdc.snapshots.memory import ChangeMemory
-from tests.simulation.mixed.run import TABLE_TOPICS, MeteredCapture, Parts
+from tests.simulation.mixed.process import TABLE_TOPICS, MeteredCapture, Parts
 
 
 class TakesEmptyEventsForUnfinishedRows(MeteredCapture):

@@ -1,20 +1,15 @@
 """One simulated run of the mixture: capture follows all of it at once, dies, loses its servers, begins anew behind a
 backlog, and is judged in the end by what committed readers see.
-
-What runs is the real thing: Capture, Assembler with Outbox and Unpublishable, SnapshotEngine, Filler, Publisher. Only
-the wiring of `cdc/session.py` is told again here, on fakes.
 """
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from cdc import control
-from cdc.answers import Answers
-from cdc.capture import Capture
 from cdc.config import CaptureConfig, SnapshotConfig
 from cdc.control import (
     POSITION_KEY,
@@ -23,95 +18,45 @@ from cdc.control import (
     SignalRecord,
     SignalsRecord,
     SnapshotRecord,
-    SourceIdentity,
-    SweepRecord,
-    Topics,
     TopicState,
     snapshot_key,
 )
 from cdc.errors import ConnectionLost
 from cdc.events import TableId
-from cdc.filling import Filler
-from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.formats.masks import Mask
 from cdc.formats.options import FormatOptions
-from cdc.outbox.settings import OutboxMessages, OutboxTable
-from cdc.outbox.stream import Outbox
-from cdc.pgoutput.relations import relation_of
-from cdc.ports import Signal, TopicRecord
-from cdc.publisher import PROTOCOL, Lineage, Publisher
-from cdc.session import stream_state
-from cdc.snapshots.completion import Completions
-from cdc.snapshots.engine import SnapshotEngine
-from cdc.snapshots.memory import ChangeMemory
-from cdc.snapshots.publishing import RowRecords
-from cdc.snapshots.session import Snapshots
-from cdc.sweeps import Sweeps
-from cdc.transactions import Assembler
-from cdc.unpublishable import Unpublishable, UnpublishedRecord
+from cdc.ports import TopicRecord
+from cdc.publisher import PROTOCOL
 from tests.checker.judge import Evidence, Report, require_true
 from tests.checker.records import Record
 from tests.mixed.judge import events_are_the_ledger, foreign_values
-from tests.mixed.operations import EVENT, EVENT_SOURCES, HEAVY, MASK_CHARS, MASKED, PLAIN
+from tests.mixed.operations import HEAVY, MASK_CHARS, MASKED, PLAIN
 from tests.mixed.view import View
-from tests.simulation.kafka import FakeBroker, FakeCluster
+from tests.simulation.kafka import FakeCluster
+from tests.simulation.mixed.catalog import PUBLICATION, SHAPE
+from tests.simulation.mixed.process import (
+    EVENT_TOPICS,
+    IDENTITY,
+    OWNERS,
+    PARTITIONS,
+    TABLE_TOPICS,
+    TOPICS,
+    Parts,
+    Process,
+)
 from tests.simulation.mixed.source import (
-    KEY,
     LARGE_MAX,
-    OUTBOXES,
-    PREFIX,
-    SCHEMAS,
     TABLES,
     MixedSource,
-    MixedStream,
     Slot,
-    dead_letter_topic,
-    event_topic,
 )
-from tests.simulation.snapshots.rows import RowReader
-from tests.simulation.snapshots.source import Reader
 from tests.simulation.world import Crash, Rates, World
-from tests.snapshot_ports import UnfollowedTables
 
-TOPICS: Final = Topics(PREFIX)
-TABLE_TOPICS: Final = [SCHEMAS[name].topic for name in TABLES]
-EVENT_TOPICS: Final = [of(source) for source in EVENT_SOURCES for of in (event_topic, dead_letter_topic)]
-PARTITIONS: Final = {
-    **dict.fromkeys((*TABLE_TOPICS, *EVENT_TOPICS), 3),
-    **dict.fromkeys((TOPICS.state, TOPICS.control, TOPICS.progress, TOPICS.dead_letter), 1),
-}
-OWNERS: Final = {
-    **{SCHEMAS[name].topic: {name} for name in TABLES},
-    **{topic: {EVENT} for topic in EVENT_TOPICS},
-    TOPICS.dead_letter: {HEAVY},
-}
-IDENTITY: Final = SourceIdentity(system_identifier="7000", timeline=1, database="shop", slot="sim")
-RECORD_BYTES_MAX: Final = 3_000
 SESSIONS_WITH_FAULTS: Final = 5
 STEPS_MAX: Final = 200_000
 WORK_PER_FRAME_MAX: Final = 180  # calls of functions, ours and the fakes'; what is right takes 70 to 150
 FRAMES_FREE: Final = 100  # so that a short reading may be dear
 T = TypeVar("T", bound=control.Record)
-
-
-class MeteredCapture(Capture):
-    """Its work is counted."""
-
-    def __init__(self, simulated: "Run", **arguments: Any) -> None:
-        super().__init__(**arguments)
-        self.simulated = simulated
-
-    def _consume(self, frames: Sequence[bytes]) -> None:
-        with self.simulated.counting_work(len(frames)):
-            super()._consume(frames)
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What a mutant replaces, to see that the judge notices."""
-
-    capture: Callable[..., MeteredCapture] = MeteredCapture
-    memory: Callable[[int], ChangeMemory] = ChangeMemory
 
 
 @dataclass
@@ -155,7 +100,7 @@ class Run:
             seq=0,
             resume_lsn=self.source.end,
             source=IDENTITY,
-            publication="p",
+            publication=PUBLICATION,
             protocol=PROTOCOL,
             topics={topic: TopicState(topic_id=topic, end_offsets=(0, 0, 0)) for topic in TABLE_TOPICS},
         )
@@ -254,6 +199,7 @@ class Run:
         if self.process is not None:
             for _ in range(self.world.chance.choice((0, 1, 3))):
                 self.process.reader.live(is_calm=self.world.is_calm)
+                self.process.catalog.live()
 
     @property
     def is_done(self) -> bool:
@@ -317,118 +263,8 @@ class Run:
             "moved": any(op.new and op.old not in (None, op.new[0]) for entry in self.source.log for op in entry.ops),
             "TRUNCATE": len(sweeps) > len(TABLES),
             "read": report.ops["r"],
+            "altered": any(op.table == SHAPE for entry in self.source.log for op in entry.ops),
+            "followed": any(record.key.startswith(b"schema/") for record in of[TOPICS.control]),
             "debezium": self.format.profile == "debezium",
         }
         self.events.update(name for name, is_there in had.items() if is_there)
-
-
-class Process:
-    """A process of capture. It is wired as `Session` wires the real one."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._world = run.world
-        self.stream = MixedStream(run.world, run.slot, run.source)
-        self.reader = Reader(run.world.chance, run.source, lambda _: {}, run.mark_delay, waits_at_fences=True)
-
-    def session(self) -> None:
-        run = self._run
-        position = self._position()
-        if not self.stream.start(position.resume_lsn):
-            return
-        broker = FakeBroker(run.cluster, self._world, TABLE_TOPICS)
-        broker.fence_predecessors()
-        position = self._position()
-        schemas = [SCHEMAS[name] for name in (*TABLES, *OUTBOXES)]
-        context = EnvelopeContext(PREFIX, IDENTITY.database, position.epoch, "0", run.format)
-        floors = {record.table: record.floor for record in run.recorded(SweepRecord, "sweep/", TOPICS.control)}
-        sweeps = Sweeps(TOPICS, position.epoch, floors)
-        unpublishable = self._unpublishable()
-        engine = SnapshotEngine(
-            topics=TOPICS,
-            epoch=position.epoch,
-            schemas=schemas,
-            row_records=RowRecords(lambda schema: TableEncoder(schema, relation_of(schema), context), unpublishable),
-            sweeps=sweeps,
-            limits=run.snapshot_limits,
-            records=run.recorded(SnapshotRecord, "snapshot/"),
-            completions=Completions(schemas, run.recorded(HolesRecord, "holes/")),
-            new_nonce=lambda: f"{self._world.chance.getrandbits(64):016x}",
-        )
-        engine._memory = run.parts.memory(run.keys_max)
-        outboxes = frozenset(SCHEMAS[name].table for name in OUTBOXES)
-        rows = RowReader(self._world.chance, run.source)
-        capture = run.parts.capture(
-            run,
-            stream=self.stream,
-            broker=broker,
-            assembler=Assembler(
-                schemas,
-                context,
-                stream_state(position),
-                sweeps,
-                engine,
-                UnfollowedTables(),
-                unpublishable=unpublishable,
-                outbox=self._outbox(),
-            ),
-            filler=Filler(rows, engine.complete, self._world, self._pause, run.patience_s, fits=unpublishable.takes),
-            publisher=self._publisher(position),
-            snapshots=Snapshots(
-                engine, self.reader, _Signals(run), Answers(TOPICS, {}), TOPICS, run.snapshot_limits, outboxes=outboxes
-            ),
-            topics=TOPICS,
-            limits=run.limits,
-            clock=self._world,
-            should_stop=self._stops,
-            probe=self._world.probe,
-        )
-        capture.run()
-
-    def _position(self) -> PositionRecord:
-        self._world.step()
-        return PositionRecord.open(self._run.latest(TOPICS.state)[POSITION_KEY], "state")
-
-    def _unpublishable(self) -> Unpublishable:
-        limits = {**dict.fromkeys(TABLE_TOPICS, 1 << 20), SCHEMAS[HEAVY].topic: RECORD_BYTES_MAX}
-        before = self._run.recorded(UnpublishedRecord, "unpublished/")
-        return Unpublishable(TOPICS, "dead_letter", limits | {TOPICS.dead_letter: 1 << 20}, before)
-
-    def _outbox(self) -> Outbox:
-        def route(source: str) -> dict[str, Any]:
-            return {"route_topic_replacement": f"{PREFIX}-{source}-${{routedByValue}}"}
-
-        tables = (
-            OutboxTable(table="public.outbox", **route("outbox")),
-            OutboxTable(table="public.blobs", value_converter="bytes", **route("blobs")),
-        )
-        messages = OutboxMessages(**route("message"))
-        return Outbox(PREFIX, tables, (messages, KEY), TOPICS.outbox_dead_letters, self._run.format)
-
-    def _publisher(self, position: PositionRecord) -> Publisher:
-        lineage = Lineage(position.epoch, IDENTITY, "p", {topic: topic for topic in TABLE_TOPICS})
-        return Publisher(lineage, self._run.limits, {t: state.end_offsets for t, state in position.topics.items()})
-
-    def _pause(self, seconds: float) -> None:
-        """The source lives on meanwhile."""
-        self._world.now_s += seconds
-        self._run.source.live(is_calm=False)
-
-    def _stops(self) -> bool:
-        """At the source's end, or at an operator's word."""
-        if self._world.is_calm and self._run.source.is_over:
-            self._run.ask_again()
-            return self._run.is_done
-        return self._world.happens(0.002)
-
-
-class _Signals:
-    """cdc.ports.Signals"""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._next = next((record.offset for record in run.recorded(SignalsRecord, "signals")), 0)
-
-    def poll(self) -> list[Signal]:
-        first, self._next = self._next, len(self._run.signals)
-        return [Signal(f"signal {n}", n, self._run.signals[n], "") for n in range(first, self._next)]

@@ -20,6 +20,7 @@ from tests.checker.journal import Entry as JournalEntry
 from tests.checker.records import Row as JournalRow
 from tests.mixed.judge import Written
 from tests.mixed.operations import (
+    ALTERED,
     EVENT_SOURCES,
     HEAVY,
     MASKED,
@@ -35,6 +36,7 @@ from tests.mixed.operations import (
     Sizes,
     Touch,
 )
+from tests.simulation.mixed.catalog import SHAPE, altered, extra, first_shape, relation
 from tests.simulation.snapshots.source import (
     COLUMNS,
     KEYS,
@@ -51,7 +53,7 @@ from tests.simulation.snapshots.source import (
 from tests.simulation.world import World
 
 PREFIX: Final = "sim"
-TABLES: Final = (PLAIN, MASKED, HEAVY)
+TABLES: Final = (PLAIN, MASKED, HEAVY, ALTERED)
 OUTBOXES: Final = ("outbox", "blobs")
 SIZES: Final = Sizes(usual=60, too_large=4_000)
 LARGE_MAX: Final = 1_000  # characters between the two
@@ -118,6 +120,7 @@ class MixedSource(Source):
         self._left = transactions_max
         names = (*TABLES, *EVENT_SOURCES)
         self.visible = {name: self._existing(name) if name in TABLES else {} for name in names}
+        self.visible[SHAPE] = first_shape()
         self._last = {name: dict(rows) for name, rows in self.visible.items()}
         self.first = {name: dict(rows) for name, rows in self.visible.items()}
 
@@ -172,17 +175,15 @@ class MixedSource(Source):
         """What comes of it; None where that is nothing, or would have to wait for another transaction."""
         if isinstance(operation, Event):
             return EventOp(operation.source, None, None, event=operation)
-        if isinstance(operation, Alter):
-            return None  # tables are altered on real servers
-        table = operation.table
+        table = ALTERED if isinstance(operation, Alter) else operation.table
         if self.is_truncating(table):
             return None
         locked = {key for other in (*self._writing, *self._logged) for name, key in other.keys if name == table}
-        if isinstance(operation, Empty):
+        if isinstance(operation, Empty | Alter):
             if locked:
                 return None
-            made.truncated.add(table)
-            return Op(table, None, None)
+            made.truncated.add(table)  # locked as a whole
+            return Op(table, None, None) if isinstance(operation, Empty) else altered(operation, views[SHAPE][0])
         return _row_op(operation, views[table], locked)
 
     # ---- what the judge asks
@@ -194,7 +195,7 @@ class MixedSource(Source):
         entries = [_entry(number, FIRST_XID, 500, op, {}) for number, op in enumerate(existing)]
         for logged in self.log:
             for op in logged.ops:
-                if not isinstance(op, EventOp):
+                if op.table in TABLES:
                     entries.append(_entry(len(entries), logged.xid, logged.commit_lsn, op, rows[op.table]))
                     op.apply(rows[op.table])
         return entries
@@ -319,27 +320,35 @@ class MixedStream(Stream):
         return messages
 
     def _changes(self, entry: Entry) -> Iterator[bytes]:
+        shape = entry.rows[SHAPE][0]
         for op in entry.ops:
+            if op.table == SHAPE:
+                self._described.discard(ALTERED)
+                continue
             if isinstance(op, EventOp) and op.event.source == "message":
                 content = _message(op.event)
                 yield wire.logical_message(MESSAGE_PREFIX, KEY.seal(entry.xid & XID_MASK, content))
                 continue
-            relation = RELATIONS[op.table]
+            is_altered = op.table == ALTERED
+            described = relation(RELATIONS[op.table], shape) if is_altered else RELATIONS[op.table]
+            nulls: list[TupleValue] = [NULL] * (len(extra(shape)) if is_altered else 0)
             if op.table not in self._described:
                 self._described.add(op.table)
-                yield wire.relation_bytes(relation)
+                yield wire.relation_bytes(described)
             if isinstance(op, EventOp):
-                yield wire.insert(relation.oid, _event_row(op.event))
+                yield wire.insert(described.oid, _event_row(op.event))
             elif op.new is None:
-                yield wire.truncate([relation.oid]) if op.old is None else wire.delete(relation.oid, _key(op.old))
+                key = None if op.old is None else [*_key(op.old), *nulls]
+                yield wire.truncate([described.oid]) if key is None else wire.delete(described.oid, key)
             else:
-                key, row = op.new
+                number, row = op.new
                 big: TupleValue = UNCHANGED if op.has_hole else row.big.encode()
-                new: list[TupleValue] = [str(key).encode(), row.v.encode(), big]
+                new: list[TupleValue] = [str(number).encode(), row.v.encode(), big, *nulls]
                 if op.old is None:
-                    yield wire.insert(relation.oid, new)
+                    yield wire.insert(described.oid, new)
                 else:
-                    yield wire.update(relation.oid, new, _key(op.old) if op.old != key else None)
+                    old = None if op.old == number else [*_key(op.old), *nulls]
+                    yield wire.update(described.oid, new, old)
 
 
 def _key(key: int) -> list[TupleValue]:
