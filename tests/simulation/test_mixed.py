@@ -11,13 +11,17 @@ from collections import Counter
 import pytest
 
 from cdc.errors import WatershedError
+from tests.mixed.operations import HEAVY, Mixture, Part, Put, Touch, Transaction
 from tests.simulation.mixed.mutants import MUTANTS
 from tests.simulation.mixed.run import Run
+from tests.simulation.mixed.source import SIZES
+from tests.simulation.snapshots.source import KEYS
 
 pytestmark = pytest.mark.filterwarnings("ignore::cdc.outbox.stream.OutboxWarning")
 
 SEEDS = 60
 SEEDS_FOR_A_MUTANT = 30
+SEEDS_FOR_WORK = 5
 BACKLOG = 300
 GIVEN_SEED = os.environ.get("WATERSHED_SEED")
 
@@ -60,10 +64,35 @@ def test_the_defects_that_it_is_for_are_found_when_they_are_put_back(mutant: str
     pytest.fail(f"{SEEDS_FOR_A_MUTANT} runs of a capture that {mutant}, and nobody noticed")
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_a_transaction_of_a_longer_backlog_costs_no_more(seed: int) -> None:
-    """Twice as many, at most an eighth more for each of them: what is done once is in it too."""
-    shorter, longer = (Run(seed, backlog=count) for count in (BACKLOG, 2 * BACKLOG))
-    for simulated in (shorter, longer):
+def work_per_message(backlog: int) -> float:
+    """Of some runs: what a process does first, and what else a seed decides, is in it too."""
+    runs = [Run(seed, backlog=backlog) for seed in range(SEEDS_FOR_WORK)]
+    for simulated in runs:
         simulated.report()
-    assert longer.work / longer.frames < 1.125 * shorter.work / shorter.frames
+    return sum(simulated.work for simulated in runs) / sum(simulated.frames for simulated in runs)
+
+
+def test_a_transaction_of_a_longer_backlog_costs_no_more() -> None:
+    """Calls of functions, not seconds."""
+    assert work_per_message(2 * BACKLOG) < 1.2 * work_per_message(BACKLOG)
+
+
+class BehindADeadLetter(Mixture):
+    """A row that is published, then too large, then touched without its large value."""
+
+    def transaction(self) -> Transaction:
+        key, usual = self._chance.choice(self._keys), "x" * SIZES.usual
+        too_large = "y" * SIZES.too_large
+        puts = (Put(HEAVY, key, self._marker(HEAVY), f"{self._marker(HEAVY)} {large}") for large in (usual, too_large))
+        return Transaction((Part((*puts, Touch(HEAVY, key, self._marker(HEAVY)))),))
+
+
+@pytest.mark.xfail(
+    strict=True, reason="a hole is filled from the key's record before the dead letter in the same batch"
+)
+def test_a_row_takes_no_value_from_before_its_dead_letter() -> None:
+    """Found by these runs, and by the campaign on real servers."""
+    for seed in range(10):
+        simulated = Run(seed, backlog=0)
+        simulated.source._mixture = BehindADeadLetter(simulated.world.chance, SIZES, KEYS)
+        simulated.report()

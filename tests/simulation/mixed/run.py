@@ -55,7 +55,7 @@ from tests.simulation.world import Crash, Rates, World
 SESSIONS_WITH_FAULTS: Final = 5
 STEPS_MAX: Final = 200_000
 WORK_PER_FRAME_MAX: Final = 180  # calls of functions, ours and the fakes'; what is right takes 70 to 150
-FRAMES_FREE: Final = 100  # so that a short reading may be dear
+FRAMES_FREE: Final = 1_000  # so that waiting for values or for brokers may be dear
 T = TypeVar("T", bound=control.Record)
 
 
