@@ -77,6 +77,8 @@ def test_the_long_proofs_are_the_campaigns_and_the_whole_models() -> None:
     assert "python -m tests.faults.toast_campaign --minutes 5\n" in told
     assert "python -m tests.faults.large_campaign --rows 10000000\n" in told
     assert "python -m tests.faults.outbox_campaign --minutes 5\n" in told
+    assert "python -m tests.faults.mixed_campaign --minutes 5\n" in told
+    assert "python -m tests.simulation.mixed --minutes 5\n" in told
     assert "python -m tests.models --whole\n" in told
 
 

@@ -265,13 +265,15 @@ def fold(changes: Sequence[Change], sweeps: Sequence[Sweep]) -> dict[str, Table]
     return tables
 
 
-def last_rows_are_whole(changes: Sequence[Change]) -> Complaints:
-    """Of each key: what a compacted topic keeps. At rest; while changes come it may be that one is still to be read."""
+def last_rows_are_whole(changes: Sequence[Change], sweeps: Sequence[Sweep] = ()) -> Complaints:
+    """Of each key that was not swept: what a compacted topic keeps. At rest; while changes come it may be that one is
+    still to be read."""
+    floors = {sweep.table: sweep.floor for sweep in sweeps}
     newest: dict[tuple[str, str], Change] = {}
     for change in sorted(changes, key=lambda change: change.version):
         newest[change.table, change.identity] = change
     for change in newest.values():
-        if change.unchanged:
+        if change.unchanged and change.version >= floors.get(change.table, 0):
             yield f"{change}: the last of its key, and without {', '.join(sorted(change.unchanged))}"
 
 

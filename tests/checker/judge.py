@@ -103,7 +103,7 @@ def judge(evidence: Evidence) -> Report:
         "chunk": history.chunks_are_the_source(changes, journal, epoch, emptied, early),
         "absent": history.deletes_of_chunks_are_the_source(changes, journal, epoch, emptied),
         "load": history.loads_what_came_before(changes, journal, epoch, emptied, positions.streaming_epochs(state)),
-        "whole": history.last_rows_are_whole(changes),
+        "whole": history.last_rows_are_whole(changes, sweeps),
         "rows": history.folds_to_the_source(changes, sweeps, evidence.rows),
     }
     return Report(epoch, changes, sweeps, state, [c for rule, told in found.items() for c in _take(rule, told)])

@@ -23,19 +23,21 @@ def run_episodes(
     is_true: Callable[[Told], bool] | None = None,
 ) -> int:
     """The exit code: whether what each episode told is as it should be; without `is_true` it raises where it is not.
-    `about`: the campaign's docstring. Begun again, the campaign goes on with its next episode."""
+    `about`: the campaign's docstring. Begun again, the campaign goes on with its next episode; `--seed` repeats one."""
     parser = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--folder", type=Path, default=Path(f".watershed/{name}"))
+    parser.add_argument("--seed", type=int, help="this episode alone")
     asked = parser.parse_args()
     asked.folder.mkdir(parents=True, exist_ok=True)
     results = asked.folder / RESULTS
-    done = len(results.read_text(encoding="utf-8").splitlines()) if results.exists() else 0
+    lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []
+    done = max((json.loads(line)["seed"] for line in lines), default=0)
     deadline = time.monotonic() + asked.minutes * 60
     are_true = True
     with servers(asked.folder / "servers") as stack:
         while time.monotonic() < deadline:
-            done += 1
+            done = done + 1 if asked.seed is None else asked.seed
             folder = asked.folder / f"episode-{done}"
             shutil.rmtree(folder, ignore_errors=True)
             told = episode(done, stack, folder)
@@ -43,4 +45,6 @@ def run_episodes(
             with results.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(told) + "\n")
             print(json.dumps(told), flush=True)
+            if asked.seed is not None:
+                break
     return 0 if are_true else 1

@@ -39,13 +39,14 @@ class Rates:
 class World:
     """`crash_at` counts steps down; None: nobody dies."""
 
-    def __init__(self, seed: int, rates: Rates) -> None:
+    def __init__(self, seed: int, rates: Rates, steps_max: int = STEPS_MAX) -> None:
         self.chance = random.Random(seed)
         self.rates = rates
         self.is_calm = False
         self.is_dying = False  # between a Crash and its being caught
         self.now_s = 1_000.0
         self.steps = 0
+        self._steps_max = steps_max
         self._crash_at: int | None = None
         self.on_pause: Callable[[], None] | None = None  # what happens while a process is frozen
 
@@ -57,8 +58,8 @@ class World:
         """Each call to the outside, before and after its effect. Raises Crash."""
         self.steps += 1
         self.now_s += 0.001
-        if self.steps > STEPS_MAX:
-            raise Stuck(f"{STEPS_MAX} steps and no end")
+        if self.steps > self._steps_max:
+            raise Stuck(f"{self._steps_max} steps and no end")
         if self._crash_at is not None and self.steps >= self._crash_at and not self.is_dying:
             self._crash_at = None
             self.is_dying = True

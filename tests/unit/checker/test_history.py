@@ -1,5 +1,6 @@
 """The topics against the journal and the rows: each way to differ is seen."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -360,6 +361,16 @@ def test_a_value_that_was_read_may_be_newer_but_not_older() -> None:
     (stale,) = stream_complaints(written, ("old", {}), ("large", {}), ("old", FILLED), ("larger", {}))
     assert "transaction 3, change 0" in stale
     assert stream_complaints(written, ("old", {}), ("large", {}), ("larger", {}), ("larger", {}))
+
+
+def test_a_row_that_was_swept_may_lack_large_values() -> None:
+    log = Log()
+    log.change("u", 1, 150, xid=1, name="old")
+    (change,) = [replace(change, unchanged=frozenset({"body"})) for change in changes_of(log.records)]
+    assert len(list(history.last_rows_are_whole([change]))) == 1
+    below, above = (Sweep(change.table, change.version + n, 200, change.epoch) for n in (0, 1))
+    assert len(list(history.last_rows_are_whole([change], [below]))) == 1
+    assert list(history.last_rows_are_whole([change], [above])) == []
 
 
 def test_a_row_may_lack_large_values_but_not_the_last_of_its_key() -> None:
