@@ -40,12 +40,20 @@ class DraftRecord(NamedTuple):
         return TopicRecord(self.topic, self.key, value, self.headers)
 
 
-BatchRecord = TopicRecord | DraftRecord
+class OmittedChange(NamedTuple):
+    """Stands for a row change that was left out of a batch. What earlier records of the batch say of its keys is no
+    longer what the rows hold, so that no later record takes values from them. It is never produced."""
+
+    topic: str
+    keys: tuple[bytes, ...]  # of all records of the change; empty where they are not known: any key of the topic
+
+
+BatchRecord = TopicRecord | DraftRecord | OmittedChange
 
 
 def are_finished(records: Sequence[BatchRecord]) -> TypeGuard[Sequence[TopicRecord]]:
-    """Whether no record of a batch has holes."""
-    return DraftRecord not in set(map(type, records))
+    """Whether a batch can be produced as it is."""
+    return {DraftRecord, OmittedChange}.isdisjoint(map(type, records))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +131,14 @@ class _Rows:
     by_place: dict[Place, _Row] = field(default_factory=dict)
     left: tuple[Place, _Row] | None = None  # the row that was deleted last: perhaps it only moved
 
+    def omit(self, change: OmittedChange) -> None:
+        """Forget the rows that the change was about."""
+        for key in change.keys:
+            self.by_place.pop((change.topic, key), None)
+        if not change.keys:
+            self.by_place = {place: row for place, row in self.by_place.items() if place[0] != change.topic}
+        self.left = None
+
     def copy(self) -> "_Rows":
         return _Rows(dict(self.by_place), self.left)
 
@@ -148,7 +164,8 @@ class Batch:
                 self._needed_until[hole.topic, hole.draft.former_key] = at
         # One is enough to read a topic's records.
         self._drafts = {hole.topic: hole.draft for hole in self._holes.values()}
-        self._steps = [i for i, record in enumerate(records) if i <= self._needed_until.get(_place(record), -1)]
+        self._needed_last = max(self._needed_until.values(), default=-1)
+        self._steps = [i for i, record in enumerate(records) if self._matters(i, record)]
         self._step = 0  # the first that is not ready
         self._published = 0  # records that were ready
         self._rows = _Rows()
@@ -174,7 +191,7 @@ class Batch:
         tables: dict[str, tuple[TableSchema, set[int], dict[Place, WantedRow]]] = {}
         count = 0
         for i, outcome in self._blocked():
-            place, draft, xid = _place(self._records[i]), self._holes[i].draft, self._holes[i].draft.xid
+            place, draft, xid = _place(self._holes[i]), self._holes[i].draft, self._holes[i].draft.xid
             _, columns, rows = tables.setdefault(place[0], (draft.schema, set(), {}))
             count += place not in rows
             if count > keys_max:
@@ -205,7 +222,7 @@ class Batch:
 
     def give_up(self, places: Collection[Place]) -> set[int]:
         """What is wanted of these rows stays unfilled. The transactions that were waited for."""
-        blocked = [i for i, _ in self._blocked() if _place(self._records[i]) in places]
+        blocked = [i for i, _ in self._blocked() if _place(self._holes[i]) in places]
         self._given_up.update(blocked)
         return {self._holes[i].draft.xid for i in blocked}
 
@@ -229,10 +246,16 @@ class Batch:
 
     def _finished_until(self, end: int) -> list[TopicRecord]:
         """The records up to a place that were not published yet; none of them has holes."""
-        records = self._records[self._published : end]
+        records = [record for record in self._records[self._published : end] if not isinstance(record, OmittedChange)]
         assert are_finished(records), "each hole is a step of its own"
         self._published = end
         return list(records)
+
+    def _matters(self, i: int, record: BatchRecord) -> bool:
+        """Whether a later hole may take something from the record, or must not."""
+        if isinstance(record, OmittedChange):
+            return i < self._needed_last
+        return i <= self._needed_until.get(_place(record), -1)
 
     def _blocked(self) -> Iterator[tuple[int, _Outcome]]:
         rows = self._rows.copy()
@@ -245,6 +268,9 @@ class Batch:
     def _follow(self, i: int, outcome: _Outcome | None, rows: _Rows) -> None:
         """Take a record into account. `outcome`: of its hole, if it has one."""
         record = self._records[i]
+        if isinstance(record, OmittedChange):
+            rows.omit(record)
+            return
         place = _place(record)
         if outcome is not None:
             rows.by_place[place] = outcome.row
@@ -264,7 +290,7 @@ class Batch:
         hole = self._holes.get(i)
         if hole is None:
             return None
-        place, version = _place(self._records[i]), hole.draft.schema.version
+        place, version = _place(hole), hole.draft.schema.version
         columns, filled = list(hole.draft.columns), set[int]()
         before = self._before(hole, place, rows)
         if before is not None and before.schema_version == version:
@@ -313,7 +339,10 @@ class Batch:
 
     def _forget(self, i: int) -> None:
         """Values that no later record needs."""
-        place = _place(self._records[i])
+        record = self._records[i]
+        if isinstance(record, OmittedChange):
+            return
+        place = _place(record)
         self._said.pop(i, None)
         if self._needed_until[place] <= i:
             self._rows.by_place.pop(place, None)
@@ -329,5 +358,5 @@ def _encoded(draft: Draft, column: str, text: bytes | None) -> str | None:
         return None  # it has another type by now
 
 
-def _place(record: BatchRecord) -> Place:
+def _place(record: TopicRecord | DraftRecord) -> Place:
     return record.topic, record.key

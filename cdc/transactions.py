@@ -12,7 +12,7 @@ from cdc.control import Topics
 from cdc.errors import GapError, ProtocolError, UnpublishableError, UnsupportedChangeError
 from cdc.events import Position, TableId, TableSchema, pack_version
 from cdc.formats.debezium import Draft, EnvelopeContext, TableEncoder, relation_differs
-from cdc.holes import BatchRecord, DraftRecord
+from cdc.holes import BatchRecord, DraftRecord, OmittedChange
 from cdc.listeners import Observer, SchemaFollower
 from cdc.lsn import Lsn, format_lsn
 from cdc.outbox.stream import Outbox, message_prefix
@@ -352,7 +352,9 @@ class Assembler:
                     encoder.schema, Position(transaction.commit_lsn, index), error, now_us
                 )
                 self._side.withdraw(str(encoder.table), events)
-                for key in error.keys if isinstance(error, UnpublishableError) and self._is_observed else ():
+                keys = error.keys if isinstance(error, UnpublishableError) else ()
+                records.append(OmittedChange(topic, keys))
+                for key in keys if self._is_observed else ():
                     self._observer.touch(topic, key)  # what a chunk has read of it is not newer
             for key, value, headers in made:
                 if value is not None:

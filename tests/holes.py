@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from cdc.events import Column, TableId
 from cdc.formats.debezium import Draft, EnvelopeContext, FinishedRecord, OutRecord
-from cdc.holes import BatchRecord, are_finished
+from cdc.holes import BatchRecord, OmittedChange, are_finished
 from cdc.lsn import Lsn
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
 from cdc.ports import TopicRecord
@@ -64,9 +64,10 @@ def consumed(*transactions: tuple[int, list[bytes]]) -> list[BatchRecord]:
 
 
 def finished(records: Sequence[BatchRecord]) -> list[TopicRecord]:
-    """The records of a batch in which no row has holes."""
-    assert are_finished(records)
-    return [*records]
+    """The records of a batch in which no row has holes, as they are produced."""
+    kept = [record for record in records if not isinstance(record, OmittedChange)]
+    assert are_finished(kept)
+    return [*kept]
 
 
 def without_holes(record: OutRecord) -> FinishedRecord:

@@ -87,9 +87,6 @@ class BehindADeadLetter(Mixture):
         return Transaction((Part((*puts, Touch(HEAVY, key, self._marker(HEAVY)))),))
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a hole is filled from the key's record before the dead letter in the same batch"
-)
 def test_a_row_takes_no_value_from_before_its_dead_letter() -> None:
     """Found by these runs, and by the campaign on real servers."""
     for seed in range(10):

@@ -252,6 +252,7 @@ class MixedStream(Stream):
         self._world = world
         self._slot = slot
         self._mixed = source
+        self._wal_end = slot.confirmed
         self._told = deque([wire.keepalive(slot.confirmed)])
         self._heard_at = world.now_s
 
@@ -282,7 +283,8 @@ class MixedStream(Stream):
                 if self._next == len(self._source.log):
                     break
                 if self._chance.random() < 0.05:
-                    frames.append(wire.keepalive(self._source.log[self._next].commit_lsn))
+                    self._wal_end = self._source.log[self._next].commit_lsn
+                    frames.append(wire.keepalive(self._wal_end))
                 self._frames = self._encoded(self._source.log[self._next])
                 self._next += 1
             taken = count - len(frames)
@@ -295,8 +297,9 @@ class MixedStream(Stream):
         self._world.now_s += timeout_s * self._world.chance.random()
 
     def send_status(self, received: Lsn, confirmed: Lsn, *, reply_requested: bool) -> None:
-        assert not reply_requested
         self._step()
+        if reply_requested and self._world.chance.random() < 0.9:
+            self._told.append(wire.keepalive(self._wal_end))
         assert confirmed <= self._slot.recorded(), "more confirmed than is recorded"
         assert confirmed <= received, "more confirmed than received"
         self._heard_at = self._world.now_s

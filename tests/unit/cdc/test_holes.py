@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cdc.holes import Batch, Found, Unreadable, Wanted
+from cdc.holes import Batch, Found, OmittedChange, Unreadable, Wanted
 from cdc.ports import TopicRecord
 from tests.holes import OID, RELATION, U, consumed, delete, insert, sees, told, update
 from tests.wire import relation_bytes, truncate
@@ -95,6 +95,46 @@ def test_truncate_ends_every_life() -> None:
 def test_null_is_a_value() -> None:
     made = batch((7, [insert(1, None, None, None), update(1, None, U, None)]))
     assert told(made.ready())[-1] == {"id": 1, "v": None, "big": None, "huge": None}
+
+
+# ---- changes that were left out
+
+
+@pytest.mark.parametrize("keys", [(b'{"id":1}',), (b'{"id":9}', b'{"id":1}'), ()])
+def test_nothing_is_taken_from_before_a_change_that_was_left_out(keys: tuple[bytes, ...]) -> None:
+    """Seen: a row was published, then became too large and went to the dead letters, then was updated without its large
+    value. The last record combined new columns with the first record's large value: a row that never was."""
+    first, second, last = consumed(
+        (7, [insert(1, "a", "B", None)]), (8, [insert(2, "x", "X", None)]), (9, [update(1, "c", U, U)])
+    )
+    made = Batch([first, second, OmittedChange(first.topic, keys), last])
+    assert len(made.ready()) == 2, "the marker is not produced"
+    assert asked(only(made.wanted())) == (("big", "huge"), ["1"])
+    made.take(only(made.wanted()), Found(sees(9), ((b"NEW", b"\\x68756765"),)))
+    assert told(made.ready())[-1] == {"id": 1, "v": "c", "big": "NEW", "huge": ZZ, "filled!": ["big", "huge"]}
+    assert made.is_done
+
+
+def test_a_change_that_was_left_out_concerns_its_own_keys_only() -> None:
+    first, last = consumed((7, [insert(1, "a", "B", None)]), (8, [update(1, "c", U, U)]))
+    for marker in (OmittedChange(first.topic, (b'{"id":2}',)), OmittedChange("shop.public.other", ())):
+        made = Batch([first, marker, last])
+        assert told(made.ready())[-1] == A | {"v": "c"}
+        assert made.is_done
+
+
+def test_a_row_does_not_move_along_with_what_it_held_before_a_change_that_was_left_out() -> None:
+    first, deleted, tombstone, last = consumed((7, [insert(1, "a", "B", None)]), (8, [update(2, "b", U, U, was=1)]))
+    made = Batch([first, OmittedChange(first.topic, (b'{"id":1}',)), deleted, tombstone, last])
+    made.ready()
+    assert asked(only(made.wanted())) == (("big", "huge"), ["2"])
+
+
+def test_a_batch_with_a_change_left_out_and_no_holes_is_ready_as_it_is() -> None:
+    (first,) = consumed((7, [insert(1, "a", "B", None)]))
+    made = Batch([OmittedChange(first.topic, ()), first])
+    assert made.ready() == [first]
+    assert made.is_done
 
 
 # ---- from the table

@@ -211,8 +211,7 @@ def test_a_row_with_a_hole_counts_as_it_is_without() -> None:
     messages = [wire.begin(1_100, TS_US, 7), wire.relation_bytes(relation), *changes]
     records, failure = made.consume([wire.xlog_data(message, 0) for message in messages], TS_US)
     assert failure is None
-    (hole,) = [record for record in records if record.topic == schema.topic]
-    assert isinstance(hole, DraftRecord)
+    (hole,) = [record for record in records if isinstance(record, DraftRecord)]
     assert (hole.key, hole.draft.key) == (b'{"id":2}', ("2",))
 
 
