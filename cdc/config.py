@@ -314,7 +314,6 @@ class SparkConfig(Section):
     driver_memory: str = "1g"
     trigger_ms: Annotated[int, Field(ge=0)] = 250  # search and cache
     warehouse_trigger_ms: Annotated[int, Field(ge=0)] = 10_000
-    records_per_batch_max: Annotated[int, Field(ge=1)] = 100_000
     bytes_per_write_max: Annotated[int, Field(ge=1)] = 64 * 1024 * 1024
     options: dict[str, str] = Field(default_factory=dict)  # spark.* properties
 

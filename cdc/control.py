@@ -440,6 +440,7 @@ class SinkRecord(Record):
     written: int  # changes written since the job started
     stale: int  # changes that were already there, or superseded
     excluded: tuple[str, ...] = ()  # tables that the store is not to hold, as schema.table
+    job: tuple[int, str] = (0, "")  # a number that grows with each start, and a random text; the greater one goes on
 
 
 PROGRESS_KEY = "progress"

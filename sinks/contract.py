@@ -18,11 +18,14 @@ brings every row into its shape (`sinks.lineage`). Columns that stayed what they
 Where a column was only added, older rows stay as they are, without it: that is NULL. After any other change capture
 publishes every row anew; until then a column with a type of its own holds NULL, and a document what it held.
 
-Calls come from one thread at a time for each Sink object. Data errors are outcomes, for each change. A store that
-can't be reached, or refuses service, raises SinkError after bounded retries; the whole batch is then applied again.
+Writes happen in many processes at once: one Sink object of the driver prepares tables, applies sweeps and makes changes
+readable, and each worker process of the executors has one of its own, to which the tables are attached and which only
+applies changes. Calls come from one thread at a time for each Sink object. Data errors are outcomes, for each change. A
+store that can't be reached, or refuses service, raises SinkError after bounded retries; the whole batch is then applied
+again.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
@@ -48,7 +51,7 @@ class Change:
 class Outcome(Enum):
     """What became of one change."""
 
-    WRITTEN = "written"
+    WRITTEN = "written"  # also a stale change, where the store does not say which of many have won (the warehouse)
     # The store holds this version or a newer one, or no live row of which columns could be kept: success.
     STALE = "stale"
     REJECTED = "rejected"  # the store can never take this row (a value its column can't hold)
@@ -89,6 +92,10 @@ class Sink(Protocol):
         store can't hold (a column name that it reserves); SinkError for one that was prepared in this generation and
         has been deleted since (it must not be made anew empty), or was prepared with a later version by somebody."""
 
+    def attach(self, schema: TableSchema) -> None:
+        """The table was prepared by another Sink object, perhaps in another process: take this schema for `apply`,
+        without touching the store."""
+
     def apply(self, changes: Sequence[Change]) -> list[Result]:
         """Write changes, at most one for each (table, key), guarded by version; one result for each, in order.
 
@@ -102,8 +109,9 @@ class Sink(Protocol):
         later: the floor is never a row's own version (its seq is 0, or the sweep's own).
         """
 
-    def make_readable(self) -> None:
-        """After this, what was applied is seen by readers of the store (an index refresh). Cheap if nothing is new."""
+    def make_readable(self, tables: Collection[TableId]) -> None:
+        """After this, readers of the store see what was applied to these tables, by whatever process (an index
+        refresh). Cheap if nothing is new."""
 
     def rows(self, table: TableId) -> Iterator[StoredRow]:
         """Every live row that readers see, each once, in no particular order, in bounded memory."""

@@ -15,6 +15,11 @@ VERSION_HEADER: Final = "watershed.version"
 Headers = Sequence[tuple[str, bytes | None]]
 
 
+class UnknownSchemaError(SinkError):
+    """A record names a schema that was not read from the control topic yet. Partitions become readable independently
+    of each other, so the record can be there a moment before its schema: read the control topic again, and wait."""
+
+
 class RecordCoordinates(NamedTuple):
     """Where a record stands in Kafka."""
 
@@ -26,6 +31,9 @@ class RecordCoordinates(NamedTuple):
         return f"{self.topic}, partition {self.partition}, offset {self.offset}"
 
 
+_NEXT_STEP_LOST = (
+    "check that nobody deleted records of the control topic; if its records are gone, publish under a new prefix"
+)
 _NEXT_STEP = (
     "something other than Watershed, or a newer version of it, wrote to this topic: run that version, "
     "or use a topic prefix that nobody else writes to"
@@ -47,21 +55,24 @@ def read_record(
 
     `lineages_by_topic` has the schema of each table in its versions; the job reads them from the control topic after
     it knows the batch's end offsets, so that they cover every record of the batch. A null value is a tombstone, whose
-    version is in the header `watershed.version` (ASCII decimal). Raises SinkError, naming topic, partition and offset,
-    for anything that capture does not write.
+    version is in the header `watershed.version` (ASCII decimal). Raises UnknownSchemaError for a schema that
+    `lineages_by_topic` lacks; SinkError, naming topic, partition and offset, for anything that capture does not write.
     """
     where = RecordCoordinates(topic, partition, offset)
     lineage = lineages_by_topic.get(topic)
     if lineage is None:
-        raise SinkError(
-            f"record at {where}: no schema record names this topic",
-            "the control topic was truncated or belongs to another prefix: publish anew under a new prefix",
+        raise UnknownSchemaError(
+            f"record at {where}: no schema record in the control topic names this topic",
+            _NEXT_STEP_LOST,
         )
     schema = lineage.newest
     key_columns = _read_key(schema, key, where)
     if value is None:
         return Change(schema.table, key_columns, _header_version(headers, where), None, None)
-    envelope = _decode(value, where, "value")
+    envelope = _decode_fast(value, where, "value")
+    # Of the rest nothing is used that may be a number of more than 64 bits; it sees every record.
+    if _may_have_lost_digits(envelope.get("after")):
+        envelope = json.loads(value)
     source = envelope.get("source")
     if not isinstance(source, dict):
         raise _not_ours(where, "its value has no source block")
@@ -72,9 +83,10 @@ def read_record(
     if type(schema_version) is not int:
         raise _not_ours(where, "its source block has no schema_version")
     if schema_version > schema.version:
-        raise SinkError(
-            f"record at {where} has schema version {schema_version} of {schema.table}; known is {schema.version}",
-            "nothing: the sink starts again and reads the newer schema from the control topic",
+        raise UnknownSchemaError(
+            f"record at {where} has schema version {schema_version} of {schema.table}; the control topic has versions "
+            f"up to {schema.version}",
+            _NEXT_STEP_LOST,
         )
     unchanged = _read_unchanged(schema, source, where)
     row = _read_row(lineage, envelope, schema_version, len(unchanged), where)
@@ -165,8 +177,15 @@ def _header_version(headers: Headers | None, where: RecordCoordinates) -> int:
 
 
 def _decode(content: bytes, where: RecordCoordinates, part: str) -> dict[str, Any]:
+    decoded = _decode_fast(content, where, part)
+    exact: dict[str, Any] = json.loads(content) if _may_have_lost_digits(decoded) else decoded
+    return exact
+
+
+def _decode_fast(content: bytes, where: RecordCoordinates, part: str) -> dict[str, Any]:
+    """Integers above 64 bits come back as floats."""
     try:
-        decoded = decode_json(content)
+        decoded = orjson.loads(content)
     except ValueError as error:
         raise _not_ours(where, f"its {part} is not JSON") from error
     if not isinstance(decoded, dict):

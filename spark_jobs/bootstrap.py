@@ -16,7 +16,7 @@ from cdc.config import Config
 from cdc.control import SinkRecord
 from cdc.errors import ConfigError, SinkError
 from sinks.registry import OPENERS, make_sink
-from spark_jobs.checkpoint import Checkpoints, checkpoint_root
+from spark_jobs.checkpoint import Checkpoints, sink_folder
 
 CDC: Final = (sys.executable, "-m", "cdc.cli.main")
 WAREHOUSE: Final = "warehouse"
@@ -32,7 +32,6 @@ class Store:
 
     sink: str
     generation: int | None  # that it holds; None: none
-    is_ours: bool  # this machine has the checkpoint of that generation
     is_running: bool  # a process on this machine runs the sink
 
 
@@ -44,9 +43,9 @@ def look_at_store(config: Config, sink: str) -> Store:
         raise ConfigError(
             f"the configuration has no sink {sink!r}", f"sinks with a section are: {', '.join(configured) or 'none'}"
         )
-    checkpoints = Checkpoints(checkpoint_root(config.spark.checkpoint_location, config.topics.prefix, sink))
+    checkpoints = Checkpoints(config.spark.checkpoint_location, config.topics.prefix, sink)
     generation = _generation(config, sink)
-    return Store(sink, generation, generation in checkpoints.generations(), checkpoints.is_locked())
+    return Store(sink, generation, checkpoints.is_locked())
 
 
 def _generation(config: Config, sink: str) -> int | None:
@@ -81,11 +80,6 @@ def generation_to_watch(store: Store, published: Sequence[SinkRecord], *, is_fre
             f"`cdc sink run {store.sink}` keeps it in step; --fresh brings every row of the source to it again; a "
             "store whose data was deleted is filled anew",
         )
-    if not (store.is_ours or store.is_running):
-        raise SinkError(
-            f"the {store.sink} store holds generation {store.generation}, whose checkpoint is not on this machine",
-            "run this where its sink runs, or correct spark.checkpoint_location",
-        )
     return store.generation
 
 
@@ -94,7 +88,7 @@ class SinkProcess:
 
     def __init__(self, config: Config, config_file: Path, sinks: Sequence[str], command: Sequence[str] = CDC) -> None:
         self._sinks = sinks
-        self.log = checkpoint_root(config.spark.checkpoint_location, config.topics.prefix, sinks[0]) / LOG_NAME
+        self.log = sink_folder(config.spark.checkpoint_location, config.topics.prefix, sinks[0]) / LOG_NAME
         self._command = [*command, "sink", "run", *sinks, "--config", str(config_file)]
         self._child: subprocess.Popen[bytes] | None = None
 

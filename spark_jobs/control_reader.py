@@ -1,6 +1,5 @@
 """What the control and progress topics say, read from the driver with a small consumer of its own."""
 
-from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
@@ -37,7 +36,7 @@ _NOT_YET: Final = frozenset(
 class News:
     """What was published since the last read."""
 
-    progress: tuple[ProgressRecord, ...]  # in order; of a long backlog only the newest PENDING_MAX
+    progress: tuple[ProgressRecord, ...]  # in order; of a long backlog some PENDING_MAX of them, the last included
     sweeps: tuple[SweepRecord, ...]
     lineages: tuple[Lineage, ...]  # of each table that is new or has changed
 
@@ -60,7 +59,9 @@ class ControlReader:
         self._clear()
 
     def _clear(self) -> None:
-        self._progress: deque[bytes] = deque(maxlen=PENDING_MAX)
+        self._progress: list[tuple[int, bytes]] = []  # numbered in order of arrival
+        self._arrived = 0
+        self._stride = 1
         self._sweeps: list[SweepRecord] = []
         self._changed: set[TableId] = set()
 
@@ -78,7 +79,7 @@ class ControlReader:
             raise broker_error(f"can't read topics of prefix {self._topics.prefix}", exception) from exception
         where = f"topic {self._topics.progress}"
         news = News(
-            tuple(self._without_left_out(ProgressRecord.decode(value, where)) for value in self._progress),
+            tuple(self._without_left_out(ProgressRecord.decode(value, where)) for _, value in self._progress),
             tuple(sweep for sweep in self._sweeps if sweep.table not in self._left_out),
             tuple(self.lineages[table] for table in sorted(self._changed)),
         )
@@ -130,6 +131,17 @@ class ControlReader:
         if value is not None:
             self._keep(topic, key, value)
 
+    def _keep_progress(self, value: bytes) -> None:
+        """Of many records those whose number the stride divides, and the last: all of a backlog stays covered."""
+        if self._progress and self._progress[-1][0] % self._stride:
+            self._progress.pop()
+        self._progress.append((self._arrived, value))
+        self._arrived += 1
+        if len(self._progress) > 2 * PENDING_MAX:
+            self._stride *= 2
+            *earlier, last = self._progress
+            self._progress = [*(entry for entry in earlier if entry[0] % self._stride == 0), last]
+
     def _without_left_out(self, progress: ProgressRecord) -> ProgressRecord:
         left_out = self._left_out.values()
         ends = {topic: offsets for topic, offsets in progress.end_offsets.items() if topic not in left_out}
@@ -139,7 +151,7 @@ class ControlReader:
         where = f"topic {topic}, key {key}"
         if topic == self._topics.progress:
             if key == PROGRESS_KEY:
-                self._progress.append(value)
+                self._keep_progress(value)
             elif key.startswith("sink/"):
                 self.sinks[key] = SinkRecord.decode(value, where)
         elif key.startswith("schema/"):

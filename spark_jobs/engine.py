@@ -1,27 +1,44 @@
 """The warehouse's engine: a Spark session of its own on the Iceberg catalog."""
 
-from collections.abc import Callable, Iterator, Mapping
+import json
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import pyarrow as pa
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, Window
+from pyspark.sql.functions import col, row_number
 
 from cdc.errors import SinkError
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.engine import Conflict, Snapshot
 from sinks.warehouse.evolution import Evolution
+from sinks.warehouse.naming import VERSION, quoted
 from sinks.warehouse.statements import CATALOG
+from spark_jobs.jvm import jvm_failure
 
 T = TypeVar("T")
 
 # The JVM's exceptions, and what py4j meets when the JVM is gone.
 _FAILURES: Final = (Py4JError, PySparkException, OSError)
+RANK: Final = "ws_rank"  # a column that is there for a moment
+JVM_END_S_MAX: Final = 1.0  # after its connections
 CAUSES_MAX: Final = 20  # of an exception: a chain is short, a cycle never ends
 REASON_CHARS_MAX: Final = 300
 _SNAPSHOT_PROPERTY: Final = "spark.sql.iceberg.snapshot-property."
 _IN_VECTORS: Final = "spark.sql.iceberg.vectorization.enabled"  # 5,000 rows at once
+_PARTITIONS: Final = "spark.sql.shuffle.partitions"
+_METADATA_LOCATION: Final = (
+    "SELECT metadata_location FROM iceberg_tables WHERE catalog_name = ? AND table_namespace = ? AND table_name = ? "
+    "AND coalesce(iceberg_type, 'TABLE') = 'TABLE'"
+)
+_WITH_PATTERNS: Final = "__globPaths__"  # a file's name may have `[` in it
+BUSY_S_MAX: Final = 30.0
+POOL: Final = "warehouse"  # of Spark's scheduler
 _CONFLICTS: Final = frozenset(
     {"org.apache.iceberg.exceptions.ValidationException", "org.apache.iceberg.exceptions.CommitFailedException"}
 )
@@ -51,6 +68,12 @@ class SparkEngine:
             f"{prefix}.warehouse": catalog.location,
             # Other sessions' commits are seen at once.
             f"{prefix}.cache-enabled": "false",
+            # Small statements are many, and each query stage would be a job of its own. Merges say how many parts they
+            # join in; compaction needs none.
+            "spark.sql.adaptive.enabled": "false",
+            # A commit's tasks may delete rows of the same file: Iceberg 1.11 and later join their deletion vectors. To
+            # bring these rows together first is a shuffle of all rows, in which all new ones go to one task.
+            "spark.sql.iceberg.distribution-mode": "none",
             # A column may be named like a variable of Spark's.
             "spark.sql.variable.substitute": "false",
         }.items():
@@ -63,36 +86,86 @@ class SparkEngine:
                 self._session._jsparkSession, CATALOG
             )
         )
+        self._known: dict[tuple[str, ...], tuple[str, Mapping[str, str]]] = {}  # table → metadata file, its properties
         self._opened = catalog.database.stat().st_ino
 
-    def run(self, statement: str, properties: Mapping[str, str] | None = None, *, by_row: bool = False) -> None:
-        names = {_SNAPSHOT_PROPERTY + name: value for name, value in (properties or {}).items()}
+    def run(
+        self,
+        statement: str,
+        properties: Mapping[str, str] | None = None,
+        *,
+        by_row: bool = False,
+        partitions: int | None = None,
+    ) -> None:
+        settings = {_SNAPSHOT_PROPERTY + name: value for name, value in (properties or {}).items()}
         if by_row:
-            names[_IN_VECTORS] = "false"
-        for name, value in names.items():
-            self._session.conf.set(name, value)
-        try:
-            self._call(lambda: self._session.sql(statement))
-        finally:
-            for name in names:
-                self._session.conf.unset(name)
+            settings[_IN_VECTORS] = "false"
+        if partitions is not None:
+            settings[_PARTITIONS] = str(partitions)
+
+        def work() -> None:
+            # Of a thread, which the caller may have made since; a job of the default pool would wait for all others.
+            self._session.sparkContext.setLocalProperty("spark.scheduler.pool", POOL)
+            for name, value in settings.items():
+                self._session.conf.set(name, value)
+            try:
+                self._session.sql(statement)
+            finally:
+                for name in settings:
+                    self._session.conf.unset(name)
+
+        self._call(work)
 
     def query(self, statement: str) -> pa.Table:
         return self._call(lambda: self._session.sql(statement).toArrow())
 
-    def source(self, name: str, rows: pa.Table) -> None:
-        self._call(lambda: self._session.createDataFrame(rows).createOrReplaceTempView(name))
+    def staged_source(
+        self, name: str, files: Sequence[str], columns: str, key: Sequence[str] | None, *, is_small: bool
+    ) -> None:
+        def register() -> None:
+            rows = self._session.read.schema(columns).option(_WITH_PATTERNS, "false").parquet(*files)
+            if key is not None:
+                newest = Window.partitionBy(*[col(quoted(part)) for part in key]).orderBy(col(VERSION).desc())
+                rows = rows.withColumn(RANK, row_number().over(newest)).where(col(RANK) == 1).drop(RANK)
+            (rows.coalesce(1) if is_small else rows).createOrReplaceTempView(name)
+
+        self._call(register)
 
     def history(self, table: tuple[str, ...]) -> Iterator[Snapshot]:
         found = self._call(lambda: self._catalog.loadTable(self._identifier(table)))
-        snapshot = found.currentSnapshot()
+        snapshot = self._call(found.currentSnapshot)
         while snapshot is not None:
-            parent_id = snapshot.parentId()
-            yield Snapshot(snapshot.snapshotId(), parent_id, dict(snapshot.summary()))
+            # As one text: each property would be a call of its own.
+            said = json.loads(self._jvm.org.apache.iceberg.SnapshotParser.toJson(snapshot))
+            parent_id = said.get("parent-snapshot-id")
+            yield Snapshot(said["snapshot-id"], parent_id, said["summary"])
             snapshot = None if parent_id is None else found.snapshot(parent_id)
 
     def table_properties(self, table: tuple[str, ...]) -> Mapping[str, str] | None:
-        return self._read(lambda: self._catalog.loadTable(self._identifier(table)).properties())
+        # The metadata file says all about a table, and is never changed: what is looked at every few seconds for each
+        # table is read again only when the catalog names another file.
+        location = self._metadata_location(table)
+        if location is None or not _is_there(location):
+            self._known.pop(table, None)
+            return None
+        known = self._known.get(table)
+        if known is None or known[0] != location:
+            found = self._read(lambda: self._catalog.loadTable(self._identifier(table)).properties())
+            if found is None:
+                return None
+            known = self._known[table] = (location, found)
+        return dict(known[1])
+
+    def _metadata_location(self, table: tuple[str, ...]) -> str | None:
+        names = (CATALOG, ".".join(table[:-1]), table[-1])
+        try:
+            with closing(
+                sqlite3.connect(f"{self._database.as_uri()}?mode=ro", uri=True, timeout=BUSY_S_MAX)
+            ) as catalog:
+                row = catalog.execute(_METADATA_LOCATION, names).fetchone()
+        except sqlite3.Error:
+            return None  # the catalog's file, or its table, is gone
+        return None if row is None else str(row[0])
 
     def namespace_properties(self, namespace: tuple[str, ...]) -> Mapping[str, str] | None:
         return self._read(lambda: self._catalog.loadNamespaceMetadata(self._namespace(namespace)))
@@ -159,7 +232,7 @@ class SparkEngine:
         except _FAILURES as error:
             if any(name in _MISSING for name, _ in _causes(error)):
                 return None
-            raise _sink_error(error) from error
+            raise self._failure(error) from error
 
     def _is_there(self) -> bool:
         """An open connection goes on reading a file that was deleted."""
@@ -184,7 +257,17 @@ class SparkEngine:
         except _FAILURES as error:
             if any(name in _CONFLICTS for name, _ in _causes(error)):
                 raise Conflict from error
-            raise _sink_error(error) from error
+            raise self._failure(error) from error
+
+    def _failure(self, error: Exception) -> SinkError:
+        is_cut_off = isinstance(error, OSError | Py4JNetworkError)
+        return jvm_failure(self._session, JVM_END_S_MAX if is_cut_off else 0.0) or _sink_error(error)
+
+
+def _is_there(location: str) -> bool:
+    """A metadata file. Of a store elsewhere the catalog is believed."""
+    path = location.removeprefix("file:")
+    return path == location or Path(path).exists()
 
 
 def _sink_error(error: Exception) -> SinkError:

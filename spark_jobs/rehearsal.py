@@ -1,5 +1,5 @@
-"""What every job does, in small and without servers: a query with a checkpoint, batches as Arrow, guarded merges, a
-sweep, and the Kafka source up to a broker that does not answer."""
+"""What every job does, in small and without servers: a query with a checkpoint, tasks in Python workers that stage
+rows, guarded merges of what they staged, a sweep, and the Kafka source up to a broker that does not answer."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -13,9 +13,12 @@ from sinks.contract import Change
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.reader import WarehouseReader
 from sinks.warehouse.sink import WarehouseSink
+from sinks.warehouse.staging import Staged, Stager, delete_staged, own_folder
 from spark_jobs.engine import SparkEngine
 
 BATCHES: Final = 2
+TASKS: Final = 2
+ROWS_OF_A_TASK: Final = 3
 NAMESPACE: Final = "rehearsal"
 # Impatient: a query that is stopped while it asks ends only with its question.
 NOBODY: Final = {
@@ -45,25 +48,34 @@ TABLE: Final = TableSchema(
 def rehearse(spark: SparkSession, folder: Path) -> None:
     """Writes below `folder`, which is empty. Raises what Spark and the warehouse raise."""
     place = CatalogPlace(folder / "catalog.db", (folder / "tables").as_uri(), NAMESPACE)
-    sink = WarehouseSink(SparkEngine(spark, place), WarehouseReader(place), NAMESPACE)
+    staging = own_folder((folder / "staged").as_uri())
+    sink = WarehouseSink(
+        SparkEngine(spark, place), [SparkEngine(spark, place)], WarehouseReader(place), NAMESPACE, staging
+    )
     sink.begin_generation(1)
     sink.prepare(TABLE)
     files = folder / "records"
     files.mkdir()
     for number in range(BATCHES):
-        (files / f"{number}.txt").write_text("a record\n" * 5, encoding="utf-8")
+        (files / f"{number}.txt").write_text("a record\n", encoding="utf-8")
     stream = spark.readStream.format("text").option("maxFilesPerTrigger", "1").load(str(files))
 
-    def apply_batch(batch: DataFrame, batch_id: int) -> None:
-        sink.apply([_change(number, batch_id) for number in range(len(batch.toArrow()))])
-        sink.make_readable()
+    def apply_batch(_: DataFrame, batch_id: int) -> None:
+        def stage(first: int) -> tuple[Staged, ...]:
+            stager = Stager(staging, [TABLE])
+            stager.apply([_change(number, batch_id) for number in range(first, first + ROWS_OF_A_TASK)])
+            return stager.finish()
+
+        firsts = range(0, TASKS * ROWS_OF_A_TASK, ROWS_OF_A_TASK)
+        staged = spark.sparkContext.parallelize(firsts, TASKS).flatMap(stage).collect()
+        sink.take(staged)
+        delete_staged(part.path for part in staged)
 
     writer: Any = stream.writeStream.foreachBatch(apply_batch)
     query = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True).start()
     query.awaitTermination()
     sink.sweep(TABLE.table, pack_version(2, 0))
     sink.generation()
-    sink.maintain()
     _ask_nobody(spark, folder / "unanswered")
 
 

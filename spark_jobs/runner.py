@@ -1,6 +1,7 @@
 """Several sinks in one Spark application: `cdc sink run NAME…`."""
 
 import logging
+import math
 import os
 import signal
 import subprocess
@@ -10,9 +11,11 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import structlog
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from rich.console import Console
 
@@ -21,17 +24,30 @@ from cdc.errors import ConfigError, SinkError
 from jars.java import spark_java
 from jars.resolver import resolve_sets
 from sinks.registry import OPENERS, make_sink
-from spark_jobs.checkpoint import checkpoint_root
 from spark_jobs.class_archive import JAR_SETS
 from spark_jobs.engine import SparkEngine
-from spark_jobs.session import spark_session
+from spark_jobs.failures import reason
+from spark_jobs.jvm import jvm_failure, jvm_process
+from spark_jobs.rounds import SparkRounds
+from spark_jobs.session import is_submitted, spark_session, submitted_session
 from spark_jobs.source import java_properties
+from spark_jobs.stores import open_store
+from spark_jobs.tasks import Job, Limits
 from spark_jobs.worker import FINISH_S_MAX, OpenSink, SinkWorker
 
 log = structlog.get_logger(__name__)
 
 WAREHOUSE: Final = "warehouse"
 SINKS: Final = (*OPENERS, WAREHOUSE)
+# A round's length is how late its tasks report what they wrote: applied positions are that old.
+ROUND_S: Final = 0.25
+IDLE_S_MAX: Final = 2.0  # of a round in which nothing arrives; the job can be told to stop between two
+STAGE_IDLE_S_MAX: Final = 20.0  # for records that are known to be there
+PIECE_BYTES_MAX: Final = 8 * 1024 * 1024
+# A batch goes on with what arrives: a batch of Spark's begins some 0.2 s after the record that it is for.
+BATCH_S: Final = 30.0
+MERGES_AT_ONCE_MAX: Final = 4  # a merge is planned and committed in one thread of the driver
+OpenBy = Callable[[SparkSession, int], OpenSink]  # with how many tasks it may run at once
 LOOK_S: Final = 0.25
 # After the last batch is done: the query's end, and closing clients.
 LEAVE_S_MAX: Final = FINISH_S_MAX + 2.0
@@ -53,16 +69,18 @@ def run_sinks(config: Config, names: Sequence[str]) -> NoReturn:
     # What fails reaches us as an exception and is said once, by us; py4j's root logger would add tracebacks.
     logging.getLogger().addHandler(logging.NullHandler())
     begun = time.monotonic()
-    # The warehouse's too where there is none: Java's archive of classes is good for one class path.
-    jars = [jar for found in resolve_sets(JAR_SETS, progress=Console(stderr=True)).values() for jar in found]
-    spark = spark_session(spark_java(), jars, config.spark.driver_memory, config.spark.options)
+    spark, task_count = _started(config, len(names))
     log.info("spark started", took_s=round(time.monotonic() - begun, 1), sinks=" ".join(names))
-    workers = [SinkWorker(name, config, spark, partial(open_sink, spark), stop) for name, open_sink in openers.items()]
+    workers = [
+        SinkWorker(name, config, spark, partial(open_sink, spark, task_count), stop)
+        for name, open_sink in openers.items()
+    ]
     threads = [threading.Thread(target=worker.run, name=worker.name, daemon=True) for worker in workers]
     for thread in threads:
         thread.start()
     while not stop.wait(LOOK_S) and any(thread.is_alive() for thread in threads):
-        _check_jvm(spark)
+        if (failure := jvm_failure(spark)) is not None:
+            raise failure
     stopped = time.monotonic()
     for thread in threads:
         thread.join(max(0.0, LEAVE_S_MAX - (time.monotonic() - stopped)))
@@ -71,7 +89,28 @@ def run_sinks(config: Config, names: Sequence[str]) -> NoReturn:
     _leave(spark, code)
 
 
-def _check(config: Config, names: Sequence[str]) -> dict[str, Callable[[SparkSession], OpenSink]]:
+def _started(config: Config, sink_count: int) -> tuple[SparkSession, int]:
+    """The session, and how many tasks each sink may run at once. Raises SinkError."""
+    try:
+        spark = _session(config, sink_count)
+        return spark, max(1, spark.sparkContext.defaultParallelism // sink_count)
+    except (PySparkException, Py4JError, OSError) as error:
+        raise SinkError(
+            f"Spark did not start: {reason(error)}",
+            "start the command again if its Java process was killed; otherwise check spark.driver_memory and "
+            "spark.options in the configuration",
+        ) from error
+
+
+def _session(config: Config, sink_count: int) -> SparkSession:
+    if is_submitted():
+        return submitted_session(config.spark.options)
+    # The warehouse's jars too where there is none: Java's archive of classes is good for one class path.
+    jars = [jar for found in resolve_sets(JAR_SETS, progress=Console(stderr=True)).values() for jar in found]
+    return spark_session(spark_java(), jars, config.spark.driver_memory, config.spark.options, sink_count)
+
+
+def _check(config: Config, names: Sequence[str]) -> dict[str, OpenBy]:
     """How to open each sink that was named. Raises ConfigError for what the configuration lacks."""
     configured = [name for name in SINKS if getattr(config.sinks, name) is not None]
     for name in names:
@@ -81,57 +120,63 @@ def _check(config: Config, names: Sequence[str]) -> dict[str, Callable[[SparkSes
                 f"sinks with a section are: {', '.join(configured) or 'none'}; there can be {', '.join(SINKS)}",
             )
     java_properties(config.kafka)
-    openers: dict[str, Callable[[SparkSession], OpenSink]] = {}
-    for name in names:
-        checkpoint_root(config.spark.checkpoint_location, config.topics.prefix, name)
-        openers[name] = _warehouse(config) if name == WAREHOUSE else partial(_registered, config, name)
-    return openers
+    return {name: _warehouse(config) if name == WAREHOUSE else partial(_stored, config, name) for name in names}
 
 
-def _registered(config: Config, name: str, _: SparkSession) -> OpenSink:
-    return OpenSink(make_sink(name, config.sinks, config.topics.prefix), lambda: None)
+def _stored(config: Config, name: str, spark: SparkSession, task_count: int) -> OpenSink:
+    """A sink whose store the tasks write."""
+    limits = Limits(ROUND_S, IDLE_S_MAX, min(config.spark.bytes_per_write_max, PIECE_BYTES_MAX))
+
+    def rounds(generation: int) -> SparkRounds:
+        job = Job(name, config.kafka, config.sinks, config.topics.prefix, generation)
+        return SparkRounds(spark, job, limits, task_count, open_store)
+
+    return OpenSink(make_sink(name, config.sinks, config.topics.prefix), rounds, BATCH_S, lambda: None)
 
 
-def _warehouse(config: Config) -> Callable[[SparkSession], OpenSink]:
+def _warehouse(config: Config) -> OpenBy:
     from sinks.warehouse.catalog import catalog_place
+    from sinks.warehouse.maintenance import Maintenance
     from sinks.warehouse.reader import WarehouseReader
     from sinks.warehouse.sink import WarehouseSink
+    from sinks.warehouse.staging import FOLDER, delete_leftovers, own_folder
+    from spark_jobs.staging import MergingRounds, open_staging
 
     assert config.sinks.warehouse is not None
     place = catalog_place(config.sinks.warehouse, config.topics.prefix)
 
-    def open_sink(spark: SparkSession) -> OpenSink:
-        sink = WarehouseSink(SparkEngine(spark, place), WarehouseReader(place), place.namespace)
-        return OpenSink(sink, sink.maintain)
+    def open_sink(spark: SparkSession, task_count: int) -> OpenSink:
+        folders = f"{place.location}/{FOLDER}/{place.namespace}"
+        staging = own_folder(folders)
+        delete_leftovers(folders)
+        engines = [SparkEngine(spark, place) for _ in range(min(task_count, MERGES_AT_ONCE_MAX))]
+        sink = WarehouseSink(SparkEngine(spark, place), engines, WarehouseReader(place), place.namespace, staging)
+        maintenance = Maintenance(SparkEngine(spark, place), time.time)
+        limits = Limits(math.inf, STAGE_IDLE_S_MAX, PIECE_BYTES_MAX, config.spark.bytes_per_write_max)
+
+        def rounds(generation: int) -> MergingRounds:
+            job = Job(WAREHOUSE, config.kafka, config.sinks, config.topics.prefix, generation, staging)
+            return MergingRounds(SparkRounds(spark, job, limits, task_count, open_staging, with_ends=True), sink)
+
+        def maintain() -> None:
+            for table in sink.take_due():
+                maintenance.tend(table, sink.without_merges(table))
+
+        return OpenSink(sink, rounds, 0.0, maintain)
 
     return open_sink
-
-
-def _jvm(spark: SparkSession) -> Any:
-    """The process that PySpark started."""
-    gateway: Any = spark.sparkContext._gateway
-    return gateway.proc
-
-
-def _check_jvm(spark: SparkSession) -> None:
-    code = _jvm(spark).poll()
-    if code is not None:
-        raise SinkError(
-            f"Spark's Java process ended by itself (exit code {code})",
-            "start the command again: it goes on where it was; if it ran out of memory, raise spark.driver_memory or "
-            "lower spark.bytes_per_write_max",
-        )
 
 
 def _leave(spark: SparkSession, code: int) -> NoReturn:
     """End at once: a thread that hangs in a call to a store must not hold the process. The JVM ends when its standard
     input does, and removes its temporary files."""
-    jvm = _jvm(spark)
-    jvm.stdin.close()
-    try:
-        jvm.wait(JVM_END_S_MAX)
-    except subprocess.TimeoutExpired:
-        jvm.kill()
+    jvm = jvm_process(spark)
+    if jvm is not None:
+        jvm.stdin.close()
+        try:
+            jvm.wait(JVM_END_S_MAX)
+        except subprocess.TimeoutExpired:
+            jvm.kill()
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

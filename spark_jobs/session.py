@@ -5,13 +5,13 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
 from spark_jobs import class_archive
 
-CORES: Final = 2  # threads for tasks; the work is on the driver, and the machine has other tenants
+CORES: Final = os.cpu_count() or 1
 CHECKPOINT_FILES: Final = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 _CLASS_PATH: Final = "spark.driver.extraClassPath"
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
@@ -24,9 +24,13 @@ ICEBERG_EXTENSIONS: Final = "org.apache.iceberg.spark.extensions.IcebergSparkSes
 # filled in two minutes; from then on it interprets. What is reserved takes no memory before it is used.
 _JVM_FLAGS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
 
-_SETTINGS: Final[Mapping[str, str]] = {
+_LOCAL_SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    # The default forks a process for each file of a local checkpoint.
+    "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILES,
+}
+SETTINGS: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
@@ -34,26 +38,38 @@ _SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.shuffle.partitions": str(CORES),
     # One sink's long batch must not hold up another's short one.
     "spark.scheduler.mode": "FAIR",
-    # The default forks a process for each file of a local checkpoint.
-    "spark.sql.streaming.checkpointFileManagerClass": CHECKPOINT_FILES,
     "spark.sql.streaming.minBatchesToRetain": "10",
-    # What was fetched of each partition last, unpacked, would stay for 5 minutes.
-    "spark.kafka.consumer.fetchedData.cache.timeout": "1s",
-    "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "1s",
+    "spark.python.daemon.module": "spark_jobs.daemon",
     "spark.sql.extensions": ICEBERG_EXTENSIONS,
 }
 
 
+def is_submitted() -> bool:
+    """Whether spark-submit has started this process: master, jars and memory are its business then."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def submitted_session(options: Mapping[str, str]) -> SparkSession:
+    """The session of a process that spark-submit has started. `options` are the user's and go before ours."""
+    return _built(SparkSession.Builder().appName("watershed"), {**SETTINGS, **options})
+
+
 def spark_session(
-    java_home: Path, jars: Sequence[Path], driver_memory: str, options: Mapping[str, str] | None = None
+    java_home: Path,
+    jars: Sequence[Path],
+    driver_memory: str,
+    options: Mapping[str, str] | None = None,
+    sink_count: int = 1,
 ) -> SparkSession:
-    """Start the JVM and the session; about 5 s. `options` are the user's and go before ours, but for the class path
-    and the JVM's flags, to which theirs are added."""
+    """Start the JVM and the session; about 5 s. Each of `sink_count` sinks can have a task for each of the machine's
+    processors: a task that waits for records holds its thread and needs no processor. `options` are the user's and go
+    before ours, but for the class path and the JVM's flags, to which theirs are added."""
     os.environ["JAVA_HOME"] = str(java_home)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.Builder().master(f"local[{CORES}]").appName("watershed")
+    builder = SparkSession.Builder().master(f"local[{CORES * sink_count}]").appName("watershed")
     settings = {
-        **_SETTINGS,
+        **SETTINGS,
+        **_LOCAL_SETTINGS,
         "spark.driver.memory": driver_memory,
         # Not spark.jars, which would copy them into a temporary folder at each start.
         _CLASS_PATH: ":".join(map(str, jars)),
@@ -65,10 +81,17 @@ def spark_session(
     # The user's flags come last: of two that contradict each other the JVM takes the later.
     known = class_archive.flags(java_home, jars)
     settings[_JAVA_OPTIONS] = " ".join(filter(None, [logging, _JVM_FLAGS, known, settings.get(_JAVA_OPTIONS)]))
+    return _built(builder, settings)
+
+
+def _built(builder: SparkSession.Builder, settings: Mapping[str, str]) -> SparkSession:
     for name, value in settings.items():
         builder = builder.config(name, value)
     # PySpark takes SIGINT to cancel jobs, and only the main thread may; ours means: finish the batch and stop.
     interrupt = signal.getsignal(signal.SIGINT)
     spark = builder.getOrCreate()
     signal.signal(signal.SIGINT, interrupt)
+    # When the JVM ends before us, PySpark's server of accumulators would print a traceback for the lost connection.
+    accumulators: Any = spark.sparkContext._accumulatorServer
+    accumulators.handle_error = lambda _, __: None
     return spark

@@ -1,6 +1,5 @@
 """The Kafka source of a query."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -8,7 +7,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from cdc.config import KafkaConfig
 from cdc.errors import ConfigError
-from spark_jobs.pieces import Span
 
 # librdkafka's name → the Java client's. Other options tune librdkafka, which Spark does not use.
 _SAME_MEANING: Final = {
@@ -24,47 +22,20 @@ _LOGIN_MODULES: Final = {
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
 
-# The JVM holds what a fetch unpacks to: up to 255 times its size with lz4, in which capture compresses. A batch of
-# capture's is at most 1 MB before compression, unless it is a single record, and is sent whole.
-FETCH_BYTES_MAX: Final = 128 * 1024
-_COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "headers")
 
-
-def records(spark: SparkSession, kafka: KafkaConfig, topics: Sequence[str], records_per_batch_max: int) -> DataFrame:
-    """A stream of (key, value, topic, partition, offset, headers) of committed records, from the beginning unless the
-    query's checkpoint says otherwise. Stops rather than skip what the topics no longer hold."""
-    wanted = {
-        "subscribe": ",".join(sorted(topics)),
-        "startingOffsets": "earliest",
-        "maxOffsetsPerTrigger": str(records_per_batch_max),
-    }
-    return spark.readStream.format("kafka").options(**_options(kafka), **wanted).load().select(*_COLUMNS)
-
-
-def records_in(spark: SparkSession, kafka: KafkaConfig, spans: Sequence[Span], group: str) -> DataFrame:
-    """The same of what was seen to lie there, at most one span of each partition. `group`: who reads; Spark keeps its
-    consumers open for the next read, and makes new ones for each read if they bear no name."""
-    starts: dict[str, dict[str, int]] = {}
-    ends: dict[str, dict[str, int]] = {}
-    for span in spans:
-        starts.setdefault(span.topic, {})[str(span.partition)] = span.start
-        ends.setdefault(span.topic, {})[str(span.partition)] = span.end
-    wanted = {
-        "assign": json.dumps({topic: sorted(map(int, partitions)) for topic, partitions in starts.items()}),
-        "startingOffsets": json.dumps(starts),
-        "endingOffsets": json.dumps(ends),
-        "kafka.group.id": group,
-    }
-    return spark.read.format("kafka").options(**_options(kafka), **wanted).load().select(*_COLUMNS)
+def changes(spark: SparkSession, kafka: KafkaConfig, topics: Sequence[str]) -> DataFrame:
+    """A stream that has a batch whenever there are records in these topics. The batch's rows are never read by Spark:
+    its tasks read the records themselves (spark_jobs.reading), from where the sink has applied them. So topics that
+    come, go or begin again are none of this source's business, and it is told not to fail for them."""
+    wanted = {"subscribe": ",".join(sorted(topics)), "startingOffsets": "earliest"}
+    return spark.readStream.format("kafka").options(**_options(kafka), **wanted).load()
 
 
 def _options(kafka: KafkaConfig) -> dict[str, Any]:
     return {
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
         "kafka.isolation.level": "read_committed",
-        "failOnDataLoss": "true",
-        "includeHeaders": "true",
-        "kafka.max.partition.fetch.bytes": str(FETCH_BYTES_MAX),
+        "failOnDataLoss": "false",
         **{f"kafka.{name}": value for name, value in java_properties(kafka).items()},
     }
 

@@ -1,35 +1,41 @@
-"""Keeps one generation of one sink in step: what happens with a batch, and between batches. No Spark in here.
+"""Keeps one generation of one sink in step: what happens in a batch, and beside it. No Spark in here.
 
-The order of a batch is what makes it safe to kill at any moment: written, readable, checked that the store is still
-the one we know, then published. Whatever was not published is done again, and the store's guard makes that harmless.
+Two threads work on a sink. The query's thread runs a batch: rounds of tasks, one after the other, which read records
+and write them to the store. The watching thread makes readable what was written, applies sweeps and publishes how far
+the store is. The order written, readable, published makes it safe to kill the job at any moment: whatever was not
+published is done again, and the store's guard by version makes that harmless.
 """
 
-import hashlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-import pyarrow as pa
 import structlog
 
-from cdc.control import SinkRecord
+from cdc.control import SinkRecord, sink_key
 from cdc.errors import RefusedError, SinkError
-from sinks.contract import Change, Outcome, Sink
+from cdc.events import TableId
+from sinks.contract import Sink
 from sinks.lineage import Lineage
-from sinks.records import RecordCoordinates, read_record
-from sinks.reduction import document_id, reduce_changes
-from spark_jobs.applied import AppliedPosition, Offsets
+from spark_jobs.applied import AppliedPosition, Offsets, covers, furthest
 from spark_jobs.control_reader import News
+from spark_jobs.rounds import RoundReport, Rounds
 
 log = structlog.get_logger(__name__)
 
-READ_RECORDS_MAX: Final = 1000
-GENERATION_CHECK_S: Final = 3.0  # how soon it is noticed on an idle system that the store's data was deleted
+GENERATION_CHECK_S: Final = 3.0  # how soon it is noticed that the store's data was deleted
+# A record's schema was committed with it or before it; its partition's marker follows within milliseconds.
+SCHEMA_WAIT_S_MAX: Final = 30.0
+SCHEMA_WAIT_S: Final = 0.05
 
 
 class Control(Protocol):
     """What is read of the control and progress topics."""
+
+    @property
+    def sinks(self) -> Mapping[str, SinkRecord]:
+        """The newest record of each sink and generation, by record key, as far as was read."""
 
     def read(self) -> News: ...
 
@@ -41,30 +47,40 @@ class World:
     control: Control
     publish: Callable[[SinkRecord], None]
     now_us: Callable[[], int]  # µs since 1970
+    wait: Callable[[float], bool]  # seconds; whether the job was told to stop meanwhile
+    job: tuple[int, str]  # see SinkRecord.job
 
 
 class Ended(Exception):  # noqa: N818
-    """The query was told to end; the batch was not begun."""
+    """The query was told to end; what the batch did not read yet is left to the next one."""
 
 
 class SinkSync:
-    """Calls for one sink come from two threads, the query's and the one that watches it: each holds the lock."""
+    """One generation of one sink. Each method says which thread calls it."""
 
     def __init__(
-        self, sink: Sink, generation: int, position: AppliedPosition, world: World, maintain: Callable[[], None]
+        self, sink: Sink, generation: int, position: AppliedPosition, world: World, rounds: Rounds, batch_s: float
     ) -> None:
-        """`maintain`: called between batches."""
+        """`batch_s`: a batch goes on with what arrives for so many seconds after it began."""
         self.failure: Exception | None = None  # why the last batch failed
-        self.batches = 0  # applied
+        self.rounds_done = 0
+        self.has_news = threading.Event()  # something was written since the watching thread worked last
         self._sink = sink
         self._generation = generation
         self._position = position
         self._world = world
-        self._maintain = maintain
-        self._lock = threading.Lock()
+        self._rounds = rounds
+        self._batch_s = batch_s
         self._admitted = 0  # the number of the query whose batches may begin; 0: none
         self._admissions = 0
         self._lineages: dict[str, Lineage] = {}  # by topic; prepared
+        # Held while a round runs and while tables are prepared: no task writes to a table that is being altered.
+        self._writing = threading.Lock()
+        self._store = threading.RLock()  # the sink object and the control reader serve one thread at a time
+        self._state = threading.Lock()  # everything below
+        self._written_to = dict(position.offsets)  # as position.offsets, readable or not
+        self._written_tables: set[TableId] = set()  # since they were made readable last
+        self._unprepared: list[Lineage] = []
         self._written = 0
         self._stale = 0
         self._published: SinkRecord | None = None
@@ -72,161 +88,214 @@ class SinkSync:
 
     @property
     def topics(self) -> frozenset[str]:
-        """Of the tables that are prepared."""
+        """Those of the tables that are prepared."""
         return frozenset(self._lineages)
 
     def begin(self, lineages: Sequence[Lineage]) -> None:
-        """Prepare what is known, and say where this generation stands: a waiter then waits for it, not for the last."""
+        """Prepare the tables, and publish where this generation stands: a waiter then waits for it, not for an earlier
+        one. Before the first query."""
         self._prepare(lineages)
+        # An earlier job may have been killed between a write and making it readable.
+        self._sink.make_readable({lineage.newest.table for lineage in lineages})
         self._publish()
 
     def admit(self) -> int:
-        """A number for a new query: its batches may begin, those of earlier ones may not any more."""
+        """Returns a number for a new query: its batches may begin, those of earlier queries may not any more."""
         self._admissions += 1
         self._admitted = self._admissions
         return self._admitted
 
     def dismiss(self) -> None:
-        """A batch that has not begun by now never will."""
+        """Ends the batch that runs after its round, and allows no other."""
         self._admitted = 0
 
-    # ---- a batch
+    # ---- the query's thread
 
-    def apply_batch(self, admission: int, read: Callable[[], Iterable[pa.Table]], ends: Offsets) -> None:
-        """Apply the records that `read` returns, piece by piece; `ends`: where the batch ends, transaction markers
-        included. Raises Ended for a batch that may not begin."""
-        with self._lock:
-            if admission != self._admitted:
-                raise Ended
-            try:
-                self._apply(read(), ends)
-            except Exception as error:
-                self.failure = error
-                raise
+    def apply_batch(self, admission: int) -> None:
+        """Apply what the topics hold, then what arrives until the batch has lasted `batch_s`. Raises Ended for a query
+        that is not admitted (any more)."""
+        try:
+            self._apply_batch(admission)
+        except Ended:
+            raise
+        except Exception as error:
+            self.failure = error
+            raise
 
-    def _apply(self, pieces: Iterable[pa.Table], ends: Offsets) -> None:
-        started_us = self._world.now_us()
-        self._learn()  # after the batch's ends are known: every schema that its records name is in control by now
-        count = 0
-        for records in pieces:
-            if len(records):  # compaction may have left nothing of a piece
-                self._write(records)
-                count += len(records)
-        if count:
-            self._sink.make_readable()
+    def _apply_batch(self, admission: int) -> None:
+        begun_us = self._world.now_us()
+        goal: Offsets | None = None
+        unknown_since_us: int | None = None
+        while True:
+            with self._writing:
+                if admission != self._admitted:
+                    raise Ended
+                self._prepare_pending()
+                ends = self._rounds.ends()
+                goal = goal or ends
+                report = self._rounds.run(self._written_to, ends)
+            self._take(report)
+            if report.unknown_schema:
+                unknown_since_us = unknown_since_us or self._world.now_us()
+                self._wait_for_schema(report, unknown_since_us)
+                continue
+            unknown_since_us = None
+            lasted_us = self._world.now_us() - begun_us
+            if lasted_us >= self._batch_s * 1_000_000 and covers(self._written_to, goal):
+                break
+        # Before Spark notes that the batch is done: without new records it would never call for this to be published.
+        self._show()
+        self._learn()  # this process may have been stopped for a while, and another job may have taken over
+        self._publish()
+
+    def _take(self, report: RoundReport) -> None:
+        offsets = {
+            topic: tuple(partitions.get(number, 0) for number in range(max(partitions) + 1))
+            for topic, partitions in report.offsets.items()
+        }
+        with self._state:
+            self._written_to = furthest(self._written_to, offsets)
+            self._written_tables |= report.tables
+            self._written += report.written
+            self._stale += report.stale
+        self.rounds_done += 1
+        if offsets:
+            self.has_news.set()
+        log.debug(
+            "round",
+            sink=self._sink.name,
+            records=report.records,
+            behind=report.is_behind,
+            write_ms=round(report.write_s * 1000),
+        )
+        match report.failure:
+            case None:
+                return
+            case RefusedError() as error:
+                raise RefusedError(f"{self._sink.name}: {error.message}", error.hint)
+            case error:
+                raise error
+
+    def _wait_for_schema(self, report: RoundReport, since_us: int) -> None:
+        """Raises SinkError when the control topic still lacks the schema after SCHEMA_WAIT_S_MAX."""
+        if self._world.now_us() - since_us > SCHEMA_WAIT_S_MAX * 1_000_000:
+            raise SinkError(
+                f"{self._sink.name}: {report.unknown_schema}, for {SCHEMA_WAIT_S_MAX:.0f} s",
+                "check that nobody deleted records of the control topic; if its records are gone, publish under a new "
+                "prefix",
+            )
+        self._learn()
+        with self._state:
+            is_there = bool(self._unprepared)
+        if not is_there:
+            self._world.wait(SCHEMA_WAIT_S)
+
+    # ---- the watching thread
+
+    def tend(self) -> None:
+        """Make readable what was written, learn what was published, apply sweeps that are due, publish how far the
+        store is, prepare tables that are new or altered."""
+        self.has_news.clear()
+        if self._world.now_us() - self._checked_us > GENERATION_CHECK_S * 1_000_000:
             self._check_generation()
-        self._position.reach(ends)
+        self._show()
+        self._learn()
         self._sweep()
         self._publish()
-        self.batches += 1
-        took_ms = (self._world.now_us() - started_us) // 1000
-        log.debug("batch", sink=self._sink.name, records=count, took_ms=took_ms)
-
-    def _write(self, records: pa.Table) -> None:
-        changes = self._changes(records)
-        reduced = reduce_changes(changes)
-        results = self._sink.apply(reduced)
-        for change, result in zip(reduced, results, strict=True):
-            if result.outcome is Outcome.REJECTED:
-                raise _rejected(self._sink.name, change, result.reason, _coordinates(records, changes, change))
-        written = sum(result.outcome is Outcome.WRITTEN for result in results)
-        self._written += written
-        self._stale += len(changes) - written
-
-    def _changes(self, records: pa.Table) -> list[Change]:
-        # Not all at once, which would hold every record a second time.
-        return [change for some in records.to_batches(READ_RECORDS_MAX) for change in self._read(some)]
-
-    def _read(self, records: pa.RecordBatch) -> Iterator[Change]:
-        columns = [records.column(name).to_pylist() for name in ("topic", "partition", "offset", "key", "value")]
-        headers = records.column("headers")
-        for index, (topic, partition, offset, key, value) in enumerate(zip(*columns, strict=True)):
-            said = None
-            if value is None:  # only a tombstone says something there, and a list of structs is dear to convert
-                said = [(header["key"], header["value"]) for header in headers[index].as_py() or ()]
-            try:
-                yield read_record(self._lineages, topic, partition, offset, key, value, said)
-            except SinkError as error:
-                raise RefusedError(f"{self._sink.name}: {error.message}", error.hint) from error
-
-    # ---- between batches
-
-    def tend(self, timeout_s: float) -> bool:
-        """Look for what was published, apply sweeps that are due, say how far the store is. Returns False when a batch
-        has the store for longer than `timeout_s`."""
-        if not self._lock.acquire(timeout=timeout_s):
-            return False
-        try:
-            if self._world.now_us() - self._checked_us > GENERATION_CHECK_S * 1_000_000:
-                self._check_generation()
-            self._learn()
-            self._sweep()
-            self._publish()
-            self._maintain()
-        finally:
-            self._lock.release()
-        return True
-
-    def _learn(self) -> None:
-        news = self._world.control.read()
-        self._prepare(news.lineages)
-        self._position.learn(news.progress, news.sweeps)
-
-    def _prepare(self, lineages: Sequence[Lineage]) -> None:
-        for lineage in lineages:
-            schema = lineage.newest
-            known = self._lineages.get(schema.topic)
-            self._sink.prepare(schema, lineage.earlier)
-            self._lineages[schema.topic] = lineage
-            if known is not None:
-                log.info("schema changed", sink=self._sink.name, table=str(schema.table), version=schema.version)
+        if self._unprepared and self._writing.acquire(blocking=False):
+            try:  # otherwise the query's thread does it before its next round
+                self._prepare_pending()
+            finally:
+                self._writing.release()
 
     def _sweep(self) -> None:
         for sweep in self._position.due_sweeps():
-            swept = self._sink.sweep(sweep.table, sweep.floor)
-            self._sink.make_readable()
-            self._position.finish(sweep)
+            with self._store:
+                swept = self._sink.sweep(sweep.table, sweep.floor)
+                self._sink.make_readable({sweep.table})
+            with self._state:
+                self._position.finish(sweep)
             log.info("swept", sink=self._sink.name, table=str(sweep.table), rows=swept)
 
     def _check_generation(self) -> None:
         self._checked_us = self._world.now_us()
-        if self._sink.generation() != self._generation:
+        with self._store:
+            found = self._sink.generation()
+        if found != self._generation:
             raise SinkError(
                 f"{self._sink.name}: the store no longer holds generation {self._generation}: its data was deleted",
-                "nothing: it is filled anew from the topics",
+                "nothing: it is filled again from the topics",
             )
 
+    # ---- both
+
+    def _show(self) -> None:
+        with self._store:
+            with self._state:
+                offsets, tables = self._written_to, self._written_tables
+                self._written_tables = set()
+            if tables:
+                self._sink.make_readable(tables)
+            with self._state:
+                self._position.reach(offsets)
+
     def _publish(self) -> None:
-        applied = self._position.applied
-        record = SinkRecord(
-            sink=self._sink.name,
-            generation=self._generation,
-            end_offsets=self._position.offsets,
-            applied_lsn=applied.lsn,
-            epoch=applied.epoch,
-            commit_ts_us=applied.commit_ts_us,
-            applied_ts_us=self._world.now_us(),
-            sweeps=self._position.sweeps,
-            written=self._written,
-            stale=self._stale,
-        )
-        last = self._published
-        if last is None or record.model_copy(update={"applied_ts_us": last.applied_ts_us}) != last:
-            self._world.publish(record)
-            self._published = record
+        with self._store:
+            with self._state:
+                applied = self._position.applied
+                record = SinkRecord(
+                    sink=self._sink.name,
+                    generation=self._generation,
+                    end_offsets=self._position.offsets,
+                    applied_lsn=applied.lsn,
+                    epoch=applied.epoch,
+                    commit_ts_us=applied.commit_ts_us,
+                    applied_ts_us=self._world.now_us(),
+                    sweeps=self._position.sweeps,
+                    written=self._written,
+                    stale=self._stale,
+                    job=self._world.job,
+                )
+            last = self._published
+            if last is None or record.model_copy(update={"applied_ts_us": last.applied_ts_us}) != last:
+                self._world.publish(record)
+                self._published = record
 
+    def _learn(self) -> None:
+        with self._store:
+            news = self._world.control.read()
+            self._check_job()
+        with self._state:
+            self._unprepared += news.lineages
+            self._position.learn(news.progress, news.sweeps)
 
-def _coordinates(records: pa.Table, changes: Sequence[Change], wanted: Change) -> RecordCoordinates:
-    index = next(number for number, change in enumerate(changes) if change is wanted)
-    topic, partition, offset = (records.column(name)[index].as_py() for name in ("topic", "partition", "offset"))
-    return RecordCoordinates(topic, partition, offset)
+    def _check_job(self) -> None:
+        """Raises RefusedError when another job has taken over: two would publish two positions in turn. If an earlier
+        job has published after this one, the position is published again."""
+        last = self._world.control.sinks.get(sink_key(self._sink.name, self._generation))
+        if last is not None and last.job < self._world.job:
+            self._published = None
+        if last is not None and last.job > self._world.job:
+            raise RefusedError(
+                f"{self._sink.name}: another job keeps this store in step now (job {last.job[0]}; this one is job "
+                f"{self._world.job[0]})",
+                "stop one of both; two jobs of one sink do no harm to the store, but only one may publish its position",
+            )
 
+    def _prepare_pending(self) -> None:
+        with self._state:
+            lineages, self._unprepared = self._unprepared, []
+        self._prepare(lineages)
 
-def _rejected(sink: str, change: Change, reason: str, where: RecordCoordinates) -> RefusedError:
-    # The key may be somebody's name: its digest is enough to find the row with.
-    digest = hashlib.sha256(document_id(change.key).encode()).hexdigest()[:16]
-    return RefusedError(
-        f"{sink}: a row of {change.table} can't be stored: {reason}; record at {where}, key digest {digest}",
-        f"correct the row in the source, or add the table to sinks.{sink}.exclude_tables, and start the sink again; "
-        "nothing after it is applied",
-    )
+    def _prepare(self, lineages: Sequence[Lineage]) -> None:
+        if not lineages:
+            return
+        with self._store:
+            for lineage in lineages:
+                schema = lineage.newest
+                known = self._lineages.get(schema.topic)
+                self._sink.prepare(schema, lineage.earlier)
+                self._lineages[schema.topic] = lineage
+                if known is not None:
+                    log.info("schema changed", sink=self._sink.name, table=str(schema.table), version=schema.version)
+        self._rounds.learn(self._lineages)

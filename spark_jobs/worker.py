@@ -1,14 +1,14 @@
 """One sink's query, kept running in a thread of its own: started, watched, and started again when it fails."""
 
+import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-import pyarrow as pa
 import structlog
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -20,33 +20,36 @@ from cdc.control import SinkRecord, Topics, sink_key
 from cdc.errors import ConfigError, RefusedError, SinkError, WatershedError
 from cdc.events import TableId
 from sinks.contract import Sink
-from spark_jobs.applied import Applied, AppliedPosition, Offsets, furthest
-from spark_jobs.checkpoint import Checkpoints, checkpoint_root, choose_generation
+from spark_jobs.applied import Applied, AppliedPosition
+from spark_jobs.checkpoint import Checkpoints, next_generation
 from spark_jobs.control_reader import ControlReader, News
-from spark_jobs.pieces import Span, listed, listed_bytes_max, pieces
+from spark_jobs.failures import reason
 from spark_jobs.progress_writer import ProgressWriter
-from spark_jobs.source import records, records_in
+from spark_jobs.rounds import Rounds
+from spark_jobs.source import changes
 from spark_jobs.sync import SinkSync, World
 
 log = structlog.get_logger(__name__)
 
-WATCH_S: Final = 0.25  # between looks at control, progress and the query's health
+WATCH_S: Final = 0.25  # between reads of control and progress where nothing is written
+TEND_S_MIN: Final = 0.05  # at least between two, so that an index is not refreshed for each round
+MAINTAIN_S: Final = 20.0
 RETRY_S_FIRST: Final = 1.0
 RETRY_S_MAX: Final = 30.0
 # How long a batch may go on after we were told to stop; the process has 10 s in all.
 FINISH_S_MAX: Final = 6.0
 # Otherwise, a batch that does not end in this time is left alone: what it still writes is guarded by the version.
 BATCH_S_MAX: Final = 600.0
-REASON_CHARS_MAX: Final = 300
-_DATA_LOSS: Final = ("KAFKA_DATA_LOSS", "failOnDataLoss")
 
 
 @dataclass(frozen=True, slots=True)
 class OpenSink:
-    """A sink, and what its store needs now and then between batches."""
+    """A sink's store as the driver holds it, and how its tasks run."""
 
     sink: Sink
-    maintain: Callable[[], None]
+    rounds: Callable[[int], Rounds]  # of a generation
+    batch_s: float  # see SinkSync
+    maintain: Callable[[], None]  # what the store needs now and then, beside batches
 
 
 class SinkWorker:
@@ -62,10 +65,8 @@ class SinkWorker:
         self._open_sink = open_sink
         self._stop = stop
         self._topics = Topics(config.topics.prefix)
-        self._root = checkpoint_root(config.spark.checkpoint_location, config.topics.prefix, name)
-        self._checkpoints = Checkpoints(self._root)
+        self._checkpoints = Checkpoints(config.spark.checkpoint_location, config.topics.prefix, name)
         self._excluded = getattr(config.sinks, name).excluded
-        self._is_first = True  # of this process: no query of ours can be under way
         self._sync: SinkSync | None = None
 
     def run(self) -> None:
@@ -76,9 +77,9 @@ class SinkWorker:
             try:
                 self._run_once()
             except (WatershedError, PySparkException, Py4JError, OSError) as error:
-                self.refusal = self._no_restart_mends(error)
+                self.refusal = error if isinstance(error, RefusedError | ConfigError) else None
                 if self.refusal is None and not self._stop.is_set():
-                    delay_s = RETRY_S_FIRST if self._sync and self._sync.batches else delay_s
+                    delay_s = RETRY_S_FIRST if self._sync and self._sync.rounds_done else delay_s
                     log.warning("sink starts again", sink=self.name, after_s=delay_s, **_said(error))
                     self._stop.wait(delay_s)
                     delay_s = min(delay_s * 2, RETRY_S_MAX)
@@ -88,16 +89,6 @@ class SinkWorker:
                 self.refusal = SinkError(f"{self.name}: {type(error).__name__}", "report this with the log's traceback")
         if self.refusal is not None:
             log.error("sink stopped", sink=self.name, **_said(self.refusal))
-
-    def _no_restart_mends(self, error: Exception) -> WatershedError | None:
-        if isinstance(error, RefusedError | ConfigError):
-            return error
-        if any(mark in str(error) for mark in _DATA_LOSS):
-            return RefusedError(
-                f"{self.name}: records that it has not read are gone from the topics (deleted, truncated or made anew)",
-                f"see what happened to the topics; then delete {self._root} to fill the store anew from what they hold",
-            )
-        return None
 
     def _run_once(self) -> None:
         with ExitStack() as stack:
@@ -111,6 +102,7 @@ class SinkWorker:
             stack.enter_context(closing(opened.sink))
             generation, sync = self._begin(opened, control, writer, news)
             self._sync = sync
+            stack.enter_context(self._maintained(opened))
             while not self._stop.is_set():
                 topics = sync.topics
                 query = self._start(sync, generation, topics)
@@ -118,6 +110,25 @@ class SinkWorker:
                     self._watch(query, sync, topics)
                 finally:
                     self._end(query, sync)
+
+    @contextmanager
+    def _maintained(self, opened: OpenSink) -> Iterator[None]:
+        """Calls the store's maintenance at a rhythm, in a thread of its own: batches don't wait for it."""
+        ended = threading.Event()
+
+        def maintain() -> None:
+            while not ended.wait(MAINTAIN_S):
+                try:
+                    opened.maintain()
+                except (WatershedError, PySparkException, Py4JError, OSError) as error:
+                    log.warning("maintenance failed", sink=self.name, **_said(error))
+
+        thread = threading.Thread(target=maintain, name=f"{self.name} maintenance", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
 
     def _wait_for_tables(self, control: ControlReader) -> News | None:
         """All that was published so far; None when told to stop before capture has published a table."""
@@ -137,36 +148,35 @@ class SinkWorker:
         """Decide the generation, and prepare the store for it."""
         published = [record.generation for record in control.sinks.values() if record.sink == self.name]
         marker = opened.sink.generation()
-        if marker is not None and self._lacks_tables(control.sinks.get(sink_key(self.name, marker))):
-            marker = None
-        generation, is_new = choose_generation(marker, self._checkpoints.generations(), published)
-        if is_new:
+        last = control.sinks.get(sink_key(self.name, marker)) if marker is not None else None
+        if last is None or self._lacks_tables(last):
+            generation = next_generation(marker, published)
             opened.sink.begin_generation(generation)
-            self._checkpoints.keep_only(generation)
             position = AppliedPosition()
         else:
-            if self._is_first:
-                self._checkpoints.forget_plan(generation, {lineage.newest.topic for lineage in news.lineages})
-            last = control.sinks.get(sink_key(self.name, generation))
-            ends = self._checkpoints.last_end(generation)
-            position = AppliedPosition(
-                offsets=furthest(ends, last.end_offsets) if last else ends,
-                sweeps=last.sweeps if last else {},
-                applied=Applied(last.epoch, last.applied_lsn, last.commit_ts_us) if last else Applied(0, 0, 0),
-            )
+            generation = last.generation
+            applied = Applied(last.epoch, last.applied_lsn, last.commit_ts_us)
+            position = AppliedPosition(offsets=last.end_offsets, sweeps=last.sweeps, applied=applied)
+        self._checkpoints.keep_only(generation)
         position.learn(news.progress, news.sweeps)
-        world = World(control, partial(self._publish, writer), lambda: time.time_ns() // 1000)
-        sync = SinkSync(opened.sink, generation, position, world, opened.maintain)
+        number = max((record.job[0] for record in control.sinks.values() if record.sink == self.name), default=0) + 1
+        world = World(
+            control,
+            partial(self._publish, writer),
+            now_us=lambda: time.time_ns() // 1000,
+            wait=self._stop.wait,
+            job=(number, secrets.token_hex(4)),
+        )
+        sync = SinkSync(opened.sink, generation, position, world, opened.rounds(generation), opened.batch_s)
         sync.begin(news.lineages)
-        self._is_first = False
+        is_new = last is None or last.generation != generation
         log.info("sink starts", sink=self.name, generation=generation, new=is_new, tables=len(news.lineages))
         return generation, sync
 
-    def _lacks_tables(self, last: SinkRecord | None) -> bool:
+    def _lacks_tables(self, last: SinkRecord) -> bool:
         """Whether a table is no longer excluded. Its rows are behind the position that the store has reached with the
-        others, so the store is filled anew."""
-        lacked = {TableId.parse(table) for table in last.excluded} if last else set()
-        return bool(lacked - self._excluded)
+        others, so the store is filled again."""
+        return bool({TableId.parse(table) for table in last.excluded} - self._excluded)
 
     def _publish(self, writer: ProgressWriter, record: SinkRecord) -> None:
         writer.publish(record.model_copy(update={"excluded": tuple(sorted(map(str, self._excluded)))}))
@@ -174,41 +184,32 @@ class SinkWorker:
     def _start(self, sync: SinkSync, generation: int, topics: frozenset[str]) -> StreamingQuery:
         spark_config = self._config.spark
         trigger_ms = spark_config.warehouse_trigger_ms if self.name == "warehouse" else spark_config.trigger_ms
-        stream = records(self._spark, self._config.kafka, sorted(topics), spark_config.records_per_batch_max)
+        stream = changes(self._spark, self._config.kafka, sorted(topics))
         admission = sync.admit()
 
-        def apply_batch(batch: DataFrame, batch_id: int) -> None:
-            ends = self._checkpoints.batch_end(generation, batch_id)
-            begins = self._checkpoints.batch_end(generation, batch_id - 1) if batch_id else {}
-            sync.apply_batch(admission, partial(self._read, batch, begins, ends), ends)
+        def apply_batch(_: DataFrame, __: int) -> None:
+            sync.apply_batch(admission)
 
         # Jobs of a query run in the pool of the thread that starts it.
         self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
         writer: Any = stream.writeStream.foreachBatch(apply_batch)
         query: StreamingQuery = (
             writer.queryName(f"{self._topics.prefix} {self.name}")
-            .option("checkpointLocation", str(self._checkpoints.folder(generation)))
+            .option("checkpointLocation", self._checkpoints.of(generation))
             .trigger(processingTime=f"{trigger_ms} milliseconds")
             .start()
         )
         return query
 
-    def _read(self, batch: DataFrame, begins: Offsets, ends: Offsets) -> Iterator[pa.Table]:
-        spark_config = self._config.spark
-        bytes_max = spark_config.bytes_per_write_max
-        listed_max = listed_bytes_max(bytes_max, begins, ends, spark_config.records_per_batch_max)
-
-        def read(spans: Sequence[Span]) -> pa.Table:
-            return records_in(batch.sparkSession, self._config.kafka, spans, f"watershed-{self.name}").toArrow()
-
-        return pieces(listed(batch, listed_max), listed_max, bytes_max, read)
-
     def _watch(self, query: StreamingQuery, sync: SinkSync, topics: frozenset[str]) -> None:
         """Returns when told to stop, or when the query must be started with other topics."""
-        while not self._stop.wait(WATCH_S):
+        while not self._stop.is_set():
+            sync.has_news.wait(WATCH_S)
+            if self._stop.wait(TEND_S_MIN):
+                return
             if not query.isActive:
                 raise sync.failure or query.exception() or SinkError(f"{self.name}: the query ended by itself")
-            sync.tend(WATCH_S)
+            sync.tend()
             if sync.topics != topics:
                 log.info("tables were added", sink=self.name, tables=len(sync.topics))
                 return
@@ -228,8 +229,7 @@ class SinkWorker:
 
 
 def _said(error: Exception) -> dict[str, str]:
-    """An error as fields of a log line: a sentence and the next step, or the first line of a foreign message."""
+    """An error as fields of a log line: a sentence and the next step, or the telling line of a foreign message."""
     if isinstance(error, WatershedError):
         return {"because": error.message, "next": error.hint}
-    line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return {"because": line[:REASON_CHARS_MAX]}
+    return {"because": reason(error)}

@@ -1,7 +1,7 @@
 """The sink that keeps rows in Redis or Valkey. Its keys are described in sinks/cache/keys.py."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, Self
 
@@ -87,6 +87,9 @@ class CacheSink:
             self._server.run_all([("SET", mark, "1"), ("HSET", self._keys.generation, field, "1")])
         self._schemas[schema.table] = schema
 
+    def attach(self, schema: TableSchema) -> None:
+        self._schemas[schema.table] = schema
+
     def apply(self, changes: Sequence[Change]) -> list[Result]:
         sent: list[int] = []
 
@@ -117,7 +120,7 @@ class CacheSink:
             swept += sum(self._run_scripts(calls, SWEEP, {table}))
         return swept
 
-    def make_readable(self) -> None:
+    def make_readable(self, tables: Collection[TableId]) -> None:
         """Nothing to do: Redis shows what it holds."""
 
     def rows(self, table: TableId) -> Iterator[StoredRow]:

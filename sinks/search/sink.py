@@ -1,6 +1,6 @@
 """The sink that keeps rows in OpenSearch. Its names are described in sinks/search/names.py."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Final, Self
 
 from opensearchpy.exceptions import NotFoundError, TransportError
@@ -39,7 +39,6 @@ class SearchSink:
         self._generations = Generations(server, self._names.marker)
         self._preparation = Preparation(server, self._names, self._generations)
         self._schemas: dict[TableId, TableSchema] = {}
-        self._unrefreshed: set[str] = set()  # aliases written through since the last refresh
 
     @classmethod
     def open(cls, config: SearchConfig, prefix: str, retries: Retries | None = None) -> Self:
@@ -69,6 +68,9 @@ class SearchSink:
         self._preparation.prepare(Lineage.of([*earlier, schema]))
         self._schemas[table] = schema
 
+    def attach(self, schema: TableSchema) -> None:
+        self._schemas[schema.table] = schema
+
     def apply(self, changes: Sequence[Change]) -> list[Result]:
         sent: list[int] = []
 
@@ -96,10 +98,8 @@ class SearchSink:
             swept += sum(result.outcome is Outcome.WRITTEN for result in self._write(request))
         return swept
 
-    def make_readable(self) -> None:
-        if self._unrefreshed:
-            self._refresh(sorted(self._unrefreshed))
-            self._unrefreshed.clear()
+    def make_readable(self, tables: Collection[TableId]) -> None:
+        self._refresh(sorted(map(self._names.alias, tables)))
 
     def rows(self, table: TableId) -> Iterator[StoredRow]:
         """As readers see them: what was written since make_readable may be missing."""
@@ -143,8 +143,6 @@ class SearchSink:
         raise bulk.busy(blocked, self._server.name)
 
     def _send(self, items: Sequence[Item]) -> Sequence[Result | Busy]:
-        # Also where all is stale: another writer, or this one before a kill, may have written without a refresh.
-        self._unrefreshed |= {item.alias for item in items}
         body = b"".join(item.content for item in items)
         try:
             # require_alias: an index that was deleted must not be made anew by the write, without our mapping.

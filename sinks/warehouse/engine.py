@@ -1,6 +1,6 @@
 """What the warehouse needs of the engine that runs its statements."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,15 +26,27 @@ class Engine(Protocol):
     """An SQL session on the catalog. Names are quoted by the caller. Every method raises SinkError when the engine or
     the catalog fails."""
 
-    def run(self, statement: str, properties: Mapping[str, str] | None = None, *, by_row: bool = False) -> None:
+    def run(
+        self,
+        statement: str,
+        properties: Mapping[str, str] | None = None,
+        *,
+        by_row: bool = False,
+        partitions: int | None = None,
+    ) -> None:
         """Run one statement; what it commits carries `properties` in its snapshot's summary. `by_row`: the statement
-        reads whole rows, of any size, so thousands of them must not be in memory at once. Raises Conflict."""
+        reads whole rows, of any size, so thousands of them must not be in memory at once. `partitions`: in how many
+        parts it joins. Raises Conflict."""
 
     def query(self, statement: str) -> pa.Table:
         """Run one SELECT."""
 
-    def source(self, name: str, rows: pa.Table) -> None:
-        """Make `rows` readable in this session's statements under `name`, instead of what had this name before."""
+    def staged_source(
+        self, name: str, files: Sequence[str], columns: str, key: Sequence[str] | None, *, is_small: bool
+    ) -> None:
+        """Make the rows of these Parquet files readable in this session's statements under `name`, instead of what had
+        this name before. `columns`: the files' schema, as Spark declares it; `key`: of rows whose values of these
+        columns are equal only the newest counts; `is_small`: one task reads them all."""
 
     def history(self, table: tuple[str, ...]) -> Iterator[Snapshot]:
         """The table's commits, newest first, as far back as they are kept."""

@@ -4,6 +4,7 @@ Every statement opens every file of its table, so that without this a stream of 
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from typing import Final
 
@@ -16,7 +17,6 @@ log = structlog.get_logger(__name__)
 
 # Files beyond those that the table's size asks for. At a commit every 10 s, this is a compaction every few minutes.
 SMALL_FILE_COUNT_MAX: Final = 50
-FILE_BYTES: Final = int(statements.TABLE_PROPERTIES["write.target-file-size-bytes"])
 # A reader that began this long ago still finds its snapshot's files.
 SNAPSHOT_AGE_S: Final = 3600
 SNAPSHOTS_KEPT: Final = 10
@@ -24,7 +24,7 @@ SNAPSHOTS_KEPT: Final = 10
 
 def needs_compaction(file_count: int, size_bytes: int) -> bool:
     """Of a table's data files."""
-    return file_count - size_bytes // FILE_BYTES > SMALL_FILE_COUNT_MAX
+    return file_count - size_bytes // statements.SETTLED_FILE_BYTES > SMALL_FILE_COUNT_MAX
 
 
 class Maintenance:
@@ -34,8 +34,9 @@ class Maintenance:
         self._engine = engine
         self._now = now
 
-    def tend(self, table: tuple[str, ...]) -> None:
-        """Compact the table and expire its old snapshots, if it is time. Cheap if not."""
+    def tend(self, table: tuple[str, ...], alone: AbstractContextManager[object]) -> None:
+        """Compact the table and expire its old snapshots, if it is time. Cheap if not. `alone`: entered while no merge
+        of this process may write to the table: under a constant stream a compaction would always lose to one."""
         newest = next(self._engine.history(table), None)
         if newest is None:
             return
@@ -44,7 +45,8 @@ class Maintenance:
             return
         started = self._now()
         try:
-            self._engine.run(statements.compact(table), by_row=True)
+            with alone:
+                self._engine.run(statements.compact(table), by_row=True)
         except Conflict:
             log.info("compaction gave way to another writer", table=".".join(table))
             return

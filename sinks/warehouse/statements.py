@@ -7,8 +7,10 @@ from sinks.warehouse.naming import DELETED, VERSION, Place, quoted
 
 CATALOG = "watershed"  # also the catalog's name inside its own tables: readers need the same
 SOURCE = "ws_source"  # the batch's rows
-ORDINAL = "ws_ordinal"  # a row's number in the batch
 UNCHANGED = "ws_unchanged"  # names of the columns that it lacks, where some of the batch's rows do
+
+# Files of this size are left alone by compaction, which bounds what one compaction rewrites.
+SETTLED_FILE_BYTES: Final = 32 * 1024 * 1024
 
 TABLE_PROPERTIES: Final[Mapping[str, str]] = {
     # Deletion vectors: a commit writes what changed, not the files that it changes.
@@ -23,7 +25,9 @@ TABLE_PROPERTIES: Final[Mapping[str, str]] = {
     # A commit every few seconds leaves one metadata file each.
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
-    # Files of this size are left alone by compaction, which bounds what one compaction rewrites.
+    # A writer holds a row group in memory; it looks at its size after so many rows.
+    "write.parquet.row-group-size-bytes": str(16 * 1024 * 1024),
+    "write.parquet.row-group-check-min-record-count": "1",
     "write.target-file-size-bytes": str(128 * 1024 * 1024),
 }
 
@@ -66,23 +70,30 @@ def create_view(place: Place, columns: Iterable[str], properties: Mapping[str, s
     )
 
 
-def stored_versions(
-    table: tuple[str, ...], key: Sequence[str], snapshot_id: int, *, of_live_rows_only: bool = False
-) -> str:
-    """(ordinal, version) of each row of the batch whose key the table holds, as of a snapshot."""
-    live = f" WHERE NOT {DELETED}" if of_live_rows_only else ""
-    return (
-        f"SELECT /*+ BROADCAST(s) */ s.{ORDINAL}, t.{VERSION} FROM {SOURCE} s "
-        f"JOIN (SELECT * FROM {full(table)} VERSION AS OF {snapshot_id}{live}) t ON {_same_key(key)}"
-    )
+def source_columns(columns: Mapping[str, str], *, lacks: bool) -> str:
+    """The columns of staged files, as Spark declares a schema. `columns`: name → Spark type, ours excluded."""
+    listed = [f"{quoted(name)} {sql_type}" for name, sql_type in columns.items()]
+    listed += [f"{VERSION} bigint", f"{DELETED} boolean"]
+    return ", ".join([*listed, f"{UNCHANGED} array<string>"] if lacks else listed)
 
 
-def merge(table: tuple[str, ...], columns: Sequence[str], key: Sequence[str]) -> str:
+def one_of(values: Iterable[tuple[str, Sequence[int | str]]]) -> str:
+    """The condition that each of these columns of the table has one of its values, in ascending order; empty for no
+    columns. With bounds: Iceberg leaves out files by those, but not by more than 200 values."""
+    parts: list[str] = []
+    for name, some in values:
+        said = [literal(value) if isinstance(value, str) else str(value) for value in some]
+        column = f"t.{quoted(name)}"
+        parts += [f"{column} >= {said[0]}", f"{column} <= {said[-1]}", f"{column} IN ({', '.join(said)})"]
+    return " AND ".join(parts)
+
+
+def merge(table: tuple[str, ...], columns: Sequence[str], key: Sequence[str], condition: str = "") -> str:
     """The guarded write: in the commit itself a greater version wins. Key columns are written too: -0.0 has the key of
-    0.0."""
+    0.0. `condition`: what is true of every row of the table that has a key of the source."""
     every = [*map(quoted, columns), VERSION, DELETED]
     return (
-        f"MERGE INTO {full(table)} t USING {SOURCE} s ON {_same_key(key)} "
+        f"MERGE INTO {full(table)} t USING {SOURCE} s ON {_same_key(key, condition)} "
         f"WHEN MATCHED AND s.{VERSION} > t.{VERSION} THEN "
         f"UPDATE SET {', '.join(f't.{name} = s.{name}' for name in every)} "
         f"WHEN NOT MATCHED THEN "
@@ -90,7 +101,7 @@ def merge(table: tuple[str, ...], columns: Sequence[str], key: Sequence[str]) ->
     )
 
 
-def merge_columns(table: tuple[str, ...], columns: Sequence[str], key: Sequence[str]) -> str:
+def merge_columns(table: tuple[str, ...], columns: Sequence[str], key: Sequence[str], condition: str = "") -> str:
     """The same for rows that lack columns: live rows keep theirs, there is nothing to insert."""
     assigned = [
         f"t.{quoted(name)} = CASE WHEN array_contains(s.{UNCHANGED}, {literal(name)}) "
@@ -99,7 +110,7 @@ def merge_columns(table: tuple[str, ...], columns: Sequence[str], key: Sequence[
         if name not in key
     ]
     return (
-        f"MERGE INTO {full(table)} t USING {SOURCE} s ON {_same_key(key)} "
+        f"MERGE INTO {full(table)} t USING {SOURCE} s ON {_same_key(key, condition)} "
         f"WHEN MATCHED AND s.{VERSION} > t.{VERSION} AND NOT t.{DELETED} THEN "
         f"UPDATE SET {', '.join(assigned)}, t.{VERSION} = s.{VERSION}"
     )
@@ -130,7 +141,11 @@ def sweep(table: tuple[str, ...], columns: Sequence[str], key: Sequence[str], fl
 
 
 def compact(table: tuple[str, ...]) -> str:
-    return f"CALL {CATALOG}.system.rewrite_data_files(table => {literal(quoted(*table))})"
+    """Only files below SETTLED_FILE_BYTES, and others of which a good part is deleted: so it takes seconds at most."""
+    return (
+        f"CALL {CATALOG}.system.rewrite_data_files(table => {literal(quoted(*table))}, "
+        f"options => map('min-file-size-bytes', '{SETTLED_FILE_BYTES}', 'min-input-files', '2'))"
+    )
 
 
 def expire(table: tuple[str, ...], older_than: str, retain_last: int) -> str:
@@ -141,8 +156,8 @@ def expire(table: tuple[str, ...], older_than: str, retain_last: int) -> str:
     )
 
 
-def _same_key(key: Sequence[str]) -> str:
-    return " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in key)
+def _same_key(key: Sequence[str], condition: str = "") -> str:
+    return " AND ".join([*(f"t.{quoted(name)} = s.{quoted(name)}" for name in key), *filter(None, [condition])])
 
 
 def _properties(properties: Mapping[str, str]) -> str:

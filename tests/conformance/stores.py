@@ -22,6 +22,7 @@ from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.naming import place
 from sinks.warehouse.reader import WarehouseReader
 from sinks.warehouse.sink import WarehouseSink
+from sinks.warehouse.staging import FOLDER, own_folder
 from spark_jobs.engine import SparkEngine
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class Store(Protocol):
 
     nested_arrays: bool  # takes arrays of more than one dimension; else it refuses such a row
     exact_json: bool  # rows() gives the record's JSON values, not Python values of the column's type
+    tells_stale: bool  # apply() tells stale changes from written ones
     history_count: int  # random histories that it stands in about ten seconds
     writer_count: int  # that write at once
     batch_rows: int  # of the big batch
@@ -55,6 +57,7 @@ class Store(Protocol):
 class SearchStore:
     nested_arrays = True
     exact_json = True
+    tells_stale = True
     history_count = 12
     writer_count = 3
     batch_rows = 5_000
@@ -86,6 +89,7 @@ class SearchStore:
 class CacheStore:
     nested_arrays = True
     exact_json = True
+    tells_stale = True
     history_count = 20
     writer_count = 4
     batch_rows = 5_000
@@ -123,6 +127,7 @@ class CacheStore:
 class WarehouseStore:
     nested_arrays = False
     exact_json = False
+    tells_stale = False
     # A commit takes a second.
     history_count = 1
     writer_count = 2
@@ -135,7 +140,11 @@ class WarehouseStore:
         self._place = CatalogPlace(folder / "catalog.db", (folder / "tables").as_uri(), "shop")
 
     def open(self) -> Sink:
-        return WarehouseSink(SparkEngine(self._spark, self._place), WarehouseReader(self._place), "shop")
+        engines = [SparkEngine(self._spark, self._place) for _ in range(2)]
+        staging = own_folder(f"{self._place.location}/{FOLDER}/shop")
+        return WarehouseSink(
+            SparkEngine(self._spark, self._place), engines, WarehouseReader(self._place), "shop", staging
+        )
 
     def delete_table(self, table: TableId) -> None:
         SparkEngine(self._spark, self._place).drop(place("shop", table).rows)

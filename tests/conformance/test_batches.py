@@ -50,7 +50,7 @@ def test_after_make_readable_every_reader_sees_what_was_applied(sink_under_test:
     reader.prepare(CUSTOMERS.schema)
     for number in range(3):
         trial.apply(CUSTOMERS.upsert(V + 2 * number, id=number), CUSTOMERS.delete(V + 2 * number + 1, id=number - 1))
-        trial.sink.make_readable()
+        trial.sink.make_readable({CUSTOMERS.id})
         assert [row.key["id"] for row in reader.rows(CUSTOMERS.id)] == [number]
 
 
@@ -61,7 +61,7 @@ def test_a_replay_after_a_kill_before_make_readable_is_made_readable(sink_under_
     trial.apply(CUSTOMERS.upsert(V, id=1))
     restarted = trial.another()
     assert trial.apply(CUSTOMERS.upsert(V, id=1), sink=restarted) == [Outcome.STALE]
-    restarted.make_readable()
+    restarted.make_readable({CUSTOMERS.id})
     assert [row.version for row in restarted.rows(CUSTOMERS.id)] == [V]
 
 
@@ -81,7 +81,7 @@ def test_a_big_batch_is_applied_and_read_in_bounded_memory(sink_under_test: Tria
         try:
             results = trial.sink.apply(changes)
             applied_bytes = tracemalloc.get_traced_memory()[1]
-            trial.sink.make_readable()
+            trial.sink.make_readable({CUSTOMERS.id})
             tracemalloc.reset_peak()
             count = sum(1 for _ in trial.sink.rows(CUSTOMERS.id))
             read_bytes = tracemalloc.get_traced_memory()[1]

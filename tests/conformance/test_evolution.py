@@ -118,11 +118,13 @@ class Living:
     def apply(self, *changes: Change) -> list[Outcome]:
         there = [arrived(change, *self.versions) for change in changes]
         results = [result.outcome for result in self.trial.sink.apply(there)]
-        assert results == [self.model.apply(change) for change in there]
-        return results
+        expected = [self.model.apply(change) for change in there]
+        if self.trial.store.tells_stale:
+            assert results == expected
+        return expected
 
     def stored(self) -> dict[Any, StoredRow]:
-        self.trial.sink.make_readable()
+        self.trial.sink.make_readable({self.versions[-1].id})
         return {row.key["id"]: row for row in self.trial.sink.rows(self.versions[-1].id)}
 
     def check(self) -> None:

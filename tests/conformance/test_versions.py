@@ -120,4 +120,4 @@ def test_a_batch_has_outcomes_in_its_order(sink_under_test: Trial) -> None:
 
 def test_an_empty_batch_is_nothing(sink_under_test: Trial) -> None:
     assert sink_under_test.sink.apply([]) == []
-    sink_under_test.sink.make_readable()
+    sink_under_test.sink.make_readable(set())

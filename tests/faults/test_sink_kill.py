@@ -27,8 +27,8 @@ def config(kafka: KafkaBroker, opensearch: str, redis: str, unique: str, tmp_pat
         kafka.bootstrap_servers,
         unique,
         sinks_section(tmp_path, opensearch, redis),
-        # Batches that end inside rounds: four for each sink and round.
-        records_per_batch_max=600,
+        # Several batches of the warehouse for each round of changes.
+        bytes_per_write_max=100_000,
         trigger_ms=0,
         warehouse_trigger_ms=0,
     )
@@ -107,7 +107,7 @@ def _wait_for_batches(job: SinkJob, sinks: Sequence[str]) -> None:
 
     def seen() -> bool:
         assert job.process.poll() is None, "the job ended"
-        lines = [line for line in job.said().splitlines() if " batch " in line]
+        lines = [line for line in job.said().splitlines() if " round " in line and " records=0 " not in line]
         return all(any(f"sink={sink}" in line for line in lines) for sink in sinks)
 
     eventually(seen, 200, f"a batch of {', '.join(sinks)}")

@@ -13,7 +13,7 @@ import pytest
 
 from cdc.config import load_config
 from cdc.kafka.records import read_captured, read_state
-from spark_jobs.checkpoint import Checkpoints, checkpoint_root
+from spark_jobs.checkpoint import Checkpoints
 from tests.captured import Captured, CaptureProcess, under_capture
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
 from tests.forked import CDC, run
@@ -294,7 +294,7 @@ def test_a_store_that_did_not_exist_is_filled_from_the_topics_alone(
     assert {line["what"] for line in lines} == {"said", "sink"}, "no rows of the source were asked for"
     assert [line["status"] for line in lines if line["what"] == "sink"][-1] == "done"
     config = load_config(items.folder / "watershed.yml")
-    assert not Checkpoints(checkpoint_root(str(tmp_path / "checkpoints"), items.name, "cache")).is_locked()
+    assert not Checkpoints(str(tmp_path / "checkpoints"), items.name, "cache").is_locked()
     (schema,) = read_captured(config).schemas.values()
     assert [row.row["name"] for row in stored_rows(config, "cache", schema)] == [
         *(f"name {n}" for n in range(1, 50)),

@@ -56,11 +56,11 @@ def sink_record(generation: int, applied_lsn: int, sink: str = "warehouse") -> S
 
 
 def test_a_store_that_is_not_there_holds_nothing_and_nobody_fills_it(config: Config) -> None:
-    assert look_at_store(config, "warehouse") == Store("warehouse", None, is_ours=False, is_running=False)
+    assert look_at_store(config, "warehouse") == Store("warehouse", None, is_running=False)
 
 
 def test_who_runs_the_sink_is_seen(config: Config) -> None:
-    with Checkpoints(Path(config.spark.checkpoint_location) / "shop" / "warehouse").locked():
+    with Checkpoints(config.spark.checkpoint_location, "shop", "warehouse").locked():
         assert look_at_store(config, "warehouse").is_running
 
 
@@ -71,8 +71,8 @@ def test_a_sink_without_a_section_is_refused_with_those_there_are(config: Config
     assert refused.value.hint == "sinks with a section are: warehouse"
 
 
-def store(generation: int | None, *, is_ours: bool = True, is_running: bool = False) -> Store:
-    return Store("warehouse", generation, is_ours, is_running)
+def store(generation: int | None, *, is_running: bool = False) -> Store:
+    return Store("warehouse", generation, is_running)
 
 
 def test_a_new_store_gets_a_generation_above_all_that_ever_were() -> None:
@@ -83,18 +83,16 @@ def test_a_new_store_gets_a_generation_above_all_that_ever_were() -> None:
 
 def test_a_filling_that_did_not_come_to_its_end_goes_on() -> None:
     assert generation_to_watch(store(2), [sink_record(1, 900), sink_record(2, 0)], is_fresh=False) == 2
-    assert generation_to_watch(store(2, is_ours=False), [sink_record(1, 900)], is_fresh=False) == 2
+    assert generation_to_watch(store(2), [sink_record(1, 900)], is_fresh=False) == 2
 
 
 def test_a_store_that_was_filled_takes_fresh_rows_and_nothing_else() -> None:
     filled = [sink_record(2, 900)]
     assert generation_to_watch(store(2), filled, is_fresh=True) == 2
-    assert generation_to_watch(store(2, is_ours=False, is_running=True), filled, is_fresh=True) == 2
+    assert generation_to_watch(store(2, is_running=True), filled, is_fresh=True) == 2
     with pytest.raises(SinkError, match="holds generation 2 already") as refused:
         generation_to_watch(store(2), filled, is_fresh=False)
     assert "--fresh" in refused.value.hint
-    with pytest.raises(SinkError, match="not on this machine"):
-        generation_to_watch(store(2, is_ours=False), filled, is_fresh=True)
 
 
 # ---- the process

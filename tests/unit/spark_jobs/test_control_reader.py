@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import pairwise
 
 import pytest
 
@@ -10,6 +11,7 @@ from cdc.control import SinkRecord, Topics
 from cdc.errors import UnreachableError, WatershedError
 from cdc.events import TableId
 from sinks.lineage import Lineage
+from spark_jobs import control_reader
 from spark_jobs.control_reader import ControlReader, News
 from spark_jobs.progress_writer import ProgressWriter
 from tests.conftest import KafkaBroker
@@ -186,3 +188,18 @@ def test_a_broker_that_is_not_there_is_said(unique: str, monkeypatch: pytest.Mon
         pytest.raises(UnreachableError, match=f"can't read topics of prefix {unique}"),
     ):
         reader.read()
+
+
+def test_of_a_backlog_of_progress_some_of_every_part_is_kept(
+    reader: ControlReader, kafka: KafkaBroker, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the applied position moves steadily while a sink catches up, instead of standing still until the end."""
+    monkeypatch.setattr(control_reader, "PENDING_MAX", 8)
+    feed = Feed(kafka.bootstrap_servers, unique)
+    feed.add_table("customers", COLUMNS, ["id"])
+    for lsn in range(1, 101):
+        feed.progress(lsn)
+    kept = [record.lsn for record in found(reader).progress]
+    assert 8 <= len(kept) <= 17
+    assert kept[-1] == 100 and kept == sorted(kept)
+    assert max(later - earlier for earlier, later in pairwise([0, *kept])) <= 25

@@ -1,16 +1,22 @@
 """The engine on a real session: what the conformance suite of the warehouse does not come across."""
 
 import shutil
+import time
+import uuid
+from contextlib import nullcontext
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from cdc.errors import SinkError
+from sinks.warehouse import maintenance
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.engine import Conflict
 from sinks.warehouse.evolution import Evolution
+from sinks.warehouse.maintenance import Maintenance
 from spark_jobs.engine import SparkEngine
 
 TABLE = ("shop", "t")
@@ -30,8 +36,14 @@ def engine(spark: SparkSession, where: CatalogPlace) -> SparkEngine:
 
 
 def insert(engine: SparkEngine, number: int, **properties: str) -> None:
-    engine.source("numbers", pa.table({"id": [number]}))
-    engine.run("INSERT INTO watershed.shop.t SELECT id FROM numbers", properties)
+    engine.run(f"INSERT INTO watershed.shop.t VALUES ({number})", properties)
+
+
+def stage(folder: Path, *rows: tuple[float, int]) -> str:
+    """A file of keys and versions."""
+    file = folder / f"{uuid.uuid4().hex}.parquet"
+    pq.write_table(pa.table({"id": [key for key, _ in rows], "ws_version": [version for _, version in rows]}), file)
+    return file.as_uri()
 
 
 def test_history_goes_back_with_each_commits_own_properties(engine: SparkEngine) -> None:
@@ -46,14 +58,74 @@ def test_history_goes_back_with_each_commits_own_properties(engine: SparkEngine)
 
 
 def test_two_engines_share_nothing_but_the_tables(
-    spark: SparkSession, where: CatalogPlace, engine: SparkEngine
+    spark: SparkSession, where: CatalogPlace, engine: SparkEngine, tmp_path: Path
 ) -> None:
     other = SparkEngine(spark, where)
-    engine.source("numbers", pa.table({"id": [7]}))
+    engine.staged_source("numbers", [stage(tmp_path, (7, 1))], "id bigint", None, is_small=True)
+    assert engine.query("SELECT id FROM numbers").column("id").to_pylist() == [7]
     with pytest.raises(SinkError):
         other.query("SELECT * FROM numbers")
     insert(engine, 1)
     assert other.query("SELECT * FROM watershed.shop.t").num_rows == 1
+
+
+@pytest.mark.parametrize("is_small", [True, False])
+def test_of_equal_keys_in_staged_files_the_newest_counts(engine: SparkEngine, tmp_path: Path, is_small: bool) -> None:
+    """Which tasks can't see: 0.0 and -0.0 may lie in two partitions."""
+    files = [stage(tmp_path, (0.0, 3), (1.5, 1)), stage(tmp_path, (-0.0, 4))]
+    engine.staged_source("s", files, "id double, ws_version bigint", ["id"], is_small=is_small)
+    found = engine.query("SELECT id, ws_version FROM s ORDER BY ws_version").to_pylist()
+    assert [(str(row["id"]), row["ws_version"]) for row in found] == [("1.5", 1), ("-0.0", 4)]
+
+
+def test_rows_of_one_file_may_be_replaced_by_several_tasks(engine: SparkEngine) -> None:
+    """Each makes a deletion vector; a table whose file has two is broken. Iceberg joins them at the commit."""
+    engine.run("ALTER TABLE watershed.shop.t SET TBLPROPERTIES ('format-version' = '3')")
+    engine.run("ALTER TABLE watershed.shop.t SET TBLPROPERTIES ('write.merge.mode' = 'merge-on-read')")
+    engine.run("INSERT INTO watershed.shop.t SELECT /*+ COALESCE(1) */ id FROM range(1000)")
+    for _ in range(2):
+        engine.run(
+            "MERGE INTO watershed.shop.t t USING (SELECT id FROM range(1000)) s ON t.id = s.id "
+            "WHEN MATCHED THEN UPDATE SET t.id = s.id WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id)",
+            partitions=4,
+        )
+    newest, before, _ = engine.history(TABLE)
+    assert (before.summary["added-data-files"], before.summary["added-dvs"]) == ("4", "1")
+    assert newest.summary["added-dvs"] == "4"
+    counted = engine.query("SELECT count(*) AS c, count(DISTINCT id) AS d FROM watershed.shop.t").to_pylist()
+    assert counted == [{"c": 1000, "d": 1000}]
+
+
+def test_small_files_become_one_beside_readers(engine: SparkEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "SMALL_FILE_COUNT_MAX", 2)
+    for number in range(3):
+        insert(engine, number)
+    Maintenance(engine, time.time).tend(TABLE, nullcontext())
+    newest = next(engine.history(TABLE))
+    assert (newest.summary["total-data-files"], newest.summary["total-records"]) == ("1", "3")
+    assert engine.query("SELECT id FROM watershed.shop.t ORDER BY id").column("id").to_pylist() == [0, 1, 2]
+
+
+class Gone:
+    """A Java process that was killed."""
+
+    def wait(self, timeout: float) -> int:
+        del timeout
+        return -9
+
+
+def test_a_java_process_that_was_killed_is_named_as_the_cause(
+    engine: SparkEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: str) -> None:
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr(engine._session, "sql", refused)
+    monkeypatch.setattr(engine._session.sparkContext._gateway, "proc", Gone())
+    with pytest.raises(SinkError) as failed:
+        engine.run("SELECT 1")
+    assert failed.value.message == "Spark's Java process ended by itself (killed by signal 9)"
+    assert "spark.driver_memory" in failed.value.hint
 
 
 def test_what_is_not_there_has_no_properties(engine: SparkEngine) -> None:
@@ -65,6 +137,27 @@ def test_what_is_not_there_has_no_properties(engine: SparkEngine) -> None:
     assert engine.namespace_properties(("shop",)) is not None
     assert engine.view_properties(("shop", "none")) is None
     engine.drop(("shop", "none"))
+
+
+def test_properties_are_read_again_when_they_changed_and_only_then(
+    spark: SparkSession, where: CatalogPlace, engine: SparkEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job looks at every table every few seconds."""
+    assert engine.table_properties(TABLE)
+    SparkEngine(spark, where).run("ALTER TABLE watershed.shop.t SET TBLPROPERTIES ('a' = 'c')")
+    properties = engine.table_properties(TABLE)
+    assert properties is not None and properties["a"] == "c"
+    monkeypatch.setattr(engine, "_catalog", None)
+    assert engine.table_properties(TABLE) == properties
+
+
+def test_staged_files_may_have_odd_names(engine: SparkEngine, tmp_path: Path) -> None:
+    folder = tmp_path / "a%20[b]{c}"
+    folder.mkdir()
+    stage(folder, (7, 1))
+    (file,) = folder.iterdir()
+    engine.staged_source("numbers", [f"file://{file}"], "id bigint", None, is_small=True)
+    assert engine.query("SELECT id FROM numbers").column("id").to_pylist() == [7]
 
 
 def test_columns_and_properties_change_at_once_or_not_at_all(engine: SparkEngine) -> None:

@@ -8,7 +8,7 @@ from cdc.events import pack_version
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.naming import place
 from spark_jobs.engine import SparkEngine
-from spark_jobs.rehearsal import BATCHES, NAMESPACE, TABLE, rehearse
+from spark_jobs.rehearsal import BATCHES, NAMESPACE, ROWS_OF_A_TASK, TABLE, TASKS, rehearse
 
 
 def test_batches_are_merged_and_swept(spark: SparkSession, tmp_path: Path) -> None:
@@ -17,5 +17,7 @@ def test_batches_are_merged_and_swept(spark: SparkSession, tmp_path: Path) -> No
     table = place(NAMESPACE, TABLE.table).rows
     rows = engine.query(f"SELECT id, ws_version, ws_deleted FROM watershed.{'.'.join(table)} ORDER BY id")
     floor = pack_version(2, 0)
-    assert [tuple(row.values()) for row in rows.to_pylist()] == [(number, floor, True) for number in range(5)]
+    assert [tuple(row.values()) for row in rows.to_pylist()] == [
+        (number, floor, True) for number in range(TASKS * ROWS_OF_A_TASK)
+    ]
     assert len(list(engine.history(table))) > BATCHES, "a commit for each batch, and the sweep's"

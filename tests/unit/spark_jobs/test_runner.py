@@ -1,12 +1,17 @@
-"""What `cdc sink run` refuses before it starts anything."""
+"""What `cdc sink run` refuses before it starts anything, and Spark that does not start."""
 
+import signal
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+from py4j.protocol import Py4JNetworkError
+from pyspark.errors import PySparkRuntimeError
 
 from cdc.config import Config, load_config
-from cdc.errors import ConfigError
+from cdc.errors import ConfigError, SinkError
+from spark_jobs import runner
 from spark_jobs.runner import run_sinks
 from tests.sink_job import write_config
 
@@ -30,6 +35,25 @@ def test_a_catalog_of_another_kind_is_refused(tmp_path: Path) -> None:
         run_sinks(config(tmp_path, section), ["warehouse"])
 
 
-def test_checkpoints_elsewhere_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"spark\.checkpoint_location"):
-        run_sinks(config(tmp_path, CACHE, checkpoint_location="s3://bucket/x"), ["cache"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        PySparkRuntimeError("[JAVA_GATEWAY_EXITED] Java gateway process exited\nmore"),
+        Py4JNetworkError("Answer from Java side is empty"),
+        ConnectionRefusedError(111, "Connection refused"),
+    ],
+)
+def test_spark_that_does_not_start_is_said_with_a_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Its Java process was killed, for example."""
+
+    def session(*_: object) -> NoReturn:
+        raise error
+
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(runner, "_session", session)
+    with pytest.raises(SinkError, match="Spark did not start: ") as stopped:
+        run_sinks(config(tmp_path, CACHE), ["cache"])
+    assert stopped.value.message.endswith(str(error).splitlines()[0])
+    assert "spark.driver_memory" in stopped.value.hint

@@ -1,41 +1,35 @@
-"""A batch, and the time between batches, on a fake store."""
+"""A batch, and what happens beside it, on a fake store and scripted rounds."""
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from cdc.control import ProgressRecord, SinkRecord, SweepRecord
 from cdc.errors import RefusedError, SinkError
-from cdc.events import Column, TableId, TableSchema, pack_version
-from sinks.contract import Change, Outcome, Result, StoredRow
+from cdc.events import Column, TableId, TableSchema
+from sinks.contract import Change, Result
 from sinks.lineage import Lineage
-from spark_jobs.applied import AppliedPosition
+from spark_jobs.applied import AppliedPosition, Offsets
 from spark_jobs.control_reader import News
-from spark_jobs.sync import GENERATION_CHECK_S, Ended, SinkSync, World
+from spark_jobs.rounds import RoundReport
+from spark_jobs.sync import GENERATION_CHECK_S, SCHEMA_WAIT_S_MAX, Ended, SinkSync, World
+from tests.unit.spark_jobs.records import TOPIC, schema
 
 NO_NEWS = News((), (), ())
-
-
-def schema(name: str = "a") -> TableSchema:
-    columns = (Column("id", 20, -1, "bigint", False, "b", 20),)
-    return TableSchema(TableId("public", name), 1, 16385, columns, ("id",), f"shop.public.{name}")
+TABLE = TableId("public", "a")
+BATCH_S = 10.0
+JOB = (3, "m")
 
 
 class FakeSink:
-    """Writes what is newer; says in `calls` what was done, in order."""
+    """Says in `calls` what was done, in order."""
 
     name = "search"
 
     def __init__(self, calls: list[str]) -> None:
         self.calls = calls
-        self.held: dict[int, int] = {}
-        self.applied: list[Change] = []
         self.marker: int | None = 1
-        self.refused: int | None = None
 
     def generation(self) -> int | None:
         self.calls.append("generation")
@@ -48,28 +42,20 @@ class FakeSink:
         versions = [str(known.version) for known in (*earlier, schema)]
         self.calls.append(f"prepare {schema.table.name} {' '.join(versions)}")
 
-    def apply(self, changes: Sequence[Change]) -> list[Result]:
-        self.calls.append("apply")
-        self.applied += changes
-        return [self._apply(change) for change in changes]
+    def attach(self, _: TableSchema) -> None:
+        raise AssertionError("the driver's sink prepares")
 
-    def _apply(self, change: Change) -> Result:
-        number = change.key["id"]
-        if number == self.refused:
-            return Result(Outcome.REJECTED, "column id: too odd")
-        if self.held.get(number, -1) >= change.version:
-            return Result(Outcome.STALE)
-        self.held[number] = change.version
-        return Result(Outcome.WRITTEN)
+    def apply(self, _: Sequence[Change]) -> list[Result]:
+        raise AssertionError("tasks write, not the driver")
 
     def sweep(self, table: TableId, floor: int) -> int:
         self.calls.append(f"sweep {table.name} {floor}")
         return 0
 
-    def make_readable(self) -> None:
-        self.calls.append("readable")
+    def make_readable(self, tables: Collection[TableId]) -> None:
+        self.calls.append(f"readable {' '.join(sorted(table.name for table in tables))}")
 
-    def rows(self, _: TableId) -> Iterator[StoredRow]:
+    def rows(self, _: TableId) -> object:
         raise AssertionError("a job reads no rows")
 
     def close(self) -> None:
@@ -78,222 +64,217 @@ class FakeSink:
 
 @dataclass
 class Bench:
-    """A SinkSync with all that it touches."""
+    """A SinkSync with all that it touches. Rounds are scripted; without a script they find nothing."""
 
     calls: list[str] = field(default_factory=list)
     news: list[News] = field(default_factory=list)
+    rounds: Sequence[RoundReport | Callable[[], RoundReport]] = ()
     published: list[SinkRecord] = field(default_factory=list)
+    starts: list[Offsets] = field(default_factory=list)
     now_us: int = 1_000_000
-    maintained: int = 0
+    topic_ends: int = 0
+    sinks: dict[str, SinkRecord] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.sink = FakeSink(self.calls)
-        world = World(self, self._publish, lambda: self.now_us)
-        self.sync = SinkSync(self.sink, 1, AppliedPosition(), world, self._maintain)
+        world = World(self, self._publish, lambda: self.now_us, self._wait, JOB)
+        self.sync = SinkSync(self.sink, 1, AppliedPosition(), world, self, BATCH_S)  # type: ignore[arg-type]
         self.sync.begin([Lineage((schema(),))])
         self.admission = self.sync.admit()
         self.calls.clear()
 
+    # ---- the world
+
     def read(self) -> News:
-        self.calls.append("read control")
         return self.news.pop(0) if self.news else NO_NEWS
 
     def _publish(self, record: SinkRecord) -> None:
         self.calls.append("publish")
         self.published.append(record)
+        self.sinks["sink/search/1"] = record
 
-    def _maintain(self) -> None:
-        self.maintained += 1
+    def _wait(self, seconds: float) -> bool:
+        self.now_us += int(seconds * 1_000_000)
+        return False
 
-    def batch(self, *records: tuple[Any, ...], end: int | None = None, topic: str = "shop.public.a") -> None:
-        ends = {topic: (end if end is not None else len(records),)}
-        self.sync.apply_batch(self.admission, lambda: [arrow(records, topic)], ends)
+    # ---- rounds
+
+    def learn(self, lineages: Mapping[str, Lineage]) -> None:
+        self.calls.append(f"learn {len(lineages)}")
+
+    def ends(self) -> Offsets:
+        return {TOPIC: (self.topic_ends,)}
+
+    def run(self, starts: Offsets, ends: Offsets) -> RoundReport:
+        del ends
+        self.calls.append("round")
+        self.starts.append(starts)
+        self.now_us += 1_000_000
+        report, *self.rounds = self.rounds or [RoundReport()]
+        return report if isinstance(report, RoundReport) else report()
+
+    def batch(self) -> None:
+        self.sync.apply_batch(self.admission)
 
 
-def arrow(records: Sequence[tuple[Any, ...]], topic: str = "shop.public.a") -> pa.Table:
-    """As Spark's Kafka source gives them; a record is (key, value or None, seq)."""
-    rows = [
-        {
-            "key": json.dumps({"id": number}).encode(),
-            "value": value,
-            "topic": topic,
-            "partition": 0,
-            "offset": 100 + place,
-            "headers": [{"key": "watershed.version", "value": str(pack_version(1, seq)).encode()}]
-            if not value
-            else None,
-        }
-        for place, (number, value, seq) in enumerate(records)
-    ]
-    header = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-    fields = [("key", pa.binary()), ("value", pa.binary()), ("topic", pa.string())]
-    return pa.Table.from_pylist(
-        rows, pa.schema([*fields, ("partition", pa.int32()), ("offset", pa.int64()), ("headers", header)])
+def wrote(end: int, records: int = 1, written: int = 1) -> RoundReport:
+    return RoundReport(
+        {TOPIC: {0: end}},
+        records=records,
+        written=written,
+        stale=records - written,
+        tables={TABLE} if records else set(),
     )
 
 
-def upsert(number: int, seq: int) -> tuple[int, bytes, int]:
-    source = {"schema": "public", "table": "a", "epoch": 1, "seq": seq, "schema_version": 1}
-    return number, json.dumps({"op": "c", "after": {"id": number}, "source": source}).encode(), seq
-
-
-def tombstone(number: int, seq: int) -> tuple[int, None, int]:
-    return number, None, seq
-
-
 def progress(lsn: int, end: int) -> ProgressRecord:
-    ends = {"shop.public.a": (end,)}
+    ends = {TOPIC: (end,)}
     return ProgressRecord(epoch=1, seq=0, lsn=lsn, commit_ts_us=5, published_ts_us=0, end_offsets=ends)
 
 
-def test_a_batch_is_published_after_it_is_readable_and_the_store_was_checked() -> None:
-    bench = Bench()
-    bench.batch(upsert(1, 1))
-    assert bench.calls == ["read control", "apply", "readable", "generation", "publish"]
-
-
-def test_pieces_are_written_one_after_the_other_and_readable_and_published_together() -> None:
-    bench = Bench(news=[News((progress(500, 3),), (), ())])
-    read: list[int] = []
-
-    def pieces() -> Iterator[pa.Table]:
-        for seq in (1, 2, 3):
-            read.append(bench.calls.count("apply"))
-            yield arrow([upsert(1, seq)] if seq != 2 else [])  # compaction left nothing of the second
-
-    bench.sync.apply_batch(bench.admission, pieces, {"shop.public.a": (3,)})
-    assert bench.calls == ["read control", "apply", "apply", "readable", "generation", "publish"]
-    assert read == [0, 1, 1], "what was read before is written before more is read"
-    assert (bench.published[-1].written, bench.published[-1].applied_lsn) == (2, 500)
-
-
-def test_a_batch_that_fails_between_pieces_is_not_applied() -> None:
-    bench = Bench(news=[News((progress(500, 2),), (), ())])
-
-    def pieces() -> Iterator[pa.Table]:
-        yield arrow([upsert(1, 1)])
-        raise SinkError("the broker is away", "wait")
-
-    before = len(bench.published)
-    with pytest.raises(SinkError, match="away"):
-        bench.sync.apply_batch(bench.admission, pieces, {"shop.public.a": (2,)})
-    assert bench.published[before:] == [] and bench.sync.batches == 0
-    bench.batch(upsert(1, 1), upsert(1, 2))
-    assert (bench.published[-1].applied_lsn, bench.published[-1].written) == (500, 2)
-
-
-def test_what_was_applied_is_counted_and_published() -> None:
-    bench = Bench(news=[News((progress(500, 4),), (), ())])
-    bench.batch(upsert(1, 1), upsert(1, 2), upsert(2, 3), tombstone(2, 4))
+def test_what_was_written_is_published_after_it_is_readable() -> None:
+    bench = Bench(rounds=[wrote(4, records=4, written=3)], news=[NO_NEWS, News((progress(500, 4),), (), ())])
+    bench.batch()
+    bench.sync.tend()
+    assert bench.calls[0] == "round"
+    assert [call for call in bench.calls if call != "round"] == ["readable a", "publish", "generation", "publish"]
     record = bench.published[-1]
-    assert (record.written, record.stale, record.end_offsets) == (2, 2, {"shop.public.a": (4,)})
+    assert (record.written, record.stale, record.end_offsets) == (3, 1, {TOPIC: (4,)})
     assert (record.applied_lsn, record.epoch, record.commit_ts_us) == (500, 1, 5)
-    bench.batch(upsert(1, 2), end=5)
-    assert (bench.published[-1].written, bench.published[-1].stale) == (2, 3)
 
 
-def test_a_batch_of_markers_only_moves_the_position_without_the_store() -> None:
+def test_a_round_begins_where_the_last_one_ended_readable_or_not() -> None:
+    bench = Bench(rounds=[wrote(4), wrote(7)])
+    bench.batch()
+    assert bench.starts[:3] == [{}, {TOPIC: (4,)}, {TOPIC: (7,)}]
+
+
+def test_a_batch_goes_on_with_what_arrives_until_its_time_is_over() -> None:
     bench = Bench()
-    bench.batch(end=7)
-    assert bench.calls == ["read control", "publish"]
-    assert bench.published[-1].end_offsets == {"shop.public.a": (7,)}
+    bench.batch()
+    assert bench.calls.count("round") == BATCH_S
 
 
-def test_control_is_read_before_records_are() -> None:
-    """A table's new schema version is in control before its first record is in the topic."""
-    bench = Bench(news=[News((), (), (Lineage((schema("b"),)),))])
-    bench.batch(upsert(1, 1))
-    assert bench.calls[:3] == ["read control", "prepare b 1", "apply"]
-    assert bench.sync.topics == {"shop.public.a", "shop.public.b"}
+def test_a_batch_does_not_end_before_it_has_what_was_there_when_it_began() -> None:
+    bench = Bench(topic_ends=9, rounds=[RoundReport()] * 15 + [wrote(9)])
+    bench.batch()
+    assert bench.calls.count("round") == 16
+    assert bench.published[-1].end_offsets == {TOPIC: (9,)}, "published before Spark notes that the batch is done"
 
 
-def test_a_new_version_is_prepared_with_those_before_and_older_rows_get_its_shape() -> None:
+def test_what_tasks_wrote_before_one_of_them_failed_is_kept() -> None:
+    failed = wrote(4)
+    failed.failure = SinkError("the store is away", "wait")
+    bench = Bench(rounds=[failed], news=[News((progress(500, 4),), (), ())])
+    with pytest.raises(SinkError, match="away"):
+        bench.batch()
+    assert isinstance(bench.sync.failure, SinkError)
+    bench.sync.tend()
+    assert bench.published[-1].end_offsets == {TOPIC: (4,)}
+
+
+def test_a_refused_row_is_named_with_its_sink() -> None:
+    bench = Bench(rounds=[RoundReport(failure=RefusedError("a row of public.a can't be stored", "correct it"))])
+    with pytest.raises(RefusedError, match=r"search: a row of public\.a can't be stored") as refused:
+        bench.batch()
+    assert refused.value.hint == "correct it"
+
+
+def test_a_schema_that_is_not_there_yet_is_waited_for() -> None:
+    """Seen: a row's record was readable before the control record with its schema, and the sink stopped for good."""
     first = schema()
     second = replace(first, version=2, columns=(*first.columns, Column("name", 25, -1, "text", True, "b", 25)))
-    bench = Bench(news=[News((), (), (Lineage((first, second)),))])
-    bench.batch(upsert(1, 1))
-    assert bench.calls[:3] == ["read control", "prepare a 1 2", "apply"]
-    assert bench.sink.applied[0].row == {"id": 1, "name": None}
-    assert bench.sync.topics == {"shop.public.a"}, "the query goes on"
+    unknown = RoundReport(unknown_schema="record at …: schema version 2")
+    known = News((), (), (Lineage((first, second)),))
+    bench = Bench(rounds=[unknown, unknown, unknown, wrote(3)], news=[NO_NEWS, NO_NEWS, known])
+    bench.batch()
+    assert bench.calls[:6] == ["round", "round", "round", "prepare a 1 2", "learn 1", "round"]
+    assert bench.sync.failure is None
+
+
+def test_a_schema_that_never_comes_is_an_error_with_the_record() -> None:
+    unknown = RoundReport(unknown_schema="record at x, partition 0, offset 7: schema version 2")
+    bench = Bench(rounds=[unknown] * 1000)
+    with pytest.raises(SinkError, match=f"offset 7: schema version 2, for {SCHEMA_WAIT_S_MAX:.0f} s"):
+        bench.batch()
+    assert bench.calls.count("round") <= SCHEMA_WAIT_S_MAX + 2
+
+
+def test_a_table_that_is_altered_is_prepared_between_rounds() -> None:
+    bench = Bench(news=[News((), (), (Lineage((schema("b"),)),))])
+
+    def watched() -> RoundReport:
+        bench.sync.tend()  # by the other thread, while tasks write
+        return wrote(1)
+
+    bench.rounds = [watched, wrote(2)]
+    bench.batch()
+    order = [call for call in bench.calls if call.startswith(("round", "prepare", "learn"))]
+    assert order[:4] == ["round", "prepare b 1", "learn 2", "round"]
+    assert bench.sync.topics == {TOPIC, "shop.public.b"}
+
+
+def test_without_a_batch_the_watching_thread_prepares() -> None:
+    bench = Bench(news=[News((), (), (Lineage((schema("b"),)),))])
+    bench.sync.tend()
+    assert "prepare b 1" in bench.calls and "learn 2" in bench.calls
 
 
 def test_a_due_sweep_is_done_before_the_position_is_published() -> None:
     sweep = SweepRecord(table_schema="public", table_name="a", floor=9, as_of_lsn=400, epoch=1)
-    bench = Bench(news=[News((progress(300, 1), progress(500, 1)), (sweep,), ())])
-    bench.batch(upsert(1, 1))
-    assert bench.calls[-4:] == ["generation", "sweep a 9", "readable", "publish"]
+    bench = Bench(rounds=[wrote(1)], news=[News((progress(300, 1), progress(500, 1)), (sweep,), ())])
+    bench.batch()
+    bench.calls.clear()
+    bench.sync.tend()
+    assert bench.calls[-3:] == ["sweep a 9", "readable a", "publish"]
     assert bench.published[-1].sweeps == {"public.a": 9}
     assert bench.published[-1].applied_lsn == 500
 
 
-def test_a_store_whose_data_was_deleted_is_not_reported_on() -> None:
+def test_the_store_is_checked_every_few_seconds_and_not_reported_on_when_its_data_was_deleted() -> None:
     bench = Bench()
+    bench.sync.tend()
+    assert "generation" not in bench.calls
+    bench.now_us += int(GENERATION_CHECK_S * 1_000_000) + 1
     bench.sink.marker = None
-    published = len(bench.published)
+    bench.calls.clear()
     with pytest.raises(SinkError, match="no longer holds generation 1"):
-        bench.batch(upsert(1, 1))
-    assert len(bench.published) == published
-    assert isinstance(bench.sync.failure, SinkError)
-
-
-def test_a_refused_row_stops_the_sink_and_is_named_without_its_key() -> None:
-    bench = Bench()
-    bench.sink.refused = 777777
-    with pytest.raises(RefusedError) as refused:
-        bench.batch(upsert(1, 1), upsert(777777, 2))
-    said = str(refused.value)
-    for part in ("search", "public.a", "column id: too odd", "shop.public.a, partition 0, offset 101", "digest"):
-        assert part in said
-    assert "777777" not in said
-
-
-@pytest.mark.parametrize("value", [b"not json", b'{"op":"c"}', b'{"op":"x","source":{}}'])
-def test_a_record_that_capture_did_not_write_stops_the_sink(value: bytes) -> None:
-    bench = Bench()
-    with pytest.raises(RefusedError, match=r"search: record at shop\.public\.a, partition 0, offset 100"):
-        bench.batch((1, value, 1))
+        bench.sync.tend()
+    assert "publish" not in bench.calls
 
 
 def test_a_batch_of_a_query_that_was_dismissed_is_not_begun() -> None:
     bench = Bench()
     bench.sync.dismiss()
     with pytest.raises(Ended):
-        bench.batch(upsert(1, 1))
+        bench.batch()
     bench.sync.admit()
     with pytest.raises(Ended):
-        bench.batch(upsert(1, 1))
+        bench.batch()
     assert bench.calls == [] and bench.sync.failure is None
 
 
-def test_between_batches_news_are_taken_in_and_published_once() -> None:
+def test_a_batch_that_is_dismissed_ends_after_its_round() -> None:
+    bench = Bench()
+
+    def dismissed() -> RoundReport:
+        bench.sync.dismiss()
+        return wrote(3)
+
+    bench.rounds = [dismissed]
+    with pytest.raises(Ended):
+        bench.batch()
+    assert bench.calls == ["round"]
+    bench.sync.tend()
+    assert bench.published[-1].end_offsets == {TOPIC: (3,)}
+
+
+def test_what_did_not_change_is_published_once() -> None:
     bench = Bench(news=[News((progress(500, 0),), (), ())])
-    assert bench.sync.tend(1)
-    assert bench.sync.tend(1)
+    bench.sync.tend()
+    bench.sync.tend()
     assert bench.calls.count("publish") == 1
     assert bench.published[-1].applied_lsn == 500
-    assert bench.maintained == 2
-
-
-def test_the_store_is_checked_every_few_seconds() -> None:
-    bench = Bench()
-    bench.sync.tend(1)
-    assert "generation" not in bench.calls
-    bench.now_us += int(GENERATION_CHECK_S * 1_000_000) + 1
-    bench.sink.marker = 2
-    with pytest.raises(SinkError, match="its data was deleted"):
-        bench.sync.tend(1)
-
-
-def test_tending_does_not_wait_for_a_long_batch() -> None:
-    bench = Bench()
-    tended: list[bool] = []
-
-    def read() -> Iterator[pa.Table]:
-        tended.append(bench.sync.tend(0.01))
-        yield arrow([(1, None, 1)])
-
-    bench.sync.apply_batch(bench.admission, read, {})
-    assert tended == [False]
 
 
 def test_the_beginning_of_a_generation_is_published() -> None:
@@ -301,3 +282,46 @@ def test_the_beginning_of_a_generation_is_published() -> None:
     bench = Bench()
     (first,) = bench.published
     assert (first.generation, first.applied_lsn, first.end_offsets) == (1, 0, {})
+
+
+def test_the_watching_thread_is_woken_when_something_was_written() -> None:
+    bench = Bench(rounds=[wrote(1)])
+    assert not bench.sync.has_news.is_set()
+    bench.batch()
+    assert bench.sync.has_news.is_set()
+    bench.sync.tend()
+    assert not bench.sync.has_news.is_set()
+
+
+@pytest.mark.parametrize("other", [(4, "a"), (3, "n")])
+def test_a_job_that_was_overtaken_stops(other: tuple[int, str]) -> None:
+    bench = Bench()
+    bench.sinks["sink/search/1"] = bench.published[-1].model_copy(update={"job": other})
+    with pytest.raises(RefusedError, match=f"another job keeps this store in step now .job {other[0]}"):
+        bench.sync.tend()
+
+
+def test_a_job_that_was_overtaken_during_a_batch_publishes_nothing() -> None:
+    """Its process was stopped, and the later job's position may be far ahead."""
+    bench = Bench(rounds=[wrote(1)] * 20)
+    bench.sinks["sink/search/1"] = bench.published[-1].model_copy(update={"job": (4, "a")})
+    published = len(bench.published)
+    with pytest.raises(RefusedError, match="another job keeps this store in step now"):
+        bench.batch()
+    assert len(bench.published) == published
+
+
+def test_what_an_earlier_job_published_late_is_published_over() -> None:
+    """It was stopped between looking for a later job and publishing; on an idle system nothing else would follow."""
+    bench = Bench(news=[News((progress(500, 0),), (), ())])
+    bench.sync.tend()
+    bench.sinks["sink/search/1"] = bench.published[-1].model_copy(update={"job": (2, "z"), "applied_lsn": 400})
+    bench.sync.tend()
+    assert bench.sinks["sink/search/1"].job == JOB
+    assert bench.sinks["sink/search/1"].applied_lsn == 500
+
+
+def test_a_job_that_has_overtaken_another_goes_on() -> None:
+    bench = Bench()
+    bench.sinks["sink/search/1"] = bench.published[-1].model_copy(update={"job": (2, "z")})
+    bench.sync.tend()

@@ -26,7 +26,7 @@ def test_pages_end_where_the_index_ends(
     monkeypatch.setattr(pages, "_PAGE_ROWS_MAX", 10)
     monkeypatch.setattr(pages, "_PAGE_IDS", 10)
     sink.apply([upsert(number, V + number) for number in range(count)])
-    sink.make_readable()
+    sink.make_readable({TABLE})
     for with_row in (True, False):
         assert [int(hit["_id"]) for hit in read(place, with_row)] == list(range(count))
 
@@ -36,18 +36,18 @@ def test_documents_of_one_version_are_told_apart(
 ) -> None:
     monkeypatch.setattr(pages, "_PAGE_ROWS_MAX", 10)
     sink.apply([upsert(number, V) for number in range(35)])
-    sink.make_readable()
+    sink.make_readable({TABLE})
     assert sorted(int(hit["_id"]) for hit in read(place)) == list(range(35))
 
 
 def test_reading_shows_one_moment(sink: SearchSink, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "_PAGE_ROWS_MAX", 10)
     sink.apply([upsert(number, V + number) for number in range(30)])
-    sink.make_readable()
+    sink.make_readable({TABLE})
     rows = sink.rows(TABLE)
     first = next(rows)
     sink.apply([delete(number, V + 100 + number) for number in range(0, 30, 2)] + [upsert(99, V + 200)])
-    sink.make_readable()
+    sink.make_readable({TABLE})
     assert [first.key["id"], *(row.key["id"] for row in rows)] == list(range(30))
 
 
@@ -56,14 +56,14 @@ def test_wide_rows_come_in_small_pages(sink: SearchSink, place: Place, monkeypat
     monkeypatch.setattr(pages, "_PAGE_BYTES", 500_000)
     wide = "".join(chr(0x4E00 + (number * 7919) % 20_000) for number in range(10_000))  # does not compress well
     sink.apply([upsert(number, V + number, attributes=wide[number:]) for number in range(30)])
-    sink.make_readable()
+    sink.make_readable({TABLE})
     assert 10 <= pages._page_rows(place.server(), f"{place.alias}.documents") < 30
     assert len(read(place)) == 30
 
 
 def test_nothing_is_left_open_by_a_reader_who_stops(sink: SearchSink, place: Place) -> None:
     sink.apply([upsert(1, V)])
-    sink.make_readable()
+    sink.make_readable({TABLE})
     rows = sink.rows(TABLE)
     next(rows)
     index = f"{place.alias}.documents"

@@ -69,7 +69,7 @@ def versions(place: Place) -> dict[str, int]:
 
 def test_a_column_of_another_type_moves_to_an_index_of_its_own(sink: SearchSink, place: Place) -> None:
     sink.apply([upsert(1, V, name="a", price="1.5", token="x"), upsert(2, V + 1), delete(2, V + 2), delete(3, V + 3)])
-    sink.make_readable()
+    sink.make_readable({TABLE})
     wider = retyped(2, "price", TEXT)
     sink.prepare(wider, [SCHEMA])
     assert indexes(place) == [f"{place.alias}.documents.v2"]
@@ -85,7 +85,7 @@ def test_a_column_of_another_type_moves_to_an_index_of_its_own(sink: SearchSink,
         (Outcome.STALE, ""),
         (Outcome.WRITTEN, ""),
     ]
-    sink.make_readable()
+    sink.make_readable({TABLE})
     assert place.find({"match": {"price": "charge"}}) == [1]
     with closing(place.open()) as restarted:
         restarted.prepare(wider, [SCHEMA])
@@ -109,7 +109,7 @@ def test_a_widened_column_keeps_its_values_and_leaves_dotted_paths_free(sink: Se
     wide = replace(number, type_oid=20, type_name="bigint")
     third = replace(SCHEMA, version=3, columns=(*SCHEMA.columns, wide, replace(path, name="a")))
     sink.prepare(third, [SCHEMA, second])
-    sink.make_readable()
+    sink.make_readable({TABLE})
     assert indexes(place) == [f"{place.alias}.documents.v3"]
     (row,) = sink.rows(TABLE)
     assert row.row == change.row | {"number": 7}
@@ -143,7 +143,7 @@ def interrupted_moves(
 @pytest.mark.promise(2)
 def test_a_move_that_is_killed_anywhere_is_gone_on_with(sink: SearchSink, place: Place) -> None:
     sink.apply([upsert(1, V), upsert(2, V + 1), delete(2, V + 2)])
-    sink.make_readable()
+    sink.make_readable({TABLE})
     assert len(interrupted_moves(place, sink, lambda _, __: kill())) > 5
     assert versions(place) == {"1": V, "2": V + 2}
 
@@ -154,7 +154,7 @@ def test_of_two_writers_that_move_at_once_none_loses_a_row(sink: SearchSink, pla
     expected = {"1": V, "2": V + 2}
     known = [SCHEMA]
     sink.apply([upsert(1, V), upsert(2, V + 1), delete(2, V + 2)])
-    sink.make_readable()
+    sink.make_readable({TABLE})
 
     def write(writer: SearchSink, change: Change) -> None:
         with suppress(SinkError):
@@ -173,7 +173,7 @@ def test_of_two_writers_that_move_at_once_none_loses_a_row(sink: SearchSink, pla
         write(sink, delete(3000 + number, V + number))
 
     moves = interrupted_moves(place, sink, interrupt)
-    sink.make_readable()
+    sink.make_readable({TABLE})
     assert versions(place) == expected
     assert len(expected) > len(moves)
 

@@ -36,7 +36,7 @@ def test_readers_search_each_column_by_its_type(sink: SearchSink, place: Place) 
             upsert(4, V + 3, token="123e4567-e89b-12d3-a456-426614174000"),
         ]
     )
-    sink.make_readable()
+    sink.make_readable({TABLE})
     assert place.find({"match": {"name": "bicycle"}}) == [1, 3]
     assert place.find({"term": {"name.keyword": "A blue car"}}) == [2]
     assert place.find({"range": {"price": {"gte": 10, "lt": 100}}}) == [1]
@@ -56,7 +56,7 @@ def test_values_that_can_not_be_indexed_are_kept_and_found_by_others(sink: Searc
         ]
     )
     assert {result.outcome for result in results} == {Outcome.WRITTEN}
-    sink.make_readable()
+    sink.make_readable({TABLE})
     assert place.find({"match": {"name": "odd"}}) == [1, 2]
     rows = {row.key["id"]: row.row for row in sink.rows(TABLE)}
     assert rows[1]["price"] == "NaN"
@@ -69,7 +69,7 @@ def test_readers_never_see_a_deleted_row_and_nothing_of_it_is_kept(sink: SearchS
     sink.apply([upsert(1, V, name="secret of a customer"), upsert(2, V + 1)])
     sink.apply([delete(1, V + 2)])
     sink.sweep(TABLE, pack_version(1, 2))
-    sink.make_readable()
+    sink.make_readable({TABLE})
     assert place.find({"match_all": {}}) == [2]
     kept = place.client.get(index=f"{place.alias}.documents", id="1")
     assert kept["_source"] == {"ws_version": V + 2, "ws_deleted": True}
@@ -83,7 +83,7 @@ def test_a_get_by_id_finds_what_is_left_of_a_deleted_row_and_a_search_for_the_id
     late write out."""
     sink.apply([upsert(1, V, name="secret of a customer"), upsert(2, V + 1)])
     sink.apply([delete(1, V + 2)])
-    sink.make_readable()
+    sink.make_readable({TABLE})
     client, alias, left = place.client, place.alias, {"ws_version": V + 2, "ws_deleted": True}
     assert client.get(index=alias, id="1")["_source"] == left
     assert client.get_source(index=alias, id="1") == left
@@ -117,7 +117,7 @@ def test_a_new_schema_version_adds_its_fields(sink: SearchSink, place: Place) ->
     change = upsert(2, V + 1)
     assert change.row is not None
     sink.apply([replace(change, row=change.row | {"weight": 2.5}, schema_version=2)])
-    sink.make_readable()
+    sink.make_readable({TABLE})
     assert place.find({"range": {"weight": {"gt": 2}}}) == [2]
     assert sink.generation() == 1
 
@@ -162,7 +162,7 @@ def test_a_lost_alias_is_given_back(sink: SearchSink, place: Place) -> None:
     restarted = place.open()
     restarted.prepare(SCHEMA)
     restarted.apply([upsert(1, V), delete(2, V + 1)])
-    restarted.make_readable()
+    restarted.make_readable({TABLE})
     assert place.find({"match_all": {}}) == [1]
     restarted.close()
 
@@ -300,7 +300,7 @@ def test_a_row_above_the_nodes_indexing_pressure_is_rejected_and_others_are_take
     results = sink.apply([upsert(1, V), upsert(2, V + 1, name="x" * 60_000_000), upsert(3, V + 2)])
     assert [result.outcome for result in results] == [Outcome.WRITTEN, Outcome.REJECTED, Outcome.WRITTEN]
     assert results[1].reason == "the row is larger than the search index takes in one request"
-    sink.make_readable()
+    sink.make_readable({TABLE})
     assert place.find({"match_all": {}}) == [1, 3]
 
 

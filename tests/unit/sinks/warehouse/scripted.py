@@ -1,8 +1,10 @@
 """An engine that does what a test scripted, and remembers what it was asked."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
+import pyarrow.fs as pa_fs
+import pyarrow.parquet as pq
 
 from sinks.warehouse import statements
 from sinks.warehouse.engine import Conflict, Snapshot
@@ -28,6 +30,7 @@ class ScriptedEngine:
         self.evolutions: list[Evolution] = []
         self.before_evolution: Callable[[], None] | None = None  # called once
         self.by_row: list[str] = []  # of the statements
+        self.partitions: list[int | None] = []  # of each MERGE of a batch
         self._source: pa.Table | None = None
 
     def intrude(self, **versions: int) -> None:
@@ -36,8 +39,17 @@ class ScriptedEngine:
             self.versions.setdefault(int(name[1:]), []).append(version)
         self._commit({})
 
-    def run(self, statement: str, properties: Mapping[str, str] | None = None, *, by_row: bool = False) -> None:
+    def run(
+        self,
+        statement: str,
+        properties: Mapping[str, str] | None = None,
+        *,
+        by_row: bool = False,
+        partitions: int | None = None,
+    ) -> None:
         self.statements.append(statement)
+        if properties:
+            self.partitions.append(partitions)
         if by_row:
             self.by_row.append(statement)
         kind = statement.split()[0]
@@ -56,14 +68,15 @@ class ScriptedEngine:
         if BATCH not in properties:  # the removal of doubles
             for number in self._source.column("id").to_pylist():
                 self.versions[number] = [max(self.versions[number])]
-        else:
-            for row in self._source.select(["id", "ws_version"]).to_pylist():
-                held = self.versions.setdefault(row["id"], [])
-                if held:
-                    held[:] = [max(version, row["ws_version"]) for version in held]
-                else:
-                    held.append(row["ws_version"])
-        self._commit(properties)
+            self._commit(properties)
+            return
+        written = 0
+        for row in self._source.select(["id", "ws_version"]).to_pylist():
+            held = self.versions.setdefault(row["id"], [])
+            if not held or row["ws_version"] > max(held):
+                written += 1
+            held[:] = [max(version, row["ws_version"]) for version in held] or [row["ws_version"]]
+        self._commit({**properties, "added-records": str(written)})
 
     def _commit(self, summary: Mapping[str, str]) -> None:
         number = len(self.snapshots) + 1
@@ -71,19 +84,15 @@ class ScriptedEngine:
 
     def query(self, statement: str) -> pa.Table:
         self.statements.append(statement)
-        if "count(*)" in statement:
-            return pa.table({"rows": [sum(len(held) for held in self.versions.values())]})
-        assert self._source is not None
-        found = [
-            (row[statements.ORDINAL], version)
-            for row in self._source.select(["id", statements.ORDINAL]).to_pylist()
-            for version in self.versions.get(row["id"], [])
-        ]
-        return pa.table({statements.ORDINAL: [o for o, _ in found], "ws_version": [v for _, v in found]})
+        return pa.table({"rows": [sum(len(held) for held in self.versions.values())]})
 
-    def source(self, name: str, rows: pa.Table) -> None:
+    def staged_source(
+        self, name: str, files: Sequence[str], columns: str, key: Sequence[str] | None, *, is_small: bool
+    ) -> None:
+        del columns, key, is_small
         assert name == statements.SOURCE
-        self._source = rows
+        read = [pq.read_table(path, filesystem=system) for system, path in map(pa_fs.FileSystem.from_uri, files)]
+        self._source = pa.concat_tables(read)
 
     def history(self, table: tuple[str, ...]) -> Iterator[Snapshot]:
         del table

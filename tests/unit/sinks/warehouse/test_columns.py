@@ -5,7 +5,6 @@ from decimal import Decimal
 from math import inf, isnan
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from cdc.events import Column
@@ -103,8 +102,12 @@ def test_a_domain_is_its_base_type() -> None:
 def test_values_are_held(oid: int, modifier: int, value: Any, held: Any) -> None:
     column = kind(oid, modifier=modifier)
     assert column.convert(value) == held
-    (back,) = pa.array([column.convert(value)], column.arrow).to_pylist()
-    assert back == (pytest.approx(held) if oid == 700 else held)
+    # Beside values that Arrow converts in bulk, and beside some that it does not.
+    for values in ([value], [None, value], [value, None, value]):
+        array = column.array(values)
+        assert array.type == column.arrow
+        expected = pytest.approx(held) if oid == 700 else held
+        assert array.to_pylist() == [None if given is None else expected for given in values]
 
 
 def test_nan_is_a_double() -> None:
@@ -147,6 +150,7 @@ def test_nan_is_a_double() -> None:
     ],
 )
 def test_what_a_column_cant_hold_is_refused_without_telling_it(oid: int, modifier: int, value: Any) -> None:
-    with pytest.raises(Unholdable) as refused:
-        kind(oid, modifier=modifier).convert(value)
-    assert str(value) not in str(refused.value)
+    for convert in (kind(oid, modifier=modifier).convert, lambda one: kind(oid, modifier=modifier).array([None, one])):
+        with pytest.raises(Unholdable) as refused:
+            convert(value)
+        assert str(value) not in str(refused.value)

@@ -1,5 +1,8 @@
-"""What the warehouse does when other writers come between, which real engines do only by chance."""
+"""Several tables merged at once, and other writers that come between, which real engines meet by chance only."""
 
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,9 +11,11 @@ from cdc.errors import SinkError
 from cdc.events import Column, TableId, TableSchema
 from sinks.contract import Change, Outcome
 from sinks.warehouse.catalog import CatalogPlace
+from sinks.warehouse.merging import ATTEMPT_COUNT_MAX
 from sinks.warehouse.reader import WarehouseReader
-from sinks.warehouse.sink import ATTEMPT_COUNT_MAX, WarehouseSink
-from tests.unit.sinks.warehouse.scripted import ScriptedEngine
+from sinks.warehouse.sink import WarehouseSink
+from sinks.warehouse.staging import Stager
+from tests.unit.sinks.warehouse.scripted import FILES, ScriptedEngine
 
 TABLE = TableId("public", "a")
 SCHEMA = TableSchema(
@@ -22,7 +27,7 @@ SCHEMA = TableSchema(
     "shop.public.a",
 )
 ROWS = ("shop", "public", "a_with_deleted")
-WRITTEN, STALE = Outcome.WRITTEN, Outcome.STALE
+WRITTEN = Outcome.WRITTEN
 
 
 def change(number: int, version: int, at: str | None = "2024-01-31") -> Change:
@@ -35,10 +40,12 @@ def engine() -> ScriptedEngine:
 
 
 @pytest.fixture
-def sink(engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch) -> WarehouseSink:
+def sink(engine: ScriptedEngine, tmp_path: Path) -> Iterator[WarehouseSink]:
     """Prepared, with an empty table."""
     place = CatalogPlace(Path("/nowhere/catalog.db"), "file:///nowhere", "shop")
-    made = WarehouseSink(engine, WarehouseReader(place), "shop", now=lambda: 0.0, pause=lambda _: None)
+    made = WarehouseSink(
+        engine, [engine], WarehouseReader(place), "shop", (tmp_path / "staged").as_uri(), lambda _: None
+    )
     engine.namespace = {"watershed.generation": "1"}
     engine.tables[ROWS] = {
         "watershed.table": "public.a",
@@ -49,67 +56,79 @@ def sink(engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch) -> WarehouseSi
     engine.columns[ROWS] = {"id": "bigint", "at": "date", "ws_version": "bigint", "ws_deleted": "boolean"}
     made.prepare(SCHEMA)
     engine.statements.clear()
-    return made
+    yield made
+    made.close()
+    assert list((tmp_path / "staged").glob("*")) == [], "staged files are deleted when they are merged"
 
 
-def outcomes(sink: WarehouseSink, *changes: Change) -> list[Outcome]:
-    return [result.outcome for result in sink.apply(changes)]
+def take(sink: WarehouseSink, tmp_path: Path, *changes: Change) -> int:
+    """As a job does: rows that were written."""
+    stager = Stager((tmp_path / "tasks").as_uri(), [SCHEMA])
+    assert {result.outcome for result in stager.apply(changes)} == {WRITTEN}
+    return sink.take(stager.finish())
 
 
-def test_an_empty_table_is_merged_into_without_a_look(sink: WarehouseSink, engine: ScriptedEngine) -> None:
-    assert outcomes(sink, change(1, 10), change(2, 11)) == [WRITTEN, WRITTEN]
+def test_a_batch_is_one_statement_for_a_table(sink: WarehouseSink, engine: ScriptedEngine, tmp_path: Path) -> None:
+    assert take(sink, tmp_path, change(1, 10), change(2, 11)) == 2
     assert len(engine.statements) == len(engine.begun("MERGE")) == 1
-
-
-def test_a_batch_without_news_makes_no_snapshot(sink: WarehouseSink, engine: ScriptedEngine) -> None:
-    sink.apply([change(1, 10)])
-    assert outcomes(sink, change(1, 10), change(1, 9)) == [STALE, STALE]
-    assert len(engine.snapshots) == 1
-
-
-def test_only_what_is_newer_is_merged(sink: WarehouseSink, engine: ScriptedEngine) -> None:
-    sink.apply([change(1, 10), change(2, 10)])
-    assert outcomes(sink, change(1, 9), change(2, 20), change(3, 5)) == [STALE, WRITTEN, WRITTEN]
+    assert take(sink, tmp_path, change(1, 9), change(2, 20), change(3, 5)) == 2
     assert engine.versions == {1: [10], 2: [20], 3: [5]}
 
 
-def test_a_conflict_is_planned_again(sink: WarehouseSink, engine: ScriptedEngine) -> None:
-    sink.apply([change(1, 10)])
-    engine.conflicts = 2
-    assert outcomes(sink, change(1, 20)) == [WRITTEN]
-    assert len(engine.begun("SELECT")) == 3
+def test_a_merge_waits_for_the_compaction_of_its_table(sink: WarehouseSink, engine: ScriptedEngine) -> None:
+    merged = threading.Event()
 
-
-def test_what_the_winner_of_a_conflict_wrote_is_seen(sink: WarehouseSink, engine: ScriptedEngine) -> None:
-    sink.apply([change(1, 10)])
-    engine.conflicts = 1
-    engine.before_merge = lambda: engine.versions.update({1: [30]})
-    assert outcomes(sink, change(1, 20)) == [STALE]
-
-
-def test_endless_conflicts_are_an_error(sink: WarehouseSink, engine: ScriptedEngine) -> None:
-    engine.conflicts = ATTEMPT_COUNT_MAX + 1
-    with pytest.raises(SinkError, match=r"a_with_deleted.*other writers") as error:
+    def merge() -> None:
         sink.apply([change(1, 10)])
-    assert "one job" in error.value.hint
+        merged.set()
+
+    with sink.without_merges(ROWS):
+        thread = threading.Thread(target=merge)
+        thread.start()
+        assert not merged.wait(0.2)
+        assert engine.begun("MERGE") == []
+    thread.join(10)
+    assert merged.is_set() and engine.versions == {1: [10]}
 
 
-def test_a_key_that_another_writer_doubled_in_between_is_mended(sink: WarehouseSink, engine: ScriptedEngine) -> None:
-    """The case in which the catalog's own check has a hole: both writers append the same new key."""
-    engine.intrude(k9=1)
-    engine.before_merge = lambda: engine.intrude(k1=10, k2=30)
-    engine.versions[1] = []
-    assert outcomes(sink, change(1, 20), change(2, 20), change(3, 20)) == [WRITTEN, STALE, WRITTEN]
-    assert engine.versions == {9: [1], 1: [20], 2: [30], 3: [20]}
-    assert len(engine.begun("MERGE")) == 2, "ours, and the removal of doubles"
+def test_a_table_is_due_for_compaction_by_what_its_commit_says(
+    sink: WarehouseSink, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink.apply([change(1, 10)])
+    assert sink.take_due() == set()
+    monkeypatch.setitem(FILES, "total-data-files", "100")
+    sink.apply([change(1, 11)])
+    assert sink.take_due() == {ROWS}
+    assert sink.take_due() == set()
 
 
-def test_doubles_that_are_met_are_mended(sink: WarehouseSink, engine: ScriptedEngine) -> None:
-    """A writer that was killed between its commit and its look back left them."""
-    engine.intrude(k1=10)
-    engine.intrude(k1=12)
-    assert outcomes(sink, change(1, 20)) == [WRITTEN]
-    assert engine.versions == {1: [20]}
+def test_several_tables_are_merged_at_once(tmp_path: Path) -> None:
+    """Each statement waits until the other has begun."""
+    both = threading.Barrier(2, timeout=10)
+    engines = [ScriptedEngine(), ScriptedEngine()]
+
+    def meet() -> None:
+        both.wait()
+
+    for engine in engines:
+        engine.before_merge = meet
+    reader = WarehouseReader(CatalogPlace(Path("/nowhere/catalog.db"), "file:///nowhere", "shop"))
+    sink = WarehouseSink(engines[0], engines, reader, "shop", (tmp_path / "staged").as_uri())
+    other = replace(SCHEMA, table=TableId("public", "b"))
+    for schema in (SCHEMA, other):
+        sink.attach(schema)
+    sink.apply([change(1, 10), replace(change(1, 11), table=other.table)])
+    assert [engine.versions for engine in engines] in ([{1: [10]}, {1: [11]}], [{1: [11]}, {1: [10]}])
+    sink.close()
+
+
+def test_the_failure_of_one_table_leaves_the_others(sink: WarehouseSink, engine: ScriptedEngine) -> None:
+    other = replace(SCHEMA, table=TableId("public", "b"))
+    sink.attach(other)
+    engine.conflicts = ATTEMPT_COUNT_MAX
+    with pytest.raises(SinkError):
+        sink.apply([change(1, 10), replace(change(2, 11), table=other.table)])
+    assert engine.versions in ({1: [10]}, {2: [11]})
 
 
 def test_a_sweep_is_planned_again_after_a_conflict(sink: WarehouseSink, engine: ScriptedEngine) -> None:

@@ -47,11 +47,16 @@ def test_the_merge_of_rows_that_lack_columns_keeps_those_of_live_rows_and_insert
     )
 
 
-def test_versions_are_read_as_of_a_snapshot() -> None:
-    text = statements.stored_versions(PLACE.rows, ["id"], 42)
-    assert "`a_with_deleted` VERSION AS OF 42) t ON t.`id` = s.`id`" in text
-    text = statements.stored_versions(PLACE.rows, ["id"], 42, of_live_rows_only=True)
-    assert "VERSION AS OF 42 WHERE NOT ws_deleted) t ON" in text
+def test_values_of_a_condition_are_literals_with_bounds() -> None:
+    assert statements.one_of([("id", [-1, 2]), ("na`me", ["it's", "z"])]) == (
+        "t.`id` >= -1 AND t.`id` <= 2 AND t.`id` IN (-1, 2) AND "
+        "t.`na``me` >= 'it\\'s' AND t.`na``me` <= 'z' AND t.`na``me` IN ('it\\'s', 'z')"
+    )
+    assert statements.one_of([]) == ""
+    assert "ON t.`id` = s.`id` AND t.`id` IN (1) WHEN" in statements.merge(PLACE.rows, ["id"], ["id"], "t.`id` IN (1)")
+    assert "ON t.`id` = s.`id` AND t.`id` IN (1) WHEN" in statements.merge_columns(
+        PLACE.rows, ["id"], ["id"], "t.`id` IN (1)"
+    )
 
 
 def test_a_sweep_empties_all_but_the_key() -> None:
@@ -62,7 +67,7 @@ def test_a_sweep_empties_all_but_the_key() -> None:
 
 
 def test_maintenance_names_the_table_without_its_catalog() -> None:
-    assert "table => '`shop`.`public`.`a_with_deleted`'" in statements.compact(PLACE.rows)
+    assert "table => '`shop`.`public`.`a_with_deleted`', options" in statements.compact(PLACE.rows)
     assert "older_than => TIMESTAMP '2026-01-01 00:00:00', retain_last => 5" in statements.expire(
         PLACE.rows, "2026-01-01 00:00:00", 5
     )

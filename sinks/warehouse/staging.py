@@ -1,0 +1,346 @@
+"""Rows on their way into the warehouse: a task writes them as files, which the statement that merges them reads.
+
+So no row passes through the driver, and the statement reads its source where it runs. The files are below the tables'
+location, which every executor can reach, in a folder of the process whose driver merges them; it deletes each when it
+is merged. What a process that was killed leaves behind is deleted when the next one starts.
+"""
+
+import os
+import re
+import socket
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.fs as pa_fs
+import pyarrow.parquet as pq
+
+from cdc.events import TableId, TableSchema
+from sinks.contract import Change, Json, Outcome, Result
+from sinks.reduction import reduce_changes
+from sinks.warehouse.columns import ColumnType, Unholdable, column_type
+from sinks.warehouse.naming import DELETED, VERSION
+from sinks.warehouse.statements import UNCHANGED
+
+FOLDER: Final = ".staging"  # below the tables' location
+# Spark reads a row group into memory at once, however large its rows are.
+ROW_GROUP_BYTES: Final = 8 * 1024 * 1024
+# Large rows are merged file by file.
+FILE_BYTES: Final = 32 * 1024 * 1024
+# A file with so few rows says their keys, so that the merge reads no more of its table than it has to.
+KEYS_MAX: Final = 1000
+KEY_CHARS_MAX: Final = 200
+# What a process on another machine left is deleted when it is that old: it may live, and a round takes minutes at most.
+LEFTOVER_S: Final = 3600.0
+_WRITTEN: Final = Result(Outcome.WRITTEN)
+
+
+class Staged(NamedTuple):
+    """One file of rows for one table."""
+
+    table: TableId
+    path: str  # a URI
+    row_count: int
+    byte_count: int  # in memory
+    lacks: bool  # its rows lack columns, whose names are in the column UNCHANGED
+    keys: tuple[tuple[Json, ...], ...] | None  # of its rows; None where there are many
+
+
+@dataclass(frozen=True, slots=True)
+class TableForm:
+    """How a table's rows are converted."""
+
+    columns: dict[str, ColumnType]
+    key: tuple[str, ...]
+    has_float_key: bool  # in which Spark takes -0.0 and 0.0 for one, as PostgreSQL does
+    _no_values: dict[str, Json]
+
+    @classmethod
+    def of(cls, schema: TableSchema) -> "TableForm":
+        columns = {column.name: column_type(column) for column in schema.columns}
+        has_float_key = any(_has_floats(columns[name].arrow) for name in schema.key)
+        return cls(columns, schema.key, has_float_key, dict.fromkeys(columns))
+
+    def table(self, changes: Sequence[Change], *, lacks: bool = False) -> pa.Table:
+        """The rows that MERGE reads; `lacks`: with the names of the columns that each of them lacks. Raises
+        Unholdable."""
+        rows = [self._row(change) for change in changes]
+        columns: dict[str, pa.Array] = {}
+        for name, kind in self.columns.items():
+            try:
+                columns[name] = kind.array([row[name] for row in rows])
+            except KeyError:
+                raise Unholdable(f"column {name}: absent") from None
+            except Unholdable as error:
+                raise Unholdable(f"column {name} ({kind.sql}): {error}") from None
+        columns[VERSION] = pa.array([change.version for change in changes], pa.int64())
+        columns[DELETED] = pa.array([change.row is None for change in changes], pa.bool_())
+        if lacks:
+            columns[UNCHANGED] = pa.array([sorted(change.unchanged) for change in changes], pa.list_(pa.string()))
+        return pa.table(columns)
+
+    def _row(self, change: Change) -> dict[str, Json]:
+        row = change.row
+        if row is None:
+            return self._no_values | change.key
+        if len(row) + len(change.unchanged) != len(self.columns):
+            raise Unholdable("the row has other columns than the table")
+        return dict.fromkeys(change.unchanged) | row if change.unchanged else row
+
+
+@dataclass(slots=True)
+class _Held:
+    """What a task has taken of one table. Whole rows are converted at once, and take a tenth of their objects' room."""
+
+    pieces: list[pa.Table] = field(default_factory=list)
+    # Of each key its newest version, and where its row is: number of the piece, number of the row in it.
+    newest: dict[Any, tuple[int, int, int]] = field(default_factory=dict)
+    row_count: int = 0  # of all pieces
+    lacking: list[Change] = field(default_factory=list)  # rows that lack columns
+
+    def take(self, piece: pa.Table, changes: Sequence[Change]) -> None:
+        """`piece`: these changes, converted."""
+        newest, number = self.newest, len(self.pieces)
+        for at, change in enumerate(changes):
+            key = _key(change)
+            held = newest.get(key)
+            if held is None or change.version > held[0]:
+                newest[key] = (change.version, number, at)
+        self.pieces.append(piece)
+        self.row_count += len(changes)
+
+    def whole(self) -> Iterator[pa.Table]:
+        """The newest row of each key."""
+        if len(self.newest) == self.row_count:
+            yield from self.pieces
+            return
+        kept: list[list[int]] = [[] for _ in self.pieces]
+        for _, number, at in self.newest.values():
+            kept[number].append(at)
+        for piece, rows in zip(self.pieces, kept, strict=True):
+            yield piece.take(pa.array(sorted(rows), pa.int64()))
+
+    def still_lacking(self) -> list[Change]:
+        """One for each key, where no whole row is newer. What it lacks is not taken from whole rows: those are merged
+        first, so the table has it."""
+        nothing = (-1, 0, 0)
+        return reduce_changes(
+            change for change in self.lacking if change.version > self.newest.get(_key(change), nothing)[0]
+        )
+
+
+class Stager:
+    """Takes the changes of one task after the other. Rejects a row that has a value which its column can't hold."""
+
+    def __init__(self, location: str, schemas: Iterable[TableSchema]) -> None:
+        """`location`: the URI of the folder for staged files."""
+        self._location = location
+        self._schemas = {schema.table: schema for schema in schemas}
+        self._forms: dict[TableId, TableForm] = {}
+        self._held: dict[TableId, _Held] = {}
+
+    def apply(self, changes: Sequence[Change]) -> list[Result]:
+        """One result for each change. WRITTEN means that it will be in a file, unless a newer one of its key is."""
+        results = [_WRITTEN] * len(changes)
+        whole: dict[TableId, list[int]] = {}
+        for number, change in enumerate(changes):
+            if change.unchanged:
+                self._apply_lacking(number, change, results)
+            else:
+                whole.setdefault(change.table, []).append(number)
+        for table, numbers in whole.items():
+            self._apply_whole(table, numbers, changes, results)
+        return results
+
+    def finish(self) -> tuple[Staged, ...]:
+        """Write the files: of each table one with whole rows, one with rows that lack columns."""
+        tables, self._held = self._held, {}
+        staged: list[Staged] = []
+        for table, held in tables.items():
+            if held.newest:
+                keys = list(held.newest) if len(held.newest) <= KEYS_MAX else None
+                staged += self._write(table, held.whole(), keys, lacks=False)
+            if lacking := held.still_lacking():
+                rows = self._form(table).table(lacking, lacks=True)
+                staged += self._write(table, [rows], None, lacks=True)
+        return tuple(staged)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def _apply_lacking(self, number: int, change: Change, results: list[Result]) -> None:
+        try:
+            self._form(change.table).table([change], lacks=True)
+        except Unholdable as error:
+            results[number] = Result(Outcome.REJECTED, str(error))
+        else:
+            self._of(change.table).lacking.append(change)
+
+    def _apply_whole(
+        self, table: TableId, numbers: Sequence[int], changes: Sequence[Change], results: list[Result]
+    ) -> None:
+        form = self._form(table)
+        taken = [changes[number] for number in numbers]
+        try:
+            piece = form.table(taken)
+        except Unholdable:
+            taken = []
+            for number in numbers:
+                try:
+                    form.table([changes[number]])
+                except Unholdable as error:
+                    results[number] = Result(Outcome.REJECTED, str(error))
+                else:
+                    taken.append(changes[number])
+            piece = form.table(taken)
+        self._of(table).take(piece, taken)
+
+    def _write(
+        self, table: TableId, pieces: Iterable[pa.Table], keys: Sequence[Any] | None, *, lacks: bool
+    ) -> Iterator[Staged]:
+        """Several files where the rows are many or large; the keys are said if it is one."""
+        files = list(_files(pieces))
+        for groups in files:
+            uri = f"{self._location}/{uuid.uuid4().hex}.parquet"
+            system, path = _opened(uri)
+            system.create_dir(path.rpartition("/")[0], recursive=True)
+            # Read once and thrown away: neither statistics nor dictionaries pay.
+            with pq.ParquetWriter(
+                path,
+                groups[0].schema,
+                filesystem=system,
+                compression="lz4",
+                use_dictionary=False,
+                write_statistics=False,
+            ) as writer:
+                for group in groups:
+                    writer.write_table(group, row_group_size=len(group))
+            rows, size = sum(map(len, groups)), sum(group.nbytes for group in groups)
+            yield Staged(table, uri, rows, size, lacks, _sayable(keys) if len(files) == 1 else None)
+
+    def _of(self, table: TableId) -> _Held:
+        return self._held.setdefault(table, _Held())
+
+    def _form(self, table: TableId) -> TableForm:
+        form = self._forms.get(table)
+        if form is None:
+            form = self._forms[table] = TableForm.of(self._schemas[table])
+        return form
+
+
+# ---- the folder
+
+
+def own_folder(location: str) -> str:
+    """The URI of this process's folder for staged files. `location`: the URI of all processes' folders."""
+    machine = re.sub(r"[^A-Za-z0-9.-]", "_", socket.gethostname())
+    return f"{location}/{machine}@{os.getpid()}"
+
+
+def delete_staged(paths: Iterable[str]) -> None:
+    """Delete staged files. Those that are gone already are no error."""
+    for uri in paths:
+        system, path = _opened(uri)
+        try:
+            system.delete_file(path)
+        except FileNotFoundError:
+            continue
+
+
+def delete_leftovers(location: str) -> None:
+    """Delete what processes that are no more have left, and this one before it began anew: of this machine those whose
+    number no process has, of others what was written an hour ago."""
+    system, folder = _opened(location)
+    own = own_folder(location).rpartition("/")[2]
+    for found in system.get_file_info(pa_fs.FileSelector(folder, allow_not_found=True)):
+        machine, _, number = found.base_name.rpartition("@")
+        if found.base_name == own:
+            is_left = True
+        elif machine == own.rpartition("@")[0] and number.isdecimal():
+            is_left = not _is_running(int(number))
+        else:
+            files = system.get_file_info(pa_fs.FileSelector(found.path)) or [found]
+            newest_ns = max(file.mtime_ns or 0 for file in files)
+            is_left = time.time_ns() - newest_ns > LEFTOVER_S * 1e9
+        if is_left and found.type == pa_fs.FileType.Directory:
+            system.delete_dir(found.path)
+        elif is_left:
+            system.delete_file(found.path)
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # another user's
+    return True
+
+
+# ---- details
+
+
+def _opened(uri: str) -> tuple[pa_fs.FileSystem, str]:
+    """As Hadoop, and so Spark, reads a URI: what stands behind the scheme is the path as it is, not encoded."""
+    path = uri.removeprefix("file://")
+    return (pa_fs.LocalFileSystem(), path) if path != uri else pa_fs.FileSystem.from_uri(uri)
+
+
+def _row_groups(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The pieces' rows, so many together that a row group has about ROW_GROUP_BYTES."""
+    waiting: list[pa.Table] = []
+    for piece in _slices(pieces):
+        waiting.append(piece)
+        if sum(part.nbytes for part in waiting) >= ROW_GROUP_BYTES:
+            yield pa.concat_tables(waiting)
+            waiting = []
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+def _slices(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """The pieces' rows, in parts of about ROW_GROUP_BYTES at most, unless a single row has more."""
+    for piece in pieces:
+        rows = max(1, len(piece) * ROW_GROUP_BYTES // max(1, piece.nbytes))
+        for at in range(0, len(piece), rows):
+            yield piece.slice(at, rows)
+
+
+def _files(pieces: Iterable[pa.Table]) -> Iterator[list[pa.Table]]:
+    """The row groups of each file."""
+    groups: list[pa.Table] = []
+    for group in _row_groups(pieces):
+        groups.append(group)
+        if sum(part.nbytes for part in groups) >= FILE_BYTES:
+            yield groups
+            groups = []
+    if groups:
+        yield groups
+
+
+def _key(change: Change) -> Any:
+    """The same for keys that Spark calls equal: Python does so too (0.0 and -0.0), but does not hash lists."""
+    values = tuple(change.key.values())
+    try:
+        hash(values)
+    except TypeError:
+        return tuple(map(_hashable, values))
+    return values
+
+
+def _hashable(value: Json) -> Any:
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+
+
+def _sayable(keys: Sequence[Any] | None) -> tuple[tuple[Json, ...], ...] | None:
+    if keys is None or any(type(value) is str and len(value) > KEY_CHARS_MAX for key in keys for value in key):
+        return None
+    return tuple(keys)
+
+
+def _has_floats(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(kind.value_type if pa.types.is_list(kind) else kind))

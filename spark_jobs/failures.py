@@ -1,0 +1,23 @@
+"""What an error of Spark's means, as one line for a log. Pure."""
+
+import re
+from typing import Final
+
+REASON_CHARS_MAX: Final = 300
+_TRACEBACK: Final = "Traceback (most recent call last)"
+_RAISED: Final = re.compile(r"^(?:[\w.]+\.)?\w*(?:Error|Exception|Exit)\b[^\n]*", re.MULTILINE)
+# What each driver says of a task that failed, before it says why.
+_WRAPPERS: Final = ("An error occurred while calling", "org.apache.spark.SparkException: Job aborted")
+
+
+def reason(error: BaseException) -> str:
+    """The line that says most: where Python code of a task failed, its exception, otherwise the first line that is not
+    Spark's own announcement. It may be cut; it never has several lines."""
+    text = str(error).strip()
+    _, found, traceback = text.partition(_TRACEBACK)
+    raised = _RAISED.search(traceback) if found else None
+    if raised is not None:
+        return raised[0].strip()[:REASON_CHARS_MAX]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    telling = [line for line in lines if not line.startswith(_WRAPPERS)]
+    return (telling or lines or [type(error).__name__])[0][:REASON_CHARS_MAX]

@@ -1,0 +1,31 @@
+"""The Java process that PySpark starts, and what is said when it is gone."""
+
+import subprocess
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from cdc.errors import SinkError
+
+
+def jvm_process(spark: SparkSession) -> Any:
+    """None where Spark was started by something else (`spark-submit`), which then ends with it."""
+    return getattr(spark.sparkContext._gateway, "proc", None)
+
+
+def jvm_failure(spark: SparkSession, wait_s: float = 0.0) -> SinkError | None:
+    """The error to raise if the Java process has ended. `wait_s`: its end may be noticed so long after its
+    connections."""
+    process = jvm_process(spark)
+    if process is None:
+        return None
+    try:
+        code = process.wait(wait_s)
+    except subprocess.TimeoutExpired:
+        return None
+    said = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+    return SinkError(
+        f"Spark's Java process ended by itself ({said})",
+        "start the command again: it goes on where it was; if it ran out of memory, raise spark.driver_memory or "
+        "lower spark.bytes_per_write_max",
+    )

@@ -1,0 +1,199 @@
+"""Rounds: Spark jobs whose tasks read records and write them to the store. The driver's side.
+
+A micro-batch consists of one round or of several, one after the other. Between two rounds the driver takes in what the
+tasks report: how far they came, and what they could not do.
+"""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol
+
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from pyspark.sql import SparkSession
+
+from cdc.config import KafkaConfig
+from cdc.errors import WatershedError
+from cdc.events import TableId
+from cdc.kafka.client import broker_error, client_settings, new_client
+from sinks.lineage import Lineage
+from spark_jobs.applied import Offsets
+from spark_jobs.reading import Partition
+from spark_jobs.tasks import Catalog, Job, Limits, OpenTarget, Share, TaskReport, task_runner
+
+ANSWER_S_MAX: Final = 10.0
+# A task for each so many records that wait: fewer have no use for several tasks, which cost a start each.
+TASK_RECORDS_MIN: Final = 2_000
+# With a backlog a round is longer: its start and end cost some 20 to 50 ms.
+BACKLOG_ROUND_S: Final = 1.0
+
+
+@dataclass(slots=True)
+class RoundReport:
+    """What all tasks of a round did."""
+
+    offsets: dict[str, dict[int, int]] = field(default_factory=dict)  # topic → partition → offset behind the last one
+    records: int = 0
+    written: int = 0
+    stale: int = 0
+    write_s: float = 0.0  # of all tasks together
+    tables: set[TableId] = field(default_factory=set)
+    is_behind: bool = False
+    unknown_schema: str = ""
+    failure: WatershedError | None = None
+    staged: list[Any] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, reports: Sequence[TaskReport]) -> "RoundReport":
+        merged = cls()
+        for report in reports:
+            for partition, offset in report.offsets.items():
+                merged.offsets.setdefault(partition.topic, {})[partition.number] = offset
+            merged.records += report.records
+            merged.written += report.written
+            merged.stale += report.stale
+            merged.write_s += report.write_s
+            merged.tables |= report.tables
+            merged.is_behind = merged.is_behind or report.is_behind
+            merged.unknown_schema = merged.unknown_schema or report.unknown_schema
+            merged.failure = merged.failure or (report.failure and report.failure.error())
+            merged.staged += report.staged
+        return merged
+
+
+class Rounds(Protocol):
+    """What a sink's loop needs of Spark and of the brokers."""
+
+    def learn(self, lineages: Mapping[str, Lineage]) -> None:
+        """From now on these are the tables, by topic."""
+
+    def ends(self) -> Offsets:
+        """The end of each partition of the tables' topics, as readers of committed records see it. Raises
+        BrokerError."""
+
+    def run(self, starts: Offsets, ends: Offsets) -> RoundReport:
+        """Read from `starts` on and write. `ends`: what was there a moment ago; says how many tasks are worth while.
+        Raises what Spark raises."""
+
+
+def lag(starts: Offsets, ends: Offsets) -> int:
+    """How many offsets lie between. Transaction markers have offsets too."""
+    return sum(
+        max(0, end - _offset(starts, topic, number))
+        for topic, offsets in ends.items()
+        for number, end in enumerate(offsets)
+    )
+
+
+def shares(starts: Offsets, ends: Offsets, task_count_max: int, *, with_ends: bool) -> list[Share]:
+    """The partitions of a round, divided among tasks so that each has about as many records to read. Pure."""
+    lags = {
+        Partition(topic, number): max(0, end - _offset(starts, topic, number))
+        for topic, offsets in ends.items()
+        for number, end in enumerate(offsets)
+    }
+    if with_ends:
+        lags = {partition: lag for partition, lag in lags.items() if lag}
+    count = max(1, min(task_count_max, len(lags), sum(lags.values()) // TASK_RECORDS_MIN))
+    parts: list[dict[Partition, int]] = [{} for _ in range(count)]
+    loads = [(0, 0, number) for number in range(count)]  # records, partitions, which part
+    for partition, lag in sorted(lags.items(), key=lambda entry: (-entry[1], entry[0])):
+        records, partitions, number = min(loads)
+        loads[number] = (records + lag, partitions + 1, number)
+        parts[number][partition] = _offset(starts, partition.topic, partition.number)
+    return [
+        Share(part, {partition: ends[partition.topic][partition.number] for partition in part} if with_ends else None)
+        for part in parts
+        if part
+    ]
+
+
+def _offset(offsets: Offsets, topic: str, number: int) -> int:
+    held = offsets.get(topic, ())
+    return held[number] if number < len(held) else 0
+
+
+class TopicEnds:
+    """Asks the brokers where the tables' topics end."""
+
+    def __init__(self, kafka: KafkaConfig) -> None:
+        self._admin = new_client(AdminClient, client_settings(kafka))
+        self._partitions: dict[str, int] = {}  # topic → how many
+
+    def learn(self, topics: Sequence[str]) -> None:
+        """The topics to ask for. Raises BrokerError."""
+        try:
+            found = self._admin.list_topics(timeout=ANSWER_S_MAX).topics
+        except KafkaException as error:
+            raise broker_error("can't list topics", error) from error
+        self._partitions = {topic: len(found[topic].partitions) for topic in topics if topic in found}
+
+    def ask(self) -> Offsets:
+        """Topic → last stable offset of each partition. Raises BrokerError."""
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        wanted = {
+            TopicPartition(topic, number): latest
+            for topic, count in self._partitions.items()
+            for number in range(count)
+        }
+        if not wanted:
+            return {}
+        found: dict[str, list[int]] = {topic: [0] * count for topic, count in self._partitions.items()}
+        try:
+            answers = self._admin.list_offsets(
+                wanted, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=ANSWER_S_MAX
+            )
+            for partition, answer in answers.items():
+                found[partition.topic][partition.partition] = answer.result().offset
+        except KafkaException as error:
+            raise broker_error("can't ask for the ends of the tables' topics", error) from error
+        return {topic: tuple(offsets) for topic, offsets in found.items()}
+
+
+class SparkRounds:
+    """Implements Rounds with jobs of a Spark session."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        job: Job,
+        limits: Limits,
+        task_count_max: int,
+        open_target: OpenTarget,
+        *,
+        with_ends: bool = False,
+    ) -> None:
+        """`with_ends`: tasks end where the topics ended when the round began, instead of when their time is over."""
+        self._context = spark.sparkContext
+        self._job = job
+        self._limits = limits
+        self._task_count_max = task_count_max
+        self._open_target = open_target
+        self._with_ends = with_ends
+        self._topic_ends = TopicEnds(job.kafka)
+        self._catalog: Any = None  # a broadcast variable
+
+    def learn(self, lineages: Mapping[str, Lineage]) -> None:
+        self._topic_ends.learn(sorted(lineages))
+        if self._catalog is not None:
+            self._catalog.unpersist()
+        self._catalog = self._context.broadcast(Catalog(uuid.uuid4().hex, dict(lineages)))
+
+    def ends(self) -> Offsets:
+        return self._topic_ends.ask()
+
+    def run(self, starts: Offsets, ends: Offsets) -> RoundReport:
+        parts = shares(starts, ends, self._task_count_max, with_ends=self._with_ends)
+        if not parts:
+            return RoundReport()
+        job, catalog, open_target = self._job, self._catalog, self._open_target
+        limits = self._limits
+        if lag(starts, ends) > TASK_RECORDS_MIN:
+            limits = replace(limits, duration_s=max(BACKLOG_ROUND_S, limits.duration_s))
+
+        def work(share: Share) -> TaskReport:
+            return task_runner(open_target).run(share, job, catalog.value, limits)
+
+        return RoundReport.of(self._context.parallelize(parts, len(parts)).map(work).collect())

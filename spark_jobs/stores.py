@@ -1,0 +1,32 @@
+"""Stores that tasks write directly."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sinks.contract import Change, Result, Sink
+from sinks.registry import make_sink
+from spark_jobs.tasks import Catalog, Job
+
+
+class StoreTarget:
+    """A store that tasks write directly, through its sink."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+
+    def apply(self, changes: Sequence[Change]) -> list[Result]:
+        return self._sink.apply(changes)
+
+    def finish(self) -> tuple[Any, ...]:
+        return ()
+
+    def close(self) -> None:
+        self._sink.close()
+
+
+def open_store(job: Job, catalog: Catalog) -> StoreTarget:
+    """Connect to the store. Raises SinkError."""
+    sink = make_sink(job.sink, job.sinks, job.prefix)
+    for lineage in catalog.lineages.values():
+        sink.attach(lineage.newest)
+    return StoreTarget(sink)

@@ -1,0 +1,101 @@
+"""What a task's reader makes of a real broker's topics: markers, aborted transactions, ends, records that are gone."""
+
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+from cdc.config import KafkaConfig
+from cdc.errors import RefusedError
+from spark_jobs.reading import RECORDS_MAX, Partition, PartitionReader, Piece
+from spark_jobs.rounds import TopicEnds
+from tests.conftest import KafkaBroker
+from tests.feed import Feed
+from tests.waiting import eventually
+
+COLUMNS = {"id": (20, "bigint")}
+
+
+@pytest.fixture
+def feed(kafka: KafkaBroker) -> Feed:
+    feed = Feed(kafka.bootstrap_servers, f"t{secrets.token_hex(5)}")
+    feed.add_table("items", COLUMNS, ["id"], partitions=1)
+    return feed
+
+
+@pytest.fixture
+def reader(kafka: KafkaBroker) -> Iterator[PartitionReader]:
+    reader = PartitionReader(KafkaConfig(bootstrap_servers=kafka.bootstrap_servers), "watershed-test")
+    yield reader
+    reader.close()
+
+
+def publish(feed: Feed, first: int, last: int) -> None:
+    feed.begin()
+    for number in range(first, last + 1):
+        feed.upsert("items", id=number)
+    feed.commit()
+
+
+def read_to_end(reader: PartitionReader, partition: Partition, bytes_max: int = 1 << 20) -> list[Piece]:
+    """Pieces up to the one that says where the partition ends."""
+    pieces: list[Piece] = []
+
+    def is_at_end() -> bool:
+        pieces.append(reader.read(0.1, bytes_max))
+        return partition in pieces[-1].ends
+
+    eventually(is_at_end, 30.0, "the partition is read to its end")
+    return pieces
+
+
+def offsets(pieces: list[Piece]) -> list[int]:
+    return [message.offset() or 0 for piece in pieces for message in piece.records]
+
+
+def test_the_end_lies_behind_the_last_transactions_marker(
+    kafka: KafkaBroker, feed: Feed, reader: PartitionReader
+) -> None:
+    partition = Partition(feed.topic("items"), 0)
+    publish(feed, 1, 3)
+    feed.begin()
+    feed.upsert("items", id=4)
+    feed.abort()
+    publish(feed, 5, 5)
+    reader.seek({partition: 0})
+    pieces = read_to_end(reader, partition)
+    assert offsets(pieces) == [0, 1, 2, 6], "three rows and a marker, an aborted row and its marker, one row"
+    assert pieces[-1].ends == {partition: 8}
+    ends = TopicEnds(KafkaConfig(bootstrap_servers=kafka.bootstrap_servers))
+    ends.learn([partition.topic, "no.such.topic"])
+    assert ends.ask() == {partition.topic: (8,)}
+
+
+def test_a_reader_goes_on_where_it_was_or_where_it_is_told_to(feed: Feed, reader: PartitionReader) -> None:
+    partition = Partition(feed.topic("items"), 0)
+    publish(feed, 1, 3)
+    reader.seek({partition: 0})
+    assert offsets(read_to_end(reader, partition)) == [0, 1, 2]
+    publish(feed, 4, 5)
+    reader.seek({partition: 4})
+    assert offsets(read_to_end(reader, partition)) == [4, 5]
+    reader.seek({partition: 2})
+    assert offsets(read_to_end(reader, partition)) == [2, 4, 5]
+
+
+def test_pieces_are_bounded(feed: Feed, reader: PartitionReader) -> None:
+    partition = Partition(feed.topic("items"), 0)
+    publish(feed, 1, 3 * RECORDS_MAX)
+    reader.seek({partition: 0})
+    pieces = read_to_end(reader, partition, bytes_max=1)
+    assert max(len(piece.records) for piece in pieces) <= RECORDS_MAX
+    assert offsets(pieces) == list(range(3 * RECORDS_MAX))
+
+
+def test_a_topic_that_was_created_again_is_refused(feed: Feed, reader: PartitionReader) -> None:
+    """What was read before is not there any more; continuing somewhere would skip records."""
+    partition = Partition(feed.topic("items"), 0)
+    publish(feed, 1, 3)
+    reader.seek({partition: 1000})
+    with pytest.raises(RefusedError, match=rf"{partition.topic}, partition 0: records that were not read yet are gone"):
+        read_to_end(reader, partition)

@@ -1,0 +1,141 @@
+"""One task on a scripted reader and a fake store: what it writes, how far it says it came, and what ends it."""
+
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from cdc.errors import ConfigError, RefusedError, SinkError, UnreachableError, WatershedError
+from cdc.events import TableId, pack_version
+from spark_jobs.reading import Piece
+from spark_jobs.tasks import Failure, Limits, Share, TaskReport, TaskRunner
+from tests.unit.spark_jobs.records import (
+    PARTITION,
+    FakeReader,
+    FakeTarget,
+    Record,
+    catalog,
+    job,
+    piece,
+    tombstone,
+    upsert,
+)
+
+SHORT = Limits(duration_s=0.02, idle_s=0.02, piece_bytes=1000)
+FROM_START = Share({PARTITION: 0}, None)
+
+
+def run(
+    *pieces: Piece,
+    target: FakeTarget | None = None,
+    share: Share = FROM_START,
+    limits: Limits = SHORT,
+) -> TaskReport:
+    store = target or FakeTarget()
+    return TaskRunner(lambda _, __: store, lambda _, __: FakeReader(*pieces)).run(share, job(), catalog(), limits)
+
+
+def test_changes_are_reduced_written_and_counted() -> None:
+    target = FakeTarget()
+    report = run(piece(upsert(0, 1, 1), upsert(1, 1, 2), upsert(2, 2, 3)), piece(tombstone(5, 2, 4)), target=target)
+    assert target.held == {1: pack_version(1, 2), 2: pack_version(1, 4)}
+    assert (report.records, report.written, report.stale) == (4, 3, 1)
+    assert report.offsets == {PARTITION: 6}
+    assert report.tables == {TableId("public", "a")}
+    assert report.failure is None and not report.is_behind
+
+
+def test_the_end_of_a_partition_counts_with_the_markers_behind_its_last_record() -> None:
+    assert run(piece(upsert(7, 1, 1), end=9)).offsets == {PARTITION: 9}
+    assert run(piece(end=4)).offsets == {PARTITION: 4}
+
+
+def test_a_task_with_ends_stops_there_and_not_at_its_time() -> None:
+    patient = Limits(duration_s=60, idle_s=60, piece_bytes=1000)
+    share = Share({PARTITION: 3}, {PARTITION: 5})
+    report = run(piece(upsert(3, 1, 1)), piece(upsert(4, 1, 2)), piece(upsert(5, 1, 3)), share=share, limits=patient)
+    assert report.offsets == {PARTITION: 5}
+
+
+def test_a_task_stops_at_its_bytes() -> None:
+    patient = Limits(duration_s=60, idle_s=60, piece_bytes=1000, task_bytes=1)
+    report = run(piece(upsert(0, 1, 1)), piece(upsert(1, 1, 2)), limits=patient)
+    assert report.offsets == {PARTITION: 1} and report.is_behind
+
+
+def test_a_record_whose_schema_is_not_known_yet_ends_the_task_before_it() -> None:
+    """Seen: partitions become readable independently, so a record was there before its schema, and the sink stopped for
+    good."""
+    target = FakeTarget()
+    report = run(piece(upsert(0, 1, 1), upsert(1, 2, 2, schema_version=2), upsert(2, 3, 3), end=9), target=target)
+    assert target.held == {1: pack_version(1, 1)}
+    assert report.offsets == {PARTITION: 1}
+    assert report.failure is None
+    assert "schema version 2 of public.a" in report.unknown_schema
+
+
+def test_a_row_that_the_store_can_never_take_is_named_without_its_key() -> None:
+    report = run(
+        piece(upsert(0, 1, 1)), piece(upsert(100, 5, 2), upsert(101, 777777, 3)), target=FakeTarget(refused=777777)
+    )
+    assert report.failure is not None
+    error = report.failure.error()
+    assert isinstance(error, RefusedError)
+    for part in ("public.a", "column id: too odd", "shop.public.a, partition 0, offset 101", "digest"):
+        assert part in str(error)
+    assert "777777" not in str(error)
+    assert report.offsets == {PARTITION: 1}, "what was written before it"
+
+
+@pytest.mark.parametrize("value", [b"not json", b'{"op":"c"}', b'{"op":"x","source":{}}'])
+def test_a_record_that_capture_did_not_write_is_refused(value: bytes) -> None:
+    report = run(piece(Record(100, 1, 1, value)))
+    assert report.failure is not None
+    assert report.failure.kind == "RefusedError"
+    assert "record at shop.public.a, partition 0, offset 100" in report.failure.message
+
+
+def test_after_a_failure_connections_are_made_again() -> None:
+    readers, targets = [FakeReader(piece(upsert(0, 1, 1))), FakeReader()], [FakeTarget(), FakeTarget()]
+    targets[0].error = SinkError("the store is away", "wait")
+    waiting = list(zip(readers, targets, strict=True))
+    runner = TaskRunner(lambda _, __: waiting[0][1], lambda _, __: waiting[0][0])
+    report = runner.run(FROM_START, job(), catalog(), SHORT)
+    assert report.failure == Failure("SinkError", "the store is away", "wait")
+    assert report.offsets == {} and readers[0].is_closed and targets[0].is_closed
+    waiting.pop(0)
+    assert runner.run(FROM_START, job(), catalog(), SHORT).failure is None
+    assert readers[1].sought == [{PARTITION: 0}]
+
+
+def test_the_brokers_errors_are_part_of_the_report() -> None:
+    class Broken(FakeReader):
+        def read(self, timeout_s: float, bytes_max: int) -> Piece:
+            del timeout_s, bytes_max
+            raise KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN))
+
+    report = TaskRunner(lambda _, __: FakeTarget(), lambda _, __: Broken()).run(FROM_START, job(), catalog(), SHORT)
+    assert report.failure is not None
+    assert isinstance(report.failure.error(), UnreachableError)
+
+
+def test_a_store_is_opened_once_for_each_catalog_and_generation() -> None:
+    opened: list[FakeTarget] = []
+
+    def open_target(*_: object) -> FakeTarget:
+        opened.append(FakeTarget())
+        return opened[-1]
+
+    runner = TaskRunner(open_target, lambda _, __: FakeReader())
+    for generation, name, count in ((1, "first", 1), (1, "first", 1), (1, "second", 2), (2, "second", 3)):
+        runner.run(FROM_START, job(generation), catalog(name=name), SHORT)
+        assert len(opened) == count
+    assert [target.is_closed for target in opened] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: RefusedError("a", "b"), lambda: ConfigError("a", "b"), lambda: SinkError("a", "b")]
+)
+def test_errors_keep_class_message_and_hint_on_their_way_to_the_driver(make: Callable[[], WatershedError]) -> None:
+    error = Failure.of(make()).error()
+    assert (type(error), error.message, error.hint) == (type(make()), "a", "b")
