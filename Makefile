@@ -11,13 +11,15 @@ TABLE =
 SINK =
 PYTHON =
 
+bench-sinks: ROWS = 500000
+
 CODE = cdc sinks spark_jobs jars devstack demo bench tests
 BIN = .venv/bin
 CHAOTIC = $(if $(filter 0,$(CHAOS)),--no-chaos,--chaos)
 # Two jobs: while Spark shows what it loads, the code is checked.
 MAKEFLAGS += --no-builtin-rules --no-print-directory --jobs=2
 .DELETE_ON_ERROR:
-.PHONY: help setup check test demo snapshot prove prove-long stack up down lock clean
+.PHONY: help setup check test demo snapshot prove prove-long bench-sinks stack up down lock clean
 
 help: ## Say what the verbs are.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r verb text; do printf '%-10s %s\n' "$$verb" "$$text"; done
@@ -56,8 +58,12 @@ prove-long: setup ## What takes hours, each part begun again where it was: MINUT
 	$(BIN)/python -m tests.faults.mixed_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.simulation.mixed --minutes $(MINUTES)
 	$(BIN)/python -m tests.faults.broker_campaign --minutes $(MINUTES)
+	$(BIN)/python -m tests.faults.sink_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.models --whole
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
+
+bench-sinks: setup ## Rows per second and freshness of each sink, beside its store's plain client. ROWS=500000
+	$(BIN)/python -m bench.sinks --rows $(ROWS)
 
 demo: setup ## The whole path with kill -9 in the middle, then compare every row. SECONDS=120 CHAOS=0|1 HOLD=0
 	$(BIN)/cdc demo --seconds $(SECONDS) --hold $(HOLD) $(CHAOTIC)

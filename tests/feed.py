@@ -120,6 +120,24 @@ class Feed:
     def upsert(self, table: str, op: str = "c", **row: Any) -> None:
         self._change(table, op, row, row)
 
+    def update_without(self, table: str, unchanged: Sequence[str], **row: Any) -> None:
+        """An update whose record lacks the values of these columns."""
+        after = {name: value for name, value in row.items() if name not in unchanged}
+        self._change(table, "u", row, after, unchanged=[*unchanged])
+
+    def truncate(self, table: str) -> int:
+        """In the transaction that is open; returns the version below which the rows of the table are gone."""
+        floor = self.next_version()
+        record = {
+            "table_schema": "public",
+            "table_name": table,
+            "floor": floor,
+            "as_of_lsn": self.lsn + 100,
+            "epoch": self.epoch,
+        }
+        self.send_in_transaction(f"{self.prefix}.control", f"sweep/public.{table}", record)
+        return floor
+
     def delete(self, table: str, **key: Any) -> None:
         """The delete and its tombstone."""
         self._change(table, "d", key, None)
@@ -181,6 +199,14 @@ class Feed:
         found = self._ends(self._partitions)
         return {topic: tuple(found[topic, n] for n in range(count)) for topic, count in self._partitions.items()}
 
+    def is_answered(self) -> bool:
+        """Whether the brokers answer about the tables' topics, perhaps after a restart."""
+        try:
+            self._admin.list_topics(timeout=ANSWER_S_MAX)  # or the client asks whom it asked before
+            return bool(self.end_offsets())
+        except KafkaException:
+            return False
+
     def _ends(
         self, partitions: Mapping[str, int], isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     ) -> dict[tuple[str, int], int]:
@@ -189,7 +215,7 @@ class Feed:
         asked = self._admin.list_offsets(dict.fromkeys(wanted, latest), isolation_level=isolation)
         return {(at.topic, at.partition): future.result(ANSWER_S_MAX).offset for at, future in asked.items()}
 
-    def _change(self, table: str, op: str, row: Row, after: Row | None) -> None:
+    def _change(self, table: str, op: str, row: Row, after: Row | None, **source_fields: Any) -> None:
         self.seq += 1
         key = self.schemas[table].key
         source = {
@@ -205,6 +231,7 @@ class Feed:
             "commit_lsn": self.lsn + 100,
             "tx_index": 0,
             "schema_version": self.schemas[table].version,
+            **source_fields,
         }
         value = {"before": None if after else row, "after": after, "source": source, "op": op, "ts_ms": 0}
         while len(self._producer) > QUEUE_MAX:

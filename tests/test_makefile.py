@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 VERBS = {
-    *("help", "setup", "check", "test", "demo", "snapshot", "prove", "prove-long"),
+    *("help", "setup", "check", "test", "demo", "snapshot", "prove", "prove-long", "bench-sinks"),
     *("stack", "up", "down", "lock", "clean"),
 }
 
@@ -38,7 +38,7 @@ def test_help_tells_every_verb() -> None:
 
 
 def test_a_verb_prepares_what_it_needs() -> None:
-    for verb in ("test", "demo", "snapshot", "prove", "prove-long", "stack"):
+    for verb in ("test", "demo", "snapshot", "prove", "prove-long", "bench-sinks", "stack"):
         assert re.search(rf"^{verb}: setup", MAKEFILE, re.MULTILINE), verb
 
 
@@ -69,7 +69,7 @@ def test_a_snapshots_settings_reach_the_command(settings: list[str], expected: s
 
 
 def test_the_long_proofs_are_the_campaigns_and_the_whole_models() -> None:
-    told = said("-n", "prove-long", "MINUTES=5", "CHUNKS=400")
+    told = said("-n", "prove-long", "bench-sinks", "MINUTES=5", "CHUNKS=400")
     assert "python -m tests.faults.snapshot_campaign --chunks 400\n" in told
     assert "python -m tests.faults.campaign --minutes 5 --folder .watershed/campaign\n" in told
     assert "python -m tests.faults.hole_campaign --minutes 5\n" in told
@@ -79,6 +79,7 @@ def test_the_long_proofs_are_the_campaigns_and_the_whole_models() -> None:
     assert "python -m tests.faults.outbox_campaign --minutes 5\n" in told
     assert "python -m tests.faults.mixed_campaign --minutes 5\n" in told
     assert "python -m tests.simulation.mixed --minutes 5\n" in told
+    assert "python -m tests.faults.sink_campaign --minutes 5\n" in told
     assert "python -m tests.models --whole\n" in told
 
 

@@ -4,7 +4,7 @@ import argparse
 import json
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,14 +21,16 @@ def run_episodes(
     name: str,
     episode: Callable[[int, Stack, Path], Told],
     is_true: Callable[[Told], bool] | None = None,
+    arguments: Sequence[str] | None = None,
 ) -> int:
     """The exit code: whether what each episode told is as it should be; without `is_true` it raises where it is not.
-    `about`: the campaign's docstring. Begun again, the campaign goes on with its next episode; `--seed` repeats one."""
+    `about`: the campaign's docstring. Begun again, the campaign goes on with its next episode; `--seed` repeats one.
+    `arguments`: the command line without what the campaign has read itself."""
     parser = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--folder", type=Path, default=Path(f".watershed/{name}"))
     parser.add_argument("--seed", type=int, help="this episode alone")
-    asked = parser.parse_args()
+    asked = parser.parse_args(arguments)
     asked.folder.mkdir(parents=True, exist_ok=True)
     results = asked.folder / RESULTS
     lines = results.read_text(encoding="utf-8").splitlines() if results.exists() else []

@@ -1,0 +1,96 @@
+"""What a store takes from its plain client: the same rows, in bulk, without the guard by version."""
+
+import json
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+PIPELINE_ROWS: Final = 1000
+BULK_ROWS: Final = 2000
+
+
+def document(number: int) -> dict[str, Any]:
+    """A row of the benchmark's table, as a sink stores it."""
+    return {
+        "id": number,
+        "customer_id": number % 9973,
+        "status": ("new", "paid", "packed", "shipped")[number % 4],
+        "amount": f"{number % 500000 / 100:.2f}",
+        "note": f"a note of some words {number:032x}",
+        "is_gift": number % 3 == 0,
+        "changed_at": "2026-01-01T00:00:00Z",
+        "counter": 0,
+        "city": f"city {number % 997}",
+        "country": "NL",
+    }
+
+
+def _parts(rows: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    for start in range(0, len(rows), size):
+        yield rows[start : start + size]
+
+
+def write_redis(url: str, rows: Sequence[int]) -> None:
+    """Pipelines of HSET with redis-py."""
+    import redis
+
+    client = redis.Redis.from_url(url)
+    for part in _parts(rows, PIPELINE_ROWS):
+        pipeline: Any = client.pipeline(transaction=False)
+        for number in part:
+            pipeline.hset(f"plain:{number}", mapping={"v": "1", "doc": json.dumps(document(number))})
+        pipeline.execute()
+
+
+def write_opensearch(url: str, rows: Sequence[int]) -> None:
+    """`_bulk` requests with opensearch-py, without a refresh."""
+    from opensearchpy import OpenSearch
+
+    client = OpenSearch(url, timeout=60)
+    for part in _parts(rows, BULK_ROWS):
+        lines = (
+            line
+            for number in part
+            for line in (json.dumps({"index": {"_id": str(number)}}), json.dumps(document(number)))
+        )
+        answer = client.bulk(body="\n".join(lines) + "\n", index="plain")
+        assert not answer["errors"]
+
+
+def write_iceberg(folder: str, rows: Sequence[int]) -> None:
+    """Appends of 100,000 rows with PyIceberg: files and a commit each, no key is looked up."""
+    import pyarrow as pa
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    catalog = SqlCatalog("plain", uri=f"sqlite:///{folder}/plain.db", warehouse=f"file://{folder}/plain")
+    catalog.create_namespace_if_not_exists("plain")
+    table: Any = None
+    for part in _parts(rows, 100_000):
+        data = pa.Table.from_pylist([document(number) for number in part])
+        table = table or catalog.create_table_if_not_exists("plain.orders", schema=data.schema)
+        table.append(data)
+    catalog.close()
+
+
+def rows_per_second(write: Callable[[str, Sequence[int]], None], address: str, rows: int, processes: int) -> float:
+    """The rate of `processes` clients that share the rows; their start is not counted."""
+    context = multiprocessing.get_context("spawn")
+    ready = context.Barrier(processes + 1)
+    parts = [range(number, rows, processes) for number in range(processes)]
+    clients = [context.Process(target=_client, args=(write, address, part, ready)) for part in parts]
+    for client in clients:
+        client.start()
+    ready.wait(60)
+    begun = time.monotonic()
+    for client in clients:
+        client.join()
+    assert all(client.exitcode == 0 for client in clients)
+    return rows / (time.monotonic() - begun)
+
+
+def _client(write: Callable[[str, Sequence[int]], None], address: str, rows: Sequence[int], ready: Any) -> None:
+    if write is not write_iceberg:
+        write(address, rows[:1])  # connects
+    ready.wait(60)
+    write(address, rows)

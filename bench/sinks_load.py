@@ -1,0 +1,68 @@
+"""Changes at a rate, and how long each sampled one takes from its commit until the store shows it."""
+
+import time
+from typing import Any, Final, LiteralString
+
+import psycopg
+
+SAMPLE_S_MAX: Final = 60.0
+POLL_S: Final = 0.005
+UPDATE: LiteralString = "UPDATE {} SET counter = counter + 1, changed_at = now() WHERE id = %s"
+MARK: LiteralString = "UPDATE {} SET note = %s, changed_at = now() WHERE id = %s"
+
+
+def write_changes(dsn: str, tables: list[str], rows: int, rate: float, stop: Any, heard: Any) -> None:
+    """Single-row commits, `rate` a second over all tables, until told to stop. Tells how many there were."""
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        begun, count = time.monotonic(), 0
+        while not stop.is_set():
+            due = begun + count / rate - time.monotonic()
+            if due > 0:
+                time.sleep(due)
+            statement = psycopg.sql.SQL(UPDATE).format(psycopg.sql.Identifier(tables[count % len(tables)]))
+            connection.execute(statement, (1000 + count * 7919 % (rows - 1000),))
+            count += 1
+        heard.put(("writer", count / (time.monotonic() - begun)))
+
+
+def sample(
+    dsn: str, store: str, address: str, name: str, table: str, key: int, ready: Any, stop: Any, heard: Any
+) -> None:
+    """Changes one row again and again, each time waiting until the store shows it. Tells the seconds it took."""
+    shows = _reader(store, address, name, table, key)
+    seconds: list[float] = []
+    lost = 0
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        statement = psycopg.sql.SQL(MARK).format(psycopg.sql.Identifier(table))
+        ready.wait(60)
+        while not stop.is_set():
+            mark = f"sample {time.time_ns()}"
+            connection.execute(statement, (mark, key))
+            committed = time.monotonic()
+            while not shows(mark):
+                if time.monotonic() - committed > SAMPLE_S_MAX:
+                    lost += 1
+                    break
+                time.sleep(POLL_S)
+            else:
+                seconds.append(time.monotonic() - committed)
+            time.sleep(0.02)
+    heard.put((f"{store} {key}", (seconds, lost)))
+
+
+def _reader(store: str, address: str, name: str, table: str, key: int) -> Any:
+    """Whether the store shows this text in the row."""
+    if store == "cache":
+        import redis
+
+        client = redis.Redis.from_url(address)
+        return lambda mark: mark.encode() in (client.hget(f"{name}:public.{table}:{key}", "doc") or b"")
+    from opensearchpy import OpenSearch
+
+    search = OpenSearch(address)
+
+    def shows(mark: str) -> bool:
+        found = search.get(index=f"{name}.public.{table}", id=str(key), ignore=404)
+        return bool(found.get("_source", {}).get("note") == mark)
+
+    return shows

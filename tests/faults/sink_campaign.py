@@ -1,0 +1,342 @@
+"""Sinks under kill -9, frozen processes and outages of everything that they consist of and rely on.
+
+    python -m tests.faults.sink_campaign --minutes 60 --stores search cache
+
+It is made of episodes, each a seed with topics and stores of its own. Small and large transactions are published while
+`cdc sink run` runs and the faults hit Spark's Python workers, their daemon, the JVM, the driver, Redis,
+OpenSearch or Kafka. A driver that ended is started again. Checked are, meanwhile: that no store lacks what its applied
+LSN covers, that this LSN never goes back, that no job ends without a reason and a next step; and at the end every row
+and version of every store. Each episode is a line in `episodes.jsonl`; a run that is started again goes on behind the
+last one. `--seed 17` repeats one.
+"""
+
+import argparse
+import random
+import secrets
+import shutil
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from confluent_kafka import KafkaException
+
+from cdc.errors import SinkError
+from cdc.events import TableSchema
+from devstack.endpoints import Endpoints
+from devstack.stack import Stack
+from sinks.contract import StoredRow
+from tests.captured import frozen
+from tests.faults.episodes import run_episodes
+from tests.feed import Feed
+from tests.sink_machine import Machine, Positions
+from tests.sink_workload import COMPLAINTS_MAX, SinkWorkload
+from tests.stores import sinks_section, stored_rows
+from tests.waiting import eventually
+
+STORES: Final = ("search", "cache")
+SERVERS: Final = {"search": "opensearch", "cache": "redis"}
+FAULTS: Final = 12  # of an episode
+CATCH_UP_SHARE: Final = 0.4  # how often the stores catch up between two faults
+APPLIED_S_MAX: Final = 240.0
+ENDED_S_MAX: Final = 60.0
+FROZEN_S: Final = (0.5, 6.0)
+ANOTHER_JOB: Final = "another job keeps this store in step now"
+JVM_ENDED: Final = "Spark"  # either its Java process ended by itself, or Spark did not start
+
+
+class SinkEpisode:
+    """One seed: two machines on which the same sinks may run, and what happens to them."""
+
+    def __init__(self, seed: int, stack: Stack, endpoints: Endpoints, folder: Path, stores: Sequence[str]) -> None:
+        self.chance = random.Random(seed)
+        self.faults: list[str] = []
+        self.complaints: list[str] = []
+        self._log = folder / "faults.log"
+        self._catch_up_share = CATCH_UP_SHARE
+        self._refills = Counter[str]()  # how often a store may have been filled again
+        self._stack = stack
+        self._stores = stores
+        self._prefix = f"k{seed}_{secrets.token_hex(3)}"
+        section = sinks_section(folder, endpoints.opensearch_url, endpoints.redis_url)
+        sinks = {store: section[store] for store in stores}
+        brokers = endpoints.bootstrap_servers
+        # Each with checkpoints of its own: the lock beside them keeps two jobs of one machine apart.
+        self._machines = [Machine(folder / name, brokers, self._prefix, sinks) for name in ("first", "second")]
+        self._running = 0  # which machine's job keeps the stores in step
+        self._feed = Feed(brokers, self._prefix)
+        self._workload = SinkWorkload(self._feed, seed)
+        self._positions = Positions(brokers, f"{self._prefix}.progress")
+
+    @property
+    def machine(self) -> Machine:
+        return self._machines[self._running]
+
+    def nemesis(self) -> dict[str, tuple[Callable[[], None], int]]:
+        """Name → the fault, and how often it is chosen."""
+        faults: dict[str, tuple[Callable[[], None], int]] = {
+            "kill_worker": (self.kill_worker, 8),
+            "kill_workers": (self.kill_workers, 5),
+            "kill_daemon": (self.kill_daemon, 5),
+            "kill_jvm": (self.kill_jvm, 4),
+            "kill_driver": (self.kill_driver, 4),
+            "kill_all": (self.kill_all, 4),
+            "stop_job": (self.stop_job, 1),
+            "freeze_driver": (self.freeze_driver, 3),
+            "freeze_all": (self.freeze_all, 2),
+            "replace_frozen": (self.replace_frozen, 3),
+            "kill_kafka": (self.kill_kafka, 2),
+            "freeze_kafka": (self.freeze_kafka, 2),
+        }
+        for store in self._stores:
+            if store in SERVERS:
+                faults[f"kill_{SERVERS[store]}"] = (partial(self.kill_server, SERVERS[store]), 3)
+                faults[f"freeze_{SERVERS[store]}"] = (partial(self.freeze_server, SERVERS[store]), 2)
+        return faults
+
+    def run(self, count: int = FAULTS, chosen: Sequence[str] | None = None) -> dict[str, Any]:
+        """So many faults of the seed, or those that are chosen; how it went."""
+        began = time.monotonic()
+        nemesis = self.nemesis()
+        self._catch_up_share = 0.0 if chosen else CATCH_UP_SHARE  # the short form does so at the end only
+        names = chosen or self.chance.choices([*nemesis], [weight for _, weight in nemesis.values()], k=count)
+        try:
+            with self._workload:
+                self.machine.start()
+                for name in names:
+                    self.live()
+                    self._begin(name)
+                    nemesis[name][0]()
+                    self.sample()
+                self.live()
+            self.settle()
+        except (AssertionError, KafkaException) as error:
+            self.complaints.append(f"after {self.faults[-3:]}: {type(error).__name__}: {error}")
+        finally:
+            for machine in self._machines:
+                machine.kill()
+            self._positions.close()
+        self.complaints += self._positions.complaints
+        self.complaints += [told for machine in self._machines for told in machine.complaints()]
+        kinds = {name: self.faults.count(name) for name in sorted({*self.faults})}
+        return {
+            "transactions": self._workload.committed,
+            "kills": sum(name.startswith(("kill", "replace")) for name in self.faults),
+            "faults": kinds,
+            "seconds": round(time.monotonic() - began),
+            "complaints": self.complaints,
+        }
+
+    def _begin(self, fault: str) -> None:
+        self.faults.append(fault)
+        for store in self._stores:
+            # A cache is filled again after each restart of Redis; a job may be killed before it publishes its first
+            # position.
+            was_restarted = store == "cache" and fault == "kill_redis"
+            self._refills[store] += was_restarted or self._positions.generation(store) == 0
+        with self._log.open("a", encoding="utf-8") as log:
+            log.write(f"{datetime.now(UTC).isoformat()} {fault}; LSN {self._feed.lsn}\n")
+
+    # ---- between the faults
+
+    def live(self) -> None:
+        """Some transactions are published, at times until the stores have caught up; the job runs afterwards."""
+        self._workload.await_transactions(self.chance.randrange(1, 60))
+        self.go_on()
+        if self.chance.random() < self._catch_up_share:
+            self.catch_up(self._workload.final_lsn())
+        self.sample()
+
+    def go_on(self) -> None:
+        """A job that ended by itself is a complaint, and is started again."""
+        if (code := self.machine.exit_code) is not None:
+            said = self.machine.said()[-1500:]
+            self.complaints.append(f"after {self.faults[-1:]} the job ended with exit code {code}: {said}")
+            self.machine.start()
+
+    def catch_up(self, lsn: int) -> None:
+        """Every store has applied the LSN, by the job that runs."""
+
+        def applied() -> bool:
+            self.go_on()
+            return all(self._positions.applied(store) >= lsn for store in self._stores)
+
+        def seen() -> str:
+            reached = {store: self._positions.applied(store) for store in self._stores}
+            return f"LSN {lsn} applied after {self.faults[-1:]}; seen: {reached}\n{self.machine.said()[-3000:]}"
+
+        eventually(applied, APPLIED_S_MAX, seen)
+
+    def sample(self) -> None:
+        """One table of each store shows what the store is said to have applied."""
+        for store in self._stores:
+            table = self.chance.choice([*self._workload.histories])
+            lsn = self._positions.applied(store)
+            with suppress(SinkError):  # the table may not be prepared yet
+                shown = self._machines[0].rows(store, self._feed.schemas[table])
+                found = self._workload.complaints(table, shown, lsn)
+                self.complaints += [f"{store}, {table}, after {self.faults[-3:]}: {told}" for told in found]
+
+    def settle(self) -> None:
+        """Nothing is published any more: every store shows the last state of every key."""
+        self._workload.check()
+        self.catch_up(self._workload.final_lsn())
+        for store in self._stores:
+            for table, history in self._workload.histories.items():
+                found = [*history.differences(self._shown(store, self._feed.schemas[table]))]
+                self.complaints += [f"at the end, {store}, {table}: {told}" for told in found[:COMPLAINTS_MAX]]
+            generation, expected = self._positions.generation(store), 1 + self._refills[store]
+            if generation > expected:
+                self.complaints.append(f"{store} is in generation {generation}; at most {expected} have a reason")
+        code, took_s = self.machine.terminate()
+        if code != 0:
+            self.complaints.append(f"told to stop, the job ended with exit code {code} after {took_s:.0f} s")
+
+    def _shown(self, store: str, schema: TableSchema) -> list[StoredRow]:
+        return stored_rows(self.machine.config, store, schema)
+
+    # ---- faults of the job
+
+    def kill_worker(self) -> None:
+        self.machine.send(signal.SIGKILL, self.chance.choice(self._await_workers()))
+
+    def kill_workers(self) -> None:
+        self.machine.send(signal.SIGKILL, *self._await_workers())
+
+    def kill_daemon(self) -> None:
+        self._await_workers()
+        self.machine.send(signal.SIGKILL, *self.machine.daemons())
+
+    def kill_jvm(self) -> None:
+        """The driver says what happened, and ends."""
+        eventually(self._jvms, ENDED_S_MAX, "the JVM runs")
+        self.machine.send(signal.SIGKILL, *self._jvms())
+        self._await_end(self.machine, JVM_ENDED)
+        self.machine.start()
+
+    def kill_driver(self) -> None:
+        """The JVM and its tasks end soon after; the next driver does not wait for that."""
+        self.machine.send(signal.SIGKILL, self.machine.driver())
+        eventually(lambda: self.machine.exit_code is not None, ENDED_S_MAX)
+        self.machine.start()
+
+    def kill_all(self) -> None:
+        self.machine.kill()
+        self.machine.start()
+
+    def stop_job(self) -> None:
+        self.machine.await_said("sink starts")
+        code, took_s = self.machine.terminate()
+        if code != 0 or took_s > 15:
+            self.complaints.append(f"told to stop, the job ended with exit code {code} after {took_s:.0f} s")
+        self.machine.start()
+
+    def freeze_driver(self) -> None:
+        self._freeze(whole=False)
+
+    def freeze_all(self) -> None:
+        self._freeze(whole=True)
+
+    def _freeze(self, *, whole: bool) -> None:
+        stopped = self.machine.family() if whole else [self.machine.driver()]
+        self.machine.send(signal.SIGSTOP, *stopped)
+        self._workload.rest(self.chance.uniform(*FROZEN_S))
+        self.machine.send(signal.SIGCONT, *stopped)
+
+    def replace_frozen(self) -> None:
+        """The later job goes on; the earlier one stops with a sentence when it is thawed."""
+        frozen_one = self.machine
+        if self.chance.random() < 0.8:
+            frozen_one.await_said("sink starts")
+        stopped = frozen_one.family() if self.chance.random() < 0.5 else [frozen_one.driver()]
+        before = {store: self._positions.job(store) for store in self._stores}
+        frozen_one.send(signal.SIGSTOP, *stopped)
+        self._running = 1 - self._running
+        self.machine.start()
+
+        def taken_over() -> bool:
+            self.go_on()
+            return all(self._positions.job(store) > before[store] for store in self._stores)
+
+        eventually(taken_over, APPLIED_S_MAX, lambda: f"the later job publishes\n{self.machine.said()[-3000:]}")
+        self._workload.rest(self.chance.uniform(0, 2))
+        frozen_one.send(signal.SIGCONT, *stopped)
+        if frozen_one.has_said("sink starts"):
+            self._await_end(frozen_one, ANOTHER_JOB)
+        else:  # it had not begun: it would take over from the later one in turn
+            frozen_one.kill()
+
+    # ---- faults of the servers
+
+    def kill_kafka(self) -> None:
+        with self._workload.paused():
+            self._stack.kill("kafka")
+            self._workload.rest(self.chance.uniform(0, 3))
+            self._stack.restart("kafka")
+
+    def freeze_kafka(self) -> None:
+        with self._workload.paused():
+            self.freeze_server("kafka")
+
+    def kill_server(self, service: str) -> None:
+        self._stack.kill(service)
+        self._workload.rest(self.chance.uniform(0, 5))
+        self._stack.restart(service)
+
+    def freeze_server(self, service: str) -> None:
+        with frozen(self._stack, service):
+            self._workload.rest(self.chance.uniform(*FROZEN_S))
+
+    # ---- waiting for the job
+
+    def _jvms(self) -> list[Any]:
+        return self.machine.jvms()
+
+    def _await_workers(self) -> list[Any]:
+        def workers() -> list[Any]:
+            self.go_on()
+            return self.machine.workers()
+
+        return eventually(workers, APPLIED_S_MAX, lambda: f"Python workers run\n{self.machine.said()[-3000:]}")
+
+    def _await_end(self, machine: Machine, because: str) -> None:
+        """The job ends by itself, with this reason and a next step."""
+        name = self.faults[-1]
+        try:
+            eventually(lambda: machine.exit_code is not None, ENDED_S_MAX)
+        except AssertionError:
+            self.complaints.append(f"{name}: the job goes on after {ENDED_S_MAX:.0f} s\n{machine.said()[-1500:]}")
+            machine.kill()
+            return
+        said = machine.said()
+        if machine.exit_code != 1 or because not in said or "next" not in said:
+            self.complaints.append(f"{name}: the job ended with {machine.exit_code}:\n{said[-1500:]}")
+
+
+def sink_episode(stores: Sequence[str], seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
+    """Run one, and say how it went. Its folder stays when something is wrong."""
+    servers = [SERVERS[store] for store in SERVERS]
+    endpoints = stack.start("kafka", *servers)
+    folder.mkdir(parents=True, exist_ok=True)
+    told = SinkEpisode(seed, stack, endpoints, folder, stores).run()
+    if not told["complaints"]:
+        shutil.rmtree(folder)
+    return {"seed": seed, **told}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--stores", nargs="+", default=STORES)
+    asked, others = parser.parse_known_args()
+    episode = partial(sink_episode, asked.stores)
+    return run_episodes(__doc__, "sink-campaign", episode, lambda told: not told["complaints"], others)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
