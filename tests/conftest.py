@@ -138,7 +138,7 @@ def spark() -> Iterator["SparkSession"]:
     from spark_jobs.session import spark_session
 
     jars = [jar for found in resolve_sets(JAR_SETS).values() for jar in found]
-    session = spark_session(spark_java(), jars, "1g", INTERPRETED)
+    session = spark_session(spark_java(), jars, "1g", options=INTERPRETED)
     yield session
     session.stop()
 
