@@ -31,7 +31,7 @@ class RecordCoordinates(NamedTuple):
         return f"{self.topic}, partition {self.partition}, offset {self.offset}"
 
 
-_NEXT_STEP_LOST = (
+NEXT_AFTER_LOST_SCHEMA = (
     "check that nobody deleted records of the control topic; if its records are gone, publish under a new prefix"
 )
 _NEXT_STEP = (
@@ -63,7 +63,7 @@ def read_record(
     if lineage is None:
         raise UnknownSchemaError(
             f"record at {where}: no schema record in the control topic names this topic",
-            _NEXT_STEP_LOST,
+            NEXT_AFTER_LOST_SCHEMA,
         )
     schema = lineage.newest
     key_columns = _read_key(schema, key, where)
@@ -86,7 +86,7 @@ def read_record(
         raise UnknownSchemaError(
             f"record at {where} has schema version {schema_version} of {schema.table}; the control topic has versions "
             f"up to {schema.version}",
-            _NEXT_STEP_LOST,
+            NEXT_AFTER_LOST_SCHEMA,
         )
     unchanged = _read_unchanged(schema, source, where)
     row = _read_row(lineage, envelope, schema_version, len(unchanged), where)

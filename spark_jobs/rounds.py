@@ -80,34 +80,34 @@ class Rounds(Protocol):
 
 def lag(starts: Offsets, ends: Offsets) -> int:
     """How many offsets lie between. Transaction markers have offsets too."""
-    return sum(
-        max(0, end - _offset(starts, topic, number))
-        for topic, offsets in ends.items()
-        for number, end in enumerate(offsets)
-    )
+    return sum(_lags(starts, ends).values())
 
 
 def shares(starts: Offsets, ends: Offsets, task_count_max: int, *, with_ends: bool) -> list[Share]:
     """The partitions of a round, divided among tasks so that each has about as many records to read. Pure."""
-    lags = {
-        Partition(topic, number): max(0, end - _offset(starts, topic, number))
-        for topic, offsets in ends.items()
-        for number, end in enumerate(offsets)
-    }
+    lags = _lags(starts, ends)
     if with_ends:
-        lags = {partition: lag for partition, lag in lags.items() if lag}
+        lags = {partition: waiting for partition, waiting in lags.items() if waiting}
     count = max(1, min(task_count_max, len(lags), sum(lags.values()) // TASK_RECORDS_MIN))
     parts: list[dict[Partition, int]] = [{} for _ in range(count)]
     loads = [(0, 0, number) for number in range(count)]  # records, partitions, which part
-    for partition, lag in sorted(lags.items(), key=lambda entry: (-entry[1], entry[0])):
+    for partition, waiting in sorted(lags.items(), key=lambda entry: (-entry[1], entry[0])):
         records, partitions, number = min(loads)
-        loads[number] = (records + lag, partitions + 1, number)
+        loads[number] = (records + waiting, partitions + 1, number)
         parts[number][partition] = _offset(starts, partition.topic, partition.number)
     return [
         Share(part, {partition: ends[partition.topic][partition.number] for partition in part} if with_ends else None)
         for part in parts
         if part
     ]
+
+
+def _lags(starts: Offsets, ends: Offsets) -> dict[Partition, int]:
+    return {
+        Partition(topic, number): max(0, end - _offset(starts, topic, number))
+        for topic, offsets in ends.items()
+        for number, end in enumerate(offsets)
+    }
 
 
 def _offset(offsets: Offsets, topic: str, number: int) -> int:

@@ -18,6 +18,7 @@ from cdc.errors import RefusedError, SinkError
 from cdc.events import TableId
 from sinks.contract import Sink
 from sinks.lineage import Lineage
+from sinks.records import NEXT_AFTER_LOST_SCHEMA
 from spark_jobs.applied import AppliedPosition, Offsets, covers, furthest
 from spark_jobs.control_reader import News
 from spark_jobs.rounds import RoundReport, Rounds
@@ -181,8 +182,7 @@ class SinkSync:
         if self._world.now_us() - since_us > SCHEMA_WAIT_S_MAX * 1_000_000:
             raise SinkError(
                 f"{self._sink.name}: {report.unknown_schema}, for {SCHEMA_WAIT_S_MAX:.0f} s",
-                "check that nobody deleted records of the control topic; if its records are gone, publish under a new "
-                "prefix",
+                NEXT_AFTER_LOST_SCHEMA,
             )
         self._learn()
         with self._state:
