@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, LiteralString
@@ -28,6 +28,7 @@ from rich.table import Table
 
 from bench.sinks_limits import rows_per_second, write_iceberg, write_opensearch, write_redis
 from bench.sinks_load import sample, write_changes
+from bench.sinks_scaling import rates
 from bench.snapshot import percentile
 from cdc.config import load_config
 from cdc.control import SinkRecord, Topics
@@ -40,13 +41,14 @@ from tests.stores import sinks_section
 from tests.waiting import eventually
 
 STORES: Final = ("cache", "search", "warehouse")
+PARTS: Final = ("backlog", "scaling", "freshness", "together")
 TABLES: Final = ("orders", "lines", "customers", "products", "payments")
 DATABASE: Final = "watershed"
 FRESH_ROWS: Final = 20_000  # in each table under the workload
-WARM_S: Final = 8.0
+WARM_S: Final = 15.0
 START_S_MAX: Final = 180.0
 BACKLOG_S_MAX: Final = 900.0
-SAMPLERS: Final = 2  # rows that are changed and waited for, each in a process of its own
+SAMPLERS: Final = 1  # rows of each store that are changed and waited for, each in a process of its own
 LIMIT_ROWS: Final = 200_000
 
 SCHEMA: LiteralString = """
@@ -81,7 +83,7 @@ class Bench:
     endpoints: Endpoints
     console: Console
     number: int = 0
-    pids: dict[str, int] = field(default_factory=dict)
+    warm_s: float = WARM_S
 
     @contextmanager
     def captured(self, tables: Sequence[str]) -> Iterator[Captured]:
@@ -131,19 +133,30 @@ def _drop_slot(captured: Captured) -> bool:
 def backlog(bench: Bench, stores: Sequence[str], rows: int, *, singly: bool) -> dict[str, Any]:
     """Rows per second of each store that is filled alone, one after the other, from the same topic."""
     with bench.captured(["orders"]) as captured:
-        if singly:
-            captured.query("DROP PROCEDURE IF EXISTS fill_singly")
-            captured.query(SINGLES)
-            captured.query("CALL fill_singly(1, %s)", rows)
-        else:
-            for start in range(1, rows + 1, 1000):
-                captured.query(sql.SQL(FILL).format(sql.Identifier("orders")), start, min(start + 999, rows))
-        captured.await_caught_up(600.0)
+        _fill(captured, rows, singly=singly)
         found = {}
         for store in stores:
             with SinkJob(captured.config(), store, log_level="info") as job:
                 found[store] = _filled(job, captured, store, rows)
         return found
+
+
+def _fill(captured: Captured, rows: int, *, singly: bool) -> None:
+    if singly:
+        captured.query("DROP PROCEDURE IF EXISTS fill_singly")
+        captured.query(SINGLES)
+        captured.query("CALL fill_singly(1, %s)", rows)
+    else:
+        for start in range(1, rows + 1, 1000):
+            captured.query(sql.SQL(FILL).format(sql.Identifier("orders")), start, min(start + 999, rows))
+    captured.await_caught_up(600.0)
+
+
+def scaling(bench: Bench, rows: int) -> dict[str, int]:
+    """Rows per second into a null sink, by the number of executor threads."""
+    with bench.captured(["orders"]) as captured:
+        _fill(captured, rows, singly=False)
+        return rates(captured.config())
 
 
 def _filled(job: SinkJob, captured: Captured, store: str, rows: int) -> dict[str, Any]:
@@ -215,13 +228,12 @@ def freshness(
         captured.await_caught_up()
         with SinkJob(captured.config(), *stores, log_level="debug") as job:
             job.wait_applied(captured.progress(), *stores, deadline_s=START_S_MAX)
-            return _sampled(bench, captured, job, stores, tables, rate, seconds)
+            return _sampled(bench, captured, stores, tables, rate, seconds)
 
 
 def _sampled(
     bench: Bench,
     captured: Captured,
-    job: SinkJob,
     stores: Sequence[str],
     tables: Sequence[str],
     rate: float,
@@ -246,14 +258,15 @@ def _sampled(
     ]
     for process in samplers:
         process.start()
-    time.sleep(WARM_S)  # of the load; nothing is measured yet
+    time.sleep(bench.warm_s)  # of the load; nothing is measured yet
     ready.wait(60)
-    cpu, begun = _cpu_s(job.process.pid), time.monotonic()
+    before, begun = _cpu_by_program(), time.monotonic()
     applied = _applied_lags(captured, stores, seconds)
-    cores = (_cpu_s(job.process.pid) - cpu) / (time.monotonic() - begun)
+    after, took_s = _cpu_by_program(), time.monotonic() - begun
+    cores = {name: round((cpu_s - before.get(name, 0.0)) / took_s, 2) for name, cpu_s in sorted(after.items())}
     stop.set()
     told = dict(heard.get(timeout=90) for _ in (writer, *samplers))
-    found: dict[str, Any] = {"rate": round(told.pop("writer")), "job_cores": round(cores, 2)}
+    found: dict[str, Any] = {"rate": round(told.pop("writer")), "cores": cores}
     for store in stores:
         samples = sorted(s for name, (took, _) in told.items() if name.startswith(store) for s in took)
         lost = sum(count for name, (_, count) in told.items() if name.startswith(store))
@@ -319,6 +332,33 @@ def _cpu_s(pid: int) -> float:
     return total
 
 
+PROGRAMS: Final = {  # what the command line of each has
+    "kafka": "kafka.Kafka",
+    "opensearch": "org.opensearch",
+    "redis": "redis-server",
+    "postgres": "postgres",
+    "capture": "cli.main run",
+    "sinks": "cli.main sink",
+    "java of sinks": "SparkSubmit",
+    "tasks": "spark_jobs.daemon",
+}
+
+
+def _cpu_by_program() -> dict[str, float]:
+    """Processor seconds so far of the servers, of capture, of the sinks, and of everything else together. The last is
+    the load, and whatever else runs on the machine."""
+    found: dict[str, float] = {}
+    for process in psutil.process_iter():
+        try:
+            line = " ".join(process.cmdline())
+            times = process.cpu_times()
+        except psutil.Error:
+            continue
+        name = next((name for name, part in PROGRAMS.items() if part in line), "load and others")
+        found[name] = found.get(name, 0.0) + times.user + times.system
+    return found
+
+
 # ---- all
 
 
@@ -329,7 +369,9 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
         folder = Path(name)
         folder.chmod(0o711)  # PostgreSQL may run under another account than ours
         with Stack(folder / "stack", given={}) as stack:
-            bench = Bench(folder, stack.start("postgres", "kafka", "opensearch", "redis"), console)
+            bench = Bench(
+                folder, stack.start("postgres", "kafka", "opensearch", "redis"), console, warm_s=arguments.warm
+            )
             if "backlog" in arguments.parts:
                 before = limits(bench, stores)
                 for kind, singly in (("", False), ("_singly", True)):
@@ -339,6 +381,9 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
                 after = limits(bench, stores)
                 for store in stores:
                     found[store]["limit_rows_per_s"] = round(statistics.mean((before[store], after[store])))
+            if "scaling" in arguments.parts:
+                found["null"] = scaling(bench, arguments.rows)
+                console.print(found["null"], highlight=False)
             if "freshness" in arguments.parts:
                 for store in stores:
                     for rate in arguments.rates:
@@ -366,9 +411,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=40.0, help="that freshness is measured for")
     parser.add_argument("--rates", type=int, nargs="+", default=[300, 1000], help="changes a second")
     parser.add_argument("--only", choices=STORES)
-    parser.add_argument(
-        "--parts", nargs="+", choices=("backlog", "freshness", "together"), default=["backlog", "freshness", "together"]
-    )
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="what is measured")
+    parser.add_argument("--warm", type=float, default=WARM_S, help="seconds under load before freshness is measured")
     arguments = parser.parse_args()
     console = Console(stderr=True)
     found = measure(arguments, console)

@@ -6,7 +6,7 @@ from typing import Any, Final, LiteralString
 import psycopg
 
 SAMPLE_S_MAX: Final = 60.0
-POLL_S: Final = 0.005
+POLL_S: Final = 0.01
 UPDATE: LiteralString = "UPDATE {} SET counter = counter + 1, changed_at = now() WHERE id = %s"
 MARK: LiteralString = "UPDATE {} SET note = %s, changed_at = now() WHERE id = %s"
 

@@ -157,7 +157,14 @@ class Capture:
             self._watched_at = now
             self._watch()
         if not frames:
-            self._stream.wait(WAIT_S_MAX if self._asked is None else ANSWER_WAIT_S)
+            self._stream.wait(self._wait_s(now))
+
+    def _wait_s(self, now: float) -> float:
+        """How long to wait for input at most, before something else is due."""
+        wait_s = WAIT_S_MAX if self._asked is None else ANSWER_WAIT_S
+        if self._publisher.is_open and not self._publisher.would_split:
+            wait_s = min(wait_s, max(0.0, self._publisher.wait_s(now)))
+        return wait_s
 
     def _stream_lag_s(self, frames: Sequence[bytes], now: float) -> float:
         """How far publishing is behind the source's commits."""
@@ -212,7 +219,7 @@ class Capture:
         self._probe("kafka.after-commit")
         if state.partial is not None:
             self._probe("transaction.part-committed")
-        self._publisher.on_committed(is_begun=state.partial is not None)
+        self._publisher.on_committed(self._clock.monotonic(), is_begun=state.partial is not None)
         self._snapshots.on_committed()
         self._position_at = self._clock.monotonic()
         self._committed = state

@@ -1,7 +1,8 @@
 """When a Kafka transaction ends, and what its position record says. Pure.
 
-Many small PostgreSQL transactions share a Kafka transaction: it ends when the input runs dry, so that an idle
-system has low latency, or at a limit of rows, bytes or time, so that a busy one pays for a commit rarely. It ends where
+Many small PostgreSQL transactions share a Kafka transaction: it ends when the input runs dry and some milliseconds have
+passed since the last one ended, so that an idle system has low latency, or at a limit of rows, bytes or time, so that a
+busy one pays for a commit rarely. It ends where
 a PostgreSQL transaction does. Inside one only if that one's own records pass the limit of rows or bytes: so whoever
 reads what is committed never sees half of a transaction that fits.
 """
@@ -49,6 +50,7 @@ class Publisher:
         self._begun_rows = 0  # of these, how many belong to the PostgreSQL transaction that is being received
         self._begun_bytes = 0
         self._opened_at: float | None = None
+        self._ended_at = float("-inf")  # when the last Kafka transaction ended
         self._is_split = False  # part of that one is in an earlier Kafka transaction
 
     @property
@@ -90,13 +92,20 @@ class Publisher:
         if is_begun and self.would_split:
             return self._is_full(self._begun_rows, self._begun_bytes) or open_s >= END_S_MAX
         is_late = open_s * 1000 >= self._limits.transaction_time_ms_max
-        return is_dry or is_late or self._is_full(self._rows, self._bytes)
+        return (is_dry and self.wait_s(now) <= 0) or is_late or self._is_full(self._rows, self._bytes)
+
+    def wait_s(self, now: float) -> float:
+        """How many seconds the open Kafka transaction still waits for more, although the input ran dry. The first one
+        after a pause waits for nothing; under load each costs the brokers and every reader as much as dozens of
+        records."""
+        return self._ended_at + self._limits.transaction_time_ms_min / 1000 - now
 
     def _is_full(self, rows: int, size: int) -> bool:
         return rows >= self._limits.transaction_rows_max or size >= self._limits.transaction_bytes_max
 
-    def on_committed(self, *, is_begun: bool = False) -> None:
+    def on_committed(self, now: float = float("-inf"), *, is_begun: bool = False) -> None:
         """The Kafka transaction has ended."""
+        self._ended_at = now
         self._rows = self._bytes = self._begun_rows = self._begun_bytes = 0
         self._opened_at = None
         self._is_split = is_begun

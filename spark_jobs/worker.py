@@ -32,7 +32,11 @@ from spark_jobs.sync import SinkSync, World
 log = structlog.get_logger(__name__)
 
 WATCH_S: Final = 0.25  # between reads of control and progress where nothing is written
-TEND_S_MIN: Final = 0.05  # at least between two, so that an index is not refreshed for each round
+TEND_S_MIN: Final = 0.1  # at least between two
+# Between two, as many times as long as the last one took: making rows readable (an index is refreshed) takes at most a
+# fifth of the watching thread's time, however busy the store is.
+TEND_PAUSE_FACTOR: Final = 4.0
+TEND_PAUSE_S_MAX: Final = 5.0
 MAINTAIN_S: Final = 20.0
 RETRY_S_FIRST: Final = 1.0
 RETRY_S_MAX: Final = 30.0
@@ -203,13 +207,17 @@ class SinkWorker:
 
     def _watch(self, query: StreamingQuery, sync: SinkSync, topics: frozenset[str]) -> None:
         """Returns when told to stop, or when the query must be started with other topics."""
+        pause_s = TEND_S_MIN
         while not self._stop.is_set():
             sync.has_news.wait(WATCH_S)
-            if self._stop.wait(TEND_S_MIN):
+            if self._stop.wait(pause_s):
                 return
             if not query.isActive:
                 raise sync.failure or query.exception() or SinkError(f"{self.name}: the query ended by itself")
+            begun = time.monotonic()
             sync.tend()
+            took_s = time.monotonic() - begun
+            pause_s = min(max(TEND_S_MIN, took_s * TEND_PAUSE_FACTOR), TEND_PAUSE_S_MAX)
             if sync.topics != topics:
                 log.info("tables were added", sink=self.name, tables=len(sync.topics))
                 return

@@ -4,7 +4,8 @@
 |--------------------------------------|--------|-----------------------------------------------------------------|
 | `<prefix>:watershed`                 | hash   | `generation`, the server's `run_id`, `table:<schema>.<table>`   |
 |                                      |        | for each prepared table                                         |
-| `<prefix>:<schema>.<table>:`         | string | the mark that this table's keys were not deleted as a group     |
+| `<prefix>:<schema>.<table>:`         | set    | the row ids of the table's live rows, and the empty string,     |
+|                                      |        | which shows that the table's keys were not deleted as a group   |
 | `<prefix>:<schema>.<table>:<row id>` | hash   | a live row: `v`, `doc`; a deleted one: `v`, `d`, and it expires |
 
 `v` is the version in 19 digits, `doc` the row as a JSON object, the row id is sinks.reduction.document_id. Letters,
@@ -12,7 +13,6 @@ digits, `_`, `-` and `~` of schema and table stand as they are; the rest is perc
 that no two tables share keys.
 """
 
-import re
 from typing import Final
 
 from cdc.control import table_key
@@ -21,6 +21,7 @@ from cdc.events import TableId
 VERSION_FIELD: Final = "v"
 DOCUMENT_FIELD: Final = "doc"
 DELETED_FIELD: Final = "d"
+PREPARED: Final = ""  # the member of each table's set that is no row id
 
 
 class CacheKeys:
@@ -31,7 +32,8 @@ class CacheKeys:
         self.generation = f"{prefix}:watershed"
 
     def table(self, table: TableId) -> str:
-        """The table's mark, and what every row's key of this table begins with. Row ids are never empty."""
+        """The key of the set of the table's live rows, with which every row's key of this table begins. Row ids are
+        never empty."""
         return f"{self._prefix}:{table_key(table)}:"
 
     def table_field(self, table: TableId) -> str:
@@ -39,13 +41,9 @@ class CacheKeys:
         return f"table:{table_key(table)}"
 
     def table_of_field(self, field: str) -> str | None:
-        """The table's mark for a field that table_field made; None for other fields."""
+        """The key of the table's set for a field that table_field made; None for other fields."""
         marker, colon, name = field.partition(":")
         return f"{self._prefix}:{name}:" if marker == "table" and colon else None
-
-    def pattern(self, table: TableId) -> str:
-        """For SCAN: the mark and the rows of this table, and nothing else."""
-        return re.sub(r"([*?\[\]\\^-])", r"\\\1", self.table(table)) + "*"
 
 
 def version_text(version: int) -> str:

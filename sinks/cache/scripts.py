@@ -16,43 +16,54 @@ class Script:
         return hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
 
-# KEYS: rows. ARGV: tombstone TTL in ms, then version and document for each key; an empty document deletes.
-# Returns 1 for each key that was written, 0 where the version held is the same or newer.
+# KEYS: the set of a table's live rows, then rows of this table. ARGV: tombstone TTL in ms, then version and document
+# for each row; an empty document deletes. Returns 1 for each row that was written, 0 where the version held is the same
+# or newer. The set holds what follows its own name in the names of the rows' keys.
 APPLY: Final = Script("""
+local live, id_begin = KEYS[1], #KEYS[1] + 1
 local written = {}
-for i, key in ipairs(KEYS) do
-  local version, document = ARGV[2 * i], ARGV[2 * i + 1]
+for i = 2, #KEYS do
+  local key, version, document = KEYS[i], ARGV[2 * i - 2], ARGV[2 * i - 1]
   local held = redis.call('HGET', key, 'v')
   if held and held >= version then
-    written[i] = 0
+    written[i - 1] = 0
   else
     if document == '' then
       redis.call('DEL', key)
       redis.call('HSET', key, 'v', version, 'd', '1')
       redis.call('PEXPIRE', key, ARGV[1])
+      redis.call('SREM', live, string.sub(key, id_begin))
     else
       redis.call('HSET', key, 'v', version, 'doc', document)
-      if held then
-        redis.call('HDEL', key, 'd')
+      if not held then
+        redis.call('SADD', live, string.sub(key, id_begin))
+      elseif redis.call('HDEL', key, 'd') == 1 then
         redis.call('PERSIST', key)
+        redis.call('SADD', live, string.sub(key, id_begin))
       end
     end
-    written[i] = 1
+    written[i - 1] = 1
   end
 end
 return written
 """)
 
-# KEYS: rows. ARGV: tombstone TTL in ms, floor. Returns how many live rows were older than the floor and are deleted.
+# KEYS: the set of a table's live rows, then rows of this table. ARGV: tombstone TTL in ms, floor. Returns how many live
+# rows were older than the floor and are deleted now. The set also loses rows whose keys somebody else has deleted.
 SWEEP: Final = Script("""
+local live, id_begin = KEYS[1], #KEYS[1] + 1
 local swept = 0
-for _, key in ipairs(KEYS) do
+for i = 2, #KEYS do
+  local key = KEYS[i]
   local held = redis.call('HMGET', key, 'v', 'd')
   if held[1] and not held[2] and held[1] < ARGV[2] then
     redis.call('DEL', key)
     redis.call('HSET', key, 'v', ARGV[2], 'd', '1')
     redis.call('PEXPIRE', key, ARGV[1])
+    redis.call('SREM', live, string.sub(key, id_begin))
     swept = swept + 1
+  elseif not held[1] then
+    redis.call('SREM', live, string.sub(key, id_begin))
   end
 end
 return swept

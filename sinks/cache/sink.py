@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 from cdc.config import CacheConfig
 from cdc.errors import SinkError
 from cdc.events import TableId, TableSchema
-from sinks.cache.keys import DELETED_FIELD, DOCUMENT_FIELD, VERSION_FIELD, CacheKeys, version_text
+from sinks.cache.keys import DELETED_FIELD, DOCUMENT_FIELD, PREPARED, VERSION_FIELD, CacheKeys, version_text
 from sinks.cache.scripts import APPLY, SWEEP, Script
 from sinks.cache.server import Command, RedisServer
 from sinks.contract import Change, Outcome, Result, StoredRow
@@ -60,8 +60,8 @@ class CacheSink:
         fields = self._generation_fields()
         if b"generation" not in fields or fields.get(b"run_id") != self._run_id():
             return None
-        marks = [mark for field in fields if (mark := self._keys.table_of_field(field.decode()))]
-        if marks and None in self._server.run("MGET", *marks):
+        sets = [key for field in fields if (key := self._keys.table_of_field(field.decode()))]
+        if not all(self._server.run_all([_is_prepared(key) for key in sets])):
             return None
         return int(fields[b"generation"])
 
@@ -78,43 +78,37 @@ class CacheSink:
         fields = self._generation_fields()
         if b"generation" not in fields:
             raise self._lost(schema.table)
-        field, mark = self._keys.table_field(schema.table), self._keys.table(schema.table)
+        field, live = self._keys.table_field(schema.table), self._keys.table(schema.table)
         if field.encode() in fields:
-            if self._server.run("GET", mark) is None:
+            if not self._server.run(*_is_prepared(live)):
                 raise self._lost(schema.table)
         else:
-            # The mark first: a crash in between leaves the table unprepared.
-            self._server.run_all([("SET", mark, "1"), ("HSET", self._keys.generation, field, "1")])
+            # The set first: a crash in between leaves the table unprepared.
+            self._server.run_all([("SADD", live, PREPARED), ("HSET", self._keys.generation, field, "1")])
         self._schemas[schema.table] = schema
 
     def attach(self, schema: TableSchema) -> None:
         self._schemas[schema.table] = schema
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:
-        sent: list[int] = []
-
-        def whole() -> Iterator[Change]:
-            for number, change in completed(changes, self._held, LOOK_ROWS_MAX):
-                sent.append(number)
-                yield change
-
-        written: list[int] = []
-        calls = self._script_calls(whole())
+        results = [_STALE] * len(changes)
+        calls = self._apply_calls(completed(changes, self._held, LOOK_ROWS_MAX))
         tables = {change.table for change in changes}
         while pipeline := list(islice(calls, PIPELINE_SCRIPTS_MAX)):
-            for answer in self._run_scripts(pipeline, APPLY, tables):
-                written.extend(answer)
-        results = [_STALE] * len(changes)
-        for number, is_written in zip(sent, written, strict=True):
-            if is_written:
-                results[number] = _WRITTEN
+            answers = self._run_scripts([call.command() for call in pipeline], APPLY, tables)
+            for call, written in zip(pipeline, answers, strict=True):
+                for number, is_written in zip(call.numbers, written, strict=True):
+                    if is_written:
+                        results[number] = _WRITTEN
         return results
 
     def sweep(self, table: TableId, floor: int) -> int:
         swept = 0
+        live = self._keys.table(table).encode()
+        arguments = [self._tombstone_ttl_ms, version_text(floor)]
         for keys in self._scan(table):
             calls = [
-                _evalsha(SWEEP, keys[start : start + SCRIPT_KEYS_MAX], [self._tombstone_ttl_ms, version_text(floor)])
+                _evalsha(SWEEP, [live, *keys[start : start + SCRIPT_KEYS_MAX]], arguments)
                 for start in range(0, len(keys), SCRIPT_KEYS_MAX)
             ]
             swept += sum(self._run_scripts(calls, SWEEP, {table}))
@@ -141,24 +135,23 @@ class CacheSink:
         for deleted, document in self._server.run_all([("HMGET", key, DELETED_FIELD, DOCUMENT_FIELD) for key in keys]):
             yield decode_json(document) if deleted is None and document is not None else None
 
-    def _script_calls(self, changes: Iterable[Change]) -> Iterator[Command]:
-        keys: list[str] = []
-        arguments: list[Any] = [self._tombstone_ttl_ms]
-        size_bytes = 0
-        for change in changes:
+    def _apply_calls(self, changes: Iterable[tuple[int, Change]]) -> Iterator["_ApplyCall"]:
+        """Calls of APPLY, each for one table, of bounded size."""
+        calls: dict[TableId, _ApplyCall] = {}
+        for number, change in changes:
             self._schema(change.table)
             document = b"" if change.row is None else encode_json(change.row)
-            if keys and (len(keys) == SCRIPT_KEYS_MAX or size_bytes + len(document) > SCRIPT_BYTES_MAX):
-                yield _evalsha(APPLY, keys, arguments)
-                keys, arguments, size_bytes = [], [self._tombstone_ttl_ms], 0
-            keys.append(self._keys.table(change.table) + document_id(change.key))
-            arguments += (version_text(change.version), document)
-            size_bytes += len(document)
-        if keys:
-            yield _evalsha(APPLY, keys, arguments)
+            call = calls.get(change.table)
+            if call is not None and not call.has_room(len(document)):
+                yield calls.pop(change.table)
+                call = None
+            if call is None:
+                call = calls[change.table] = _ApplyCall(self._keys.table(change.table), self._tombstone_ttl_ms)
+            call.add(number, change, document)
+        yield from calls.values()
 
     def _run_scripts(self, calls: Sequence[Command], script: Script, tables: Iterable[TableId]) -> list[Any]:
-        """Answers to the calls, after which the tables' marks still stood and the server was the one we began with.
+        """Answers to the calls, after which the tables' sets were still there and the server was the one we began with.
 
         The check comes last in the same round trip: data deleted before or during the calls is noticed now, data
         deleted later by the next batch or generation().
@@ -166,32 +159,33 @@ class CacheSink:
         tables = list(tables)
         checks: list[Command] = [
             ("HMGET", self._keys.generation, "generation", "run_id"),
-            ("MGET", *(self._keys.table(table) for table in tables)),
             ("INFO", "server"),
+            *(_is_prepared(self._keys.table(table)) for table in tables),
         ]
-        *answers, (generation, run_id), marks, info = self._server.run_all([*calls, *checks], [script])
-        lost = next((table for table, mark in zip(tables, marks, strict=True) if mark is None), None)
+        found = self._server.run_all([*calls, *checks], [script])
+        answers, ((generation, run_id), info, *prepared) = found[: len(calls)], found[len(calls) :]
+        lost = next((table for table, is_there in zip(tables, prepared, strict=True) if not is_there), None)
         if lost is not None or generation is None or run_id != _run_id(info):
             raise self._lost(lost)
         return answers
 
     def _scan(self, table: TableId) -> Iterator[list[bytes]]:
-        """Keys of the table's rows, live or deleted, a few hundred at a time, each once.
+        """Keys of the table's live rows, some hundreds at a time, each once.
 
-        When Redis shrinks its hash table, SCAN goes again through the buckets that it merges; they are the last ones
-        it went through, so that it is enough to remember those. A cursor means nothing to another server process:
-        the marks are checked at the end.
+        When Redis shrinks a set, SSCAN goes again through the buckets that it merges; they are the last ones it went
+        through, so that it is enough to remember those. A cursor means nothing to another server process: that it is
+        still the same one is checked at the end.
         """
+        live = self._keys.table(table)
+        beginning = live.encode()
         recent: deque[frozenset[bytes]] = deque(maxlen=SCAN_PAGES_REMEMBERED)
         cursor = 0
         while True:
-            cursor, keys = self._server.run(
-                "SCAN", cursor, "MATCH", self._keys.pattern(table), "COUNT", SCAN_COUNT, "TYPE", "hash"
-            )
-            fresh = frozenset(keys).difference(*recent)
+            cursor, ids = self._server.run("SSCAN", live, cursor, "COUNT", SCAN_COUNT)
+            fresh = frozenset(ids).difference(*recent)
             recent.append(fresh)
-            if fresh:
-                yield list(fresh)
+            if keys := [beginning + row_id for row_id in fresh if row_id != PREPARED.encode()]:
+                yield keys
             if cursor == 0:
                 break
         self._run_scripts([], SWEEP, {table})
@@ -214,6 +208,36 @@ class CacheSink:
             f"Redis at {self._server.name} was restarted, or {what} were deleted: rows may be missing",
             "nothing: the sink starts again and fills the cache anew from the topics",
         )
+
+
+class _ApplyCall:
+    """A call of APPLY that is being put together."""
+
+    def __init__(self, live: str, tombstone_ttl_ms: int) -> None:
+        """`live`: the key of the table's set."""
+        self.numbers: list[int] = []  # of the changes
+        self._live = live
+        self._keys = [live]
+        self._arguments: list[Any] = [tombstone_ttl_ms]
+        self._size_bytes = 0
+
+    def has_room(self, document_bytes: int) -> bool:
+        """Whether one more document fits; the first always does."""
+        return len(self.numbers) < SCRIPT_KEYS_MAX and self._size_bytes + document_bytes <= SCRIPT_BYTES_MAX
+
+    def add(self, number: int, change: Change, document: bytes) -> None:
+        self.numbers.append(number)
+        self._keys.append(self._live + document_id(change.key))
+        self._arguments += (version_text(change.version), document)
+        self._size_bytes += len(document)
+
+    def command(self) -> Command:
+        return _evalsha(APPLY, self._keys, self._arguments)
+
+
+def _is_prepared(live: str) -> Command:
+    """Whether the table's keys are there; `live`: the key of its set."""
+    return ("SISMEMBER", live, PREPARED)
 
 
 def _evalsha(script: Script, keys: Sequence[str | bytes], arguments: Sequence[Any]) -> Command:

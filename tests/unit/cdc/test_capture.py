@@ -31,6 +31,7 @@ SOURCE = SourceIdentity(system_identifier="7", timeline=1, database="shop", slot
 ROW_1 = 'public.customers:{"id":1}'
 ROW_2 = 'public.customers:{"id":2}'
 QUIET: dict[str, Any] = {
+    "transaction_time_ms_min": 0,
     "idle_position_s": 1_000.0,
     "progress_interval_ms": 1_000_000,
 }  # nothing but what the stream brings
@@ -77,6 +78,13 @@ def notes_without(script: Script, *kinds: str) -> list[str]:
 def positions(script: Script) -> list[PositionRecord]:
     values = [record.value for record in script.committed if record.topic == "shop.state"]
     return [PositionRecord.open(value or b"", "state") for value in values]
+
+
+def test_small_transactions_in_a_row_share_a_kafka_transaction() -> None:
+    script = Script(inputs=[transaction(1_100, 1), [], transaction(1_200, 2), [], transaction(1_300, 3)], waits=2)
+    capture(script, **QUIET | {"transaction_time_ms_min": 1_000}).run()
+    # The first one waits for nothing. Only the second begins while time is still to pass, and the third joins it.
+    assert [position.seq for position in positions(script)] == [1, 3]
 
 
 def test_a_change_is_produced_with_its_position_committed_and_then_confirmed() -> None:

@@ -38,6 +38,18 @@ def test_input_that_runs_dry_ends_the_transaction(publisher: Publisher) -> None:
     assert publisher.is_due(10.0, is_dry=True)
 
 
+def test_under_load_it_stays_open_for_a_while_after_the_last_one_ended(publisher: Publisher) -> None:
+    publisher.on_produced(records(1), now=10.0)
+    assert publisher.is_due(10.0, is_dry=True)  # the first after a pause waits for nothing
+    publisher.on_committed(10.0)
+    publisher.on_produced(records(1), now=10.005)
+    assert not publisher.is_due(10.005, is_dry=True)
+    assert publisher.wait_s(10.005) == pytest.approx(0.015)
+    assert publisher.is_due(10.0201, is_dry=True)
+    publisher.on_produced(records(2), now=10.006)
+    assert publisher.is_due(10.006, is_dry=False)  # rows end it at any time
+
+
 def test_rows_end_it(publisher: Publisher) -> None:
     publisher.on_produced(records(2), now=10.0)
     assert not publisher.is_due(10.0, is_dry=False)

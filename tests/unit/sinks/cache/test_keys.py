@@ -1,6 +1,5 @@
-"""Keys tell tables and rows apart, and a SCAN pattern finds one table's."""
+"""Keys tell tables and rows apart."""
 
-from fnmatch import fnmatchcase
 from itertools import combinations
 
 import pytest
@@ -42,30 +41,6 @@ def test_a_table_is_found_again_from_its_field(table: TableId) -> None:
 @pytest.mark.parametrize("field", ["generation", "run_id", "table"])
 def test_other_fields_are_no_tables(field: str) -> None:
     assert CacheKeys("shop").table_of_field(field) is None
-
-
-@pytest.mark.parametrize("prefix", ["shop", "a*b", "a?b", "a[bc]d", "a\\b", "a-b", "a^b"])
-def test_characters_of_the_prefix_mean_themselves_in_a_pattern(prefix: str) -> None:
-    """Every character that means something in Redis's glob has a backslash before it; what is left is one star."""
-    pattern = CacheKeys(prefix).pattern(TABLES[0])
-    assert pattern.endswith(":*")
-    body = pattern[:-1]
-    plain = ""
-    position = 0
-    while position < len(body):
-        if body[position] == "\\":
-            position += 1
-        else:
-            assert body[position] not in "*?[]^-"
-        plain += body[position]
-        position += 1
-    assert plain == CacheKeys(prefix).table(TABLES[0])
-
-
-def test_an_ordinary_pattern_is_a_plain_glob() -> None:
-    pattern = CacheKeys("shop").pattern(TABLES[0])
-    assert fnmatchcase("shop:public.customers:1", pattern)
-    assert not fnmatchcase("shop:public.customersx:1", pattern)
 
 
 def test_versions_sort_as_texts() -> None:

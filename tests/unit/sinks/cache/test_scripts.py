@@ -9,6 +9,7 @@ from sinks.cache.keys import version_text
 from sinks.cache.scripts import APPLY, SWEEP
 
 TTL_MS = 60_000
+LIVE = "t"  # what `unique` begins with
 
 
 @pytest.fixture
@@ -18,13 +19,20 @@ def server(redis: str) -> Iterator[client.Redis]:
 
 
 def apply(server: client.Redis, *changes: tuple[str, int, str]) -> object:
-    """(key, version, document) each; an empty document deletes."""
+    """(key, version, document) each; an empty document deletes. The names of the keys begin with LIVE."""
     arguments = [text for _, version, document in changes for text in (version_text(version), document)]
-    return server.eval(APPLY.source, len(changes), *(key for key, _, _ in changes), TTL_MS, *arguments)
+    return server.eval(APPLY.source, 1 + len(changes), LIVE, *(key for key, _, _ in changes), TTL_MS, *arguments)
 
 
 def sweep(server: client.Redis, floor: int, *keys: str) -> object:
-    return server.eval(SWEEP.source, len(keys), *keys, TTL_MS, version_text(floor))
+    return server.eval(SWEEP.source, 1 + len(keys), LIVE, *keys, TTL_MS, version_text(floor))
+
+
+def live(server: client.Redis, *keys: str) -> list[str]:
+    """Those of the keys whose ids are in the set of live rows."""
+    members = server.smembers(LIVE)
+    assert isinstance(members, set)
+    return [key for key in keys if key.removeprefix(LIVE) in members]
 
 
 def test_the_name_for_evalsha_is_the_servers(server: client.Redis) -> None:
@@ -86,3 +94,24 @@ def test_a_sweep_deletes_live_rows_below_the_floor_with_the_floor_as_version(ser
     assert server.hget(dead, "v") == version_text(5)
     assert server.exists(none) == 0
     assert sweep(server, 10, below, at, above, dead, none) == 0
+    assert live(server, below, at, above, dead, none) == [at, above]
+
+
+def test_the_set_holds_the_live_rows(server: client.Redis, unique: str) -> None:
+    apply(server, (unique, 5, "{}"))
+    assert live(server, unique) == [unique]
+    apply(server, (unique, 4, ""))
+    assert live(server, unique) == [unique], "a stale delete changes nothing"
+    apply(server, (unique, 6, ""))
+    assert live(server, unique) == []
+    apply(server, (unique, 5, "{}"))
+    assert live(server, unique) == [], "nor does a stale row"
+    apply(server, (unique, 7, "{}"))
+    assert live(server, unique) == [unique]
+
+
+def test_a_sweep_forgets_a_row_whose_key_somebody_deleted(server: client.Redis, unique: str) -> None:
+    apply(server, (unique, 5, "{}"))
+    server.delete(unique)
+    assert sweep(server, 10, unique) == 0
+    assert live(server, unique) == []

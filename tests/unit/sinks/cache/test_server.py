@@ -51,7 +51,7 @@ def test_a_full_server_is_said_without_the_value(own_redis: OwnRedis) -> None:
         admin.config_set("maxmemory", "100kb")
     server = RedisServer(own_redis.url, ONCE)
     with pytest.raises(SinkError, match="is full and refuses writes") as caught:
-        server.run_all([("EVALSHA", APPLY.sha, 1, "key", 1000, "1", "private value")], [APPLY])
+        server.run_all([("EVALSHA", APPLY.sha, 2, "k", "key", 1000, "1", "private value")], [APPLY])
     assert "private" not in str(caught.value)
 
 
@@ -69,14 +69,14 @@ def test_an_unexpected_error_is_said_by_its_code_only(redis: str, unique: str) -
     server = RedisServer(redis, ONCE)
     server.run("SET", unique, "private")
     with pytest.raises(SinkError, match=r"refuses a command \(WRONGTYPE\)") as caught:
-        server.run_all([("EVALSHA", APPLY.sha, 1, unique, 1000, "1", "private value")], [APPLY])
+        server.run_all([("EVALSHA", APPLY.sha, 2, "k", unique, 1000, "1", "private value")], [APPLY])
     assert "private" not in str(caught.value)
     server.run("DEL", unique)
 
 
 def test_a_script_that_the_server_does_not_know_is_loaded(own_redis: OwnRedis) -> None:
     server = RedisServer(own_redis.url, ONCE)
-    call = ("EVALSHA", APPLY.sha, 1, "key", 1000, "1", "{}")
+    call = ("EVALSHA", APPLY.sha, 2, "k", "key", 1000, "1", "{}")
     assert server.run_all([call, call], [APPLY]) == [[1], [0]]
     server.run("SCRIPT FLUSH")
     assert server.run_all([("PING",), call], [APPLY]) == [True, [0]]
@@ -89,7 +89,7 @@ def test_a_restart_in_between_is_survived(own_redis: OwnRedis) -> None:
         own_redis.stack.restart("redis")
 
     server = RedisServer(own_redis.url, Retries(sleep=pause))
-    call = ("EVALSHA", APPLY.sha, 1, "key", 1000, "1", "{}")
+    call = ("EVALSHA", APPLY.sha, 2, "k", "key", 1000, "1", "{}")
     assert server.run_all([call], [APPLY]) == [[1]]
     own_redis.stack.kill("redis")
     assert server.run_all([call, ("HGET", "key", "doc")], [APPLY]) == [[0], b"{}"]

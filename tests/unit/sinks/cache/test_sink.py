@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -175,17 +176,29 @@ def test_batches_are_cut_by_keys_and_by_bytes(sink: CacheSink, monkeypatch: pyte
 
 
 class Shrinking(RedisServer):
-    """SCAN while Redis shrinks its hash table: some keys of the last page come again."""
+    """SSCAN while Redis shrinks a set: some members of the last page come again."""
 
     last: tuple[bytes, ...] = ()
 
     def run(self, *command: Any) -> Any:
         answer = super().run(*command)
-        if command[0] == "SCAN":
+        if command[0] == "SSCAN":
             cursor, keys = answer
             answer = cursor, [*keys, *self.last]
             self.last = tuple(keys[:50])
         return answer
+
+
+def test_a_sweep_of_one_table_does_not_read_the_keys_of_the_others(sink: CacheSink, store: client.Redis) -> None:
+    other = replace(SCHEMA, table=TableId("public", "others"), topic="shop.public.others")
+    sink.prepare(other)
+    sink.apply([replace(upsert(f"{number}", V), table=other.table) for number in range(2_000)])
+    sink.apply([upsert("a", V)])
+    store.config_resetstat()
+    assert sink.sweep(TABLE, pack_version(2, 0)) == 1
+    calls = store.info("commandstats")
+    assert calls["cmdstat_sscan"]["calls"] == 1 and "cmdstat_scan" not in calls
+    assert len(list(sink.rows(other.table))) == 2_000
 
 
 def test_rows_come_once_while_redis_shrinks_its_table(own_redis: OwnRedis) -> None:
