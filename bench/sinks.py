@@ -14,9 +14,8 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, LiteralString
 
@@ -30,13 +29,12 @@ from bench.sinks_limits import rows_per_second, write_iceberg, write_opensearch,
 from bench.sinks_load import sample, write_changes
 from bench.sinks_scaling import rates
 from bench.snapshot import percentile
-from cdc.config import load_config
 from cdc.control import SinkRecord, Topics
-from cdc.kafka.compacted import read_latest
 from devstack.endpoints import Endpoints
 from devstack.stack import Stack
 from tests.captured import Captured
 from tests.sink_job import SinkJob
+from tests.sink_machine import Positions
 from tests.stores import sinks_section
 from tests.waiting import eventually
 
@@ -162,42 +160,34 @@ def scaling(bench: Bench, rows: int) -> dict[str, int]:
 def _filled(job: SinkJob, captured: Captured, store: str, rows: int) -> dict[str, Any]:
     job.wait_said("sink starts", START_S_MAX)
     wanted = captured.progress()
-    config = load_config(captured.config())
     first: list[SinkRecord] = []
     last: list[SinkRecord] = []
-    lsns: list[int] = []
+    positions = Positions(captured.bootstrap_servers, Topics(captured.name).progress)
     peak = 0
 
     def is_applied() -> bool:
         nonlocal peak
         assert job.process.poll() is None, job.said()
         peak = max(peak, _memory_mb(job.process.pid))
-        record = next(
-            (
-                SinkRecord.decode(value, key)
-                for key, value in read_latest(config.kafka, Topics(captured.name).progress).items()
-                if key == f"sink/{store}/1"
-            ),
-            None,
-        )
+        record = positions.newest(store)
         if record is None:
             return False
         if not first:
             first.append(record)
         last[:] = [record]
-        lsns.append(record.applied_lsn)
         return record.applied_lsn >= wanted and record.written >= rows
 
     begun = time.time()
     cpu = _cpu_s(job.process.pid)
-    eventually(is_applied, BACKLOG_S_MAX, lambda: f"{store} has everything; {last}\n{job.said()[-3000:]}")
+    with closing(positions):
+        eventually(is_applied, BACKLOG_S_MAX, lambda: f"{store} has everything; {last}\n{job.said()[-3000:]}")
+    assert not positions.complaints, positions.complaints
     took_s = last[0].applied_ts_us / 1e6 - max(first[0].applied_ts_us / 1e6, begun)
     rate = (rows - first[0].written) / took_s
     return {
         "rows_per_s": round(rate),
         "cpu_s_per_million": round((_cpu_s(job.process.pid) - cpu) / (rows - first[0].written) * 1e6, 1),
         "peak_mb": peak,
-        "went_back": any(later < earlier for earlier, later in pairwise(lsns)),
     }
 
 
@@ -281,23 +271,19 @@ def _sampled(
 
 def _applied_lags(captured: Captured, stores: Sequence[str], seconds: float) -> dict[str, list[float]]:
     """How long after a commit each store's applied position covers it: seconds, sampled one commit after the other."""
-    config = load_config(captured.config())
+    positions = Positions(captured.bootstrap_servers, Topics(captured.name).progress)
     lags: dict[str, list[float]] = {store: [] for store in stores}
     waiting: dict[str, list[tuple[int, float]]] = {store: [] for store in stores}
     end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        lsn, now = captured.log_end(), time.monotonic()
-        records = {
-            key.split("/")[1]: SinkRecord.decode(value, key)
-            for key, value in read_latest(config.kafka, Topics(captured.name).progress).items()
-            if key.startswith("sink/")
-        }
-        for store in stores:
-            waiting[store].append((lsn, now))
-            applied = records[store].applied_lsn
-            lags[store] += [time.monotonic() - at for wanted, at in waiting[store] if wanted <= applied]
-            waiting[store] = [entry for entry in waiting[store] if entry[0] > applied]
-        time.sleep(0.1)
+    with closing(positions):
+        while time.monotonic() < end:
+            lsn, now = captured.log_end(), time.monotonic()
+            for store in stores:
+                waiting[store].append((lsn, now))
+                applied = positions.applied(store)
+                lags[store] += [time.monotonic() - at for wanted, at in waiting[store] if wanted <= applied]
+                waiting[store] = [entry for entry in waiting[store] if entry[0] > applied]
+    assert not positions.complaints, positions.complaints
     for store in stores:  # what is not applied at the end is at least so late
         lags[store] += [time.monotonic() - at for _, at in waiting[store]]
     return lags
@@ -339,7 +325,7 @@ PROGRAMS: Final = {  # what the command line of each has
     "postgres": "postgres",
     "capture": "cli.main run",
     "sinks": "cli.main sink",
-    "java of sinks": "SparkSubmit",
+    "java of sinks": "pyspark-shell",
     "tasks": "spark_jobs.daemon",
 }
 

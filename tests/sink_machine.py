@@ -142,22 +142,23 @@ class Positions:
 
     def applied(self, sink: str) -> int:
         """The applied LSN of the newest generation; 0 if there is none."""
-        record = self._newest(sink)
+        record = self.newest(sink)
         return record.applied_lsn if record else 0
 
     def generation(self, sink: str) -> int:
-        record = self._newest(sink)
+        record = self.newest(sink)
         return record.generation if record else 0
 
     def job(self, sink: str) -> int:
-        record = self._newest(sink)
+        record = self.newest(sink)
         return record.job[0] if record else 0
 
     def close(self) -> None:
         self._read()
         self._consumer.close()
 
-    def _newest(self, sink: str) -> SinkRecord | None:
+    def newest(self, sink: str) -> SinkRecord | None:
+        """The record of the newest generation."""
         self._read()
         own = [record for record in self._records.values() if record.sink == sink]
         return max(own, key=lambda record: record.generation, default=None)
