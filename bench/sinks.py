@@ -29,9 +29,10 @@ from rich.table import Table
 from bench.sinks_limits import rows_per_second, write_iceberg, write_opensearch, write_redis
 from bench.sinks_load import sample, write_changes
 from bench.snapshot import percentile
-from cdc.config import load_config
-from cdc.control import SinkRecord, Topics
+from cdc.config.settings import load_config
 from cdc.kafka.compacted import read_latest
+from cdc.model.topics import Topics
+from cdc.records.control import SinkRecord
 from devstack.endpoints import Endpoints
 from devstack.stack import Stack
 from tests.captured import Captured

@@ -4,15 +4,15 @@ marks. It is wrong on PostgreSQL, and the tests show that they notice: `python -
 
 from typing import Any
 
-import cdc.session
+import cdc.daemon.streaming_session
 from cdc.cli.main import main
-from cdc.snapshots.absent import AbsentKeys
-from cdc.snapshots.engine import SnapshotEngine
+from cdc.ports.chunk_reader import Chunk
+from cdc.ports.transaction_snapshot import TransactionSnapshot
+from cdc.snapshots.absent_keys import AbsentKeys
+from cdc.snapshots.change_memory import ChangeMemory, Unseen
+from cdc.snapshots.chunk_engine import SnapshotEngine
 from cdc.snapshots.jobs import Job
-from cdc.snapshots.memory import ChangeMemory, Unseen
 from cdc.snapshots.ranges import OpenChunk, Range
-from cdc.snapshots.reading import Chunk
-from cdc.snapshots.visibility import TransactionSnapshot
 
 
 class NaiveEngine(SnapshotEngine):
@@ -48,5 +48,5 @@ class NaiveEngine(SnapshotEngine):
 
 
 if __name__ == "__main__":
-    vars(cdc.session)["SnapshotEngine"] = NaiveEngine
+    vars(cdc.daemon.streaming_session)["SnapshotEngine"] = NaiveEngine
     main()

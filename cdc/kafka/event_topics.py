@@ -5,13 +5,14 @@ from typing import Final
 
 import structlog
 
-from cdc.config import KafkaConfig, TopicConfig
-from cdc.control import Topics
-from cdc.kafka.aside import aside
-from cdc.kafka.topics import TopicAdmin, TopicDescription, record_limits
-from cdc.left_open import EVENT_TOPIC_KEY, EventTopicRecord
-from cdc.ports import Place, TopicRecord, WhileWaiting
-from cdc.unpublishable import record_bytes
+from cdc.config.settings import KafkaConfig, TopicConfig
+from cdc.formats.unpublishable import record_bytes
+from cdc.kafka.daemon_thread import aside
+from cdc.kafka.topic_admin import TopicAdmin, TopicDescription, record_limits
+from cdc.model.topic_record import Place, TopicRecord
+from cdc.model.topics import Topics
+from cdc.ports.stream import WhileWaiting
+from cdc.records.kafka_transactions import EVENT_TOPIC_KEY, EventTopicRecord
 
 log = structlog.get_logger(__name__)
 

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import orjson
 
-from cdc.events import Position
-from cdc.ports import Place, TopicRecord
-from cdc.unpublishable import record_bytes
+from cdc.formats.unpublishable import record_bytes
+from cdc.model.events import Position
+from cdc.model.topic_record import Place, TopicRecord
 
 REASON_HEADER: Final = "watershed.reason"
 REASON_CHARS_MAX: Final = 500  # it may name what the event says of itself

@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cdc.errors import SourceError
+from cdc.config.outbox_routing import TopicRoute, Where, is_topic
+from cdc.config.outbox_settings import Routing
 from cdc.formats.connect import STRING, Node, dumps, required, struct_of
 from cdc.formats.debezium import OLD_KEY_HEADER
+from cdc.model.errors import SourceError
+from cdc.outbox.column_readers import ColumnReader, Value
 from cdc.outbox.expansion import Expansion, json_text
-from cdc.outbox.routing import TopicRoute, Where, is_topic
-from cdc.outbox.settings import Routing
-from cdc.outbox.values import ColumnReader, Value
 
 ID_HEADER: Final = "id"
 PARTITION_MAX: Final = (1 << 31) - 1

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cdc.events import TableSchema
+from cdc.model.events import TableSchema
 from cdc.pgoutput.messages import Relation
 from cdc.pgoutput.relations import sent_places
 from cdc.pgoutput.row_parts import BINARY, NULL, TEXT, RowParts, RowTuple, Value, put_together, take_apart

@@ -12,9 +12,9 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
-from cdc.config import SourceConfig
-from cdc.errors import SourceError
-from cdc.events import TableSchema
+from cdc.config.settings import SourceConfig
+from cdc.model.errors import SourceError
+from cdc.model.events import TableSchema
 from cdc.pgoutput.binary_rows import BinaryRow, BinaryValues
 from cdc.pgoutput.row_parts import BINARY, NULL, Value
 from cdc.postgres.connection import holds_any_bytes

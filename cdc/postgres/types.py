@@ -6,7 +6,7 @@ from typing import Final, LiteralString
 import psycopg
 from psycopg import pq
 
-from cdc.config import SourceConfig
+from cdc.config.settings import SourceConfig
 from cdc.pgoutput.binary_rows import Question
 from cdc.postgres.connection import connect, holds_any_bytes, lost, says_lost
 

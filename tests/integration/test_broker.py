@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, Producer
 
-from cdc.config import KafkaConfig, TopicConfig
-from cdc.errors import BrokerError, ConnectionLost
-from cdc.kafka.aside import nobody_waits
+from cdc.config.settings import KafkaConfig, TopicConfig
+from cdc.daemon.logs import configure_logs
 from cdc.kafka.broker import QUEUE_MESSAGES_MAX, KafkaBroker, StoredRecord
 from cdc.kafka.client import MESSAGE_BYTES_MAX
+from cdc.kafka.daemon_thread import nobody_waits
 from cdc.kafka.event_topics import EventTopics
-from cdc.kafka.topics import TopicAdmin, record_limits
-from cdc.logs import configure_logs
-from cdc.ports import Place, TopicRecord
+from cdc.kafka.topic_admin import TopicAdmin, record_limits
+from cdc.model.errors import BrokerError, ConnectionLost
+from cdc.model.topic_record import Place, TopicRecord
 from tests import conftest
 from tests.captured import frozen
 from tests.checker.records import partition_of, read_topics

@@ -8,12 +8,12 @@ import random
 from dataclasses import replace
 from typing import Final
 
-from cdc.errors import SourceError
-from cdc.events import Column, TableSchema
-from cdc.following import CatalogLook, Known, LookFailed, Question, Seen
+from cdc.model.errors import SourceError
+from cdc.model.events import Column, TableSchema
 from cdc.pgoutput.messages import Relation, RelationColumn
-from cdc.snapshots.reading import Begin, Chunk, ChunkRead, Lookup, ReadFailed
-from cdc.table_state import ColumnFacts, StorageFacts, TableFacts
+from cdc.ports.catalog_reader import CatalogLook, Known, LookFailed, Question, Seen
+from cdc.ports.chunk_reader import Begin, Chunk, ChunkRead, Lookup, ReadFailed
+from cdc.records.table_state import ColumnFacts, StorageFacts, TableFacts
 from tests.mixed.operations import ALTERED, Alter
 from tests.simulation.snapshots.source import COLUMNS, TEXT, Op, Reader, Row, Rows, Source, _Task
 
@@ -59,7 +59,7 @@ def relation(plain: Relation, shape: Row) -> Relation:
 
 
 class Catalog:
-    """cdc.following.CatalogReader"""
+    """cdc.ports.catalog_reader.CatalogReader"""
 
     def __init__(self, chance: random.Random, source: Source) -> None:
         self._chance = chance

@@ -1,14 +1,25 @@
 """A process of capture in a simulated run of the mixture. What runs is the real thing; only the wiring of
-`cdc/session.py` is told again here, on fakes.
+`cdc/daemon/streaming_session.py` is told again here, on fakes.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from cdc.answers import Answers
-from cdc.capture import Capture
-from cdc.control import (
+from cdc.capture.assembler import Assembler
+from cdc.capture.kafka_transaction import Lineage, Publisher
+from cdc.capture.loop import Capture
+from cdc.config.outbox_settings import OutboxMessages, OutboxTable
+from cdc.daemon.streaming_session import stream_state
+from cdc.formats.debezium import EnvelopeContext, TableEncoder
+from cdc.formats.unpublishable import Unpublishable, UnpublishedRecord
+from cdc.model.events import TableSchema
+from cdc.model.topics import Topics
+from cdc.outbox.event_stream import Outbox
+from cdc.pgoutput.relations import relation_of
+from cdc.ports.catalog_reader import Known
+from cdc.ports.stream import Signal
+from cdc.records.control import (
     POSITION_KEY,
     HolesRecord,
     PositionRecord,
@@ -17,27 +28,17 @@ from cdc.control import (
     SnapshotRecord,
     SourceIdentity,
     SweepRecord,
-    Topics,
 )
-from cdc.events import TableSchema
-from cdc.filling import Filler
-from cdc.following import Follower, Known
-from cdc.formats.debezium import EnvelopeContext, TableEncoder
-from cdc.outbox.settings import OutboxMessages, OutboxTable
-from cdc.outbox.stream import Outbox
-from cdc.pgoutput.relations import relation_of
-from cdc.ports import Signal
-from cdc.publisher import Lineage, Publisher
-from cdc.session import stream_state
+from cdc.records.table_state import TableRecord
+from cdc.snapshots.change_memory import ChangeMemory
+from cdc.snapshots.chunk_engine import SnapshotEngine
+from cdc.snapshots.chunk_records import RowRecords
 from cdc.snapshots.completion import Completions
-from cdc.snapshots.engine import SnapshotEngine
-from cdc.snapshots.memory import ChangeMemory
-from cdc.snapshots.publishing import RowRecords
-from cdc.snapshots.session import Snapshots
-from cdc.sweeps import Sweeps
-from cdc.table_state import TableRecord
-from cdc.transactions import Assembler
-from cdc.unpublishable import Unpublishable, UnpublishedRecord
+from cdc.snapshots.coordination import Snapshots
+from cdc.snapshots.signal_answers import Answers
+from cdc.snapshots.sweeps import Sweeps
+from cdc.tables.schema_tracking import Follower
+from cdc.toast.backfill import Filler
 from tests.mixed.operations import EVENT, EVENT_SOURCES, HEAVY
 from tests.simulation.kafka import FakeBroker
 from tests.simulation.mixed.catalog import PUBLICATION, Catalog, MixedReader, column
@@ -224,7 +225,7 @@ class Process:
 
 
 class _Signals:
-    """cdc.ports.Signals"""
+    """cdc.ports.stream.Signals"""
 
     def __init__(self, run: "Run") -> None:
         self._run = run

@@ -5,20 +5,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from cdc.events import TableId, TableSchema, pack_version
-from cdc.holes import Batch, DraftRecord, Unfilled, _Outcome, _Row, _Rows
-from cdc.holes import Place as RowPlace
-from cdc.lsn import Lsn
-from cdc.ports import TopicRecord
-from cdc.snapshots.absent import AbsentKeys
-from cdc.snapshots.engine import SnapshotEngine
+from cdc.model.events import TableId, TableSchema, pack_version
+from cdc.model.lsn import Lsn
+from cdc.model.topic_record import TopicRecord
+from cdc.ports.chunk_reader import Answer, Begun, KeyPage, KeysRead, LookedUp, Lookup
+from cdc.ports.row_reader import Place as RowPlace
+from cdc.ports.row_reader import Unfilled
+from cdc.ports.transaction_snapshot import TransactionSnapshot
+from cdc.snapshots.absent_keys import AbsentKeys
+from cdc.snapshots.change_memory import ChangeMemory, Unseen
+from cdc.snapshots.chunk_engine import SnapshotEngine
+from cdc.snapshots.chunk_records import Place, RowRecords
 from cdc.snapshots.jobs import Job
-from cdc.snapshots.memory import ChangeMemory, Unseen
-from cdc.snapshots.publishing import Place, RowRecords
 from cdc.snapshots.ranges import OpenChunk, Range
-from cdc.snapshots.reading import Answer, Begun, KeyPage, KeysRead, LookedUp, Lookup
-from cdc.snapshots.visibility import TransactionSnapshot
-from cdc.sweeps import Sweeps
+from cdc.snapshots.sweeps import Sweeps
+from cdc.toast.batch import Batch, DraftRecord, _Outcome, _Row, _Rows
 from tests.simulation.snapshots.rows import RowReader
 from tests.simulation.snapshots.run import Parts, Run, UnseenRule
 from tests.simulation.snapshots.source import SCHEMAS

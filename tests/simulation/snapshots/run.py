@@ -11,9 +11,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from cdc.answers import Answers
-from cdc.config import SnapshotConfig
-from cdc.control import (
+from cdc.capture.assembler import Assembler
+from cdc.config.settings import SnapshotConfig
+from cdc.formats.debezium import EnvelopeContext, TableEncoder
+from cdc.model.events import TableId, pack_version
+from cdc.model.lsn import Lsn
+from cdc.model.topic_record import TopicRecord
+from cdc.model.topics import Topics
+from cdc.pgoutput.relations import relation_of
+from cdc.ports.row_reader import Unfilled
+from cdc.ports.stream import Signal
+from cdc.ports.stream_state import StreamState
+from cdc.ports.transaction_snapshot import TransactionSnapshot
+from cdc.records.control import (
     SIGNALS_KEY,
     HolesRecord,
     SignalRecord,
@@ -21,25 +31,17 @@ from cdc.control import (
     SnapshotRecord,
     SweepRecord,
     TombstonesRecord,
-    Topics,
     snapshot_key,
 )
-from cdc.events import TableId, pack_version
-from cdc.filling import Filler
-from cdc.formats.debezium import EnvelopeContext, TableEncoder
-from cdc.holes import Batch, Unfilled
-from cdc.lsn import Lsn
-from cdc.pgoutput.relations import relation_of
-from cdc.ports import Signal, TopicRecord
+from cdc.snapshots.change_memory import ChangeMemory, Unseen
+from cdc.snapshots.chunk_engine import SnapshotEngine
+from cdc.snapshots.chunk_records import RowRecords
 from cdc.snapshots.completion import Completions
-from cdc.snapshots.engine import SnapshotEngine
-from cdc.snapshots.memory import ChangeMemory, Unseen
-from cdc.snapshots.publishing import RowRecords
-from cdc.snapshots.session import Snapshots
-from cdc.snapshots.visibility import TransactionSnapshot
-from cdc.stream_state import StreamState
-from cdc.sweeps import Sweeps
-from cdc.transactions import Assembler
+from cdc.snapshots.coordination import Snapshots
+from cdc.snapshots.signal_answers import Answers
+from cdc.snapshots.sweeps import Sweeps
+from cdc.toast.backfill import Filler
+from cdc.toast.batch import Batch
 from tests.simulation.snapshots.judge import compacted, judge
 from tests.simulation.snapshots.rows import RowReader
 from tests.simulation.snapshots.source import COMMIT_US, KEYS, SCHEMAS, TABLES, Reader, Row, Source, Stream
@@ -250,7 +252,7 @@ class Run:
 
 
 class Process:
-    """It is wired as `cdc/service.py` wires the real one."""
+    """It is wired as `cdc/daemon/service.py` wires the real one."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -363,7 +365,7 @@ def _nothing() -> None:
 
 
 class _Signals:
-    """cdc.ports.Signals"""
+    """cdc.ports.stream.Signals"""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -375,7 +377,7 @@ class _Signals:
 
 
 class _Watched:
-    """cdc.transactions.Observer, noting how far the stream is."""
+    """cdc.capture.assembler.Observer, noting how far the stream is."""
 
     def __init__(self, run: Run, engine: SnapshotEngine) -> None:
         self._run = run

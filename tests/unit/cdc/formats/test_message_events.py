@@ -4,10 +4,10 @@ import json
 
 import pytest
 
+from cdc.config.format_options import BinaryMode, FormatOptions
 from cdc.formats.envelope import EnvelopeContext
 from cdc.formats.message_events import MessageEvents, MessagePlace
-from cdc.formats.options import BinaryMode, FormatOptions
-from cdc.lsn import Lsn
+from cdc.model.lsn import Lsn
 from cdc.pgoutput.messages import LogicalMessage, Origin
 
 HELLO = LogicalMessage(True, Lsn(24_026_000), "audit", b"hello")

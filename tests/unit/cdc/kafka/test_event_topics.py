@@ -4,13 +4,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from cdc.config import KafkaConfig, TopicConfig
-from cdc.errors import BrokerError
+from cdc.config.settings import KafkaConfig, TopicConfig
 from cdc.kafka import event_topics
 from cdc.kafka.client import MESSAGE_BYTES_MAX
 from cdc.kafka.event_topics import EventTopics
-from cdc.kafka.topics import TopicDescription
-from cdc.ports import Place, TopicRecord
+from cdc.kafka.topic_admin import TopicDescription
+from cdc.model.errors import BrokerError
+from cdc.model.topic_record import Place, TopicRecord
 
 SMALL = 1000
 

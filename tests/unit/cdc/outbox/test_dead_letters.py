@@ -2,11 +2,11 @@
 
 import json
 
-from cdc.events import Position
-from cdc.lsn import Lsn
+from cdc.formats.unpublishable import record_bytes
+from cdc.model.events import Position
+from cdc.model.lsn import Lsn
+from cdc.model.topic_record import TopicRecord
 from cdc.outbox.dead_letters import FOREIGN_BYTES_MAX, REASON_CHARS_MAX, dead_letter, event_of
-from cdc.ports import TopicRecord
-from cdc.unpublishable import record_bytes
 
 AT = Position(Lsn(17), 3)
 

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from cdc.errors import SourceError, UnsupportedChangeError
-from cdc.ports import Place, TopicRecord
+from cdc.model.errors import SourceError, UnsupportedChangeError
+from cdc.model.topic_record import Place, TopicRecord
 from tests.outbox_fixtures import NOW_US, Fixture, Recorded, fixtures
 
 FIXTURES = fixtures()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from cdc.events import Column
+from cdc.model.events import Column
 from cdc.pgoutput.binary_rows import BinaryMessages, BinaryRow, BinaryValues, Question
 from cdc.pgoutput.frames import XLOG_DATA_BYTES
 from cdc.pgoutput.messages import NULL, UNCHANGED, Binary, TupleValue
