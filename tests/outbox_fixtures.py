@@ -11,7 +11,7 @@ from cdc.config.outbox_settings import OutboxTable
 from cdc.model.events import Column, Position, TableId, TableSchema
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
-from cdc.outbox.event_stream import Outbox
+from cdc.outbox.event_stream import OutboxStream
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.messages import Begin, Commit, Delete, Insert, Relation, Truncate, Type, Update
 
@@ -68,7 +68,7 @@ class Fixture:
     def routed(self) -> list[TopicRecord]:
         """What our router makes of the same log."""
         options = FormatOptions(extended_headers_enabled=self.content["extended.headers.enabled"])
-        outbox = Outbox("shop", [OutboxTable.model_validate(self.options)], None, "shop.dead", options)
+        outbox = OutboxStream("shop", [OutboxTable.model_validate(self.options)], None, "shop.dead", options)
         made: list[TopicRecord] = []
         for index, frame in enumerate(self.content["frames"]):
             frame = b64decode(frame)

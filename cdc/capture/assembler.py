@@ -16,7 +16,7 @@ from cdc.model.events import Position, TableId, TableSchema, pack_version
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.outbox.event_stream import Outbox, message_prefix
+from cdc.outbox.event_stream import OutboxStream, message_prefix
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.frames import XLOG_DATA_BYTES, Keepalive, parse_frame, start_lsn
 from cdc.pgoutput.messages import Begin, Commit, LogicalMessage, Origin, Relation, StreamAbort, Truncate, Type
@@ -52,7 +52,7 @@ class Assembler:
         since: Mapping[TableId, int] | None = None,
         leaving: Sequence[TableSchema] = (),
         unpublishable: Unpublishable | None = None,
-        outbox: Outbox | None = None,
+        outbox: OutboxStream | None = None,
     ) -> None:
         """`since`: of tables that joined later, where in the log: what commits before is not published, nor need it
         be of the table's present shape. `leaving`: captured no more, but for the half published transaction."""

@@ -7,7 +7,7 @@ of those outside of transactions, by the position.
 from collections.abc import Iterable
 
 from cdc.formats.envelope import EnvelopeContext
-from cdc.formats.message_events import MessageEvents, MessagePlace
+from cdc.formats.message_events import MessageEvents, MessagePosition
 from cdc.formats.transaction_metadata import MESSAGES, TransactionMetadata
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
@@ -76,9 +76,9 @@ class SideRecords:
             is_published = is_published or self._received <= self._published
         if is_published or self._events is None or not self._events.takes(message.prefix):
             return []
-        place, opening, block = MessagePlace(message.lsn, last_commit_lsn), list[TopicRecord](), "null"
+        place, opening, block = MessagePosition(message.lsn, last_commit_lsn), list[TopicRecord](), "null"
         if transaction is not None:
-            place = MessagePlace(
+            place = MessagePosition(
                 message.lsn,
                 last_commit_lsn,
                 transaction.final_lsn,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final, TypeVar
 
-Value = TypeVar("Value")
+OptionValue = TypeVar("OptionValue")
 
 OURS: Final = frozenset(
     {
@@ -24,7 +24,7 @@ OURS: Final = frozenset(
 """What exactly once, and the order for each key, rest on; and the brokers, which have a key of their own."""
 
 
-def without_ours(options: Mapping[str, Value]) -> Mapping[str, Value]:
+def without_ours(options: Mapping[str, OptionValue]) -> Mapping[str, OptionValue]:
     """The options, if none is ours. Raises ValueError."""
     if taken := sorted(OURS.intersection(options)):
         raise ValueError(f"{', '.join(taken)} can't be chosen: take it out; what is promised rests on capture's own")

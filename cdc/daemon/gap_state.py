@@ -16,7 +16,7 @@ from cdc.model.errors import ConnectionLost, GapError, UnreachableError
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.ports.gap_topics import GapTopics, Known
+from cdc.ports.gap_topics import GapTopics, KnownState
 from cdc.ports.stream import Clock, Signal
 from cdc.records.control import SignalAnswer
 from cdc.snapshots.signal_answers import answer_record, is_late, offset_record, too_late
@@ -94,7 +94,7 @@ class Gap:
                     self._is_stopped(RETRY_S)
         return None
 
-    def _await_known(self) -> Known | None:
+    def _await_known(self) -> KnownState | None:
         while True:
             try:
                 return self._port.known()
@@ -103,7 +103,7 @@ class Gap:
                 if self._is_stopped(RETRY_S):
                     return None
 
-    def _healing(self, known: Known) -> Heal | None:
+    def _healing(self, known: KnownState) -> Heal | None:
         """Where the state was lost, signals of long ago come again: one that has its answer was for another gap."""
         if not self._waiting:
             return None
@@ -122,7 +122,7 @@ class Gap:
                 return Heal(known.epoch, signal.record.epoch, told)
         return None
 
-    def _refuse_what_waited(self, known: Known) -> bool:
+    def _refuse_what_waited(self, known: KnownState) -> bool:
         """Answer whom nobody else has answered. Whether another process goes on, whose business they are."""
         now = self._clock.monotonic()
         if not any(waiting.until <= now for waiting in self._waiting):
@@ -148,6 +148,6 @@ class Gap:
         return answer_record(self._topics, signal, answer, now_us)
 
 
-def _lost_by_healing(known: Known) -> str:
+def _lost_by_healing(known: KnownState) -> str:
     begin = f" from {format_lsn(Lsn(known.position.resume_lsn))} on" if known.position else ""
     return f"events that committed{begin} are not published by healing"

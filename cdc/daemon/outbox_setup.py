@@ -8,13 +8,13 @@ from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
 from cdc.outbox.cloudevents import cloudevents
-from cdc.outbox.event_stream import Outbox, no_contract
+from cdc.outbox.event_stream import OutboxStream, no_contract
 from cdc.outbox.router import Contract
 from cdc.postgres.connection import connect
 from cdc.postgres.outbox_tables import read_seal_key
 
 
-def open_outbox(config: Config, *, promises_utf8: bool) -> Outbox | None:
+def open_outbox(config: Config, *, promises_utf8: bool) -> OutboxStream | None:
     """None where no events are configured. `promises_utf8`: see EnvelopeContext. Raises ConfigError, SourceError with
     the next step, ConnectionLost."""
     outbox = config.outbox
@@ -25,7 +25,7 @@ def open_outbox(config: Config, *, promises_utf8: bool) -> Outbox | None:
         with connect(config.source, application="watershed outbox") as connection:
             sealed = outbox.messages, read_seal_key(connection, TableId.parse(outbox.messages.function))
     prefix = config.topics.prefix
-    return Outbox(
+    return OutboxStream(
         prefix,
         outbox.tables,
         sealed,

@@ -36,7 +36,7 @@ from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.messages import RelationColumn
 from cdc.pgoutput.relations import relation_of
-from cdc.ports.catalog_reader import Known
+from cdc.ports.catalog_reader import KnownTable
 from cdc.ports.source_table import TableLook
 from cdc.ports.stream import Clock, LogStream, Probe
 from cdc.ports.stream_state import StreamState
@@ -381,7 +381,9 @@ class Session:
         return Follower(
             topics=self._topics,
             known={
-                schema.table: Known(schema, these.facts[schema.table], these.publication.entries.get(schema.table, ""))
+                schema.table: KnownTable(
+                    schema, these.facts[schema.table], these.publication.entries.get(schema.table, "")
+                )
                 for schema in these.schemas
             },
             # None has been tried while a transaction is half published: then it keeps all of them from joining.

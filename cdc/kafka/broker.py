@@ -16,7 +16,7 @@ from cdc.kafka.event_topics import EventTopics
 from cdc.kafka.reports import Outage, Undelivered
 from cdc.kafka.topic_admin import EndOffsets, TopicAdmin
 from cdc.model.errors import BrokerError, ConnectionLost, UnreachableError, WatershedError
-from cdc.model.topic_record import Place, TopicRecord
+from cdc.model.topic_record import EventDestination, TopicRecord
 from cdc.ports.stream import WhileWaiting
 from cdc.records.kafka_transactions import OpenPart
 
@@ -121,10 +121,10 @@ class KafkaBroker:
         try:
             self._open(while_waiting)
             producer = self._producer
-            for topic, key, value, headers, place in records:
-                if place is not None:
-                    event = TopicRecord(topic, key, value, headers, place)
-                    topic, key, value, headers, place = self._events.accepted(event, while_waiting)
+            for topic, key, value, headers, destination in records:
+                if destination is not None:
+                    event = TopicRecord(topic, key, value, headers, destination)
+                    topic, key, value, headers, destination = self._events.accepted(event, while_waiting)
                     self._require_fitting_batches(topic)
                     for told in self._events.untold():
                         self._hand_over(while_waiting, told.topic, told.value, told.key)
@@ -132,10 +132,10 @@ class KafkaBroker:
                     try:
                         if headers is None:
                             producer.produce(topic, value, key or None)
-                        elif place is None:
+                        elif destination is None:
                             producer.produce(topic, value, key or None, headers=[*headers])
                         else:
-                            self._produce_event(topic, key, value, headers, place)
+                            self._produce_event(topic, key, value, headers, destination)
                         break
                     except BufferError:
                         self._await_room(while_waiting)
@@ -277,16 +277,21 @@ class KafkaBroker:
             raise ConnectionLost(f"Kafka: topic {topic} takes {bytes_max} bytes at once, batches have to be smaller")
 
     def _produce_event(
-        self, topic: str, key: bytes, value: bytes | None, headers: Sequence[tuple[str, bytes | None]], place: Place
+        self,
+        topic: str,
+        key: bytes,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]],
+        destination: EventDestination,
     ) -> None:
-        partition = _ANY_PARTITION if place.partition is None else place.partition
+        partition = _ANY_PARTITION if destination.partition is None else destination.partition
         self._producer.produce(
             topic,
             value,
-            key if place.has_key else None,
+            key if destination.has_key else None,
             partition,
             headers=[*headers],
-            timestamp=place.timestamp_ms,
+            timestamp=destination.timestamp_ms,
         )
 
     def commit(self, while_waiting: WhileWaiting) -> None:

@@ -9,7 +9,7 @@ from cdc.kafka.state_reader import read_state
 from cdc.model.errors import GapError
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.ports.gap_topics import Known
+from cdc.ports.gap_topics import KnownState
 from cdc.records.control import SIGNAL_KEY
 
 
@@ -20,13 +20,13 @@ class KafkaGapTopics:
         self._config = config
         self._topics = Topics(config.topics.prefix)
 
-    def known(self) -> Known:
+    def known(self) -> KnownState:
         """See cdc.ports.gap_topics.GapTopics."""
         try:
             state = read_state(self._config)
         except GapError:  # of a damaged position record
-            return Known(None, 0)
-        return Known(state.position, state.signals_offset)
+            return KnownState(None, 0)
+        return KnownState(state.position, state.signals_offset)
 
     def answered(self) -> Collection[str]:
         """See cdc.ports.gap_topics.GapTopics."""

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 
-class Place(NamedTuple):
+class EventDestination(NamedTuple):
     """Of an event's record."""
 
     partition: int | None  # None: the key's
@@ -22,4 +22,6 @@ class TopicRecord(NamedTuple):
     key: bytes
     value: bytes | None
     headers: Sequence[tuple[str, bytes | None]] | None = None
-    place: Place | None = None  # of an event: its topic is one of the application's, which may have to be created
+    destination: EventDestination | None = (
+        None  # of an event: its topic is one of the application's, which may have to be created
+    )

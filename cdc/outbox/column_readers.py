@@ -20,7 +20,7 @@ _JAVA_FLOATS: Final = frozenset({"float", "double"})
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class EventValue:
     """One column of one row."""
 
     node: Node  # Connect's schema
@@ -38,18 +38,18 @@ class ColumnReader:
     node: Node
     encode: Encoder
 
-    def __call__(self, row: Sequence[str | None]) -> Value:
+    def __call__(self, row: Sequence[str | None]) -> EventValue:
         """`row`: texts as PostgreSQL prints them. Raises ProtocolError for one that is not its type's."""
         text = row[self.place]
         if text is None:
-            return Value(self.node, "null", None, None)
+            return EventValue(self.node, "null", None, None)
         try:
             written = self.encode(text.encode().decode("latin-1")).encode("latin-1").decode()
         except UnconvertibleError:
-            return Value(self.node, "null", None, text)
+            return EventValue(self.node, "null", None, text)
         if self.node["type"] in _JAVA_FLOATS and not written.startswith('"'):
             written = java_decimal(text)
-        return Value(self.node, written, self._plain(written, text), text)
+        return EventValue(self.node, written, self._plain(written, text), text)
 
     def _plain(self, written: str, text: str) -> str:
         if self.node.get("name") == _DECIMAL:

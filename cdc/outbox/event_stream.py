@@ -13,7 +13,7 @@ from cdc.config.outbox_settings import OutboxMessages, OutboxTable, Routing
 from cdc.formats.utf8 import not_utf8
 from cdc.model.errors import GapError, ProtocolError, SourceError, UnsupportedChangeError
 from cdc.model.events import Position, TableId, TableSchema
-from cdc.model.topic_record import Place, TopicRecord
+from cdc.model.topic_record import EventDestination, TopicRecord
 from cdc.outbox.column_readers import ColumnReader, readers_of
 from cdc.outbox.dead_letters import dead_letter, event_of
 from cdc.outbox.message_reader import COLUMNS, KEY, read_message
@@ -35,7 +35,7 @@ def no_contract(event_type: str, payload: str | None) -> str | None:  # noqa: AR
     return None
 
 
-def message_prefix(outbox: "Outbox | None", partial: PartialTransaction | None) -> str | None:
+def message_prefix(outbox: "OutboxStream | None", partial: PartialTransaction | None) -> str | None:
     """Of logical messages that are events, if any are. `partial`: what is published of a transaction; its messages were
     counted as it says. Raises GapError for other ones now."""
     prefix = outbox.message_prefix if outbox is not None else None
@@ -47,7 +47,7 @@ def message_prefix(outbox: "Outbox | None", partial: PartialTransaction | None) 
     return prefix
 
 
-class Outbox:
+class OutboxStream:
     """What the assembler asks about events. It keeps nothing of a transaction."""
 
     def __init__(
@@ -213,8 +213,10 @@ class Outbox:
             return refused(routed.reason)
         if routed.topic.startswith(f"{self._prefix}."):
             return refused(f"topics that begin with {self._prefix}. are capture's own")
-        place = Place(routed.partition, routed.timestamp_ms, has_key=routed.key is not None, refused=refused)
-        return TopicRecord(routed.topic, routed.key or b"", routed.value, [*routed.headers], place)
+        destination = EventDestination(
+            routed.partition, routed.timestamp_ms, has_key=routed.key is not None, refused=refused
+        )
+        return TopicRecord(routed.topic, routed.key or b"", routed.value, [*routed.headers], destination)
 
 
 def _text(value: object, table: TableId, position: Position, *, promises_utf8: bool) -> str | None:

@@ -10,7 +10,7 @@ from cdc.records.table_state import TableFacts
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownTable:
     """Of a captured table, what a look is held against."""
 
     schema: TableSchema
@@ -19,16 +19,16 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class CatalogPoll:
     """A look at the catalog that is asked for."""
 
     nonce: str
-    tables: Mapping[TableId, Known]
+    tables: Mapping[TableId, KnownTable]
     stopped: Mapping[TableId, str]  # that may join again, each with what was found when it was last tried
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class DivergedTable:
     """A captured table that is not as it was known."""
 
     schema: TableSchema | None  # as the catalog has it, in the next version; None: it can't be captured
@@ -39,17 +39,17 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class CatalogLook:
+class CatalogAnswer:
     """An answer."""
 
     nonce: str
     publication: str | None  # fingerprint
-    seen: Mapping[TableId, Seen]  # if there are any, the mark follows
+    seen: Mapping[TableId, DivergedTable]  # if there are any, the mark follows
     ready: frozenset[TableId]  # of those that are stopped, which can join now
 
 
 @dataclass(frozen=True, slots=True)
-class LookFailed:
+class CatalogPollFailed:
     """There is no answer, or no mark behind it."""
 
     nonce: str
@@ -58,8 +58,8 @@ class LookFailed:
 class CatalogReader(Protocol):
     """Looks at the source's catalog beside the stream, one question at a time."""
 
-    def ask(self, question: Question) -> None:
+    def ask(self, question: CatalogPoll) -> None:
         """Returns at once."""
 
-    def answers(self) -> list[CatalogLook | LookFailed]:
+    def answers(self) -> list[CatalogAnswer | CatalogPollFailed]:
         """What has come since the last call; returns at once."""

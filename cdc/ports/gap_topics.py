@@ -10,7 +10,7 @@ from cdc.records.control import PositionRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownState:
     """What the state topic says."""
 
     position: PositionRecord | None  # None: there is none, or it is damaged
@@ -29,7 +29,7 @@ class GapTopics(Protocol):
     """The topics, as a process in state GAP uses them. Calls raise UnreachableError or ConnectionLost while the brokers
     are away, BrokerError when they refuse."""
 
-    def known(self) -> Known: ...
+    def known(self) -> KnownState: ...
 
     def answered(self) -> Collection[str]:
         """Ids of the signals that have an answer."""

@@ -8,12 +8,12 @@ from cdc.ports.chunk_reader import Key
 from cdc.ports.stream import WhileWaiting
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 
-Place = tuple[str, bytes]  # topic, record key
+TopicKey = tuple[str, bytes]  # topic, record key
 
 
 @dataclass(frozen=True, slots=True)
 class WantedRow:
-    place: Place
+    place: TopicKey
     key: Key
     since: int  # the transaction whose event has the hole; of several the first,
     xid: int  # and the last

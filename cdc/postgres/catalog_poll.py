@@ -17,7 +17,7 @@ from cdc.config.settings import SourceConfig
 from cdc.model.errors import SourceError, WatershedError
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
-from cdc.ports.catalog_reader import CatalogLook, Known, LookFailed, Question, Seen
+from cdc.ports.catalog_reader import CatalogAnswer, CatalogPoll, CatalogPollFailed, DivergedTable, KnownTable
 from cdc.postgres.catalog import Publication, read_publication, schema_of
 from cdc.postgres.catalog_facts import read_facts
 from cdc.postgres.chunk_statements import mark_statement
@@ -40,15 +40,15 @@ class PostgresCatalogReader(AbstractContextManager["PostgresCatalogReader"]):
         self._source = source
         self._topics = topics
         self._closing = threading.Event()
-        self._answers: queue.SimpleQueue[CatalogLook | LookFailed] = queue.SimpleQueue()
-        self._lane: Lane[Question] = Lane(source, queue.SimpleQueue(), self._serve, self._closing, _SETTINGS)
+        self._answers: queue.SimpleQueue[CatalogAnswer | CatalogPollFailed] = queue.SimpleQueue()
+        self._lane: Lane[CatalogPoll] = Lane(source, queue.SimpleQueue(), self._serve, self._closing, _SETTINGS)
 
-    def ask(self, question: Question) -> None:
+    def ask(self, question: CatalogPoll) -> None:
         """See cdc.ports.catalog_reader.CatalogReader."""
         self._lane.start()
         self._lane.requests.put(question)
 
-    def answers(self) -> list[CatalogLook | LookFailed]:
+    def answers(self) -> list[CatalogAnswer | CatalogPollFailed]:
         """See cdc.ports.catalog_reader.CatalogReader."""
         return [self._answers.get_nowait() for _ in range(self._answers.qsize())]
 
@@ -64,7 +64,7 @@ class PostgresCatalogReader(AbstractContextManager["PostgresCatalogReader"]):
 
     # ---- in the thread
 
-    def _serve(self, lane: Lane[Question], question: Question) -> None:
+    def _serve(self, lane: Lane[CatalogPoll], question: CatalogPoll) -> None:
         try:
             connection = lane.connection()
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
@@ -75,19 +75,19 @@ class PostgresCatalogReader(AbstractContextManager["PostgresCatalogReader"]):
                 connection.execute(mark_statement(question.nonce))
         except Exception as error:  # noqa: BLE001 - the thread's edge: whatever it is, the question has to be answered
             lane.drop()
-            self._answers.put(LookFailed(question.nonce))
+            self._answers.put(CatalogPollFailed(question.nonce))
             if not self._closing.is_set():
                 # The stream will notice a lost server, and its own error says more.
                 reason = error.message if isinstance(error, WatershedError) else type(error).__name__
                 log.debug("catalog not looked at", error=reason)
 
-    def _look(self, connection: SourceConnection, question: Question) -> CatalogLook:
+    def _look(self, connection: SourceConnection, question: CatalogPoll) -> CatalogAnswer:
         tables = [*question.tables, *question.stopped]
         publication = read_publication(connection, self._source.publication, tables)
         if publication is None:
-            return CatalogLook(question.nonce, None, {}, frozenset())
+            return CatalogAnswer(question.nonce, None, {}, frozenset())
         facts = read_facts(connection, tables)
-        seen: dict[TableId, Seen] = {}
+        seen: dict[TableId, DivergedTable] = {}
         for table, known in question.tables.items():
             now, entry = facts.get(table), publication.entries.get(table, "")
             if now is None or (now, entry) != (known.facts, known.entry):
@@ -97,26 +97,26 @@ class PostgresCatalogReader(AbstractContextManager["PostgresCatalogReader"]):
             look = look_at_table(connection, self._source, table, publication, facts.get(table))
             if look.barrier is None and look.state != tried:
                 ready.add(table)
-        return CatalogLook(question.nonce, publication.fingerprint, seen, frozenset(ready))
+        return CatalogAnswer(question.nonce, publication.fingerprint, seen, frozenset(ready))
 
     def _see(
         self,
         connection: SourceConnection,
         table: TableId,
-        known: Known,
+        known: KnownTable,
         facts: TableFacts | None,
         publication: Publication,
-    ) -> Seen:
+    ) -> DivergedTable:
         entry = publication.entries.get(table, "")
         try:
             found = published_table(connection, table, publication, self._source.chosen(table))
         except SourceError as error:
-            return Seen(None, facts, error, entry, frozenset())
+            return DivergedTable(None, facts, error, entry, frozenset())
         schema = schema_of(found, known.schema, self._topics)
         had = {part.oid for part in known.facts.storage if not part.is_met} if known.facts is not None else set()
         added = {part.oid for part in facts.storage} - had if facts is not None and known.facts is not None else set()
         filled = frozenset(oid for oid in added if _may_hold_rows(connection, oid))
-        return Seen(schema, facts, None, entry, filled)
+        return DivergedTable(schema, facts, None, entry, filled)
 
 
 def _may_hold_rows(connection: SourceConnection, oid: int) -> bool:

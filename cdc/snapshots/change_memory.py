@@ -275,7 +275,3 @@ class ChangeMemory:
                 known.forgotten.keep_range(known.truncations.seqs.items())
                 known.truncations = Transactions()
             self._count()
-
-
-UnseenRule = Callable[[ChangeMemory, str, TransactionSnapshot], Unseen]
-"""ChangeMemory.unseen, or what tests put in its place."""

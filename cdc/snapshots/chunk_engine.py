@@ -41,8 +41,8 @@ from cdc.ports.row_reader import Unfilled
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.records.control import SnapshotRecord
 from cdc.snapshots.absent_keys import AbsentKeys
-from cdc.snapshots.change_memory import ChangeMemory, UnseenRule
-from cdc.snapshots.chunk_records import Place, RowRecords
+from cdc.snapshots.change_memory import ChangeMemory
+from cdc.snapshots.chunk_records import ChunkPosition, RowRecords
 from cdc.snapshots.completion import Completions
 from cdc.snapshots.jobs import STATUSES_BEFORE, Job
 from cdc.snapshots.ranges import AHEAD_MAX, RETRY_S, OpenChunk, Range
@@ -69,10 +69,9 @@ class SnapshotEngine:
         completions: Completions | None = None,
         memory: ChangeMemory | None = None,
         new_nonce: Callable[[], str] = lambda: secrets.token_hex(16),
-        unseen_rule: UnseenRule = ChangeMemory.unseen,
     ) -> None:
         """`records`: of state, ended ones among them. `tombstones`: for each table the floor up to which what was swept
-        has its tombstones; None: sweeps are followed by none. `unseen_rule`: tests show that another is wrong."""
+        has its tombstones; None: sweeps are followed by none."""
         self._topics = topics
         self._epoch = epoch
         self._schemas = {schema.table: schema for schema in schemas}
@@ -80,7 +79,6 @@ class SnapshotEngine:
         self._sweeps = sweeps
         self._limits = limits
         self._new_nonce = new_nonce
-        self._unseen_rule = unseen_rule
         self._memory = ChangeMemory() if memory is None else memory
         self.jobs: dict[TableId, Job] = {}
         for record in sorted(records, key=lambda record: record.requested_us):
@@ -378,23 +376,23 @@ class SnapshotEngine:
     ) -> int:
         read = chunk.read
         assert read is not None, "the answer is there before its mark is written"
-        unseen = self._unseen_rule(self._memory, job.schema.topic, read.snapshot)
+        unseen = self._memory.unseen(job.schema.topic, read.snapshot)
         if unseen.is_forgotten:
             log.info("too much happened meanwhile, reading a chunk again", table=job.table)
             self._forget_chunks(part.rewind(self._now))
             return seq
         del self._chunks[chunk.request.nonce]
-        place = Place(commit_lsn, self._row_count, seq + 1, now_us)
+        position = ChunkPosition(commit_lsn, self._row_count, seq + 1, now_us)
         if isinstance(read, ChunkRead):
             assert isinstance(part, Range)
-            made = self._row_records.of_chunk(job.schema, read, unseen, place)
+            made = self._row_records.of_chunk(job.schema, read, unseen, position)
             count = len(made)
             job.rows += count
             waited_s = self._now - chunk.asked_at - read.seconds
             part.size.took(len(read.lines), sum(map(len, read.lines)), read.seconds, waited_s)
         else:
             assert isinstance(part, AbsentKeys)
-            made = self._row_records.of_absent(job.schema, part.vanished(read.absent), unseen, place)
+            made = self._row_records.of_absent(job.schema, part.vanished(read.absent), unseen, position)
             count = len(made) // 2
             job.deleted += count
         records += [*made, *self._row_records.instead()]

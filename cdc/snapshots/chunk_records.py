@@ -15,7 +15,7 @@ from cdc.snapshots.change_memory import Unseen
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ChunkPosition:
     """Where the next row counts."""
 
     commit_lsn: Lsn  # of the mark's transaction
@@ -36,7 +36,7 @@ class RowRecords:
         self._instead: list[TopicRecord] = []
         self._encoders: dict[TableId, tuple[TableSchema, TableEncoder]] = {}
 
-    def of_chunk(self, schema: TableSchema, read: ChunkRead, unseen: Unseen, at: Place) -> list[TopicRecord]:
+    def of_chunk(self, schema: TableSchema, read: ChunkRead, unseen: Unseen, at: ChunkPosition) -> list[TopicRecord]:
         """Its rows but for those that were touched: one record each, with one index and seq after the other."""
         encoder = self._started(schema, at)
         records: list[TopicRecord] = []
@@ -65,7 +65,9 @@ class RowRecords:
         made, self._instead = self._instead, []
         return made
 
-    def of_absent(self, schema: TableSchema, absent: tuple[bytes, ...], unseen: Unseen, at: Place) -> list[TopicRecord]:
+    def of_absent(
+        self, schema: TableSchema, absent: tuple[bytes, ...], unseen: Unseen, at: ChunkPosition
+    ) -> list[TopicRecord]:
         """Keys that were not found but for those that were touched: delete and tombstone each, which share index and
         seq."""
         encoder = self._started(schema, at)
@@ -77,7 +79,7 @@ class RowRecords:
                 records += [TopicRecord(schema.topic, *record) for record in made]
         return records
 
-    def _started(self, schema: TableSchema, at: Place) -> TableEncoder:
+    def _started(self, schema: TableSchema, at: ChunkPosition) -> TableEncoder:
         made_for, encoder = self._encoders.get(schema.table, (None, None))
         if encoder is None or made_for is not schema:
             encoder = self._encoder_of(schema)

@@ -26,7 +26,14 @@ from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.messages import Relation
 from cdc.pgoutput.relations import relation_of
-from cdc.ports.catalog_reader import CatalogLook, CatalogReader, Known, LookFailed, Question, Seen
+from cdc.ports.catalog_reader import (
+    CatalogAnswer,
+    CatalogPoll,
+    CatalogPollFailed,
+    CatalogReader,
+    DivergedTable,
+    KnownTable,
+)
 from cdc.records.table_state import TableFacts, TableRecord, table_record
 from cdc.records.topic_records import schema_record
 from cdc.tables.schema_changes import Describe, followed, labels_renamed, met, rows_changed, told, why_not_followed
@@ -51,7 +58,7 @@ class Follower:
         self,
         *,
         topics: Topics,
-        known: Mapping[TableId, Known],
+        known: Mapping[TableId, KnownTable],
         stopped: Mapping[TableId, str],
         publication: str,
         describe: Describe,
@@ -74,8 +81,8 @@ class Follower:
         self._reread = reread
         self._now_us = now_us
         self._new_nonce = new_nonce
-        self._question: Question | None = None  # with what its look is held against
-        self._look: CatalogLook | None = None  # whose mark is on its way
+        self._question: CatalogPoll | None = None  # with what its look is held against
+        self._look: CatalogAnswer | None = None  # whose mark is on its way
         self._is_marked = False  # the transaction that is being received
         self._is_half_published = is_half_published
         self._described: TableSchema | None = None  # by the last relation message
@@ -106,7 +113,7 @@ class Follower:
         known = self._known[table]
         if facts == known.facts:
             return []
-        self._known[table] = Known(known.schema, facts, known.entry)
+        self._known[table] = KnownTable(known.schema, facts, known.entry)
         return [table_record(self._topics, TableRecord.captured(table, facts, self._now_us()))]
 
     def mark(self, content: bytes) -> None:
@@ -135,7 +142,7 @@ class Follower:
         """Take answers, and ask anew. Raises GapError when the publication is not what it was."""
         self._take()
         if self._question is None:
-            self._question = Question(self._new_nonce(), dict(self._known), self._stopped)
+            self._question = CatalogPoll(self._new_nonce(), dict(self._known), self._stopped)
             self._catalog.ask(self._question)
 
     def _is_of_question(self, nonce: str) -> bool:
@@ -149,7 +156,7 @@ class Follower:
         for look in self._catalog.answers():
             if not self._is_of_question(look.nonce):
                 continue  # its mark came first, or its failure
-            if isinstance(look, LookFailed):  # also where its mark is in the log: nobody answered the commit
+            if isinstance(look, CatalogPollFailed):  # also where its mark is in the log: nobody answered the commit
                 self._forget()
                 continue
             if look.publication != self._publication:
@@ -164,7 +171,9 @@ class Follower:
 
     # ---- what was seen
 
-    def _see(self, table: TableId, then: Known, seen: Seen, adopted: list[TableSchema]) -> list[TopicRecord]:
+    def _see(
+        self, table: TableId, then: KnownTable, seen: DivergedTable, adopted: list[TableSchema]
+    ) -> list[TopicRecord]:
         if seen.entry != then.entry:
             raise stop(table, "it was taken out of the publication, or is published otherwise")
         if seen.error is not None:
@@ -186,12 +195,12 @@ class Follower:
         if changed is not None:
             log.info("rows changed without events, all of them are read again", table=str(table), why=changed)
             records += self._reread(table, changed)
-        self._known[table] = Known(self._known[table].schema, seen.facts, then.entry)
+        self._known[table] = KnownTable(self._known[table].schema, seen.facts, then.entry)
         return [*records, table_record(self._topics, TableRecord.captured(table, seen.facts, self._now_us()))]
 
     def _adopt(self, schema: TableSchema) -> list[TopicRecord]:
         known = self._known[schema.table]
-        self._known[schema.table] = Known(schema, known.facts, known.entry)
+        self._known[schema.table] = KnownTable(schema, known.facts, known.entry)
         self._engine.alter(schema)
         log.info("table altered: its schema has a new version", table=str(schema.table), version=schema.version)
         return [schema_record(self._topics, schema)]

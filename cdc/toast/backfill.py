@@ -11,7 +11,7 @@ import structlog
 
 from cdc.model.events import TableId
 from cdc.model.topic_record import TopicRecord
-from cdc.ports.row_reader import Found, Place, RowReader, Unfilled, Unreadable
+from cdc.ports.row_reader import Found, RowReader, TopicKey, Unfilled, Unreadable
 from cdc.ports.stream import Clock, WhileWaiting
 from cdc.toast.batch import KEYS_MAX, Batch, BatchRecord, are_finished
 
@@ -36,16 +36,14 @@ class Filler:
         clock: Clock,
         pause: Callable[[float], None],
         patience_s: float = PATIENCE_S,
-        batch: type[Batch] = Batch,
         fits: Callable[[TopicRecord], bool] = lambda _: True,
     ) -> None:
-        """`batch`: tests show that another one is wrong. `fits`: whether a topic takes the record."""
+        """`fits`: whether a topic takes the record."""
         self._reader = reader
         self._note_unfilled = note_unfilled
         self._clock = clock
         self._pause = pause
         self._patience_s = patience_s
-        self._batch = batch
         self._fits = fits
         self._keys_max = KEYS_MAX
         self._frozen: set[int] = set()  # transactions that were waited for in vain, and are not seen yet
@@ -58,7 +56,7 @@ class Filler:
         if are_finished(records):
             yield records
             return
-        batch = self._batch(records, self._fits)
+        batch = self._batch_of(records)
         is_brief = bool(self._frozen) or self._is_deaf
         deadline = self._clock.monotonic() + (BRIEF_PATIENCE_S if is_brief else self._patience_s)
         pause_s = PAUSE_S_FIRST
@@ -79,9 +77,12 @@ class Filler:
         if batch.unfilled:
             yield self._note_unfilled(batch.unfilled)
 
-    def _read(self, batch: Batch, while_waiting: WhileWaiting) -> tuple[set[Place], bool]:
+    def _batch_of(self, records: Sequence[BatchRecord]) -> Batch:
+        return Batch(records, self._fits)
+
+    def _read(self, batch: Batch, while_waiting: WhileWaiting) -> tuple[set[TopicKey], bool]:
         """Read what is wanted: the rows that were read, or could not be; whether something became known."""
-        asked: set[Place] = set()
+        asked: set[TopicKey] = set()
         is_news = False
         for wanted in batch.wanted(self._keys_max):
             answer = self._reader.read(wanted, max(1, BYTES_MAX - batch.held_bytes), while_waiting)
@@ -99,7 +100,7 @@ class Filler:
                 is_news = batch.take(wanted, answer) or is_news
         return asked, is_news
 
-    def _give_up(self, batch: Batch, asked: set[Place]) -> None:
+    def _give_up(self, batch: Batch, asked: set[TopicKey]) -> None:
         if not self._frozen:
             log.info("large values are not visible in time: rows are published without them, and completed later")
         given_up = batch.give_up(asked)

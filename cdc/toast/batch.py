@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, TypeGuard
 from cdc.formats.debezium import Draft, Headers
 from cdc.model.events import TableId, TableSchema
 from cdc.model.topic_record import TopicRecord
-from cdc.ports.row_reader import Found, Place, Unfilled, Unreadable, Wanted, WantedRow
+from cdc.ports.row_reader import Found, TopicKey, Unfilled, Unreadable, Wanted, WantedRow
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 
 KEYS_MAX: Final = 500  # read at once
@@ -84,8 +84,8 @@ class _Outcome:
 class _Rows:
     """What the last record of each key that matters holds."""
 
-    by_place: dict[Place, _Row] = field(default_factory=dict)
-    left: tuple[Place, _Row] | None = None  # the row that was deleted last: perhaps it only moved
+    by_place: dict[TopicKey, _Row] = field(default_factory=dict)
+    left: tuple[TopicKey, _Row] | None = None  # the row that was deleted last: perhaps it only moved
 
     def omit(self, change: OmittedChange) -> None:
         """Forget the rows that the change was about."""
@@ -112,8 +112,8 @@ class Batch:
         self._records = records
         self._fits = fits
         self._holes = {i: record for i, record in enumerate(records) if isinstance(record, DraftRecord)}
-        self._needed_until: dict[Place, int] = {}  # until where a key's last record matters
-        self._read_until: dict[Place, int] = {}  # and what was read of its row
+        self._needed_until: dict[TopicKey, int] = {}  # until where a key's last record matters
+        self._read_until: dict[TopicKey, int] = {}  # and what was read of its row
         for at, hole in self._holes.items():
             self._needed_until[hole.topic, hole.key] = self._read_until[hole.topic, hole.key] = at
             if hole.draft.former_key is not None:
@@ -125,8 +125,8 @@ class Batch:
         self._step = 0  # the first that is not ready
         self._published = 0  # records that were ready
         self._rows = _Rows()
-        self._reads: dict[Place, _Read] = {}
-        self._read_bytes: dict[Place, int] = {}
+        self._reads: dict[TopicKey, _Read] = {}
+        self._read_bytes: dict[TopicKey, int] = {}
         self._unreadable: set[TableId] = set()
         self._given_up: set[int] = set()  # holes, by their records' places
         self._said: dict[int, tuple[str | None, ...] | None] = {}  # what records say, parsed
@@ -144,7 +144,7 @@ class Batch:
 
     def wanted(self, keys_max: int = KEYS_MAX) -> list[Wanted]:
         """The rows that are needed first, by table."""
-        tables: dict[str, tuple[TableSchema, set[int], dict[Place, WantedRow]]] = {}
+        tables: dict[str, tuple[TableSchema, set[int], dict[TopicKey, WantedRow]]] = {}
         count = 0
         for i, outcome in self._blocked():
             place, draft, xid = _place(self._holes[i]), self._holes[i].draft, self._holes[i].draft.xid
@@ -176,7 +176,7 @@ class Batch:
             self._read_bytes[row.place] = sum(len(value or "") for value in values.values())
         return any(answer.snapshot.sees(row.since) for row in wanted.rows[: len(answer.rows)])
 
-    def give_up(self, places: Collection[Place]) -> set[int]:
+    def give_up(self, places: Collection[TopicKey]) -> set[int]:
         """What is wanted of these rows stays unfilled. The transactions that were waited for."""
         blocked = [i for i, _ in self._blocked() if _place(self._holes[i]) in places]
         self._given_up.update(blocked)
@@ -272,7 +272,7 @@ class Batch:
         return _Outcome(_Row(version, tuple(columns), frozenset(filled)), missing, is_blocked, needs_chunk)
 
     @staticmethod
-    def _before(hole: DraftRecord, place: Place, rows: _Rows) -> _Row | None:
+    def _before(hole: DraftRecord, place: TopicKey, rows: _Rows) -> _Row | None:
         """The row as the batch's last record of it has it."""
         if hole.draft.former_key is None:
             return rows.by_place.get(place)
@@ -314,5 +314,5 @@ def _encoded(draft: Draft, column: str, text: bytes | None) -> str | None:
         return None  # it has another type by now
 
 
-def _place(record: TopicRecord | DraftRecord) -> Place:
+def _place(record: TopicRecord | DraftRecord) -> TopicKey:
     return record.topic, record.key

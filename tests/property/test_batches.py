@@ -18,7 +18,7 @@ from cdc.config.outbox_settings import OutboxTable
 from cdc.model.events import Column, TableId
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
-from cdc.outbox.event_stream import Outbox
+from cdc.outbox.event_stream import OutboxStream
 from cdc.pgoutput.messages import NULL, TupleValue
 from cdc.ports.row_reader import Found, Unreadable, Wanted
 from cdc.ports.stream import WhileWaiting
@@ -100,7 +100,7 @@ class Reader:
 
 
 def assembler() -> Assembler:
-    outbox = Outbox("shop", [OutboxTable(table="public.outbox")], None, "shop.dead", FormatOptions())
+    outbox = OutboxStream("shop", [OutboxTable(table="public.outbox")], None, "shop.dead", FormatOptions())
     sweeps = sweeps_of(CONTEXT)
     schemas = [SCHEMA, OUTBOX_SCHEMA]
     return Assembler(

@@ -15,9 +15,9 @@ from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.formats.unpublishable import Unpublishable, UnpublishedRecord
 from cdc.model.events import TableSchema
 from cdc.model.topics import Topics
-from cdc.outbox.event_stream import Outbox
+from cdc.outbox.event_stream import OutboxStream
 from cdc.pgoutput.relations import relation_of
-from cdc.ports.catalog_reader import Known
+from cdc.ports.catalog_reader import KnownTable
 from cdc.ports.stream import Signal
 from cdc.records.control import (
     POSITION_KEY,
@@ -179,7 +179,7 @@ class Process:
         known = {record.table: record.facts for record in self._run.recorded(TableRecord, "table/")}
         return Follower(
             topics=TOPICS,
-            known={s.table: Known(s, known.get(s.table), "") for s in schemas if s.table.name in TABLES},
+            known={s.table: KnownTable(s, known.get(s.table), "") for s in schemas if s.table.name in TABLES},
             stopped={},
             publication=PUBLICATION,
             describe=lambda _, sent: [column(each.name) for each in sent],
@@ -196,7 +196,7 @@ class Process:
         before = self._run.recorded(UnpublishedRecord, "unpublished/")
         return Unpublishable(TOPICS, "dead_letter", limits | {TOPICS.dead_letter: 1 << 20}, before)
 
-    def _outbox(self) -> Outbox:
+    def _outbox(self) -> OutboxStream:
         def route(source: str) -> dict[str, Any]:
             return {"route_topic_replacement": f"{PREFIX}-{source}-${{routedByValue}}"}
 
@@ -205,7 +205,7 @@ class Process:
             OutboxTable(table="public.blobs", value_converter="bytes", **route("blobs")),
         )
         messages = OutboxMessages(**route("message"))
-        return Outbox(PREFIX, tables, (messages, KEY), TOPICS.outbox_dead_letters, self._run.format)
+        return OutboxStream(PREFIX, tables, (messages, KEY), TOPICS.outbox_dead_letters, self._run.format)
 
     def _publisher(self, position: PositionRecord) -> Publisher:
         lineage = Lineage(position.epoch, IDENTITY, PUBLICATION, {topic: topic for topic in TABLE_TOPICS})

@@ -41,7 +41,6 @@ from cdc.snapshots.coordination import Snapshots
 from cdc.snapshots.signal_answers import Answers
 from cdc.snapshots.sweeps import Sweeps
 from cdc.toast.backfill import Filler
-from cdc.toast.batch import Batch
 from tests.simulation.snapshots.judge import compacted, judge
 from tests.simulation.snapshots.rows import RowReader
 from tests.simulation.snapshots.source import COMMIT_US, KEYS, SCHEMAS, TABLES, Reader, Row, Source, Stream
@@ -65,7 +64,7 @@ class Parts:
     unseen_rule: Callable[["Run"], UnseenRule] = lambda _: ChangeMemory.unseen
     waits_at_fences: bool = True
     row_reader: Callable[[random.Random, Source], RowReader] = RowReader
-    batch: type[Batch] = Batch
+    filler: Callable[..., Filler] = Filler
     notes_holes: bool = True
 
 
@@ -270,15 +269,14 @@ class Process:
             records=list(committed.snapshots.values()),
             tombstones=committed.tombstones if run.tombstones else None,
             completions=Completions(schemas, committed.holes.values(), run.noted_max),
-            memory=ChangeMemory(run.keys_max, run.transactions_max),
+            memory=_CountingMemory(run),
             new_nonce=lambda: f"{run.chance.getrandbits(64):016x}",
-            unseen_rule=_watched(run),
         )
         self._assembler = Assembler(
             schemas, context, committed.state, sweeps, _Watched(run, self.engine), UnfollowedTables()
         )
         rows = run.parts.row_reader(run.chance, run.source)
-        self._filler = Filler(rows, self._complete, self, self._pause, run.patience_s, run.parts.batch)
+        self._filler = run.parts.filler(rows, self._complete, self, self._pause, run.patience_s)
         self.reader = Reader(
             run.chance, run.source, run.live_keys, run.mark_delay, waits_at_fences=run.parts.waits_at_fences
         )
@@ -389,20 +387,22 @@ class _Watched:
         return self._engine.end(commit_lsn, seq, now_us)
 
 
-def _watched(run: Run) -> UnseenRule:
-    """The rule, and what it finds counted."""
-    rule = run.parts.unseen_rule(run)
+class _CountingMemory(ChangeMemory):
+    """Applies the run's rule, and counts what it finds."""
 
-    def unseen(memory: ChangeMemory, topic: str, snapshot: TransactionSnapshot) -> Unseen:
-        found = rule(memory, topic, snapshot)
-        run.events["keys forgotten"] += found.is_forgotten
-        run.events["unseen TRUNCATE"] += found.is_truncated
+    def __init__(self, run: Run) -> None:
+        super().__init__(run.keys_max, run.transactions_max)
+        self._run = run
+        self._rule = run.parts.unseen_rule(run)
+
+    def unseen(self, topic: str, snapshot: TransactionSnapshot) -> Unseen:
+        found, events = self._rule(self, topic, snapshot), self._run.events
+        events["keys forgotten"] += found.is_forgotten
+        events["unseen TRUNCATE"] += found.is_truncated
 
         def touched(key: bytes) -> bool:
             is_touched = found.touched(key)
-            run.events["unseen"] += is_touched
+            events["unseen"] += is_touched
             return is_touched
 
         return replace(found, touched=touched)
-
-    return unseen

@@ -9,7 +9,7 @@ from cdc.daemon.gap_state import GRACE_S, POLL_S, Gap, Heal
 from cdc.model.errors import GapError, UnreachableError
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.ports.gap_topics import Known
+from cdc.ports.gap_topics import KnownState
 from cdc.ports.stream import Signal
 from cdc.records.control import PositionRecord, SignalAnswer, SignalRecord, SignalsRecord, SourceIdentity
 
@@ -39,9 +39,9 @@ class World:
 
     # cdc.ports.gap_topics.GapTopics
 
-    def known(self) -> Known:
+    def known(self) -> KnownState:
         self._reached()
-        return Known(self.position, self.offset)
+        return KnownState(self.position, self.offset)
 
     def answered(self) -> Collection[str]:
         self._reached()

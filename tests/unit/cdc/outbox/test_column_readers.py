@@ -2,7 +2,7 @@
 
 from cdc.config.format_options import FormatOptions
 from cdc.model.events import Column, TableId
-from cdc.outbox.column_readers import Value, readers_of
+from cdc.outbox.column_readers import EventValue, readers_of
 
 COLUMNS = (
     Column("id", 20, -1, "bigint", nullable=False),
@@ -14,7 +14,7 @@ COLUMNS = (
 )
 
 
-def values(options: FormatOptions, *row: str | None) -> dict[str, Value]:
+def values(options: FormatOptions, *row: str | None) -> dict[str, EventValue]:
     return {name: read(row) for name, read in readers_of(TableId("a", "b"), COLUMNS, ("id",), options).items()}
 
 

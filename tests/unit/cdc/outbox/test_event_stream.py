@@ -12,7 +12,7 @@ from cdc.model.errors import DamagedTextError, ProtocolError, UnsupportedChangeE
 from cdc.model.events import Column, Position, TableId, TableSchema
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
-from cdc.outbox.event_stream import Outbox
+from cdc.outbox.event_stream import OutboxStream
 from cdc.outbox.seal import SealKey
 from cdc.pgoutput.messages import NULL, UNCHANGED, Binary, LogicalMessage, TupleValue
 from tests import wire
@@ -35,8 +35,8 @@ COLUMNS = tuple(
 SCHEMA = TableSchema(TableId("public", "outbox"), 1, 5, COLUMNS, (), "shop.public.outbox")
 
 
-def outbox(**options: Any) -> Outbox:
-    made = Outbox(
+def outbox(**options: Any) -> OutboxStream:
+    made = OutboxStream(
         "shop",
         [OutboxTable.model_validate({"table": "public.outbox", **options})],
         (OutboxMessages.model_validate(options), KEY),
@@ -47,7 +47,7 @@ def outbox(**options: Any) -> Outbox:
     return made
 
 
-def published(content: bytes, made: Outbox | None = None) -> TopicRecord:
+def published(content: bytes, made: OutboxStream | None = None) -> TopicRecord:
     message = LogicalMessage(True, Lsn(90), "watershed.outbox", content)
     (record,) = (made or outbox()).message(message, XID, AT, NOW_US, NOW_US)
     return record
@@ -64,7 +64,7 @@ def inserted(*values: str | None, **options: Any) -> TopicRecord:
 
 @pytest.mark.parametrize("promises_utf8", [True, False])
 def test_damaged_text_is_blamed_on_the_database_only_where_its_encoding_allows_it(promises_utf8: bool) -> None:
-    made = Outbox(
+    made = OutboxStream(
         "shop",
         [OutboxTable.model_validate({"table": "public.outbox"})],
         None,
@@ -147,15 +147,15 @@ def test_an_event_whose_payload_is_not_known_is_a_dead_letter_and_no_tombstone(p
 
 def test_what_its_topic_can_not_take_has_a_dead_letter_ready() -> None:
     record = inserted("i", "order", "7", "p")
-    assert record.place is not None
-    assert reason(record.place.refused("no such partition")) == "no such partition"
+    assert record.destination is not None
+    assert reason(record.destination.refused("no such partition")) == "no such partition"
 
 
 def test_an_empty_key_is_one_and_null_is_none() -> None:
     empty, null = inserted("i", "order", "", "p"), inserted("i", "order", None, "p")
-    assert empty.place is not None
-    assert null.place is not None
-    assert (empty.place.has_key, null.place.has_key) == (True, False)
+    assert empty.destination is not None
+    assert null.destination is not None
+    assert (empty.destination.has_key, null.destination.has_key) == (True, False)
 
 
 def test_a_delete_is_no_event() -> None:
@@ -187,11 +187,14 @@ def test_a_timestamp_that_the_client_would_replace_by_its_own_is_a_dead_letter(
     """A client takes the timestamp 0 for none."""
     columns = (*COLUMNS, Column("at", 1114, -1, "timestamp", nullable=True))
     table = OutboxTable.model_validate({"table": "public.outbox", "table.field.event.timestamp": "at"})
-    made = Outbox("shop", [table], None, "shop.dead", FormatOptions())
+    made = OutboxStream("shop", [table], None, "shop.dead", FormatOptions())
     made.describe(5, TableSchema(SCHEMA.table, 1, 5, columns, (), SCHEMA.topic))
     (record,) = made.row(memoryview(change(b"I", ("i", "order", "7", "p", at))), AT, NOW_US, NOW_US)
     if timestamp_ms is None:
         assert record.topic == SCHEMA.topic
         assert "not after the beginning of 1970" in reason(record)
     else:
-        assert (record.topic, record.place and record.place.timestamp_ms) == ("outbox.event.order", timestamp_ms)
+        assert (record.topic, record.destination and record.destination.timestamp_ms) == (
+            "outbox.event.order",
+            timestamp_ms,
+        )

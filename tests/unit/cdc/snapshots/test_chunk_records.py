@@ -13,12 +13,12 @@ from cdc.model.topics import Topics
 from cdc.pgoutput.relations import relation_of
 from cdc.ports.chunk_reader import ChunkRead
 from cdc.snapshots.change_memory import Unseen
-from cdc.snapshots.chunk_records import Place, RowRecords
+from cdc.snapshots.chunk_records import ChunkPosition, RowRecords
 from tests.unit.cdc.capture.loops import CONTEXT, SCHEMA
 from tests.unit.cdc.snapshots.loops import NOW_US, key, snapshot
 
 RECORDS = RowRecords(lambda schema: TableEncoder(schema, relation_of(schema), CONTEXT))
-PLACE = Place(Lsn(700), 3, 20, NOW_US)
+PLACE = ChunkPosition(Lsn(700), 3, 20, NOW_US)
 NOTHING = Unseen(is_forgotten=False, is_truncated=False, touched=set[bytes]().__contains__)
 TOUCHED = Unseen(is_forgotten=False, is_truncated=False, touched={key(2)}.__contains__)
 

@@ -13,7 +13,7 @@ from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.messages import RelationColumn
 from cdc.pgoutput.relations import relation_of
-from cdc.ports.catalog_reader import CatalogLook, Known, LookFailed, Question, Seen
+from cdc.ports.catalog_reader import CatalogAnswer, CatalogPoll, CatalogPollFailed, DivergedTable, KnownTable
 from cdc.records.table_state import ColumnFacts, StorageFacts, TableFacts
 from cdc.tables.schema_tracking import Follower
 
@@ -39,13 +39,13 @@ THEN = facts("id", "name")
 class Catalog:
     """cdc.ports.catalog_reader.CatalogReader."""
 
-    asked: list[Question] = field(default_factory=list)
-    coming: list[CatalogLook | LookFailed] = field(default_factory=list)
+    asked: list[CatalogPoll] = field(default_factory=list)
+    coming: list[CatalogAnswer | CatalogPollFailed] = field(default_factory=list)
 
-    def ask(self, question: Question) -> None:
+    def ask(self, question: CatalogPoll) -> None:
         self.asked.append(question)
 
-    def answers(self) -> list[CatalogLook | LookFailed]:
+    def answers(self) -> list[CatalogAnswer | CatalogPollFailed]:
         came, self.coming = self.coming, []
         return came
 
@@ -57,7 +57,7 @@ class World:
         self.read_again: list[str] = []
         self.follower = Follower(
             topics=Topics("shop"),
-            known={ITEMS.table: Known(ITEMS, THEN, "entry")},
+            known={ITEMS.table: KnownTable(ITEMS, THEN, "entry")},
             stopped={GONE: "as it was"},
             publication="fingerprint",
             describe=self._describe,
@@ -81,12 +81,12 @@ class World:
         self.read_again.append(why)
         return [TopicRecord("shop.state", b"snapshot", b"{}")]
 
-    def look(self, seen: Seen | None, **changes: Any) -> bytes:
+    def look(self, seen: DivergedTable | None, **changes: Any) -> bytes:
         """Asked and answered; the mark is on its way."""
         self.follower.watch()
         nonce = self.catalog.asked[-1].nonce
         tables = {} if seen is None else {ITEMS.table: seen}
-        self.catalog.coming.append(replace(CatalogLook(nonce, "fingerprint", tables, frozenset()), **changes))
+        self.catalog.coming.append(replace(CatalogAnswer(nonce, "fingerprint", tables, frozenset()), **changes))
         return nonce.encode()
 
     def received(self, mark: bytes) -> list[str]:
@@ -95,14 +95,16 @@ class World:
         return [record.key.decode() for record in self.follower.end()[0]]
 
 
-def seen(schema: TableSchema | None, now: TableFacts | None, **changes: Any) -> Seen:
-    return replace(Seen(schema, now, None, "entry", frozenset()), **changes)
+def seen(schema: TableSchema | None, now: TableFacts | None, **changes: Any) -> DivergedTable:
+    return replace(DivergedTable(schema, now, None, "entry", frozenset()), **changes)
 
 
 def test_a_look_that_finds_nothing_needs_no_mark() -> None:
     world = World()
     world.look(None)
-    assert world.catalog.asked == [Question("look 0", {ITEMS.table: Known(ITEMS, THEN, "entry")}, {GONE: "as it was"})]
+    assert world.catalog.asked == [
+        CatalogPoll("look 0", {ITEMS.table: KnownTable(ITEMS, THEN, "entry")}, {GONE: "as it was"})
+    ]
     world.follower.watch()
     assert len(world.catalog.asked) == 2
     assert world.follower.end() == ([], [])
@@ -118,7 +120,7 @@ def test_what_was_seen_counts_where_its_mark_is_received() -> None:
     assert world.received(mark) == ["schema/public.items/2", "table/public.items"]
     assert (world.altered, world.read_again) == ([WIDER], [])
     world.follower.watch()
-    assert world.catalog.asked[-1].tables == {ITEMS.table: Known(WIDER, facts("id", "name", "more"), "entry")}
+    assert world.catalog.asked[-1].tables == {ITEMS.table: KnownTable(WIDER, facts("id", "name", "more"), "entry")}
 
 
 def test_rows_that_changed_without_events_are_read_again() -> None:
@@ -135,12 +137,12 @@ def test_a_mark_whose_commit_was_not_answered_says_nothing(is_marked_before: boo
     mark = world.look(seen(WIDER, facts("id", "name", "more")))
     if is_marked_before:
         world.follower.mark(mark)
-    world.catalog.coming.append(LookFailed(mark.decode()))
+    world.catalog.coming.append(CatalogPollFailed(mark.decode()))
     if is_marked_before:
         world.follower.watch()  # asks anew, while the mark's transaction is being received
         other = world.catalog.asked[-1].nonce
         world.catalog.coming.append(
-            CatalogLook(other, "fingerprint", {ITEMS.table: seen(WIDER, facts("id", "name", "more"))}, frozenset())
+            CatalogAnswer(other, "fingerprint", {ITEMS.table: seen(WIDER, facts("id", "name", "more"))}, frozenset())
         )
     else:
         world.follower.mark(mark)
@@ -158,7 +160,7 @@ def test_a_look_says_nothing_of_a_table_that_the_stream_described_anew_meanwhile
     assert json.loads(records[0].value or b"")["version"] == 2
     assert world.received(mark) == []
     world.follower.watch()
-    assert world.catalog.asked[-1].tables == {ITEMS.table: Known(WIDER, THEN, "entry")}, "it is looked at again"
+    assert world.catalog.asked[-1].tables == {ITEMS.table: KnownTable(WIDER, THEN, "entry")}, "it is looked at again"
 
 
 def test_a_column_that_had_another_name_meanwhile_is_noted() -> None:
@@ -198,7 +200,7 @@ def test_a_partition_that_passed_is_noted() -> None:
         (seen(replace(ITEMS, version=2, columns=(replace(ID, type_oid=25), NAME)), THEN), "the type of key column id"),
     ],
 )
-def test_what_can_not_be_followed_stops_the_table(found: Seen, says: str) -> None:
+def test_what_can_not_be_followed_stops_the_table(found: DivergedTable, says: str) -> None:
     world = World()
     mark = world.look(found)
     with pytest.raises(UnsupportedChangeError) as stop:
@@ -236,7 +238,7 @@ def test_another_publication_is_a_gap() -> None:
 def test_a_look_that_failed_is_asked_for_again() -> None:
     world = World()
     mark = world.look(seen(WIDER, THEN))
-    world.catalog.coming.append(LookFailed(mark.decode()))
+    world.catalog.coming.append(CatalogPollFailed(mark.decode()))
     world.follower.watch()
     assert len(world.catalog.asked) == 2
     assert world.received(mark) == []
