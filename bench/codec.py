@@ -9,8 +9,8 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from cdc.events import Column
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
+from cdc.model.events import Column
 from cdc.pgoutput.messages import NULL, TupleValue
 from tests import wire
 from tests.property.oracle import Oracle

@@ -17,9 +17,9 @@ from typing import Final
 import psycopg
 from pydantic import SecretStr
 
-from cdc.config import SourceConfig
-from cdc.migrations import Names, migrate
+from cdc.config.settings import SourceConfig
 from devstack.stack import Stack
+from migrations import Names, migrate
 
 CLIENTS: Final = 8
 _ORDER: Final = "INSERT INTO orders (total) VALUES (12.50) RETURNING id \\gset\n"

@@ -29,7 +29,8 @@ from bench.sinks_limits import rows_per_second, write_iceberg, write_opensearch,
 from bench.sinks_load import sample, write_changes
 from bench.sinks_scaling import rates
 from bench.snapshot import percentile
-from cdc.control import SinkRecord, Topics
+from cdc.model.topics import Topics
+from cdc.records.control import SinkRecord
 from devstack.endpoints import Endpoints
 from devstack.stack import Stack
 from tests.captured import Captured

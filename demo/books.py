@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 
-from cdc.errors import WatershedError
+from cdc.model.errors import WatershedError
 
 TOPIC: Final = "outbox.event.order"
 COMPLAINTS_MAX: Final = 20

@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-from cdc.config import Config
-from cdc.errors import UnreachableError, WatershedError
-from cdc.kafka.snapshots import SnapshotWatch
-from cdc.standing import Standing
+from cdc.config.settings import Config
+from cdc.kafka.snapshot_watch import SnapshotWatch
+from cdc.model.errors import UnreachableError, WatershedError
+from cdc.snapshots.status import Standing
 
 
 class FirstSnapshots:

@@ -16,12 +16,11 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from cdc.config import Config, load_config
-from cdc.errors import WatershedError
-from cdc.lsn import Lsn, format_lsn
-from cdc.migrations import Names, migrate
+from cdc.config.settings import Config, load_config
+from cdc.model.errors import WatershedError
+from cdc.model.lsn import Lsn, format_lsn
 from cdc.postgres.table_rows import TableReader
-from cdc.standing import Standing
+from cdc.snapshots.status import Standing
 from demo.books import Balance, Books
 from demo.existing_rows import Filling, FirstSnapshots
 from demo.figures import Kill, Rows, duration, kill_schedule
@@ -35,6 +34,7 @@ from demo.stores import STORES, Probe, cache_probe, search_probe, stored_rows, t
 from demo.workload import CommittedSample, Workload, create_shop, flushed_lsn_of
 from devstack.endpoints import Endpoints
 from devstack.stack import Stack
+from migrations import Names, migrate
 from sinks.comparison import SourceRows, TableComparison, compare
 
 TICK_S = 0.25

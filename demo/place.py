@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from cdc.errors import ConfigError
+from cdc.model.errors import ConfigError
 from demo.rows import TABLES
 from demo.stores import SCHEMA
 from devstack.endpoints import Endpoints

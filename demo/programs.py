@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from cdc.errors import WatershedError
+from cdc.model.errors import WatershedError
 from devstack.keeper import Command, Keeper
 from devstack.processes import Process, identify, send, wait_until_gone, with_descendants
 

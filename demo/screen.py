@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from cdc.standing import Standing
+from cdc.snapshots.status import Standing
 from demo.books import BooksNow
 from demo.figures import Lag, duration, sparkline
 from demo.monitor import Figures

@@ -7,11 +7,12 @@ import redis
 from opensearchpy import OpenSearch
 from opensearchpy.exceptions import TransportError
 
-from cdc.config import Config
-from cdc.control import SchemaRecord, Topics
-from cdc.errors import WatershedError
-from cdc.events import TableId, TableSchema
+from cdc.config.settings import Config
 from cdc.kafka.compacted import read_latest
+from cdc.model.errors import WatershedError
+from cdc.model.events import TableId, TableSchema
+from cdc.model.topics import Topics
+from cdc.records.control import SchemaRecord
 from demo.workload import CommittedSample
 from sinks.cache.keys import DOCUMENT_FIELD, CacheKeys
 from sinks.cache.sink import CacheSink

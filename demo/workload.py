@@ -9,8 +9,8 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from cdc.errors import SourceError
-from cdc.lsn import Lsn, parse_lsn
+from cdc.model.errors import SourceError
+from cdc.model.lsn import Lsn, parse_lsn
 from demo.rows import COLUMNS, TABLES, Stock
 from demo.shopper import Sample, Shopper, Transaction
 

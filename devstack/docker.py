@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from cdc.errors import StackError
+from cdc.model.errors import StackError
 from devstack import kafka, opensearch, postgres, redis
 from devstack.endpoints import SERVICES, Endpoints
 from devstack.place import HOST, PortClaims, choose_ports

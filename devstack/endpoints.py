@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from cdc.errors import StackError
+from cdc.model.errors import StackError
 
 # Service → the variable that names one that runs already.
 VARIABLES = {

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cdc.errors import StackError
+from cdc.model.errors import StackError
 from devstack.place import package_folder
 from jars.java import SYSTEM_FOLDERS, ask, candidates, install_command, spark_java
 

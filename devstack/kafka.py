@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from cdc.errors import StackError
+from cdc.model.errors import StackError
 from devstack import startup_cache
 from devstack.java import JVM_OPTIONS, Jvm, server_java
 from devstack.keeper import Command

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cdc.errors import StackError
+from cdc.model.errors import StackError
 
 _PROGRAM = Path(__file__).with_name("keeper_main.py")
 EXIT_TIMEOUT_S = 10.0

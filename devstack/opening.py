@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cdc.errors import StackError
+from cdc.model.errors import StackError
 from devstack.endpoints import Servers, given_addresses
 from devstack.stack import Stack
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from cdc.errors import StackError
+from cdc.model.errors import StackError
 
 HOST = "127.0.0.1"
 # Below the range from which systems take ports for outgoing connections: a server that is down must not find a

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from cdc.errors import StackError
+from cdc.model.errors import StackError
 from devstack.keeper import Command
 from devstack.place import HOST, Place, package_folder
 from devstack.processes import send, wait_until_gone, within

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar, Protocol
 
-from cdc.errors import StackError
+from cdc.model.errors import StackError
 from devstack.keeper import Command
 from devstack.place import Place
 

@@ -21,7 +21,7 @@ from typing import Self
 
 from rich.console import Console
 
-from cdc.errors import StackError
+from cdc.model.errors import StackError
 from devstack import kafka, opensearch, postgres, redis
 from devstack.endpoints import SERVICES, VARIABLES, Endpoints, given_addresses
 from devstack.keeper import Keeper

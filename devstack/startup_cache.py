@@ -20,7 +20,7 @@ from typing import Protocol
 
 from rich.console import Console
 
-from cdc.errors import StackError
+from cdc.model.errors import StackError
 from devstack.java import Jvm
 from devstack.keeper import Command, Keeper
 from devstack.place import Place, PortClaims, choose_ports, unprivileged_account

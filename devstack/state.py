@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from cdc.errors import StackError
+from cdc.model.errors import StackError
 from devstack.processes import Process
 
 STATE_FILE = "stack.json"

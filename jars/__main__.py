@@ -8,7 +8,7 @@ import sys
 
 from rich.console import Console
 
-from cdc.errors import WatershedError
+from cdc.model.errors import WatershedError
 from jars.lock import read_lock
 from jars.resolver import default_cache, resolve_sets
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cdc.errors import StackError
+from cdc.model.errors import StackError
 
 SPARK_MAJORS = (17, 21)
 SPARK_MODULE = "jdk.incubator.vector"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cdc.errors import StackError
+from cdc.model.errors import StackError
 
 LOCK_FILE = Path(__file__).parent / "lock.json"
 _PART = re.compile(r"[A-Za-z0-9_.-]+")

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cdc.errors import StackError
+from cdc.model.errors import StackError
 from jars.lock import Jar
 from jars.resolver import MIRROR_VARIABLE, TIMEOUT_S
 

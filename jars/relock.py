@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from cdc.errors import StackError
+from cdc.model.errors import StackError
 from jars.lock import LOCK_FILE, Coordinates, Jar, read_lock, write_lock
 from jars.maven import MavenRepository, context
 from jars.resolver import mirror

@@ -12,7 +12,7 @@ from typing import Protocol
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from cdc.errors import StackError
+from cdc.model.errors import StackError
 from jars.lock import Jar, Lock, read_lock
 
 CACHE_VARIABLE = "WATERSHED_CACHE"

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import orjson
 
-from cdc.events import TableId
+from cdc.model.events import TableId
 from sinks.contract import Json, StoredRow
 from sinks.equality import key_form, same, source_form, store_form
 

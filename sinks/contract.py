@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
 
-from cdc.events import TableId, TableSchema
+from cdc.model.events import TableId, TableSchema
 
 Json = Any  # a decoded JSON value: None, bool, int, float, str, list, dict
 
@@ -41,7 +41,7 @@ class Change:
 
     table: TableId
     key: dict[str, Json]  # column → value, in key order, from the record's key
-    version: int  # cdc.events.pack_version
+    version: int  # cdc.model.events.pack_version
     # Every column of the newest schema that was prepared but the unchanged; None: the row is deleted.
     row: dict[str, Json] | None
     schema_version: int | None  # that the record was written with; None for a tombstone, which does not carry it

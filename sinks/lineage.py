@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, Self
 
-from cdc.events import Column, TableSchema
+from cdc.model.events import Column, TableSchema
 from sinks.contract import Json
 
 _NUMERICS: Final = frozenset({1700, 1231})  # numeric, numeric[]

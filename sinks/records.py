@@ -6,8 +6,8 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from cdc.errors import SinkError
-from cdc.events import EPOCH_MAX, SEQ_MAX, TableSchema, pack_version
+from cdc.model.errors import SinkError
+from cdc.model.events import EPOCH_MAX, SEQ_MAX, TableSchema, pack_version
 from sinks.contract import Change, Json
 from sinks.lineage import Lineage
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from cdc.events import TableId
+from cdc.model.events import TableId
 from sinks.contract import Change, Json
 from sinks.records import encode_json
 

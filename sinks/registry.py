@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from cdc.config import SinksConfig
-from cdc.errors import ConfigError, SinkError
+from cdc.config.settings import SinksConfig
+from cdc.model.errors import ConfigError, SinkError
 from sinks.contract import Sink
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from cdc.config import Config
-from cdc.control import SinkRecord
-from cdc.errors import ConfigError, SinkError
+from cdc.config.settings import Config
+from cdc.model.errors import ConfigError, SinkError
+from cdc.records.control import SinkRecord
 from sinks.registry import OPENERS, make_sink
 from spark_jobs.checkpoint import Checkpoints, sink_folder
 

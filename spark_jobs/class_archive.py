@@ -19,7 +19,7 @@ from typing import Any, Final
 import pyspark
 from rich.console import Console
 
-from cdc.errors import StackError, WatershedError
+from cdc.model.errors import StackError, WatershedError
 from jars.java import spark_java
 from jars.resolver import resolve_sets
 

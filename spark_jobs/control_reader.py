@@ -7,11 +7,12 @@ from typing import Final
 import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from cdc.config import KafkaConfig
-from cdc.control import PROGRESS_KEY, ProgressRecord, SchemaRecord, SinkRecord, SweepRecord, Topics
-from cdc.errors import BrokerError
-from cdc.events import TableId
+from cdc.config.settings import KafkaConfig
 from cdc.kafka.client import NEXT_REACHABLE, broker_error, kafka_error, new_client, tail_settings
+from cdc.model.errors import BrokerError
+from cdc.model.events import TableId
+from cdc.model.topics import Topics
+from cdc.records.control import PROGRESS_KEY, ProgressRecord, SchemaRecord, SinkRecord, SweepRecord
 from sinks.lineage import Lineage
 from spark_jobs.applied import PENDING_MAX
 

@@ -3,10 +3,10 @@ where the topics may lack some."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from cdc.errors import WatershedError
-from cdc.events import TableId
-from cdc.kafka.snapshots import Followed, SnapshotWatch
-from cdc.standing import Mark, Rate, Standing, are_complete, is_whole, newest, sink_standing, will_be_complete
+from cdc.kafka.snapshot_watch import Followed, SnapshotWatch
+from cdc.model.errors import WatershedError
+from cdc.model.events import TableId
+from cdc.snapshots.status import Mark, Rate, Standing, are_complete, is_whole, newest, sink_standing, will_be_complete
 
 
 def tables_to_read(

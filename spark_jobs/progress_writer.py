@@ -4,10 +4,11 @@ from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from cdc.config import KafkaConfig
-from cdc.control import SinkRecord, Topics, sink_key
-from cdc.errors import BrokerError
+from cdc.config.settings import KafkaConfig
 from cdc.kafka.client import NEXT_REACHABLE, broker_error, client_settings, new_client
+from cdc.model.errors import BrokerError
+from cdc.model.topics import Topics
+from cdc.records.control import SinkRecord, sink_key
 
 ACKNOWLEDGE_S_MAX: Final = 15.0
 

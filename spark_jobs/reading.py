@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from cdc.config import KafkaConfig
-from cdc.errors import RefusedError
+from cdc.config.settings import KafkaConfig
 from cdc.kafka.client import broker_error, new_client, tail_settings
+from cdc.model.errors import RefusedError
 
 RECORDS_MAX: Final = 1000  # taken from the client's queue at once
 # What the client holds of records that were not taken yet, for all partitions of a task together.

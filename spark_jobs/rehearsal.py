@@ -8,7 +8,7 @@ from typing import Any, Final
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc.events import Column, TableId, TableSchema, pack_version
+from cdc.model.events import Column, TableId, TableSchema, pack_version
 from sinks.contract import Change
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.reader import WarehouseReader

@@ -14,10 +14,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from pyspark.sql import SparkSession
 
-from cdc.config import KafkaConfig
-from cdc.errors import WatershedError
-from cdc.events import TableId
+from cdc.config.settings import KafkaConfig
 from cdc.kafka.client import broker_error, client_settings, new_client
+from cdc.model.errors import WatershedError
+from cdc.model.events import TableId
 from sinks.lineage import Lineage
 from spark_jobs.applied import Offsets
 from spark_jobs.reading import Partition

@@ -19,8 +19,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from cdc.config import Config
-from cdc.errors import ConfigError, SinkError
+from cdc.config.settings import Config
+from cdc.model.errors import ConfigError, SinkError
 from jars.java import spark_java
 from jars.resolver import resolve_sets
 from sinks.registry import OPENERS, make_sink

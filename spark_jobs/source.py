@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
 
-from cdc.config import KafkaConfig
-from cdc.errors import ConfigError
+from cdc.config.settings import KafkaConfig
+from cdc.model.errors import ConfigError
 
 # librdkafka's name → the Java client's. Other options tune librdkafka, which Spark does not use.
 _SAME_MEANING: Final = {

@@ -62,9 +62,9 @@ def submit_command(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The driver. Returns the process's exit code; ends the process itself once the sinks have run."""
-    from cdc.config import load_config
-    from cdc.errors import WatershedError
-    from cdc.logs import configure_logs
+    from cdc.config.settings import load_config
+    from cdc.daemon.logs import configure_logs
+    from cdc.model.errors import WatershedError
     from spark_jobs.runner import run_sinks
 
     parser = argparse.ArgumentParser(prog="watershed-sinks", description="Run sinks as a job of spark-submit.")

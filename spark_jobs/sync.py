@@ -13,9 +13,9 @@ from typing import Final, Protocol
 
 import structlog
 
-from cdc.control import SinkRecord, sink_key
-from cdc.errors import RefusedError, SinkError
-from cdc.events import TableId
+from cdc.model.errors import RefusedError, SinkError
+from cdc.model.events import TableId
+from cdc.records.control import SinkRecord, sink_key
 from sinks.contract import Sink
 from sinks.lineage import Lineage
 from sinks.records import NEXT_AFTER_LOST_SCHEMA

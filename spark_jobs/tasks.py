@@ -15,10 +15,10 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from confluent_kafka import KafkaException, Message
 
-from cdc.config import KafkaConfig, SinksConfig
-from cdc.errors import BrokerError, ConfigError, RefusedError, SinkError, UnreachableError, WatershedError
-from cdc.events import TableId
+from cdc.config.settings import KafkaConfig, SinksConfig
 from cdc.kafka.client import broker_error
+from cdc.model.errors import BrokerError, ConfigError, RefusedError, SinkError, UnreachableError, WatershedError
+from cdc.model.events import TableId
 from sinks.contract import Change, Outcome, Result
 from sinks.lineage import Lineage
 from sinks.records import RecordCoordinates, UnknownSchemaError, read_record
@@ -69,7 +69,7 @@ class Limits:
 class Failure(NamedTuple):
     """An error that the driver raises again. Exceptions lose their hints on the way through Spark."""
 
-    kind: str  # the name of a class in cdc.errors
+    kind: str  # the name of a class in cdc.model.errors
     message: str
     hint: str
 

@@ -15,10 +15,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from cdc.config import Config
-from cdc.control import SinkRecord, Topics, sink_key
-from cdc.errors import ConfigError, RefusedError, SinkError, WatershedError
-from cdc.events import TableId
+from cdc.config.settings import Config
+from cdc.model.errors import ConfigError, RefusedError, SinkError, WatershedError
+from cdc.model.events import TableId
+from cdc.model.topics import Topics
+from cdc.records.control import SinkRecord, sink_key
 from sinks.contract import Sink
 from spark_jobs.applied import Applied, AppliedPosition
 from spark_jobs.checkpoint import Checkpoints, next_generation

@@ -19,9 +19,10 @@ from confluent_kafka.admin import AdminClient
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from cdc.config import KafkaConfig
-from cdc.control import SignalAnswer, SignalRecord, Topics
+from cdc.config.settings import KafkaConfig
 from cdc.kafka.signals import await_answer, send_signal
+from cdc.model.topics import Topics
+from cdc.records.control import SignalAnswer, SignalRecord
 from devstack.endpoints import Servers
 from devstack.stack import Stack
 from tests.checker.history import fold

@@ -12,13 +12,9 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from cdc.config import SourceConfig
-from cdc.events import TableId, TableSchema
-from cdc.failpoints import unarmed
-from cdc.ports import Probe
-from cdc.postgres.catalog import Publication, create_publication_statement, read_publication, read_table
-from cdc.postgres.chunks import PostgresChunkReader
-from cdc.snapshots.reading import (
+from cdc.config.settings import SourceConfig
+from cdc.model.events import TableId, TableSchema
+from cdc.ports.chunk_reader import (
     Answer,
     Begin,
     Begun,
@@ -32,6 +28,9 @@ from cdc.snapshots.reading import (
     ReadFailed,
     Request,
 )
+from cdc.ports.stream import Probe, unarmed
+from cdc.postgres.catalog import Publication, create_publication_statement, read_publication, read_table
+from cdc.postgres.chunks import PostgresChunkReader
 from tests.conftest import PostgresServer
 from tests.waiting import eventually
 

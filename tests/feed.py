@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
-from cdc.events import Column, TableId, TableSchema
+from cdc.model.events import Column, TableId, TableSchema
 from tests.waiting import eventually
 
 Row = Mapping[str, Any]

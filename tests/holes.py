@@ -4,15 +4,15 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from cdc.events import Column, TableId
+from cdc.capture.assembler import Assembler
 from cdc.formats.debezium import Draft, EnvelopeContext, FinishedRecord, OutRecord
-from cdc.holes import BatchRecord, OmittedChange, are_finished
-from cdc.lsn import Lsn
+from cdc.model.events import Column, TableId
+from cdc.model.lsn import Lsn
+from cdc.model.topic_record import TopicRecord
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
-from cdc.ports import TopicRecord
-from cdc.snapshots.visibility import TransactionSnapshot
-from cdc.stream_state import StreamState
-from cdc.transactions import Assembler
+from cdc.ports.stream_state import StreamState
+from cdc.ports.transaction_snapshot import TransactionSnapshot
+from cdc.toast.batch import BatchRecord, OmittedChange, are_finished
 from tests import wire
 from tests.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
 

@@ -14,8 +14,8 @@ from typing import Any, Final, Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-from cdc.config import KafkaConfig, load_config
-from cdc.control import Topics
+from cdc.config.settings import KafkaConfig, load_config
+from cdc.model.topics import Topics
 from cdc.postgres.table_rows import TableReader
 from demo.stores import table_lineages
 from sinks.comparison import SourceRows, TableComparison, compare

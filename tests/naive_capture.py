@@ -4,25 +4,25 @@ marks. It is wrong on PostgreSQL, and the tests show that they notice: `python -
 
 from typing import Any
 
-import cdc.session
+import cdc.daemon.streaming_session
 from cdc.cli.main import main
-from cdc.snapshots.absent import AbsentKeys
-from cdc.snapshots.engine import SnapshotEngine
+from cdc.ports.chunk_reader import Chunk
+from cdc.ports.transaction_snapshot import TransactionSnapshot
+from cdc.snapshots.absent_keys import AbsentKeys
+from cdc.snapshots.change_memory import ChangeMemory, Unseen
+from cdc.snapshots.chunk_engine import SnapshotEngine
 from cdc.snapshots.jobs import Job
-from cdc.snapshots.memory import ChangeMemory, Unseen
 from cdc.snapshots.ranges import OpenChunk, Range
-from cdc.snapshots.reading import Chunk
-from cdc.snapshots.visibility import TransactionSnapshot
 
 
 class NaiveEngine(SnapshotEngine):
     """The low mark is the moment at which a chunk is asked for: later than where the rule has it can't be."""
 
     def __init__(self, **arguments: Any) -> None:
-        super().__init__(**arguments, unseen_rule=self._between_the_marks)
+        super().__init__(**arguments, memory=_BetweenTheMarks(self))
         self._touched: list[tuple[str, bytes | None]] = []  # None: every key, by TRUNCATE
         self._low: dict[str, int] = {}
-        self._window: set[bytes | None] = set()
+        self.window: set[bytes | None] = set()
 
     def touch(self, topic: str, key: bytes) -> None:
         self._touched.append((topic, key))
@@ -39,14 +39,23 @@ class NaiveEngine(SnapshotEngine):
 
     def _merge(self, job: Job, part: Range | AbsentKeys, chunk: OpenChunk, *rest: Any) -> int:
         since = self._touched[self._low[chunk.request.nonce] :]
-        self._window = {key for topic, key in since if topic == job.schema.topic}
+        self.window = {key for topic, key in since if topic == job.schema.topic}
         return super()._merge(job, part, chunk, *rest)
 
-    def _between_the_marks(self, _memory: ChangeMemory, _topic: str, _snapshot: TransactionSnapshot) -> Unseen:
-        keys = {key for key in self._window if key is not None}
-        return Unseen(is_forgotten=False, is_truncated=None in self._window, touched=keys.__contains__)
+
+class _BetweenTheMarks(ChangeMemory):
+    """Finds what was touched between the two marks of the chunk that is being merged."""
+
+    def __init__(self, engine: NaiveEngine) -> None:
+        super().__init__()
+        self._engine = engine
+
+    def unseen(self, topic: str, snapshot: TransactionSnapshot) -> Unseen:
+        window = self._engine.window
+        keys = {key for key in window if key is not None}
+        return Unseen(is_forgotten=False, is_truncated=None in window, touched=keys.__contains__)
 
 
 if __name__ == "__main__":
-    vars(cdc.session)["SnapshotEngine"] = NaiveEngine
+    vars(cdc.daemon.streaming_session)["SnapshotEngine"] = NaiveEngine
     main()

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cdc.events import Column, Position, TableId, TableSchema
-from cdc.formats.options import FormatOptions
-from cdc.lsn import Lsn
-from cdc.outbox.settings import OutboxTable
-from cdc.outbox.stream import Outbox
+from cdc.config.format_options import FormatOptions
+from cdc.config.outbox_settings import OutboxTable
+from cdc.model.events import Column, Position, TableId, TableSchema
+from cdc.model.lsn import Lsn
+from cdc.model.topic_record import TopicRecord
+from cdc.outbox.event_stream import OutboxStream
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.messages import Begin, Commit, Delete, Insert, Relation, Truncate, Type, Update
-from cdc.ports import TopicRecord
 
 FOLDER = Path(__file__).parent / "fixtures" / "outbox"
 NOW_US = 1_767_323_080_000_123
@@ -68,7 +68,7 @@ class Fixture:
     def routed(self) -> list[TopicRecord]:
         """What our router makes of the same log."""
         options = FormatOptions(extended_headers_enabled=self.content["extended.headers.enabled"])
-        outbox = Outbox("shop", [OutboxTable.model_validate(self.options)], None, "shop.dead", options)
+        outbox = OutboxStream("shop", [OutboxTable.model_validate(self.options)], None, "shop.dead", options)
         made: list[TopicRecord] = []
         for index, frame in enumerate(self.content["frames"]):
             frame = b64decode(frame)

@@ -19,8 +19,8 @@ from typing import Any, Final, LiteralString, Self
 import psycopg
 from pydantic import SecretStr
 
-from cdc.config import SourceConfig
-from cdc.migrations import Names, migrate
+from cdc.config.settings import SourceConfig
+from migrations import Names, migrate
 from tests.captured import Captured, under_capture
 from tests.checker.records import Record, read_topics
 from tests.conftest import KafkaBroker, PostgresServer

@@ -12,9 +12,10 @@ from typing import Any, Self
 
 import yaml
 
-from cdc.config import Config, load_config
-from cdc.control import SinkRecord, Topics
+from cdc.config.settings import Config, load_config
 from cdc.kafka.compacted import read_latest
+from cdc.model.topics import Topics
+from cdc.records.control import SinkRecord
 from tests.config_files import replace_text
 from tests.conftest import INTERPRETED
 from tests.waiting import eventually

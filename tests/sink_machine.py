@@ -7,9 +7,9 @@ from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
-from cdc.config import Config
-from cdc.control import SinkRecord
-from cdc.events import TableSchema
+from cdc.config.settings import Config
+from cdc.model.events import TableSchema
+from cdc.records.control import SinkRecord
 from devstack.processes import Process, identify, send, with_descendants
 from sinks.contract import StoredRow
 from sinks.registry import make_sink

@@ -3,22 +3,23 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from cdc.answers import Answers
-from cdc.config import SnapshotConfig
-from cdc.control import Topics
-from cdc.events import TableSchema
-from cdc.filling import Filler
-from cdc.following import stop
+from cdc.config.settings import SnapshotConfig
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
-from cdc.holes import Found, Unreadable, Wanted
+from cdc.model.events import TableSchema
+from cdc.model.topic_record import TopicRecord
+from cdc.model.topics import Topics
 from cdc.pgoutput.messages import Relation
 from cdc.pgoutput.relations import relation_differs, relation_of
-from cdc.ports import Clock, Signal, TopicRecord, WhileWaiting
-from cdc.snapshots.engine import SnapshotEngine
-from cdc.snapshots.publishing import RowRecords
-from cdc.snapshots.reading import Answer, KeyPage, Request
-from cdc.snapshots.session import Snapshots
-from cdc.sweeps import Sweeps
+from cdc.ports.chunk_reader import Answer, KeyPage, Request
+from cdc.ports.row_reader import Found, Unreadable, Wanted
+from cdc.ports.stream import Clock, Signal, WhileWaiting
+from cdc.snapshots.chunk_engine import SnapshotEngine
+from cdc.snapshots.chunk_records import RowRecords
+from cdc.snapshots.coordination import Snapshots
+from cdc.snapshots.signal_answers import Answers
+from cdc.snapshots.sweeps import Sweeps
+from cdc.tables.schema_tracking import stop
+from cdc.toast.backfill import Filler
 
 
 @dataclass
@@ -47,7 +48,7 @@ class ScriptedSignals:
 
 @dataclass
 class ScriptedRows:
-    """cdc.filling.RowReader. Answers come in order; then nothing is answered."""
+    """cdc.ports.row_reader.RowReader. Answers come in order; then nothing is answered."""
 
     asked: list[Wanted] = field(default_factory=list)
     coming: list[Found | Unreadable | None] = field(default_factory=list)
@@ -60,7 +61,7 @@ class ScriptedRows:
 
 
 class UnfollowedTables:
-    """cdc.listeners.SchemaFollower. A table that is altered stops."""
+    """cdc.ports.listeners.SchemaFollower. A table that is altered stops."""
 
     def follow(self, schema: TableSchema, relation: Relation) -> tuple[TableSchema, list[TopicRecord]]:
         raise stop(schema.table, relation_differs(schema, relation) or "")

@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from cdc.control import (
+from cdc.model.events import TableId
+from cdc.model.topics import Topics
+from cdc.records.control import (
     POSITION_KEY,
     PROGRESS_KEY,
     PositionRecord,
@@ -13,17 +15,15 @@ from cdc.control import (
     SnapshotProgress,
     SnapshotRecord,
     SourceIdentity,
-    Topics,
     sink_key,
     snapshot_key,
 )
-from cdc.events import TableId
 
 SOURCE = SourceIdentity(system_identifier="1", timeline=1, database="shop", slot="shop")
 
 
 class FakeTail:
-    """Implements cdc.kafka.snapshots.Tail. What is told is seen at the next poll."""
+    """Implements cdc.kafka.snapshot_watch.Tail. What is told is seen at the next poll."""
 
     def __init__(self, topics: Topics) -> None:
         self.latest: dict[str, dict[str, bytes]] = {topics.state: {}, topics.progress: {}}

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from cdc.config import Config
-from cdc.events import TableId, TableSchema
+from cdc.config.settings import Config
+from cdc.model.events import TableId, TableSchema
 from sinks.contract import StoredRow
 from sinks.registry import make_sink
 from sinks.warehouse.catalog import catalog_place

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from cdc.cli.main import COMMANDS
-from cdc.config import Config, FormatConfig, load_config
+from cdc.config.settings import Config, FormatConfig, load_config
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "watershed.example.yml"

@@ -38,44 +38,46 @@ LONG_FUNCTIONS: dict[str, str] = {}
 _CAPTURE = "tests/integration/test_capture.py"
 _SINK_RUN = "tests/integration/test_sink_run.py"
 COVERED_ELSEWHERE: dict[str, str] = {
-    "cdc/bootstrap.py": f"{_CAPTURE}: wiring of real servers at the first start",
-    "cdc/joining.py": "tests/integration/test_joining.py: tables added to a real publication, beside transactions",
-    "cdc/outbox_start.py": "tests/integration/test_outbox.py: wiring of real servers in every session",
+    "cdc/daemon/first_start.py": f"{_CAPTURE}: wiring of real servers at the first start",
+    "cdc/daemon/adding_tables.py": "tests/integration/test_joining.py: tables added to a real publication",
+    "cdc/daemon/outbox_setup.py": "tests/integration/test_outbox.py: wiring of real servers in every session",
     "cdc/cli/outbox.py": "tests/integration/test_outbox.py: creates and prunes in a real database",
-    "cdc/migrations/env.py": "tests/integration/test_outbox.py: Alembic executes it, in a real database",
-    "cdc/migrations/versions/table_0001.py": "tests/integration/test_outbox.py: creates in a real database",
-    "cdc/migrations/versions/function_0002.py": "tests/integration/test_outbox.py: publishes in a real database",
-    "cdc/publish.py": "tests/integration/test_outbox.py: sessions on a real database",
-    "cdc/postgres/outbox.py": "tests/integration/test_outbox.py: keys and rows of a real database",
-    "cdc/sections.py": "tests/unit/cdc/test_config.py: names and errors of every section",
-    "cdc/session.py": f"{_CAPTURE}: wiring of real servers in every session",
+    "migrations/env.py": "tests/integration/test_outbox.py: Alembic executes it, in a real database",
+    "migrations/versions/table_0001.py": "tests/integration/test_outbox.py: creates in a real database",
+    "migrations/versions/function_0002.py": "tests/integration/test_outbox.py: publishes in a real database",
+    "cdc/outbox/publish.py": "tests/integration/test_outbox.py: sessions on a real database",
+    "cdc/postgres/outbox_tables.py": "tests/integration/test_outbox.py: keys and rows of a real database",
+    "cdc/config/section.py": "tests/unit/cdc/config/test_settings.py: names and errors of every section",
+    "cdc/daemon/streaming_session.py": f"{_CAPTURE}: wiring of real servers in every session",
     "cdc/cli/run.py": f"{_CAPTURE}: started as a user does, as a process",
     "cdc/cli/sink.py": f"{_SINK_RUN}: started as a user does, as a process",
     "cdc/cli/demo.py": "tests/integration/test_demo.py: started as a user does, as a process",
-    "cdc/kafka/gap.py": "tests/integration/test_snapshots.py: signals in state GAP through a real broker",
-    "cdc/kafka/records.py": f"{_CAPTURE}: reads what capture wrote to a real broker",
+    "cdc/kafka/gap_signals.py": "tests/integration/test_snapshots.py: signals in state GAP through a real broker",
+    "cdc/kafka/state_reader.py": f"{_CAPTURE}: reads what capture wrote to a real broker",
     "cdc/kafka/compacted.py": "tests/integration/test_topics.py: reads topics of a real broker",
     "cdc/kafka/signals.py": "tests/integration/test_signals.py: signals and answers through a real broker",
-    "cdc/kafka/tail.py": "tests/integration/test_signals.py: reads topics of a real broker",
+    "cdc/kafka/compacted_tail.py": "tests/integration/test_signals.py: reads topics of a real broker",
     "cdc/kafka/topic_keys.py": "tests/integration/test_topic_keys.py: reads topics of a real broker",
-    "cdc/kafka/watch.py": "tests/integration/test_gaps.py: topics altered on a real broker",
+    "cdc/kafka/topic_watch.py": "tests/integration/test_gaps.py: topics altered on a real broker",
+    "cdc/ports/gap_topics.py": "tests/unit/cdc/daemon/test_gap_state.py: epochs of known positions",
+    "cdc/ports/source_table.py": "tests/unit/cdc/tables/test_selection.py: tables that can't be read in chunks",
     "cdc/postgres/binary_copy.py": "tests/integration/test_binary_rows.py: COPY in binary format from real servers",
     "cdc/postgres/binary_stream.py": "tests/integration/test_binary_rows.py: the stream of a real server",
     "cdc/postgres/types.py": "tests/integration/test_binary_rows.py: types of real servers",
     "cdc/postgres/catalog.py": "tests/integration/test_values.py: reads a real server's catalog",
-    "cdc/postgres/chunk_look.py": "tests/integration/test_chunk_keys.py: indexes and types in a real server's catalog",
+    "cdc/postgres/chunk_table.py": "tests/integration/test_chunk_keys.py: indexes and types in a real server's catalog",
     "cdc/postgres/chunks.py": "tests/integration/test_chunks.py: chunks and marks of a real server",
     "cdc/postgres/connection.py": f"{_CAPTURE}: opens and loses connections to a real server",
-    "cdc/postgres/fence.py": "tests/integration/test_chunk_waits.py: transactions of a real server",
+    "cdc/postgres/transaction_barrier.py": "tests/integration/test_chunk_waits.py: transactions of a real server",
     "cdc/postgres/key_lookup.py": "tests/integration/test_chunk_keys.py: keys and rows of a real server",
-    "cdc/postgres/lanes.py": "tests/integration/test_chunk_waits.py: ends while a real server hangs",
-    "cdc/postgres/load.py": "tests/integration/test_values.py: COPY from a real server",
+    "cdc/postgres/connection_worker.py": "tests/integration/test_chunk_waits.py: ends while a real server hangs",
+    "cdc/postgres/exported_snapshot.py": "tests/integration/test_values.py: COPY from a real server",
     "cdc/postgres/replication.py": "tests/integration/test_values.py: the stream of a real server",
     "cdc/postgres/source.py": f"{_CAPTURE}: asks a real server what is wrong with it",
     "cdc/postgres/start_lock.py": f"{_CAPTURE}: instances that start at once on a real server",
-    "cdc/postgres/facts.py": "tests/integration/test_schema_changes.py: a real server's catalog",
-    "cdc/postgres/table_looks.py": "tests/integration/test_schema_changes.py: a real server's catalog",
-    "cdc/postgres/watch.py": "tests/integration/test_schema_changes.py: tables altered on a real server",
+    "cdc/postgres/catalog_facts.py": "tests/integration/test_schema_changes.py: a real server's catalog",
+    "cdc/postgres/table_descriptions.py": "tests/integration/test_schema_changes.py: a real server's catalog",
+    "cdc/postgres/catalog_poll.py": "tests/integration/test_schema_changes.py: tables altered on a real server",
     "cdc/postgres/table_rows.py": "tests/integration/test_table_rows.py: rows as a real server prints them",
     "spark_jobs/reading.py": "tests/integration/test_reading.py: topics of a real broker",
     "spark_jobs/session.py": f"{_SINK_RUN}: starts Spark",
@@ -182,16 +184,22 @@ def python(path: str, text: str) -> Source:
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("cdc/capture.py", "import sinks.contract"),
-        ("cdc/service.py", "from spark_jobs import session"),
-        ("cdc/service.py", "def f():\n    from devstack.stack import Stack"),
-        ("cdc/service.py", "from .cli import main"),
+        ("cdc/capture/loop.py", "import sinks.contract"),
+        ("cdc/daemon/service.py", "from spark_jobs import session"),
+        ("cdc/daemon/service.py", "def f():\n    from devstack.stack import Stack"),
+        ("cdc/daemon/service.py", "from ..cli import main"),
+        ("cdc/capture/loop.py", "from cdc.tables.selection import assign"),
+        ("cdc/model/lsn.py", "from cdc.records.control import U64"),
+        ("cdc/service.py", "import json"),
+        ("cdc/misc/service.py", "import json"),
+        ("cdc/__init__.py", "from cdc.model import lsn"),
+        ("migrations/env.py", "from cdc.kafka import broker"),
         ("cdc/kafka/broker.py", "from ..cli.main import main"),
         ("cdc/kafka/__init__.py", "from ..cli import main"),
-        ("cdc/service.py", "import importlib\nimportlib.import_module('cdc.cli.main')"),
-        ("cdc/service.py", "import psycopg"),
+        ("cdc/daemon/service.py", "import importlib\nimportlib.import_module('cdc.cli.main')"),
+        ("cdc/daemon/service.py", "import psycopg"),
         ("cdc/postgres/source.py", "import confluent_kafka"),
-        ("cdc/service.py", "from confluent_kafka.admin import AdminClient"),
+        ("cdc/daemon/service.py", "from confluent_kafka.admin import AdminClient"),
         ("sinks/records.py", "import cdc"),
         ("sinks/records.py", "from cdc import kafka"),
         ("sinks/records.py", "from cdc.kafka.client import client"),
@@ -211,8 +219,9 @@ def test_imports_across_rooms_are_found(path: str, text: str) -> None:
     ("path", "text"),
     [
         ("cdc/cli/sink.py", "from sinks.registry import SINKS\nfrom . import main\nimport typer"),
-        ("cdc/postgres/source.py", "import psycopg\nfrom cdc.errors import SourceError"),
-        ("sinks/records.py", "from cdc.events import ChangeEvent\nfrom sinks.contract import Sink"),
+        ("cdc/kafka/broker.py", "import cdc\nfrom cdc import __version__\nfrom cdc.ports.stream import Broker"),
+        ("cdc/postgres/source.py", "import psycopg\nfrom cdc.model.errors import SourceError"),
+        ("sinks/records.py", "from cdc.model.events import ChangeEvent\nfrom sinks.contract import Sink"),
         ("sinks/search/sink.py", "import opensearchpy\nfrom .server import Server"),
         ("spark_jobs/session.py", "from pyspark.sql import SparkSession\nfrom jars.java import spark_java"),
         ("tests/unit/test_x.py", "import psycopg, cdc.cli.main"),
@@ -224,9 +233,13 @@ def test_imports_within_the_rules_pass(path: str, text: str) -> None:
 
 def test_relative_imports_are_resolved() -> None:
     source = python(
-        "cdc/kafka/broker.py", "from . import client\nfrom ..errors import BrokerError\nfrom .topics import *"
+        "cdc/kafka/broker.py", "from . import client\nfrom ..model.errors import BrokerError\nfrom .topics import *"
     )
-    assert [name for _, name in imports(source)] == ["cdc.kafka.client", "cdc.errors.BrokerError", "cdc.kafka.topics"]
+    assert [name for _, name in imports(source)] == [
+        "cdc.kafka.client",
+        "cdc.model.errors.BrokerError",
+        "cdc.kafka.topics",
+    ]
     package = python("cdc/kafka/__init__.py", "from .client import connect")
     assert [name for _, name in imports(package)] == ["cdc.kafka.client.connect"]
 
@@ -234,13 +247,13 @@ def test_relative_imports_are_resolved() -> None:
 @pytest.mark.parametrize(
     ("path", "text", "is_kept"),
     [
-        ("cdc/transactions.py", "import time", False),
+        ("cdc/capture/assembler.py", "import time", False),
         ("cdc/pgoutput/codec.py", "def f():\n    import os", False),
         ("cdc/formats/debezium.py", "from urllib.request import urlopen", False),
-        ("cdc/delivery.py", "from cdc.kafka import broker", False),
-        ("cdc/capture.py", "from cdc.postgres.replication import Stream", False),
-        ("cdc/capture.py", "import structlog", True),
-        ("cdc/control.py", "from urllib.parse import quote", True),
+        ("cdc/capture/confirmation.py", "from cdc.kafka import broker", False),
+        ("cdc/capture/loop.py", "from cdc.postgres.replication import Stream", False),
+        ("cdc/capture/loop.py", "import structlog", True),
+        ("cdc/records/control.py", "from urllib.parse import quote", True),
         ("cdc/postgres/replication.py", "import time, select", True),
     ],
 )
@@ -336,8 +349,8 @@ def test_a_source_without_its_test_is_found() -> None:
 
 def test_a_source_that_only_declares_needs_no_test() -> None:
     port = 'class Port(Protocol):\n    def send(self) -> None:\n        """Sends."""\n        ...\nLIMIT = 3\n'
-    assert list(sources_have_tests([python("cdc/ports.py", port)], {})) == []
-    assert list(sources_have_tests([python("cdc/ports.py", port + "def f():\n    return LIMIT\n")], {}))
+    assert list(sources_have_tests([python("cdc/ports/stream.py", port)], {})) == []
+    assert list(sources_have_tests([python("cdc/ports/stream.py", port + "def f():\n    return LIMIT\n")], {}))
 
 
 def test_a_dependency_without_reason_is_found() -> None:

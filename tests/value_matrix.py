@@ -8,7 +8,7 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
-from cdc.config import SourceConfig
+from cdc.config.settings import SourceConfig
 from cdc.postgres.connection import connect
 from devstack.postgres import is_installed
 from tests.conftest import PostgresServer, new_database, superuser_dsn_of

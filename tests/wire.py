@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Sequence
 
-from cdc.events import Column, TableId, TableSchema
+from cdc.model.events import Column, TableId, TableSchema
 from cdc.pgoutput.messages import NULL, UNCHANGED, Binary, Relation, RelationColumn, TupleValue
 
 POSTGRES_EPOCH_US = 946_684_800_000_000

@@ -1,0 +1,1 @@
+"""The commands of `cdc`. They may import everything; nothing imports them."""

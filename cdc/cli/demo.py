@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 
 import cdc
-from cdc.errors import WatershedError
+from cdc.model.errors import WatershedError
 
 CONSOLE_WIDTH_PLAIN = 160  # where standard output is a file or a pipe, tables must not be cut to 80 columns
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from cdc import __version__
-from cdc.errors import WatershedError
+from cdc.model.errors import WatershedError
 
 INTERRUPTED = 130  # what a shell reports for a command that Ctrl-C ended
 

@@ -9,17 +9,17 @@ from typing import Annotated, Literal
 import typer
 
 from cdc.cli.run import ConfigOption
-from cdc.config import Config, load_config
-from cdc.control import Topics
-from cdc.errors import ConfigError, ConnectionLost, GapError, SourceError, UnreachableError
-from cdc.events import TableId
-from cdc.kafka.records import read_lost_events, read_state
+from cdc.config.outbox_settings import OutboxTable
+from cdc.config.settings import Config, load_config
 from cdc.kafka.signals import deliver
+from cdc.kafka.state_reader import read_lost_events, read_state
+from cdc.model.errors import ConfigError, ConnectionLost, GapError, SourceError, UnreachableError
+from cdc.model.events import TableId
+from cdc.model.topics import Topics
 from cdc.outbox.lost import lost_records, require_settled
-from cdc.outbox.settings import OutboxTable
 from cdc.postgres.connection import connect
-from cdc.postgres.outbox import prune as prune_table
-from cdc.postgres.outbox import republish as republish_rows
+from cdc.postgres.outbox_tables import prune as prune_table
+from cdc.postgres.outbox_tables import republish as republish_rows
 
 Revision = Literal["0001", "base"]
 TableOption = Annotated[str | None, typer.Option(help="One of outbox.tables; all by default.")]
@@ -43,8 +43,8 @@ def migrate(
     try:
         from sqlalchemy.exc import SQLAlchemyError
 
-        from cdc.migrations import Names, migration_sql, revert, reverting_sql
-        from cdc.migrations import migrate as run_migrations
+        from migrations import Names, migration_sql, revert, reverting_sql
+        from migrations import migrate as run_migrations
     except ImportError as error:
         raise ConfigError("cdc outbox migrate needs Alembic", "pip install 'watershed-cdc[outbox]'") from error
     names = Names(schema, table, publishers=tuple(grant or ()), capture=capture)

@@ -9,12 +9,12 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from cdc.config import load_config
-from cdc.failpoints import armed_probe
-from cdc.kafka.records import read_lost_events
-from cdc.logs import configure_logs
+from cdc.config.settings import load_config
+from cdc.daemon.failpoints import armed_probe
+from cdc.daemon.logs import configure_logs
+from cdc.daemon.service import Service
+from cdc.kafka.state_reader import read_lost_events
 from cdc.outbox.lost import NEXT as NEXT_AFTER_LOSS
-from cdc.service import Service
 
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")]
 LogLevelOption = Annotated[Literal["debug", "info", "warning", "error"], typer.Option(envvar="CDC_LOG_LEVEL")]

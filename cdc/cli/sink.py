@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from cdc.config import load_config
-from cdc.logs import configure_logs
+from cdc.config.settings import load_config
+from cdc.daemon.logs import configure_logs
 
 app = typer.Typer(no_args_is_help=True)
 

@@ -14,14 +14,15 @@ import typer
 from rich.console import Console
 
 from cdc.cli.snapshot_screen import Screen, screen_for, status_table
-from cdc.config import Config, load_config
-from cdc.control import SignalAnswer, SignalRecord, Topics
-from cdc.errors import WatershedError
-from cdc.events import TableId
+from cdc.config.settings import Config, load_config
+from cdc.daemon.logs import configure_logs
 from cdc.kafka.signals import await_answer, send_signal
-from cdc.kafka.snapshots import Followed, SnapshotWatch, await_begun, await_healed, epoch_of
-from cdc.logs import configure_logs
-from cdc.standing import Standing
+from cdc.kafka.snapshot_watch import Followed, SnapshotWatch, await_begun, await_healed, epoch_of
+from cdc.model.errors import WatershedError
+from cdc.model.events import TableId
+from cdc.model.topics import Topics
+from cdc.records.control import SignalAnswer, SignalRecord
+from cdc.snapshots.status import Standing
 from spark_jobs.bootstrap import SinkProcess, Store, generation_to_watch, look_at_store
 from spark_jobs.filling import Filling, tables_to_read
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column, Table
 
-from cdc.standing import Standing
+from cdc.snapshots.status import Standing
 
 LINE_INTERVAL_S: Final = 5.0
 JSON_INTERVAL_S: Final = 1.0

@@ -9,13 +9,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from cdc.config import load_config
-from cdc.control import SignalRecord, Topics
-from cdc.errors import WatershedError
-from cdc.events import TableId
-from cdc.kafka.records import read_state
+from cdc.config.settings import load_config
+from cdc.daemon.logs import configure_logs
 from cdc.kafka.signals import await_answer, send_signal
-from cdc.logs import configure_logs
+from cdc.kafka.state_reader import read_state
+from cdc.model.errors import WatershedError
+from cdc.model.events import TableId
+from cdc.model.topics import Topics
+from cdc.records.control import SignalRecord
 
 ANSWER_S_MAX: Final = 20.0
 

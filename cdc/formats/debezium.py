@@ -23,22 +23,22 @@ from collections.abc import Sequence
 from json.encoder import encode_basestring
 from typing import TypeVar
 
-from cdc.control import Topics
-from cdc.errors import NEXT_AFTER_STOP, UnsupportedChangeError
-from cdc.events import Position, TableSchema, pack_version
 from cdc.formats import connect
 from cdc.formats.envelope import EnvelopeContext
 from cdc.formats.profiles import column_formats, shown
 from cdc.formats.transaction_metadata import TransactionMetadata
 from cdc.formats.unavailable import unavailable
 from cdc.formats.utf8 import not_utf8
-from cdc.lsn import Lsn
+from cdc.model.errors import NEXT_AFTER_STOP, UnsupportedChangeError
+from cdc.model.events import Position, TableSchema, pack_version
+from cdc.model.lsn import Lsn
+from cdc.model.sql_names import sql_name
+from cdc.model.topics import Topics
 from cdc.pgoutput.codec import HoledChange, RowCodec, json_end
 from cdc.pgoutput.light_rows import LightRows
 from cdc.pgoutput.messages import Origin, Relation
 from cdc.pgoutput.relations import relation_differs
 from cdc.pgoutput.values import MalformedValueError
-from cdc.sql_names import sql_name
 
 __all__ = ["Draft", "EnvelopeContext", "FinishedRecord", "OutRecord", "TableEncoder", "relation_differs"]
 

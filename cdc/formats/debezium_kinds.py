@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from cdc.events import Column
+from cdc.config.format_options import BinaryMode, DecimalMode, FormatOptions, HstoreMode, IntervalMode, TimeMode
 from cdc.formats import debezium_geometry as geometry
 from cdc.formats import debezium_values as values
 from cdc.formats.connect import (
@@ -34,7 +34,7 @@ from cdc.formats.kinds import (
     is_of_domain,
     numeric_modifier,
 )
-from cdc.formats.options import BinaryMode, DecimalMode, FormatOptions, HstoreMode, IntervalMode, TimeMode
+from cdc.model.events import Column
 from cdc.pgoutput.arrays import ArrayEncoder
 from cdc.pgoutput.values import Encoder, MalformedValueError, UnconvertibleError, boolean, floating, integer, quote
 

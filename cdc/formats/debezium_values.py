@@ -12,8 +12,8 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Final
 
+from cdc.config.format_options import BinaryMode
 from cdc.formats import calendar
-from cdc.formats.options import BinaryMode
 from cdc.pgoutput.values import Encoder, MalformedValueError, UnconvertibleError, floating, quote
 
 _NUMERIC = re.compile(r"(-?)([0-9]+)(?:\.([0-9]+))?").fullmatch

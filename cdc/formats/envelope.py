@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from cdc.formats.options import READABLE, FormatOptions
+from cdc.config.format_options import READABLE, FormatOptions
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from cdc.events import Column
 from cdc.formats.connect import Node
+from cdc.model.events import Column
 from cdc.pgoutput.values import Encoder
 
 

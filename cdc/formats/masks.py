@@ -6,28 +6,17 @@ NULL stays NULL. Texts are latin-1 views, as in cdc.pgoutput.values; a character
 
 import hmac
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
-from cdc.errors import ConfigError
-from cdc.events import Column, TableId, TableSchema
+from cdc.config.masking import Mask
 from cdc.formats.kinds import column_type
+from cdc.model.errors import ConfigError
+from cdc.model.events import Column, TableSchema
 
 # text, char(n), varchar, name; of extensions citext.
 _TEXT_OIDS: Final = frozenset({19, 25, 1042, 1043})
 _TEXT_NAMES: Final = frozenset({"citext"})
 _NEXT_STEP: Final = "correct section masking; to leave a column out altogether, name it in source.exclude_columns"
-
-
-@dataclass(frozen=True, slots=True)
-class Mask:
-    """How one column is masked."""
-
-    table: TableId
-    column: str
-    action: Literal["truncate", "asterisks", "hash"]
-    length: int = 0  # characters that are kept; asterisks that are written
-    key: bytes = field(default=b"", repr=False)  # of the hash
 
 
 def masks_of(schema: TableSchema, masks: tuple[Mask, ...]) -> dict[str, Mask]:

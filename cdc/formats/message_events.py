@@ -18,7 +18,7 @@ from cdc.pgoutput.messages import LogicalMessage, Origin
 
 
 @dataclass(frozen=True, slots=True)
-class MessagePlace:
+class MessagePosition:
     """Where a message stands."""
 
     lsn: int
@@ -52,7 +52,7 @@ class MessageEvents:
         return not any(re.fullmatch(pattern, prefix) for pattern in self._exclude)
 
     def record(
-        self, message: LogicalMessage, place: MessagePlace, transaction: str, now_us: int
+        self, message: LogicalMessage, place: MessagePosition, transaction: str, now_us: int
     ) -> tuple[bytes, bytes]:
         """(key, value). `transaction`: the block of its metadata, or null; `now_us`: our clock, µs since 1970."""
         prefix = connect.dumps(message.prefix)
@@ -64,7 +64,7 @@ class MessageEvents:
         key = f'{self._key_head}{{"prefix":{prefix}}}{self._end}'
         return key.encode("latin-1"), value.encode("latin-1")
 
-    def _source(self, place: MessagePlace, now_us: int) -> str:
+    def _source(self, place: MessagePosition, now_us: int) -> str:
         context = self._context
         ts_us = now_us if place.commit_ts_us is None else place.commit_ts_us
         last = None if place.last_commit_lsn is None else str(place.last_commit_lsn)

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cdc.errors import ConfigError
-from cdc.events import Column, TableSchema
+from cdc.config.format_options import FormatOptions
+from cdc.config.masking import Mask
 from cdc.formats.connect import (
     BOOLEAN,
     FLOAT32,
@@ -23,8 +23,9 @@ from cdc.formats.connect import (
 )
 from cdc.formats.debezium_kinds import FAMILIES, kind_of, scalar_kind
 from cdc.formats.kinds import Kind, column_type, element_type
-from cdc.formats.masks import Mask, masked, masks_of
-from cdc.formats.options import FormatOptions
+from cdc.formats.masks import masked, masks_of
+from cdc.model.errors import ConfigError
+from cdc.model.events import Column, TableSchema
 from cdc.pgoutput.arrays import ArrayEncoder
 from cdc.pgoutput.values import (
     ColumnForm,

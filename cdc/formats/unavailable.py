@@ -11,9 +11,9 @@ import uuid
 from collections.abc import Callable
 from typing import Final
 
-from cdc.events import Column
+from cdc.config.format_options import FormatOptions
 from cdc.formats.kinds import column_type, element_type, is_of_domain
-from cdc.formats.options import FormatOptions
+from cdc.model.events import Column
 
 _TEXT_OIDS: Final = frozenset({19, 25, 114, 142, 1042, 1043, 3802})
 _TEXT_NAMES: Final = frozenset({"citext", "ltree"})

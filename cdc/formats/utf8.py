@@ -3,8 +3,8 @@
 import hashlib
 from typing import Final
 
-from cdc.errors import NEXT_AFTER_STOP, DamagedTextError, UnsupportedChangeError
-from cdc.events import Position, TableId
+from cdc.model.errors import NEXT_AFTER_STOP, DamagedTextError, UnsupportedChangeError
+from cdc.model.events import Position, TableId
 
 _NEAR_BYTES: Final = (
     64  # before the first byte that is wrong: part of the row, and nothing that another reading changes

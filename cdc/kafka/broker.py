@@ -1,4 +1,4 @@
-"""The transactional producer (cdc.ports.Broker)."""
+"""The transactional producer (cdc.ports.stream.Broker)."""
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -9,15 +9,16 @@ from typing import Any, NamedTuple
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from cdc.config import KafkaConfig
-from cdc.errors import BrokerError, ConnectionLost, UnreachableError, WatershedError
-from cdc.kafka.aside import WAIT_S, aside, begin, nobody_waits
+from cdc.config.settings import KafkaConfig
 from cdc.kafka.client import MESSAGE_BYTES_MAX, broker_error, client_settings, kafka_error, new_client
+from cdc.kafka.daemon_thread import WAIT_S, aside, begin, nobody_waits
 from cdc.kafka.event_topics import EventTopics
 from cdc.kafka.reports import Outage, Undelivered
-from cdc.kafka.topics import EndOffsets, TopicAdmin
-from cdc.left_open import OpenPart
-from cdc.ports import Place, TopicRecord, WhileWaiting
+from cdc.kafka.topic_admin import EndOffsets, TopicAdmin
+from cdc.model.errors import BrokerError, ConnectionLost, UnreachableError, WatershedError
+from cdc.model.topic_record import EventDestination, TopicRecord
+from cdc.ports.stream import WhileWaiting
+from cdc.records.kafka_transactions import OpenPart
 
 log = structlog.get_logger(__name__)
 
@@ -115,15 +116,15 @@ class KafkaBroker:
         self._until_answered("init_transactions", while_waiting)
 
     def produce(self, records: Iterable[TopicRecord], while_waiting: WhileWaiting) -> None:
-        """See cdc.ports.Broker."""
+        """See cdc.ports.stream.Broker."""
         topic = ""
         try:
             self._open(while_waiting)
             producer = self._producer
-            for topic, key, value, headers, place in records:
-                if place is not None:
-                    event = TopicRecord(topic, key, value, headers, place)
-                    topic, key, value, headers, place = self._events.accepted(event, while_waiting)
+            for topic, key, value, headers, destination in records:
+                if destination is not None:
+                    event = TopicRecord(topic, key, value, headers, destination)
+                    topic, key, value, headers, destination = self._events.accepted(event, while_waiting)
                     self._require_fitting_batches(topic)
                     for told in self._events.untold():
                         self._hand_over(while_waiting, told.topic, told.value, told.key)
@@ -131,10 +132,10 @@ class KafkaBroker:
                     try:
                         if headers is None:
                             producer.produce(topic, value, key or None)
-                        elif place is None:
+                        elif destination is None:
                             producer.produce(topic, value, key or None, headers=[*headers])
                         else:
-                            self._produce_event(topic, key, value, headers, place)
+                            self._produce_event(topic, key, value, headers, destination)
                         break
                     except BufferError:
                         self._await_room(while_waiting)
@@ -207,9 +208,9 @@ class KafkaBroker:
         return not self._admin.are_replicated(self._names())
 
     def look_after_outage(self) -> None:
-        """Call it now and then: brokers that were away may have left open what they had decided on (see
-        cdc/kafka/left_open.py), our next transaction would be one with it, and until then nobody reads on. Waits for
-        nothing. Raises ConnectionLost: the next session ends it."""
+        """Call it now and then: brokers that were away may have left a transaction hanging (see
+        cdc/kafka/hanging_transactions.py). Our next transaction would be one with it, and until then nobody reads on.
+        Returns at once. Raises ConnectionLost: the next session ends the hanging transaction."""
         try:
             if self._look is not None:
                 if self._look.done():
@@ -276,20 +277,25 @@ class KafkaBroker:
             raise ConnectionLost(f"Kafka: topic {topic} takes {bytes_max} bytes at once, batches have to be smaller")
 
     def _produce_event(
-        self, topic: str, key: bytes, value: bytes | None, headers: Sequence[tuple[str, bytes | None]], place: Place
+        self,
+        topic: str,
+        key: bytes,
+        value: bytes | None,
+        headers: Sequence[tuple[str, bytes | None]],
+        destination: EventDestination,
     ) -> None:
-        partition = _ANY_PARTITION if place.partition is None else place.partition
+        partition = _ANY_PARTITION if destination.partition is None else destination.partition
         self._producer.produce(
             topic,
             value,
-            key if place.has_key else None,
+            key if destination.has_key else None,
             partition,
             headers=[*headers],
-            timestamp=place.timestamp_ms,
+            timestamp=destination.timestamp_ms,
         )
 
     def commit(self, while_waiting: WhileWaiting) -> None:
-        """See cdc.ports.Broker."""
+        """See cdc.ports.stream.Broker."""
         self._until_answered("commit_transaction", while_waiting)
         self._is_open = False
         self._committed_at = time.monotonic()
@@ -312,7 +318,7 @@ class KafkaBroker:
             raise self._translate("the producer has failed", exception, is_final=True) from exception
 
     def abort(self) -> None:
-        """See cdc.ports.Broker."""
+        """See cdc.ports.stream.Broker."""
         if not self._is_open:
             return
         self._is_open = False
@@ -332,7 +338,7 @@ class KafkaBroker:
         self._partition_counts = dict(partition_counts)
 
     def request_end_offsets(self) -> EndOffsets:
-        """See cdc.ports.Broker."""
+        """See cdc.ports.stream.Broker."""
         return self._admin.request_end_offsets(self._partition_counts)
 
     def close(self) -> None:

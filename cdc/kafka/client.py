@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 import structlog
 from confluent_kafka import KafkaError, KafkaException
 
-from cdc.config import KafkaConfig
-from cdc.errors import BrokerError, ConfigError, UnreachableError
+from cdc.config.settings import KafkaConfig
+from cdc.model.errors import BrokerError, ConfigError, UnreachableError
 
 log = structlog.get_logger(__name__)
 Client = TypeVar("Client")

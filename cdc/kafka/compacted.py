@@ -6,11 +6,11 @@ from typing import Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from cdc.config import KafkaConfig
-from cdc.errors import UnreachableError
-from cdc.kafka.aside import nobody_waits
+from cdc.config.settings import KafkaConfig
 from cdc.kafka.client import NEXT_REACHABLE, broker_error, new_client, tail_settings
-from cdc.ports import WhileWaiting
+from cdc.kafka.daemon_thread import nobody_waits
+from cdc.model.errors import UnreachableError
+from cdc.ports.stream import WhileWaiting
 
 ANSWER_S_MAX: Final = 8.0
 READ_S_MAX: Final = 60.0  # without anything that comes

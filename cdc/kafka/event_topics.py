@@ -5,13 +5,14 @@ from typing import Final
 
 import structlog
 
-from cdc.config import KafkaConfig, TopicConfig
-from cdc.control import Topics
-from cdc.kafka.aside import aside
-from cdc.kafka.topics import TopicAdmin, TopicDescription, record_limits
-from cdc.left_open import EVENT_TOPIC_KEY, EventTopicRecord
-from cdc.ports import Place, TopicRecord, WhileWaiting
-from cdc.unpublishable import record_bytes
+from cdc.config.settings import KafkaConfig, TopicConfig
+from cdc.formats.unpublishable import record_bytes
+from cdc.kafka.daemon_thread import aside
+from cdc.kafka.topic_admin import TopicAdmin, TopicDescription, record_limits
+from cdc.model.topic_record import EventDestination, TopicRecord
+from cdc.model.topics import Topics
+from cdc.ports.stream import WhileWaiting
+from cdc.records.kafka_transactions import EVENT_TOPIC_KEY, EventTopicRecord
 
 log = structlog.get_logger(__name__)
 
@@ -43,16 +44,16 @@ class EventTopics:
     def accepted(self, record: TopicRecord, while_waiting: WhileWaiting) -> TopicRecord:
         """The record, or what stands for it where its topic can't take it. Calls `while_waiting` while a topic is being
         created. Raises BrokerError, UnreachableError, ConnectionLost."""
-        place = record.place
-        assert place is not None
-        if place.cut is not None:
-            return self._letter(record, place.cut, while_waiting)
-        why_not = self._refusal(record, place, while_waiting)
+        destination = record.destination
+        assert destination is not None
+        if destination.cut is not None:
+            return self._letter(record, destination.cut, while_waiting)
+        why_not = self._refusal(record, destination, while_waiting)
         if why_not is None:
             return record
-        letter = place.refused(why_not)
-        assert letter.place is not None and letter.place.cut is not None, "a refused event is a dead letter"
-        return self._letter(letter, letter.place.cut, while_waiting)
+        letter = destination.refused(why_not)
+        assert letter.destination is not None and letter.destination.cut is not None, "a refused event is a dead letter"
+        return self._letter(letter, letter.destination.cut, while_waiting)
 
     def _letter(
         self, letter: TopicRecord, cut: Callable[[int], TopicRecord], while_waiting: WhileWaiting
@@ -62,14 +63,14 @@ class EventTopics:
         bytes_max = self.record_bytes_max[letter.topic]
         return letter if _bytes(letter) <= bytes_max else cut(bytes_max)
 
-    def _refusal(self, record: TopicRecord, place: Place, while_waiting: WhileWaiting) -> str | None:
+    def _refusal(self, record: TopicRecord, destination: EventDestination, while_waiting: WhileWaiting) -> str | None:
         """Why its topic does not take it."""
         if record.topic not in self._known and len(self._known) >= EVENT_TOPICS_MAX:
             return f"there are {EVENT_TOPICS_MAX} topics of events already"
         topic = self._open(record.topic, while_waiting)
-        if place.partition is not None and place.partition >= topic.partition_count:
-            return f"topic {topic.name} has no partition {place.partition}"
-        if not place.has_key and "compact" in topic.cleanup_policy:
+        if destination.partition is not None and destination.partition >= topic.partition_count:
+            return f"topic {topic.name} has no partition {destination.partition}"
+        if not destination.has_key and "compact" in topic.cleanup_policy:
             return f"topic {topic.name} is compacted and takes no record without a key"
         size, bytes_max = _bytes(record), self.record_bytes_max[topic.name]
         if size > bytes_max:

@@ -8,9 +8,7 @@ from typing import Final
 import structlog
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from cdc.config import KafkaConfig
-from cdc.control import SignalAnswer, SignalRecord, Topics, signal_key
-from cdc.errors import UnreachableError, WatershedError
+from cdc.config.settings import KafkaConfig
 from cdc.kafka.client import (
     METADATA_MS,
     NEXT_REACHABLE,
@@ -20,8 +18,12 @@ from cdc.kafka.client import (
     new_client,
     reading_settings,
 )
-from cdc.kafka.tail import CompactedTail, require_topics
-from cdc.ports import Signal, TopicRecord
+from cdc.kafka.compacted_tail import CompactedTail, require_topics
+from cdc.model.errors import UnreachableError, WatershedError
+from cdc.model.topic_record import TopicRecord
+from cdc.model.topics import Topics
+from cdc.ports.stream import Signal
+from cdc.records.control import SignalAnswer, SignalRecord, signal_key
 
 log = structlog.get_logger(__name__)
 
@@ -33,7 +35,7 @@ _STEP_S: Final = 0.05
 
 
 class SignalReader:
-    """Implements cdc.ports.Signals. What can't be read now is read later: capture must not end for its operators."""
+    """Implements cdc.ports.stream.Signals. What can't be read now is read later: capture must not end for that."""
 
     def __init__(self, kafka: KafkaConfig, topic: str, offset: int | None) -> None:
         """`offset`: of the first signal that has not taken effect; None: none ever has, so all that are there."""
@@ -57,7 +59,7 @@ class SignalReader:
         self._consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING if offset is None else offset)])
 
     def poll(self) -> list[Signal]:
-        """See cdc.ports.Signals. Empty also while there is no topic, or no broker that answers."""
+        """See cdc.ports.stream.Signals. Empty also while there is no topic, or no broker that answers."""
         try:
             messages = self._consumer.consume(SIGNALS_MAX, 0)
         except KafkaException as exception:

@@ -19,11 +19,11 @@ from zlib import crc32
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from cdc.config import KafkaConfig
-from cdc.errors import BrokerError, UnreachableError, WatershedError
-from cdc.events import pack_version
+from cdc.config.settings import KafkaConfig
 from cdc.kafka.client import broker_error, kafka_error, new_client, tail_settings
-from cdc.snapshots.reading import Answer, KeyPage, KeysRead, ReadFailed
+from cdc.model.errors import BrokerError, UnreachableError, WatershedError
+from cdc.model.events import pack_version
+from cdc.ports.chunk_reader import Answer, KeyPage, KeysRead, ReadFailed
 
 log = structlog.get_logger(__name__)
 

@@ -13,11 +13,11 @@ from typing import Final, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from cdc.config import KafkaConfig
-from cdc.errors import UnreachableError, WatershedError
+from cdc.config.settings import KafkaConfig
 from cdc.kafka.client import broker_error, kafka_error, new_client, tail_settings
 from cdc.kafka.compacted import ANSWER_S_MAX, read_records
-from cdc.ports import WhileWaiting
+from cdc.model.errors import UnreachableError, WatershedError
+from cdc.ports.stream import WhileWaiting
 
 TOPIC: Final = "__transaction_state"
 _FIXED: Final = struct.Struct(">hqhib")  # version, producer's id and epoch, timeout in ms, state

@@ -10,7 +10,7 @@ from jsonschema.validators import validator_for
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
-from cdc.errors import ConfigError
+from cdc.model.errors import ConfigError
 from cdc.outbox.router import Contract
 
 DEPTH_MAX: Final = 6  # of a place in a payload that is named

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 import orjson
 
-from cdc.events import Position
-from cdc.ports import Place, TopicRecord
-from cdc.unpublishable import record_bytes
+from cdc.formats.unpublishable import record_bytes
+from cdc.model.events import Position
+from cdc.model.topic_record import EventDestination, TopicRecord
 
 REASON_HEADER: Final = "watershed.reason"
 REASON_CHARS_MAX: Final = 500  # it may name what the event says of itself
@@ -44,17 +44,17 @@ def dead_letter(
         value |= {"message": b64encode(foreign[:FOREIGN_BYTES_MAX]).decode(), "message_bytes": len(foreign)}
     key = b"" if identity is None else identity.encode()
     record = TopicRecord(topic, key, orjson.dumps(value), [(REASON_HEADER, reason.encode())])
-    place = Place(
+    destination = EventDestination(
         None,
         now_us // 1000,
         has_key=identity is not None,
         refused=lambda _: record,
-        cut=lambda bytes_max: _cut(record, place, value, bytes_max),
+        cut=lambda bytes_max: _cut(record, destination, value, bytes_max),
     )
-    return record._replace(place=place)
+    return record._replace(destination=destination)
 
 
-def _cut(record: TopicRecord, place: Place, value: dict[str, Any], bytes_max: int) -> TopicRecord:
+def _cut(record: TopicRecord, destination: EventDestination, value: dict[str, Any], bytes_max: int) -> TopicRecord:
     """Its longest texts, until it fits; `cut` says how many bytes each had. A key that does not fit is left out."""
     event: dict[str, str | None] = value["event"] or {}
     bytes_of = {name: len(text.encode()) for name, text in event.items() if text}
@@ -62,11 +62,11 @@ def _cut(record: TopicRecord, place: Place, value: dict[str, Any], bytes_max: in
     while True:
         shown = {name: text and text[:room] for name, text in event.items()}
         cut = {name: bytes_of[name] for name, text in shown.items() if text != event[name]}
-        made = record._replace(value=orjson.dumps(value | {"event": shown, "cut": cut}), place=place)
+        made = record._replace(value=orjson.dumps(value | {"event": shown, "cut": cut}), destination=destination)
         if record_bytes((made.key, made.value, made.headers)) <= bytes_max:
             return made
         if room == 0:
-            return made._replace(key=b"", place=place._replace(has_key=False))
+            return made._replace(key=b"", destination=destination._replace(has_key=False))
         room //= 2
 
 

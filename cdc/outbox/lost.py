@@ -5,11 +5,12 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Final, Self
 
-from cdc.control import U64, Epoch, PositionRecord, Record, Topics, table_key
-from cdc.errors import GapError
-from cdc.events import TableId
-from cdc.lsn import Lsn, format_lsn
-from cdc.ports import TopicRecord
+from cdc.model.errors import GapError
+from cdc.model.events import TableId
+from cdc.model.lsn import Lsn, format_lsn
+from cdc.model.topic_record import TopicRecord
+from cdc.model.topics import Topics
+from cdc.records.control import U64, Epoch, PositionRecord, Record, table_key
 
 LOST_KEY: Final = "lost-events/"
 

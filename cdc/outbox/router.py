@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cdc.errors import SourceError
+from cdc.config.outbox_routing import TopicRoute, Where, is_topic
+from cdc.config.outbox_settings import Routing
 from cdc.formats.connect import STRING, Node, dumps, required, struct_of
 from cdc.formats.debezium import OLD_KEY_HEADER
+from cdc.model.errors import SourceError
+from cdc.outbox.column_readers import ColumnReader, EventValue
 from cdc.outbox.expansion import Expansion, json_text
-from cdc.outbox.routing import TopicRoute, Where, is_topic
-from cdc.outbox.settings import Routing
-from cdc.outbox.values import ColumnReader, Value
 
 ID_HEADER: Final = "id"
 PARTITION_MAX: Final = (1 << 31) - 1
@@ -214,7 +214,7 @@ class Router:
             return self._json(key.node, key.json)
         return None if key.plain is None else key.plain.encode()
 
-    def _value(self, row: Sequence[str | None], routed_by: str, payload: Value) -> bytes | None:
+    def _value(self, row: Sequence[str | None], routed_by: str, payload: EventValue) -> bytes | None:
         routing = self._routing
         node, text = payload.node, payload.json
         if routing.table_expand_json_payload and payload.plain is not None and node["type"] == "string":
@@ -269,9 +269,9 @@ def _column(
     return reader
 
 
-def _header(name: str, value: Value) -> Header:
+def _header(name: str, value: EventValue) -> Header:
     return name, None if value.plain is None else value.plain.encode()
 
 
-def _number(value: Value) -> int | None:
+def _number(value: EventValue) -> int | None:
     return None if value.plain is None else int(value.plain)

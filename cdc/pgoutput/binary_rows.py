@@ -17,10 +17,10 @@ from typing import Final, Protocol
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.frames import XLOG_DATA_BYTES
 from cdc.pgoutput.messages import Relation
-from cdc.pgoutput.row_parts import BINARY, TEXT, RowParts, RowTuple, Value, put_together, take_apart
+from cdc.pgoutput.row_parts import BINARY, TEXT, RawValue, RowParts, RowTuple, put_together, take_apart
 
 Content = bytes | memoryview
-Question = tuple[int, bytes]  # a type's oid, and a value in its binary format
+TypeQuery = tuple[int, bytes]  # a type's oid, and a value in its binary format
 
 
 _EMPTY_VECTOR: Final = struct.Struct(">iiIii")  # dimensions, has nulls, element type, elements, lower bound
@@ -37,7 +37,7 @@ class BinaryRow:
     """Values, with their types' oids."""
 
     types: Sequence[int]
-    values: Sequence[Value]
+    values: Sequence[RawValue]
     value_bytes_max: int = 1 << 32  # larger ones stay as they are
 
 
@@ -48,7 +48,7 @@ class TypeServer(Protocol):
         """Type → its base type, if it is a domain, else itself; and the name of its send function, qualified where it
         is not PostgreSQL's own. Types that are gone are missing."""
 
-    def texts(self, questions: Sequence[Question]) -> Sequence[bytes | None]:
+    def texts(self, questions: Sequence[TypeQuery]) -> Sequence[bytes | None]:
         """Each value's text; None for one that the server does not take."""
 
 
@@ -85,7 +85,7 @@ class BinaryValues:
         self._server = server
         self._types: dict[int, tuple[int, str]] = {}  # as TypeServer.send_functions has them
 
-    def with_texts(self, rows: Sequence[BinaryRow]) -> list[list[Value]]:
+    def with_texts(self, rows: Sequence[BinaryRow]) -> list[list[RawValue]]:
         """The rows' values; one that is too large or could not be turned is left in binary format. Raises
         ConnectionLost."""
         self._learn({oid for row in rows for oid in row.types})
@@ -101,28 +101,28 @@ class BinaryValues:
             found = self._server.send_functions(sorted(unknown))
             self._types |= {oid: found.get(oid, (oid, "")) for oid in unknown}
 
-    def _questions(self, row: BinaryRow) -> Iterator[Question]:
+    def _questions(self, row: BinaryRow) -> Iterator[TypeQuery]:
         """What only the server can turn."""
         for oid, value in _pairs(row):
             base, function = self._types[oid]
             if _turns(row, value) and function not in _KNOWN:
                 yield base, bytes(value.content)
 
-    def _turned(self, value: Value, oid: int, answers: Mapping[Question, bytes | None]) -> Value:
+    def _turned(self, value: RawValue, oid: int, answers: Mapping[TypeQuery, bytes | None]) -> RawValue:
         base, function = self._types[oid]
         if (known := _KNOWN.get(function)) is not None:
             text = known(value.content)
         else:
             content = bytes(value.content)
             text = _NOT_TAKEN_BACK.get((function, content), answers[base, content])
-        return value if text is None else Value(TEXT, text)
+        return value if text is None else RawValue(TEXT, text)
 
 
-def _pairs(row: BinaryRow) -> Iterator[tuple[int, Value]]:
+def _pairs(row: BinaryRow) -> Iterator[tuple[int, RawValue]]:
     return zip(row.types, row.values, strict=True)
 
 
-def _turns(row: BinaryRow, value: Value) -> bool:
+def _turns(row: BinaryRow, value: RawValue) -> bool:
     return value.kind == BINARY and len(value.content) <= row.value_bytes_max
 
 

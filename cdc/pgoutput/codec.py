@@ -17,9 +17,10 @@ from json import JSONDecoder
 from types import CodeType
 from typing import Any, Final, Literal
 
-from cdc.errors import NEXT_AFTER_ALTER, NEXT_AFTER_STOP, ProtocolError, UnsupportedChangeError
-from cdc.events import Position, TableSchema
-from cdc.lsn import Lsn
+from cdc.model.errors import NEXT_AFTER_ALTER, NEXT_AFTER_STOP, ProtocolError, UnsupportedChangeError
+from cdc.model.events import Position, TableSchema
+from cdc.model.lsn import Lsn
+from cdc.model.sql_names import sql_name
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.messages import NULL, UNCHANGED, Binary, Delete, Insert, Relation, Tuple, TupleValue, Update
 from cdc.pgoutput.relations import captured_columns, relation_differs, sent_places
@@ -33,7 +34,6 @@ from cdc.pgoutput.values import (
     integer,
     quote,
 )
-from cdc.sql_names import sql_name
 
 _U32 = struct.Struct(">I")
 _HEAD_BYTES = 8  # message type 1, relation oid 4, tuple kind 1, column count 2

@@ -22,8 +22,8 @@ message but the rows, which `codec` turns into JSON without an object for each v
 from struct import Struct
 from typing import Final
 
-from cdc.errors import ProtocolError
-from cdc.lsn import Lsn
+from cdc.model.errors import ProtocolError
+from cdc.model.lsn import Lsn
 from cdc.pgoutput.frames import POSTGRES_EPOCH_US
 from cdc.pgoutput.messages import (
     NULL,

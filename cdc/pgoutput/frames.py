@@ -19,8 +19,8 @@ here, as everywhere in Watershed, µs since 1970.
 from struct import Struct
 from typing import NamedTuple
 
-from cdc.errors import ProtocolError
-from cdc.lsn import Lsn, format_lsn
+from cdc.model.errors import ProtocolError
+from cdc.model.lsn import Lsn, format_lsn
 
 POSTGRES_EPOCH_US = 946_684_800_000_000  # 2000-01-01, in µs since 1970
 XLOG_DATA_BYTES = 25  # the pgoutput message of an XLogData frame starts here

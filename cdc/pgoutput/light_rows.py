@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cdc.events import TableSchema
+from cdc.model.events import TableSchema
 from cdc.pgoutput.messages import Relation
 from cdc.pgoutput.relations import sent_places
-from cdc.pgoutput.row_parts import BINARY, NULL, TEXT, RowParts, RowTuple, Value, put_together, take_apart
+from cdc.pgoutput.row_parts import BINARY, NULL, TEXT, RawValue, RowParts, RowTuple, put_together, take_apart
 from cdc.pgoutput.values import ColumnForm
 
 SHRINKS_TO: Final = 8  # a record's bytes times this are at least its row's
@@ -68,24 +68,24 @@ class LightRows:
         return RowTuple(
             row.kind,
             [
-                Value(NULL) if value.kind in (TEXT, BINARY) and (i is None or i in self._hidden) else value
+                RawValue(NULL) if value.kind in (TEXT, BINARY) and (i is None or i in self._hidden) else value
                 for value, i in zip(row.values, self._sent, strict=True)
             ],
         )
 
     def _key_alone(self, row: RowTuple) -> RowTuple:
         values = zip(row.values, self._sent, strict=True)
-        return RowTuple(row.kind, [value if i in self._key else Value(NULL) for value, i in values])
+        return RowTuple(row.kind, [value if i in self._key else RawValue(NULL) for value, i in values])
 
-    def _sizes(self, values: Sequence[Value]) -> list[tuple[int, str]]:
+    def _sizes(self, values: Sequence[RawValue]) -> list[tuple[int, str]]:
         return [
             (len(value.content), self._names[i])
             for value, i in zip(values, self._sent, strict=True)
             if i is not None and i not in self._bounded
         ]
 
-    def _size(self, values: Sequence[Value]) -> int:
+    def _size(self, values: Sequence[RawValue]) -> int:
         return sum(size for size, _ in self._sizes(values))
 
-    def _largest(self, values: Sequence[Value]) -> tuple[int, str]:
+    def _largest(self, values: Sequence[RawValue]) -> tuple[int, str]:
         return max(self._sizes(values))

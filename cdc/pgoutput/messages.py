@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
-from cdc.lsn import Lsn
+from cdc.model.lsn import Lsn
 
 
 class Absent(Enum):
@@ -58,7 +58,7 @@ class RelationColumn:
     name: str
     type_oid: int
     type_modifier: int
-    is_captured: bool = True  # our choice, which the server does not know: see cdc.columns
+    is_captured: bool = True  # our choice, which the server does not know: see cdc.config.columns
 
 
 @dataclass(frozen=True, slots=True)

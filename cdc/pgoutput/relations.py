@@ -1,6 +1,6 @@
 """Relation messages and schemas: whether one describes a table as the other does, and the one made of the other."""
 
-from cdc.events import TableId, TableSchema
+from cdc.model.events import TableId, TableSchema
 from cdc.pgoutput.messages import Relation, RelationColumn
 
 

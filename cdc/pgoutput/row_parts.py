@@ -19,7 +19,7 @@ _U32: Final = Struct(">I")
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class RawValue:
     """One of a tuple: its kind, as the byte that stands before it, and what it holds."""
 
     kind: bytes
@@ -31,7 +31,7 @@ class RowTuple:
     """An old row, or the new one."""
 
     kind: bytes  # N, K or O
-    values: Sequence[Value]
+    values: Sequence[RawValue]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +62,12 @@ def take_apart(message: memoryview) -> RowParts | None:
             value_kind = bytes(message[at : at + 1])
             if value_kind in (NULL, UNCHANGED):
                 at += 1
-                values.append(Value(value_kind))
+                values.append(RawValue(value_kind))
                 continue
             if value_kind not in (TEXT, BINARY) or at + 5 > len(message):
                 return None
             end: int = at + 5 + _U32.unpack_from(message, at + 1)[0]
-            values.append(Value(value_kind, message[at + 5 : end]))
+            values.append(RawValue(value_kind, message[at + 5 : end]))
             at = end
         tuples.append(RowTuple(kind, values))
     return RowParts(message[:_HEAD_BYTES], tuples) if tuples and at == len(message) else None

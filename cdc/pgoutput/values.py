@@ -32,8 +32,8 @@ from dataclasses import dataclass
 from json.encoder import encode_basestring
 from typing import Final
 
-from cdc.errors import ProtocolError
-from cdc.events import Column
+from cdc.model.errors import ProtocolError
+from cdc.model.events import Column
 from cdc.pgoutput.arrays import ArrayEncoder
 
 Encoder = Callable[[str], str]  # PostgreSQL's text → JSON text, both as latin-1 view

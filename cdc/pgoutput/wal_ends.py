@@ -5,7 +5,7 @@ be recorded and confirmed, and the server would forget changes that nobody has r
 back, so the lower of two that came one after the other was reached, whichever of them is damaged.
 """
 
-from cdc.lsn import Lsn
+from cdc.model.lsn import Lsn
 
 
 class WalEnds:

@@ -1,0 +1,1 @@
+"""The source: every query and every connection. The only importer of psycopg."""

@@ -12,11 +12,11 @@ from typing import Final
 import psycopg
 from psycopg import sql
 
-from cdc.config import SourceConfig
-from cdc.errors import SourceError
-from cdc.events import TableSchema
+from cdc.config.settings import SourceConfig
+from cdc.model.errors import SourceError
+from cdc.model.events import TableSchema
 from cdc.pgoutput.binary_rows import BinaryRow, BinaryValues
-from cdc.pgoutput.row_parts import BINARY, NULL, Value
+from cdc.pgoutput.row_parts import BINARY, NULL, RawValue
 from cdc.postgres.connection import holds_any_bytes
 from cdc.postgres.copy_lines import Copied, copy_lines
 from cdc.postgres.types import PostgresTypes
@@ -53,7 +53,7 @@ def copy_binary(
     return replace(copied, lines=lines, row_count=copied.row_count - copied.is_ended)
 
 
-def _rows(message: bytes, schema: TableSchema) -> Iterator[list[Value]]:
+def _rows(message: bytes, schema: TableSchema) -> Iterator[list[RawValue]]:
     """Of one CopyData message: a row, or the end."""
     at = _HEADER_BYTES if message.startswith(_SIGNATURE) else 0
     view = memoryview(message)
@@ -67,12 +67,12 @@ def _rows(message: bytes, schema: TableSchema) -> Iterator[list[Value]]:
     for _ in range(count):
         size: int = _LENGTH.unpack_from(view, at)[0]
         at += _LENGTH.size
-        values.append(Value(NULL) if size < 0 else Value(BINARY, view[at : at + size]))
+        values.append(RawValue(NULL) if size < 0 else RawValue(BINARY, view[at : at + size]))
         at += max(0, size)
     yield values
 
 
-def _line(schema: TableSchema, values: Sequence[Value]) -> bytes:
+def _line(schema: TableSchema, values: Sequence[RawValue]) -> bytes:
     """In text format, without the line's end."""
     fields: list[bytes] = []
     for column, value in zip(schema.columns, values, strict=True):

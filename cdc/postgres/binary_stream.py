@@ -1,14 +1,14 @@
 """The log in binary format, with the server's help to turn it into texts: see cdc.pgoutput.binary_rows."""
 
-from cdc.config import SourceConfig
-from cdc.lsn import Lsn
+from cdc.config.settings import SourceConfig
+from cdc.model.lsn import Lsn
 from cdc.pgoutput.binary_rows import BinaryMessages
-from cdc.ports import LogStream
+from cdc.ports.stream import LogStream
 from cdc.postgres.types import PostgresTypes
 
 
 class BinaryStream:
-    """See cdc.ports.LogStream: one that comes in binary format, as if it came as text."""
+    """See cdc.ports.stream.LogStream: one that comes in binary format, as if it came as text."""
 
     def __init__(self, stream: LogStream, source: SourceConfig, row_bytes_max: int) -> None:
         """`row_bytes_max`: as BinaryMessages has it."""

@@ -8,12 +8,13 @@ from typing import LiteralString
 import psycopg
 from psycopg import sql
 
-from cdc.columns import AS_IT_IS, Chosen
-from cdc.control import Topics
-from cdc.errors import ConnectionLost, SourceError
-from cdc.events import Column, TableId, TableSchema
+from cdc.config.columns import AS_IT_IS, Chosen
+from cdc.model.errors import ConnectionLost, SourceError
+from cdc.model.events import Column, TableId, TableSchema
+from cdc.model.sql_names import sql_name
+from cdc.model.topics import Topics
+from cdc.ports.source_table import SourceTable
 from cdc.postgres.connection import says_lost
-from cdc.sql_names import sql_name
 
 _TABLES: LiteralString = """
 SELECT c.oid::int8, c.relkind::text, c.relreplident::text, c.relpersistence::text,
@@ -143,22 +144,6 @@ class Publication:
     def is_as(self, then: "Publication") -> bool:
         """Whether it is what it was, for the tables that both were read for."""
         return (self.fingerprint, self.entries) == (then.fingerprint, then.entries)
-
-
-@dataclass(frozen=True, slots=True)
-class SourceTable:
-    """A table as the catalog has it."""
-
-    table: TableId
-    oid: int
-    is_partitioned: bool
-    may_select: bool
-    hides_rows: bool  # row security applies to our role
-    is_owned: bool
-    columns: tuple[Column, ...]
-    key: tuple[str, ...]  # empty: the table has no key that its replica identity covers, or is to have none
-    is_chunkable: bool = True  # a unique index has exactly the key's columns, in this order
-    left_out: tuple[str, ...] = ()  # columns that are published, and not captured
 
 
 @says_lost

@@ -4,11 +4,11 @@ from typing import Final
 
 import psycopg
 
-from cdc.errors import ConnectionLost, SourceError, UnreachableError, WatershedError
-from cdc.postgres.chunk_look import TableAlteredError
+from cdc.model.errors import ConnectionLost, SourceError, UnreachableError, WatershedError
+from cdc.model.sql_names import sql_name
+from cdc.ports.chunk_reader import Chunk, Fence, ReadFailed, Request
+from cdc.postgres.chunk_table import TableAlteredError
 from cdc.postgres.connection import lost, says_too_large
-from cdc.snapshots.reading import Chunk, Fence, ReadFailed, Request
-from cdc.sql_names import sql_name
 
 # Connections lost, refused or cancelled; transactions that waited too long or met others; a server short of resources.
 PASSING_CLASSES: Final = {"08", "25", "40", "53", "55", "57", "58"}

@@ -11,8 +11,8 @@ from typing import Final, LiteralString
 
 from psycopg import sql
 
-from cdc.events import Column, TableId
-from cdc.snapshots.reading import MARK_PREFIX, Key
+from cdc.model.events import Column, TableId
+from cdc.ports.chunk_reader import MARK_PREFIX, Key
 
 QualifiedName = tuple[str, str]  # schema, name
 

@@ -17,34 +17,21 @@ import psycopg
 import structlog
 from psycopg import sql
 
-from cdc.config import SourceConfig
-from cdc.events import TableSchema
-from cdc.failpoints import unarmed
-from cdc.ports import Probe
+from cdc.config.settings import SourceConfig
+from cdc.model.events import TableSchema
+from cdc.ports.chunk_reader import Answer, Begin, Begun, Chunk, ChunkRead, Fence, Fenced, Key, LookedUp, Lookup, Request
+from cdc.ports.stream import Probe, unarmed
+from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.postgres.binary_copy import copy_binary
 from cdc.postgres.catalog import Publication
 from cdc.postgres.chunk_failures import failed, is_too_large, mark_refused
-from cdc.postgres.chunk_look import Look, TableAlteredError, begin_look, bounds, look, size
 from cdc.postgres.chunk_statements import chunk_statement, condition_statement, mark_statement
+from cdc.postgres.chunk_table import Look, TableAlteredError, begin_look, bounds, look, size
 from cdc.postgres.connection import SourceConnection, copy_options, holds_any_bytes
+from cdc.postgres.connection_worker import RECONNECT_S, Lane, close_lanes
 from cdc.postgres.copy_lines import copy_lines, key_of
-from cdc.postgres.fence import pass_fence
 from cdc.postgres.key_lookup import absent_keys
-from cdc.postgres.lanes import RECONNECT_S, Lane, close_lanes
-from cdc.snapshots.reading import (
-    Answer,
-    Begin,
-    Begun,
-    Chunk,
-    ChunkRead,
-    Fence,
-    Fenced,
-    Key,
-    LookedUp,
-    Lookup,
-    Request,
-)
-from cdc.snapshots.visibility import TransactionSnapshot
+from cdc.postgres.transaction_barrier import pass_fence
 
 log = structlog.get_logger(__name__)
 
@@ -61,7 +48,7 @@ _Queue = queue.SimpleQueue[Request | None]
 
 
 class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
-    """See cdc.snapshots.reading.ChunkReader. Threads and connections are made when they are first needed."""
+    """See cdc.ports.chunk_reader.ChunkReader. Threads and connections are made when they are first needed."""
 
     def __init__(
         self,

@@ -8,8 +8,8 @@ import psycopg
 from psycopg import pq, sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from cdc.config import SourceConfig
-from cdc.errors import ConfigError, ConnectionLost, SourceError, UnreachableError
+from cdc.config.settings import SourceConfig
+from cdc.model.errors import ConfigError, ConnectionLost, SourceError, UnreachableError
 
 SourceConnection = psycopg.Connection  # for those who pass one on
 P = ParamSpec("P")

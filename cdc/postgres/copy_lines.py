@@ -13,9 +13,9 @@ from typing import Final
 import psycopg
 from psycopg import pq
 
-from cdc.errors import ConnectionLost, SourceError
-from cdc.events import TableId
-from cdc.snapshots.reading import Key
+from cdc.model.errors import ConnectionLost, SourceError
+from cdc.model.events import TableId
+from cdc.ports.chunk_reader import Key
 
 # Rows past the limit are received and dropped, until they are as much again: to connect anew is cheaper from there on.
 _DROPPED_BYTES_MAX: Final = 8 * 1024 * 1024

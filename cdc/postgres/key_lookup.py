@@ -5,14 +5,14 @@ from typing import Final
 
 import psycopg
 
-from cdc.errors import SourceError
-from cdc.events import TableSchema
-from cdc.pgoutput.keys import RecordKeys
-from cdc.postgres.chunk_look import Look
+from cdc.model.errors import SourceError
+from cdc.model.events import TableSchema
+from cdc.pgoutput.record_keys import RecordKeys
+from cdc.ports.chunk_reader import Key
 from cdc.postgres.chunk_statements import lookup_statement
+from cdc.postgres.chunk_table import Look
 from cdc.postgres.connection import copy_options
 from cdc.postgres.copy_lines import copy_lines, key_of
-from cdc.snapshots.reading import Key
 
 _BYTES_MAX: Final = 64 * 1024 * 1024  # a page of keys has a few MB at most
 _NULL: Final = b"\\N"

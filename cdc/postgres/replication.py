@@ -1,4 +1,4 @@
-"""A replication connection: slots, and the log as a stream of CopyData payloads (cdc.ports.LogStream).
+"""A replication connection: slots, and the log as a stream of CopyData payloads (cdc.ports.stream.LogStream).
 
 libpq is used directly: psycopg's cursors know nothing of COPY BOTH, and no library's automatic feedback may tell the
 server a position that is not ours.
@@ -12,9 +12,9 @@ from typing import NoReturn
 import psycopg
 from psycopg import pq
 
-from cdc.config import SourceConfig
-from cdc.errors import NEXT_AFTER_GAP, GapError, SourceError, TextTooLargeError
-from cdc.lsn import Lsn, format_lsn, parse_lsn
+from cdc.config.settings import SourceConfig
+from cdc.model.errors import NEXT_AFTER_GAP, GapError, SourceError, TextTooLargeError
+from cdc.model.lsn import Lsn, format_lsn, parse_lsn
 from cdc.pgoutput.frames import standby_status
 from cdc.postgres.connection import (
     SET_WHERE_KNOWN,
@@ -177,7 +177,7 @@ class ReplicationConnection:
     # ---- LogStream
 
     def read(self, messages_max: int, bytes_max: int) -> list[bytes]:
-        """See cdc.ports.LogStream. Raises GapError when the server says that history is gone."""
+        """See cdc.ports.stream.LogStream. Raises GapError when the server says that history is gone."""
         pgconn = self._pgconn
         frames: list[bytes] = []
         size = 0
@@ -203,7 +203,7 @@ class ReplicationConnection:
         return frames
 
     def wait(self, timeout_s: float) -> None:
-        """See cdc.ports.LogStream."""
+        """See cdc.ports.stream.LogStream."""
         if self._pgconn.status != pq.ConnStatus.OK:
             raise lost("the connection is closed")
         readable, _, _ = select.select([self._pgconn.socket], [], [], timeout_s)
@@ -225,7 +225,7 @@ class ReplicationConnection:
             raise lost("the server streams to us no more, and the connection did not say so (a proxy in between?)")
 
     def send_status(self, received: Lsn, confirmed: Lsn, *, reply_requested: bool) -> None:
-        """See cdc.ports.LogStream."""
+        """See cdc.ports.stream.LogStream."""
         reply_requested = reply_requested or time.monotonic() - self._heard_at > ASK_S
         payload = standby_status(received, confirmed, confirmed, time.time_ns() // 1000, reply_requested)
         deadline = time.monotonic() + SEND_S_MAX

@@ -8,14 +8,15 @@ from typing import Final
 
 import psycopg
 
-from cdc.columns import Chosen
-from cdc.config import SnapshotConfig, SourceConfig
-from cdc.errors import ConnectionLost, SourceError
-from cdc.events import TableId
-from cdc.lsn import Lsn, parse_lsn
+from cdc.config.columns import Chosen
+from cdc.config.settings import SnapshotConfig, SourceConfig
+from cdc.model.errors import ConnectionLost, SourceError
+from cdc.model.events import TableId
+from cdc.model.lsn import Lsn, parse_lsn
+from cdc.model.sql_names import sql_name
+from cdc.ports.source_table import SourceTable
 from cdc.postgres.catalog import (
     Publication,
-    SourceTable,
     add_tables_statement,
     create_index_statement,
     create_publication_statement,
@@ -25,7 +26,6 @@ from cdc.postgres.catalog import (
 )
 from cdc.postgres.connection import connect, lost, says_lost
 from cdc.postgres.replication import ReplicationConnection, SystemIdentity
-from cdc.sql_names import sql_name
 
 OLDEST_VERSION = 150_000
 LOCK_POLL_S: Final = 1.0

@@ -4,7 +4,7 @@ import hashlib
 from contextlib import AbstractContextManager
 from types import TracebackType
 
-from cdc.config import SourceConfig
+from cdc.config.settings import SourceConfig
 from cdc.postgres.connection import connect, says_lost
 
 

@@ -11,11 +11,11 @@ from typing import Self, cast
 import psycopg
 from psycopg import sql
 
-from cdc.config import SourceConfig
-from cdc.errors import SourceError
-from cdc.events import TableId
+from cdc.config.settings import SourceConfig
+from cdc.model.errors import SourceError
+from cdc.model.events import TableId
+from cdc.model.sql_names import sql_name
 from cdc.postgres.connection import connect, lost
-from cdc.sql_names import sql_name
 
 APPLICATION = "watershed verify"
 

@@ -6,8 +6,8 @@ from typing import Final, LiteralString
 import psycopg
 from psycopg import pq
 
-from cdc.config import SourceConfig
-from cdc.pgoutput.binary_rows import Question
+from cdc.config.settings import SourceConfig
+from cdc.pgoutput.binary_rows import TypeQuery
 from cdc.postgres.connection import connect, holds_any_bytes, lost, says_lost
 
 # Of one statement: a row of a result has at most 1,664 columns.
@@ -39,13 +39,13 @@ class PostgresTypes:
         rows = self._connected().execute(_SEND_FUNCTIONS, [list(oids)]).fetchall()
         return {asked: (base, function) for asked, base, function in rows}
 
-    def texts(self, questions: Sequence[Question]) -> Sequence[bytes | None]:
+    def texts(self, questions: Sequence[TypeQuery]) -> Sequence[bytes | None]:
         texts: list[bytes | None] = []
         for part in _parts(questions):
             texts += self._texts(part)
         return texts
 
-    def _texts(self, questions: Sequence[Question]) -> Sequence[bytes | None]:
+    def _texts(self, questions: Sequence[TypeQuery]) -> Sequence[bytes | None]:
         """A value that the server refuses is found by halves."""
         pgconn = self._connected().pgconn
         selected = ", ".join(f"${i + 1}" for i in range(len(questions)))
@@ -80,9 +80,9 @@ class PostgresTypes:
             self._connection.close()
 
 
-def _parts(questions: Sequence[Question]) -> Sequence[Sequence[Question]]:
+def _parts(questions: Sequence[TypeQuery]) -> Sequence[Sequence[TypeQuery]]:
     """For a statement each."""
-    parts: list[list[Question]] = [[]]
+    parts: list[list[TypeQuery]] = [[]]
     size = 0
     for question in questions:
         size += len(question[1])

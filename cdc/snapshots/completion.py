@@ -11,16 +11,17 @@ from typing import Final
 
 import structlog
 
-from cdc.control import HolesRecord, RangeRecord, SnapshotRecord, Topics
-from cdc.events import TableId, TableSchema
-from cdc.holes import Unfilled
-from cdc.ports import TopicRecord
+from cdc.model.events import TableId, TableSchema
+from cdc.model.topic_record import TopicRecord
+from cdc.model.topics import Topics
+from cdc.ports.chunk_reader import Begun, Key
+from cdc.ports.row_reader import Unfilled
+from cdc.ports.transaction_snapshot import TransactionSnapshot
+from cdc.records.control import HolesRecord, RangeRecord, SnapshotRecord
+from cdc.records.topic_records import holes_record
+from cdc.snapshots.change_memory import TRANSACTIONS_MAX, Transactions
 from cdc.snapshots.jobs import Job
-from cdc.snapshots.memory import TRANSACTIONS_MAX, Transactions
 from cdc.snapshots.ranges import OpenChunk
-from cdc.snapshots.reading import Begun, Key
-from cdc.snapshots.visibility import TransactionSnapshot
-from cdc.topic_records import holes_record
 
 log = structlog.get_logger(__name__)
 

@@ -5,15 +5,16 @@ from typing import Final
 
 import structlog
 
-from cdc.control import ENDED, RangeRecord, SnapshotRecord, Topics
-from cdc.events import TableSchema, pack_version
-from cdc.ports import TopicRecord
-from cdc.snapshots.absent import AbsentKeys
+from cdc.model.events import TableSchema, pack_version
+from cdc.model.topic_record import TopicRecord
+from cdc.model.topics import Topics
+from cdc.ports.chunk_reader import Begun, Key
+from cdc.ports.transaction_snapshot import TransactionSnapshot
+from cdc.records.control import ENDED, RangeRecord, SnapshotRecord
+from cdc.records.topic_records import snapshot_record, tombstones_record
+from cdc.snapshots.absent_keys import AbsentKeys
+from cdc.snapshots.chunk_size import ChunkSize
 from cdc.snapshots.ranges import RETRY_S, OpenChunk, Range
-from cdc.snapshots.reading import Begun, Key
-from cdc.snapshots.sizing import ChunkSize
-from cdc.snapshots.visibility import TransactionSnapshot
-from cdc.topic_records import snapshot_record, tombstones_record
 
 log = structlog.get_logger(__name__)
 

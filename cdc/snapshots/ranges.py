@@ -7,9 +7,9 @@ the range are read again.
 from dataclasses import dataclass, field
 from typing import Final
 
-from cdc.snapshots.reading import Chunk, ChunkRead, Key, LookedUp, Lookup
-from cdc.snapshots.sizing import ChunkSize
-from cdc.snapshots.visibility import TransactionSnapshot
+from cdc.ports.chunk_reader import Chunk, ChunkRead, Key, LookedUp, Lookup
+from cdc.ports.transaction_snapshot import TransactionSnapshot
+from cdc.snapshots.chunk_size import ChunkSize
 
 AHEAD_MAX: Final = 2  # chunks of a range that are read or wait for their mark
 RETRY_S: Final = 0.25

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from cdc.snapshots.reading import Answer, KeyPage, Request
+from cdc.ports.chunk_reader import Answer, KeyPage, Request
 
 
 class SourceReader(Protocol):
-    """See cdc.snapshots.reading.ChunkReader, without what is asked of topics."""
+    """See cdc.ports.chunk_reader.ChunkReader, without what is asked of topics."""
 
     def ask(self, request: Request) -> None: ...
     def answers(self) -> list[Answer]: ...
@@ -22,7 +22,7 @@ class KeyReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """See cdc.snapshots.reading.ChunkReader."""
+    """See cdc.ports.chunk_reader.ChunkReader."""
 
     source: SourceReader
     keys: KeyReader

@@ -6,9 +6,9 @@ keys up and deletes what the table has not. How far that is done is recorded whe
 
 from collections.abc import Mapping
 
-from cdc.events import TableId, TableSchema
+from cdc.model.events import TableId, TableSchema
 from cdc.snapshots.jobs import Job
-from cdc.sweeps import Sweeps
+from cdc.snapshots.sweeps import Sweeps
 
 
 class Tombstones:

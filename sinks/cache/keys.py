@@ -15,8 +15,8 @@ that no two tables share keys.
 
 from typing import Final
 
-from cdc.control import table_key
-from cdc.events import TableId
+from cdc.model.events import TableId
+from cdc.records.control import table_key
 
 VERSION_FIELD: Final = "v"
 DOCUMENT_FIELD: Final = "doc"

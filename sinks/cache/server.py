@@ -24,7 +24,7 @@ from redis.exceptions import (
 )
 from redis.retry import Retry
 
-from cdc.errors import SinkError
+from cdc.model.errors import SinkError
 from sinks.cache.scripts import Script
 from sinks.retries import Retries
 

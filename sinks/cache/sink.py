@@ -5,9 +5,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, Self
 
-from cdc.config import CacheConfig
-from cdc.errors import SinkError
-from cdc.events import TableId, TableSchema
+from cdc.config.settings import CacheConfig
+from cdc.model.errors import SinkError
+from cdc.model.events import TableId, TableSchema
 from sinks.cache.keys import DELETED_FIELD, DOCUMENT_FIELD, PREPARED, VERSION_FIELD, CacheKeys, version_text
 from sinks.cache.scripts import APPLY, SWEEP, Script
 from sinks.cache.server import Command, RedisServer

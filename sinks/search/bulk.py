@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from cdc.errors import SinkError
+from cdc.model.errors import SinkError
 from sinks.contract import Outcome, Result
 from sinks.records import encode_json
 from sinks.search.mapping import DELETED_FIELD, VERSION_FIELD

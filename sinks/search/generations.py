@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from opensearchpy import OpenSearch
 from opensearchpy.exceptions import ConflictError, NotFoundError, RequestError
 
-from cdc.errors import SinkError
+from cdc.model.errors import SinkError
 from sinks.search.server import SearchServer, error_type
 
 _GENERATION_ID: Final = "generation"

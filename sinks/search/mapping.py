@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from cdc.errors import RefusedError
-from cdc.events import Column, TableId, TableSchema
+from cdc.model.errors import RefusedError
+from cdc.model.events import Column, TableId, TableSchema
 
 VERSION_FIELD: Final = "ws_version"
 DELETED_FIELD: Final = "ws_deleted"

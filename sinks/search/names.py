@@ -16,8 +16,8 @@ refused when the second is prepared.
 import re
 from typing import Final
 
-from cdc.errors import RefusedError
-from cdc.events import TableId
+from cdc.model.errors import RefusedError
+from cdc.model.events import TableId
 
 NAME_BYTES_MAX: Final = 255
 _ILLEGAL = re.compile(r'[\\/*?"<>|,#:\s\x00-\x1f]')

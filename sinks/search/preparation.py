@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 import structlog
 from opensearchpy.exceptions import NotFoundError, RequestError, TransportError
 
-from cdc.errors import RefusedError, SinkError
-from cdc.events import TableId, TableSchema
+from cdc.model.errors import RefusedError, SinkError
+from cdc.model.events import TableId, TableSchema
 from sinks.lineage import Lineage
 from sinks.search import mapping
 from sinks.search.generations import Generations, Mark, Overtaken

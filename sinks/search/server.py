@@ -15,7 +15,7 @@ from opensearchpy.exceptions import (
     TransportError,
 )
 
-from cdc.errors import SinkError
+from cdc.model.errors import SinkError
 from sinks.retries import Retries
 from sinks.search.bulk import TRANSIENT_STATUSES, Busy, busy
 

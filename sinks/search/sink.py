@@ -5,9 +5,9 @@ from typing import Any, Final, Self
 
 from opensearchpy.exceptions import NotFoundError, TransportError
 
-from cdc.config import SearchConfig
-from cdc.errors import SinkError
-from cdc.events import TableId, TableSchema
+from cdc.config.settings import SearchConfig
+from cdc.model.errors import SinkError
+from cdc.model.events import TableId, TableSchema
 from sinks.contract import Change, Outcome, Result, StoredRow
 from sinks.lineage import Lineage
 from sinks.reduction import completed, document_id

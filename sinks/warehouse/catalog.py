@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from cdc.config import WarehouseConfig
-from cdc.errors import ConfigError
+from cdc.config.settings import WarehouseConfig
+from cdc.model.errors import ConfigError
 
 _JDBC_SQLITE = "jdbc:sqlite:"
 

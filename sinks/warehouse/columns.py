@@ -28,7 +28,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdc.events import Column
+from cdc.model.events import Column
 from sinks.contract import Json
 
 _STRINGS: Final = frozenset({str})

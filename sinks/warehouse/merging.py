@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from cdc.errors import SinkError
+from cdc.model.errors import SinkError
 from sinks.contract import Json
 from sinks.warehouse import properties, statements
 from sinks.warehouse.engine import Conflict, Engine, Snapshot

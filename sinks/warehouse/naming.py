@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from cdc.errors import RefusedError
-from cdc.events import TableId, TableSchema
+from cdc.model.errors import RefusedError
+from cdc.model.events import TableId, TableSchema
 
 VERSION = "ws_version"
 DELETED = "ws_deleted"

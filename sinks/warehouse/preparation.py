@@ -11,9 +11,9 @@ from typing import Final
 
 import structlog
 
-from cdc.control import table_key
-from cdc.errors import RefusedError, SinkError
-from cdc.events import TableSchema
+from cdc.model.errors import RefusedError, SinkError
+from cdc.model.events import TableSchema
+from cdc.records.control import table_key
 from sinks.lineage import Lineage
 from sinks.warehouse import properties, statements
 from sinks.warehouse.engine import Conflict, Engine

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 
-from cdc.events import TableId
+from cdc.model.events import TableId
 
 GENERATION = "watershed.generation"  # of the namespace, and of each table that was prepared in it
 TABLES = "watershed.tables"  # of the namespace: JSON list of [schema, name] of those tables

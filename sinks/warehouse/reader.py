@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
-from cdc.errors import SinkError
-from cdc.events import TableId
+from cdc.model.errors import SinkError
+from cdc.model.events import TableId
 from sinks.contract import StoredRow
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.naming import DELETED, VERSION, place

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from queue import SimpleQueue
 
-from cdc.errors import SinkError
-from cdc.events import TableId, TableSchema
+from cdc.model.errors import SinkError
+from cdc.model.events import TableId, TableSchema
 from sinks.contract import Change, Result, StoredRow
 from sinks.lineage import Lineage
 from sinks.warehouse import properties, statements

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
-from cdc.events import TableId, TableSchema
+from cdc.model.events import TableId, TableSchema
 from sinks.contract import Change, Json, Outcome, Result
 from sinks.reduction import reduce_changes
 from sinks.warehouse.columns import ColumnType, Unholdable, column_type

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from cdc.events import TableId
+from cdc.model.events import TableId
 from sinks.contract import Change, Json, Outcome, StoredRow
 from sinks.equality import store_form
 from sinks.records import encode_json

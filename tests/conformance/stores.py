@@ -13,8 +13,8 @@ import redis
 from opensearchpy import OpenSearch
 from pydantic import SecretStr
 
-from cdc.config import CacheConfig, SearchConfig
-from cdc.events import TableId
+from cdc.config.settings import CacheConfig, SearchConfig
+from cdc.model.events import TableId
 from sinks.cache.sink import CacheSink
 from sinks.contract import Change, Sink
 from sinks.search.sink import SearchSink

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from cdc.events import Column, TableId, TableSchema
+from cdc.model.events import Column, TableId, TableSchema
 from sinks.contract import Change, Json
 
 # typname → (oid, format_type's name)

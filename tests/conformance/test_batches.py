@@ -4,7 +4,7 @@ import tracemalloc
 
 import pytest
 
-from cdc.events import pack_version
+from cdc.model.events import pack_version
 from sinks.contract import Outcome
 from sinks.reduction import reduce_changes
 from tests.conformance.tables import CUSTOMERS, ORDER_LINES

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cdc.events import pack_version
+from cdc.model.events import pack_version
 from sinks.contract import Change, Json, Outcome, Sink, StoredRow
 from sinks.lineage import Lineage
 from tests.conformance.model import Model, assert_rows

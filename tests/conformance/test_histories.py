@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from cdc.events import pack_version
+from cdc.model.events import pack_version
 from sinks.contract import Change, Sink
 from sinks.reduction import reduce_changes
 from tests.conformance.tables import CUSTOMERS, LABELS, ORDER_LINES

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cdc.events import pack_version
+from cdc.model.events import pack_version
 from sinks.contract import Outcome
 from tests.conformance.tables import CUSTOMERS
 from tests.conformance.trial import Trial

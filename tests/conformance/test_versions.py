@@ -5,7 +5,7 @@ from itertools import permutations
 
 import pytest
 
-from cdc.events import EPOCH_MAX, SEQ_MAX, pack_version
+from cdc.model.events import EPOCH_MAX, SEQ_MAX, pack_version
 from sinks.contract import Outcome
 from tests.conformance.tables import CUSTOMERS, LABELS, ORDER_LINES
 from tests.conformance.trial import Trial

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
-from cdc.events import TableId
+from cdc.model.events import TableId
 from sinks.contract import Change, Outcome, Sink
 from sinks.reduction import reduce_changes
 from tests.conformance.model import Model, assert_rows

@@ -23,8 +23,8 @@ from typing import Any
 import structlog
 from psycopg.conninfo import conninfo_to_dict
 
-from cdc.errors import WatershedError
-from cdc.failpoints import FAILPOINTS
+from cdc.daemon.failpoints import FAILPOINTS
+from cdc.model.errors import WatershedError
 from devstack.stack import Stack
 from tests.captured import Captured, CaptureProcess, frozen, under_capture
 from tests.conftest import KafkaBroker, PostgresServer, new_database

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from cdc.failpoints import FAILPOINTS
+from cdc.daemon.failpoints import FAILPOINTS
 from devstack.stack import Stack
 from tests.captured import Captured, CaptureProcess
 from tests.conftest import KafkaBroker, PostgresServer, new_database

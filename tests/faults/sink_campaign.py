@@ -27,8 +27,8 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException
 
-from cdc.errors import SinkError
-from cdc.events import TableSchema
+from cdc.model.errors import SinkError
+from cdc.model.events import TableSchema
 from devstack.endpoints import Endpoints
 from devstack.stack import Stack
 from sinks.contract import StoredRow

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterator
 from random import Random
 
-from cdc.config import SinksConfig
-from cdc.events import pack_version
+from cdc.config.settings import SinksConfig
+from cdc.model.events import pack_version
 from sinks.contract import Change
 from sinks.reduction import reduce_changes
 from sinks.registry import make_sink

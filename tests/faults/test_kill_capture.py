@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc.config import TopicConfig
-from cdc.failpoints import FAILPOINTS
+from cdc.config.settings import TopicConfig
+from cdc.daemon.failpoints import FAILPOINTS
 from tests.captured import Captured, under_capture
 from tests.checker.judge import table_topic
 from tests.checker.large import SCHEMA as LARGE

@@ -10,13 +10,13 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
-from cdc.config import KafkaConfig, TopicConfig
-from cdc.errors import ConnectionLost
-from cdc.kafka.aside import nobody_waits
+from cdc.config.settings import KafkaConfig, TopicConfig
 from cdc.kafka.broker import KafkaBroker as Producer
+from cdc.kafka.daemon_thread import nobody_waits
 from cdc.kafka.event_topics import EventTopics
-from cdc.kafka.topics import TopicAdmin
-from cdc.ports import TopicRecord
+from cdc.kafka.topic_admin import TopicAdmin
+from cdc.model.errors import ConnectionLost
+from cdc.model.topic_record import TopicRecord
 from tests.captured import Captured, under_capture
 from tests.checker.records import read_topics
 from tests.conftest import KafkaBroker, PostgresServer

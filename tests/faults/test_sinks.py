@@ -8,7 +8,7 @@ from itertools import islice
 
 import pytest
 
-from cdc.config import SinksConfig
+from cdc.config.settings import SinksConfig
 from sinks.contract import Outcome, Sink
 from sinks.reduction import reduce_changes
 from sinks.registry import make_sink

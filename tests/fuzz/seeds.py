@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from cdc.control import SchemaRecord
-from cdc.events import TableSchema
+from cdc.model.events import TableSchema
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.messages import NULL, UNCHANGED, Binary, Relation
+from cdc.records.control import SchemaRecord
 from tests import wire
 
 RECORDED: Final = Path(__file__).with_name("recorded.json")  # made by tests.fuzz.record

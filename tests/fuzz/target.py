@@ -17,14 +17,14 @@ from typing import Final
 
 import orjson
 
-from cdc.errors import GapError, ProtocolError, UnsupportedChangeError, WatershedError
+from cdc.capture.assembler import Assembler
 from cdc.formats.debezium import EnvelopeContext, FinishedRecord, TableEncoder
-from cdc.lsn import Lsn
+from cdc.model.errors import GapError, ProtocolError, UnsupportedChangeError, WatershedError
+from cdc.model.lsn import Lsn
+from cdc.model.topic_record import TopicRecord
 from cdc.pgoutput.codec import RowCodec
 from cdc.pgoutput.decoder import decode
-from cdc.ports import TopicRecord
-from cdc.stream_state import StreamState
-from cdc.transactions import Assembler
+from cdc.ports.stream_state import StreamState
 from tests import wire
 from tests.fuzz.seeds import Seeds, TableSeeds, load
 from tests.holes import without_holes

@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from cdc.config import SourceConfig
+from cdc.config.settings import SourceConfig
 from cdc.pgoutput.binary_rows import BinaryMessages
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.frames import XLOG_DATA_BYTES

@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, Producer
 
-from cdc.config import KafkaConfig, TopicConfig
-from cdc.errors import BrokerError, ConnectionLost
-from cdc.kafka.aside import nobody_waits
+from cdc.config.settings import KafkaConfig, TopicConfig
+from cdc.daemon.logs import configure_logs
 from cdc.kafka.broker import QUEUE_MESSAGES_MAX, KafkaBroker, StoredRecord
 from cdc.kafka.client import MESSAGE_BYTES_MAX
+from cdc.kafka.daemon_thread import nobody_waits
 from cdc.kafka.event_topics import EventTopics
-from cdc.kafka.topics import TopicAdmin, record_limits
-from cdc.logs import configure_logs
-from cdc.ports import Place, TopicRecord
+from cdc.kafka.topic_admin import TopicAdmin, record_limits
+from cdc.model.errors import BrokerError, ConnectionLost
+from cdc.model.topic_record import EventDestination, TopicRecord
 from tests import conftest
 from tests.captured import frozen
 from tests.checker.records import partition_of, read_topics
@@ -170,8 +170,10 @@ def test_a_topic_of_events_that_takes_little_is_met_once_and_has_small_batches(
     create_topic(settings.bootstrap_servers, events, partitions=1, max_message_bytes="20000")
     create_topic(settings.bootstrap_servers, state, partitions=1)
     admin = TopicAdmin(settings)
-    place = Place(None, 1, has_key=True, refused=lambda reason: TopicRecord(topic, b"k", reason.encode()))
-    sent = [record(events, number, size=15_000)._replace(headers=(), place=place) for number in range(5)]
+    destination = EventDestination(
+        None, 1, has_key=True, refused=lambda reason: TopicRecord(topic, b"k", reason.encode())
+    )
+    sent = [record(events, number, size=15_000)._replace(headers=(), destination=destination) for number in range(5)]
     broker = made(settings, topic, admin)
     with pytest.raises(ConnectionLost, match=f"topic {events} takes 20000 bytes at once"):
         broker.produce(sent, nobody_waits)

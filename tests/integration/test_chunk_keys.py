@@ -9,12 +9,12 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from cdc.events import TableId, TableSchema
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
+from cdc.model.events import TableId, TableSchema
 from cdc.pgoutput.relations import relation_of
-from cdc.postgres.chunk_look import look
+from cdc.ports.chunk_reader import Begun, Key
 from cdc.postgres.chunk_statements import chunk_statement
-from cdc.snapshots.reading import Begun, Key
+from cdc.postgres.chunk_table import look
 from tests.chunk_reading import Asked, Source, chunk, lines_of
 from tests.conftest import PostgresServer, new_database
 

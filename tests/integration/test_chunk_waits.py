@@ -11,9 +11,9 @@ import pytest
 from psycopg.conninfo import make_conninfo
 from structlog.testing import capture_logs
 
-from cdc.events import TableId
-from cdc.postgres.fence import QUIET_S
-from cdc.snapshots.reading import ChunkRead, Fence, Fenced
+from cdc.model.events import TableId
+from cdc.ports.chunk_reader import ChunkRead, Fence, Fenced
+from cdc.postgres.transaction_barrier import QUIET_S
 from tests.captured import frozen
 from tests.chunk_reading import Source, chunk, nonce
 from tests.conftest import PostgresServer, new_database

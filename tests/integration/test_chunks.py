@@ -10,8 +10,8 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from cdc.events import TableId
-from cdc.snapshots.reading import Begin, ChunkRead, ReadFailed
+from cdc.model.events import TableId
+from cdc.ports.chunk_reader import Begin, ChunkRead, ReadFailed
 from tests.chunk_reading import Source, chunk, lines_of, nonce
 from tests.conftest import PostgresServer, new_database
 from tests.waiting import eventually

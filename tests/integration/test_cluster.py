@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.config import load_config
+from cdc.config.settings import load_config
 from devstack.place import PortClaims, choose_ports
 from tests.conftest import KafkaBroker
 from tests.feed import Feed

@@ -8,11 +8,11 @@ import pytest
 from psycopg import sql
 from pydantic import SecretStr
 
-from cdc.config import SourceConfig
-from cdc.errors import ConnectionLost, SourceError
-from cdc.events import TableId, TableSchema
+from cdc.config.settings import SourceConfig
+from cdc.model.errors import ConnectionLost, SourceError
+from cdc.model.events import TableId, TableSchema
 from cdc.postgres.catalog import read_table
-from cdc.postgres.load import SnapshotReader
+from cdc.postgres.exported_snapshot import SnapshotReader
 from tests.conftest import PostgresServer
 from tests.waiting import eventually
 
@@ -22,8 +22,8 @@ FLAT, PARTED = TableId("public", "flat"), TableId("public", "parted")
 
 @pytest.fixture(autouse=True)
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cdc.postgres.load.RANGE_PAGES", 1)
-    monkeypatch.setattr("cdc.postgres.load.BATCH_ROWS", 50)
+    monkeypatch.setattr("cdc.postgres.exported_snapshot.RANGE_PAGES", 1)
+    monkeypatch.setattr("cdc.postgres.exported_snapshot.BATCH_ROWS", 50)
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_an_alter_that_waits_for_the_load_is_not_waited_for(
     fresh_database: str, connection: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It queues behind the locks under which the slot is made, and our own would queue behind it: for ever."""
-    monkeypatch.setattr("cdc.postgres.load.OWN_LOCK_WAIT_S", 1)
+    monkeypatch.setattr("cdc.postgres.exported_snapshot.OWN_LOCK_WAIT_S", 1)
     with (
         psycopg.connect(fresh_database) as locks,
         psycopg.connect(fresh_database, autocommit=True) as exporter,

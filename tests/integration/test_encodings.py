@@ -10,21 +10,21 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from cdc.config import SourceConfig
-from cdc.errors import SourceError, UnsupportedChangeError
-from cdc.events import TableId, TableSchema
+from cdc.capture.assembler import Assembler
+from cdc.config.settings import SourceConfig
 from cdc.formats.debezium import TableEncoder
-from cdc.lsn import ZERO, Lsn
+from cdc.model.errors import SourceError, UnsupportedChangeError
+from cdc.model.events import TableId, TableSchema
+from cdc.model.lsn import ZERO, Lsn
+from cdc.model.topic_record import TopicRecord
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.frames import XLOG_DATA_BYTES, start_lsn
 from cdc.pgoutput.messages import Commit
 from cdc.pgoutput.relations import relation_of
-from cdc.ports import TopicRecord
+from cdc.ports.stream_state import StreamState
 from cdc.postgres.connection import connect
-from cdc.postgres.load import SnapshotReader
+from cdc.postgres.exported_snapshot import SnapshotReader
 from cdc.postgres.replication import ReplicationConnection
-from cdc.stream_state import StreamState
-from cdc.transactions import Assembler
 from tests.chunk_reading import Source, chunk
 from tests.conftest import PostgresServer, drop_database
 from tests.decoding import CONTEXT

@@ -8,8 +8,8 @@ import psycopg
 import pytest
 from pydantic import SecretStr
 
-from cdc.config import SnapshotConfig, SourceConfig
-from cdc.errors import SourceError
+from cdc.config.settings import SnapshotConfig, SourceConfig
+from cdc.model.errors import SourceError
 from cdc.postgres.source import check_source
 from tests.captured import Captured, under_capture
 from tests.checker.records import parse

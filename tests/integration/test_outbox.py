@@ -15,10 +15,10 @@ from pydantic import SecretStr
 from sqlalchemy import NullPool, create_engine
 from sqlalchemy.orm import Session
 
-from cdc.config import SourceConfig
-from cdc.migrations import Names, migrate
-from cdc.publish import Outbox
+from cdc.config.settings import SourceConfig
+from cdc.outbox.publish import Outbox
 from devstack.postgres import is_installed
+from migrations import Names, migrate
 from tests.captured import Captured, under_capture
 from tests.checker.records import Record, parse, read_topics
 from tests.conftest import KafkaBroker, PostgresServer, new_database

@@ -6,7 +6,7 @@ from typing import Final, LiteralString
 import psycopg
 import pytest
 
-from cdc.events import TableId
+from cdc.model.events import TableId
 from cdc.postgres.catalog import read_publication
 from tests.conftest import PostgresServer, new_database, superuser_dsn_of
 

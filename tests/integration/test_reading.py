@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from cdc.config import KafkaConfig
-from cdc.errors import RefusedError
+from cdc.config.settings import KafkaConfig
+from cdc.model.errors import RefusedError
 from spark_jobs.reading import RECORDS_MAX, Partition, PartitionReader, Piece
 from spark_jobs.rounds import TopicEnds
 from tests.conftest import KafkaBroker

@@ -5,9 +5,9 @@ import time
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from cdc.config import SourceConfig
-from cdc.errors import ConnectionLost
-from cdc.lsn import ZERO
+from cdc.config.settings import SourceConfig
+from cdc.model.errors import ConnectionLost
+from cdc.model.lsn import ZERO
 from cdc.postgres import replication
 from cdc.postgres.connection import connect
 from cdc.postgres.replication import ReplicationConnection

@@ -10,10 +10,10 @@ from typing import LiteralString
 import psycopg
 import pytest
 
-from cdc.config import SourceConfig
-from cdc.events import TableId, TableSchema
-from cdc.holes import Found, Unreadable, Wanted, WantedRow
-from cdc.postgres.reread import READ_S_MAX, PostgresRowReader
+from cdc.config.settings import SourceConfig
+from cdc.model.events import TableId, TableSchema
+from cdc.ports.row_reader import Found, Unreadable, Wanted, WantedRow
+from cdc.postgres.toast_reader import READ_S_MAX, PostgresRowReader
 from tests.chunk_reading import Source
 from tests.conftest import PostgresServer, new_database
 

@@ -10,12 +10,13 @@ import pytest
 from confluent_kafka import Producer
 from structlog.testing import capture_logs
 
-from cdc.config import KafkaConfig
-from cdc.control import SignalAnswer, SignalRecord, Topics, signal_key
-from cdc.errors import UnreachableError, WatershedError
+from cdc.config.settings import KafkaConfig
+from cdc.kafka.compacted_tail import CompactedTail
 from cdc.kafka.signals import SignalReader, await_answer, send_signal
-from cdc.kafka.tail import CompactedTail
-from cdc.ports import Signal
+from cdc.model.errors import UnreachableError, WatershedError
+from cdc.model.topics import Topics
+from cdc.ports.stream import Signal
+from cdc.records.control import SignalAnswer, SignalRecord, signal_key
 from devstack.stack import Stack
 from tests.conftest import KafkaBroker
 from tests.topics import create_topic, delete_topic

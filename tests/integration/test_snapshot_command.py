@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from cdc.config import load_config
-from cdc.kafka.records import read_captured, read_state
+from cdc.config.settings import load_config
+from cdc.kafka.state_reader import read_captured, read_state
 from spark_jobs.checkpoint import Checkpoints
 from tests.captured import Captured, CaptureProcess, under_capture
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database

@@ -20,7 +20,7 @@ from confluent_kafka.cimpl import NewTopic
 from opensearchpy import OpenSearch
 from opensearchpy.helpers import bulk
 
-from cdc.errors import StackError
+from cdc.model.errors import StackError
 from devstack import startup_cache
 from devstack.endpoints import SERVICES, Servers
 from devstack.kafka import Kafka

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from cdc.config import SourceConfig
-from cdc.errors import SourceError
-from cdc.events import TableId
+from cdc.config.settings import SourceConfig
+from cdc.model.errors import SourceError
+from cdc.model.events import TableId
 from cdc.postgres.table_rows import TableReader, TableShape
 from sinks.equality import same
 

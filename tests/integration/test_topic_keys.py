@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Producer
 
-from cdc.config import KafkaConfig
-from cdc.events import pack_version
+from cdc.config.settings import KafkaConfig
 from cdc.kafka.topic_keys import PAGE_KEYS, KafkaKeyReader
-from cdc.snapshots.reading import Answer, KeyPage, KeysRead, ReadFailed
+from cdc.model.events import pack_version
+from cdc.ports.chunk_reader import Answer, KeyPage, KeysRead, ReadFailed
 from tests.conftest import KafkaBroker
 from tests.topics import create_topic, delete_topic
 from tests.waiting import eventually

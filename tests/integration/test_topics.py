@@ -10,11 +10,11 @@ from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, Config
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
-from cdc.config import KafkaConfig, TopicConfig
-from cdc.errors import BrokerError, UnreachableError
-from cdc.kafka.aside import nobody_waits
+from cdc.config.settings import KafkaConfig, TopicConfig
 from cdc.kafka.compacted import read_latest
-from cdc.kafka.topics import TopicAdmin
+from cdc.kafka.daemon_thread import nobody_waits
+from cdc.kafka.topic_admin import TopicAdmin
+from cdc.model.errors import BrokerError, UnreachableError
 from tests.captured import Captured
 from tests.conftest import KafkaBroker
 from tests.integration.conftest import ITEMS

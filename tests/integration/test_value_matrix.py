@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from cdc.config import SourceConfig
+from cdc.config.settings import SourceConfig
 from cdc.postgres.connection import connect
 from tests import value_matrix
 from tests.conftest import PostgresServer

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cdc.config import SourceConfig
+from cdc.config.settings import SourceConfig
 from cdc.postgres.connection import connect
 from tests.decoding import Source, holes, part
 

@@ -7,11 +7,11 @@ import psycopg
 import pytest
 from pydantic import SecretStr
 
-from cdc.config import SourceConfig
-from cdc.migrations import Names, migrate
+from cdc.config.settings import SourceConfig
 from demo.rows import COLUMNS, TABLES, Stock
 from demo.shopper import PRICE_RISE_PRODUCTS, UNDO, Shopper, Statement, Transaction
 from demo.workload import CLIENT_COUNT, CommittedSample, Workload, create_shop, flushed_lsn, run_transaction
+from migrations import Names, migrate
 from tests.waiting import eventually
 
 STOCK = Stock(5, 1000)

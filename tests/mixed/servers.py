@@ -10,8 +10,8 @@ import psycopg
 from psycopg import sql
 from pydantic import SecretStr
 
-from cdc.config import SourceConfig
-from cdc.migrations import Names, migrate
+from cdc.config.settings import SourceConfig
+from migrations import Names, migrate
 from tests.captured import Captured, under_capture
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.mixed.judge import Written

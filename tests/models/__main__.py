@@ -79,7 +79,10 @@ def _digest(*patterns: str) -> str:
 
 
 MODEL = _digest("tests/models/chunks.py", "tests/models/states.py")
-ENGINE = _digest("cdc/*.py", "cdc/snapshots/*.py", "cdc/pgoutput/*.py", "tests/simulation/snapshots/*.py")
+ENGINE = _digest(
+    *(f"cdc/{folder}/*.py" for folder in ("model", "records", "pgoutput", "ports", "toast", "snapshots", "capture")),
+    "tests/simulation/snapshots/*.py",
+)
 
 
 def _show(line: Line) -> None:

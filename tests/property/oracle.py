@@ -6,9 +6,9 @@ import json
 import string
 from typing import Any
 
-from cdc.errors import ProtocolError, UnsupportedChangeError
-from cdc.events import Column, TableSchema
 from cdc.formats.debezium import EnvelopeContext, OutRecord
+from cdc.model.errors import ProtocolError, UnsupportedChangeError
+from cdc.model.events import Column, TableSchema
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.messages import NULL, UNCHANGED, Binary, Delete, Insert, Relation, TupleValue, Update
 

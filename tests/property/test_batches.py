@@ -12,21 +12,23 @@ from typing import Final
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc.events import Column, TableId
-from cdc.filling import Filler
-from cdc.formats.options import FormatOptions
-from cdc.holes import BatchRecord, Found, Unreadable, Wanted
-from cdc.lsn import Lsn
-from cdc.outbox.settings import OutboxTable
-from cdc.outbox.stream import Outbox
+from cdc.capture.assembler import Assembler
+from cdc.config.format_options import FormatOptions
+from cdc.config.outbox_settings import OutboxTable
+from cdc.model.events import Column, TableId
+from cdc.model.lsn import Lsn
+from cdc.model.topic_record import TopicRecord
+from cdc.outbox.event_stream import OutboxStream
 from cdc.pgoutput.messages import NULL, TupleValue
-from cdc.ports import TopicRecord, WhileWaiting
-from cdc.stream_state import StreamState
-from cdc.transactions import Assembler
+from cdc.ports.row_reader import Found, Unreadable, Wanted
+from cdc.ports.stream import WhileWaiting
+from cdc.ports.stream_state import StreamState
+from cdc.toast.backfill import Filler
+from cdc.toast.batch import BatchRecord
 from tests import wire
 from tests.holes import COMMIT_US, CONTEXT, RELATION, SCHEMA, U, delete, insert, sees, update
 from tests.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
-from tests.unit.cdc.loops import Clock
+from tests.unit.cdc.capture.loops import Clock
 
 OUTBOX_OID: Final = 20
 _OUTBOX_COLUMNS: Final = tuple(
@@ -98,7 +100,7 @@ class Reader:
 
 
 def assembler() -> Assembler:
-    outbox = Outbox("shop", [OutboxTable(table="public.outbox")], None, "shop.dead", FormatOptions())
+    outbox = OutboxStream("shop", [OutboxTable(table="public.outbox")], None, "shop.dead", FormatOptions())
     sweeps = sweeps_of(CONTEXT)
     schemas = [SCHEMA, OUTBOX_SCHEMA]
     return Assembler(

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.events import TableId
+from cdc.model.events import TableId
 from sinks.contract import Change
 from sinks.records import decode_json, encode_json
 from sinks.reduction import document_id, reduce_changes

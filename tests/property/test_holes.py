@@ -13,9 +13,10 @@ from typing import Final
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc.holes import Batch, Found, Unreadable, Wanted
-from cdc.ports import TopicRecord
-from cdc.snapshots.visibility import TransactionSnapshot
+from cdc.model.topic_record import TopicRecord
+from cdc.ports.row_reader import Found, Unreadable, Wanted
+from cdc.ports.transaction_snapshot import TransactionSnapshot
+from cdc.toast.batch import Batch
 from tests.holes import OID, U, consumed, delete, insert, update
 from tests.wire import truncate
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from cdc.errors import ProtocolError
 from cdc.formats.debezium import OutRecord, TableEncoder
+from cdc.model.errors import ProtocolError
 from tests.fuzz import campaign, target
 from tests.fuzz.mutation import mutate
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from cdc.errors import WatershedError
-from cdc.events import Column, TableId
 from cdc.formats.debezium import Draft, EnvelopeContext, FinishedRecord, TableEncoder
+from cdc.model.errors import WatershedError
+from cdc.model.events import Column, TableId
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.messages import NULL, UNCHANGED, Binary, TupleValue
 from tests import wire

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from cdc.errors import ProtocolError, UnsupportedChangeError, WatershedError
+from cdc.config.format_options import FormatOptions
 from cdc.formats.debezium import Draft, EnvelopeContext, FinishedRecord, TableEncoder
-from cdc.formats.options import FormatOptions
+from cdc.model.errors import ProtocolError, UnsupportedChangeError, WatershedError
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.messages import NULL, UNCHANGED, Insert, TupleValue, Update
 from tests import wire

@@ -4,9 +4,9 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from cdc.config import CaptureConfig
-from cdc.ports import TopicRecord
-from cdc.publisher import END_S_MAX
+from cdc.capture.kafka_transaction import END_S_MAX
+from cdc.config.settings import CaptureConfig
+from cdc.model.topic_record import TopicRecord
 from tests.checker.history import expected_of
 from tests.simulation.postgres import FakePostgres
 

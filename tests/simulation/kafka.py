@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from cdc.errors import ConnectionLost
-from cdc.ports import TopicRecord, WhileWaiting
+from cdc.model.errors import ConnectionLost
+from cdc.model.topic_record import TopicRecord
+from cdc.ports.stream import WhileWaiting
 from tests.checker.records import Record, partition_of
 from tests.simulation.world import World
 
@@ -79,7 +80,7 @@ class FakeCluster:
 
 
 class FakeBroker:
-    """cdc.ports.Broker."""
+    """cdc.ports.stream.Broker."""
 
     def __init__(self, cluster: FakeCluster, world: World, table_topics: Sequence[str]) -> None:
         self._cluster = cluster
@@ -174,7 +175,7 @@ class FakeBroker:
 
 
 class FakeEndOffsets:
-    """cdc.ports.EndOffsetsRequest: answered at some moment after it was asked."""
+    """cdc.ports.stream.EndOffsetsRequest: answered at some moment after it was asked."""
 
     def __init__(self, cluster: FakeCluster, world: World, topics: Sequence[str]) -> None:
         self._cluster = cluster

@@ -4,17 +4,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from cdc.capture import Capture
-from cdc.control import POSITION_KEY, PositionRecord
-from cdc.errors import UnsupportedChangeError
-from cdc.events import TableId
-from cdc.holes import BatchRecord
-from cdc.load import InitialLoad
-from cdc.lsn import Lsn
-from cdc.ports import TopicRecord
-from cdc.publisher import Publisher
-from cdc.stream_state import StreamState
-from cdc.transactions import Assembler
+from cdc.capture.assembler import Assembler
+from cdc.capture.consistent_load import InitialLoad
+from cdc.capture.kafka_transaction import Publisher
+from cdc.capture.loop import Capture
+from cdc.model.errors import UnsupportedChangeError
+from cdc.model.events import TableId
+from cdc.model.lsn import Lsn
+from cdc.model.topic_record import TopicRecord
+from cdc.ports.stream_state import StreamState
+from cdc.records.control import POSITION_KEY, PositionRecord
+from cdc.toast.batch import BatchRecord
 from tests.holes import finished
 from tests.simulation.run import TOPICS, Parts
 

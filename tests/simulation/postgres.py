@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from cdc.errors import ConnectionLost
-from cdc.events import Column, TableId, TableSchema
-from cdc.lsn import Lsn
+from cdc.model.errors import ConnectionLost
+from cdc.model.events import Column, TableId, TableSchema
+from cdc.model.lsn import Lsn
 from cdc.pgoutput.messages import NULL, Relation, TupleValue
 from tests import wire
 from tests.checker.journal import Entry
@@ -179,7 +179,7 @@ def _row(op: Op, values: Values | None) -> Row | None:
 
 
 class FakeStream:
-    """cdc.ports.LogStream: a connection that streams from the slot."""
+    """cdc.ports.stream.LogStream: a connection that streams from the slot."""
 
     def __init__(self, postgres: FakePostgres) -> None:
         self._postgres = postgres

@@ -1,7 +1,8 @@
 """One simulated run: capture is started, dies, is frozen, loses its servers, and is judged at the end.
 
 What runs is the real thing: InitialLoad, Capture, Assembler, Publisher, Delivery, the checks of continuity and the
-records. Only the wiring of `cdc/service.py` and `cdc/bootstrap.py` is told again here, on fakes, in the same order.
+records. Only the wiring of `cdc/daemon/service.py` and `cdc/daemon/first_start.py` is repeated here, on fakes, in the
+same order.
 """
 
 import json
@@ -9,22 +10,23 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from cdc.answers import Answers
-from cdc.capture import Capture
-from cdc.config import CaptureConfig, SnapshotConfig
-from cdc.continuity import SourceNow, TopicNow, compare_tables, require_same_source, require_same_topics
-from cdc.control import POSITION_KEY, PositionRecord, SourceIdentity, Topics
-from cdc.errors import ConnectionLost
+from cdc.capture.assembler import Assembler
+from cdc.capture.consistent_load import InitialLoad, LoadStopped, TableLoad
+from cdc.capture.kafka_transaction import PROTOCOL, Lineage, Publisher
+from cdc.capture.loop import Capture
+from cdc.config.format_options import FormatOptions
+from cdc.config.settings import CaptureConfig, SnapshotConfig
+from cdc.daemon.streaming_session import stream_state
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
-from cdc.formats.options import FormatOptions
-from cdc.load import InitialLoad, LoadStopped, TableLoad
-from cdc.lsn import Lsn
+from cdc.model.errors import ConnectionLost
+from cdc.model.lsn import Lsn
+from cdc.model.topic_record import TopicRecord
+from cdc.model.topics import Topics
 from cdc.pgoutput.relations import relation_of
-from cdc.ports import TopicRecord
-from cdc.publisher import PROTOCOL, Lineage, Publisher
-from cdc.session import stream_state
-from cdc.snapshots.session import Snapshots
-from cdc.transactions import Assembler
+from cdc.records.control import POSITION_KEY, PositionRecord, SourceIdentity
+from cdc.snapshots.coordination import Snapshots
+from cdc.snapshots.signal_answers import Answers
+from cdc.tables.continuity import SourceNow, TopicNow, compare_tables, require_same_source, require_same_topics
 from tests import wire
 from tests.checker.judge import Evidence, Report, require_true
 from tests.simulation.halves import Halves

@@ -10,14 +10,14 @@ from collections import Counter
 
 import pytest
 
-from cdc.errors import WatershedError
+from cdc.model.errors import WatershedError
 from tests.mixed.operations import HEAVY, Mixture, Part, Put, Touch, Transaction
 from tests.simulation.mixed.mutants import MUTANTS
 from tests.simulation.mixed.run import Run
 from tests.simulation.mixed.source import SIZES
 from tests.simulation.snapshots.source import KEYS
 
-pytestmark = pytest.mark.filterwarnings("ignore::cdc.outbox.stream.OutboxWarning")
+pytestmark = pytest.mark.filterwarnings("ignore::cdc.outbox.event_stream.OutboxWarning")
 
 SEEDS = 60
 SEEDS_FOR_A_MUTANT = 30

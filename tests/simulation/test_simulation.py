@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from cdc.errors import WatershedError
+from cdc.model.errors import WatershedError
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.run import Run
 from tests.simulation.world import Rates

@@ -9,16 +9,16 @@ from collections import Counter
 
 import pytest
 
-from cdc.control import SignalRecord, SweepRecord
-from cdc.events import pack_version
+from cdc.capture.assembler import Assembler
 from cdc.formats.debezium import EnvelopeContext
-from cdc.lsn import Lsn
-from cdc.ports import TopicRecord
-from cdc.snapshots.reading import Begin, Begun, ChunkRead, Fence, Fenced
-from cdc.snapshots.session import requested
-from cdc.snapshots.visibility import TransactionSnapshot
-from cdc.stream_state import StreamState
-from cdc.transactions import Assembler
+from cdc.model.events import pack_version
+from cdc.model.lsn import Lsn
+from cdc.model.topic_record import TopicRecord
+from cdc.ports.chunk_reader import Begin, Begun, ChunkRead, Fence, Fenced
+from cdc.ports.stream_state import StreamState
+from cdc.ports.transaction_snapshot import TransactionSnapshot
+from cdc.records.control import SignalRecord, SweepRecord
+from cdc.snapshots.coordination import requested
 from tests import wire
 from tests.holes import finished
 from tests.simulation.snapshots.mutants import MUTANTS

@@ -72,7 +72,7 @@ class World:
     def happens(self, rate: float) -> bool:
         return not self.is_calm and self.chance.random() < rate
 
-    # ---- cdc.ports.Clock
+    # ---- cdc.ports.stream.Clock
 
     def monotonic(self) -> float:
         return self.now_s

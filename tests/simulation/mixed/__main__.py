@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from cdc.errors import WatershedError
+from cdc.model.errors import WatershedError
 from tests.simulation.mixed.run import Run
 
 NEXT: Final = "next-seed"

@@ -8,12 +8,12 @@ import random
 from dataclasses import replace
 from typing import Final
 
-from cdc.errors import SourceError
-from cdc.events import Column, TableSchema
-from cdc.following import CatalogLook, Known, LookFailed, Question, Seen
+from cdc.model.errors import SourceError
+from cdc.model.events import Column, TableSchema
 from cdc.pgoutput.messages import Relation, RelationColumn
-from cdc.snapshots.reading import Begin, Chunk, ChunkRead, Lookup, ReadFailed
-from cdc.table_state import ColumnFacts, StorageFacts, TableFacts
+from cdc.ports.catalog_reader import CatalogAnswer, CatalogPoll, CatalogPollFailed, DivergedTable, KnownTable
+from cdc.ports.chunk_reader import Begin, Chunk, ChunkRead, Lookup, ReadFailed
+from cdc.records.table_state import ColumnFacts, StorageFacts, TableFacts
 from tests.mixed.operations import ALTERED, Alter
 from tests.simulation.snapshots.source import COLUMNS, TEXT, Op, Reader, Row, Rows, Source, _Task
 
@@ -59,21 +59,21 @@ def relation(plain: Relation, shape: Row) -> Relation:
 
 
 class Catalog:
-    """cdc.following.CatalogReader"""
+    """cdc.ports.catalog_reader.CatalogReader"""
 
     def __init__(self, chance: random.Random, source: Source) -> None:
         self._chance = chance
         self._source = source
-        self._question: Question | None = None
+        self._question: CatalogPoll | None = None
         self._mark = ""
-        self._looks: list[CatalogLook | LookFailed] = []
+        self._looks: list[CatalogAnswer | CatalogPollFailed] = []
 
     # ---- CatalogReader
 
-    def ask(self, question: Question) -> None:
+    def ask(self, question: CatalogPoll) -> None:
         self._question = question
 
-    def answers(self) -> list[CatalogLook | LookFailed]:
+    def answers(self) -> list[CatalogAnswer | CatalogPollFailed]:
         came, self._looks = self._looks, []
         return came
 
@@ -90,7 +90,7 @@ class Catalog:
                 for table, known in question.tables.items()
                 if known.facts != self.facts(known.schema)
             }
-            self._looks.append(CatalogLook(question.nonce, PUBLICATION, seen, frozenset()))
+            self._looks.append(CatalogAnswer(question.nonce, PUBLICATION, seen, frozenset()))
             self._mark = question.nonce if seen else ""
 
     def facts(self, schema: TableSchema) -> TableFacts:
@@ -108,13 +108,13 @@ class Catalog:
             attributes=int(shape.big) if is_altered else len(COLUMNS),
         )
 
-    def _see(self, known: Known, is_altered: bool) -> Seen:
+    def _see(self, known: KnownTable, is_altered: bool) -> DivergedTable:
         schema = known.schema
         if is_altered:
             columns = (*COLUMNS, *(column(name) for _, name in extra(self._source.visible[SHAPE][0])))
             if [each.name for each in columns] != [each.name for each in schema.columns]:
                 schema = replace(schema, version=schema.version + 1, columns=columns)
-        return Seen(schema, self.facts(schema), None, known.entry, frozenset())
+        return DivergedTable(schema, self.facts(schema), None, known.entry, frozenset())
 
 
 class MixedReader(Reader):

@@ -4,8 +4,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from cdc.ports import TopicRecord
-from cdc.snapshots.memory import ChangeMemory
+from cdc.model.topic_record import TopicRecord
+from cdc.snapshots.change_memory import ChangeMemory
 from tests.simulation.mixed.process import TABLE_TOPICS, MeteredCapture, Parts
 
 

@@ -1,14 +1,25 @@
 """A process of capture in a simulated run of the mixture. What runs is the real thing; only the wiring of
-`cdc/session.py` is told again here, on fakes.
+`cdc/daemon/streaming_session.py` is told again here, on fakes.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from cdc.answers import Answers
-from cdc.capture import Capture
-from cdc.control import (
+from cdc.capture.assembler import Assembler
+from cdc.capture.kafka_transaction import Lineage, Publisher
+from cdc.capture.loop import Capture
+from cdc.config.outbox_settings import OutboxMessages, OutboxTable
+from cdc.daemon.streaming_session import stream_state
+from cdc.formats.debezium import EnvelopeContext, TableEncoder
+from cdc.formats.unpublishable import Unpublishable, UnpublishedRecord
+from cdc.model.events import TableSchema
+from cdc.model.topics import Topics
+from cdc.outbox.event_stream import OutboxStream
+from cdc.pgoutput.relations import relation_of
+from cdc.ports.catalog_reader import KnownTable
+from cdc.ports.stream import Signal
+from cdc.records.control import (
     POSITION_KEY,
     HolesRecord,
     PositionRecord,
@@ -17,27 +28,17 @@ from cdc.control import (
     SnapshotRecord,
     SourceIdentity,
     SweepRecord,
-    Topics,
 )
-from cdc.events import TableSchema
-from cdc.filling import Filler
-from cdc.following import Follower, Known
-from cdc.formats.debezium import EnvelopeContext, TableEncoder
-from cdc.outbox.settings import OutboxMessages, OutboxTable
-from cdc.outbox.stream import Outbox
-from cdc.pgoutput.relations import relation_of
-from cdc.ports import Signal
-from cdc.publisher import Lineage, Publisher
-from cdc.session import stream_state
+from cdc.records.table_state import TableRecord
+from cdc.snapshots.change_memory import ChangeMemory
+from cdc.snapshots.chunk_engine import SnapshotEngine
+from cdc.snapshots.chunk_records import RowRecords
 from cdc.snapshots.completion import Completions
-from cdc.snapshots.engine import SnapshotEngine
-from cdc.snapshots.memory import ChangeMemory
-from cdc.snapshots.publishing import RowRecords
-from cdc.snapshots.session import Snapshots
-from cdc.sweeps import Sweeps
-from cdc.table_state import TableRecord
-from cdc.transactions import Assembler
-from cdc.unpublishable import Unpublishable, UnpublishedRecord
+from cdc.snapshots.coordination import Snapshots
+from cdc.snapshots.signal_answers import Answers
+from cdc.snapshots.sweeps import Sweeps
+from cdc.tables.schema_tracking import Follower
+from cdc.toast.backfill import Filler
 from tests.mixed.operations import EVENT, EVENT_SOURCES, HEAVY
 from tests.simulation.kafka import FakeBroker
 from tests.simulation.mixed.catalog import PUBLICATION, Catalog, MixedReader, column
@@ -178,7 +179,7 @@ class Process:
         known = {record.table: record.facts for record in self._run.recorded(TableRecord, "table/")}
         return Follower(
             topics=TOPICS,
-            known={s.table: Known(s, known.get(s.table), "") for s in schemas if s.table.name in TABLES},
+            known={s.table: KnownTable(s, known.get(s.table), "") for s in schemas if s.table.name in TABLES},
             stopped={},
             publication=PUBLICATION,
             describe=lambda _, sent: [column(each.name) for each in sent],
@@ -195,7 +196,7 @@ class Process:
         before = self._run.recorded(UnpublishedRecord, "unpublished/")
         return Unpublishable(TOPICS, "dead_letter", limits | {TOPICS.dead_letter: 1 << 20}, before)
 
-    def _outbox(self) -> Outbox:
+    def _outbox(self) -> OutboxStream:
         def route(source: str) -> dict[str, Any]:
             return {"route_topic_replacement": f"{PREFIX}-{source}-${{routedByValue}}"}
 
@@ -204,7 +205,7 @@ class Process:
             OutboxTable(table="public.blobs", value_converter="bytes", **route("blobs")),
         )
         messages = OutboxMessages(**route("message"))
-        return Outbox(PREFIX, tables, (messages, KEY), TOPICS.outbox_dead_letters, self._run.format)
+        return OutboxStream(PREFIX, tables, (messages, KEY), TOPICS.outbox_dead_letters, self._run.format)
 
     def _publisher(self, position: PositionRecord) -> Publisher:
         lineage = Lineage(position.epoch, IDENTITY, PUBLICATION, {topic: topic for topic in TABLE_TOPICS})
@@ -224,7 +225,7 @@ class Process:
 
 
 class _Signals:
-    """cdc.ports.Signals"""
+    """cdc.ports.stream.Signals"""
 
     def __init__(self, run: "Run") -> None:
         self._run = run

@@ -9,9 +9,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from cdc import control
-from cdc.config import CaptureConfig, SnapshotConfig
-from cdc.control import (
+from cdc.capture.kafka_transaction import PROTOCOL
+from cdc.config.format_options import FormatOptions
+from cdc.config.masking import Mask
+from cdc.config.settings import CaptureConfig, SnapshotConfig
+from cdc.model.errors import ConnectionLost
+from cdc.model.events import TableId
+from cdc.model.topic_record import TopicRecord
+from cdc.records import control
+from cdc.records.control import (
     POSITION_KEY,
     HolesRecord,
     PositionRecord,
@@ -21,12 +27,6 @@ from cdc.control import (
     TopicState,
     snapshot_key,
 )
-from cdc.errors import ConnectionLost
-from cdc.events import TableId
-from cdc.formats.masks import Mask
-from cdc.formats.options import FormatOptions
-from cdc.ports import TopicRecord
-from cdc.publisher import PROTOCOL
 from tests.checker.judge import Evidence, Report, require_true
 from tests.checker.records import Record
 from tests.mixed.judge import events_are_the_ledger, foreign_values

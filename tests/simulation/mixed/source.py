@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from cdc.errors import ConnectionLost
-from cdc.events import Column, TableId, TableSchema
-from cdc.lsn import Lsn
+from cdc.config.outbox_settings import MESSAGE_PREFIX
+from cdc.model.errors import ConnectionLost
+from cdc.model.events import Column, TableId, TableSchema
+from cdc.model.lsn import Lsn
 from cdc.outbox.seal import KEY_BYTES, SealKey
-from cdc.outbox.settings import MESSAGE_PREFIX
 from cdc.pgoutput.messages import NULL, UNCHANGED, Relation, TupleValue
 from tests import wire
 from tests.checker.journal import Entry as JournalEntry
@@ -246,7 +246,7 @@ class Slot:
 
 
 class MixedStream(Stream):
-    """cdc.ports.LogStream: from the source's one slot."""
+    """cdc.ports.stream.LogStream: from the source's one slot."""
 
     def __init__(self, world: World, slot: "Slot", source: MixedSource) -> None:
         self._world = world

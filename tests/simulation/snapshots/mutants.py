@@ -5,20 +5,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from cdc.events import TableId, TableSchema, pack_version
-from cdc.holes import Batch, DraftRecord, Unfilled, _Outcome, _Row, _Rows
-from cdc.holes import Place as RowPlace
-from cdc.lsn import Lsn
-from cdc.ports import TopicRecord
-from cdc.snapshots.absent import AbsentKeys
-from cdc.snapshots.engine import SnapshotEngine
+from cdc.model.events import TableId, TableSchema, pack_version
+from cdc.model.lsn import Lsn
+from cdc.model.topic_record import TopicRecord
+from cdc.ports.chunk_reader import Answer, Begun, KeyPage, KeysRead, LookedUp, Lookup
+from cdc.ports.row_reader import TopicKey, Unfilled
+from cdc.ports.transaction_snapshot import TransactionSnapshot
+from cdc.snapshots.absent_keys import AbsentKeys
+from cdc.snapshots.change_memory import ChangeMemory, Unseen
+from cdc.snapshots.chunk_engine import SnapshotEngine
+from cdc.snapshots.chunk_records import ChunkPosition, RowRecords
 from cdc.snapshots.jobs import Job
-from cdc.snapshots.memory import ChangeMemory, Unseen
-from cdc.snapshots.publishing import Place, RowRecords
 from cdc.snapshots.ranges import OpenChunk, Range
-from cdc.snapshots.reading import Answer, Begun, KeyPage, KeysRead, LookedUp, Lookup
-from cdc.snapshots.visibility import TransactionSnapshot
-from cdc.sweeps import Sweeps
+from cdc.snapshots.sweeps import Sweeps
+from cdc.toast.backfill import Filler
+from cdc.toast.batch import Batch, BatchRecord, DraftRecord, _Outcome, _Row, _Rows
 from tests.simulation.snapshots.rows import RowReader
 from tests.simulation.snapshots.run import Parts, Run, UnseenRule
 from tests.simulation.snapshots.source import SCHEMAS
@@ -48,7 +49,7 @@ def between_the_marks(run: Run) -> UnseenRule:
 
 
 def without_reading_again(_: Run) -> UnseenRule:
-    return lambda memory, topic, snapshot: replace(memory.unseen(topic, snapshot), is_forgotten=False)
+    return lambda memory, topic, snapshot: replace(ChangeMemory.unseen(memory, topic, snapshot), is_forgotten=False)
 
 
 def by_the_low_bits(_: Run) -> UnseenRule:
@@ -59,14 +60,14 @@ def by_the_low_bits(_: Run) -> UnseenRule:
             xmin, xmax, *running = (full % (1 << 32) for full in (self.xmin, self.xmax, *self.in_progress))
             return xid < xmin or (xid < xmax and xid not in running)
 
-    return lambda memory, topic, s: memory.unseen(topic, Low(s.xmin, s.xmax, s.in_progress))
+    return lambda memory, topic, s: ChangeMemory.unseen(memory, topic, Low(s.xmin, s.xmax, s.in_progress))
 
 
 def of_new_keys_only(run: Run) -> UnseenRule:
     """A moved or deleted row's old key is not looked at."""
 
     def unseen(memory: ChangeMemory, topic: str, snapshot: TransactionSnapshot) -> Unseen:
-        found = memory.unseen(topic, snapshot)
+        found = ChangeMemory.unseen(memory, topic, snapshot)
         new = {
             b'{"id":%d}' % op.new[0]
             for entry in run.source.log
@@ -162,7 +163,9 @@ class DeletesWhatWasTouched(SnapshotEngine):
 
 
 class _OfAllAbsent(RowRecords):
-    def of_absent(self, schema: TableSchema, absent: tuple[bytes, ...], unseen: Unseen, at: Place) -> list[TopicRecord]:
+    def of_absent(
+        self, schema: TableSchema, absent: tuple[bytes, ...], unseen: Unseen, at: ChunkPosition
+    ) -> list[TopicRecord]:
         return super().of_absent(schema, absent, replace(unseen, is_truncated=False, touched=lambda _: False), at)
 
 
@@ -202,8 +205,13 @@ class TakesFromFormerLives(Batch):
         rows.by_place = former | rows.by_place
 
     @staticmethod
-    def _before(_: DraftRecord, place: RowPlace, rows: _Rows) -> _Row | None:
-        return rows.by_place.get(place)
+    def _before(_: DraftRecord, key: TopicKey, rows: _Rows) -> _Row | None:
+        return rows.by_place.get(key)
+
+
+class FillsFromFormerLives(Filler):
+    def _batch_of(self, records: Sequence[BatchRecord]) -> Batch:
+        return TakesFromFormerLives(records, self._fits)
 
 
 class CompletesAtOnce(SnapshotEngine):
@@ -240,7 +248,7 @@ MUTANTS: dict[str, Parts] = {
     "deletes what does not meet the condition": Parts(engine=DeletesWhatMeetsNoCondition),
     "does not look for what vanished": Parts(engine=LooksForNothing),
     "takes what was read before it is seen": Parts(row_reader=SeesEverything),
-    "takes large values from former lives": Parts(batch=TakesFromFormerLives),
+    "takes large values from former lives": Parts(filler=FillsFromFormerLives),
     "completes rows before they are seen": Parts(engine=CompletesAtOnce),
     "notes no holes": Parts(notes_holes=False),
 }

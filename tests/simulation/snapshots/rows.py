@@ -2,14 +2,14 @@
 
 import random
 
-from cdc.holes import Found, Unreadable, Wanted
-from cdc.ports import WhileWaiting
-from cdc.snapshots.visibility import TransactionSnapshot
+from cdc.ports.row_reader import Found, Unreadable, Wanted
+from cdc.ports.stream import WhileWaiting
+from cdc.ports.transaction_snapshot import TransactionSnapshot
 from tests.simulation.snapshots.source import Source
 
 
 class RowReader:
-    """cdc.filling.RowReader: does not answer now and then, reads only some of what is wanted, or nothing at all."""
+    """cdc.ports.row_reader.RowReader: does not answer now and then, reads only some of what is wanted, or nothing."""
 
     def __init__(self, chance: random.Random, source: Source) -> None:
         self._chance = chance

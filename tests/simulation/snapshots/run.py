@@ -11,9 +11,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from cdc.answers import Answers
-from cdc.config import SnapshotConfig
-from cdc.control import (
+from cdc.capture.assembler import Assembler
+from cdc.config.settings import SnapshotConfig
+from cdc.formats.debezium import EnvelopeContext, TableEncoder
+from cdc.model.events import TableId, pack_version
+from cdc.model.lsn import Lsn
+from cdc.model.topic_record import TopicRecord
+from cdc.model.topics import Topics
+from cdc.pgoutput.relations import relation_of
+from cdc.ports.row_reader import Unfilled
+from cdc.ports.stream import Signal
+from cdc.ports.stream_state import StreamState
+from cdc.ports.transaction_snapshot import TransactionSnapshot
+from cdc.records.control import (
     SIGNALS_KEY,
     HolesRecord,
     SignalRecord,
@@ -21,25 +31,16 @@ from cdc.control import (
     SnapshotRecord,
     SweepRecord,
     TombstonesRecord,
-    Topics,
     snapshot_key,
 )
-from cdc.events import TableId, pack_version
-from cdc.filling import Filler
-from cdc.formats.debezium import EnvelopeContext, TableEncoder
-from cdc.holes import Batch, Unfilled
-from cdc.lsn import Lsn
-from cdc.pgoutput.relations import relation_of
-from cdc.ports import Signal, TopicRecord
+from cdc.snapshots.change_memory import ChangeMemory, Unseen
+from cdc.snapshots.chunk_engine import SnapshotEngine
+from cdc.snapshots.chunk_records import RowRecords
 from cdc.snapshots.completion import Completions
-from cdc.snapshots.engine import SnapshotEngine
-from cdc.snapshots.memory import ChangeMemory, Unseen
-from cdc.snapshots.publishing import RowRecords
-from cdc.snapshots.session import Snapshots
-from cdc.snapshots.visibility import TransactionSnapshot
-from cdc.stream_state import StreamState
-from cdc.sweeps import Sweeps
-from cdc.transactions import Assembler
+from cdc.snapshots.coordination import Snapshots
+from cdc.snapshots.signal_answers import Answers
+from cdc.snapshots.sweeps import Sweeps
+from cdc.toast.backfill import Filler
 from tests.simulation.snapshots.judge import compacted, judge
 from tests.simulation.snapshots.rows import RowReader
 from tests.simulation.snapshots.source import COMMIT_US, KEYS, SCHEMAS, TABLES, Reader, Row, Source, Stream
@@ -63,7 +64,7 @@ class Parts:
     unseen_rule: Callable[["Run"], UnseenRule] = lambda _: ChangeMemory.unseen
     waits_at_fences: bool = True
     row_reader: Callable[[random.Random, Source], RowReader] = RowReader
-    batch: type[Batch] = Batch
+    filler: Callable[..., Filler] = Filler
     notes_holes: bool = True
 
 
@@ -250,7 +251,7 @@ class Run:
 
 
 class Process:
-    """It is wired as `cdc/service.py` wires the real one."""
+    """It is wired as `cdc/daemon/service.py` wires the real one."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -268,15 +269,14 @@ class Process:
             records=list(committed.snapshots.values()),
             tombstones=committed.tombstones if run.tombstones else None,
             completions=Completions(schemas, committed.holes.values(), run.noted_max),
-            memory=ChangeMemory(run.keys_max, run.transactions_max),
+            memory=_CountingMemory(run),
             new_nonce=lambda: f"{run.chance.getrandbits(64):016x}",
-            unseen_rule=_watched(run),
         )
         self._assembler = Assembler(
             schemas, context, committed.state, sweeps, _Watched(run, self.engine), UnfollowedTables()
         )
         rows = run.parts.row_reader(run.chance, run.source)
-        self._filler = Filler(rows, self._complete, self, self._pause, run.patience_s, run.parts.batch)
+        self._filler = run.parts.filler(rows, self._complete, self, self._pause, run.patience_s)
         self.reader = Reader(
             run.chance, run.source, run.live_keys, run.mark_delay, waits_at_fences=run.parts.waits_at_fences
         )
@@ -363,7 +363,7 @@ def _nothing() -> None:
 
 
 class _Signals:
-    """cdc.ports.Signals"""
+    """cdc.ports.stream.Signals"""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -375,7 +375,7 @@ class _Signals:
 
 
 class _Watched:
-    """cdc.transactions.Observer, noting how far the stream is."""
+    """cdc.capture.assembler.Observer, noting how far the stream is."""
 
     def __init__(self, run: Run, engine: SnapshotEngine) -> None:
         self._run = run
@@ -387,20 +387,22 @@ class _Watched:
         return self._engine.end(commit_lsn, seq, now_us)
 
 
-def _watched(run: Run) -> UnseenRule:
-    """The rule, and what it finds counted."""
-    rule = run.parts.unseen_rule(run)
+class _CountingMemory(ChangeMemory):
+    """Applies the run's rule, and counts what it finds."""
 
-    def unseen(memory: ChangeMemory, topic: str, snapshot: TransactionSnapshot) -> Unseen:
-        found = rule(memory, topic, snapshot)
-        run.events["keys forgotten"] += found.is_forgotten
-        run.events["unseen TRUNCATE"] += found.is_truncated
+    def __init__(self, run: Run) -> None:
+        super().__init__(run.keys_max, run.transactions_max)
+        self._run = run
+        self._rule = run.parts.unseen_rule(run)
+
+    def unseen(self, topic: str, snapshot: TransactionSnapshot) -> Unseen:
+        found, events = self._rule(self, topic, snapshot), self._run.events
+        events["keys forgotten"] += found.is_forgotten
+        events["unseen TRUNCATE"] += found.is_truncated
 
         def touched(key: bytes) -> bool:
             is_touched = found.touched(key)
-            run.events["unseen"] += is_touched
+            events["unseen"] += is_touched
             return is_touched
 
         return replace(found, touched=touched)
-
-    return unseen

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from cdc.errors import SourceError
-from cdc.events import Column, TableId
+from cdc.model.errors import SourceError
+from cdc.model.events import Column, TableId
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
-from cdc.snapshots.reading import (
+from cdc.ports.chunk_reader import (
     MARK_PREFIX,
     Answer,
     Begin,
@@ -31,7 +31,7 @@ from cdc.snapshots.reading import (
     ReadFailed,
     Request,
 )
-from cdc.snapshots.visibility import TransactionSnapshot
+from cdc.ports.transaction_snapshot import TransactionSnapshot
 from tests import wire
 
 INT, TEXT = 23, 25
@@ -313,7 +313,7 @@ class _Task:
 
 
 class Reader:
-    """cdc.snapshots.reading.ChunkReader: works on all requests at once, in any order, and fails now and then.
+    """cdc.ports.chunk_reader.ChunkReader: works on all requests at once, in any order, and fails now and then.
     `mark_delay`: how slowly marks follow their answers, 0 to 1.
 
     `lows` tells for each chunk's snapshot which commits were in the log before its SELECT: what a low watermark would

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from cdc.standing import Standing
+from cdc.snapshots.status import Standing
 from demo.existing_rows import Filling
 
 TABLE = Standing("table", "public.orders", "running", 300, 1000, 50.0)

@@ -5,10 +5,10 @@ import time
 
 import pytest
 
-from cdc.config import Config, KafkaConfig, SourceConfig, TopicConfig
-from cdc.control import PROGRESS_KEY, ProgressRecord, SinkRecord, sink_key
-from cdc.errors import WatershedError
-from cdc.lsn import Lsn
+from cdc.config.settings import Config, KafkaConfig, SourceConfig, TopicConfig
+from cdc.model.errors import WatershedError
+from cdc.model.lsn import Lsn
+from cdc.records.control import PROGRESS_KEY, ProgressRecord, SinkRecord, sink_key
 from demo.figures import Spread
 from demo.monitor import Monitor, tree_mib
 from demo.workload import CommittedSample

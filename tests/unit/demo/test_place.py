@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from cdc.config import load_config
-from cdc.errors import ConfigError
-from cdc.events import TableId
+from cdc.config.settings import load_config
+from cdc.model.errors import ConfigError
+from cdc.model.events import TableId
 from demo.place import demo_folder, write_config
 from devstack.endpoints import Endpoints
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.errors import WatershedError
+from cdc.model.errors import WatershedError
 from demo.programs import CDC, Programs
 from devstack.processes import Process, identify, runs
 from tests.waiting import eventually

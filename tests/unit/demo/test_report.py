@@ -5,7 +5,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from cdc.events import TableId
+from cdc.model.events import TableId
 from demo.books import Balance, BooksNow, Sales
 from demo.figures import Spread
 from demo.report import Run, print_balance, print_differences, print_figures

@@ -6,7 +6,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from cdc.standing import Standing
+from cdc.snapshots.status import Standing
 from demo.books import BooksNow, Sales
 from demo.figures import Lag, Spread
 from demo.monitor import Figures, StoreFigures

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cdc.errors import StackError
+from cdc.model.errors import StackError
 from devstack import postgres
 from devstack.docker import DockerStack, Image, images
 from devstack.endpoints import SERVICES

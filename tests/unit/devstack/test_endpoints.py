@@ -2,7 +2,7 @@
 
 import pytest
 
-from cdc.errors import StackError
+from cdc.model.errors import StackError
 from devstack.endpoints import Endpoints, given_addresses
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.errors import StackError
+from cdc.model.errors import StackError
 from devstack.java import install_for_spark, main, server_java
 from tests.fakejava import FULL, fake_java
 

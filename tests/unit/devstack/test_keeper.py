@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.errors import StackError
+from cdc.model.errors import StackError
 from devstack.keeper import Command, Keeper
 from devstack.processes import Process, identify, runs
 from tests.waiting import eventually

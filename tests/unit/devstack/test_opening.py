@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.errors import StackError
+from cdc.model.errors import StackError
 from devstack.docker import DockerStack
 from devstack.opening import open_stack
 from devstack.stack import Stack

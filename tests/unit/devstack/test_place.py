@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.errors import StackError
+from cdc.model.errors import StackError
 from devstack.place import (
     HOST,
     PORT_RANGE,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.errors import StackError
+from cdc.model.errors import StackError
 from devstack.place import Place
 from devstack.postgres import PID_FILE, SETTINGS, Postgres, dsn, end_orphans, superuser_dsn
 

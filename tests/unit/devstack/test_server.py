@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from cdc.errors import StackError
+from cdc.model.errors import StackError
 from devstack.keeper import Command
 from devstack.place import Place
 from devstack.server import LOG_LINES, base_environment, see_log, wait_until_ready

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.errors import StackError
+from cdc.model.errors import StackError
 from devstack.processes import identify, runs
 from devstack.stack import Stack
 from devstack.state import STATE_FILE, State, read_state

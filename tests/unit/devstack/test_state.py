@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.errors import StackError
+from cdc.model.errors import StackError
 from devstack.processes import Process
 from devstack.state import STATE_FILE, State, new_state, read_state, take_lock
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.errors import StackError
+from cdc.model.errors import StackError
 from jars.java import ask, candidates, install_command, parse_answer, spark_java
 from tests.fakejava import fake_java
 

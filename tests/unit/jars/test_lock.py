@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.errors import StackError
+from cdc.model.errors import StackError
 from jars.lock import LOCK_FILE, Coordinates, Jar, Lock, read_lock, write_lock
 
 SHA = "0" * 64

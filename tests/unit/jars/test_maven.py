@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cdc.errors import StackError
+from cdc.model.errors import StackError
 from jars.lock import Coordinates, Jar, Lock
 from jars.maven import MavenRepository
 from jars.resolver import resolve_sets

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from cdc.errors import StackError
+from cdc.model.errors import StackError
 from jars.lock import Coordinates, Jar, Lock
 from jars.resolver import TRIES, default_cache, resolve_sets
 

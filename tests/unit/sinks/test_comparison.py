@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cdc.events import TableId
+from cdc.model.events import TableId
 from sinks.comparison import VALUE_CHARS_MAX, Difference, Kind, SourceRows, compare
 from sinks.contract import StoredRow
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cdc.events import Column, TableId, TableSchema
+from cdc.model.events import Column, TableId, TableSchema
 from sinks.lineage import Lineage, reads_as
 
 INT2, INT4, INT8, FLOAT4, FLOAT8 = 21, 23, 20, 700, 701

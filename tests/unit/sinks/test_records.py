@@ -7,8 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
-from cdc.errors import SinkError
-from cdc.events import Column, TableId, TableSchema, pack_version
+from cdc.model.errors import SinkError
+from cdc.model.events import Column, TableId, TableSchema, pack_version
 from sinks.contract import Change
 from sinks.lineage import Lineage
 from sinks.records import UnknownSchemaError, decode_json, encode_json, read_record

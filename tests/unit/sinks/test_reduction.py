@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cdc.events import TableId
+from cdc.model.events import TableId
 from sinks.contract import Change
 from sinks.reduction import DOCUMENT_ID_BYTES_MAX, completed, document_id, reduce_changes, with_kept
 

@@ -6,8 +6,8 @@ import sys
 import pytest
 from pydantic import SecretStr
 
-from cdc.config import CacheConfig, SearchConfig, SinksConfig
-from cdc.errors import ConfigError, SinkError
+from cdc.config.settings import CacheConfig, SearchConfig, SinksConfig
+from cdc.model.errors import ConfigError, SinkError
 from sinks.registry import make_sink
 
 
@@ -54,8 +54,8 @@ def test_a_client_library_that_is_not_installed_is_named_with_its_extra(name: st
     program = f"""
 import sys
 sys.modules[{module!r}] = None
-from cdc.config import CacheConfig, SearchConfig, SinksConfig
-from cdc.errors import SinkError
+from cdc.config.settings import CacheConfig, SearchConfig, SinksConfig
+from cdc.model.errors import SinkError
 from sinks.registry import make_sink
 assert not {{"opensearchpy", "redis"}} & {{name for name, module in sys.modules.items() if module}}
 sections = SinksConfig(search=SearchConfig(url="http://localhost:1"), cache=CacheConfig(url="redis://localhost:1"))

@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cdc.events import Column, TableId, TableSchema, pack_version
+from cdc.model.events import Column, TableId, TableSchema, pack_version
 from sinks.contract import Change, Outcome, Result
 from sinks.lineage import Lineage
 from spark_jobs.reading import Partition, Piece
@@ -122,6 +122,6 @@ class FakeTarget:
 
 
 def job(generation: int = 1) -> Job:
-    from cdc.config import KafkaConfig, SinksConfig
+    from cdc.config.settings import KafkaConfig, SinksConfig
 
     return Job("search", KafkaConfig(bootstrap_servers="127.0.0.1:1"), SinksConfig(), "shop", generation)

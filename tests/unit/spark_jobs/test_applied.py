@@ -6,7 +6,7 @@ from itertools import permutations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cdc.control import ProgressRecord, SweepRecord
+from cdc.records.control import ProgressRecord, SweepRecord
 from spark_jobs.applied import NOTHING, PENDING_MAX, Applied, AppliedPosition, Offsets, covers, furthest
 
 

@@ -2,10 +2,11 @@
 
 import pytest
 
-from cdc.control import SnapshotRecord, Topics
-from cdc.errors import WatershedError
-from cdc.events import TableId
-from cdc.kafka.snapshots import SnapshotWatch
+from cdc.kafka.snapshot_watch import SnapshotWatch
+from cdc.model.errors import WatershedError
+from cdc.model.events import TableId
+from cdc.model.topics import Topics
+from cdc.records.control import SnapshotRecord
 from spark_jobs.filling import Filling, tables_to_read
 from tests.standings import FakeTail, position, published, sink, snapshot
 

@@ -4,10 +4,11 @@ from contextlib import closing
 
 import pytest
 
-from cdc.config import KafkaConfig
-from cdc.control import SinkRecord, Topics
-from cdc.errors import WatershedError
+from cdc.config.settings import KafkaConfig
 from cdc.kafka.compacted import read_latest
+from cdc.model.errors import WatershedError
+from cdc.model.topics import Topics
+from cdc.records.control import SinkRecord
 from spark_jobs.progress_writer import ProgressWriter
 from tests.conftest import KafkaBroker
 from tests.feed import Feed

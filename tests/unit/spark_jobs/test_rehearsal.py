@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from cdc.events import pack_version
+from cdc.model.events import pack_version
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.naming import place
 from spark_jobs.engine import SparkEngine

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.errors import RefusedError
-from cdc.events import TableId
+from cdc.model.errors import RefusedError
+from cdc.model.events import TableId
 from spark_jobs.reading import Partition
 from spark_jobs.rounds import TASK_RECORDS_MIN, RoundReport, lag, shares
 from spark_jobs.tasks import Failure, TaskReport

@@ -9,8 +9,8 @@ import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkRuntimeError
 
-from cdc.config import Config, load_config
-from cdc.errors import ConfigError, SinkError
+from cdc.config.settings import Config, load_config
+from cdc.model.errors import ConfigError, SinkError
 from spark_jobs import runner
 from spark_jobs.runner import run_sinks
 from tests.sink_job import write_config

@@ -3,8 +3,8 @@
 import pytest
 from pydantic import SecretStr
 
-from cdc.config import KafkaConfig
-from cdc.errors import ConfigError
+from cdc.config.settings import KafkaConfig
+from cdc.model.errors import ConfigError
 from spark_jobs.source import java_properties
 
 

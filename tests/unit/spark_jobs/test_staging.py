@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from cdc.errors import SinkError
-from cdc.events import Column, TableId, TableSchema
+from cdc.model.errors import SinkError
+from cdc.model.events import Column, TableId, TableSchema
 from sinks.contract import Change
 from sinks.lineage import Lineage
 from sinks.warehouse.staging import Staged, Stager

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from cdc.errors import ConfigError
-from cdc.events import TableSchema
+from cdc.model.errors import ConfigError
+from cdc.model.events import TableSchema
 from sinks.lineage import Lineage
 from spark_jobs import stores
 from spark_jobs.stores import open_store

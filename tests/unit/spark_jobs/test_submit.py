@@ -15,7 +15,7 @@ def test_the_archive_has_what_a_task_imports(tmp_path: Path) -> None:
     assert archive.name == ARCHIVE_NAME
     with zipfile.ZipFile(archive) as file:
         names = file.namelist()
-    assert {"cdc/config.py", "sinks/cache/sink.py", "spark_jobs/daemon.py"} <= set(names)
+    assert {"cdc/config/settings.py", "sinks/cache/sink.py", "spark_jobs/daemon.py"} <= set(names)
     assert not [name for name in names if "__pycache__" in name or name.startswith(("tests", "demo"))]
     program = "import spark_jobs.tasks, spark_jobs.stores; print(spark_jobs.tasks.__file__)"
     said = subprocess.run(

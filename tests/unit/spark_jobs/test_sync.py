@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from cdc.control import ProgressRecord, SinkRecord, SweepRecord
-from cdc.errors import RefusedError, SinkError
-from cdc.events import Column, TableId, TableSchema
+from cdc.model.errors import RefusedError, SinkError
+from cdc.model.events import Column, TableId, TableSchema
+from cdc.records.control import ProgressRecord, SinkRecord, SweepRecord
 from sinks.contract import Change, Result
 from sinks.lineage import Lineage
 from spark_jobs.applied import AppliedPosition, Offsets

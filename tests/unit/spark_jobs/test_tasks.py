@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from cdc.errors import ConfigError, RefusedError, SinkError, UnreachableError, WatershedError
-from cdc.events import TableId, pack_version
+from cdc.model.errors import ConfigError, RefusedError, SinkError, UnreachableError, WatershedError
+from cdc.model.events import TableId, pack_version
 from spark_jobs.reading import Piece
 from spark_jobs.tasks import Failure, Limits, Share, TaskReport, TaskRunner
 from tests.unit.spark_jobs.records import (

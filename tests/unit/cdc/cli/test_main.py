@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from cdc import __version__
 from cdc.cli.main import COMMANDS, Entry, application, main
-from cdc.errors import ConfigError, WatershedError
+from cdc.model.errors import ConfigError, WatershedError
 
 Run = Callable[..., tuple[int, str, str]]
 HEAVY = ("pyspark", "confluent_kafka", "psycopg", "opensearchpy", "redis", "pyarrow")

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from cdc.cli.main import application
 from cdc.cli.snapshot import _key
-from cdc.errors import ConfigError
+from cdc.model.errors import ConfigError
 
 
 @pytest.mark.parametrize(

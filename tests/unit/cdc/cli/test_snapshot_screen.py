@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from cdc.cli.snapshot_screen import BAR_WIDTH, Bars, JsonLines, Lines, brief, figures, screen_for, span, status_table
-from cdc.standing import Standing
+from cdc.snapshots.status import Standing
 
 
 def table(

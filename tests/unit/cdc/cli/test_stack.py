@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from cdc.cli.stack import app
-from cdc.errors import StackError
+from cdc.model.errors import StackError
 from devstack.endpoints import VARIABLES
 from devstack.place import servers_home
 from devstack.processes import identify

@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cdc.cli.main import application
-from cdc.errors import ConfigError
+from cdc.model.errors import ConfigError
 
 
 @pytest.mark.parametrize("command", ["stop", "start"])

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from cdc.errors import UnsupportedChangeError
-from cdc.events import Column, TableId
+from cdc.config.format_options import FormatOptions
 from cdc.formats.debezium import Draft, EnvelopeContext, TableEncoder
-from cdc.formats.options import FormatOptions
 from cdc.formats.transaction_metadata import TransactionMetadata
+from cdc.model.errors import UnsupportedChangeError
+from cdc.model.events import Column, TableId
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
 from tests import wire
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from cdc.events import Column
+from cdc.config.format_options import FormatOptions
 from cdc.formats.connect import optional
 from cdc.formats.debezium_kinds import kind_of
-from cdc.formats.options import FormatOptions
+from cdc.model.events import Column
 from cdc.pgoutput.values import MalformedValueError, UnconvertibleError
 
 NUMERIC_12_2 = 786_438

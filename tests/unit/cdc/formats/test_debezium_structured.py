@@ -6,12 +6,12 @@ from typing import Any, Final
 
 import pytest
 
-from cdc.events import Column
+from cdc.config.format_options import FormatOptions, IntervalMode
 from cdc.formats.connect import required
 from cdc.formats.debezium_kinds import kind_of
 from cdc.formats.debezium_structured import structured
 from cdc.formats.kinds import Kind, ValueType
-from cdc.formats.options import FormatOptions, IntervalMode
+from cdc.model.events import Column
 from cdc.pgoutput.values import MalformedValueError, UnconvertibleError
 
 RECORDED: Final = json.loads((Path(__file__).parents[3] / "fixtures/structured/times.json").read_text())

@@ -11,17 +11,17 @@ from typing import Any, Final
 
 import pytest
 
-from cdc.control import Topics
-from cdc.events import Column, TableId
+from cdc.capture.assembler import Assembler
+from cdc.config.format_options import FormatOptions
 from cdc.formats.debezium import TableEncoder
 from cdc.formats.envelope import EnvelopeContext
 from cdc.formats.heartbeats import Heartbeats
-from cdc.formats.options import FormatOptions
-from cdc.lsn import Lsn
+from cdc.model.events import Column, TableId
+from cdc.model.lsn import Lsn
+from cdc.model.topic_record import TopicRecord
+from cdc.model.topics import Topics
 from cdc.pgoutput.messages import NULL, TupleValue
-from cdc.ports import TopicRecord
-from cdc.stream_state import StreamState
-from cdc.transactions import Assembler
+from cdc.ports.stream_state import StreamState
 from tests import wire
 from tests.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
 

@@ -7,12 +7,13 @@ from typing import Any, Final
 
 import pytest
 
-from cdc.events import Column
+from cdc.config.format_options import FormatOptions
 from cdc.formats.debezium import Draft, EnvelopeContext, OutRecord, TableEncoder
-from cdc.formats.options import FormatOptions
-from cdc.holes import Batch, BatchRecord, DraftRecord, Found
+from cdc.model.events import Column
+from cdc.model.topic_record import TopicRecord
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
-from cdc.ports import TopicRecord
+from cdc.ports.row_reader import Found
+from cdc.toast.batch import Batch, BatchRecord, DraftRecord
 from tests import wire
 from tests.holes import sees, without_holes
 

@@ -9,13 +9,13 @@ from typing import Any, Final
 
 import pytest
 
-from cdc.errors import UnsupportedChangeError
-from cdc.events import Column
+from cdc.config.format_options import FormatOptions
+from cdc.config.masking import Mask
 from cdc.formats.debezium import Draft, TableEncoder
 from cdc.formats.envelope import EnvelopeContext
-from cdc.formats.masks import Mask
-from cdc.formats.options import FormatOptions
 from cdc.formats.profiles import UnconvertibleWarning
+from cdc.model.errors import UnsupportedChangeError
+from cdc.model.events import Column
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
 from tests import wire
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cdc.events import Column
 from cdc.formats.kinds import ValueType, column_type, element_type, is_of_domain, numeric_modifier
+from cdc.model.events import Column
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,10 @@ import hmac
 
 import pytest
 
-from cdc.errors import ConfigError
-from cdc.events import Column, TableId
-from cdc.formats.masks import Mask, masked, masks_of
+from cdc.config.masking import Mask
+from cdc.formats.masks import masked, masks_of
+from cdc.model.errors import ConfigError
+from cdc.model.events import Column, TableId
 from tests import wire
 
 TABLE = wire.CUSTOMERS

@@ -7,11 +7,11 @@ from typing import Any, get_args
 
 import pytest
 
-from cdc.errors import ConfigError
-from cdc.events import Column, TableSchema
-from cdc.formats.masks import Mask
-from cdc.formats.options import READABLE, FormatOptions, Profile
+from cdc.config.format_options import READABLE, FormatOptions, Profile
+from cdc.config.masking import Mask
 from cdc.formats.profiles import PROFILES, ColumnFormat, UnconvertibleWarning, column_formats, shown
+from cdc.model.errors import ConfigError
+from cdc.model.events import Column, TableSchema
 from cdc.pgoutput.values import UnconvertibleError
 from tests import wire
 

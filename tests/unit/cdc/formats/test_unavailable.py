@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from cdc.events import Column
-from cdc.formats.options import BinaryMode, FormatOptions, TimeMode
+from cdc.config.format_options import BinaryMode, FormatOptions, TimeMode
 from cdc.formats.unavailable import unavailable
+from cdc.model.events import Column
 
 
 def column(oid: int, name: str = "", element_oid: int = 0) -> Column:

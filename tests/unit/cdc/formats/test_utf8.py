@@ -2,12 +2,12 @@
 
 import pytest
 
-from cdc.errors import DamagedTextError, UnsupportedChangeError
-from cdc.events import Column, Position, TableId
 from cdc.formats.debezium import TableEncoder
 from cdc.formats.envelope import EnvelopeContext
 from cdc.formats.utf8 import not_utf8
-from cdc.lsn import Lsn
+from cdc.model.errors import DamagedTextError, UnsupportedChangeError
+from cdc.model.events import Column, Position, TableId
+from cdc.model.lsn import Lsn
 from tests import wire
 
 TABLE = TableId("public", "things")

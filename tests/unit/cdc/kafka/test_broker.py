@@ -7,14 +7,14 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 from structlog.testing import capture_logs
 
-from cdc.config import KafkaConfig, TopicConfig
-from cdc.errors import BrokerError, ConnectionLost, UnreachableError
+from cdc.config.settings import KafkaConfig, TopicConfig
 from cdc.kafka import broker as broker_module
-from cdc.kafka.aside import nobody_waits
 from cdc.kafka.broker import ANSWER_S_MAX, STOPPING_S_MAX, KafkaBroker
+from cdc.kafka.daemon_thread import nobody_waits
 from cdc.kafka.event_topics import EventTopics
-from cdc.left_open import OpenPart
-from cdc.ports import TopicRecord
+from cdc.model.errors import BrokerError, ConnectionLost, UnreachableError
+from cdc.model.topic_record import TopicRecord
+from cdc.records.kafka_transactions import OpenPart
 from tests.waiting import eventually
 
 CODES = sorted({code for name, code in vars(KafkaError).items() if name.isupper() and isinstance(code, int) and code})

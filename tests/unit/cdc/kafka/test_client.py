@@ -4,9 +4,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from cdc.config import KafkaConfig
-from cdc.errors import BrokerError, ConfigError, UnreachableError
+from cdc.config.settings import KafkaConfig
 from cdc.kafka.client import broker_error, client_settings, new_client, reading_settings
+from cdc.model.errors import BrokerError, ConfigError, UnreachableError
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 
 import pytest
 
-from cdc.config import KafkaConfig, TopicConfig
-from cdc.errors import BrokerError
+from cdc.config.settings import KafkaConfig, TopicConfig
 from cdc.kafka import event_topics
 from cdc.kafka.client import MESSAGE_BYTES_MAX
 from cdc.kafka.event_topics import EventTopics
-from cdc.kafka.topics import TopicDescription
-from cdc.ports import Place, TopicRecord
+from cdc.kafka.topic_admin import TopicDescription
+from cdc.model.errors import BrokerError
+from cdc.model.topic_record import EventDestination, TopicRecord
 
 SMALL = 1000
 
@@ -32,12 +32,12 @@ class Admin:
 def record(topic: str, partition: int | None = None, *, has_key: bool = True, size: int = 1) -> TopicRecord:
     def refused(reason: str) -> TopicRecord:
         letter = TopicRecord("dead", b"", reason.encode() + b" " + b"v" * size)
-        return letter._replace(place=Place(None, 0, False, refused, cut))
+        return letter._replace(destination=EventDestination(None, 0, False, refused, cut))
 
     def cut(bytes_max: int) -> TopicRecord:
         return TopicRecord("dead", b"", b"cut to %d" % bytes_max)
 
-    return TopicRecord(topic, b"k", b"v" * size, (), Place(partition, 0, has_key, refused))
+    return TopicRecord(topic, b"k", b"v" * size, (), EventDestination(partition, 0, has_key, refused))
 
 
 def topics(admin: Admin) -> EventTopics:
@@ -86,9 +86,9 @@ def test_a_dead_letter_is_as_it_is_where_it_fits_and_its_topic_is_opened() -> No
     admin = Admin()
     made = topics(admin)
     assert made.accepted(record("a", 3), lambda: None).value == b"topic a has no partition 3 v"
-    place = record("a").place
-    assert place is not None
-    letter = place.refused("rejected before")
+    destination = record("a").destination
+    assert destination is not None
+    letter = destination.refused("rejected before")
     assert made.accepted(letter, lambda: None) is letter
     assert admin.asked == ["a", "dead"]
 

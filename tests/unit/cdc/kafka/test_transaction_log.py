@@ -4,8 +4,8 @@ import struct
 
 import pytest
 
-from cdc.errors import WatershedError
 from cdc.kafka.transaction_log import TransactionEntry, TransactionState, decode_entry, partition_of
+from cdc.model.errors import WatershedError
 
 PREPARE_COMMIT = bytes.fromhex(
     "0001000000000000000000000000ea6002030d74325f305f362e73746174650200000000000774325f305f36050000000100000000000000030"

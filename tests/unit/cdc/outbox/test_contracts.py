@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from cdc.errors import ConfigError
+from cdc.model.errors import ConfigError
 from cdc.outbox.contracts import contract_of
 
 PLACED = {

@@ -2,11 +2,11 @@
 
 import json
 
-from cdc.events import Position
-from cdc.lsn import Lsn
+from cdc.formats.unpublishable import record_bytes
+from cdc.model.events import Position
+from cdc.model.lsn import Lsn
+from cdc.model.topic_record import TopicRecord
 from cdc.outbox.dead_letters import FOREIGN_BYTES_MAX, REASON_CHARS_MAX, dead_letter, event_of
-from cdc.ports import TopicRecord
-from cdc.unpublishable import record_bytes
 
 AT = Position(Lsn(17), 3)
 
@@ -22,9 +22,9 @@ def test_a_dead_letter_holds_the_event_and_the_reason() -> None:
         "tx_index": 3,
         "event": {"id": "i", "payload": None},
     }
-    assert record.place is not None
-    assert (record.place.timestamp_ms, record.place.has_key) == (5, True)
-    assert record.place.refused("whatever").place is None, "it is not refused for ever"
+    assert record.destination is not None
+    assert (record.destination.timestamp_ms, record.destination.has_key) == (5, True)
+    assert record.destination.refused("whatever").destination is None, "it is not refused for ever"
 
 
 def test_of_a_message_that_is_not_ours_only_the_beginning_is_kept() -> None:
@@ -32,13 +32,13 @@ def test_of_a_message_that_is_not_ours_only_the_beginning_is_kept() -> None:
     value = json.loads(record.value or b"")
     assert value["message_bytes"] == FOREIGN_BYTES_MAX + 100
     assert len(record.value or b"") < 2 * FOREIGN_BYTES_MAX
-    assert record.place is not None
-    assert not record.place.has_key
+    assert record.destination is not None
+    assert not record.destination.has_key
 
 
 def cut(record: TopicRecord, bytes_max: int) -> TopicRecord:
-    assert record.place is not None and record.place.cut is not None
-    return record.place.cut(bytes_max)
+    assert record.destination is not None and record.destination.cut is not None
+    return record.destination.cut(bytes_max)
 
 
 def test_what_does_not_fit_is_cut_to_its_longest_texts_and_says_how_large_they_were() -> None:
@@ -49,7 +49,7 @@ def test_what_does_not_fit_is_cut_to_its_longest_texts_and_says_how_large_they_w
     value = json.loads(made.value or b"")
     assert value["cut"] == {"payload": 150_000}
     assert value["event"] == event | {"payload": event["payload"][: len(value["event"]["payload"])]}  # type: ignore[index]
-    assert (made.key, made.place) == (b"i", record.place)
+    assert (made.key, made.destination) == (b"i", record.destination)
 
 
 def test_a_key_that_does_not_fit_is_left_out() -> None:
@@ -57,7 +57,7 @@ def test_a_key_that_does_not_fit_is_left_out() -> None:
     made = cut(dead_letter("dead", "public.outbox", AT, "too large", "i" * 5000, event, 5000), 1000)
     assert record_bytes((made.key, made.value, made.headers)) <= 1000
     assert json.loads(made.value or b"")["cut"] == {"id": 5000}
-    assert made.place is not None and not made.place.has_key
+    assert made.destination is not None and not made.destination.has_key
 
 
 def test_a_reason_is_bounded() -> None:

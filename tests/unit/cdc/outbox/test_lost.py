@@ -2,11 +2,12 @@
 
 import pytest
 
-from cdc.control import PositionRecord, SourceIdentity, Topics
-from cdc.errors import GapError
-from cdc.events import TableId
-from cdc.lsn import Lsn
+from cdc.model.errors import GapError
+from cdc.model.events import TableId
+from cdc.model.lsn import Lsn
+from cdc.model.topics import Topics
 from cdc.outbox.lost import LostEventsRecord, lost_from, lost_records, require_settled
+from cdc.records.control import PositionRecord, SourceIdentity
 
 TOPICS = Topics("shop")
 SOURCE = SourceIdentity(system_identifier="7", timeline=1, database="shop", slot="watershed")

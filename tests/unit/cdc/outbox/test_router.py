@@ -5,8 +5,8 @@ from collections.abc import Iterable
 
 import pytest
 
-from cdc.errors import SourceError, UnsupportedChangeError
-from cdc.ports import Place, TopicRecord
+from cdc.model.errors import SourceError, UnsupportedChangeError
+from cdc.model.topic_record import EventDestination, TopicRecord
 from tests.outbox_fixtures import NOW_US, Fixture, Recorded, fixtures
 
 FIXTURES = fixtures()
@@ -23,9 +23,9 @@ def sendable(fixture: Fixture) -> list[Recorded]:
     return [record for record in fixture.records if record.timestamp_ms != 0]
 
 
-def events(fixture: Fixture) -> list[tuple[TopicRecord, Place]]:
+def events(fixture: Fixture) -> list[tuple[TopicRecord, EventDestination]]:
     """What our router makes, without dead letters."""
-    return [(r, r.place) for r in fixture.routed() if r.place and r.topic != fixture.schema.topic]
+    return [(r, r.destination) for r in fixture.routed() if r.destination and r.topic != fixture.schema.topic]
 
 
 def named(name: str) -> Fixture:
@@ -43,8 +43,8 @@ def test_topic_key_value_and_headers_are_debeziums_in_its_order(fixture: Fixture
     assert by_key(
         (r.topic, r.partition if is_placed else None, r.key, r.value, r.headers) for r in sendable(fixture)
     ) == by_key(
-        (r.topic, place.partition, r.key if place.has_key else None, r.value, tuple(r.headers or ()))
-        for r, place in events(fixture)
+        (r.topic, destination.partition, r.key if destination.has_key else None, r.value, tuple(r.headers or ()))
+        for r, destination in events(fixture)
     )
 
 
@@ -52,7 +52,7 @@ def test_topic_key_value_and_headers_are_debeziums_in_its_order(fixture: Fixture
 def test_the_timestamp_is_the_columns_or_the_clock_where_that_is_null(name: str) -> None:
     fixture = named(name)
     theirs = {dict(r.headers)["id"]: r.timestamp_ms for r in sendable(fixture)}
-    ours = {dict(r.headers or ())["id"]: place.timestamp_ms for r, place in events(fixture)}
+    ours = {dict(r.headers or ())["id"]: destination.timestamp_ms for r, destination in events(fixture)}
     assert theirs.keys() == ours.keys()
     is_null = name == "timestamp-null"
     assert all(ours[id_] == (NOW_US // 1000 if is_null and id_ == b"1" else theirs[id_]) for id_ in ours)
@@ -61,7 +61,7 @@ def test_the_timestamp_is_the_columns_or_the_clock_where_that_is_null(name: str)
 def test_the_partition_is_the_columns() -> None:
     fixture = named("placement-partition")
     theirs = {dict(r.headers)["id"]: r.partition for r in fixture.records}
-    assert theirs == {dict(r.headers or ())["id"]: r.place.partition for r in fixture.routed() if r.place}
+    assert theirs == {dict(r.headers or ())["id"]: r.destination.partition for r in fixture.routed() if r.destination}
 
 
 @pytest.mark.parametrize("name", REFUSED)

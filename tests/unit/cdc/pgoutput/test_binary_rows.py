@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from cdc.events import Column
-from cdc.pgoutput.binary_rows import BinaryMessages, BinaryRow, BinaryValues, Question
+from cdc.model.events import Column
+from cdc.pgoutput.binary_rows import BinaryMessages, BinaryRow, BinaryValues, TypeQuery
 from cdc.pgoutput.frames import XLOG_DATA_BYTES
 from cdc.pgoutput.messages import NULL, UNCHANGED, Binary, TupleValue
-from cdc.pgoutput.row_parts import BINARY, TEXT, Value
+from cdc.pgoutput.row_parts import BINARY, TEXT, RawValue
 from tests import wire
 
 OID = 16385
@@ -37,14 +37,14 @@ class FakeServer:
     sends: Mapping[int, tuple[int, str]] = field(
         default_factory=lambda: {oid: (oid, name) for oid, name in SEND.items()} | {MINE: (DATE, "date_send")}
     )
-    asked: list[Sequence[Question]] = field(default_factory=list)
+    asked: list[Sequence[TypeQuery]] = field(default_factory=list)
     looked_up: list[int] = field(default_factory=list)
 
     def send_functions(self, oids: Sequence[int]) -> Mapping[int, tuple[int, str]]:
         self.looked_up += oids
         return {oid: self.sends[oid] for oid in oids if oid in self.sends}
 
-    def texts(self, questions: Sequence[Question]) -> Sequence[bytes | None]:
+    def texts(self, questions: Sequence[TypeQuery]) -> Sequence[bytes | None]:
         self.asked.append(questions)
         return [
             None if content == b"damaged" else b"T%d:%s" % (oid, content.hex().encode()) for oid, content in questions
@@ -55,7 +55,7 @@ class FakeServer:
 def test_of_simple_types_nobody_is_asked(function: str) -> None:
     server = FakeServer({7: (7, function)})
     content, text = KNOWN[function]
-    assert BinaryValues(server).with_texts([BinaryRow([7], [Value(BINARY, content)])]) == [[Value(TEXT, text)]]
+    assert BinaryValues(server).with_texts([BinaryRow([7], [RawValue(BINARY, content)])]) == [[RawValue(TEXT, text)]]
     assert server.asked == []
 
 
@@ -63,31 +63,31 @@ def test_of_simple_types_nobody_is_asked(function: str) -> None:
     ("function", "content"), [("int4send", b"\0\0\0"), ("int2send", b""), ("boolsend", b"\2"), ("jsonb_send", b"\2{}")]
 )
 def test_what_the_function_does_not_write_stays_as_it_is(function: str, content: bytes) -> None:
-    rows = [BinaryRow([7], [Value(BINARY, content)])]
-    assert BinaryValues(FakeServer({7: (7, function)})).with_texts(rows) == [[Value(BINARY, content)]]
+    rows = [BinaryRow([7], [RawValue(BINARY, content)])]
+    assert BinaryValues(FakeServer({7: (7, function)})).with_texts(rows) == [[RawValue(BINARY, content)]]
 
 
 def test_the_server_is_asked_once_for_all_and_for_equal_values_once() -> None:
     server = FakeServer()
-    value, other = Value(BINARY, b"\0\0\0\1"), Value(BINARY, b"\0\0\0\2")
+    value, other = RawValue(BINARY, b"\0\0\0\1"), RawValue(BINARY, b"\0\0\0\2")
     made = BinaryValues(server).with_texts([BinaryRow([DATE, MINE], [value, value]), BinaryRow([DATE], [other])])
-    text = Value(TEXT, b"T1082:00000001")  # a domain's base type is asked about
-    assert made == [[text, text], [Value(TEXT, b"T1082:00000002")]]
+    text = RawValue(TEXT, b"T1082:00000001")  # a domain's base type is asked about
+    assert made == [[text, text], [RawValue(TEXT, b"T1082:00000002")]]
     (asked,) = server.asked
     assert sorted(asked) == [(DATE, b"\0\0\0\1"), (DATE, b"\0\0\0\2")]
 
 
 def test_values_that_are_refused_or_too_large_or_of_a_type_that_is_gone() -> None:
-    large, damaged, gone = Value(BINARY, bytes(11)), Value(BINARY, b"damaged"), Value(BINARY, b"\1")
+    large, damaged, gone = RawValue(BINARY, bytes(11)), RawValue(BINARY, b"damaged"), RawValue(BINARY, b"\1")
     row = BinaryRow([BYTEA, DATE, 9], [large, damaged, gone], value_bytes_max=10)
-    assert BinaryValues(FakeServer()).with_texts([row]) == [[large, damaged, Value(TEXT, b"T9:01")]]
+    assert BinaryValues(FakeServer()).with_texts([row]) == [[large, damaged, RawValue(TEXT, b"T9:01")]]
 
 
 def test_empty_values_that_the_server_does_not_take_back() -> None:
     server = FakeServer({7: (7, "tsquerysend"), 8: (8, "int2vectorsend")})
     vector = struct.pack(">iiIii", 1, 0, 21, 0, 0)
-    row = BinaryRow([7, 8], [Value(BINARY, bytes(4)), Value(BINARY, vector)])
-    assert BinaryValues(server).with_texts([row]) == [[Value(TEXT, b""), Value(TEXT, b"")]]
+    row = BinaryRow([7, 8], [RawValue(BINARY, bytes(4)), RawValue(BINARY, vector)])
+    assert BinaryValues(server).with_texts([row]) == [[RawValue(TEXT, b""), RawValue(TEXT, b"")]]
 
 
 # ---- messages

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from cdc.columns import ColumnChoice
-from cdc.errors import ProtocolError, UnsupportedChangeError
-from cdc.events import Column, TableId
+from cdc.config.columns import ColumnChoice
+from cdc.model.errors import ProtocolError, UnsupportedChangeError
+from cdc.model.events import Column, TableId
 from cdc.pgoutput.codec import HoledChange, RowCodec
 from cdc.pgoutput.messages import NULL, UNCHANGED, Binary, TupleValue
 from cdc.pgoutput.values import MalformedValueError

@@ -5,8 +5,8 @@ import tracemalloc
 
 import pytest
 
-from cdc.errors import ProtocolError
-from cdc.lsn import Lsn
+from cdc.model.errors import ProtocolError
+from cdc.model.lsn import Lsn
 from cdc.pgoutput.decoder import COLUMNS_MAX, COMMIT_BYTES_MAX, NAME_BYTES_MAX, decode
 from cdc.pgoutput.messages import (
     NULL,

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.errors import ProtocolError
-from cdc.lsn import Lsn
+from cdc.model.errors import ProtocolError
+from cdc.model.lsn import Lsn
 from cdc.pgoutput.frames import (
     XLOG_DATA_BYTES,
     Keepalive,

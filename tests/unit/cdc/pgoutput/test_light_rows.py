@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cdc.events import Column
+from cdc.model.events import Column
 from cdc.pgoutput.light_rows import LightRow, LightRows
 from cdc.pgoutput.messages import NULL, UNCHANGED, Binary, TupleValue
 from cdc.pgoutput.values import ColumnForm, quote

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from cdc.errors import UnsupportedChangeError
-from cdc.events import Column
+from cdc.model.errors import UnsupportedChangeError
+from cdc.model.events import Column
 from cdc.pgoutput.codec import RowCodec
 from cdc.pgoutput.messages import RelationColumn
 from cdc.pgoutput.relations import relation_differs

@@ -3,7 +3,7 @@
 import pytest
 
 from cdc.pgoutput.messages import NULL, UNCHANGED, Binary, TupleValue
-from cdc.pgoutput.row_parts import RowTuple, Value, put_together, take_apart
+from cdc.pgoutput.row_parts import RawValue, RowTuple, put_together, take_apart
 from tests import wire
 
 ROW: list[TupleValue] = [b"text", NULL, Binary(b"\0\1"), UNCHANGED, b""]
@@ -30,7 +30,7 @@ def test_values_have_their_kind_and_content() -> None:
     old, new = parts.tuples
     assert (old.kind, new.kind) == (b"O", b"N")
     assert new == RowTuple(
-        b"N", [Value(b"t", b"text"), Value(b"n"), Value(b"b", b"\0\1"), Value(b"u"), Value(b"t", b"")]
+        b"N", [RawValue(b"t", b"text"), RawValue(b"n"), RawValue(b"b", b"\0\1"), RawValue(b"u"), RawValue(b"t", b"")]
     )
 
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from cdc.errors import ProtocolError
-from cdc.events import Column
+from cdc.model.errors import ProtocolError
+from cdc.model.events import Column
 from cdc.pgoutput.values import encoder_for
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cdc.lsn import Lsn
+from cdc.model.lsn import Lsn
 from cdc.pgoutput.wal_ends import WalEnds
 
 

@@ -6,11 +6,11 @@ import psycopg
 import pytest
 from psycopg import errors
 
-from cdc.errors import ConnectionLost, SourceError, UnreachableError
-from cdc.events import TableId, TableSchema
+from cdc.model.errors import ConnectionLost, SourceError, UnreachableError
+from cdc.model.events import TableId, TableSchema
+from cdc.ports.chunk_reader import Begin, Chunk, Fence
 from cdc.postgres.chunk_failures import failed, mark_refused
-from cdc.postgres.chunk_look import TableAlteredError
-from cdc.snapshots.reading import Begin, Chunk, Fence
+from cdc.postgres.chunk_table import TableAlteredError
 
 SCHEMA = TableSchema(TableId("public", "things"), 1, 1, (), ("id",), "t")
 BEGIN = Begin("n", SCHEMA, 1)

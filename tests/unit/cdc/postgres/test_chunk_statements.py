@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from psycopg import sql
 
-from cdc.events import Column, TableId
+from cdc.model.events import Column, TableId
 from cdc.postgres.chunk_statements import (
     BUILT_IN_OPERATORS,
     KeyColumn,

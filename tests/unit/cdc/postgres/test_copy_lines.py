@@ -2,8 +2,8 @@
 
 import pytest
 
-from cdc.errors import ConnectionLost, SourceError
-from cdc.events import TableId
+from cdc.model.errors import ConnectionLost, SourceError
+from cdc.model.events import TableId
 from cdc.postgres.copy_lines import fields_of, key_of
 
 TABLE = TableId("public", "things")

@@ -5,19 +5,14 @@ from collections.abc import Iterable, Mapping
 from itertools import count
 from typing import Any
 
-from cdc.config import SnapshotConfig
-from cdc.control import HolesRecord, SnapshotRecord, SweepRecord, Topics
-from cdc.events import TableId, TableSchema
+from cdc.config.settings import SnapshotConfig
 from cdc.formats.debezium import TableEncoder
-from cdc.holes import Unfilled
-from cdc.lsn import Lsn
+from cdc.model.events import TableId, TableSchema
+from cdc.model.lsn import Lsn
+from cdc.model.topic_record import TopicRecord
+from cdc.model.topics import Topics
 from cdc.pgoutput.relations import relation_of
-from cdc.ports import TopicRecord
-from cdc.snapshots.completion import Completions
-from cdc.snapshots.engine import SnapshotEngine
-from cdc.snapshots.memory import ChangeMemory
-from cdc.snapshots.publishing import RowRecords
-from cdc.snapshots.reading import (
+from cdc.ports.chunk_reader import (
     Begin,
     Begun,
     Chunk,
@@ -30,9 +25,15 @@ from cdc.snapshots.reading import (
     Lookup,
     Request,
 )
-from cdc.snapshots.visibility import TransactionSnapshot
-from cdc.sweeps import Sweeps
-from tests.unit.cdc.loops import CONTEXT, SCHEMA
+from cdc.ports.row_reader import Unfilled
+from cdc.ports.transaction_snapshot import TransactionSnapshot
+from cdc.records.control import HolesRecord, SnapshotRecord, SweepRecord
+from cdc.snapshots.change_memory import ChangeMemory
+from cdc.snapshots.chunk_engine import SnapshotEngine
+from cdc.snapshots.chunk_records import RowRecords
+from cdc.snapshots.completion import Completions
+from cdc.snapshots.sweeps import Sweeps
+from tests.unit.cdc.capture.loops import CONTEXT, SCHEMA
 
 TOPICS = Topics("shop")
 NOW_US = 1_767_323_080_000_000

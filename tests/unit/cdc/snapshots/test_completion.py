@@ -2,11 +2,11 @@
 
 import json
 
-from cdc.control import HolesRecord, RangeRecord
+from cdc.ports.chunk_reader import Begin, Begun, Chunk, Fence
+from cdc.records.control import HolesRecord, RangeRecord
 from cdc.snapshots.completion import BATCH_KEYS_MAX, NOTED_BYTES_MAX, UNSEEN_RETRY_S, CompletionJob
 from cdc.snapshots.ranges import RETRY_S
-from cdc.snapshots.reading import Begin, Begun, Chunk, Fence
-from tests.unit.cdc.loops import SCHEMA
+from tests.unit.cdc.capture.loops import SCHEMA
 from tests.unit.cdc.snapshots.loops import Beside, noted, rows, snapshot, wanted
 
 

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from cdc.control import RangeRecord
+from cdc.ports.chunk_reader import Begun, Chunk, Key
+from cdc.records.control import RangeRecord
 from cdc.snapshots.jobs import Job
 from cdc.snapshots.ranges import RETRY_S, OpenChunk
-from cdc.snapshots.reading import Begun, Chunk, Key
-from tests.unit.cdc.loops import SCHEMA
+from tests.unit.cdc.capture.loops import SCHEMA
 from tests.unit.cdc.snapshots.loops import snapshot, wanted
 
 SIZE = (100, 1 << 20)

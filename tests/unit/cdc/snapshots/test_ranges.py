@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
+from cdc.ports.chunk_reader import Chunk, ChunkRead, Key
+from cdc.snapshots.chunk_size import ChunkSize
 from cdc.snapshots.ranges import AHEAD_MAX, RETRY_S, OpenChunk, Range
-from cdc.snapshots.reading import Chunk, ChunkRead, Key
-from cdc.snapshots.sizing import ChunkSize
-from tests.unit.cdc.loops import SCHEMA
+from tests.unit.cdc.capture.loops import SCHEMA
 from tests.unit.cdc.snapshots.loops import snapshot
 
 

@@ -1,7 +1,7 @@
 """Two readers as one."""
 
+from cdc.ports.chunk_reader import Fence, Fenced, KeyPage, KeysRead
 from cdc.snapshots.readers import Readers
-from cdc.snapshots.reading import Fence, Fenced, KeyPage, KeysRead
 from tests.snapshot_ports import ScriptedReader
 from tests.unit.cdc.snapshots.loops import snapshot
 

@@ -1,9 +1,9 @@
 """Which sweeps are still to be followed by tombstones."""
 
-from cdc.control import Topics
+from cdc.model.topics import Topics
+from cdc.snapshots.sweeps import Sweeps
 from cdc.snapshots.tombstones import Tombstones
-from cdc.sweeps import Sweeps
-from tests.unit.cdc.loops import SCHEMA
+from tests.unit.cdc.capture.loops import SCHEMA
 
 TABLE = SCHEMA.table
 SCHEMAS = {TABLE: SCHEMA}

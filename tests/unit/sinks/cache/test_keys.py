@@ -4,7 +4,7 @@ from itertools import combinations
 
 import pytest
 
-from cdc.events import EPOCH_MAX, SEQ_MAX, TableId, pack_version
+from cdc.model.events import EPOCH_MAX, SEQ_MAX, TableId, pack_version
 from sinks.cache.keys import CacheKeys, version_text
 
 TABLES = [

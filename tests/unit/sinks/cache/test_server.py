@@ -5,7 +5,7 @@ import socket
 import pytest
 import redis as client
 
-from cdc.errors import SinkError
+from cdc.model.errors import SinkError
 from sinks.cache.scripts import APPLY
 from sinks.cache.server import RedisServer
 from sinks.retries import Retries

@@ -9,9 +9,9 @@ import pytest
 import redis as client
 from pydantic import SecretStr
 
-from cdc.config import CacheConfig
-from cdc.errors import SinkError
-from cdc.events import Column, TableId, TableSchema, pack_version
+from cdc.config.settings import CacheConfig
+from cdc.model.errors import SinkError
+from cdc.model.events import Column, TableId, TableSchema, pack_version
 from sinks.cache import sink as cache_sink
 from sinks.cache.server import RedisServer
 from sinks.cache.sink import CacheSink

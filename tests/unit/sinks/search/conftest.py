@@ -7,8 +7,8 @@ import pytest
 from opensearchpy import OpenSearch
 from pydantic import SecretStr
 
-from cdc.config import SearchConfig
-from cdc.events import Column, TableId, TableSchema
+from cdc.config.settings import SearchConfig
+from cdc.model.events import Column, TableId, TableSchema
 from sinks.contract import Change
 from sinks.retries import Retries
 from sinks.search.server import SearchServer

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cdc.errors import SinkError
+from cdc.model.errors import SinkError
 from sinks.contract import Outcome, Result
 from sinks.search.bulk import BULK_BYTES_MAX, BULK_DOCUMENTS_MAX, Busy, Item, busy, item, outcome, requests
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cdc.errors import SinkError
+from cdc.model.errors import SinkError
 from sinks.search.generations import Generations, Overtaken
 from tests.unit.sinks.search.conftest import Place
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from cdc.errors import RefusedError
-from cdc.events import Column, TableId, TableSchema
+from cdc.model.errors import RefusedError
+from cdc.model.events import Column, TableId, TableSchema
 from sinks.search.mapping import LIVE, check_columns, clashes, field_of, index_body, mapping, owner
 
 TABLE = TableId("public", "t")

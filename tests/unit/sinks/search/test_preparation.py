@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from cdc.errors import RefusedError, SinkError
-from cdc.events import Column, TableSchema, pack_version
+from cdc.model.errors import RefusedError, SinkError
+from cdc.model.events import Column, TableSchema, pack_version
 from sinks.contract import Change, Outcome
 from sinks.search.server import SearchServer
 from sinks.search.sink import SearchSink

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from cdc.config import SearchConfig
-from cdc.errors import RefusedError, SinkError
-from cdc.events import Column, TableId, pack_version
+from cdc.config.settings import SearchConfig
+from cdc.model.errors import RefusedError, SinkError
+from cdc.model.events import Column, TableId, pack_version
 from sinks.contract import Outcome
 from sinks.retries import Retries
 from sinks.search import bulk

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from cdc.config import WarehouseConfig
-from cdc.errors import ConfigError
+from cdc.config.settings import WarehouseConfig
+from cdc.model.errors import ConfigError
 from sinks.warehouse.catalog import catalog_place
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cdc.events import Column
+from cdc.model.events import Column
 from sinks.warehouse.columns import ColumnType, Unholdable, column_type
 
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc.errors import SinkError
-from cdc.events import Column, TableId, TableSchema
+from cdc.model.errors import SinkError
+from cdc.model.events import Column, TableId, TableSchema
 from sinks.contract import Change, Json
 from sinks.warehouse.engine import Snapshot
 from sinks.warehouse.merging import (

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cdc.errors import RefusedError
-from cdc.events import Column, TableId, TableSchema
+from cdc.model.errors import RefusedError
+from cdc.model.events import Column, TableId, TableSchema
 from sinks.warehouse.naming import check_columns, place, quoted
 
 

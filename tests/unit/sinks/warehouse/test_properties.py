@@ -1,6 +1,6 @@
 """What the warehouse notes about itself."""
 
-from cdc.events import TableId
+from cdc.model.events import TableId
 from sinks.warehouse.properties import TABLES, listed_tables
 
 

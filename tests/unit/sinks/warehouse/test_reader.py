@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
-from cdc.errors import SinkError
-from cdc.events import TableId
+from cdc.model.errors import SinkError
+from cdc.model.events import TableId
 from sinks.contract import StoredRow
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.naming import place

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from cdc.errors import SinkError
-from cdc.events import Column, TableId, TableSchema
+from cdc.model.errors import SinkError
+from cdc.model.events import Column, TableId, TableSchema
 from sinks.contract import Change, Outcome
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.merging import ATTEMPT_COUNT_MAX

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cdc.events import Column, TableId, TableSchema
+from cdc.model.events import Column, TableId, TableSchema
 from sinks.contract import Change, Json, Outcome
 from sinks.warehouse.staging import (
     FILE_BYTES,

@@ -1,0 +1,182 @@
+"""The initial load: every existing row becomes an `r` event at the slot's consistent point.
+
+Its positions have phase `loading`: a process that finds one of those starts over under the next epoch, because the
+transaction snapshot died with the old process. The new attempt ends with a sweep for each table: rows that the old
+attempt published and that were deleted since are in neither the new snapshot nor the new stream.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from cdc.capture.kafka_transaction import Publisher
+from cdc.formats.debezium import TableEncoder
+from cdc.formats.unpublishable import Unpublishable
+from cdc.model.errors import UnsupportedChangeError
+from cdc.model.events import Position, TableId, TableSchema, pack_version
+from cdc.model.lsn import Lsn
+from cdc.model.topic_record import TopicRecord
+from cdc.model.topics import Topics
+from cdc.ports.stream import Broker, Clock, Probe, unarmed
+from cdc.ports.stream_state import StreamState
+from cdc.records.control import SnapshotRecord
+from cdc.records.topic_records import position_record, schema_record, snapshot_record, sweep_record
+
+log = structlog.get_logger(__name__)
+
+# Rows encoded between two looks at the limits.
+BATCH_ROWS = 1_000
+BATCH_BYTES = 4 * 1024 * 1024
+REPORT_INTERVAL_S = 5.0
+
+
+class LoadStopped(Exception):  # noqa: N818
+    """The process was asked to stop; the load starts over next time."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableLoad:
+    """A table to load: its encoder, and its rows as lines of COPY's text format."""
+
+    schema: TableSchema
+    encoder: TableEncoder
+    lines: Iterator[bytes]
+    rows_estimated: int
+
+
+class InitialLoad:
+    """Publishes the rows of `tables`, then the record from which streaming begins."""
+
+    def __init__(
+        self,
+        *,
+        broker: Broker,
+        publisher: Publisher,
+        topics: Topics,
+        consistent_point: Lsn,
+        clock: Clock,
+        should_stop: Callable[[], bool],
+        probe: Probe = unarmed,
+        unpublishable: Unpublishable | None = None,
+    ) -> None:
+        self._broker = broker
+        self._publisher = publisher
+        self._topics = topics
+        self._unpublishable = unpublishable or Unpublishable(topics)
+        self._lsn = consistent_point
+        self._clock = clock
+        self._should_stop = should_stop
+        self._probe = probe
+        self._seq = 0
+        self._rows: dict[TableId, int] = {}
+
+    def run(self, tables: Sequence[TableLoad], told: Sequence[TopicRecord] = ()) -> None:
+        """`told`: records that go with the last ones. Raises LoadStopped; ConnectionLost and the rest as the broker and
+        the lines do."""
+        try:
+            self._produce(schema_record(self._topics, table.schema) for table in tables)
+            self._commit(is_loading=True)
+            for table in tables:
+                self._load(table)
+            self._probe("load.before-end")
+            self._finish([table.schema.table for table in tables], told)
+        except BaseException:
+            self._broker.abort()
+            raise
+
+    def _load(self, table: TableLoad) -> None:
+        began = reported = self._clock.monotonic()
+        first = self._seq
+        for batch in _batches(table.lines):
+            self._produce(self._records(table, batch))
+            self._probe("load.rows-produced")
+            now = self._clock.monotonic()
+            if self._publisher.is_due(now, is_dry=False):
+                self._commit(is_loading=True)
+                self._probe("load.part-committed")
+            if self._should_stop():
+                raise LoadStopped
+            if now - reported >= REPORT_INTERVAL_S:
+                reported = now
+                log.info(
+                    "loading",
+                    table=str(table.schema.table),
+                    rows=self._seq - first,
+                    rows_estimated=table.rows_estimated or None,
+                    rows_per_s=round((self._seq - first) / (now - began)),
+                )
+        self._rows[table.schema.table] = self._seq - first
+        log.info("table loaded", table=str(table.schema.table), rows=self._seq - first)
+
+    def _records(self, table: TableLoad, lines: Sequence[bytes]) -> Iterator[TopicRecord]:
+        now_us = self._clock.now_us()
+        for line in lines:
+            try:
+                if len(line) > self._unpublishable.row_bytes_usual:
+                    position = Position(self._lsn, self._seq)
+                    line = self._unpublishable.lightened_line(table.encoder, line, position)
+                made = table.encoder.copy_row(line, self._lsn, self._seq, self._seq + 1, now_us)
+                if len(made[1] or b"") > self._unpublishable.value_bytes_safe:
+                    self._unpublishable.require_fits(table.schema, Position(self._lsn, self._seq), [made])
+            except UnsupportedChangeError as error:
+                yield from self._unpublishable.instead(table.schema, Position(self._lsn, self._seq), error, now_us)
+            else:
+                self._seq += 1
+                yield TopicRecord(table.schema.topic, *made)
+
+    def _finish(self, tables: Sequence[TableId], told: Sequence[TopicRecord]) -> None:
+        """One Kafka transaction ends the load: from here on a restart streams."""
+        records = [*told, *map(self._done, tables)]
+        if self._publisher.lineage.epoch > 1:
+            records += map(self._sweep, tables)
+        self._produce(records)
+        self._commit(is_loading=False)
+
+    def _sweep(self, table: TableId) -> TopicRecord:
+        epoch = self._publisher.lineage.epoch
+        return sweep_record(self._topics, table, pack_version(epoch, 0), self._lsn, epoch)
+
+    def _done(self, table: TableId) -> TopicRecord:
+        """That every row is published: nobody has to ask for them again."""
+        record = SnapshotRecord(
+            request=f"epoch {self._publisher.lineage.epoch}",
+            table_schema=table.schema,
+            table_name=table.name,
+            status="done",
+            sweeps=self._publisher.lineage.epoch > 1,
+            rows=self._rows[table],
+            requested_us=self._clock.now_us(),
+        )
+        return snapshot_record(self._topics, record)
+
+    # ---- Kafka
+
+    def _produce(self, records: Iterable[TopicRecord]) -> None:
+        batch = list(records)
+        self._publisher.on_produced(batch, self._clock.monotonic())
+        self._broker.produce(batch, _nobody_waits)
+
+    def _commit(self, *, is_loading: bool) -> None:
+        state = StreamState(resume_lsn=self._lsn, partial=None, seq=self._seq, commit_ts_us=0)
+        position = self._publisher.position(state, is_loading=is_loading)
+        self._broker.produce([position_record(self._topics, position)], _nobody_waits)
+        self._broker.commit(_nobody_waits)
+        self._publisher.on_committed()
+
+
+def _nobody_waits() -> None:
+    """While existing rows are read no server expects to hear from us."""
+
+
+def _batches(lines: Iterable[bytes]) -> Iterator[list[bytes]]:
+    batch: list[bytes] = []
+    size = 0
+    for line in lines:
+        batch.append(line)
+        size += len(line)
+        if len(batch) >= BATCH_ROWS or size >= BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

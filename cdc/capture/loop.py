@@ -1,0 +1,296 @@
+"""The loop: read frames, assemble, produce, commit the Kafka transaction, confirm. One thread that decides.
+
+It runs at its own pace: signals and callbacks only record. Its steps are numbered where a crash between two of them
+matters; after each of them a restart finds a position record that tells exactly what is published.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from cdc.capture.assembler import Assembler
+from cdc.capture.confirmation import Delivery
+from cdc.capture.kafka_transaction import Publisher
+from cdc.capture.stream_lag import StreamLag
+from cdc.config.settings import CaptureConfig
+from cdc.formats.heartbeats import Heartbeats
+from cdc.model.errors import ConnectionLost, TextTooLargeError
+from cdc.model.lsn import Lsn
+from cdc.model.topic_record import TopicRecord
+from cdc.model.topics import Topics
+from cdc.pgoutput.frames import is_commit
+from cdc.ports.stream import Broker, Clock, EndOffsetsRequest, LogStream, Probe, unarmed
+from cdc.ports.stream_state import StreamState
+from cdc.records.control import PROGRESS_KEY, ProgressRecord
+from cdc.records.topic_records import position_record
+from cdc.snapshots.coordination import Snapshots
+from cdc.toast.backfill import Filler
+
+# One round of reading. Bounds what is held in memory beside librdkafka's queue, and how late a status can be.
+READ_MESSAGES_MAX = 4_000
+READ_BYTES_MAX = 8 * 1024 * 1024
+# PostgreSQL hangs up after wal_sender_timeout (60 s by default, where it is short a shorter interval is passed); it
+# asks earlier, we speak earlier still: a loop that waits for the brokers does not read its questions.
+STATUS_INTERVAL_S = 5.0
+# How often the server is asked for the keepalive that confirms the last one (see cdc/pgoutput/wal_ends.py): well within
+# the second in which an idle position is recorded, and seldom where other tables keep the log moving.
+ASK_INTERVAL_S = 0.25
+# How often the catalog is looked at for what the stream does not tell (a publication that lost a table).
+WATCH_INTERVAL_S = 3.0
+# A stop waits so long for the end of a transaction that has begun to arrive.
+FINISH_S_MAX = 3.0
+WAIT_S_MAX = 0.2
+ANSWER_WAIT_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class _AskedProgress:
+    request: EndOffsetsRequest
+    state: StreamState
+
+
+class Capture:
+    """Streams from `stream` to `broker` until asked to stop, or until the transaction that commits at `until` is
+    published. Holds no connection that it did not get."""
+
+    def __init__(
+        self,
+        *,
+        stream: LogStream,
+        broker: Broker,
+        assembler: Assembler,
+        filler: Filler,
+        publisher: Publisher,
+        snapshots: Snapshots,
+        topics: Topics,
+        limits: CaptureConfig,
+        clock: Clock,
+        should_stop: Callable[[], bool],
+        until: Lsn | None = None,
+        watch: Callable[[], None] = lambda: None,
+        heartbeats: Heartbeats | None = None,
+        probe: Probe = unarmed,
+        status_interval_s: float = STATUS_INTERVAL_S,
+    ) -> None:
+        self._stream = stream
+        self._broker = broker
+        self._assembler = assembler
+        self._filler = filler
+        self._publisher = publisher
+        self._snapshots = snapshots
+        self._topics = topics
+        self._limits = limits
+        self._clock = clock
+        self._should_stop = should_stop
+        self._until = until
+        self._watch = watch
+        self._heartbeats = heartbeats
+        self._probe = probe
+        self._status_interval_s = status_interval_s
+        self._delivery = Delivery(assembler.state.resume_lsn)
+        self._lag = StreamLag()
+        self._status_at = float("-inf")
+        self._keepalive_asked_at = float("-inf")  # when the server was asked for a keepalive
+        self._position_at = float("-inf")
+        self._told_at = float("-inf")
+        self._told_lsn = Lsn(0)
+        self._watched_at = clock.monotonic()
+        self._asked: _AskedProgress | None = None
+        self._committed = assembler.state
+        if self._committed.partial is not None:
+            publisher.on_committed(is_begun=True)
+
+    def has_passed(self, commit_lsn: Lsn) -> bool:
+        """Whether the transaction that commits there is published and recorded."""
+        return self._committed.partial is None and self._committed.resume_lsn > commit_lsn
+
+    def run(self) -> None:
+        """Stream until `should_stop`; then everything received is published, recorded and confirmed: a transaction to
+        its end or, if that does not come soon, not at all.
+
+        Raises ConnectionLost when the session must start anew, other WatershedErrors when capture must stop. The open
+        Kafka transaction is aborted in both cases.
+        """
+        try:
+            while not self._is_over():
+                self._step()
+            self._finish()
+        except BaseException as error:
+            if isinstance(error, TextTooLargeError):
+                error.commit_lsn = self._assembler.open_commit_lsn
+            self._broker.abort()
+            raise
+
+    def _is_over(self) -> bool:
+        is_published = self._until is not None and self.has_passed(self._until)
+        return self._should_stop() or is_published or self._assembler.is_crowded
+
+    def _finish(self) -> None:
+        waits_until = self._clock.monotonic() + FINISH_S_MAX
+        while self._publisher.would_split and self._clock.monotonic() < waits_until:
+            self._step()
+        if self._publisher.would_split:
+            self._broker.abort()
+        else:
+            self._commit()
+        self._send_status()
+
+    def _step(self) -> None:
+        frames = self._stream.read(READ_MESSAGES_MAX, READ_BYTES_MAX)
+        now = self._clock.monotonic()
+        self._snapshots.take_answers(now)  # before the frames: a mark among them belongs to an answer that is there
+        whole, begun = _parted(frames)
+        if whole:
+            self._consume(whole)
+        if begun:
+            if self._publisher.is_due(now, is_dry=False, is_begun=self._assembler.in_transaction):
+                self._commit()
+            self._consume(begun)
+        self._produce(self._snapshots.advance(now, self._clock.now_us(), self._stream_lag_s(frames, now)))
+        self._beat(now)
+        self._tell_progress(now)
+        is_begun = self._assembler.in_transaction
+        if self._publisher.is_due(now, is_dry=not frames, is_begun=is_begun) or self._idle_position_is_due(now):
+            self._commit()
+        asks = self._assembler.needs_keepalive and now - self._keepalive_asked_at >= ASK_INTERVAL_S
+        if asks or self._assembler.reply_requested or now - self._status_at >= self._status_interval_s:
+            self._send_status(asks=asks)
+        if now - self._watched_at >= WATCH_INTERVAL_S:
+            self._watched_at = now
+            self._watch()
+        if not frames:
+            self._stream.wait(self._wait_s(now))
+
+    def _wait_s(self, now: float) -> float:
+        """How long to wait for input at most, before something else is due."""
+        wait_s = WAIT_S_MAX if self._asked is None else ANSWER_WAIT_S
+        if self._publisher.is_open and not self._publisher.would_split:
+            wait_s = min(wait_s, max(0.0, self._publisher.wait_s(now)))
+        return wait_s
+
+    def _stream_lag_s(self, frames: Sequence[bytes], now: float) -> float:
+        """How far publishing is behind the source's commits."""
+        return self._lag.after(
+            frames,
+            now,
+            self._clock.now_us(),
+            self._assembler.newest_commit_ts_us,
+            is_begun=self._assembler.in_transaction,
+            is_full=len(frames) >= READ_MESSAGES_MAX or sum(map(len, frames)) >= READ_BYTES_MAX,
+        )
+
+    # ---- 1. produce
+
+    def _consume(self, frames: Sequence[bytes]) -> None:
+        records, failure = self._assembler.consume(frames, self._clock.now_us())
+        self._delivery.on_received(self._assembler.received_lsn)
+        is_begun = self._assembler.in_transaction
+        for piece in self._filler.fill(records, self._while_waiting):
+            self._produce(piece, is_begun=is_begun)
+        if not is_begun:
+            self._publisher.on_ended()
+        if failure is None:
+            return
+        # What is whole before the change that can't be followed is published; that change never is.
+        if not self._assembler.in_transaction:
+            self._commit()
+            self._send_status()
+        raise failure
+
+    def _produce(self, records: Sequence[TopicRecord], *, is_begun: bool = False) -> None:
+        if records:
+            self._publisher.on_produced(records, self._clock.monotonic(), is_begun=is_begun)
+            self._broker.produce(records, self._while_waiting)
+
+    def _beat(self, now: float) -> None:
+        """What is produced is committed at once where nothing else comes, with the position."""
+        if self._heartbeats is not None:
+            for key, value in self._heartbeats.due(now, self._clock.now_us()):
+                self._produce([TopicRecord(self._topics.heartbeat, key, value)])
+
+    # ---- 2. commit, with the position in the same Kafka transaction
+
+    def _commit(self) -> None:
+        state = self._assembler.state
+        if state == self._committed and not self._publisher.is_open:
+            return
+        position = self._publisher.position(state)
+        self._broker.produce([position_record(self._topics, position)], self._while_waiting)
+        self._probe("kafka.before-commit")
+        self._broker.commit(self._while_waiting)
+        self._probe("kafka.after-commit")
+        if state.partial is not None:
+            self._probe("transaction.part-committed")
+        self._publisher.on_committed(self._clock.monotonic(), is_begun=state.partial is not None)
+        self._snapshots.on_committed()
+        self._position_at = self._clock.monotonic()
+        self._committed = state
+        # ---- 3. confirm what the committed record covers
+        self._delivery.on_recorded(Lsn(state.resume_lsn))
+        self._send_status()
+
+    def _idle_position_is_due(self, now: float) -> bool:
+        """Whether the server's keepalives moved the position while there was nothing to publish."""
+        return (
+            not self._assembler.in_transaction
+            and self._assembler.state.resume_lsn > self._committed.resume_lsn
+            and now - self._position_at >= self._limits.idle_position_s
+        )
+
+    # ---- 4. progress: how far every partition reaches for an LSN
+
+    def _tell_progress(self, now: float) -> None:
+        if self._asked is not None:
+            try:
+                end_offsets = self._asked.request.result()
+            except ConnectionLost:
+                # A broker that hung has other leaders now: ask again. What is lost for good, the producer meets.
+                self._asked = None
+                return
+            if end_offsets is not None:
+                told, self._asked = self._asked.state, None
+                self._publisher.on_end_offsets(end_offsets)
+                self._publish_progress(told, end_offsets)
+        elif (
+            self._committed.resume_lsn > self._told_lsn
+            and (now - self._told_at) * 1000 >= self._limits.progress_interval_ms
+        ):
+            # Asked after the commit of this LSN has returned: the answer lies above all of its records. The *stable*
+            # offset would not do: a commit returns before its markers are written, so it can still lie below them.
+            self._asked = _AskedProgress(self._broker.request_end_offsets(), self._committed)
+            self._told_at = now
+
+    def _publish_progress(self, state: StreamState, end_offsets: Mapping[str, Sequence[int]]) -> None:
+        progress = ProgressRecord(
+            epoch=self._publisher.lineage.epoch,
+            seq=state.seq,
+            lsn=state.resume_lsn,
+            commit_ts_us=state.commit_ts_us,
+            published_ts_us=self._clock.now_us(),
+            end_offsets={topic: tuple(offsets) for topic, offsets in end_offsets.items()},
+            unpublished=self._assembler.unpublished,
+        )
+        self._produce([TopicRecord(self._topics.progress, PROGRESS_KEY.encode(), progress.encode())])
+        self._told_lsn = state.resume_lsn
+
+    # ---- status updates
+
+    def _send_status(self, *, asks: bool = False) -> None:
+        """`asks`: for a keepalive, which shows that the position of the last one is reached."""
+        self._stream.send_status(self._delivery.received, self._delivery.confirmed, reply_requested=asks)
+        self._assembler.reply_requested = False
+        self._status_at = self._clock.monotonic()
+        self._keepalive_asked_at = self._status_at if asks else self._keepalive_asked_at
+        self._probe("status.sent")
+
+    def _while_waiting(self) -> None:
+        """The brokers are slow or away: PostgreSQL must still hear from us, or it hangs up."""
+        if self._clock.monotonic() - self._status_at >= self._status_interval_s:
+            self._send_status()
+
+
+def _parted(frames: Sequence[bytes]) -> tuple[Sequence[bytes], Sequence[bytes]]:
+    """Up to the last end of a transaction, and what has come behind it."""
+    for i in range(len(frames) - 1, -1, -1):
+        if is_commit(frames[i]):
+            return frames[: i + 1], frames[i + 1 :]
+    return (), frames

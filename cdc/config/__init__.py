@@ -1,0 +1,1 @@
+"""The configuration: one model for each section, the YAML file, and the selection of columns and topics."""

@@ -1,0 +1,90 @@
+"""Which columns leave the source: source.include_columns and source.exclude_columns. Pure.
+
+Patterns are regular expressions that match the whole of `schema.table.column`. A column that is left out is in no
+record, no schema and no statement that reads rows; the server sends it all the same, and the codec passes over it.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from cdc.model.errors import ConfigError, SourceError
+from cdc.model.events import Column, TableId, TableSchema
+from cdc.pgoutput.messages import Relation
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChoice:
+    """Columns that match one of `include`, or all if there are none; without those that match one of `exclude`."""
+
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+    def takes(self, table: TableId, column: str) -> bool:
+        """Whether the column is captured."""
+        name = f"{table}.{column}"
+        is_included = not self.include or _matches(self.include, name)
+        return is_included and not _matches(self.exclude, name)
+
+    def of(self, table: TableId, columns: Sequence[Column], key: Iterable[str]) -> tuple[Column, ...]:
+        """Those that are captured. Raises ConfigError for a key column that is left out."""
+        for name in key:
+            if not self.takes(table, name):
+                option = "exclude_columns" if _matches(self.exclude, f"{table}.{name}") else "include_columns"
+                raise ConfigError(
+                    f"source.{option} leaves out column {name} of table {table}, which is part of the record key",
+                    f"correct source.{option}, or choose other key columns in source.key_columns",
+                )
+        return tuple(column for column in columns if self.takes(table, column.name))
+
+    def marked(self, relation: Relation) -> Relation:
+        """The relation, with what is left out of it told by its columns."""
+        if not self.include and not self.exclude:
+            return relation
+        table = TableId(relation.schema, relation.name)
+        return replace(
+            relation,
+            columns=tuple(replace(c, is_captured=self.takes(table, c.name)) for c in relation.columns),
+        )
+
+    def require_meaning(self, columns: Iterable[tuple[TableId, str]]) -> None:
+        """`columns`: all that the captured tables have. Raises ConfigError for a pattern that matches none of them: it
+        may be a mistyped name, whose values would be published."""
+        names = [f"{table}.{column}" for table, column in columns]
+        for option, patterns in (("include_columns", self.include), ("exclude_columns", self.exclude)):
+            for pattern in patterns:
+                if not any(re.fullmatch(pattern, name) for name in names):
+                    raise ConfigError(
+                        f"source.{option}: {pattern} matches no column of the tables in source.tables",
+                        "it has to match the whole of schema.table.column; correct it, or take it out",
+                    )
+
+    def require_unpublished(self, schemas: Iterable[TableSchema]) -> None:
+        """Raises SourceError for a column that is to be left out, and is in the topics already."""
+        for schema in schemas:
+            for column in schema.columns:
+                if not self.takes(schema.table, column.name):
+                    raise SourceError(
+                        f"column {column.name} of table {schema.table} is to be left out, but it is published already",
+                        "what is in the topics stays there: start with a new topics.prefix and slot, or take the "
+                        "change of source.include_columns or source.exclude_columns back",
+                    )
+
+
+ALL_COLUMNS = ColumnChoice()
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What the configuration says of one table."""
+
+    key: tuple[str, ...] | None = None  # instead of the table's own; none: its records have no key
+    columns: ColumnChoice = ALL_COLUMNS
+    is_outbox: bool = False  # only what is inserted matters
+
+
+AS_IT_IS = Chosen()
+
+
+def _matches(patterns: Iterable[str], name: str) -> bool:
+    return any(re.fullmatch(pattern, name) for pattern in patterns)

@@ -1,0 +1,92 @@
+"""What can be chosen about the records' form: a profile, and Debezium's options, with underscores for dots."""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from cdc.config.columns import ALL_COLUMNS, ColumnChoice
+from cdc.config.masking import Mask
+
+Profile = Literal["readable", "debezium"]
+DecimalMode = Literal["precise", "double", "string"]
+TimeMode = Literal[
+    "adaptive", "adaptive_time_microseconds", "connect", "isostring", "microseconds", "nanoseconds", "structured"
+]
+BinaryMode = Literal["bytes", "base64", "base64-url-safe", "hex"]
+IntervalMode = Literal["numeric", "string"]
+HstoreMode = Literal["json", "map"]
+SkippedOperations = Literal["t", "none"]
+FailureMode = Literal["warn", "skip", "fail"]
+
+PLACEHOLDER_DEFAULT: Final = "__debezium_unavailable_value"
+
+
+@dataclass(frozen=True, slots=True)
+class FormatOptions:
+    """The form of records. None: the profile's own choice, which for `debezium` is Debezium's default."""
+
+    profile: Profile = "readable"
+    decimal_handling_mode: DecimalMode | None = None
+    time_precision_mode: TimeMode | None = None
+    binary_handling_mode: BinaryMode | None = None
+    interval_handling_mode: IntervalMode | None = None
+    hstore_handling_mode: HstoreMode | None = None
+    money_fraction_digits: int = 2
+    include_unknown_datatypes: bool = False  # debezium: types that Debezium does not know are left out
+    # debezium: what has no place in its column's form is null, with a warning or without, or stops capture.
+    event_converting_failure_handling_mode: FailureMode = "warn"
+    # debezium: what stands for a large value that is not in the log and could not be read; "hex:" goes before bytes.
+    unavailable_value_placeholder: str | None = None
+    schemas_enable: bool = False
+    tombstones_on_delete: bool = True
+    extended_headers_enabled: bool | None = None
+    provide_transaction_metadata: bool = False
+    heartbeat_interval_ms: int = 0  # 0: none
+    skipped_operations: SkippedOperations = "t"
+    # Regular expressions over the whole prefix of logical messages.
+    message_prefix_include_list: tuple[str, ...] = ()
+    message_prefix_exclude_list: tuple[str, ...] = ()
+    masks: tuple[Mask, ...] = ()
+    columns: ColumnChoice = ALL_COLUMNS
+
+    @property
+    def placeholder(self) -> bytes | None:
+        """What stands for a large value that could not be read; None: its column is absent."""
+        if self.profile == "readable":
+            return None
+        chosen = (
+            PLACEHOLDER_DEFAULT if self.unavailable_value_placeholder is None else self.unavailable_value_placeholder
+        )
+        return bytes.fromhex(chosen.removeprefix("hex:")) if chosen.startswith("hex:") else chosen.encode()
+
+    @property
+    def suits_sinks(self) -> bool:
+        """Whether Watershed's own sinks can read the records."""
+        return not self.schemas_enable and self.profile == "readable" and not self.has_modes
+
+    @property
+    def has_modes(self) -> bool:
+        """Whether a value's form is chosen apart from the profile."""
+        modes = (
+            self.decimal_handling_mode,
+            self.time_precision_mode,
+            self.binary_handling_mode,
+            self.interval_handling_mode,
+            self.hstore_handling_mode,
+        )
+        return any(mode is not None for mode in modes)
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether logical messages are published: chosen ones, or all, as Debezium does."""
+        is_chosen = bool(self.message_prefix_include_list or self.message_prefix_exclude_list)
+        return is_chosen or self.profile == "debezium"
+
+    @property
+    def has_context_headers(self) -> bool:
+        """Whether each record names its connector in headers, as Debezium's do."""
+        if self.extended_headers_enabled is None:
+            return self.profile == "debezium"
+        return self.extended_headers_enabled
+
+
+READABLE = FormatOptions()

@@ -1,0 +1,17 @@
+"""How the values of one column are masked, as section `masking` of the configuration says."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from cdc.model.events import TableId
+
+
+@dataclass(frozen=True, slots=True)
+class Mask:
+    """How one column is masked."""
+
+    table: TableId
+    column: str
+    action: Literal["truncate", "asterisks", "hash"]
+    length: int = 0  # characters that are kept; asterisks that are written
+    key: bytes = field(default=b"", repr=False)  # of the hash

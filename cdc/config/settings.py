@@ -1,0 +1,436 @@
+"""The configuration: one YAML file, checked whole before anything is touched.
+
+`CDC__SECTION__KEY` environment variables override the file (`CDC__KAFKA__BOOTSTRAP_SERVERS=...`). Unknown keys are
+refused. Secrets are `SecretStr`: they never appear in a message, a log or a repr.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+
+from cdc.config.columns import Chosen, ColumnChoice
+from cdc.config.format_options import (
+    BinaryMode,
+    DecimalMode,
+    FailureMode,
+    FormatOptions,
+    HstoreMode,
+    IntervalMode,
+    Profile,
+    SkippedOperations,
+    TimeMode,
+)
+from cdc.config.kafka_options import without_ours
+from cdc.config.masking import Mask
+from cdc.config.outbox_settings import OutboxConfig, with_outbox_tables
+from cdc.config.section import DebeziumSection, Section
+from cdc.config.topic_names import problem
+from cdc.config.yaml_file import read_config_file
+from cdc.model.errors import ConfigError
+from cdc.model.events import TableId
+from cdc.model.topics import Topics
+
+ENV_PREFIX = "CDC__"
+HASH_KEY_CHARS_MIN = 16  # a short key is found by trying
+_NAME = re.compile(r"[a-z0-9_]{1,63}")  # what PostgreSQL allows for a slot
+_PREFIX = re.compile(r"[A-Za-z0-9_-]{1,100}")  # no dot: `<prefix>.state` must not be another prefix's table
+
+
+def _patterns(value: Any) -> Any:
+    """Regular expressions, as a list or as Debezium has them, in one text with commas."""
+    patterns = [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+    for pattern in patterns if isinstance(patterns, list | tuple) else ():
+        try:
+            re.compile(str(pattern))
+        except re.error as error:
+            raise ValueError(f"{pattern} is not a regular expression: {error.msg}") from None
+    return patterns
+
+
+Patterns = Annotated[tuple[str, ...], BeforeValidator(_patterns)]
+
+
+class SourceConfig(Section):
+    """The PostgreSQL database that is read."""
+
+    dsn: SecretStr  # a libpq connection string or URL; must reach the server directly, not through a pooler
+    tables: tuple[str, ...] = Field(min_length=1)  # schema.table
+    publication: str = "watershed"
+    slot: str = "watershed"
+    # schema.table → columns of its record key, in key order, instead of the primary key's. NOT NULL, in the replica
+    # identity, and no two rows may have the same at any moment. None at all: records without a key.
+    key_columns: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    # Regular expressions over schema.table.column, from beginning to end: which columns leave the source at all.
+    include_columns: Patterns = ()
+    exclude_columns: Patterns = ()
+    outbox: tuple[str, ...] = ()  # those of `tables` that section outbox names, which puts them into both
+
+    @field_validator("slot")
+    @classmethod
+    def _slot(cls, value: str) -> str:
+        if not _NAME.fullmatch(value):
+            raise ValueError("a slot's name has lower-case letters, digits and underscores, 63 at most")
+        return value
+
+    @field_validator("tables")
+    @classmethod
+    def _tables(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            TableId.parse(name)
+        if len(set(value)) != len(value):
+            raise ValueError("a table is listed twice")
+        return value
+
+    @model_validator(mode="after")
+    def _key_columns(self) -> Self:
+        for table, columns in self.key_columns.items():
+            if table not in self.tables:
+                raise ValueError(f"key_columns names {table}, which is not in tables")
+            if len(set(columns)) != len(columns):
+                raise ValueError(f"key_columns of {table} names a column twice")
+        return self
+
+    @property
+    def columns(self) -> ColumnChoice:
+        return ColumnChoice(self.include_columns, self.exclude_columns)
+
+    def chosen(self, table: TableId) -> Chosen:
+        """What is said of this table."""
+        is_outbox = self.is_outbox(table)
+        return Chosen(() if is_outbox else self.key_columns.get(str(table)), self.columns, is_outbox)
+
+    def is_outbox(self, table: TableId) -> bool:
+        """Whether its rows are events."""
+        return str(table) in self.outbox
+
+    @property
+    def table_ids(self) -> tuple[TableId, ...]:
+        return tuple(TableId.parse(name) for name in self.tables)
+
+    @property
+    def stored_table_ids(self) -> tuple[TableId, ...]:
+        """Those that stores hold: neither outbox tables nor logs, whose records have no key."""
+        return tuple(table for table in self.table_ids if self.chosen(table).key != ())
+
+
+class KafkaConfig(Section):
+    """The brokers. `options` go to librdkafka as they are (security.protocol, sasl.*, ssl.*)."""
+
+    bootstrap_servers: str = Field(min_length=1)
+    options: Annotated[dict[str, SecretStr], AfterValidator(without_ours)] = Field(default_factory=dict)
+
+
+class TopicConfig(Section):
+    """Topics that capture creates."""
+
+    prefix: str
+    partitions: Annotated[int, Field(ge=1, le=1000)] = 4
+    replication_factor: Annotated[int, Field(ge=1, le=10)] = 1
+
+    @field_validator("prefix")
+    @classmethod
+    def _prefix(cls, value: str) -> str:
+        if not _PREFIX.fullmatch(value):
+            raise ValueError("letters, digits, _ and -, 100 at most")
+        return value
+
+
+OnUnpublishable = Literal["stop", "dead_letter", "skip"]
+
+
+class CaptureConfig(Section):
+    """Limits of the capture process. A Kafka transaction ends when the input runs dry, at least
+    `transaction_time_ms_min` after the last one ended, or at one of the limits; inside a transaction of the source only
+    at those of rows and bytes."""
+
+    transaction_rows_max: Annotated[int, Field(ge=1)] = 50_000
+    transaction_bytes_max: Annotated[int, Field(ge=1024)] = 32 * 1024 * 1024
+    transaction_time_ms_min: Annotated[int, Field(ge=0, le=10_000)] = 20
+    transaction_time_ms_max: Annotated[int, Field(ge=1)] = 500
+    idle_position_s: Annotated[float, Field(gt=0)] = 1.0  # how often an idle source's position is recorded
+    progress_interval_ms: Annotated[int, Field(ge=10)] = 250
+    # A change whose record is larger than its topic takes, or that holds a value that has no form in records.
+    on_unpublishable: OnUnpublishable = "stop"
+
+
+class SnapshotConfig(Section):
+    """How existing rows are read. See the README's table of what happens to streaming meanwhile."""
+
+    mode: Literal["initial", "never", "when_needed", "always"] = "initial"
+    method: Literal["chunked", "consistent"] = "chunked"
+    workers: Annotated[int, Field(ge=1, le=16)] = 2  # connections that read
+    chunk_rows_max: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
+    chunk_bytes_max: Annotated[int, Field(ge=1024, le=64 * 1024 * 1024)] = 4 * 1024 * 1024
+    rows_per_s_max: Annotated[float, Field(gt=0)] | None = None
+    lag_s_max: Annotated[float, Field(gt=0)] = 1.0  # chunks pause while a backlog is older than this
+    split_rows_min: Annotated[int, Field(ge=1)] = 1_000_000  # a table this large is read in several key ranges at once
+
+
+class SweepConfig(Section):
+    """What follows a sweep, which removes rows from stores by their version."""
+
+    tombstones: bool = False  # also in the topics, for consumers that know nothing of sweeps
+
+
+class FormatConfig(DebeziumSection):
+    """The form of records: Debezium's options with its names, in which a dot and an underscore are the same here."""
+
+    profile: Profile = "readable"
+    decimal_handling_mode: DecimalMode | None = None
+    time_precision_mode: TimeMode | None = None
+    binary_handling_mode: BinaryMode | None = None
+    interval_handling_mode: IntervalMode | None = None
+    hstore_handling_mode: HstoreMode | None = None
+    money_fraction_digits: Annotated[int, Field(ge=0, le=10)] = 2
+    include_unknown_datatypes: bool = False
+    event_converting_failure_handling_mode: FailureMode = "warn"
+    unavailable_value_placeholder: str | None = None
+    schemas_enable: bool = False
+    tombstones_on_delete: bool = True
+    extended_headers_enabled: bool | None = None
+    provide_transaction_metadata: bool = False
+    heartbeat_interval_ms: Annotated[int, Field(ge=0)] = 0
+    skipped_operations: SkippedOperations = "t"
+    message_prefix_include_list: Patterns = ()
+    message_prefix_exclude_list: Patterns = ()
+
+    @model_validator(mode="after")
+    def _placeholder_is_debeziums(self) -> Self:
+        placeholder = self.unavailable_value_placeholder
+        if placeholder is not None and self.profile != "debezium":
+            raise ValueError(
+                "unavailable.value.placeholder is for profile debezium: in readable such a column is absent"
+            )
+        if placeholder is not None and placeholder.startswith("hex:"):
+            try:
+                bytes.fromhex(placeholder.removeprefix("hex:"))
+            except ValueError:
+                raise ValueError("unavailable.value.placeholder: no hexadecimal digits behind hex:") from None
+        return self
+
+    @model_validator(mode="after")
+    def _one_list(self) -> Self:
+        if self.message_prefix_include_list and self.message_prefix_exclude_list:
+            raise ValueError("message.prefix.include.list and message.prefix.exclude.list can't go together")
+        return self
+
+
+class MaskingConfig(Section):
+    """Text that may not leave the source in clear. Columns are named schema.table.column."""
+
+    truncate: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)  # characters that are kept
+    # How many are written in the text's place.
+    asterisks: dict[str, Annotated[int, Field(ge=0, le=1000)]] = Field(default_factory=dict)
+    hash: tuple[str, ...] = ()  # HMAC with SHA-256, in hexadecimal: equal texts stay equal
+    hash_key: SecretStr | None = None
+
+    @model_validator(mode="after")
+    def _hash_has_key(self) -> Self:
+        if self.hash and (self.hash_key is None or len(self.hash_key.get_secret_value()) < HASH_KEY_CHARS_MIN):
+            raise ValueError(f"hash needs hash_key, of {HASH_KEY_CHARS_MIN} characters at least")
+        names = [*self.truncate, *self.asterisks, *self.hash]
+        if len(set(names)) != len(names):
+            raise ValueError("a column is masked twice")
+        return self
+
+    def masks(self, tables: Sequence[TableId]) -> tuple[Mask, ...]:
+        """Raises ValueError for a column of a table that is not captured."""
+        key = self.hash_key.get_secret_value().encode() if self.hash_key else b""
+        return (
+            *(Mask(*_column_of(name, tables), "truncate", length) for name, length in self.truncate.items()),
+            *(Mask(*_column_of(name, tables), "asterisks", length) for name, length in self.asterisks.items()),
+            *(Mask(*_column_of(name, tables), "hash", key=key) for name in self.hash),
+        )
+
+
+def _column_of(name: str, tables: Sequence[TableId]) -> tuple[TableId, str]:
+    for table in sorted(tables, key=lambda table: len(str(table)), reverse=True):
+        if name.startswith(f"{table}.") and len(name) > len(f"{table}."):
+            return table, name.removeprefix(f"{table}.")
+    raise ValueError(f"masking names {name}, which is no column of source.tables: schema.table.column")
+
+
+class StoreConfig(Section):
+    """What every store's section has."""
+
+    exclude_tables: tuple[str, ...] = ()  # schema.table: captured, but not in this store
+
+    @property
+    def excluded(self) -> frozenset[TableId]:
+        return frozenset(map(TableId.parse, self.exclude_tables))
+
+    @field_validator("exclude_tables")
+    @classmethod
+    def _are_names(cls, tables: tuple[str, ...]) -> tuple[str, ...]:
+        for table in tables:
+            TableId.parse(table)
+        return tables
+
+
+class SearchConfig(StoreConfig):
+    """OpenSearch, or what speaks its protocol."""
+
+    url: SecretStr
+    index_prefix: str | None = None  # default: the topic prefix
+
+
+class CacheConfig(StoreConfig):
+    """Redis or Valkey."""
+
+    url: SecretStr
+    key_prefix: str | None = None  # default: the topic prefix
+    tombstone_ttl_s: Annotated[int, Field(ge=60)] = 14 * 86400
+
+
+class WarehouseConfig(StoreConfig):
+    """Iceberg tables through Spark, with a JDBC catalog."""
+
+    catalog_uri: SecretStr  # jdbc:sqlite:/path or jdbc:postgresql://...
+    location: str  # folder or URI of the tables' files
+    namespace: str | None = None  # default: the topic prefix
+
+
+class SinksConfig(Section):
+    search: SearchConfig | None = None
+    cache: CacheConfig | None = None
+    warehouse: WarehouseConfig | None = None
+
+
+class SparkConfig(Section):
+    """The Spark application that runs the sinks."""
+
+    checkpoint_location: str = ".watershed/checkpoints"
+    driver_memory: str = "1g"
+    trigger_ms: Annotated[int, Field(ge=0)] = 250  # search and cache
+    warehouse_trigger_ms: Annotated[int, Field(ge=0)] = 10_000
+    bytes_per_write_max: Annotated[int, Field(ge=1)] = 64 * 1024 * 1024
+    options: dict[str, str] = Field(default_factory=dict)  # spark.* properties
+
+
+class Config(BaseSettings):
+    """The whole file. Values from the environment go before the file's."""
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", env_prefix=ENV_PREFIX, env_nested_delimiter="__", hide_input_in_errors=True
+    )
+
+    source: SourceConfig
+    kafka: KafkaConfig
+    topics: TopicConfig
+    capture: CaptureConfig = CaptureConfig()
+    snapshot: SnapshotConfig = SnapshotConfig()
+    sweep: SweepConfig = SweepConfig()
+    format: FormatConfig = FormatConfig()
+    masking: MaskingConfig = MaskingConfig()
+    outbox: OutboxConfig = OutboxConfig()
+    sinks: SinksConfig = SinksConfig()
+    spark: SparkConfig = SparkConfig()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return env_settings, init_settings
+
+    @property
+    def format_options(self) -> FormatOptions:
+        """Sections `format` and `masking` together."""
+        masks = self.masking.masks(self.source.table_ids)
+        return FormatOptions(**self.format.model_dump(), masks=masks, columns=self.source.columns)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _outbox_tables_are_captured(cls, values: Any) -> Any:
+        """Their changes come with the others', through the same publication and slot."""
+        return with_outbox_tables(values)
+
+    @model_validator(mode="after")
+    def _outbox_is_configured(self) -> Self:
+        if set(self.source.outbox) != {table.table for table in self.outbox.tables}:
+            raise ValueError("source.outbox is filled from section outbox: name tables in outbox.tables")
+        return self
+
+    @model_validator(mode="after")
+    def _sinks_can_read(self) -> Self:
+        if self.format_options.suits_sinks:
+            return self
+        if self.sweep.tombstones:
+            raise ValueError("sweep.tombstones reads keys of format.profile readable, without schemas.enable and modes")
+        if self.sinks != SinksConfig():
+            raise ValueError(
+                "sinks need records of format.profile readable, without schemas.enable and without modes for values: "
+                "configure sinks or another format, not both"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _topics_differ(self) -> Self:
+        if said := problem(Topics(self.topics.prefix), self.source.table_ids):
+            raise ValueError(said)
+        return self
+
+
+def load_config(path: Path) -> Config:
+    """Read and check the file. Raises ConfigError that names the file and the key, never a value."""
+    sections = read_config_file(path)
+    _refuse_unknown_environment(path)
+    try:
+        return Config(**sections)
+    except SettingsError as error:
+        raise ConfigError(
+            f"an environment variable {ENV_PREFIX}… holds a list or section that is not JSON",
+            f"""write it as JSON, for example {ENV_PREFIX}SOURCE__TABLES='["public.orders"]'""",
+        ) from error
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'.'.join(str(part) for part in e['loc']) or 'file'}: {_say(e)}"
+            for e in error.errors(include_input=False, include_url=False)
+        )
+        raise ConfigError(
+            f"{path}: {problems}", "correct these keys; the README's example file has them all"
+        ) from error
+
+
+def _say(error: Any) -> str:
+    match error["type"]:
+        case "extra_forbidden":
+            return "unknown key"
+        case "missing":
+            return "missing"
+        case "tuple_type":
+            return "a list is needed: [a, b], or one to a line, each behind a -"
+        case "model_type" | "model_attributes_type" | "dict_type":
+            return "a section is needed, with keys of its own; {} for an empty one"
+        case _:
+            return str(error["msg"]).removeprefix("Value error, ")
+
+
+def _refuse_unknown_environment(path: Path) -> None:
+    """A mistyped override would otherwise be silently ignored."""
+    for name in sorted(os.environ):
+        if not name.startswith(ENV_PREFIX):
+            continue
+        section, _, key = name.removeprefix(ENV_PREFIX).lower().partition("__")
+        field = Config.model_fields.get(section)
+        if field is None or not key:
+            raise ConfigError(
+                f"environment variable {name} names no section", f"sections of {path}: {', '.join(Config.model_fields)}"
+            )

@@ -1,0 +1,50 @@
+"""Which topics there are beside the tables', and whether each table has one of its own. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cdc.config.format_options import FormatOptions
+from cdc.model.events import TableId
+from cdc.model.topics import Topics
+
+NAME_CHARS_MAX = 249  # Kafka's
+
+
+@dataclass(frozen=True, slots=True)
+class SideTopics:
+    """Topics that options ask for, of one partition each."""
+
+    compacted: tuple[str, ...]
+    logs: tuple[str, ...]  # not compacted: a record does not take another's place
+
+    @classmethod
+    def of(cls, topics: Topics, options: FormatOptions) -> "SideTopics":
+        logs = (topics.transaction, options.provide_transaction_metadata), (topics.message, options.has_messages)
+        return cls(
+            compacted=(topics.heartbeat,) if options.heartbeat_interval_ms else (),
+            logs=tuple(name for name, is_wanted in logs if is_wanted),
+        )
+
+
+def problem(topics: Topics, tables: Iterable[TableId]) -> str | None:
+    """What is wrong with the topics' names, naming the two that can't be together, and what helps; None: nothing.
+
+    Characters that Kafka does not allow become `_`, so names can become the same. Names that differ only in `.` and `_`
+    are the same to Kafka too: their metrics would be, so the brokers refuse to create the second one."""
+    owners = {_unified(topic): (topic, f"Watershed's own topic {topic}") for topic in topics.own}
+    for table in tables:
+        topic = topics.table(table)
+        if len(topic) > NAME_CHARS_MAX:
+            return f"topic name of {table} is longer than Kafka's {NAME_CHARS_MAX} characters: shorten topics.prefix"
+        other, owner = owners.setdefault(_unified(topic), (topic, f"table {table}"))
+        if owner == f"table {table}":
+            continue
+        clash = f"the topic {topic}" if other == topic else f"a topic: to Kafka {other} and {topic} are the same"
+        return (
+            f"{owner} and table {table} would share {clash}; capture one of them under another topics.prefix and slot"
+        )
+    return None
+
+
+def _unified(topic: str) -> str:
+    return topic.replace(".", "_")

@@ -1,0 +1,252 @@
+"""A start with other tables than the last one: some join, some have left; the others are not read again.
+
+A table joins in three steps. It is taken into the publication. Then every transaction must end that runs at that time:
+PostgreSQL decodes each change with the publication as it was then, or with what it remembers of a later one, so whether
+it sends theirs is not certain. Only then comes the table's place in the log (`since_lsn`): what commits before it is
+in the snapshot and never in the stream, whatever is sent, also because the table may have had another shape; what
+commits after it began when the table was published. That the table is captured, and that its rows are to be read, is
+one Kafka transaction: a process that dies before it leaves a table that joins anew.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from cdc.config.settings import Config, SourceConfig
+from cdc.kafka.state_reader import Captured, State
+from cdc.kafka.topic_admin import TopicAdmin, TopicDescription
+from cdc.model.errors import ConnectionLost, SourceError, UnsupportedChangeError
+from cdc.model.events import TableId, TableSchema
+from cdc.model.lsn import Lsn, format_lsn
+from cdc.model.topic_record import TopicRecord
+from cdc.model.topics import Topics
+from cdc.outbox.lost import NEXT as NEXT_AFTER_LOSS
+from cdc.outbox.lost import LostEventsRecord, lost_records
+from cdc.ports.source_table import SourceTable
+from cdc.ports.stream import Clock, Probe
+from cdc.postgres.catalog import Publication, schema_of
+from cdc.postgres.connection import SourceConnection, connect
+from cdc.postgres.source import (
+    TableLockedError,
+    add_one_to_publication,
+    add_to_publication,
+    checked_table,
+    read_log_end,
+)
+from cdc.postgres.transaction_barrier import Wait, fence_wait
+from cdc.records.control import ENDED, SnapshotRecord
+from cdc.records.topic_records import schema_record, snapshot_record
+from cdc.tables.continuity import Tables
+
+log = structlog.get_logger(__name__)
+
+PATIENCE_S: Final = 1.0  # most transactions have ended by then; the stream of the other tables waits
+STEP_S: Final = 0.25
+
+
+class Admission:
+    """Whether the tables that join may: nobody keeps them from being published, and every transaction has ended that
+    ran when they were. One for the life of a process; sessions come and go."""
+
+    def __init__(self, source: SourceConfig) -> None:
+        self._source = source
+        self._entries: Mapping[TableId, str] = {}
+        self._wait: Wait | None = None
+        self._locked: Sequence[TableId] = ()
+        self._unlocked: Wait | None = None  # one of them is published
+
+    @property
+    def is_due(self) -> bool:
+        """What is waited for has come to its end: a session that began without the tables may end."""
+        return any(wait is not None and wait.is_over for wait in (self._wait, self._unlocked))
+
+    def published(self, joining: Sequence[TableId], publication: Publication) -> Sequence[TableId]:
+        """Those that are. Who has locked the others is waited for beside the stream, however long that takes. To be
+        told by each session: what was waited for may be gone."""
+        locked = tuple(table for table in joining if table not in publication.columns)
+        if self._unlocked is not None and (locked != self._locked or self._unlocked.is_over):
+            self._unlocked.close()
+            self._unlocked = None
+        if locked and self._unlocked is None:
+            if locked != self._locked:
+                log.warning(
+                    "tables are locked by somebody, they join when they are not", tables=" ".join(map(str, locked))
+                )
+            self._unlocked = Wait(
+                self._source,
+                "watershed join",
+                lambda connection, closing: add_one_to_publication(connection, self._source, locked, closing),
+            )
+        self._locked = locked
+        if len(locked) == len(joining):
+            self.close()
+        return [table for table in joining if table not in locked]
+
+    def is_granted(
+        self, joining: Sequence[TableId], publication: Publication, stay_connected: Callable[[], None]
+    ) -> bool:
+        """Waits PATIENCE_S at most, then beside the stream. `joining` are in the publication."""
+        entries = {table: publication.entries.get(table, "") for table in joining}
+        failed = self._wait is not None and self._wait.is_over and not self._wait.is_passed(0)
+        if self._wait is None or entries != self._entries or failed:
+            self.close()
+            self._entries, self._wait = entries, fence_wait(self._source)
+        for _ in range(round(PATIENCE_S / STEP_S)):
+            if self._wait.is_passed(STEP_S):
+                return True
+            stay_connected()
+        return False
+
+    def close(self) -> None:
+        """No transaction is waited for any more. Idempotent."""
+        if self._wait is not None:
+            self._wait.close()
+            self._wait = None
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """What the tables are from now on."""
+
+    schemas: tuple[TableSchema, ...]  # of those that joined
+    since_lsn: Lsn
+    records: tuple[TopicRecord, ...]  # for the Kafka transaction of the position that says so
+    snapshots: tuple[SnapshotRecord, ...]  # those of state, with what the records say
+
+
+class Joining:
+    """With the slot held, earlier producers fenced, and history found continuous for the tables that were kept."""
+
+    def __init__(self, config: Config, admin: TopicAdmin, clock: Clock, probe: Probe) -> None:
+        self._config = config
+        self._topics = Topics(config.topics.prefix)
+        self._admin = admin
+        self._clock = clock
+        self._probe = probe
+
+    def publish(self, joining: Sequence[TableId], publication: Publication) -> Publication:
+        """Take them into the publication, but for those that somebody has locked. Raises SourceError where the role may
+        not, ConnectionLost."""
+        missing = [table for table in joining if table not in publication.columns]
+        before, added = publication.fingerprint, []
+        for table in missing:
+            with connect(self._config.source, application="watershed join") as connection, suppress(TableLockedError):
+                publication = add_to_publication(connection, self._config.source, table)
+                added.append(table)
+        if publication.fingerprint != before:
+            raise ConnectionLost(f"publication {publication.name} was altered by somebody else meanwhile")
+        if added:
+            log.info("tables added to the publication", tables=" ".join(map(str, added)))
+            self._probe("join.published")
+        return publication
+
+    def join(self, tables: Tables, publication: Publication, state: State, captured: Captured) -> Joined:
+        """Admission is granted. Raises UnsupportedChangeError for a table that can't join, BrokerError, ConnectionLost,
+        also where one was altered meanwhile."""
+        topics = self._make_topics(tables.joining, captured)
+        with connect(self._config.source, application="watershed join") as connection:
+            source = self._config.source
+            found = [self._found(connection, table, publication) for table in tables.joining]
+            since_lsn = read_log_end(connection)
+        schemas = [schema_of(table, captured.schemas.get(table.table), self._topics) for table in found]
+        for schema in schemas:
+            self._require_same_key(schema, captured.schemas.get(schema.table), topics[schema.topic])
+            log.info("table joins", table=str(schema.table), since=format_lsn(since_lsn))
+        for topic in tables.left:
+            if topic not in topics:  # else it leaves and joins again
+                log.info("changes of a table are not published any more", topic=topic)
+        assert state.position is not None, "or nothing could join it"
+        again = [table for table in tables.joining if source.is_outbox(table) and table in captured.schemas]
+        lost = [
+            LostEventsRecord(epoch=state.position.epoch, table=str(table), from_lsn=0, to_lsn=since_lsn)
+            for table in again
+        ]
+        for record in lost:
+            log.warning(str(record), next=NEXT_AFTER_LOSS)
+        snapshots = {record.table: record for record in state.snapshots}
+        changed = [
+            *self._cancelled(tables.left, state.snapshots),
+            *self._begun([t for t in tables.joining if not source.is_outbox(t)], snapshots, since_lsn),
+        ]
+        return Joined(
+            schemas=tuple(schemas),
+            since_lsn=since_lsn,
+            records=(
+                *(schema_record(self._topics, schema) for schema in schemas),
+                *(snapshot_record(self._topics, record) for record in changed),
+                *(told for record in lost for told in lost_records(self._topics, record)),
+            ),
+            snapshots=tuple((snapshots | {record.table: record for record in changed}).values()),
+        )
+
+    def _found(self, connection: SourceConnection, table: TableId, publication: Publication) -> SourceTable:
+        try:
+            return checked_table(connection, table, publication, self._config.source.chosen(table))
+        except SourceError as error:
+            # It could be captured when the session began; the next one stops it, alone.
+            raise ConnectionLost(f"a table was altered while it joined: {error.message}") from error
+
+    # ---- topics
+
+    def _make_topics(self, joining: Sequence[TableId], captured: Captured) -> dict[str, TopicDescription]:
+        owners = {schema.topic: schema.table for schema in captured.schemas.values()}
+        wanted = [self._topics.table(table) for table in joining]
+        for table, topic in zip(joining, wanted, strict=True):
+            if owners.get(topic, table) != table:
+                raise UnsupportedChangeError(
+                    f"table {table} can't join: its topic {topic} was that of table {owners[topic]}",
+                    "take it out of source.tables, or start with a new topics.prefix and slot",
+                    table=table,
+                )
+        found = self._admin.check(wanted)
+        self._admin.create([topic for topic in wanted if topic not in found], [], [], self._config.topics)
+        return self._admin.check(wanted)
+
+    def _require_same_key(self, schema: TableSchema, before: TableSchema | None, topic: TopicDescription) -> None:
+        """A row would be in the topic twice, under two keys."""
+        if before is None or before.key == schema.key:
+            return
+        ends = self._admin.request_end_offsets({topic.name: topic.partition_count}).wait()
+        if any(ends[topic.name]):
+            raise UnsupportedChangeError(
+                f"table {schema.table} joins again with key ({', '.join(schema.key)}), its topic holds records "
+                f"with key ({', '.join(before.key)})",
+                "take it out of source.tables, or start with a new topics.prefix and slot",
+                table=schema.table,
+                is_held=False,
+            )
+
+    # ---- snapshots
+
+    def _begun(
+        self, joining: Sequence[TableId], snapshots: Mapping[TableId, SnapshotRecord], since_lsn: Lsn
+    ) -> list[SnapshotRecord]:
+        """Rows that a table lost while it was not captured are known to nobody: the snapshot ends with a sweep."""
+        if self._config.snapshot.mode == "never":
+            unread = "the table joined again, and snapshot.mode is never"
+            return [_ended(snapshots[table], unread) for table in joining if table in snapshots]
+        return [
+            SnapshotRecord(
+                request=f"joined at {format_lsn(since_lsn)}",
+                table_schema=table.schema,
+                table_name=table.name,
+                status="running",
+                sweeps=True,
+                requested_us=self._clock.now_us(),
+            )
+            for table in joining
+        ]
+
+    def _cancelled(self, left: Sequence[str], snapshots: Iterable[SnapshotRecord]) -> list[SnapshotRecord]:
+        return [
+            _ended(record, "the table is not captured any more")
+            for record in snapshots
+            if self._topics.table(record.table) in left and record.status not in ENDED
+        ]
+
+
+def _ended(record: SnapshotRecord, why: str) -> SnapshotRecord:
+    return record.model_copy(update={"status": "cancelled", "message": why})

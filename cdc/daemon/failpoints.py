@@ -1,0 +1,51 @@
+"""Points at which a crash is interesting. The loop names them to its probe; a probe that kills is armed by the
+environment: `CDC_FAILPOINT=kafka.after-commit:3` kills the process with SIGKILL at the third passing, and with
+`:3:stop` SIGSTOP freezes it there."""
+
+import os
+import re
+import signal
+from collections.abc import Mapping
+
+from cdc.model.errors import ConfigError
+from cdc.ports.stream import Probe, unarmed
+
+FAILPOINTS = {
+    "load.rows-produced": "existing rows are in an open Kafka transaction",
+    "load.part-committed": "a part of the existing rows is committed",
+    "load.before-end": "all existing rows are committed, the stream has not begun",
+    "bootstrap.before-commit": "the slot exists, the record from which streaming begins is not committed",
+    "join.published": "a table that joins is in the publication, that it is captured is not committed",
+    "join.recorded": "that it is captured is committed, none of its rows are read",
+    "chunk.read": "a chunk is read, its mark is not written",
+    "chunk.marked": "a chunk's mark is in the log",
+    "transaction.part-committed": "a part of a large PostgreSQL transaction is committed to Kafka",
+    "kafka.before-commit": "records and position are produced, not committed",
+    "kafka.after-commit": "the Kafka transaction is committed, the server has not been told",
+    "left-open.recorded": "what the brokers left open is about to be aborted and written anew",
+    "left-open.aborted": "what the brokers left open is aborted, and not yet written anew",
+    "status.sent": "the server was told a newer confirmed LSN",
+}
+VARIABLE = "CDC_FAILPOINT"
+_WANTED = re.compile(r"(?P<name>[a-z.-]+)(?::(?P<count>0*[1-9][0-9]*)(?::(?P<action>kill|stop))?)?")
+_SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
+
+
+def armed_probe(environment: Mapping[str, str]) -> Probe:
+    """The probe that the environment asks for. Raises ConfigError for a name that does not exist."""
+    wanted = environment.get(VARIABLE)
+    if not wanted:
+        return unarmed
+    asked = _WANTED.fullmatch(wanted)
+    if asked is None or asked["name"] not in FAILPOINTS:
+        raise ConfigError(f"{VARIABLE}={wanted!r} names no failpoint", f"one of {', '.join(FAILPOINTS)}")
+    name, left, number = asked["name"], int(asked["count"] or 1), _SIGNALS[asked["action"] or "kill"]
+
+    def probe(passed: str) -> None:
+        nonlocal left
+        if passed == name:
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), number)
+
+    return probe

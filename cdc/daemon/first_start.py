@@ -1,0 +1,429 @@
+"""From nothing, or from a gap, to a position: intent record, slot, then the record with the consistent point.
+
+With that record go those of each table's snapshot, which is read in chunks beside the stream from then on; in method
+`consistent` all existing rows come first. A bootstrap that is repeated, after a crash or to heal a gap, raises the
+epoch: a sweep at the end of each table's snapshot removes what the new epoch does not show.
+
+Until the stream holds the slot there is nothing at the source that keeps a second instance away, so the whole of it
+happens under an advisory lock.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+
+import structlog
+
+import cdc
+from cdc.capture.consistent_load import InitialLoad, LoadStopped, TableLoad
+from cdc.capture.kafka_transaction import PROTOCOL, Lineage, Publisher
+from cdc.config.settings import Config
+from cdc.daemon.gap_state import Heal
+from cdc.formats.debezium import EnvelopeContext, TableEncoder
+from cdc.formats.unpublishable import Unpublishable, UnpublishedRecord
+from cdc.kafka.broker import KafkaBroker
+from cdc.kafka.compacted import read_latest
+from cdc.kafka.daemon_thread import nobody_waits
+from cdc.kafka.event_topics import EventTopics
+from cdc.kafka.hanging_transactions import LeftOpen
+from cdc.kafka.state_reader import (
+    highest_epoch,
+    read_captured,
+    read_lost_events,
+    read_position,
+    read_progress,
+    read_state,
+)
+from cdc.kafka.topic_admin import TopicAdmin, TopicDescription, record_limits
+from cdc.model.errors import ConnectionLost, GapError, SourceError
+from cdc.model.events import EPOCH_MAX, TableSchema, pack_version
+from cdc.model.lsn import Lsn, format_lsn
+from cdc.model.topic_record import TopicRecord
+from cdc.model.topics import Topics
+from cdc.outbox.lost import NEXT as NEXT_AFTER_LOSS
+from cdc.outbox.lost import LostEventsRecord, lost_from, lost_records
+from cdc.pgoutput.relations import relation_of
+from cdc.ports.source_table import SourceTable
+from cdc.ports.stream import Clock, Probe
+from cdc.ports.stream_state import StreamState
+from cdc.postgres.catalog import Publication, read_publication, read_table, schema_of
+from cdc.postgres.catalog_facts import read_facts
+from cdc.postgres.connection import SourceConnection, connect
+from cdc.postgres.exported_snapshot import SnapshotReader, TableLocks
+from cdc.postgres.replication import (
+    SLOT_WAIT_S,
+    SLOT_WAIT_S_FIRST,
+    CreatedSlot,
+    ReplicationConnection,
+    SlotExistsError,
+    SlotWaitError,
+    SystemIdentity,
+)
+from cdc.postgres.source import Slot, add_to_publication, create_publication, drop_slot, read_slot
+from cdc.postgres.transaction_barrier import running
+from cdc.records.control import PositionRecord, SnapshotRecord, SourceIdentity
+from cdc.records.kafka_transactions import LEFT_OPEN_KEY
+from cdc.records.table_state import TableRecord, table_record
+from cdc.records.topic_records import position_record, schema_record, snapshot_record
+
+log = structlog.get_logger(__name__)
+
+
+class Bootstrap:
+    """From no position, or the position of a load that did not end, to one from which streaming begins."""
+
+    def __init__(
+        self, config: Config, admin: TopicAdmin, clock: Clock, should_stop: Callable[[], bool], probe: Probe
+    ) -> None:
+        self._config = config
+        self._source = config.source
+        self._topics = Topics(config.topics.prefix)
+        self._table_topics = [self._topics.table(table) for table in config.source.table_ids]
+        self._admin = admin
+        self._clock = clock
+        self._should_stop = should_stop
+        self._probe = probe
+
+    def run(self, previous: PositionRecord | None, heal: Heal | None = None) -> PositionRecord:
+        """`heal`: give up what `previous` says of the source's history, if it says anything.
+
+        Raises LoadStopped when asked to stop; SourceError, BrokerError, GapError, ConnectionLost."""
+        epoch = self._next_epoch(previous, heal)
+        with ExitStack() as resources, connect(self._source) as connection:
+            replication = ReplicationConnection(self._source)
+            resources.callback(replication.close)
+            identity = replication.identify()
+            if previous is None and heal is None:
+                self._require_nothing_published()
+            if previous is not None and heal is None:
+                self._require_own_slot(previous, identity)
+            elif previous is None or not _is_of(previous, identity, self._source.slot):
+                require_no_slot(read_slot(connection, self._source.slot), self._config)
+            topics = self._create_topics()
+            broker = open_broker(self._config, self._admin, topics, self._should_stop)
+            resources.callback(broker.close)
+            broker.fence_predecessors(nobody_waits)
+            with suppress(GapError):  # whatever is lost, all rows are read under a new epoch
+                LeftOpen(self._config, self._admin, broker, self._probe).end(nobody_waits)
+            # Now that nobody else can write: what did the last one write until it was fenced?
+            if read_position(self._config) != previous:
+                raise ConnectionLost("another instance has gone on meanwhile")
+            if previous is not None:
+                log.info("healing" if heal else "the last start did not come to its end, beginning anew", epoch=epoch)
+                drop_slot(connection, self._source.slot)
+            publication = self._publication(connection)
+            lineage = self._lineage(epoch, identity, publication, topics)
+            lost = self._lost_events(previous, heal, epoch)
+            self._record_intent(broker, lineage, lost)
+            locks, slot = self._create_slot(connection, replication)
+            resources.enter_context(locks)
+            log.info("slot created", slot=self._source.slot, consistent_point=format_lsn(slot.consistent_point))
+            tables = self._describe(connection, publication)
+            told = (*(heal.records if heal else ()), *self._captured(connection), *self._told(lost, slot))
+            if self._is_chunked(heal):
+                self._begin_streaming(broker, lineage, slot.consistent_point, tables, told)
+                return self._recorded()
+            reader = resources.enter_context(
+                SnapshotReader(self._source, slot.snapshot_name, self._config.snapshot.workers)
+            )
+            load = InitialLoad(
+                broker=broker,
+                publisher=Publisher(lineage, self._config.capture, {}),
+                topics=self._topics,
+                consistent_point=slot.consistent_point,
+                clock=self._clock,
+                should_stop=self._should_stop,
+                probe=self._probe,
+                unpublishable=make_unpublishable(
+                    self._config, self._admin, topics, read_state(self._config).unpublished
+                ),
+            )
+            load.run(self._table_loads(tables, reader, lineage, slot.consistent_point, publication, identity), told)
+        return self._recorded()
+
+    def _next_epoch(self, previous: PositionRecord | None, heal: Heal | None) -> int:
+        if heal is not None:
+            known = highest_epoch(self._config)
+            if heal.epoch is not None and heal.epoch <= known:
+                raise GapError(f"epoch {heal.epoch} is not above {known}, which is in use", f"--epoch {known + 1}")
+            if heal.epoch is None and known == 0:
+                raise GapError(
+                    f"no topic of prefix {self._topics.prefix} tells which epoch was the last",
+                    "cdc snapshot --heal --epoch N, above every epoch that records of the prefix ever had",
+                )
+            epoch = heal.epoch or known + 1
+        else:
+            epoch = 1 if previous is None else previous.epoch + 1
+        if epoch > EPOCH_MAX:
+            raise GapError(f"epoch {epoch} is past the last one", "start with a new topics.prefix")
+        return epoch
+
+    def _is_chunked(self, heal: Heal | None) -> bool:
+        """Method `consistent` reads rows first; where none are to be read, there is nothing to wait for."""
+        return self._config.snapshot.method == "chunked" or (heal is None and self._config.snapshot.mode == "never")
+
+    def _recorded(self) -> PositionRecord:
+        position = read_position(self._config)
+        assert position is not None, "it was recorded a moment ago"
+        return position
+
+    def _begin_streaming(
+        self,
+        broker: KafkaBroker,
+        lineage: Lineage,
+        consistent_point: Lsn,
+        tables: list[tuple[TableSchema, SourceTable]],
+        told: Sequence[TopicRecord],
+    ) -> None:
+        """One Kafka transaction: what the tables are, that their rows are to be read, and where to stream from."""
+        is_read = self._config.snapshot.mode != "never" or lineage.epoch > 1
+        records = [*told]
+        for schema, _ in tables:
+            records.append(schema_record(self._topics, schema))
+            if is_read and not self._source.is_outbox(schema.table):
+                snapshot = SnapshotRecord(
+                    request=f"epoch {lineage.epoch}",
+                    table_schema=schema.table.schema,
+                    table_name=schema.table.name,
+                    status="running",
+                    sweeps=lineage.epoch > 1,
+                    floor=pack_version(lineage.epoch, 0) if lineage.epoch > 1 else None,
+                    requested_us=self._clock.now_us(),
+                )
+                records.append(snapshot_record(self._topics, snapshot))
+        state = StreamState(resume_lsn=consistent_point, partial=None, seq=0, commit_ts_us=0)
+        position = Publisher(lineage, self._config.capture, {}).position(state)
+        records.append(position_record(self._topics, position))
+        broker.produce(records, nobody_waits)
+        self._probe("bootstrap.before-commit")
+        broker.commit(nobody_waits)
+
+    # ---- topics
+
+    def _require_nothing_published(self) -> None:
+        """Records without a position: the state topic was lost, and with it what the records mean."""
+        found = self._admin.check(self._table_topics)
+        ends = self._admin.request_end_offsets({t.name: t.partition_count for t in found.values()}).wait()
+        for topic, offsets in ends.items():
+            if any(offsets):
+                raise GapError(
+                    f"topic {topic} holds records, but {self._topics.state} holds no position",
+                    "delete the prefix's topics, or choose another topics.prefix",
+                )
+
+    def _require_own_slot(self, previous: PositionRecord, identity: SystemIdentity) -> None:
+        """The slot that will be dropped is the one that the interrupted load made, and no other."""
+        then = previous.source
+        if not _is_of(previous, identity, self._source.slot):
+            raise SourceError(
+                f"the initial load of prefix {self._topics.prefix} did not end; it read database {then.database} "
+                f"(system identifier {then.system_identifier}) through slot {then.slot}, the configuration names "
+                f"{identity.database} ({identity.system_identifier}) and {self._source.slot}",
+                "take the change of source.dsn or source.slot back, or choose another topics.prefix",
+            )
+
+    def _create_topics(self) -> dict[str, TopicDescription]:
+        records = [self._topics.state, self._topics.control, self._topics.progress]
+        control = self._topics.control
+        found = self._admin.check([*self._table_topics, *records])
+        signals = [self._topics.signals]
+        self._admin.create(
+            [name for name in self._table_topics if name not in found],
+            [name for name in records if name not in found and name != control],
+            [name for name in signals if name not in self._admin.describe(signals)],
+            self._config.topics,
+            control=[control] if control not in found else [],
+        )
+        return self._admin.check(self._table_topics)
+
+    # ---- publication and slot
+
+    def _publication(self, connection: SourceConnection) -> Publication:
+        publication = read_publication(connection, self._source.publication, self._source.table_ids)
+        if publication is None:
+            publication = create_publication(connection, self._source)
+            log.info("publication created", publication=publication.name)
+        missing = [table for table in self._source.table_ids if table not in publication.columns]
+        for table in missing:
+            publication = add_to_publication(connection, self._source, table)
+        if missing:
+            log.info("tables added to the publication", tables=" ".join(map(str, missing)))
+        tables = self._source.table_ids
+        publication = read_publication(connection, publication.name, tables, filters=tables)
+        if publication is None:
+            raise ConnectionLost(f"publication {self._source.publication} was dropped meanwhile")
+        return publication
+
+    def _lineage(
+        self, epoch: int, identity: SystemIdentity, publication: Publication, topics: dict[str, TopicDescription]
+    ) -> Lineage:
+        source = SourceIdentity(
+            system_identifier=identity.system_identifier,
+            timeline=identity.timeline,
+            database=identity.database,
+            slot=self._source.slot,
+        )
+        return Lineage(
+            epoch,
+            source,
+            publication.fingerprint,
+            topic_ids={topic.name: topic.topic_id for topic in topics.values()},
+            entries={self._topics.table(table): entry for table, entry in publication.entries.items()},
+        )
+
+    def _lost_events(
+        self, previous: PositionRecord | None, heal: Heal | None, epoch: int
+    ) -> tuple[LostEventsRecord, Sequence[LostEventsRecord]] | None:
+        """What this beginning leaves behind, where events are published; with what state says of earlier ones."""
+        if not self._config.outbox.is_used or (previous is None and heal is None):
+            return None
+        progress, earlier = read_progress(self._config), read_lost_events(self._config)
+        lost = lost_from(previous, earlier, epoch, progress.commit_ts_us if progress else 0)
+        return None if lost is None else (lost, earlier)
+
+    def _told(
+        self, lost: tuple[LostEventsRecord, Sequence[LostEventsRecord]] | None, slot: CreatedSlot
+    ) -> list[TopicRecord]:
+        if lost is None:
+            return []
+        ended = lost[0].ended(slot.consistent_point)
+        log.warning(str(ended), next=NEXT_AFTER_LOSS)
+        return lost_records(self._topics, ended)
+
+    def _record_intent(
+        self,
+        broker: KafkaBroker,
+        lineage: Lineage,
+        lost: tuple[LostEventsRecord, Sequence[LostEventsRecord]] | None,
+    ) -> None:
+        """Before the slot: a crash from here on finds out whose slot it is, and from where on events are lost."""
+        intent = PositionRecord(
+            phase="intent",
+            epoch=lineage.epoch,
+            seq=0,
+            resume_lsn=0,
+            source=lineage.source,
+            publication=lineage.publication,
+            protocol=PROTOCOL,
+        ).sealed()
+        told = [] if lost is None else lost_records(self._topics, *lost)
+        if LEFT_OPEN_KEY in read_latest(self._config.kafka, self._topics.state):
+            told.append(TopicRecord(self._topics.state, LEFT_OPEN_KEY.encode(), None))
+        broker.produce([*told, position_record(self._topics, intent)], nobody_waits)
+        broker.commit(nobody_waits)
+
+    def _create_slot(
+        self, connection: SourceConnection, replication: ReplicationConnection
+    ) -> tuple[TableLocks, CreatedSlot]:
+        """Tables locked, then the slot with its exported snapshot."""
+        wait_s = SLOT_WAIT_S_FIRST
+        while True:
+            locks = TableLocks(self._source)
+            with ExitStack() as undo:
+                undo.enter_context(locks)
+                try:
+                    slot = replication.create_slot(self._source.slot, wait_s)
+                except SlotWaitError:
+                    log.warning("slot creation waits for transactions that began earlier", **running(connection))
+                    if self._should_stop():
+                        raise LoadStopped from None
+                    wait_s = SLOT_WAIT_S
+                    continue
+                except SlotExistsError as error:
+                    raise SourceError(
+                        f"slot {self._source.slot} was created by somebody else meanwhile", "choose another source.slot"
+                    ) from error
+                undo.pop_all()
+                return locks, slot
+
+    # ---- tables
+
+    def _describe(
+        self, connection: SourceConnection, publication: Publication
+    ) -> list[tuple[TableSchema, SourceTable]]:
+        """Their shape, under the locks; a version of its own for each shape ever published."""
+        known = read_captured(self._config).schemas
+        described = []
+        for table in self._source.table_ids:
+            found = read_table(connection, table, publication.columns[table], self._source.chosen(table))
+            described.append((schema_of(found, known.get(table), self._topics), found))
+        return described
+
+    def _captured(self, connection: SourceConnection) -> list[TopicRecord]:
+        """That the tables are captured, with what their catalog says under the locks."""
+        facts, now_us = read_facts(connection, self._source.table_ids), self._clock.now_us()
+        return [
+            table_record(self._topics, TableRecord.captured(table, facts.get(table), now_us))
+            for table in self._source.table_ids
+        ]
+
+    def _table_loads(
+        self,
+        tables: list[tuple[TableSchema, SourceTable]],
+        reader: SnapshotReader,
+        lineage: Lineage,
+        consistent_point: Lsn,
+        publication: Publication,
+        identity: SystemIdentity,
+    ) -> list[TableLoad]:
+        run = (self._topics.prefix, identity.database, lineage.epoch)
+        context = EnvelopeContext(
+            *run, cdc.__version__, self._config.format_options, promises_utf8=identity.promises_utf8
+        )
+        estimates = reader.estimate(self._source.table_ids)
+        loads = []
+        for schema, _ in tables:
+            if self._source.is_outbox(schema.table):
+                continue
+            encoder = TableEncoder(schema, relation_of(schema), context)
+            encoder.start_snapshot(consistent_point, self._clock.now_us())
+            lines = reader.lines(schema, row_filter=publication.row_filters.get(schema.table))
+            loads.append(TableLoad(schema, encoder, lines, estimates.get(schema.table, 0)))
+        return loads
+
+
+def require_no_slot(slot: Slot | None, config: Config) -> None:
+    """For a prefix without a position: raises SourceError for a slot of the configured name, which is somebody's."""
+    if slot is not None:
+        name = config.source.slot
+        raise SourceError(
+            f"slot {name} exists, but the topics of prefix {config.topics.prefix} know nothing of it",
+            f"choose another source.slot, or SELECT pg_drop_replication_slot('{name}')",
+        )
+
+
+def _is_of(position: PositionRecord, identity: SystemIdentity, slot: str) -> bool:
+    """Whether a slot of this name, in the database that is there now, is the position's."""
+    then = position.source
+    return (then.system_identifier, then.database, then.slot) == (identity.system_identifier, identity.database, slot)
+
+
+def open_broker(
+    config: Config, admin: TopicAdmin, topics: Mapping[str, TopicDescription], should_stop: Callable[[], bool]
+) -> KafkaBroker:
+    """One producer for a prefix: whoever writes its topics fences whoever did. `topics`: the tables', by name."""
+    return KafkaBroker(
+        config.kafka,
+        transactional_id=f"watershed-{config.topics.prefix}",
+        admin=admin,
+        partition_counts={topic.name: topic.partition_count for topic in topics.values()},
+        record_bytes_max=record_limits(config.kafka, topics.values()),
+        events=EventTopics(admin, config.topics, config.kafka),
+        own=Topics(config.topics.prefix).written,
+        should_stop=should_stop,
+    )
+
+
+def make_unpublishable(
+    config: Config,
+    admin: TopicAdmin,
+    topics: Mapping[str, TopicDescription],
+    before: Sequence[UnpublishedRecord],
+    leaving: Sequence[TableSchema] = (),
+) -> Unpublishable:
+    """With what each topic takes. `topics`: of the tables that are captured, by name. `before`, `leaving`: see
+    Unpublishable. Raises BrokerError, UnreachableError."""
+    names, policy = Topics(config.topics.prefix), config.capture.on_unpublishable
+    others = [*(schema.topic for schema in leaving), *([names.dead_letter] if policy == "dead_letter" else ())]
+    described = [*topics.values(), *(admin.describe(others).values() if others else ())]
+    limits = record_limits(config.kafka, described)
+    return Unpublishable(names, policy, limits, before, [schema.table for schema in leaving])

@@ -1,0 +1,54 @@
+"""Wiring: from the configuration, and what the source holds for it, to the outbox of a session."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from cdc.config.settings import Config
+from cdc.model.errors import ConfigError
+from cdc.model.events import TableId
+from cdc.model.topics import Topics
+from cdc.outbox.cloudevents import cloudevents
+from cdc.outbox.event_stream import OutboxStream, no_contract
+from cdc.outbox.router import Contract
+from cdc.postgres.connection import connect
+from cdc.postgres.outbox_tables import read_seal_key
+
+
+def open_outbox(config: Config, *, promises_utf8: bool) -> OutboxStream | None:
+    """None where no events are configured. `promises_utf8`: see EnvelopeContext. Raises ConfigError, SourceError with
+    the next step, ConnectionLost."""
+    outbox = config.outbox
+    if not outbox.is_used:
+        return None
+    sealed = None
+    if outbox.messages is not None:
+        with connect(config.source, application="watershed outbox") as connection:
+            sealed = outbox.messages, read_seal_key(connection, TableId.parse(outbox.messages.function))
+    prefix = config.topics.prefix
+    return OutboxStream(
+        prefix,
+        outbox.tables,
+        sealed,
+        Topics(prefix).outbox_dead_letters,
+        config.format_options,
+        _contract(outbox.contracts),
+        cloudevents(prefix),
+        promises_utf8=promises_utf8,
+    )
+
+
+def _contract(files: Mapping[str, str]) -> Contract:
+    """Relative paths are from the working directory."""
+    if not files:
+        return no_contract
+    try:
+        from cdc.outbox.contracts import contract_of  # not needed by who has none: it takes a while
+    except ImportError as error:
+        raise ConfigError("outbox.contracts needs jsonschema", "pip install 'watershed-cdc[contracts]'") from error
+    schemas = {}
+    for event_type, file in files.items():
+        try:
+            schemas[event_type] = Path(file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"outbox.contracts: can't read {file}", "correct the path, or the file") from error
+    return contract_of(schemas)

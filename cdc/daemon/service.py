@@ -1,0 +1,380 @@
+"""Wiring: the order of a start, standby, and what is tried again. The first start is in cdc/daemon/first_start.py.
+
+A start never touches the producer before the slot is held (or, before there is a slot, the start lock), so that two
+instances can't fence each other in turn: 1. read the position; 2. take the slot, waiting as standby; 3. fence earlier
+producers; 4. read the position again, to its end; 5. check that history is continuous; 6. stream.
+"""
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+
+import structlog
+
+from cdc.capture.consistent_load import LoadStopped
+from cdc.config.settings import Config
+from cdc.daemon.adding_tables import Admission
+from cdc.daemon.first_start import Bootstrap, require_no_slot
+from cdc.daemon.gap_state import Gap, Heal
+from cdc.daemon.outbox_setup import open_outbox
+from cdc.daemon.streaming_session import Session, source_now
+from cdc.formats.profiles import column_formats
+from cdc.kafka.gap_signals import KafkaGapTopics
+from cdc.kafka.state_reader import read_position
+from cdc.kafka.topic_admin import TopicAdmin
+from cdc.model.errors import (
+    NEXT_AFTER_GAP,
+    ConnectionLost,
+    DamagedTextError,
+    GapError,
+    ProtocolError,
+    TextTooLargeError,
+    UnreachableError,
+    UnsupportedChangeError,
+    WatershedError,
+)
+from cdc.model.events import TableId
+from cdc.model.lsn import Lsn, format_lsn
+from cdc.model.topics import Topics
+from cdc.ports.stream import Clock, Probe
+from cdc.postgres.catalog import schema_of
+from cdc.postgres.connection import connect
+from cdc.postgres.replication import (
+    ReplicationConnection,
+    SlotInUseError,
+    SlotMissingError,
+)
+from cdc.postgres.source import Source, check_source, read_flush_lsn, read_slot
+from cdc.postgres.start_lock import StartLock
+from cdc.records.control import PositionRecord
+from cdc.tables.continuity import require_same_database, require_same_source
+
+log = structlog.get_logger(__name__)
+
+STANDBY_POLL_S = 0.5
+# From the request to stop to the end, whatever hangs meanwhile.
+STOP_S_MAX = 8.0
+RETRY_S_FIRST = 0.2
+RETRY_S_MAX = 10.0
+# Bytes that are damaged on their way differ from one reading to the next; the third time shows that they do not.
+READINGS_MAX = 3
+
+
+class SystemClock:
+    """cdc.ports.stream.Clock."""
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def now_us(self) -> int:
+        return time.time_ns() // 1000
+
+
+class Backoff:
+    """Delays between sessions: they double while sessions end soon, whatever ends them."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._delay_s = RETRY_S_FIRST
+        self._began = clock.monotonic()
+
+    def begin(self) -> None:
+        """A session begins."""
+        self._began = self._clock.monotonic()
+
+    def next_s(self) -> float:
+        """The delay in seconds before the next session. The first one after a session that lasted is short."""
+        delay_s = RETRY_S_FIRST if self._clock.monotonic() - self._began > RETRY_S_MAX else self._delay_s
+        self._delay_s = min(delay_s * 2, RETRY_S_MAX)
+        return delay_s
+
+
+class Rereads:
+    """Bytes that a server should not have sent. They were damaged on their way, unless they come so each time."""
+
+    def __init__(self) -> None:
+        self._met: Counter[bytes] = Counter()
+
+    def judged(self, error: UnsupportedChangeError) -> UnsupportedChangeError | None:
+        """Why the table stops; None: another session reads the change again."""
+        if not isinstance(error, DamagedTextError):
+            return error
+        return error.repeated(READINGS_MAX) if self._is_last(error, error.near) else None
+
+    def is_final(self, error: ProtocolError) -> bool:
+        """Whether the same was met in each of READINGS_MAX readings; else another session reads it again."""
+        return self._is_last(error, error.message.encode())
+
+    def _is_last(self, error: WatershedError, what: bytes) -> bool:
+        self._met[what] += 1
+        if self._met[what] >= READINGS_MAX:
+            return True
+        log.warning("session ended by damaged bytes, they are read again", error=error.message, next=error.hint)
+        return False
+
+
+class Service:
+    """Capture as a daemon. `check` writes nothing; `run` returns when it was asked to stop."""
+
+    def __init__(self, config: Config, probe: Probe) -> None:
+        self._config = config
+        self._probe = probe
+        self._topics = Topics(config.topics.prefix)
+        self._table_topics = [self._topics.table(table) for table in config.source.table_ids]
+        keyless = [table for table in config.source.table_ids if config.source.chosen(table).key == ()]
+        self._log_topics = [self._topics.table(table) for table in keyless]
+        self._admin = TopicAdmin(config.kafka, frozenset([*self._log_topics, self._topics.dead_letter]))
+        self._clock = SystemClock()
+        self._admission = Admission(config.source)
+        self._failures: dict[TableId, UnsupportedChangeError] = {}  # why tables stopped in earlier sessions
+        self._rereads = Rereads()
+        self._stop = threading.Event()
+        self._is_standby = False
+        self._is_loading = False  # rows are read before there is a slot that streams
+        self._heal: Heal | None = None  # to be done by the next session
+        self._reads_all_again = config.snapshot.mode == "always"
+        self._binary_until: Lsn | None = None  # what comes before in the log can't be sent as text
+
+    def check(self, *, is_running_on: bool = False) -> Source:
+        """Look at source and brokers. `is_running_on`: tables that can't be captured any more are left to the session.
+        Raises ConfigError, SourceError, BrokerError, UnreachableError with the next step."""
+        source = check_source(self._config.source, self._config.snapshot, is_running_on=is_running_on)
+        outbox = open_outbox(self._config, promises_utf8=True)
+        for table in source.tables:
+            schema = schema_of(table, None, self._topics)
+            column_formats(schema, self._config.format_options)
+            if outbox is not None and outbox.takes(schema.table):
+                outbox.describe(schema.oid, schema)
+        self._admin.require_reachable()
+        self._admin.check([*self._table_topics, self._topics.dead_letter])
+        records = [self._topics.state, self._topics.control, self._topics.progress]
+        self._admin.check_single(records, [self._topics.signals, *self._log_topics])
+        return source
+
+    def check_history(self, source: Source) -> None:
+        """What a start would find of an earlier one, asked without taking the slot. Raises SourceError for a slot that
+        is not ours, GapError where nothing would be published."""
+        with connect(self._config.source) as connection:
+            slot = read_slot(connection, self._config.source.slot)
+            position = read_position(self._config)  # behind the slot's and before the log's end: capture may be running
+            flush_lsn = read_flush_lsn(connection)
+        if position is None:
+            require_no_slot(slot, self._config)
+            return
+        require_same_database(position, source.identity.system_identifier, source.identity.database)
+        self._require_configured_slot(position)
+        if position.phase == "streaming":
+            require_same_source(position, source_now(source.identity, flush_lsn, slot, source.publication))
+
+    def run(self) -> None:
+        """Capture until SIGTERM or SIGINT. A lost server is waited for; any other error ends the service."""
+        self._obey_signals()
+        source = self.check(is_running_on=self._is_known())
+        self._admin.keep_control(self._topics.control)
+        log.info("source checked", database=source.identity.database, tables=len(source.tables))
+        backoff = Backoff(self._clock)
+        while not self._stop.is_set():
+            backoff.begin()
+            try:
+                self._session()
+            except (ConnectionLost, UnreachableError) as error:
+                if self._stop.is_set():
+                    log.warning("not drained, the next start goes on from the position record", error=error.message)
+                else:
+                    in_s = backoff.next_s()
+                    log.warning("session lost, starting anew", error=error.message, in_s=round(in_s, 1))
+                    self._stop.wait(in_s)
+            except UnsupportedChangeError as error:
+                if (failure := self._rereads.judged(error)) is not None:
+                    if error.table is None or self._is_loading:
+                        raise failure from error  # there is no session that could go on without the table
+                    self._failures[TableId(*error.table)] = failure
+                self._stop.wait(backoff.next_s())
+            except ProtocolError as error:
+                if self._rereads.is_final(error):
+                    raise
+                self._stop.wait(backoff.next_s())
+            except LoadStopped:
+                log.info("initial load interrupted, the next start begins it anew")
+            except GapError as error:
+                gap = Gap(
+                    error,
+                    self._topics,
+                    KafkaGapTopics(self._config),
+                    self._clock,
+                    self._stop.wait,
+                    has_events=self._config.outbox.is_used,
+                )
+                is_first = self._heal is None
+                self._heal = gap.await_heal(heals_itself=is_first and self._config.snapshot.mode == "when_needed")
+        log.info("stopped")
+
+    def _is_known(self) -> bool:
+        """Whether capture has begun in an earlier process."""
+        try:
+            self._admin.require_reachable()
+            position = read_position(self._config)
+        except (GapError, UnreachableError, ConnectionLost):
+            return False  # said by what comes next
+        return position is not None and position.phase == "streaming"
+
+    def _obey_signals(self) -> None:
+        """SIGTERM and SIGINT ask to stop. What does not come to its end in time (brokers that are away, a slot that
+        waits for other transactions) is left: a process may die at any point without losing anything."""
+        numbers = {signal.SIGTERM, signal.SIGINT}
+        # A thread waits for them: a handler would run only when the main thread is back from libpq or librdkafka.
+        signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+
+        def obey() -> None:
+            number = signal.sigwait(numbers)
+            log.info("stopping", signal=signal.Signals(number).name)
+            self._stop.set()
+            last_resort = threading.Timer(STOP_S_MAX, give_up)
+            last_resort.daemon = True
+            last_resort.start()
+            os._exit(128 + signal.sigwait(numbers))  # asked twice: at once
+
+        def give_up() -> None:
+            log.warning("not drained in time, the next start goes on from the position record", after_s=STOP_S_MAX)
+            os._exit(0)
+
+        threading.Thread(target=obey, name="signals", daemon=True).start()
+
+    # ---- one session: from reading the position to losing a server
+
+    def _session(self) -> None:
+        self._is_loading = False
+        with ExitStack() as resources:
+            if self._config.capture.on_unpublishable == "dead_letter":
+                self._require_dead_letters()
+            position = None if self._heal else read_position(self._config)
+            lock: StartLock | None = None
+            if position is None or position.phase != "streaming":
+                lock = resources.enter_context(StartLock(self._config.source))
+                if not self._wait_for("another instance is starting", lock.try_acquire):
+                    return
+                position = self._bootstrapped()
+            connection = ReplicationConnection(self._config.source)
+            resources.callback(connection.close)
+            identity = connection.identify()
+            require_same_database(position, identity.system_identifier, identity.database)
+            patience_s = connection.read_timeout_s()
+            if not self._take_slot(connection, position):
+                return
+            self._take_over()
+            if lock is not None:
+                lock.release()
+            session = Session(
+                self._config,
+                self._admin,
+                self._clock,
+                self._admission,
+                self._failures,
+                self._stop.is_set,
+                self._probe,
+            )
+            with self._reading_in_binary_where_text_fails():
+                capture = session.prepare(
+                    resources, connection, identity, patience_s, position, self._reads_all_again, self._binary_until
+                )
+                self._reads_all_again = False
+                self._failures.clear()  # recorded
+                capture.run()
+                if self._binary_until is not None and capture.has_passed(self._binary_until):
+                    log.info("reading text again")
+                    self._binary_until = None
+                elif not self._stop.is_set():
+                    log.info("beginning anew with other tables")
+
+    @contextmanager
+    def _reading_in_binary_where_text_fails(self) -> Iterator[None]:
+        """A row that the server can't send as text is met again in binary format."""
+        try:
+            yield
+        except TextTooLargeError as error:
+            if self._binary_until is not None:
+                raise GapError(f"{error.message}; nor in binary format", NEXT_AFTER_GAP) from error
+            until = Lsn(error.commit_lsn) if error.commit_lsn else self._flush_lsn()
+            log.warning("reading in binary format", reason=error.message, until=format_lsn(until))
+            self._binary_until = until
+
+    def _flush_lsn(self) -> Lsn:
+        """Everything that the server has sent so far was written before."""
+        with connect(self._config.source) as connection:
+            return read_flush_lsn(connection)
+
+    def _require_dead_letters(self) -> None:
+        topic = self._topics.dead_letter
+        if not self._admin.check([topic]):
+            self._admin.create([topic], [], [], self._config.topics)
+
+    def _bootstrapped(self) -> PositionRecord:
+        """With the start lock held."""
+        position = self._position_or_gap()
+        is_healed = self._heal is None or (position is not None and position.epoch > self._heal.found_in)
+        if position is not None and position.phase == "streaming" and is_healed:
+            self._heal = None
+            return position
+        self._take_over()
+        self._is_loading = True
+        bootstrap = Bootstrap(self._config, self._admin, self._clock, self._stop.is_set, self._probe)
+        position = bootstrap.run(position, self._heal)
+        self._is_loading = False  # what follows can go on without a table
+        self._heal = None
+        self._reads_all_again = False
+        return position
+
+    def _position_or_gap(self) -> PositionRecord | None:
+        """None where there is none, or where it is damaged and the gap is being healed."""
+        try:
+            return read_position(self._config)
+        except GapError:
+            if self._heal is None:
+                raise
+            return None
+
+    def _take_slot(self, connection: ReplicationConnection, position: PositionRecord) -> bool:
+        """Start streaming; wait as standby while another instance does. False: asked to stop."""
+        slot, publication = self._config.source.slot, self._config.source.publication
+        self._require_configured_slot(position)
+
+        def try_start() -> bool:
+            try:
+                is_binary = self._binary_until is not None
+                connection.start(slot, publication, Lsn(position.resume_lsn), is_binary=is_binary)
+            except SlotInUseError:
+                return False
+            except SlotMissingError as error:
+                raise GapError(f"slot {slot} can't be used any more: {error.message}", NEXT_AFTER_GAP) from error
+            return True
+
+        return self._wait_for(f"another process streams from slot {slot}", try_start)
+
+    def _require_configured_slot(self, position: PositionRecord) -> None:
+        slot = self._config.source.slot
+        if position.source.slot != slot:
+            raise GapError(
+                f"the topics of prefix {self._topics.prefix} were written from slot {position.source.slot}, not {slot}",
+                "correct source.slot, or choose another topics.prefix",
+            )
+
+    def _wait_for(self, why: str, attempt: Callable[[], bool]) -> bool:
+        """Try until it succeeds; False when asked to stop. One line says that this instance is the standby."""
+        if attempt():
+            return True
+        if not self._is_standby:
+            self._is_standby = True
+            log.info("standing by", reason=why)
+        while not self._stop.wait(STANDBY_POLL_S):
+            if attempt():
+                return True
+        return False
+
+    def _take_over(self) -> None:
+        if self._is_standby:
+            self._is_standby = False
+            log.info("taking over")

@@ -1,0 +1,203 @@
+"""Row changes that can't be published: a record that is larger than its topic takes, a value that its form can't hold.
+
+Its table stops before such a change, unless `capture.on_unpublishable` says that it is left out (`skip`), or that it
+goes to `<prefix>.dead-letter` instead (`dead_letter`). Then it takes no version, and its key's last record stays what
+it was; how many there were is in state, in the Kafka transaction that would have had them. Sizes are compared before
+compression: whether a row is published does not depend on what it is sent with. Pure.
+
+A dead letter has the record's key, its value as far as it fits, and headers: `watershed.topic` it was for,
+`watershed.table`, `watershed.position` in the source, `watershed.reason`, and `watershed.size` of the value if it was
+cut. Where a value can't be encoded there is none, and no key.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+import structlog
+
+from cdc.config.settings import OnUnpublishable
+from cdc.formats.debezium import Draft, FinishedRecord, OutRecord, TableEncoder
+from cdc.model.errors import NEXT_AFTER_STOP, DamagedTextError, UnpublishableError, UnsupportedChangeError
+from cdc.model.events import Position, TableId, TableSchema
+from cdc.model.topic_record import TopicRecord
+from cdc.model.topics import Topics
+from cdc.pgoutput.frames import XLOG_DATA_BYTES
+from cdc.pgoutput.light_rows import SHRINKS_TO, LightRow
+from cdc.records.control import Record, table_key
+
+log = structlog.get_logger(__name__)
+
+# What brokers and client count besides key, value and headers: the header of a batch, and lengths.
+OVERHEAD_BYTES: Final = 128
+HEADER_OVERHEAD_BYTES: Final = 10
+UNPUBLISHED_KEY: Final = "unpublished/"
+
+
+class UnpublishedRecord(Record):
+    """Changes of a table that could not be published, and were left out as configured. In the Kafka transaction that
+    would have had the last of them."""
+
+    table_schema: str
+    table_name: str
+    dead_letters: int = 0
+    skipped: int = 0
+    position: str = ""  # of the last one in the source
+    reason: str = ""  # of the last one
+    updated_us: int = 0  # µs since 1970
+
+    @property
+    def table(self) -> TableId:
+        return TableId(self.table_schema, self.table_name)
+
+
+def unpublished_key(table: TableId) -> str:
+    return f"{UNPUBLISHED_KEY}{table_key(table)}"
+
+
+def record_bytes(record: FinishedRecord) -> int:
+    """What a record takes of its topic's limit, at most."""
+    key, value, headers = record
+    named = sum(len(name.encode()) + len(content or b"") + HEADER_OVERHEAD_BYTES for name, content in headers or ())
+    return OVERHEAD_BYTES + len(key) + len(value or b"") + named
+
+
+def _of(schema: TableSchema) -> str:
+    columns = f" (key column{'s' * (len(schema.key) > 1)} {', '.join(schema.key)})" if schema.key else ""
+    return f"{schema.table}{columns}"
+
+
+class Unpublishable:
+    """What becomes of such changes, and how many there were."""
+
+    def __init__(
+        self,
+        topics: Topics,
+        policy: OnUnpublishable = "stop",
+        record_bytes_max: Mapping[str, int] | None = None,
+        before: Sequence[UnpublishedRecord] = (),
+        leaving: Collection[TableId] = (),
+    ) -> None:
+        """`record_bytes_max`: of each topic, the dead letters' too; of others there is no limit. `before`: as state has
+        them. `leaving`: tables that have stopped; the rest of a half published transaction is all that they get."""
+        self._topics = topics
+        self._policy = policy
+        self._bytes_max = dict(record_bytes_max or {})
+        self._records = {record.table: record for record in before}
+        self._leaving = frozenset(leaving)
+        self._said: set[TableId] = set()
+        # A value up to this size fits, whatever key and headers are: both are made of columns that it holds too.
+        limits = self._bytes_max.values() or [1 << 62]
+        self.value_bytes_safe = min(limits) // 4 - OVERHEAD_BYTES
+        # What is sent of a row is longer than this only if no record of it fits, or if records don't have all of it.
+        self.row_bytes_usual = min(limits) * SHRINKS_TO
+        self.row_bytes_max = max(limits) * SHRINKS_TO  # no topic takes a record of a row above this
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Changes that were not published, by table."""
+        return {str(table): record.dead_letters + record.skipped for table, record in self._records.items()}
+
+    def fits(self, topic: str, record: FinishedRecord) -> bool:
+        """Whether the topic takes it."""
+        return record_bytes(record) <= self._bytes_max.get(topic, 1 << 62)
+
+    def takes(self, record: TopicRecord) -> bool:
+        """Whether its topic takes the record."""
+        return self.fits(record.topic, (record.key, record.value, record.headers))
+
+    def lightened(self, encoder: TableEncoder, frame: bytes, position: Position) -> bytes:
+        """A frame of more than `row_bytes_usual` without what records don't have. Raises UnpublishableError where none
+        can hold the row, before one is made; with its keys, and no value."""
+        light = encoder.light.message(frame, XLOG_DATA_BYTES, self._bytes_max[encoder.schema.topic] * SHRINKS_TO)
+        if light.column is None:
+            return frame[:XLOG_DATA_BYTES] + light.row
+        records = encoder.encode(light.row, 0, 0, position.tx_index, 0, 0)
+        raise self._too_large(encoder.schema, position, light, [key for key, _, _ in records])
+
+    def lightened_line(self, encoder: TableEncoder, line: bytes, position: Position) -> bytes:
+        """The same for a line of COPY."""
+        light = encoder.light.line(line, self._bytes_max[encoder.schema.topic] * SHRINKS_TO)
+        if light.column is None:
+            return light.row
+        key, _, _ = encoder.copy_row(light.row, 0, position.tx_index, 0, 0)
+        raise self._too_large(encoder.schema, position, light, [key])
+
+    def _too_large(
+        self, schema: TableSchema, position: Position, light: LightRow, keys: Sequence[bytes]
+    ) -> UnpublishableError:
+        return UnpublishableError(
+            f"{_of(schema)} at {position}: column {light.column} has {light.size} bytes, more than a record of topic "
+            f"{schema.topic} holds, which takes {self._bytes_max[schema.topic]}",
+            f"leave the column out of the publication, or name it in source.exclude_columns; or choose "
+            f"capture.on_unpublishable: dead_letter; {NEXT_AFTER_STOP.format(table=schema.table)}",
+            table=schema.table,
+            key=keys[0],
+            keys=tuple(keys),
+            value=None,
+        )
+
+    def require_fits(self, schema: TableSchema, position: Position, records: Sequence[OutRecord]) -> None:
+        """The records of one change; a draft counts as it is without what is to be filled. Raises UnpublishableError:
+        none of them can be published then."""
+        for key, value, headers in records:
+            record = key, value.without_holes() if isinstance(value, Draft) else value, headers
+            if not self.fits(schema.topic, record):
+                raise UnpublishableError(
+                    f"{_of(schema)} at {position}: a record of {record_bytes(record)} bytes is larger than "
+                    f"topic {schema.topic} takes, {self._bytes_max[schema.topic]}",
+                    f"raise max.message.bytes of {schema.topic} (above 16 MiB message.max.bytes in kafka.options too), "
+                    "leave the large column out of the publication, or choose capture.on_unpublishable: dead_letter; "
+                    + NEXT_AFTER_STOP.format(table=schema.table),
+                    table=schema.table,
+                    key=record[0],
+                    keys=tuple(key for key, _, _ in records),
+                    value=record[1],
+                )
+
+    def instead(
+        self, schema: TableSchema, position: Position, error: UnsupportedChangeError, now_us: int
+    ) -> list[TopicRecord]:
+        """What is produced in the place of the change that met `error`. Raises it again where the table is to stop, and
+        where the change may be sound: what was damaged on its way is read again.
+        `now_us`: our clock, µs since 1970."""
+        if isinstance(error, DamagedTextError):
+            raise error
+        if self._policy == "stop":
+            if schema.table in self._leaving:  # stopped, perhaps by this change: it is read anew when it starts
+                return []
+            raise error
+        is_letter = self._policy == "dead_letter"
+        table = schema.table
+        before = self._records.get(table) or UnpublishedRecord(table_schema=table.schema, table_name=table.name)
+        counted = before.model_copy(
+            update={
+                "dead_letters": before.dead_letters + is_letter,
+                "skipped": before.skipped + (not is_letter),
+                "position": str(position),
+                "reason": error.message,
+                "updated_us": now_us,
+            }
+        )
+        self._records[table] = counted
+        if table not in self._said:
+            self._said.add(table)
+            log.warning("row change not published", table=str(table), reason=error.message, policy=self._policy)
+        letters = [self._letter(schema, position, error)] if is_letter else []
+        return [*letters, TopicRecord(self._topics.state, unpublished_key(table).encode(), counted.encode())]
+
+    def _letter(self, schema: TableSchema, position: Position, error: UnsupportedChangeError) -> TopicRecord:
+        topic = self._topics.dead_letter
+        key, value = (error.key, error.value) if isinstance(error, UnpublishableError) else (b"", None)
+        headers = [
+            ("watershed.topic", schema.topic.encode()),
+            ("watershed.table", str(schema.table).encode()),
+            ("watershed.position", str(position).encode()),
+            ("watershed.reason", error.message.encode()),
+        ]
+        room = self._bytes_max.get(topic, 1 << 62) - record_bytes((b"", None, headers)) - 64
+        if len(key) > room:
+            key = b""
+        if value is not None and len(value) > room - len(key):
+            headers.append(("watershed.size", b"%d" % len(value)))
+            value = value[: room - len(key)]
+        return TopicRecord(topic, key, value, headers)

@@ -1,0 +1,351 @@
+"""The topics that capture publishes to: looked at, checked, created."""
+
+import time
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource, ConfigSource
+from confluent_kafka.admin._listoffsets import OffsetSpec
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewTopic
+
+from cdc.config.settings import KafkaConfig, TopicConfig
+from cdc.config.topic_names import SideTopics
+from cdc.kafka.client import MESSAGE_BYTES_MAX, NEXT_REACHABLE, broker_error, client_settings, kafka_error, new_client
+from cdc.model.errors import BrokerError, ConnectionLost, UnreachableError
+from cdc.ports.stream import WhileWaiting
+from cdc.records.kafka_transactions import OpenPart
+
+log = structlog.get_logger(__name__)
+
+ANSWER_S_MAX = 8.0
+PROMPT_S = 1.0  # for who can't wait
+READY_S_MAX = 30.0
+_POLL_S = 0.05
+
+_DAY_MS = 86_400_000
+# A reader may be away for a week and still see every delete; a day of history is whole.
+_KEPT = {"delete.retention.ms": str(7 * _DAY_MS), "min.compaction.lag.ms": str(_DAY_MS)}
+_TABLE_SETTINGS = {
+    "cleanup.policy": "compact",
+    **_KEPT,
+    "max.message.bytes": str(MESSAGE_BYTES_MAX),
+}
+# Records that each stand for themselves, and go when the broker's retention says so. Those without a key the brokers
+# refuse where topics are compacted.
+_LOG_SETTINGS = {"cleanup.policy": "delete", "max.message.bytes": str(MESSAGE_BYTES_MAX)}
+# Read within seconds, by one reader that remembers how far.
+_SIGNAL_SETTINGS = {"cleanup.policy": "delete", "retention.ms": str(7 * _DAY_MS)}
+# A position for each Kafka transaction: only the last one counts, so segments are small and cleaned soon.
+_RECORD_SETTINGS = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(16 * 1024 * 1024),
+    "segment.ms": str(600_000),
+    "min.cleanable.dirty.ratio": "0.2",
+    "max.message.bytes": str(MESSAGE_BYTES_MAX),
+}
+# Sweeps have numbers of the same series as rows, so a reader who counts them needs both for as long.
+_CONTROL_SETTINGS = _RECORD_SETTINGS | _KEPT
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic as the brokers have it."""
+
+    name: str
+    topic_id: str
+    partition_count: int
+    cleanup_policy: str
+    record_bytes_max: int = MESSAGE_BYTES_MAX  # before compression, as the clients count
+
+
+def record_limits(kafka: KafkaConfig, topics: Iterable[TopicDescription]) -> dict[str, int]:
+    """The largest record for each topic: what it takes, and what our client sends."""
+    ours = int(client_settings(kafka, **{"message.max.bytes": MESSAGE_BYTES_MAX})["message.max.bytes"])
+    return {topic.name: min(ours, topic.record_bytes_max) for topic in topics}
+
+
+def _creation_hint(error: KafkaError, topic: NewTopic) -> str:
+    match error.code():
+        case KafkaError.INVALID_REPLICATION_FACTOR:
+            return "set topics.replication_factor to the number of brokers, at most"
+        case KafkaError.TOPIC_EXCEPTION:  # a name that to the brokers is another topic's
+            return "choose another topics.prefix"
+        case _:
+            policy = (topic.config or {}).get("cleanup.policy")
+            return f"grant Create, or create it with cleanup.policy={policy} and --partitions {topic.num_partitions}"
+
+
+class TopicAdmin:
+    """Admin calls. Each raises BrokerError when the brokers can't be reached or refuse."""
+
+    def __init__(self, kafka: KafkaConfig, keyless: Collection[str] = ()) -> None:
+        """`keyless`: names of topics whose records have no key."""
+        self._keyless = keyless
+        self.event_bytes_max: dict[str, int] = {}  # topics of events that take less than a batch, for all sessions
+        self._admin = new_client(AdminClient, client_settings(kafka, **{"socket.timeout.ms": 10_000}))
+        self._servers = kafka.bootstrap_servers
+
+    def require_reachable(self) -> None:
+        """Raises BrokerError when no broker answers."""
+        try:
+            self._admin.list_topics(timeout=ANSWER_S_MAX)
+        except KafkaException as exception:
+            raise broker_error(f"no broker answers at {self._servers}", exception) from exception
+
+    def describe(self, names: Iterable[str]) -> dict[str, TopicDescription]:
+        """Those of `names` that exist."""
+        try:
+            existing = self._admin.list_topics(timeout=ANSWER_S_MAX).topics
+            wanted = [name for name in names if name in existing]
+            if not wanted:
+                return {}
+            described = self._admin.describe_topics(TopicCollection(wanted), request_timeout=ANSWER_S_MAX)
+            settings = self._admin.describe_configs(
+                [ConfigResource(ResourceType.TOPIC, name) for name in wanted], request_timeout=ANSWER_S_MAX
+            )
+            values = {resource.name: future.result(ANSWER_S_MAX) for resource, future in settings.items()}
+            found = {}
+            for name, future in described.items():
+                topic = future.result(ANSWER_S_MAX)
+                policy, size = (values[name][setting].value for setting in ("cleanup.policy", "max.message.bytes"))
+                found[name] = TopicDescription(name, str(topic.topic_id), len(topic.partitions), policy, int(size))
+        except KafkaException as exception:
+            raise broker_error("can't describe topics", exception) from exception
+        except TimeoutError as error:
+            raise UnreachableError(f"Kafka: topics not described in {ANSWER_S_MAX:.0f} s", NEXT_REACHABLE) from error
+        return found
+
+    def check(self, names: Iterable[str]) -> dict[str, TopicDescription]:
+        """Like `describe`; raises BrokerError for one that is not compacted, or is and has records without a key."""
+        found = self.describe(names)
+        for topic in found.values():
+            if topic.name in self._keyless:
+                if "compact" in topic.cleanup_policy:
+                    raise BrokerError(
+                        f"topic {topic.name} exists with cleanup.policy={topic.cleanup_policy}: it takes no records "
+                        "without a key",
+                        f"set cleanup.policy=delete on {topic.name}, or choose another topics.prefix",
+                    )
+            elif topic.cleanup_policy != "compact":
+                raise BrokerError(
+                    f"topic {topic.name} exists with cleanup.policy={topic.cleanup_policy}, not compact: its oldest "
+                    "rows would be deleted",
+                    f"set cleanup.policy=compact on {topic.name}, or choose another topics.prefix",
+                )
+        return found
+
+    def check_single(self, compacted: Iterable[str], others: Iterable[str]) -> None:
+        """Topics of one partition: capture's own are read from the first, so what lies in another would never be seen,
+        and records without a key have no order over several. Raises BrokerError for those that exist and have more,
+        and for `compacted` that are not."""
+        for topic in [*self.check(compacted).values(), *self.describe(others).values()]:
+            if topic.partition_count != 1:
+                raise BrokerError(
+                    f"topic {topic.name} exists with {topic.partition_count} partitions: capture needs it with one",
+                    f"delete {topic.name}, then it is created anew, or choose another topics.prefix",
+                )
+
+    def ensure(self, side: SideTopics, config: TopicConfig) -> None:
+        """Create those that are not there."""
+        found = self.describe([*side.compacted, *side.logs]) if side.compacted or side.logs else {}
+        compacted, logs = ([name for name in names if name not in found] for names in (side.compacted, side.logs))
+        self.create([], compacted, [], config, logs)
+
+    def create(
+        self,
+        tables: Iterable[str],
+        records: Iterable[str],
+        signals: Iterable[str],
+        config: TopicConfig,
+        logs: Iterable[str] = (),
+        control: Iterable[str] = (),
+    ) -> None:
+        """Create the topics, those of tables with keys with the configured partitions, the others with one; return when
+        they can be used. `logs`: kept as long as the brokers keep a topic. `control`: kept as long as those of
+        tables."""
+        replicas = config.replication_factor
+        new = [
+            NewTopic(name, 1, replicas, config=_LOG_SETTINGS)  # in one, they stay in order
+            if name in self._keyless
+            else NewTopic(name, config.partitions, replicas, config=_TABLE_SETTINGS)
+            for name in tables
+        ]
+        new += [NewTopic(name, 1, replicas, config=_RECORD_SETTINGS) for name in records]
+        new += [NewTopic(name, 1, replicas, config=_SIGNAL_SETTINGS) for name in signals]
+        new += [NewTopic(name, 1, replicas, config=_LOG_SETTINGS) for name in logs]
+        new += [NewTopic(name, 1, replicas, config=_CONTROL_SETTINGS) for name in control]
+        if new:
+            self._create(new)
+
+    def _create(self, new: list[NewTopic]) -> None:
+        wanted = {topic.topic: topic for topic in new}
+        for name, future in self._admin.create_topics(new, operation_timeout=ANSWER_S_MAX).items():
+            try:
+                future.result(ANSWER_S_MAX * 2)
+            except KafkaException as exception:
+                if kafka_error(exception).name() != "TOPIC_ALREADY_EXISTS":
+                    hint = _creation_hint(kafka_error(exception), wanted[name])
+                    raise broker_error(f"can't create topic {name}", exception, hint) from exception
+        self._await_leaders([topic.topic for topic in new])
+
+    def keep_control(self, name: str) -> None:
+        """Give a control topic that an earlier version created the retention that topics of tables have; what somebody
+        set there stays. Returns at once where there is no such topic. Where the brokers refuse, a warning says which
+        settings are missing. Raises UnreachableError, BrokerError."""
+        missing = self._unset(name, _KEPT)
+        if not missing:
+            return
+        entries = [ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in missing]
+        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+        try:
+            for future in self._admin.incremental_alter_configs([resource], request_timeout=ANSWER_S_MAX).values():
+                future.result(ANSWER_S_MAX)
+        except (KafkaException, TimeoutError) as exception:
+            settings = ",".join(f"{key}={value}" for key, value in missing)
+            log.warning(
+                "sweeps are kept for a shorter time than rows: readers who count seq see gaps",
+                topic=name,
+                error=str(exception),
+                next=f"kafka-configs --alter --topic {name} --add-config {settings}",
+            )
+            return
+        log.info("sweeps are kept as long as rows from now on", topic=name, **dict(missing))
+
+    def _unset(self, name: str, settings: Mapping[str, str]) -> list[tuple[str, str]]:
+        """Those of the settings that have the brokers' default in this topic; none where there is no such topic."""
+        try:
+            if name not in self._admin.list_topics(timeout=ANSWER_S_MAX).topics:
+                return []
+            asked = self._admin.describe_configs(
+                [ConfigResource(ResourceType.TOPIC, name)], request_timeout=ANSWER_S_MAX
+            )
+            (now,) = [future.result(ANSWER_S_MAX) for future in asked.values()]
+        except KafkaException as exception:
+            raise broker_error(f"can't describe topic {name}", exception) from exception
+        except TimeoutError as error:
+            raise UnreachableError(f"Kafka: topics not described in {ANSWER_S_MAX:.0f} s", NEXT_REACHABLE) from error
+        set_here = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+        return [(key, value) for key, value in settings.items() if now[key].source != set_here]
+
+    def open_event_topic(self, name: str, config: TopicConfig) -> dict[str, TopicDescription]:
+        """The topic, created if need be: not compacted, with the brokers' own retention. Somebody else may create it at
+        the same time."""
+        found = self.describe([name])
+        if not found:
+            new = NewTopic(name, config.partitions, config.replication_factor, config=_LOG_SETTINGS)
+            self._create([new])
+            found = self.describe([name])
+        if not found:
+            raise UnreachableError(f"Kafka: topic {name} is not known to the brokers", NEXT_REACHABLE)
+        return found
+
+    def _await_leaders(self, names: Sequence[str]) -> None:
+        """The controller answers a creation before the brokers know of it: what they tell next of their topics may
+        lack some, and a partition's leader refuses until it has taken over."""
+        deadline = time.monotonic() + READY_S_MAX
+        while time.monotonic() < deadline:
+            try:
+                found = self.describe(names)
+                if len(found) == len(names):
+                    self.request_end_offsets({name: topic.partition_count for name, topic in found.items()}).wait()
+                    return
+            except (ConnectionLost, UnreachableError):
+                pass
+            time.sleep(_POLL_S)
+        raise UnreachableError(f"Kafka: the new topics have no leaders after {READY_S_MAX:.0f} s", NEXT_REACHABLE)
+
+    def request_descriptions(self, names: Sequence[str]) -> Mapping[str, "Future[Any]"]:
+        """Ask what the topics are, without waiting."""
+        return self._admin.describe_topics(TopicCollection(list(names)), request_timeout=ANSWER_S_MAX)
+
+    def partition_counts(self, names: Collection[str], required: Collection[str] = ()) -> dict[str, int]:
+        """Of those that exist. Raises BrokerError; UnreachableError also where brokers that have just come back don't
+        know all yet: of `required` ones nothing, or of a topic no partition."""
+        try:
+            topics = self._admin.list_topics(timeout=ANSWER_S_MAX).topics
+        except KafkaException as exception:
+            raise broker_error("can't list topics", exception) from exception
+        counts = {name: len(topics[name].partitions) for name in names if name in topics}
+        for name in required:
+            if not counts.get(name):
+                raise UnreachableError(f"Kafka: topic {name} is not known to the brokers", NEXT_REACHABLE)
+        if not all(counts.values()):
+            raise UnreachableError("Kafka: the brokers don't know all partitions yet", NEXT_REACHABLE)
+        return counts
+
+    def are_replicated(self, names: Collection[str]) -> bool:
+        """Whether brokers answer, and each partition of the topics has more than one replica in sync."""
+        try:
+            topics = self._admin.list_topics(timeout=PROMPT_S).topics
+        except KafkaException:
+            return False
+        found = [partition for name in names if name in topics for partition in topics[name].partitions.values()]
+        return all(len(partition.isrs) > 1 for partition in found)
+
+    def open_parts(
+        self, names: Collection[str], settles_s: float, while_waiting: WhileWaiting, required: Collection[str] = ()
+    ) -> list[OpenPart]:
+        """Where records below the high watermark of now are not decided `settles_s` later. `required`: topics that are
+        there. Raises BrokerError, UnreachableError, ConnectionLost."""
+        counts = self.partition_counts(names, required)
+        ends = self.request_end_offsets(counts).wait()
+        deadline = time.monotonic() + settles_s
+        while True:
+            stable = self.request_end_offsets(counts, IsolationLevel.READ_COMMITTED).wait()
+            found = [
+                OpenPart(topic=topic, partition=partition, start=stable[topic][partition], end=end)
+                for topic, offsets in ends.items()
+                for partition, end in enumerate(offsets)
+                if stable[topic][partition] < end
+            ]
+            if not found or time.monotonic() > deadline:
+                return found
+            while_waiting()
+            time.sleep(_POLL_S)
+
+    def request_end_offsets(
+        self, partition_counts: Mapping[str, int], isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
+    ) -> "EndOffsets":
+        """Ask for high watermarks, or for last stable offsets with `read_committed`, without waiting."""
+        asked = {
+            TopicPartition(topic, partition): OffsetSpec.latest()  # type: ignore[no-untyped-call]
+            for topic, count in partition_counts.items()
+            for partition in range(count)
+        }
+        return EndOffsets(
+            self._admin.list_offsets(asked, isolation_level=isolation, request_timeout=ANSWER_S_MAX) if asked else {}
+        )
+
+
+class EndOffsets:
+    """High watermarks that are on their way (cdc.ports.stream.EndOffsetsRequest)."""
+
+    def __init__(self, futures: Mapping[TopicPartition, "Future[Any]"]) -> None:
+        self._futures = futures
+
+    def result(self) -> dict[str, Sequence[int]] | None:
+        """Topic → offset for each partition, None while not all have answered. Raises ConnectionLost."""
+        if not all(future.done() for future in self._futures.values()):
+            return None
+        return self.wait()
+
+    def wait(self) -> dict[str, Sequence[int]]:
+        """The same, waiting for the brokers."""
+        offsets: dict[str, list[int]] = {}
+        try:
+            for partition in sorted(self._futures, key=lambda p: (p.topic, p.partition)):
+                offsets.setdefault(partition.topic, []).append(self._futures[partition].result(ANSWER_S_MAX).offset)
+        except (KafkaException, TimeoutError) as exception:
+            raise ConnectionLost(f"Kafka did not tell end offsets: {exception}") from exception
+        for topic, numbers in offsets.items():
+            if min(numbers) < 0:
+                # No error, and no offset: so a partition is answered for whose leader has just gone. Every reader would
+                # take it for reached.
+                raise ConnectionLost(f"Kafka did not tell end offsets: a partition of {topic} has no leader")
+        return {topic: tuple(numbers) for topic, numbers in offsets.items()}

@@ -1,0 +1,53 @@
+"""Are the topics still those that the position was written to? Asked while streaming, without waiting for answers."""
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from typing import Any
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException
+
+from cdc.kafka.client import kafka_error
+from cdc.kafka.topic_admin import TopicAdmin, TopicDescription
+from cdc.model.errors import NEXT_AFTER_GAP, ConnectionLost, GapError
+
+log = structlog.get_logger(__name__)
+
+
+class TopicWatch:
+    """Call it now and then: it looks at the answers to what it asked before, and asks again.
+
+    A topic that was deleted and created anew takes new records as if nothing had happened, and new partitions move keys
+    to other places.
+    """
+
+    def __init__(self, admin: TopicAdmin, expected: Mapping[str, TopicDescription]) -> None:
+        self._admin = admin
+        self._expected = expected
+        self._asked: Mapping[str, Future[Any]] = {}
+
+    def __call__(self) -> None:
+        """Raises GapError when a topic was created anew or repartitioned, ConnectionLost when one is not known: then
+        a new session looks closer."""
+        if all(future.done() for future in self._asked.values()):
+            for name, future in self._asked.items():
+                self._compare(self._expected[name], future)
+            self._asked = self._admin.request_descriptions(list(self._expected))
+
+    def _compare(self, then: TopicDescription, answer: "Future[Any]") -> None:
+        try:
+            now = answer.result(0)
+        except KafkaException as exception:
+            error = kafka_error(exception)
+            if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise ConnectionLost(f"Kafka: topic {then.name} is not known to the brokers") from exception
+            log.debug("topics not looked at", error=error.str())  # who produces to them will notice, and say more
+            return
+        if str(now.topic_id) != then.topic_id:
+            raise GapError(f"topic {then.name} was deleted and created anew", NEXT_AFTER_GAP)
+        if len(now.partitions) != then.partition_count:
+            raise GapError(
+                f"topic {then.name} has {len(now.partitions)} partitions, it had {then.partition_count}: "
+                "a key's records would no longer be in one order",
+                NEXT_AFTER_GAP,
+            )

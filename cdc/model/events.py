@@ -1,0 +1,95 @@
+"""What Watershed moves, and the numbers that order it: tables, columns, positions, versions."""
+
+import re
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+from cdc.model.lsn import Lsn, format_lsn
+
+# version = epoch << 48 | seq: 15 + 48 bits, a positive signed 64-bit integer, so that every store's largest
+# integer type can hold and compare it.
+SEQ_BITS = 48
+SEQ_MAX = (1 << SEQ_BITS) - 1
+EPOCH_MAX = (1 << 15) - 1
+
+
+def pack_version(epoch: int, seq: int) -> int:
+    """The one number that every sink compares. Raises ValueError outside 15 + 48 bits."""
+    if not 0 <= epoch <= EPOCH_MAX or not 0 <= seq <= SEQ_MAX:
+        raise ValueError(f"version out of range: epoch {epoch}, seq {seq}")
+    return epoch << SEQ_BITS | seq
+
+
+def unpack_version(version: int) -> tuple[int, int]:
+    """(epoch, seq) of a version."""
+    return version >> SEQ_BITS, version & SEQ_MAX
+
+
+class TableId(NamedTuple):
+    """A table's name in the source: schema and table, unquoted."""
+
+    schema: str
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """`schema.table`: the first dot parts them, or that behind a schema in double quotes, `"my.schema".table`.
+        Raises ValueError for anything else."""
+        quoted = _QUOTED_SCHEMA.match(text)
+        schema, dot, name = (quoted[1].replace('""', '"'), ".", text[quoted.end() :]) if quoted else text.partition(".")
+        if not (schema and dot and name):
+            raise ValueError(f"{text!r} is not schema.table")
+        return cls(schema, name)
+
+    def __str__(self) -> str:
+        """As `parse` takes it."""
+        is_plain = "." not in self.schema and not self.schema.startswith('"')
+        schema = self.schema if is_plain else '"' + self.schema.replace('"', '""') + '"'
+        return f"{schema}.{self.name}"
+
+
+_QUOTED_SCHEMA = re.compile(r'"((?:[^"]|"")+)"\.')
+
+
+class Position(NamedTuple):
+    """Where a change stands in the source: its transaction's commit record, and its ordinal among the
+    transaction's row changes as received (from 0, before our own filters)."""
+
+    commit_lsn: Lsn
+    tx_index: int
+
+    def __str__(self) -> str:
+        return f"{format_lsn(self.commit_lsn)}#{self.tx_index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A published column."""
+
+    name: str
+    type_oid: int
+    type_modifier: int
+    type_name: str  # as format_type() prints it: numeric(10,2), timestamp with time zone, text[]
+    nullable: bool
+    # The base type's category (pg_type.typtype after domains are resolved): 'e' marks an enum, 'b' a base type.
+    type_kind: str = "b"
+    # For a domain the base type's oid, for an array still the array's own; else the same as type_oid.
+    base_type_oid: int = 0
+    # Of an array, or a domain over one: the type of its elements, domains resolved, and what stands between them.
+    element_oid: int = 0
+    delimiter: str = ","
+    # For a domain the modifier that it gives its base type; None where it is the column's own.
+    base_type_modifier: int | None = None
+    labels: tuple[str, ...] = ()  # of an enum, or of an array's enum, in the enum's order
+
+
+@dataclass(frozen=True, slots=True)
+class TableSchema:
+    """One version of a table's published shape. Every record names the version it was written with."""
+
+    table: TableId
+    version: int  # from 1
+    oid: int  # pg_class.oid
+    columns: tuple[Column, ...]  # in attribute order, as pgoutput sends them
+    key: tuple[str, ...]  # column names of the record key, in key order
+    topic: str

@@ -1,0 +1,30 @@
+"""Names of the topics that one prefix owns, and of the tables' topics."""
+
+from cdc.model.events import TableId
+
+
+class Topics:
+    """Names of the topics of one prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.state = f"{prefix}.state"
+        self.control = f"{prefix}.control"
+        self.progress = f"{prefix}.progress"
+        self.signals = f"{prefix}.signals"
+        self.dead_letter = f"{prefix}.dead-letter"
+        # Debezium's names. They are there only where they are written to.
+        self.transaction = f"{prefix}.transaction"
+        self.message = f"{prefix}.message"
+        self.heartbeat = f"__debezium-heartbeat.{prefix}"
+        self.outbox_dead_letters = f"{prefix}.outbox_dead_letters"  # of messages
+        written_when_asked = (self.dead_letter, self.transaction, self.message, self.heartbeat)
+        self.written = (self.state, self.control, self.progress, *written_when_asked)  # by capture, beside tables'
+        self.own = (*self.written, self.signals)
+
+    def table(self, table: TableId) -> str:
+        """The table's topic. Kafka allows letters, digits, `.`, `_` and `-`; anything else becomes `_`."""
+        safe = "".join(
+            c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in f"{table.schema}.{table.name}"
+        )
+        return f"{self.prefix}.{safe}"

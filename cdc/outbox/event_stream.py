@@ -1,0 +1,228 @@
+"""Events as they come in the stream: rows of outbox tables and messages, in commit order among the changes of tables.
+
+An event takes a place in its transaction as a row change does (`tx_index`), so that what is published of a transaction
+is skipped when it is sent again; it takes no `seq`, which numbers rows.
+"""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from cdc.config.format_options import FormatOptions
+from cdc.config.outbox_settings import OutboxMessages, OutboxTable, Routing
+from cdc.formats.utf8 import not_utf8
+from cdc.model.errors import GapError, ProtocolError, SourceError, UnsupportedChangeError
+from cdc.model.events import Position, TableId, TableSchema
+from cdc.model.topic_record import EventDestination, TopicRecord
+from cdc.outbox.column_readers import ColumnReader, readers_of
+from cdc.outbox.dead_letters import dead_letter, event_of
+from cdc.outbox.message_reader import COLUMNS, KEY, read_message
+from cdc.outbox.router import Contract, Event, Fields, Format, Header, Rejected, Router
+from cdc.outbox.seal import SealKey
+from cdc.pgoutput.decoder import decode
+from cdc.pgoutput.messages import UNCHANGED, Binary, Delete, Insert, LogicalMessage, Update
+from cdc.records.control import PartialTransaction
+
+_CONTEXT: Final = (("__debezium.context.taskId", b"0"), ("__debezium.context.connectorName", b"postgresql"))
+
+
+class OutboxWarning(UserWarning):
+    """What was left out that should not have been there. Told once for each kind."""
+
+
+def no_contract(event_type: str, payload: str | None) -> str | None:  # noqa: ARG001
+    """Of those that ask for none."""
+    return None
+
+
+def message_prefix(outbox: "OutboxStream | None", partial: PartialTransaction | None) -> str | None:
+    """Of logical messages that are events, if any are. `partial`: what is published of a transaction; its messages were
+    counted as it says. Raises GapError for other ones now."""
+    prefix = outbox.message_prefix if outbox is not None else None
+    if partial is not None and partial.outbox != (prefix or ""):
+        raise GapError(
+            f"a transaction was half published with outbox.messages.prefix {partial.outbox or 'unset'}",
+            "let the configuration that began it finish it, then change outbox.messages",
+        )
+    return prefix
+
+
+class OutboxStream:
+    """What the assembler asks about events. It keeps nothing of a transaction."""
+
+    def __init__(
+        self,
+        prefix: str,
+        tables: Sequence[OutboxTable],
+        sealed: tuple[OutboxMessages, SealKey] | None,
+        dead_letters: str,
+        options: FormatOptions,
+        contract: Contract = no_contract,
+        forms: Mapping[str, Format] | None = None,
+        *,
+        promises_utf8: bool = False,
+    ) -> None:
+        """`prefix`: the topics'. `dead_letters`: the topic of messages' ones; a table's go to its own topic. `forms`:
+        formats by name. `promises_utf8`: see EnvelopeContext. Raises SourceError for messages that can't be routed."""
+        self._promises_utf8 = promises_utf8
+        self._prefix = prefix
+        self._tables = {TableId.parse(table.table): table for table in tables}
+        self._options = options
+        self._contract = contract
+        self._forms = forms or {}
+        self._routers: dict[int, tuple[TableSchema, OutboxTable, Router]] = {}
+        self._dead_letters = dead_letters
+        self._sealed = sealed
+        self._router: Router | None = None
+        if sealed is not None:
+            routing = sealed[0]
+            readers = readers_of(TableId("", routing.prefix), COLUMNS, KEY, options)
+            fields = Fields("id", "aggregateid", "payload", "type")
+            self._router = self._made(routing.prefix, routing, fields, readers, routing.prefix)
+
+    def _made(
+        self, where: str, routing: Routing, fields: Fields, readers: Mapping[str, ColumnReader], schema_name: str
+    ) -> Router:
+        context: tuple[Header, ...] = ()
+        if self._options.has_context_headers:
+            context = (("__debezium.context.connectorLogicalName", self._prefix.encode()), *_CONTEXT)
+        form = self._forms[routing.format] if routing.format != "debezium" else None
+        return Router(where, routing, fields, readers, schema_name, self._contract, form, context)
+
+    @property
+    def message_prefix(self) -> str | None:
+        """Of logical messages that are events, if any are."""
+        return self._sealed[0].prefix if self._sealed is not None else None
+
+    def event(
+        self, what: memoryview | LogicalMessage, xid: int, position: Position, now_us: int, commit_ts_us: int
+    ) -> list[TopicRecord]:
+        """The records of a row change or of a message: see `row` and `message`."""
+        if isinstance(what, LogicalMessage):
+            return self.message(what, xid, position, now_us, commit_ts_us)
+        return self.row(what, position, now_us, commit_ts_us)
+
+    # ---- tables
+
+    def takes(self, table: TableId) -> bool:
+        """Whether its rows are events."""
+        return table in self._tables
+
+    def describe(self, oid: int, schema: TableSchema) -> None:
+        """The relation is this table, in this shape. Raises SourceError for one that can't be routed."""
+        table = self._tables[schema.table]
+        readers = readers_of(schema.table, schema.columns, schema.key, self._options)
+        fields = Fields(
+            table.table_field_event_id,
+            table.table_field_event_key,
+            table.table_field_event_payload,
+            table.table_field_event_type,
+            table.table_field_event_timestamp,
+            table.table_field_event_schema_version,
+        )
+        name = f"{self._prefix}.{schema.table.schema}.{schema.table.name}"
+        self._routers[oid] = schema, table, self._made(str(schema.table), table, fields, readers, name)
+
+    def describe_again(self, oid: int, schema: TableSchema) -> None:
+        """The same in the stream: a table that can't be routed any more stops alone. Raises UnsupportedChangeError."""
+        try:
+            self.describe(oid, schema)
+        except SourceError as error:
+            raise UnsupportedChangeError(error.message, error.hint, table=schema.table, is_held=False) from error
+
+    def follows(self, oid: int) -> bool:
+        """Whether the relation was described as an outbox table."""
+        return oid in self._routers
+
+    def row(self, change: memoryview, position: Position, now_us: int, commit_ts_us: int) -> list[TopicRecord]:
+        """The records of a row change, which starts at its I, U or D byte: one of an insert, or of an update that
+        changes the event's id; none of a delete. Raises ProtocolError, UnsupportedChangeError for an update where that
+        was asked for."""
+        schema, table, router = self._routers[int.from_bytes(change[1:5], "big")]
+        former = None
+        match decode(change, str(position)):
+            case Insert(new=new):
+                pass
+            case Update(old=old, new=new) if old is not None and not router.is_same_event(old, new):
+                former = self._texts(old, schema.table, position)  # a delete, and another event
+            case Update():
+                if table.table_op_invalid_behavior == "fatal":
+                    raise UnsupportedChangeError(
+                        f"outbox table {schema.table} at {position}: a row was updated",
+                        "events are inserted, never changed; table.op.invalid.behavior: warn ignores updates",
+                        table=schema.table,
+                    )
+                told = f"{schema.table}: a row was updated; it was published as it was inserted"
+                warnings.warn(told, OutboxWarning, stacklevel=2)
+                return []
+            case Delete():
+                return []
+            case other:
+                raise ProtocolError(f"unexpected {type(other).__name__} at {position}")
+        if len(new) != len(schema.columns):
+            raise ProtocolError(f"{schema.table} at {position}: {len(new)} columns, not {len(schema.columns)}")
+        row = self._texts(new, schema.table, position)
+        routed: Event | Rejected
+        if UNCHANGED in new:
+            routed = Rejected("a large value was left alone by an update, and is not in the log", None)
+        elif any(isinstance(value, Binary) for value in new):  # see cdc.pgoutput.binary_rows
+            routed = Rejected("a value is larger than any record holds, or PostgreSQL gave no text of it", None)
+        else:
+            routed = router.route(row, now_us, commit_ts_us, former=former)
+        names = [column.name for column in schema.columns]
+        return [self._record(routed, str(schema.table), schema.topic, position, names, row, now_us)]
+
+    def _texts(self, values: Sequence[object], table: TableId, position: Position) -> list[str | None]:
+        return [_text(value, table, position, promises_utf8=self._promises_utf8) for value in values]
+
+    # ---- messages
+
+    def message(
+        self, message: LogicalMessage, xid: int, position: Position, now_us: int, commit_ts_us: int
+    ) -> list[TopicRecord]:
+        """The record of a transactional message with our prefix."""
+        assert self._sealed is not None and self._router is not None
+        routing, key = self._sealed
+        content = key.open(message.content, xid)
+        if content is None:
+            reason = "it was not written by the function that publishes events"
+            return [
+                dead_letter(self._dead_letters, routing.prefix, position, reason, None, None, now_us, message.content)
+            ]
+        found = read_message(content)
+        if isinstance(found, str):
+            return [dead_letter(self._dead_letters, routing.prefix, position, found, None, None, now_us, content)]
+        routed = self._router.route(found.row, now_us, commit_ts_us, more=found.headers)
+        names = [column.name for column in COLUMNS]
+        return [self._record(routed, routing.prefix, self._dead_letters, position, names, found.row, now_us)]
+
+    def _record(
+        self,
+        routed: Event | Rejected,
+        source: str,
+        dead_letters: str,
+        position: Position,
+        names: Sequence[str],
+        row: Sequence[str | None],
+        now_us: int,
+    ) -> TopicRecord:
+        def refused(reason: str) -> TopicRecord:
+            return dead_letter(dead_letters, source, position, reason, routed.id, event_of(names, row), now_us)
+
+        if isinstance(routed, Rejected):
+            return refused(routed.reason)
+        if routed.topic.startswith(f"{self._prefix}."):
+            return refused(f"topics that begin with {self._prefix}. are capture's own")
+        destination = EventDestination(
+            routed.partition, routed.timestamp_ms, has_key=routed.key is not None, refused=refused
+        )
+        return TopicRecord(routed.topic, routed.key or b"", routed.value, [*routed.headers], destination)
+
+
+def _text(value: object, table: TableId, position: Position, *, promises_utf8: bool) -> str | None:
+    if not isinstance(value, bytes):
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise not_utf8(table, position, value, error, promises_utf8=promises_utf8) from None

@@ -1,0 +1,50 @@
+"""The content of a message to the row of an outbox table that it stands for: the same router makes the same record."""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+from cdc.model.events import Column
+
+# Debezium's columns of an outbox table.
+COLUMNS: Final = (
+    Column("id", 2950, -1, "uuid", nullable=False),
+    Column("aggregatetype", 1043, -1, "character varying", nullable=False),
+    Column("aggregateid", 1043, -1, "character varying", nullable=False),
+    Column("type", 1043, -1, "character varying", nullable=False),
+    Column("payload", 3802, -1, "jsonb", nullable=True),
+)
+KEY: Final = ("id",)
+_NAMES: Final = tuple(column.name for column in COLUMNS)
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRow:
+    """An event that a message holds."""
+
+    row: tuple[str | None, ...]  # texts, of COLUMNS
+    headers: tuple[tuple[str, bytes | None], ...]
+
+
+def read_message(content: bytes) -> MessageRow | str:
+    """What the function wrote: `{"id":…,"aggregatetype":…,"aggregateid":…,"type":…,"payload":…,"headers":{…}}`, each
+    text, the payload JSON in text or null. Why not, for anything else."""
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        return "the content is not JSON"
+    if not isinstance(found, dict) or found.keys() != {*_NAMES, "headers"}:
+        return "the content has other members than an event's"
+    row = tuple(found[name] for name in _NAMES)
+    if not all(isinstance(text, str) for text in row[:-1]) or not isinstance(row[-1], str | None):
+        return "a member of the content is not text"
+    headers = _headers(found["headers"])
+    return headers if isinstance(headers, str) else MessageRow(row, headers)
+
+
+def _headers(found: Any) -> tuple[tuple[str, bytes | None], ...] | str:
+    if found is None:
+        return ()
+    if not isinstance(found, dict) or not all(isinstance(value, str | None) for value in found.values()):
+        return "headers are not an object of texts"
+    return tuple((name, None if value is None else value.encode()) for name, value in found.items())

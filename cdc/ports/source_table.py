@@ -1,0 +1,40 @@
+"""A table of the source as its catalog describes it."""
+
+from dataclasses import dataclass
+
+from cdc.model.errors import WatershedError
+from cdc.model.events import Column, TableId
+from cdc.records.table_state import TableFacts
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTable:
+    """A table as the catalog has it."""
+
+    table: TableId
+    oid: int
+    is_partitioned: bool
+    may_select: bool
+    hides_rows: bool  # row security applies to our role
+    is_owned: bool
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]  # empty: the table has no key that its replica identity covers, or is to have none
+    is_chunkable: bool = True  # a unique index has exactly the key's columns, in this order
+    left_out: tuple[str, ...] = ()  # columns that are published, and not captured
+
+
+@dataclass(frozen=True, slots=True)
+class TableLook:
+    """A configured table, as the catalog has it when the session begins."""
+
+    found: SourceTable | None
+    facts: TableFacts | None
+    entry: str  # fingerprint of its row in the publication
+    state: str  # differs when anything differs by which it may be captured
+    error: WatershedError | None  # why its changes can't be captured
+    barrier: WatershedError | None = None  # why it can't begin to be captured
+
+    @property
+    def unchunkable(self) -> SourceTable | None:
+        """The table, if it is there and its rows can't be read in chunks."""
+        return None if self.found is None or self.found.is_chunkable else self.found

@@ -1,0 +1,139 @@
+"""The catalog's facts of many tables at once, and what is behind a relation message's type numbers."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import LiteralString
+
+import psycopg
+
+from cdc.model.events import Column, TableId
+from cdc.pgoutput.messages import RelationColumn
+from cdc.postgres.catalog import column_types
+from cdc.postgres.connection import says_lost
+from cdc.records.table_state import ColumnFacts, StorageFacts, TableFacts
+
+# Rows of the catalog that are written anew whenever what they say changes tell it by their xmin. Enums: of a column's
+# type, its elements', and what a domain stands for. `reached`: the types of a column and all that their values are
+# made of; those that come with the server never change, and a domain prints as what it stands for. A column with a
+# default that is added to a partitioned table has a missing value in the partitions only. pg_partition_tree() locks the
+# partitions: it would wait for who alters one.
+_FACTS: LiteralString = """
+SELECT n.nspname::text, c.relname::text, c.oid::int8,
+       (SELECT json_agg(json_build_array(a.attnum, a.attname, a.xmin::text,
+                 a.atthasmissing OR a.attname = ANY (p.missing), types.forms ->> a.attnum::text) ORDER BY a.attnum)
+          FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+       (SELECT json_agg(json_build_array(l.oid::int8, coalesce(pg_relation_filenode(l.oid)::int8, 0),
+                 coalesce((SELECT string_agg(i.xmin::text, ' ' ORDER BY i.inhrelid)
+                             FROM pg_partition_ancestors(l.oid) u JOIN pg_inherits i ON i.inhrelid = u.relid
+                            WHERE l.oid <> c.oid), '')) ORDER BY l.oid)
+          FROM (SELECT c.oid WHERE c.relkind <> 'p'
+                UNION ALL SELECT m.oid FROM pg_class m WHERE m.oid = ANY (tree.members) AND m.relkind <> 'p') AS l),
+       (SELECT coalesce(string_agg(concat_ws(' ', a.attnum, d.oid, d.xmin), ',' ORDER BY a.attnum), '')
+          FROM pg_attribute a JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+         WHERE a.attrelid = c.oid AND a.attgenerated <> ''),
+       concat_ws(';', c.relkind, c.relpersistence, c.relreplident,
+         (SELECT string_agg(concat_ws(' ', i.indexrelid, i.xmin), ',' ORDER BY i.indexrelid)
+            FROM pg_index i WHERE i.indrelid = c.oid AND i.indisunique),
+         (SELECT string_agg(concat_ws(' ', e.oid, e.enumlabel, e.enumsortorder), ',' ORDER BY e.oid)
+            FROM pg_enum e WHERE e.enumtypid IN (
+              SELECT unnest(ARRAY[t.oid, t.typelem, t.typbasetype, b.typelem, x.typbasetype])
+                FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid
+                LEFT JOIN pg_type b ON b.oid = t.typbasetype LEFT JOIN pg_type x ON x.oid = t.typelem
+               WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)),
+         (SELECT string_agg(concat_ws(' ', p.oid, p.relreplident), ',' ORDER BY p.oid)
+            FROM pg_class p WHERE p.oid = ANY (tree.members))),
+       c.relnatts, types.labels
+  FROM unnest(%(schemas)s::text[], %(names)s::text[]) AS w(schema, name)
+  JOIN pg_namespace n ON n.nspname = w.schema
+  JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = w.name
+ CROSS JOIN LATERAL (
+    WITH RECURSIVE part(oid) AS (
+        SELECT c.oid WHERE c.relkind = 'p'
+        UNION ALL
+        SELECT i.inhrelid FROM part JOIN pg_inherits i ON i.inhparent = part.oid AND NOT i.inhdetachpending
+    ) SELECT array_agg(oid) AS members FROM part) AS tree
+ CROSS JOIN LATERAL (
+    SELECT coalesce(array_agg(DISTINCT a.attname), '{}') AS missing
+      FROM pg_attribute a WHERE a.attrelid = ANY (tree.members) AND a.atthasmissing) AS p
+ CROSS JOIN LATERAL (
+    WITH RECURSIVE reached(number, oid) AS (
+        SELECT a.attnum, a.atttypid FROM pg_attribute a
+         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+        UNION
+        SELECT r.number, part.oid FROM reached r JOIN pg_type t ON t.oid = r.oid CROSS JOIN LATERAL (
+            SELECT t.typbasetype AS oid WHERE t.typtype = 'd'
+            UNION ALL SELECT t.typelem WHERE t.typelem <> 0
+            UNION ALL SELECT a.atttypid FROM pg_attribute a
+                       WHERE t.typtype = 'c' AND a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped
+            UNION ALL SELECT g.rngsubtype FROM pg_range g WHERE t.oid IN (g.rngtypid, g.rngmultitypid)
+        ) AS part WHERE r.oid >= 16384  -- FirstNormalObjectId
+    ), formed AS (
+        SELECT r.number, string_agg(concat_ws(' ',
+                   CASE t.oid WHEN 'varchar'::regtype THEN 'text'::regtype::oid ELSE t.oid END, o.relnatts,
+                   (SELECT string_agg(concat_ws(' ', a.attnum, a.atttypid, a.atttypmod), ';' ORDER BY a.attnum)
+                      FROM pg_attribute a WHERE a.attrelid = o.oid AND a.attnum > 0 AND NOT a.attisdropped)),
+                 ',' ORDER BY t.oid) AS form
+          FROM reached r JOIN pg_type t ON t.oid = r.oid LEFT JOIN pg_class o ON o.oid = t.typrelid AND t.typtype = 'c'
+         WHERE t.typtype <> 'd' GROUP BY r.number
+    ) SELECT (SELECT json_object_agg(number, form) FROM formed) AS forms,
+             (SELECT array_agg(concat_ws(' ', e.oid, e.xmin) ORDER BY e.oid)
+                FROM pg_enum e WHERE e.enumtypid IN (SELECT oid FROM reached)) AS labels) AS types
+"""
+
+
+@says_lost
+def read_facts(connection: psycopg.Connection, tables: Sequence[TableId]) -> dict[TableId, TableFacts]:
+    """Of those that are there. Raises ConnectionLost."""
+    names = {"schemas": [table.schema for table in tables], "names": [table.name for table in tables]}
+    return {
+        TableId(schema, name): TableFacts(
+            oid=oid,
+            columns=tuple(
+                ColumnFacts(number=number, name=column, changed_in=xmin, has_missing=has_missing, form=_short(form))
+                for number, column, xmin, has_missing, form in columns or ()
+            ),
+            storage=tuple(
+                StorageFacts(oid=part, file=file, attached=_short(rows)) for part, file, rows in storage or ()
+            ),
+            generated=generated,
+            others=_digest(others),
+            attributes=attributes,
+            labels=tuple(labels or ()),
+        )
+        for schema, name, oid, columns, storage, generated, others, attributes, labels in connection.execute(
+            _FACTS, names
+        )
+    }
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _short(text: str | None) -> str:
+    return text or "" if len(text or "") <= 16 else _digest(text or "")
+
+
+@says_lost
+def describe(connection: psycopg.Connection, oid: int, sent: Sequence[RelationColumn]) -> list[Column]:
+    """Columns that a relation message names, with what the catalog says of their types now: a type that is gone is
+    published as text. Raises ConnectionLost."""
+    types = column_types(connection, [(column.type_oid, column.type_modifier) for column in sent])
+    nullable: dict[str, bool] = dict(
+        connection.execute(
+            "SELECT attname::text, NOT attnotnull FROM pg_attribute WHERE attrelid = %s AND attnum > 0", (oid,)
+        ).fetchall()
+    )
+    columns = []
+    for column in sent:
+        kind = types.get((column.type_oid, column.type_modifier)) or Column(
+            name="",
+            type_oid=column.type_oid,
+            type_modifier=column.type_modifier,
+            type_name=f"type {column.type_oid}",
+            nullable=True,
+            base_type_oid=column.type_oid,
+        )
+        columns.append(replace(kind, name=column.name, nullable=nullable.get(column.name, True)))
+    return columns

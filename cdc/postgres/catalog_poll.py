@@ -1,0 +1,131 @@
+"""Polls the catalog beside the stream, which does not tell everything that changes a table.
+
+See cdc/tables/schema_tracking.py.
+"""
+
+import queue
+import threading
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import LiteralString
+
+import psycopg
+import structlog
+from psycopg import sql
+
+from cdc.config.settings import SourceConfig
+from cdc.model.errors import SourceError, WatershedError
+from cdc.model.events import TableId
+from cdc.model.topics import Topics
+from cdc.ports.catalog_reader import CatalogAnswer, CatalogPoll, CatalogPollFailed, DivergedTable, KnownTable
+from cdc.postgres.catalog import Publication, read_publication, schema_of
+from cdc.postgres.catalog_facts import read_facts
+from cdc.postgres.chunk_statements import mark_statement
+from cdc.postgres.connection import SourceConnection
+from cdc.postgres.connection_worker import Lane, close_lanes
+from cdc.postgres.source import published_table
+from cdc.postgres.table_descriptions import look_at_table
+from cdc.records.table_state import TableFacts
+
+log = structlog.get_logger(__name__)
+
+# Looking whether a new partition holds rows waits for who has locked it; then it is taken for one that does.
+_SETTINGS: LiteralString = "SET synchronous_commit = local; SET lock_timeout = '1s'; SET jit = off"
+
+
+class PostgresCatalogReader(AbstractContextManager["PostgresCatalogReader"]):
+    """See cdc.ports.catalog_reader.CatalogReader. Its thread and connection are made when they are first needed."""
+
+    def __init__(self, source: SourceConfig, topics: Topics) -> None:
+        self._source = source
+        self._topics = topics
+        self._closing = threading.Event()
+        self._answers: queue.SimpleQueue[CatalogAnswer | CatalogPollFailed] = queue.SimpleQueue()
+        self._lane: Lane[CatalogPoll] = Lane(source, queue.SimpleQueue(), self._serve, self._closing, _SETTINGS)
+
+    def ask(self, question: CatalogPoll) -> None:
+        """See cdc.ports.catalog_reader.CatalogReader."""
+        self._lane.start()
+        self._lane.requests.put(question)
+
+    def answers(self) -> list[CatalogAnswer | CatalogPollFailed]:
+        """See cdc.ports.catalog_reader.CatalogReader."""
+        return [self._answers.get_nowait() for _ in range(self._answers.qsize())]
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._closing.set()
+        close_lanes([self._lane])
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- in the thread
+
+    def _serve(self, lane: Lane[CatalogPoll], question: CatalogPoll) -> None:
+        try:
+            connection = lane.connection()
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            look = self._look(connection, question)
+            connection.execute("COMMIT")
+            self._answers.put(look)
+            if look.seen:
+                connection.execute(mark_statement(question.nonce))
+        except Exception as error:  # noqa: BLE001 - the thread's edge: whatever it is, the question has to be answered
+            lane.drop()
+            self._answers.put(CatalogPollFailed(question.nonce))
+            if not self._closing.is_set():
+                # The stream will notice a lost server, and its own error says more.
+                reason = error.message if isinstance(error, WatershedError) else type(error).__name__
+                log.debug("catalog not looked at", error=reason)
+
+    def _look(self, connection: SourceConnection, question: CatalogPoll) -> CatalogAnswer:
+        tables = [*question.tables, *question.stopped]
+        publication = read_publication(connection, self._source.publication, tables)
+        if publication is None:
+            return CatalogAnswer(question.nonce, None, {}, frozenset())
+        facts = read_facts(connection, tables)
+        seen: dict[TableId, DivergedTable] = {}
+        for table, known in question.tables.items():
+            now, entry = facts.get(table), publication.entries.get(table, "")
+            if now is None or (now, entry) != (known.facts, known.entry):
+                seen[table] = self._see(connection, table, known, now, publication)
+        ready = set()
+        for table, tried in question.stopped.items():
+            look = look_at_table(connection, self._source, table, publication, facts.get(table))
+            if look.barrier is None and look.state != tried:
+                ready.add(table)
+        return CatalogAnswer(question.nonce, publication.fingerprint, seen, frozenset(ready))
+
+    def _see(
+        self,
+        connection: SourceConnection,
+        table: TableId,
+        known: KnownTable,
+        facts: TableFacts | None,
+        publication: Publication,
+    ) -> DivergedTable:
+        entry = publication.entries.get(table, "")
+        try:
+            found = published_table(connection, table, publication, self._source.chosen(table))
+        except SourceError as error:
+            return DivergedTable(None, facts, error, entry, frozenset())
+        schema = schema_of(found, known.schema, self._topics)
+        had = {part.oid for part in known.facts.storage if not part.is_met} if known.facts is not None else set()
+        added = {part.oid for part in facts.storage} - had if facts is not None and known.facts is not None else set()
+        filled = frozenset(oid for oid in added if _may_hold_rows(connection, oid))
+        return DivergedTable(schema, facts, None, entry, filled)
+
+
+def _may_hold_rows(connection: SourceConnection, oid: int) -> bool:
+    name = connection.execute("SELECT %s::oid::regclass::text", (oid,)).fetchone()
+    assert name is not None
+    try:
+        with connection.transaction():
+            # The name is regclass's own spelling, quoted where that is needed.
+            statement = sql.SQL("SELECT EXISTS (SELECT FROM ONLY {})").format(sql.SQL(name[0]))
+            return connection.execute(statement).fetchone() == (True,)
+    except (psycopg.errors.InsufficientPrivilege, psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable):
+        return True

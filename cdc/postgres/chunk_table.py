@@ -1,0 +1,228 @@
+"""What a table is before its rows are read in chunks: its shape, the order of its key, its size, where to split it."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import Final, LiteralString, cast
+
+import psycopg
+
+from cdc.config.columns import AS_IT_IS, Chosen
+from cdc.model.errors import NEXT_AFTER_ALTER, SourceError
+from cdc.model.events import TableId, TableSchema
+from cdc.pgoutput.messages import Relation, RelationColumn
+from cdc.pgoutput.relations import relation_differs
+from cdc.ports.chunk_reader import Key
+from cdc.ports.source_table import SourceTable
+from cdc.ports.transaction_snapshot import TransactionSnapshot
+from cdc.postgres.catalog import Publication, read_publication, read_table, require_all_rows
+from cdc.postgres.chunk_statements import (
+    BUILT_IN_OPERATORS,
+    KeyColumn,
+    QualifiedName,
+    begin_statement,
+    sample_statement,
+)
+from cdc.postgres.connection import copy_options
+from cdc.postgres.copy_lines import copy_lines, key_of
+
+# Enough that ranges differ by few percent where rows of a page have keys beside each other.
+_SAMPLE_PAGES: Final = 400
+_SAMPLE_ROWS_MIN: Final = 10  # for each range
+_SAMPLE_BYTES_MAX: Final = 64 * 1024 * 1024  # keys are small, pages are few
+
+# Indexes that may be the key's, column by column. Operators are those of the index's operator class, in btree's order;
+# NULL where it is no btree. A domain's values are compared as its base type's.
+_KEYS: LiteralString = """
+WITH RECURSIVE part AS (
+    SELECT i.indexrelid, i.indisprimary, k.ord, a.attname, a.atttypid AS type, k.class, k.coll
+      FROM pg_index i
+     CROSS JOIN LATERAL unnest(i.indkey::int2[], i.indclass::oid[], i.indcollation::oid[])
+           WITH ORDINALITY AS k(attnum, class, coll, ord)
+      JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+     WHERE i.indrelid = %(oid)s AND k.ord <= i.indnkeyatts
+       AND (i.indisprimary OR i.indisreplident
+            OR i.indisunique AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL)
+), base(indexrelid, ord, type) AS (
+    SELECT indexrelid, ord, type FROM part
+    UNION ALL
+    SELECT b.indexrelid, b.ord, t.typbasetype FROM base b JOIN pg_type t ON t.oid = b.type WHERE t.typtype = 'd'
+)
+SELECT p.indexrelid::int8, p.attname::text, ARRAY[tn.nspname::text, t.typname::text],
+       CASE WHEN co.oid IS NOT NULL THEN ARRAY[cn.nspname::text, co.collname::text] END,
+       (SELECT array_agg(ARRAY[n.nspname::text, o.oprname::text] ORDER BY m.amopstrategy)
+          FROM pg_opclass c
+          JOIN pg_amop m ON m.amopfamily = c.opcfamily AND m.amoppurpose = 's'
+                        AND m.amoplefttype = c.opcintype AND m.amoprighttype = c.opcintype
+          JOIN pg_operator o ON o.oid = m.amopopr
+          JOIN pg_namespace n ON n.oid = o.oprnamespace
+          JOIN pg_am am ON am.oid = c.opcmethod AND am.amname = 'btree'
+         WHERE c.oid = p.class),
+       p.type <> b.type,
+       (SELECT c.opcdefault FROM pg_opclass c WHERE c.oid = p.class)
+  FROM part p
+  JOIN base b ON b.indexrelid = p.indexrelid AND b.ord = p.ord
+  JOIN pg_type t ON t.oid = b.type AND t.typtype <> 'd'
+  JOIN pg_namespace tn ON tn.oid = t.typnamespace
+  LEFT JOIN pg_collation co ON co.oid = p.coll
+  LEFT JOIN pg_namespace cn ON cn.oid = co.collnamespace
+ ORDER BY p.indisprimary DESC, p.indexrelid, p.ord
+"""
+
+_SIZES: LiteralString = """
+SELECT coalesce(sum(greatest(c.reltuples::float8, 0)), 0)::int8,
+       coalesce(sum(pg_table_size(c.oid)) FILTER (WHERE c.reltuples > 0), 0)::int8,
+       coalesce(sum(pg_relation_size(c.oid)), 0)::int8 / current_setting('block_size')::int8
+  FROM pg_class c
+ WHERE c.relkind = 'r' AND (c.oid = %(oid)s OR c.oid IN (SELECT relid FROM pg_partition_tree(%(oid)s::oid::regclass)))
+"""
+
+
+class TableAlteredError(SourceError):
+    """The table is not the one that was looked at. Looking again may help, or tells that it does not."""
+
+
+class TableUnlikeError(TableAlteredError):
+    """The table differs from its known description. Schema tracking (cdc/tables/schema_tracking.py) will adopt the new
+    description or stop the table; then describing it again helps, or is not needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A table as its chunks have to find it."""
+
+    shape: str
+    is_partitioned: bool
+    key: tuple[KeyColumn, ...]
+    row_filter: str | None  # the publication's
+
+    @property
+    def order(self) -> str:
+        """Of the key, as its index has it."""
+        columns = [(column.name, column.type, column.collation, column.operators) for column in self.key]
+        return hashlib.sha256(repr(columns).encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """As the planner last saw it, all partitions together; 0 where it never looked."""
+
+    rows: int
+    row_bytes: int
+    pages: int  # as it is now
+
+
+def begin_look(
+    connection: psycopg.Connection, schema: TableSchema, *, is_partitioned: bool, prefers_index: bool
+) -> tuple[TransactionSnapshot, str]:
+    """Open a chunk's transaction: what it sees, and the table's shape. Raises psycopg.Error, SourceError."""
+    statement = begin_statement(schema.table, is_partitioned=is_partitioned, prefers_index=prefers_index)
+    try:
+        cursor = connection.execute(statement)
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
+        raise TableUnlikeError(
+            f"table {schema.table} is not there any more: it was dropped or renamed", NEXT_AFTER_ALTER
+        ) from error
+    row = cursor.set_result(-1).fetchone()
+    if row is None:
+        raise TableAlteredError(f"table {schema.table} was replaced while it was locked")
+    snapshot, shape = row
+    return TransactionSnapshot.parse(snapshot), hashlib.sha256(shape.encode()).hexdigest()[:32]
+
+
+def look(
+    connection: psycopg.Connection,
+    schema: TableSchema,
+    publication: Publication,
+    tables: Sequence[TableId],
+    chosen: Chosen = AS_IT_IS,
+) -> tuple[TransactionSnapshot, Look]:
+    """Open a transaction and look at the table in it. `publication`: as it was when capture of `tables` began.
+
+    Raises psycopg.Error; SourceError when rows of the table can't be published as `schema` says; ConnectionLost."""
+    snapshot, shape = begin_look(connection, schema, is_partitioned=True, prefers_index=False)
+    now = read_publication(connection, publication.name, tables, filters=[schema.table])
+    if now is None or not now.is_as(publication):
+        raise TableAlteredError(f"publication {publication.name} was altered or dropped")
+    # Without a column list, a column that was added is in the publication.
+    found = read_table(connection, schema.table, now.columns.get(schema.table, ()), chosen)
+    difference = _difference(schema, found)
+    if difference is not None:
+        raise TableUnlikeError(f"table {schema.table} was altered: {difference}", NEXT_AFTER_ALTER)
+    require_all_rows(found)
+    row_filter = now.row_filters.get(schema.table)
+    return snapshot, Look(shape, found.is_partitioned, _key_columns(connection, schema), row_filter)
+
+
+def size(connection: psycopg.Connection, schema: TableSchema) -> Size:
+    """Raises psycopg.Error."""
+    row = connection.execute(_SIZES, {"oid": schema.oid}).fetchone()
+    assert row is not None
+    rows, known_bytes, pages = row
+    return Size(rows, known_bytes // rows if rows else 0, pages)
+
+
+def bounds(connection: psycopg.Connection, schema: TableSchema, look: Look, pages: int, ranges: int) -> tuple[Key, ...]:
+    """Keys between ranges of about the same number of rows, rising; none when there are too few rows to tell.
+    Raises psycopg.Error, SourceError."""
+    statement = sample_statement(
+        schema.table,
+        look.key,
+        is_partitioned=look.is_partitioned,
+        row_filter=look.row_filter,
+        percent=min(100.0, max(100.0 * _SAMPLE_PAGES / max(pages, 1), 1e-6)),
+    )
+    statement += copy_options(connection)
+    copied = copy_lines(connection, statement.as_bytes(connection), _SAMPLE_BYTES_MAX)
+    assert copied.is_ended, "keys are never outside their pages"
+    lines = copied.lines
+    if len(lines) < ranges * _SAMPLE_ROWS_MIN:
+        return ()
+    places = range(len(look.key))
+    return tuple(key_of(lines[len(lines) * number // ranges], places, schema.table) for number in range(1, ranges))
+
+
+def _difference(schema: TableSchema, found: SourceTable) -> str | None:
+    relation = Relation(
+        oid=found.oid,
+        schema=found.table.schema,
+        name=found.table.name,
+        replica_identity="d",
+        columns=tuple(
+            RelationColumn(column.name in schema.key, column.name, column.type_oid, column.type_modifier)
+            for column in found.columns
+        ),
+    )
+    difference = relation_differs(schema, relation)
+    if difference is None and found.key != schema.key:
+        difference = f"its key is ({', '.join(found.key)}), it was ({', '.join(schema.key)})"
+    return difference
+
+
+def _key_columns(connection: psycopg.Connection, schema: TableSchema) -> tuple[KeyColumn, ...]:
+    rows = connection.execute(_KEYS, {"oid": schema.oid}).fetchall()
+    for _, group in groupby(rows, key=itemgetter(0)):
+        key = tuple(
+            KeyColumn(
+                name,
+                _name(type_),
+                _name(collation) if collation else None,
+                tuple(map(_name, operators)) if operators else BUILT_IN_OPERATORS,
+                is_domain,
+                is_default and bool(operators),
+            )
+            for _, name, type_, collation, operators, is_domain, is_default in group
+        )
+        if tuple(column.name for column in key) == schema.key:
+            return key
+    raise SourceError(
+        f"rows of table {schema.table} can't be read in chunks: no unique index has exactly its key columns "
+        f"({', '.join(schema.key)}), in this order",
+        "create one, then cdc snapshot --resume",
+    )
+
+
+def _name(parts: list[str]) -> QualifiedName:
+    return cast(QualifiedName, tuple(parts))

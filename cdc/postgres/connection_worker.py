@@ -1,0 +1,139 @@
+"""Threads that ask the source beside the stream, each with a connection of its own."""
+
+import os
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Generic, LiteralString, TypeVar
+
+import psycopg
+import structlog
+
+from cdc.config.settings import SourceConfig
+from cdc.model.errors import ConnectionLost, WatershedError
+from cdc.postgres.connection import SourceConnection, connect
+
+log = structlog.get_logger(__name__)
+
+RECONNECT_S: Final = 0.5  # after a connection that could not be made
+IDLE_S: Final = 30.0  # a connection that nobody needs is given back
+CANCEL_S: Final = 0.8
+JOIN_S: Final = 0.05
+END_S: Final = 0.4
+
+T = TypeVar("T")
+
+
+class Lane(Generic[T]):
+    """A thread, and its connection."""
+
+    def __init__(
+        self,
+        source: SourceConfig,
+        requests: "queue.SimpleQueue[T | None]",
+        serve: Callable[["Lane[T]", T], None],
+        closing: threading.Event,
+        settings: LiteralString,
+    ) -> None:
+        self.requests = requests
+        self._source = source
+        self._serve = serve
+        self._closing = closing
+        self._settings = settings
+        self._connection: SourceConnection | None = None
+        self._lock = threading.Lock()  # over which connection there is
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Idempotent."""
+        if self._thread is None and not self._closing.is_set():
+            # A daemon: a server that hangs must not keep the process from ending.
+            self._thread = threading.Thread(target=self._run, name="watershed snapshot", daemon=True)
+            self._thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def join(self, deadline: float) -> None:
+        """Wait for its end, until this time on the monotonic clock, s."""
+        if self._thread is not None:
+            self._thread.join(max(0.0, deadline - time.monotonic()))
+
+    def cancel(self, deadline: float) -> None:
+        """Ask the server to give up what it does for us. `deadline`: on the monotonic clock, s. From another thread."""
+        with self._lock:
+            connection = self._connection
+        timeout = deadline - time.monotonic()
+        if connection is not None and timeout > 0:
+            try:
+                connection.cancel_safe(timeout=timeout)
+            except psycopg.Error as error:
+                log.debug("not cancelled", error=" ".join(str(error).split()))
+
+    def cut(self) -> None:
+        """Let nothing more come, for a server that did not give up. From another thread: the connection itself may be
+        in use, its socket does not mind."""
+        with self._lock:
+            if self._connection is None or self._connection.closed:
+                return
+            descriptor = os.dup(self._connection.pgconn.socket)
+        with socket.socket(fileno=descriptor) as connected:
+            try:
+                connected.shutdown(socket.SHUT_RDWR)
+            except OSError as error:
+                log.debug("not cut", error=error.strerror)
+
+    # ---- in the thread
+
+    def connection(self) -> SourceConnection:
+        """Raises ConnectionLost, also when the reader is being closed."""
+        if self._connection is None:
+            try:
+                made = connect(self._source, application="watershed snapshot")
+                made.prepare_threshold = None  # several statements at once can't be prepared
+                made.execute(self._settings)
+            except WatershedError as error:
+                self._closing.wait(RECONNECT_S)
+                raise ConnectionLost(error.message, error.hint) from error
+            with self._lock:
+                self._connection = made
+        if self._closing.is_set():
+            raise ConnectionLost("the reader is being closed")
+        return self._connection
+
+    def drop(self) -> None:
+        with self._lock:
+            dropped, self._connection = self._connection, None
+        if dropped is not None:
+            dropped.close()
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            try:
+                request = self.requests.get(timeout=IDLE_S)
+            except queue.Empty:
+                self.drop()
+                continue
+            if request is not None:
+                self._serve(self, request)
+        self.drop()
+
+
+def close_lanes(lanes: Sequence[Lane[Any]]) -> None:
+    """Cancel what runs and end, in little more than a second; their `closing` is set. Idempotent."""
+    for lane in lanes:
+        lane.requests.put(None)
+    deadline = time.monotonic() + CANCEL_S
+    while (running := [lane for lane in lanes if lane.is_running]) and time.monotonic() < deadline:
+        for lane in running:
+            lane.cancel(deadline)  # may come between two statements: again, then
+        for lane in running:
+            lane.join(min(deadline, time.monotonic() + JOIN_S))
+    for lane in running:
+        lane.cut()
+    deadline = time.monotonic() + END_S
+    for lane in running:
+        lane.join(deadline)

@@ -1,0 +1,45 @@
+"""The configured tables, as the catalog has them when a session begins: which of them can be captured."""
+
+import psycopg
+
+from cdc.config.settings import SourceConfig
+from cdc.model.errors import SourceError
+from cdc.model.events import TableId
+from cdc.ports.source_table import TableLook
+from cdc.postgres.catalog import Publication
+from cdc.postgres.catalog_facts import read_facts
+from cdc.postgres.source import checked_table, published_table
+from cdc.records.table_state import TableFacts
+
+
+def look_at_tables(
+    connection: psycopg.Connection, source: SourceConfig, publication: Publication
+) -> dict[TableId, TableLook]:
+    """Raises ConnectionLost."""
+    facts = read_facts(connection, source.table_ids)
+    return {
+        table: look_at_table(connection, source, table, publication, facts.get(table)) for table in source.table_ids
+    }
+
+
+def look_at_table(
+    connection: psycopg.Connection,
+    source: SourceConfig,
+    table: TableId,
+    publication: Publication,
+    facts: TableFacts | None,
+) -> TableLook:
+    """Raises ConnectionLost."""
+    entry, chosen = publication.entries.get(table, ""), source.chosen(table)
+    found, error, barrier = None, None, None
+    try:
+        found = published_table(connection, table, publication, chosen)
+    except SourceError as refusal:
+        error = refusal
+    try:
+        joining = checked_table(connection, table, publication, chosen)
+        found = found or joining
+    except SourceError as refusal:
+        barrier = refusal
+    state = f"{facts.model_dump_json() if facts else None} {entry} {barrier.message if barrier else None}"
+    return TableLook(found, facts, entry, state, error, barrier)

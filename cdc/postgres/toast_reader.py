@@ -1,0 +1,186 @@
+"""The reader of what updates left out of the log: a few columns of rows by key, from the table as it is now.
+
+What it reads may have been written by a transaction that is visible before it is durable (synchronous_commit = off),
+and that a crash of the server would undo. Of a row whose last writer was received from the log that can't be; of any
+other, and of a row that is gone, the log is flushed before the answer counts.
+
+One thread, so that a server which does not answer keeps nobody waiting longer than READ_S_MAX.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, LiteralString
+
+import psycopg
+
+from cdc.config.settings import SourceConfig
+from cdc.model.errors import WatershedError
+from cdc.model.events import TableId, TableSchema
+from cdc.ports.row_reader import Found, Unreadable, Wanted, WantedRow
+from cdc.ports.stream import WhileWaiting
+from cdc.ports.transaction_snapshot import TransactionSnapshot
+from cdc.postgres.catalog import Publication
+from cdc.postgres.chunk_failures import PASSING_CLASSES, PASSING_ERRORS
+from cdc.postgres.chunk_statements import mark_statement, reread_statement
+from cdc.postgres.chunk_table import Look, TableUnlikeError, begin_look, look
+from cdc.postgres.connection import SourceConnection
+from cdc.postgres.connection_worker import Lane, close_lanes
+from cdc.postgres.copy_lines import copy_lines, fields_of
+
+READ_S_MAX: Final = 5.0
+LATE_S_MAX: Final = 0.5  # as long as nothing has been answered since
+WAIT_S: Final = 0.05
+CANCEL_S: Final = 0.8
+
+# Keys are few and tables large: whatever the statistics say, go through the key's index. What can be locked against
+# reading is rewritten, truncated or dropped: its rows are not worth a long wait.
+_SETTINGS: LiteralString = (
+    "SET synchronous_commit = local; SET lock_timeout = '200ms'; SET max_parallel_workers_per_gather = 0;"
+    " SET jit = off; SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off"
+)
+# The end of what is written is looked at after the rows were read, hence after all that they may come from.
+_IS_FLUSHED: LiteralString = "COMMIT; SELECT pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn()"
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    number: int
+    wanted: Wanted
+    bytes_max: int
+
+
+class PostgresRowReader(AbstractContextManager["PostgresRowReader"]):
+    """See cdc.ports.row_reader.RowReader. Its thread and connection are made when they are first needed."""
+
+    def __init__(self, source: SourceConfig, publication: Publication, tables: Sequence[TableSchema]) -> None:
+        self._source = source
+        self._publication = publication
+        self._tables = [schema.table for schema in tables]
+        self._looks: dict[TableId, Look] = {}
+        self._closing = threading.Event()
+        self._answers: queue.SimpleQueue[tuple[int, Found | Unreadable | None]] = queue.SimpleQueue()
+        self._number = 0  # of the last question
+        self._is_late = False
+        self._lane: Lane[_Question] = Lane(source, queue.SimpleQueue(), self._serve, self._closing, _SETTINGS)
+
+    def read(self, wanted: Wanted, bytes_max: int, while_waiting: WhileWaiting) -> Found | Unreadable | None:
+        """See cdc.ports.row_reader.RowReader."""
+        self._number += 1
+        self._lane.start()
+        with suppress(queue.Empty):
+            while True:  # questions that nobody waits for any more, where the server hangs
+                self._lane.requests.get_nowait()
+        self._lane.requests.put(_Question(self._number, wanted, bytes_max))
+        deadline = time.monotonic() + (LATE_S_MAX if self._is_late else READ_S_MAX)
+        while (left_s := deadline - time.monotonic()) > 0:
+            try:
+                number, answer = self._answers.get(timeout=min(WAIT_S, left_s))
+            except queue.Empty:
+                while_waiting()
+                continue
+            if number == self._number:
+                self._is_late = False
+                return answer
+        self._is_late = True
+        self._lane.cancel(time.monotonic() + CANCEL_S)
+        return None
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._closing.set()
+        close_lanes([self._lane])
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- in the thread
+
+    def _serve(self, lane: Lane[_Question], question: _Question) -> None:
+        if question.number != self._number:
+            return  # nobody waits for it any more
+        answer: Found | Unreadable | None = None
+        try:
+            answer = self._found(lane, question.wanted, question.bytes_max)
+        except Exception as error:  # noqa: BLE001 - the thread's edge: whatever it is, the question has to be answered
+            lane.drop()
+            self._looks.pop(question.wanted.schema.table, None)
+            answer = _failure(error)
+        self._answers.put((question.number, answer))
+
+    def _found(self, lane: Lane[_Question], wanted: Wanted, bytes_max: int) -> Found | None:
+        connection = lane.connection()
+        snapshot, seen = self._begin(connection, wanted.schema)
+        statement = reread_statement(
+            wanted.schema.table,
+            wanted.columns,
+            seen.key,
+            [row.key for row in wanted.rows],
+            is_partitioned=seen.is_partitioned,
+            row_filter=seen.row_filter,
+        )
+        copied = copy_lines(connection, statement.as_bytes(connection), bytes_max)
+        rows, is_ours = _rows(wanted, copied.lines)
+        if len(copied.lines) < copied.row_count and rows[-1] is None:
+            rows.pop()  # of several lines for its key the right one may have come later
+        if not rows:
+            return None
+        if not copied.is_ended:
+            lane.drop()
+            connection = lane.connection()
+        cursor = connection.execute(_IS_FLUSHED if copied.is_ended else _IS_FLUSHED.removeprefix("COMMIT; "))
+        if not is_ours and cursor.set_result(-1).fetchone() != (True,):
+            # A commit that waits for the log's flush. Only asking whether it was flushed could take long: the end of
+            # what is written may be a page's beginning, up to which nothing is ever flushed.
+            connection.execute(mark_statement(""))
+        return Found(snapshot, tuple(rows))
+
+    def _begin(self, connection: SourceConnection, schema: TableSchema) -> tuple[TransactionSnapshot, Look]:
+        seen = self._looks.get(schema.table)
+        if seen is not None:
+            snapshot, shape = begin_look(connection, schema, is_partitioned=seen.is_partitioned, prefers_index=False)
+            if shape == seen.shape:
+                return snapshot, seen
+            connection.execute("ROLLBACK")
+        chosen = self._source.chosen(schema.table)
+        snapshot, seen = look(connection, schema, self._publication, self._tables, chosen)
+        self._looks[schema.table] = seen
+        return snapshot, seen
+
+
+def _rows(wanted: Wanted, lines: Sequence[bytes]) -> tuple[list[tuple[bytes | None, ...] | None], bool]:
+    """The values of the wanted rows, as many as were read; and whether all of them were last written by transactions
+    that were received."""
+    key_size = len(wanted.schema.key)
+    rows: list[tuple[bytes | None, ...] | None] = []
+    is_ours = True
+    for line in lines:
+        number, xmin, *fields = fields_of(line)
+        row: WantedRow = wanted.rows[int(number or b"")]
+        if int(number or b"") == len(rows):
+            rows.append(None)
+        key = tuple(field.decode() for field in fields[:key_size] if field is not None)
+        if key == row.key:  # and not one that only counts as equal
+            rows[-1] = tuple(fields[key_size:])
+            is_ours = is_ours and xmin == b"%d" % row.xid
+    return rows, is_ours and None not in rows
+
+
+def _failure(error: Exception) -> Unreadable | None:
+    """None: asking again may help."""
+    if isinstance(error, TableUnlikeError):
+        return Unreadable(error.message)  # the stream is where the table was another: it can't wait for itself
+    if isinstance(error, PASSING_ERRORS):
+        return None
+    if isinstance(error, WatershedError):
+        return Unreadable(error.message)
+    if isinstance(error, psycopg.Error):
+        is_passing = error.sqlstate is None or error.sqlstate[:2] in PASSING_CLASSES
+        return None if is_passing else Unreadable(f"SQLSTATE {error.sqlstate}")
+    return Unreadable(type(error).__name__)

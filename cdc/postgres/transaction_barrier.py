@@ -1,0 +1,162 @@
+"""Wait until every transaction of this database that runs now has ended.
+
+What they wrote may have been received from the log already, and be visible to nobody yet.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, LiteralString
+
+import psycopg
+import structlog
+
+from cdc.config.settings import SourceConfig
+from cdc.model.errors import WatershedError
+from cdc.ports.transaction_snapshot import TransactionSnapshot
+from cdc.postgres.connection import connect
+
+log = structlog.get_logger(__name__)
+
+POLL_S: Final = 0.05
+QUIET_S: Final = 2.0  # most transactions have ended by then
+REPORT_INTERVAL_S: Final = 30.0
+
+# Every transaction with an id holds a lock on it, until it is visible. Locks name no database, sessions and prepared
+# transactions do; a lock without session is a prepared transaction's, or its session has ended since. `since` needs
+# pg_read_all_stats for other roles' sessions.
+_TRANSACTIONS: LiteralString = """
+SELECT l.transactionid::text::int8, 'pid ' || l.pid, nullif(a.datid, 0) <> d.oid, a.xact_start::text
+  FROM pg_locks l
+  JOIN pg_database d ON d.datname = current_database()
+  LEFT JOIN pg_stat_activity a ON a.pid = l.pid
+ WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted AND l.pid IS NOT NULL
+UNION ALL
+SELECT transaction::text::int8, 'prepared transaction ' || gid, database <> current_database(), prepared::text
+  FROM pg_prepared_xacts
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Transaction:
+    holder: str
+    is_elsewhere: bool | None  # of another database; None: not known
+    since: str | None
+
+
+def pass_fence(connection: psycopg.Connection, closing: threading.Event) -> TransactionSnapshot | None:
+    """A transaction snapshot that sees them all; those of other databases, which can't have written our tables, are
+    not waited for. None when `closing` was set meanwhile. Raises psycopg.Error."""
+    report_at = time.monotonic() + QUIET_S
+    # A snapshot lists nothing above the newest transaction that has *ended*: one that runs may have a later id. So we
+    # begin and end one ourselves, after all of them.
+    row = connection.execute("SELECT pg_current_xact_id()::text::int8").fetchone()
+    assert row is not None
+    (fence,) = row
+    snapshot = _current(connection)
+    assert snapshot.sees(fence), "our own has ended"
+    waited_for = frozenset(xid for xid in snapshot.in_progress if xid < fence)
+    ours = frozenset[int]()
+    while True:
+        waited_for = frozenset(xid for xid in waited_for if not snapshot.sees(xid))
+        is_due = time.monotonic() >= report_at
+        if is_due or not waited_for <= ours:
+            found = _transactions(connection)
+            ours = frozenset(xid for xid in waited_for if _is_elsewhere(found, xid) is False)
+            waited_for = frozenset(xid for xid in waited_for if not _is_elsewhere(found, xid))
+            if is_due and waited_for:
+                report_at = time.monotonic() + REPORT_INTERVAL_S
+                _report(waited_for, found)
+        if not waited_for:
+            return snapshot
+        if closing.wait(POLL_S):
+            return None
+        snapshot = _current(connection)
+
+
+class Wait:
+    """For something, beside what else is done: begun when it is made, in a thread and with a connection of its own."""
+
+    def __init__(
+        self, source: SourceConfig, name: str, wait: Callable[[psycopg.Connection, threading.Event], bool]
+    ) -> None:
+        """`wait` tells whether it came, or the event was set meanwhile."""
+        self._source = source
+        self._name = name
+        self._wait = wait
+        self._is_passed = False
+        self._closing = threading.Event()
+        self._over = threading.Event()
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    @property
+    def is_over(self) -> bool:
+        """Passed, or failed."""
+        return self._over.is_set()
+
+    def is_passed(self, timeout_s: float) -> bool:
+        """Whether it is within so long."""
+        self._over.wait(timeout_s)
+        return self._is_passed
+
+    def close(self) -> None:
+        """Wait no more."""
+        self._closing.set()
+
+    def _run(self) -> None:
+        try:
+            with connect(self._source, application=self._name) as connection:
+                self._is_passed = self._wait(connection, self._closing)
+        except (WatershedError, psycopg.Error) as error:
+            log.warning("waiting failed", name=self._name, error=" ".join(str(error).split()))
+        finally:
+            self._over.set()
+
+
+def fence_wait(source: SourceConfig) -> Wait:
+    """The same beside the stream."""
+    return Wait(source, "watershed fence", lambda connection, closing: pass_fence(connection, closing) is not None)
+
+
+def running(connection: psycopg.Connection) -> dict[str, object]:
+    """Transactions that have written or may write, of all databases, for a message: how many, which is the oldest,
+    since when. Raises psycopg.Error."""
+    found = _transactions(connection)
+    oldest = min(found.values(), key=lambda one: one.since or "~", default=None)
+    return {
+        "transactions": len(found),
+        "oldest": oldest.holder if oldest else None,
+        "since": oldest.since if oldest else None,
+    }
+
+
+def _report(waited_for: frozenset[int], found: Mapping[int, _Transaction]) -> None:
+    oldest = min(waited_for)
+    known = found.get(_short(oldest))
+    log.info(
+        "waiting for transactions that began earlier",
+        transactions=len(waited_for),
+        oldest=known.holder if known else f"transaction {oldest}",
+        since=known.since if known else None,
+    )
+
+
+def _is_elsewhere(found: Mapping[int, _Transaction], xid: int) -> bool | None:
+    known = found.get(_short(xid))
+    return known.is_elsewhere if known else None
+
+
+def _current(connection: psycopg.Connection) -> TransactionSnapshot:
+    row = connection.execute("SELECT pg_current_snapshot()::text").fetchone()
+    assert row is not None
+    return TransactionSnapshot.parse(row[0])
+
+
+def _transactions(connection: psycopg.Connection) -> dict[int, _Transaction]:
+    """By the lower 32 bits of their ids, which is what locks tell."""
+    return {xid: _Transaction(*rest) for xid, *rest in connection.execute(_TRANSACTIONS)}
+
+
+def _short(xid: int) -> int:
+    return xid % (1 << 32)

@@ -1,0 +1,1 @@
+"""Records that Watershed writes to its own topics: state, control and progress. Pure."""

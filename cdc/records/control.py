@@ -1,0 +1,423 @@
+"""Records of the state, control and progress topics: JSON, small, checked on the way in.
+
+| topic               | key                          | value          |
+|---------------------|------------------------------|----------------|
+| `<prefix>.state`    | `position`                   | PositionRecord |
+| `<prefix>.state`    | `snapshot/<table>`           | SnapshotRecord |
+| `<prefix>.state`    | `holes/<table>`              | HolesRecord    |
+| `<prefix>.state`    | `signals`                    | SignalsRecord  |
+| `<prefix>.state`    | `tombstones/<table>`         | TombstonesRecord |
+| `<prefix>.state`    | `table/<table>`              | TableRecord (cdc/records/table_state.py) |
+| `<prefix>.state`    | `unpublished/<table>`        | UnpublishedRecord |
+| `<prefix>.state`    | `lost-events/<epoch>`        | LostEventsRecord (cdc/outbox/lost.py) |
+| `<prefix>.control`  | `schema/<table>/<version>`   | SchemaRecord   |
+| `<prefix>.control`  | `sweep/<table>`              | SweepRecord    |
+| `<prefix>.control`  | `signal/<id>`                | SignalAnswer   |
+| `<prefix>.progress` | `progress`                   | ProgressRecord |
+| `<prefix>.progress` | `snapshot/<table>`           | SnapshotProgress |
+| `<prefix>.progress` | `sink/<sink>/<generation>`   | SinkRecord     |
+| `<prefix>.signals`  | the signal's id              | SignalRecord   |
+
+Each topic has one partition and is compacted (signals are kept for a time instead): the last record of a key is the
+one that counts.
+"""
+
+import json
+import zlib
+from typing import Annotated, Literal, Self
+from urllib.parse import quote
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from cdc.model.errors import GapError, WatershedError
+from cdc.model.events import Column, TableId, TableSchema
+
+U64 = Annotated[int, Field(ge=0, lt=1 << 64)]
+Epoch = Annotated[int, Field(ge=1, lt=1 << 15)]
+Seq = Annotated[int, Field(ge=0, lt=1 << 48)]
+
+
+class Record(BaseModel):
+    """A value of one of the three topics."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def encode(self) -> bytes:
+        """Compact JSON."""
+        return self.model_dump_json().encode()
+
+    @classmethod
+    def decode(cls, value: bytes, where: str) -> Self:
+        """Raises WatershedError, naming `where`, for bytes that are not such a record."""
+        try:
+            return cls.model_validate_json(value)
+        except ValidationError as error:
+            first = error.errors(include_input=False, include_url=False)[0]
+            field = ".".join(str(part) for part in first["loc"])
+            raise WatershedError(
+                f"{where} holds a value that is not a {cls.__name__}: {field or 'value'}: {first['msg']}",
+                "a newer Watershed, or something else, wrote to this topic: run that version or use another prefix",
+            ) from error
+
+
+# ---- state
+
+
+class SourceIdentity(Record):
+    """What the position's LSNs belong to."""
+
+    system_identifier: str
+    timeline: int
+    database: str
+    slot: str
+
+
+class PartialTransaction(Record):
+    """A PostgreSQL transaction of which the changes below `next_index` are published."""
+
+    commit_lsn: U64
+    xid: int
+    next_index: int
+    messages: int = 0  # logical messages in it that were received, published or not
+    outbox: str = ""  # prefix of those that are events, and have an index; "" where none are
+    events: dict[str, int] | None = None  # published of each collection, where its metadata are; null: they are not
+
+
+class TopicState(Record):
+    """What a table's topic was when the position was written; `end_offsets` are lower bounds, for each partition."""
+
+    topic_id: str
+    end_offsets: tuple[int, ...]
+    publication_entry: str = ""  # fingerprint of the table's row in the publication; empty where it names no tables
+    since_lsn: U64 = 0  # of a table that joined later: what commits before this is in its snapshot, not in the stream
+
+
+class PositionRecord(Record):
+    """Written in the same Kafka transaction as the data that it covers (DESIGN: exactly once into Kafka).
+
+    phase: `intent` before the slot exists, `loading` while existing rows are read, then `streaming`.
+    `resume_lsn` is the end of the last whole transaction, or a keepalive's; 0 in phase intent.
+    """
+
+    phase: Literal["intent", "loading", "streaming"]
+    epoch: Epoch
+    seq: Seq  # of the last row record published in this epoch
+    resume_lsn: U64
+    partial: PartialTransaction | None = None
+    source: SourceIdentity
+    publication: str
+    protocol: str  # options that tx_index depends on, e.g. "proto_version=1"
+    topics: dict[str, TopicState] = {}
+    checksum: int = 0
+
+    def _digest(self) -> int:
+        body = self.model_dump(mode="json", exclude={"checksum"})
+        return zlib.crc32(json.dumps(body, sort_keys=True, separators=(",", ":")).encode())
+
+    def sealed(self) -> Self:
+        """The same with its checksum."""
+        return self.model_copy(update={"checksum": self._digest()})
+
+    @classmethod
+    def open(cls, value: bytes, where: str) -> Self:
+        """Decode and check. Raises GapError when the checksum does not fit."""
+        record = cls.decode(value, where)
+        if record.checksum != record._digest():
+            raise GapError(
+                f"{where}: the position record's checksum does not fit its content",
+                "the record was damaged or edited: publishing stays stopped",
+            )
+        return record
+
+
+POSITION_KEY = "position"
+
+
+class RangeRecord(Record):
+    """A part of a table in key order of which the rows above `after` up to `up_to` are still to be published, as texts
+    of the key's columns; null: from the first row, to the last."""
+
+    after: tuple[str, ...] | None
+    up_to: tuple[str, ...] | None
+    is_done: bool = False
+    keys: tuple[tuple[str, ...], ...] | None = None  # of rows with these keys only; null: of all
+
+
+ENDED = frozenset({"done", "cancelled", "failed"})
+"""Statuses of snapshots that go on no more by themselves."""
+
+
+class SnapshotRecord(Record):
+    """How far the existing rows of a table are published. In the Kafka transaction of the rows that it covers."""
+
+    request: str  # the signal's id, or what else began it
+    table_schema: str
+    table_name: str
+    status: Literal["running", "paused", "done", "cancelled", "failed"]
+    where: str | None = None  # a condition in SQL
+    sweeps: bool  # whether rows that were not met are gone at the end; never with a condition or a range
+    floor: U64 | None = None  # of that sweep; null until it is known
+    ranges: tuple[RangeRecord, ...] = ()  # none until the table was looked at
+    rows: int = 0  # published so far
+    rows_estimated: int = 0  # 0: not known
+    requested_us: int  # µs since 1970
+    message: str = ""  # why it failed
+    deletes_in: RangeRecord | None = None  # where keys that the topic holds and the table has not are deleted
+    deleted: int = 0  # such keys so far
+    key_order: str | None = None  # in which the ranges are to be understood; null until the table was looked at
+
+    @property
+    def table(self) -> TableId:
+        return TableId(self.table_schema, self.table_name)
+
+
+class TombstonesRecord(Record):
+    """Every key of the table's topic whose row was swept below `floor` has its tombstone."""
+
+    table_schema: str
+    table_name: str
+    floor: U64
+
+    @property
+    def table(self) -> TableId:
+        return TableId(self.table_schema, self.table_name)
+
+
+class HolesRecord(Record):
+    """Rows of a table whose last records may lack large values, and which are still to be read for that. In the Kafka
+    transaction of these records, and of the rows that were read."""
+
+    table_schema: str
+    table_name: str
+    keys: tuple[tuple[str, ...], ...]  # as texts of the key's columns
+    is_whole: bool = False  # there were too many: besides `keys` the whole table is read
+    ranges: tuple[RangeRecord, ...] = ()  # of that reading; none until it has begun
+    key_order: str | None = None  # in which the ranges are to be understood
+
+    @property
+    def table(self) -> TableId:
+        return TableId(self.table_schema, self.table_name)
+
+
+class SignalsRecord(Record):
+    """The offset in the signals topic below which every signal has taken effect or was refused."""
+
+    offset: int
+
+
+SIGNALS_KEY = "signals"
+
+
+# ---- control
+
+
+class ColumnRecord(Record):
+    name: str
+    type_oid: int
+    type_modifier: int
+    type: str
+    type_kind: str
+    base_type_oid: int
+    nullable: bool
+    element_oid: int = 0
+    delimiter: str = ","
+    base_type_modifier: int | None = None
+    labels: tuple[str, ...] = ()
+
+
+class SchemaRecord(Record):
+    """One version of a table's shape."""
+
+    table_schema: str
+    table_name: str
+    oid: int
+    version: int
+    topic: str
+    columns: tuple[ColumnRecord, ...]
+    key: tuple[str, ...]
+
+    @classmethod
+    def of(cls, schema: TableSchema) -> Self:
+        return cls(
+            table_schema=schema.table.schema,
+            table_name=schema.table.name,
+            oid=schema.oid,
+            version=schema.version,
+            topic=schema.topic,
+            key=schema.key,
+            columns=tuple(
+                ColumnRecord(
+                    name=c.name,
+                    type_oid=c.type_oid,
+                    type_modifier=c.type_modifier,
+                    type=c.type_name,
+                    type_kind=c.type_kind,
+                    base_type_oid=c.base_type_oid,
+                    nullable=c.nullable,
+                    element_oid=c.element_oid,
+                    delimiter=c.delimiter,
+                    base_type_modifier=c.base_type_modifier,
+                    labels=c.labels,
+                )
+                for c in schema.columns
+            ),
+        )
+
+    def table_schema_of(self) -> TableSchema:
+        return TableSchema(
+            table=TableId(self.table_schema, self.table_name),
+            version=self.version,
+            oid=self.oid,
+            topic=self.topic,
+            key=self.key,
+            columns=tuple(
+                Column(
+                    name=c.name,
+                    type_oid=c.type_oid,
+                    type_modifier=c.type_modifier,
+                    type_name=c.type,
+                    nullable=c.nullable,
+                    type_kind=c.type_kind,
+                    base_type_oid=c.base_type_oid,
+                    element_oid=c.element_oid,
+                    delimiter=c.delimiter,
+                    base_type_modifier=c.base_type_modifier,
+                    labels=c.labels,
+                )
+                for c in self.columns
+            ),
+        )
+
+
+class SweepRecord(Record):
+    """Rows of the table whose version is below `floor` are gone, once a consumer has applied up to `as_of_lsn`."""
+
+    table_schema: str
+    table_name: str
+    floor: U64
+    as_of_lsn: U64
+    epoch: Epoch
+
+    @property
+    def table(self) -> TableId:
+        return TableId(self.table_schema, self.table_name)
+
+
+def table_key(table: TableId) -> str:
+    """A table's name inside a record key; dots and slashes in quoted names are percent-encoded."""
+    return f"{quote(table.schema, safe='').replace('.', '%2E')}.{quote(table.name, safe='').replace('.', '%2E')}"
+
+
+def schema_key(table: TableId, version: int) -> str:
+    return f"schema/{table_key(table)}/{version}"
+
+
+def sweep_key(table: TableId) -> str:
+    return f"sweep/{table_key(table)}"
+
+
+def snapshot_key(table: TableId) -> str:
+    """In state, and in progress."""
+    return f"snapshot/{table_key(table)}"
+
+
+TOMBSTONES_KEY = "tombstones/"
+
+
+def tombstones_key(table: TableId) -> str:
+    return f"{TOMBSTONES_KEY}{table_key(table)}"
+
+
+def holes_key(table: TableId) -> str:
+    return f"holes/{table_key(table)}"
+
+
+# ---- signals
+
+
+class SignalRecord(Record):
+    """A wish of an operator's. Without tables it is for all that are captured."""
+
+    action: Literal["snapshot", "pause", "resume", "cancel", "heal", "stop_table", "start_table"]
+    tables: tuple[str, ...] = ()  # schema.table
+    where: str | None = None
+    after: tuple[str, ...] | None = None  # key texts: rows above this
+    up_to: tuple[str, ...] | None = None  # and not above this
+    epoch: Epoch | None = None  # to heal into, where the one before can't be known
+    requested_us: int
+
+
+class SignalAnswer(Record):
+    """What became of a signal."""
+
+    is_accepted: bool
+    message: str
+    tables: tuple[str, ...] = ()  # whose snapshots it began or changed
+    next: str = ""  # what to do where it was refused
+    answered_us: int = 0  # µs since 1970
+
+
+SIGNAL_KEY = "signal/"
+
+
+def signal_key(identity: str) -> str:
+    """Of the answer in control."""
+    return f"{SIGNAL_KEY}{identity}"
+
+
+# ---- progress
+
+
+class SnapshotProgress(Record):
+    """For those who watch; what counts is the SnapshotRecord."""
+
+    request: str
+    table: str  # schema.table
+    status: Literal["waiting", "running", "paused", "done", "cancelled", "failed"]
+    rows: int
+    rows_estimated: int  # 0: not known
+    rows_per_s: float  # of late
+    updated_us: int  # µs since 1970
+    message: str = ""  # what it waits for, or why it failed
+
+
+class ProgressRecord(Record):
+    """Everything committed in the source up to `lsn` lies below `end_offsets` in each partition.
+
+    The offsets are high watermarks asked for *after* the Kafka transaction that covers `lsn` was committed.
+    """
+
+    epoch: Epoch
+    seq: Seq
+    lsn: U64
+    commit_ts_us: int  # commit time of the newest transaction covered, µs since 1970; 0 where a start has seen none yet
+    published_ts_us: int  # our clock when this was written, µs since 1970
+    end_offsets: dict[str, tuple[int, ...]]  # topic → one offset for each partition
+    unpublished: dict[str, int] = {}  # schema.table → changes that were left out, as capture.on_unpublishable says
+
+
+class SinkRecord(Record):
+    """What a sink has applied: every record below `end_offsets`, and every sweep of `sweeps`.
+
+    `applied_lsn` is the largest progress LSN whose offsets are covered and whose sweeps are done.
+    """
+
+    sink: str
+    generation: int
+    end_offsets: dict[str, tuple[int, ...]]
+    applied_lsn: U64
+    epoch: int  # of applied_lsn; 0 before the first progress
+    commit_ts_us: int  # commit time that belongs to applied_lsn
+    applied_ts_us: int  # our clock when it was readable in the store
+    sweeps: dict[str, U64]  # table key → floor of the last sweep finished
+    written: int  # changes written since the job started
+    stale: int  # changes that were already there, or superseded
+    excluded: tuple[str, ...] = ()  # tables that the store is not to hold, as schema.table
+    job: tuple[int, str] = (0, "")  # a number that grows with each start, and a random text; the greater one goes on
+
+
+PROGRESS_KEY = "progress"
+
+
+def sink_key(sink: str, generation: int) -> str:
+    return f"sink/{sink}/{generation}"

@@ -1,0 +1,88 @@
+"""What a merged chunk or lookup publishes, as records. Pure."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from cdc.formats.debezium import TableEncoder
+from cdc.formats.unpublishable import Unpublishable
+from cdc.model.errors import UnpublishableError, UnsupportedChangeError
+from cdc.model.events import Position, TableId, TableSchema
+from cdc.model.lsn import Lsn
+from cdc.model.topic_record import TopicRecord
+from cdc.model.topics import Topics
+from cdc.ports.chunk_reader import ChunkRead
+from cdc.snapshots.change_memory import Unseen
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPosition:
+    """Where the next row counts."""
+
+    commit_lsn: Lsn  # of the mark's transaction
+    index: int  # among its changes
+    seq: int
+    now_us: int
+
+
+class RowRecords:
+    """Of all tables of an epoch."""
+
+    def __init__(
+        self, encoder_of: Callable[[TableSchema], TableEncoder], unpublishable: Unpublishable | None = None
+    ) -> None:
+        """`unpublishable`: None where every record fits and has a form."""
+        self._encoder_of = encoder_of
+        self._unpublishable = unpublishable or Unpublishable(Topics(""))
+        self._instead: list[TopicRecord] = []
+        self._encoders: dict[TableId, tuple[TableSchema, TableEncoder]] = {}
+
+    def of_chunk(self, schema: TableSchema, read: ChunkRead, unseen: Unseen, at: ChunkPosition) -> list[TopicRecord]:
+        """Its rows but for those that were touched: one record each, with one index and seq after the other."""
+        encoder = self._started(schema, at)
+        records: list[TopicRecord] = []
+        for line in read.lines:
+            count = len(records)
+            try:
+                if len(line) > self._unpublishable.row_bytes_usual:
+                    position = Position(at.commit_lsn, at.index + count)
+                    line = self._unpublishable.lightened_line(encoder, line, position)
+                made = encoder.copy_row(line, at.commit_lsn, at.index + count, at.seq + count, at.now_us)
+                if unseen.touches(made[0]):
+                    continue
+                if len(made[1] or b"") > self._unpublishable.value_bytes_safe:
+                    self._unpublishable.require_fits(schema, Position(at.commit_lsn, at.index + count), [made])
+            except UnsupportedChangeError as error:
+                if isinstance(error, UnpublishableError) and unseen.touches(error.key):
+                    continue
+                position = Position(at.commit_lsn, at.index + count)
+                self._instead += self._unpublishable.instead(schema, position, error, at.now_us)
+            else:
+                records.append(TopicRecord(schema.topic, *made))
+        return records
+
+    def instead(self) -> list[TopicRecord]:
+        """What is published in the place of rows of the chunks since the last call that can't be."""
+        made, self._instead = self._instead, []
+        return made
+
+    def of_absent(
+        self, schema: TableSchema, absent: tuple[bytes, ...], unseen: Unseen, at: ChunkPosition
+    ) -> list[TopicRecord]:
+        """Keys that were not found but for those that were touched: delete and tombstone each, which share index and
+        seq."""
+        encoder = self._started(schema, at)
+        records: list[TopicRecord] = []
+        for key in absent:
+            if not unseen.touches(key):
+                count = len(records) // 2
+                made = encoder.absent(key, at.commit_lsn, at.index + count, at.seq + count, at.now_us)
+                records += [TopicRecord(schema.topic, *record) for record in made]
+        return records
+
+    def _started(self, schema: TableSchema, at: ChunkPosition) -> TableEncoder:
+        made_for, encoder = self._encoders.get(schema.table, (None, None))
+        if encoder is None or made_for is not schema:
+            encoder = self._encoder_of(schema)
+            self._encoders[schema.table] = (schema, encoder)
+        encoder.start_chunk(at.commit_lsn, at.now_us)
+        return encoder

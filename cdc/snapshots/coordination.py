@@ -1,0 +1,301 @@
+"""Snapshots as the capture loop drives them: answers in, requests out, signals, and what watchers are told."""
+
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+import structlog
+
+from cdc.config.settings import SnapshotConfig
+from cdc.model.errors import NEXT_AFTER_STOP, GapError, UnsupportedChangeError, WatershedError
+from cdc.model.events import TableId
+from cdc.model.topic_record import TopicRecord
+from cdc.model.topics import Topics
+from cdc.ports.chunk_reader import ChunkReader
+from cdc.ports.stream import Signal, Signals
+from cdc.records.control import SignalAnswer, SignalRecord, SnapshotProgress, SnapshotRecord, snapshot_key
+from cdc.records.table_state import TableRecord, table_record
+from cdc.snapshots.chunk_engine import SnapshotEngine
+from cdc.snapshots.jobs import Job
+from cdc.snapshots.signal_answers import Answers, is_late, too_late
+
+log = structlog.get_logger(__name__)
+
+REPORT_INTERVAL_S: Final = 1.0
+SIGNAL_INTERVAL_S: Final = 0.2
+_RATE_REPORTS: Final = 10  # over which the rate is taken
+
+
+class Snapshots:
+    """Everything that a session does beside the stream."""
+
+    def __init__(
+        self,
+        engine: SnapshotEngine,
+        reader: ChunkReader,
+        signals: Signals,
+        answers: Answers,
+        topics: Topics,
+        limits: SnapshotConfig,
+        unchunkable: Collection[TableId] = (),
+        stopped: Mapping[TableId, WatershedError | None] = MappingProxyType({}),
+        outboxes: Collection[TableId] = (),
+    ) -> None:
+        """`unchunkable`: tables whose rows can be read only before streaming begins. `stopped`: configured tables that
+        are not captured, with what keeps them from joining; None: an operator starts them. `outboxes`: those whose rows
+        are events, which are never read."""
+        self._outboxes = outboxes
+        self._stopped = stopped
+        self.tables_changed = False  # by an operator: another session captures others
+        self._unchunkable = unchunkable
+        self._engine = engine
+        self._reader = reader
+        self._signals = signals
+        self._answers = answers
+        self._topics = topics
+        self._limits = limits
+        self._now_us = 0
+        self._reported_at = float("-inf")
+        self._signals_at = float("-inf")
+        self._reports = _Reports()
+        self._unsaid: list[TopicRecord] = []
+
+    def begin_all(self, request: str, now_us: int) -> None:
+        """Read every table again, but for those that are being read, or can't be now."""
+        signal = SignalRecord(action="snapshot", requested_us=now_us)
+        for table in self._engine.tables:
+            if table in self._outboxes:
+                continue
+            job = self._engine.jobs.get(table)
+            if table in self._unchunkable:
+                log.warning("rows are not read again: the key has no unique index to read them by", table=str(table))
+            elif job is None or job.is_ended:
+                self._unsaid += self._engine.add(requested(request, table, signal))
+
+    def reread(self, table: TableId, why: str) -> list[TopicRecord]:
+        """All rows of a table changed without events: read them again. Raises UnsupportedChangeError where that can't
+        be done beside the stream."""
+        if not self._engine.tables[table].key:
+            return []  # a log of what happened: nothing did
+        if self._limits.mode == "never":
+            log.warning("rows are not read again: snapshot.mode is never", table=str(table), why=why)
+            return []
+        if table in self._unchunkable:
+            raise UnsupportedChangeError(
+                f"table {table}: {why}, and its rows can't be read again beside the stream: no unique index has "
+                "exactly its key columns, in this order",
+                "create such an index, " + NEXT_AFTER_STOP.format(table=table),
+                table=table,
+            )
+        return self._engine.add(requested(why, table, SignalRecord(action="snapshot", requested_us=self._now_us)))
+
+    def forget(self, tables: Iterable[TableId]) -> None:
+        """Take back what is told of snapshots of tables that are captured no more."""
+        for table in tables:
+            key = snapshot_key(table).encode()
+            self._unsaid += [TopicRecord(self._topics.state, key, None), TopicRecord(self._topics.progress, key, None)]
+
+    def on_committed(self) -> None:
+        """The records that were produced so far can be read."""
+        self._engine.tombstones.on_committed()
+
+    def take_answers(self, now: float) -> None:
+        """What the reader has answered so far. `now`: monotonic seconds."""
+        self._engine.take(self._reader.answers(), now)
+
+    def advance(self, now: float, now_us: int, stream_lag_s: float) -> list[TopicRecord]:
+        """Ask for what is to be read next; the records of signals, failures and reports that are due."""
+        self._now_us = now_us
+        records = [*self._unsaid, *self._engine.endings()]
+        self._unsaid.clear()
+        if now - self._signals_at >= SIGNAL_INTERVAL_S:
+            self._signals_at = now
+            for signal in self._signals.poll():
+                records += self._obey(signal, now_us)
+        for request in self._engine.requests(now, is_behind=stream_lag_s > self._limits.lag_s_max):
+            self._reader.ask(request)
+        if now - self._reported_at >= REPORT_INTERVAL_S:
+            self._reported_at = now
+            records += self._report(now, now_us)
+            records += self._answers.expired(now_us)
+        return records
+
+    # ---- signals
+
+    def _obey(self, signal: Signal, now_us: int) -> list[TopicRecord]:
+        """Its effect and its answer, in the Kafka transaction of the offset from which the next session reads on."""
+        if self._answers.has(signal):
+            return [self._answers.passed_over(signal)]
+        records: list[TopicRecord] = []
+        if signal.record is None:
+            answer = SignalAnswer(is_accepted=False, message=signal.problem)
+        elif is_late(signal.record, now_us):
+            answer = too_late()
+        else:
+            answer, records = self._act(signal.identity, signal.record)
+        log.info("signal", id=signal.identity, accepted=answer.is_accepted, message=answer.message)
+        return [*records, *self._answers.give(signal, answer, now_us)]
+
+    def _act(self, identity: str, signal: SignalRecord) -> tuple[SignalAnswer, list[TopicRecord]]:
+        records: list[TopicRecord]
+        if signal.action in ("stop_table", "start_table"):
+            return self._switch(signal)
+        unknown = [name for name in signal.tables if _table(name) not in self._engine.tables]
+        if unknown:
+            return SignalAnswer(is_accepted=False, message=f"table {unknown[0]} is not captured"), []
+        if signal.action == "heal":
+            waiting = [table for table in self._stopped if table in self._unchunkable]
+            if waiting and self._limits.method == "consistent":
+                # Unanswered: in state GAP it is obeyed.
+                raise GapError(f"table {waiting[0]} can join with a new slot only", "cdc snapshot --heal, as was asked")
+            return SignalAnswer(is_accepted=False, message="there is no gap to heal: capture is streaming"), []
+        wanted = [_table(name) for name in signal.tables] or list(self._engine.tables)
+        events, wanted = _apart(wanted, self._outboxes)
+        if events and (signal.tables or not wanted):
+            message = f"the rows of {events[0]} are events: `cdc outbox republish` publishes them again"
+            return SignalAnswer(is_accepted=False, message=message), []
+        if not wanted:
+            return SignalAnswer(is_accepted=False, message="no table is captured: `cdc table list` says why"), []
+        if signal.action == "snapshot":
+            is_whole = signal.where is None and signal.after is None and signal.up_to is None
+            if not is_whole and len(wanted) != 1:
+                return SignalAnswer(is_accepted=False, message="a condition or a range needs exactly one table"), []
+            if problem := self._range_problem(wanted[0], signal):
+                return SignalAnswer(is_accepted=False, message=problem), []
+            barred, wanted = _apart(wanted, self._unchunkable)
+            if barred and (signal.tables or not wanted):
+                return SignalAnswer(is_accepted=False, message=self._why_barred(barred[:1])), []
+            records = [record for table in wanted for record in self._engine.add(requested(identity, table, signal))]
+            return _accepted(f"begun; {self._why_barred(barred)}" if barred else "begun", wanted), records
+        status = {"pause": "paused", "resume": "running", "cancel": "cancelled"}[signal.action]
+        changed = [(table, records) for table in wanted if (records := self._engine.set_status(table, status))]
+        if not changed:
+            return SignalAnswer(is_accepted=False, message=f"there is no snapshot to {signal.action}"), []
+        told = [record for _, records in changed for record in records]
+        return _accepted(status, [table for table, _ in changed]), told
+
+    def _switch(self, signal: SignalRecord) -> tuple[SignalAnswer, list[TopicRecord]]:
+        """Stop tables, or let those that are stopped join again: the next session does."""
+        is_stop = signal.action == "stop_table"
+        wanted = [_table(name) for name in signal.tables]
+        known = self._engine.tables.keys() if is_stop else self._stopped
+        strange = [table for table in wanted if table not in known]
+        if not wanted or strange:
+            what = "captured" if is_stop else "stopped"
+            message = f"table {strange[0]} is not {what}" if strange else "no table is named"
+            return SignalAnswer(is_accepted=False, message=message), []
+        if not is_stop and (barred := next(((t, why) for t in wanted if (why := self._stopped[t]) is not None), None)):
+            table, barrier = barred
+            message = (
+                f"table {table} can't join now: {barrier.message}. It joins by itself once its catalog allows that"
+            )
+            return SignalAnswer(is_accepted=False, message=message, next=barrier.hint), []
+        why = WatershedError("an operator stopped it", "cdc table start, which reads all its rows anew")
+        told = [TableRecord.stopped(table, why, self._now_us, is_held=is_stop) for table in wanted]
+        self.tables_changed = True
+        return _accepted("stopped" if is_stop else "joins again", wanted), [
+            table_record(self._topics, record) for record in told
+        ]
+
+    def _why_barred(self, tables: Sequence[TableId]) -> str:
+        keys = {table: ", ".join(self._engine.tables[table].key) or "none" for table in tables}
+        names = ", ".join(f"{table} ({key})" for table, key in keys.items())
+        return f"not in chunks: {names}: no unique index has exactly these key columns, in this order"
+
+    def _range_problem(self, table: TableId, signal: SignalRecord) -> str:
+        """Empty when the range's ends are keys of the table."""
+        key = self._engine.tables[table].key
+        for end in (signal.after, signal.up_to):
+            if end is not None and len(end) != len(key):
+                columns = f"{len(key)} column{'s' if len(key) > 1 else ''} ({', '.join(key)})"
+                return f"the key of {table} has {columns}, the range names {len(end)}"
+        return ""
+
+    # ---- reports
+
+    def _report(self, now: float, now_us: int) -> list[TopicRecord]:
+        """Of each table whose snapshot runs, or has changed its status since the last report."""
+        records = []
+        for table, job in self._engine.jobs.items():
+            if self._reports.is_due(job, now):
+                progress = SnapshotProgress(
+                    request=job.request,
+                    table=str(table),
+                    status="waiting" if job.is_active and self._engine.waits_for else job.status,
+                    rows=job.rows,
+                    rows_estimated=job.rows_estimated,
+                    rows_per_s=self._reports.rate(job, now),
+                    updated_us=now_us,
+                    message=job.message or (self._doing(job) if job.is_active else ""),
+                )
+                records.append(TopicRecord(self._topics.progress, snapshot_key(table).encode(), progress.encode()))
+        return records
+
+    def _doing(self, job: Job) -> str:
+        """What it waits for, or does beside reading rows."""
+        if job.absent is not None:
+            return "looks for rows that vanished"
+        return self._engine.waits_for
+
+
+class _Reports:
+    """What was reported last, and how fast rows went."""
+
+    def __init__(self) -> None:
+        self._told: dict[TableId, tuple[str, str]] = {}
+        self._past: dict[TableId, deque[tuple[float, int]]] = {}
+
+    def is_due(self, job: Job, now: float) -> bool:
+        table = job.schema.table
+        told = (job.request, job.status)
+        if not job.is_active and self._told.get(table, told if job.is_ended else None) == told:
+            return False
+        if self._told.get(table) != told:
+            self._past.pop(table, None)
+        self._told[table] = told
+        self._past.setdefault(table, deque(maxlen=_RATE_REPORTS)).append((now, job.rows))
+        return True
+
+    def rate(self, job: Job, now: float) -> float:
+        """Rows/s over the last reports."""
+        began, rows = self._past[job.schema.table][0]
+        return round((job.rows - rows) / (now - began), 1) if now > began else 0.0
+
+
+def requested(identity: str, table: TableId, signal: SignalRecord) -> SnapshotRecord:
+    """The snapshot of one table that a signal asks for."""
+    is_range = signal.after is not None or signal.up_to is not None
+    asked = {"after": signal.after, "up_to": signal.up_to}
+    is_whole = signal.where is None and not is_range
+    return SnapshotRecord.model_validate(
+        {
+            "request": identity,
+            "table_schema": table.schema,
+            "table_name": table.name,
+            "status": "running",
+            "where": signal.where,
+            "sweeps": is_whole,
+            "ranges": (asked,) if is_range else (),
+            # Of rows that don't meet the condition nothing is known, but a key without any row is gone.
+            "deletes_in": None if is_whole else asked,
+            "requested_us": signal.requested_us,
+        }
+    )
+
+
+def _accepted(what: str, tables: Sequence[TableId]) -> SignalAnswer:
+    names = tuple(str(table) for table in tables)
+    return SignalAnswer(is_accepted=True, message=what, tables=names)
+
+
+def _table(name: str) -> TableId:
+    try:
+        return TableId.parse(name)
+    except ValueError:
+        return TableId("", name)  # which there is not: the signal is refused with the name
+
+
+def _apart(tables: Sequence[TableId], others: Collection[TableId]) -> tuple[list[TableId], list[TableId]]:
+    """Those that are among the others, and the rest."""
+    return [table for table in tables if table in others], [table for table in tables if table not in others]

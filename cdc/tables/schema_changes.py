@@ -1,0 +1,180 @@
+"""What a change of a table's definition means: whether its rows can still be published, and whether rows changed
+without row events. Pure.
+
+The stream tells of a new shape before the first row that has it, in a relation message, and tells nothing of what the
+change did to the rows that are there: a column that was added with a default has a value in all of them, a column that
+was dropped or renamed is gone from them, a type that was changed may have computed new values.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import Final
+
+from cdc.model.events import Column, TableSchema
+from cdc.pgoutput.messages import Relation, RelationColumn
+from cdc.pgoutput.relations import captured_columns
+from cdc.records.table_state import StorageFacts, TableFacts
+
+_SMALLINT, _INTEGER, _BIGINT, _TEXT, _VARCHAR, _NUMERIC = 21, 23, 20, 25, 1043, 1700
+_ANY_ENUM, _ANY_ENUM_ARRAY = -1, -2  # no type has these oids
+# Types of a key column whose texts, and so the records' keys, are the same afterwards.
+_KEY_MAY_BECOME: Final = {
+    _SMALLINT: {_INTEGER, _BIGINT},
+    _INTEGER: {_SMALLINT, _BIGINT},
+    _BIGINT: {_SMALLINT, _INTEGER},
+    _TEXT: {_VARCHAR},
+    _VARCHAR: {_TEXT, _VARCHAR},
+}
+
+Describe = Callable[[int, Sequence[RelationColumn]], Sequence[Column]]
+"""Of the table with this oid, columns as the catalog describes them."""
+
+
+def why_not_followed(schema: TableSchema, relation: Relation) -> str | None:
+    """Why rows of this relation can't be published as the table's; None if they can, perhaps in a new version."""
+    if relation.oid != schema.oid:
+        return f"its oid is {relation.oid}, it was {schema.oid}: the table was created anew"
+    if (relation.schema, relation.name) != schema.table:
+        return f"it is called {relation.schema}.{relation.name} now"
+    sent = {column.name: column for column in relation.columns}
+    was = {column.name: column for column in schema.columns}
+    for name in schema.key:
+        if name not in sent:
+            return f"key column {name} was dropped or renamed"
+        if not sent[name].is_key:
+            return f"key column {name} is not in the replica identity"
+        if not _has_same_keys(was[name], sent[name].type_oid, sent[name].type_modifier):
+            return f"the type of key column {name} was changed from {was[name].type_name}: records have other keys"
+    return None
+
+
+def _has_same_keys(before: Column, type_oid: int, modifier: int) -> bool:
+    return _are_same_keys((before.type_oid, before.type_modifier), (type_oid, modifier))
+
+
+def _are_same_keys(before: tuple[int, int], now: tuple[int, int]) -> bool:
+    """Types as oid and modifier."""
+    if before == now:
+        return True
+    if before[0] == now[0] == _NUMERIC:
+        scales = [(value - 4) & 0x7FF if value >= 0 else None for value in (before[1], now[1])]
+        return scales[0] == scales[1]
+    return now[0] in _KEY_MAY_BECOME.get(before[0], ())
+
+
+def _text_type(column: Column) -> tuple[int, int]:
+    """What the texts of the column's values depend on, as oid and modifier. An enum's are its labels, and a domain's
+    are those of its base type, whichever type of that name it is."""
+    if column.type_kind == "e":
+        return _ANY_ENUM, -1
+    if column.element_oid and column.labels:
+        return _ANY_ENUM_ARRAY, -1
+    modifier = column.type_modifier if column.base_type_modifier is None else column.base_type_modifier
+    return column.base_type_oid or column.type_oid, modifier
+
+
+def why_other_keys(before: TableSchema, key: Sequence[str], columns: Sequence[Column]) -> str | None:
+    """Why records with these key columns would not have the keys that the table's records have; None if they would. A
+    type that was dropped and created again under its name has another oid, and the same texts."""
+    if tuple(key) != before.key:
+        return f"its key is ({', '.join(key)}), its records have ({', '.join(before.key)})"
+    was, now = ({column.name: column for column in some} for some in (before.columns, columns))
+    for name in key:
+        if not _are_same_keys(_text_type(was[name]), _text_type(now[name])):
+            return f"key column {name} is {now[name].type_name}, its records have {was[name].type_name}"
+    return None
+
+
+def key_types_replaced(before: TableSchema, columns: Sequence[Column]) -> str | None:
+    """Which key column's type is another one of the same texts, in words; None: none is. The rows have to be read
+    again, since nobody knows what they were while the type was replaced."""
+    now = {column.name: column for column in columns}
+    for column in before.columns:
+        if column.name in before.key and column.name in now:
+            found = now[column.name]
+            if not _has_same_keys(column, found.type_oid, found.type_modifier):
+                return f"the type of key column {column.name} is another one: {found.type_name}"
+    return None
+
+
+def followed(schema: TableSchema, relation: Relation, describe: Describe) -> TableSchema:
+    """The next version of the table's schema, as the relation has it. Raises what `describe` raises."""
+    known = {(column.name, column.type_oid, column.type_modifier): column for column in schema.columns}
+    sent = captured_columns(relation)
+    news = [c for c in sent if (c.name, c.type_oid, c.type_modifier) not in known]
+    known |= {(c.name, c.type_oid, c.type_modifier): c for c in (describe(relation.oid, news) if news else ())}
+    columns = tuple(known[(c.name, c.type_oid, c.type_modifier)] for c in sent)
+    return replace(schema, version=schema.version + 1, columns=columns)
+
+
+def told(facts: TableFacts, before: TableSchema, after: TableSchema) -> TableFacts:
+    """The facts, with what the stream says of columns. They may have their names and types again when the catalog is
+    looked at, but rows were published meanwhile, and records from before are without a column that had another name."""
+    now = {column.name: column for column in after.columns}
+    strayed = {c.name for c in before.columns if c.name not in now or _form(now[c.name]) != _form(c)}
+    columns = (c.model_copy(update={"strayed": True}) if c.name in strayed else c for c in facts.columns)
+    return facts.model_copy(update={"columns": tuple(columns)}) if strayed else facts
+
+
+def _form(column: Column) -> int:
+    return _TEXT if column.base_type_oid == _VARCHAR else column.base_type_oid
+
+
+def met(facts: TableFacts, oid: int) -> TableFacts:
+    """The facts of a partitioned table, with the partition whose rows the stream has. It may be gone when the catalog
+    is looked at."""
+    if any(part.oid in (oid, facts.oid) for part in facts.storage):
+        return facts
+    return facts.model_copy(update={"storage": (*facts.storage, StorageFacts(oid=oid, file=0, is_met=True))})
+
+
+def rows_changed(then: TableFacts, now: TableFacts, filled: Collection[int]) -> str | None:
+    """What changed stored rows without row events, in words; None: nothing did. `filled`: oids of storage that was
+    added and holds rows."""
+    was = {column.number: column for column in then.columns}
+    for column in now.columns:
+        before = was.get(column.number)
+        if before is None and column.has_missing:
+            return f"column {column.name} was added with a default"
+        if before is not None and before.name != column.name:
+            return f"column {before.name} was renamed to {column.name}"
+        if before is not None and before.strayed:
+            return f"column {column.name} had another name or type meanwhile"
+        if before is not None and before.form and before.form != column.form:
+            return f"the type of column {column.name}, or what it is made of, was changed: its values read otherwise"
+    numbers = {column.number for column in now.columns}
+    if dropped := was.keys() - numbers:
+        return f"column {was[min(dropped)].name} was dropped"
+    if then.attributes and not numbers.issuperset(range(then.attributes + 1, now.attributes + 1)):
+        return "a column was added, and dropped again"
+    labels = dict(label.split() for label in then.labels)
+    if any(labels.get(oid, xmin) != xmin for oid, xmin in map(str.split, now.labels)):
+        return "a value of an enum was renamed"
+    files_then = {part.oid: part.file for part in then.storage}
+    files = {part.oid: part.file for part in now.storage}
+    is_partitioned = then.oid not in files_then
+    if files_then.keys() - files.keys():
+        return "a partition was detached or dropped"
+    attached = {part.oid: part.attached for part in then.storage if part.attached}
+    if filled or any(attached.get(part.oid, part.attached) != part.attached for part in now.storage):
+        return "a partition with rows was attached"
+    if any(files[part.oid] != part.file for part in then.storage if not part.is_met):
+        # VACUUM FULL, CLUSTER and TRUNCATE rewrite too, and leave the columns alone; the stream tells of TRUNCATE, but
+        # not of that of a single partition.
+        altered = {(c.number, c.changed_in) for c in now.columns} != {(c.number, c.changed_in) for c in then.columns}
+        if altered or then.generated != now.generated:
+            return "a column's values were computed anew"
+        if is_partitioned:
+            return "a partition was truncated or rewritten"
+    return None
+
+
+def labels_renamed(before: TableSchema, after: TableSchema) -> str | None:
+    """Which enum's values have other names now, in words; None: none has."""
+    now = {column.name: column for column in after.columns}
+    for column in before.columns:
+        found = now.get(column.name)
+        same_type = found is not None and found.type_oid == column.type_oid
+        if found is not None and same_type and set(column.labels) - set(found.labels):
+            return f"a value of {column.type_name} was renamed"
+    return None

@@ -1,0 +1,318 @@
+"""Holes: large (TOAST) values that an update did not touch, and PostgreSQL therefore did not log. Pure.
+
+A compacted topic keeps only the last record of a key, so every record has to hold the whole row. What the codec can't
+take from the old row is filled here, for the records of one batch, in this order:
+
+1. from the record before it of the same key in the batch; a moved row's from its old key's. A row that was deleted and
+   inserted again begins with what was inserted: nothing is ever taken from its former life.
+2. from the table, read by key. What is read counts only if its snapshot sees the transaction that left the hole: it is
+   in the log before it is visible, and may have changed the large value itself, earlier. What counts is never older
+   than the event. It can be newer; then the event that made it newer follows.
+3. not at all, where nothing could be read in time. The record goes out without these columns (or with what its format
+   has for them) and says so, and the key is noted for a chunk of its own (cdc/snapshots/completion.py). A row that is
+   gone needs none: its delete follows.
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeGuard
+
+from cdc.formats.debezium import Draft, Headers
+from cdc.model.events import TableId, TableSchema
+from cdc.model.topic_record import TopicRecord
+from cdc.ports.row_reader import Found, TopicKey, Unfilled, Unreadable, Wanted, WantedRow
+from cdc.ports.transaction_snapshot import TransactionSnapshot
+
+KEYS_MAX: Final = 500  # read at once
+
+
+class DraftRecord(NamedTuple):
+    """A record of a batch whose row has holes. It becomes a TopicRecord when they are filled or given up."""
+
+    topic: str
+    key: bytes
+    draft: Draft
+    headers: Headers = None
+
+    def finished(self, value: bytes) -> TopicRecord:
+        return TopicRecord(self.topic, self.key, value, self.headers)
+
+
+class OmittedChange(NamedTuple):
+    """Stands for a row change that was left out of a batch. What earlier records of the batch say of its keys is no
+    longer what the rows hold, so that no later record takes values from them. It is never produced."""
+
+    topic: str
+    keys: tuple[bytes, ...]  # of all records of the change; empty where they are not known: any key of the topic
+
+
+BatchRecord = TopicRecord | DraftRecord | OmittedChange
+
+
+def are_finished(records: Sequence[BatchRecord]) -> TypeGuard[Sequence[TopicRecord]]:
+    """Whether a batch can be produced as it is."""
+    return {DraftRecord, OmittedChange}.isdisjoint(map(type, records))
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """What a key's last record holds: JSON of each column, None where it is not known; and which of them were read."""
+
+    schema_version: int
+    columns: tuple[str | None, ...]
+    filled: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    snapshot: TransactionSnapshot
+    values: Mapping[int, str | None]  # column → JSON; None: the column can't hold what was read
+    is_there: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """Of a hole, as far as it is known."""
+
+    row: _Row
+    missing: tuple[int, ...]  # columns
+    is_blocked: bool  # they have to be read
+    needs_chunk: bool
+
+
+@dataclass(slots=True)
+class _Rows:
+    """What the last record of each key that matters holds."""
+
+    by_place: dict[TopicKey, _Row] = field(default_factory=dict)
+    left: tuple[TopicKey, _Row] | None = None  # the row that was deleted last: perhaps it only moved
+
+    def omit(self, change: OmittedChange) -> None:
+        """Forget the rows that the change was about."""
+        for key in change.keys:
+            self.by_place.pop((change.topic, key), None)
+        if not change.keys:
+            self.by_place = {place: row for place, row in self.by_place.items() if place[0] != change.topic}
+        self.left = None
+
+    def copy(self) -> "_Rows":
+        return _Rows(dict(self.by_place), self.left)
+
+
+class Batch:
+    """The records of one reading. Ask what is `wanted`, `take` what was read, and publish what is `ready`, in turns,
+    until it `is_done`; `give_up` when it has taken too long."""
+
+    def __init__(
+        self,
+        records: Sequence[BatchRecord],
+        fits: Callable[[TopicRecord], bool] = lambda _: True,
+    ) -> None:
+        """`fits`: whether a topic takes the record; one that is too large when it is filled stays unfilled."""
+        self._records = records
+        self._fits = fits
+        self._holes = {i: record for i, record in enumerate(records) if isinstance(record, DraftRecord)}
+        self._needed_until: dict[TopicKey, int] = {}  # until where a key's last record matters
+        self._read_until: dict[TopicKey, int] = {}  # and what was read of its row
+        for at, hole in self._holes.items():
+            self._needed_until[hole.topic, hole.key] = self._read_until[hole.topic, hole.key] = at
+            if hole.draft.former_key is not None:
+                self._needed_until[hole.topic, hole.draft.former_key] = at
+        # One is enough to read a topic's records.
+        self._drafts = {hole.topic: hole.draft for hole in self._holes.values()}
+        self._needed_last = max(self._needed_until.values(), default=-1)
+        self._steps = [i for i, record in enumerate(records) if self._matters(i, record)]
+        self._step = 0  # the first that is not ready
+        self._published = 0  # records that were ready
+        self._rows = _Rows()
+        self._reads: dict[TopicKey, _Read] = {}
+        self._read_bytes: dict[TopicKey, int] = {}
+        self._unreadable: set[TableId] = set()
+        self._given_up: set[int] = set()  # holes, by their records' places
+        self._said: dict[int, tuple[str | None, ...] | None] = {}  # what records say, parsed
+        self.unfilled: list[Unfilled] = []  # among what was ready so far and needs a chunk
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every record was ready."""
+        return self._published == len(self._records)
+
+    @property
+    def held_bytes(self) -> int:
+        """Of values that were read for records that are not ready yet."""
+        return sum(self._read_bytes.values())
+
+    def wanted(self, keys_max: int = KEYS_MAX) -> list[Wanted]:
+        """The rows that are needed first, by table."""
+        tables: dict[str, tuple[TableSchema, set[int], dict[TopicKey, WantedRow]]] = {}
+        count = 0
+        for i, outcome in self._blocked():
+            place, draft, xid = _place(self._holes[i]), self._holes[i].draft, self._holes[i].draft.xid
+            _, columns, rows = tables.setdefault(place[0], (draft.schema, set(), {}))
+            count += place not in rows
+            if count > keys_max:
+                break
+            columns.update(outcome.missing)
+            if place in self._reads:  # what it says is replaced: nothing may get lost that other holes need
+                columns.update(self._reads[place].values)
+            rows[place] = WantedRow(place, draft.key, rows[place].since if place in rows else xid, xid)
+        return [
+            Wanted(schema, tuple(schema.columns[c].name for c in sorted(columns)), tuple(rows.values()))
+            for schema, columns, rows in tables.values()
+            if rows
+        ]
+
+    def take(self, wanted: Wanted, answer: Found | Unreadable) -> bool:
+        """What was read for it. Whether that tells of some row what becomes of it."""
+        if isinstance(answer, Unreadable):
+            self._unreadable.add(wanted.schema.table)
+            return True
+        names = [column.name for column in wanted.schema.columns]
+        for row, texts in zip(wanted.rows, answer.rows, strict=False):
+            draft = self._drafts[row.place[0]]
+            named = zip(wanted.columns, texts, strict=True) if texts is not None else ()
+            values = {names.index(name): _encoded(draft, name, text) for name, text in named}
+            self._reads[row.place] = _Read(answer.snapshot, values, texts is not None)
+            self._read_bytes[row.place] = sum(len(value or "") for value in values.values())
+        return any(answer.snapshot.sees(row.since) for row in wanted.rows[: len(answer.rows)])
+
+    def give_up(self, places: Collection[TopicKey]) -> set[int]:
+        """What is wanted of these rows stays unfilled. The transactions that were waited for."""
+        blocked = [i for i, _ in self._blocked() if _place(self._holes[i]) in places]
+        self._given_up.update(blocked)
+        return {self._holes[i].draft.xid for i in blocked}
+
+    def ready(self) -> list[TopicRecord]:
+        """The next records, up to the first one that waits for a value."""
+        records: list[TopicRecord] = []
+        while self._step < len(self._steps):
+            i = self._steps[self._step]
+            records += self._finished_until(i)
+            outcome = self._outcome(i, self._rows)
+            if outcome is not None and outcome.is_blocked:
+                return records
+            self._follow(i, outcome, self._rows)
+            records += self._finished_until(i + 1) if outcome is None else [self._finished(i, outcome)]
+            self._published = i + 1
+            self._step += 1
+            self._forget(i)
+        return records + self._finished_until(len(self._records))
+
+    # ---- inside
+
+    def _finished_until(self, end: int) -> list[TopicRecord]:
+        """The records up to a place that were not published yet; none of them has holes."""
+        records = [record for record in self._records[self._published : end] if not isinstance(record, OmittedChange)]
+        assert are_finished(records), "each hole is a step of its own"
+        self._published = end
+        return list(records)
+
+    def _matters(self, i: int, record: BatchRecord) -> bool:
+        """Whether a later hole may take something from the record, or must not."""
+        if isinstance(record, OmittedChange):
+            return i < self._needed_last
+        return i <= self._needed_until.get(_place(record), -1)
+
+    def _blocked(self) -> Iterator[tuple[int, _Outcome]]:
+        rows = self._rows.copy()
+        for i in self._steps[self._step :]:
+            outcome = self._outcome(i, rows)
+            self._follow(i, outcome, rows)
+            if outcome is not None and outcome.is_blocked:
+                yield i, outcome
+
+    def _follow(self, i: int, outcome: _Outcome | None, rows: _Rows) -> None:
+        """Take a record into account. `outcome`: of its hole, if it has one."""
+        record = self._records[i]
+        if isinstance(record, OmittedChange):
+            rows.omit(record)
+            return
+        place = _place(record)
+        if outcome is not None:
+            rows.by_place[place] = outcome.row
+            rows.left = None
+        elif isinstance(record, TopicRecord) and record.value is not None:
+            if i not in self._said:
+                self._said[i] = self._drafts[record.topic].columns_of(record.value)
+            said = self._said[i]
+            if said is not None:
+                rows.by_place[place] = _Row(self._drafts[record.topic].schema.version, said)
+            else:
+                gone = rows.by_place.pop(place, None)
+                rows.left = None if gone is None else (place, gone)
+
+    def _outcome(self, i: int, rows: _Rows) -> _Outcome | None:
+        """What is known of a record's hole; None for a record without."""
+        hole = self._holes.get(i)
+        if hole is None:
+            return None
+        place, version = _place(hole), hole.draft.schema.version
+        columns, filled = list(hole.draft.columns), set[int]()
+        before = self._before(hole, place, rows)
+        if before is not None and before.schema_version == version:
+            for c, value in enumerate(columns):
+                if value is None and before.columns[c] is not None:
+                    columns[c] = before.columns[c]
+                    filled |= before.filled & {c}
+        missing = tuple(c for c, value in enumerate(columns) if value is None)
+        is_blocked = needs_chunk = False
+        read = self._reads.get(place)
+        if missing and read is not None and read.snapshot.sees(hole.draft.xid):
+            for c in missing:
+                columns[c] = read.values.get(c)
+            filled.update(c for c in missing if columns[c] is not None)
+            # Of a row that is gone nothing will be found, and nothing more is to be said: its delete follows.
+            if read.is_there:
+                is_blocked = not all(c in read.values for c in missing) and i not in self._given_up
+                needs_chunk = any(columns[c] is None for c in missing)
+            missing = tuple(c for c in missing if columns[c] is None)
+        elif missing:
+            needs_chunk = i in self._given_up or hole.draft.schema.table in self._unreadable
+            is_blocked = not needs_chunk
+        return _Outcome(_Row(version, tuple(columns), frozenset(filled)), missing, is_blocked, needs_chunk)
+
+    @staticmethod
+    def _before(hole: DraftRecord, place: TopicKey, rows: _Rows) -> _Row | None:
+        """The row as the batch's last record of it has it."""
+        if hole.draft.former_key is None:
+            return rows.by_place.get(place)
+        if rows.left is None or rows.left[0] != (place[0], hole.draft.former_key):
+            return None
+        # What was read by its old key may be of another row that has come there since.
+        left = rows.left[1]
+        columns = tuple(None if c in left.filled else value for c, value in enumerate(left.columns))
+        return _Row(left.schema_version, columns)
+
+    def _finished(self, i: int, outcome: _Outcome) -> TopicRecord:
+        hole = self._holes[i]
+        finished = hole.finished(hole.draft.finished(outcome.row.columns, sorted(outcome.row.filled)))
+        is_too_large = not self._fits(finished)
+        if is_too_large:
+            finished = hole.finished(hole.draft.without_holes())
+        if outcome.needs_chunk or is_too_large:
+            self.unfilled.append(Unfilled(hole.draft.schema, hole.key, hole.draft.key, hole.draft.xid))
+        return finished
+
+    def _forget(self, i: int) -> None:
+        """Values that no later record needs."""
+        record = self._records[i]
+        if isinstance(record, OmittedChange):
+            return
+        place = _place(record)
+        self._said.pop(i, None)
+        if self._needed_until[place] <= i:
+            self._rows.by_place.pop(place, None)
+        if self._read_until.get(place, -1) <= i:
+            self._reads.pop(place, None)
+            self._read_bytes.pop(place, None)
+
+
+def _encoded(draft: Draft, column: str, text: bytes | None) -> str | None:
+    try:
+        return draft.encoded(column, text)
+    except ValueError:
+        return None  # it has another type by now
+
+
+def _place(record: TopicRecord | DraftRecord) -> TopicKey:
+    return record.topic, record.key

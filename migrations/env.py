@@ -1,0 +1,14 @@
+"""Alembic's environment: it executes this file for each command, online on the connection that it was given."""
+
+from alembic import context
+
+from migrations import Names
+
+names: Names = context.config.attributes["names"]
+settings = {"version_table": f"{names.table}_version", "version_table_schema": names.schema}
+if context.is_offline_mode():
+    context.configure(dialect_name="postgresql", **settings)  # type: ignore[arg-type]
+else:
+    context.configure(connection=context.config.attributes["connection"], **settings)  # type: ignore[arg-type]
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,159 @@
+"""When a Kafka transaction ends, and what its position says."""
+
+from dataclasses import replace
+
+import pytest
+
+from cdc.capture.kafka_transaction import Lineage, Publisher
+from cdc.config.settings import CaptureConfig
+from cdc.model.lsn import Lsn
+from cdc.model.topic_record import TopicRecord
+from cdc.ports.stream_state import StreamState
+from cdc.records.control import PartialTransaction, PositionRecord, SourceIdentity, TopicState
+
+LIMITS = CaptureConfig(transaction_rows_max=3, transaction_bytes_max=1024, transaction_time_ms_max=500)
+SOURCE = SourceIdentity(system_identifier="7", timeline=1, database="shop", slot="watershed")
+LINEAGE = Lineage(2, SOURCE, "watershed:abc", {"shop.public.orders": "id-1"})
+STATE = StreamState(Lsn(900), PartialTransaction(commit_lsn=950, xid=7, next_index=4), seq=41, commit_ts_us=5)
+
+
+@pytest.fixture
+def publisher() -> Publisher:
+    return Publisher(LINEAGE, LIMITS, {"shop.public.orders": [3, 4]})
+
+
+def records(count: int, size: int = 1) -> list[TopicRecord]:
+    return [TopicRecord("shop.public.orders", b"k", b"v" * size)] * count
+
+
+def test_nothing_produced_is_never_due(publisher: Publisher) -> None:
+    publisher.on_produced([], now=0.0)
+    assert not publisher.is_open
+    assert not publisher.is_due(1_000.0, is_dry=True)
+
+
+def test_input_that_runs_dry_ends_the_transaction(publisher: Publisher) -> None:
+    publisher.on_produced(records(1), now=10.0)
+    assert not publisher.is_due(10.0, is_dry=False)
+    assert publisher.is_due(10.0, is_dry=True)
+
+
+def test_under_load_it_stays_open_for_a_while_after_the_last_one_ended(publisher: Publisher) -> None:
+    publisher.on_produced(records(1), now=10.0)
+    assert publisher.is_due(10.0, is_dry=True)  # the first after a pause waits for nothing
+    publisher.on_committed(10.0)
+    publisher.on_produced(records(1), now=10.005)
+    assert not publisher.is_due(10.005, is_dry=True)
+    assert publisher.wait_s(10.005) == pytest.approx(0.015)
+    assert publisher.is_due(10.0201, is_dry=True)
+    publisher.on_produced(records(2), now=10.006)
+    assert publisher.is_due(10.006, is_dry=False)  # rows end it at any time
+
+
+def test_rows_end_it(publisher: Publisher) -> None:
+    publisher.on_produced(records(2), now=10.0)
+    assert not publisher.is_due(10.0, is_dry=False)
+    publisher.on_produced(records(1), now=10.0)
+    assert publisher.is_due(10.0, is_dry=False)
+
+
+def test_bytes_end_it(publisher: Publisher) -> None:
+    publisher.on_produced(records(1, size=1022), now=10.0)
+    assert not publisher.is_due(10.0, is_dry=False)
+    publisher.on_produced([TopicRecord("t", b"k", None)], now=10.0)
+    assert publisher.is_due(10.0, is_dry=False)
+
+
+def test_time_ends_it_counted_from_its_first_record(publisher: Publisher) -> None:
+    publisher.on_produced(records(1), now=10.0)
+    publisher.on_produced(records(1), now=10.4)
+    assert not publisher.is_due(10.49, is_dry=False)
+    assert publisher.is_due(10.5, is_dry=False)
+
+
+def test_a_committed_transaction_is_counted_no_more(publisher: Publisher) -> None:
+    publisher.on_produced(records(3, size=400), now=10.0)
+    publisher.on_committed()
+    assert not publisher.is_open
+    publisher.on_produced(records(1), now=20.0)
+    assert not publisher.is_due(20.1, is_dry=False)
+
+
+def test_it_does_not_end_inside_a_transaction_that_fits(publisher: Publisher) -> None:
+    publisher.on_produced(records(2), now=10.0)
+    publisher.on_ended()
+    publisher.on_produced(records(2, size=500), now=10.1, is_begun=True)
+    assert not publisher.is_due(20.0, is_dry=True, is_begun=True)
+    assert publisher.is_due(20.0, is_dry=False)  # where it has ended
+
+
+def test_a_transaction_of_which_nothing_is_produced_yet_holds_nothing_up(publisher: Publisher) -> None:
+    publisher.on_produced(records(1), now=10.0)
+    publisher.on_ended()
+    assert publisher.is_due(10.0, is_dry=True, is_begun=True)
+
+
+def test_a_transaction_of_more_rows_or_bytes_is_split(publisher: Publisher) -> None:
+    publisher.on_produced(records(3), now=10.0, is_begun=True)
+    assert publisher.is_due(10.0, is_dry=False, is_begun=True)
+    publisher.on_committed(is_begun=True)
+    publisher.on_ended()
+    publisher.on_produced(records(1, size=1023), now=10.0, is_begun=True)
+    assert publisher.is_due(10.0, is_dry=False, is_begun=True)
+
+
+def test_a_transaction_that_is_split_already_waits_for_nothing(publisher: Publisher) -> None:
+    publisher.on_committed(is_begun=True)
+    publisher.on_produced(records(1), now=10.0, is_begun=True)
+    assert publisher.is_due(10.0, is_dry=True, is_begun=True)
+    assert publisher.is_due(10.5, is_dry=False, is_begun=True)
+    publisher.on_ended()
+    publisher.on_produced(records(1), now=10.0, is_begun=True)  # the next one is not
+    assert not publisher.is_due(10.5, is_dry=True, is_begun=True)
+
+
+def test_an_end_that_does_not_come_is_not_waited_for_until_the_brokers_abort(publisher: Publisher) -> None:
+    publisher.on_produced(records(1), now=10.0, is_begun=True)
+    assert not publisher.is_due(39.9, is_dry=True, is_begun=True)
+    assert publisher.is_due(40.0, is_dry=True, is_begun=True)
+
+
+def test_a_position_says_all_that_a_restart_needs(publisher: Publisher) -> None:
+    position = publisher.position(STATE)
+    assert PositionRecord.open(position.encode(), "here") == position
+    assert (position.phase, position.epoch, position.seq, position.resume_lsn) == ("streaming", 2, 41, 900)
+    assert position.partial == STATE.partial
+    assert (position.source, position.publication, position.protocol) == (SOURCE, "watershed:abc", "proto_version=1")
+    topic = position.topics["shop.public.orders"]
+    assert (topic.topic_id, topic.end_offsets) == ("id-1", (3, 4))
+
+
+def test_a_position_of_the_load_says_so(publisher: Publisher) -> None:
+    assert publisher.position(STATE, is_loading=True).phase == "loading"
+
+
+def test_newer_end_offsets_go_into_the_positions_to_come(publisher: Publisher) -> None:
+    publisher.on_end_offsets({"shop.public.orders": (5, 6)})
+    assert publisher.position(STATE).topics["shop.public.orders"].end_offsets == (5, 6)
+
+
+def test_a_topic_whose_end_nobody_knows_yet_has_none() -> None:
+    position = Publisher(LINEAGE, LIMITS, {}).position(STATE)
+    assert position.topics["shop.public.orders"].end_offsets == ()
+
+
+def test_a_position_says_how_each_table_is_captured_and_keeps_those_that_leave_while_it_is_half_published() -> None:
+    orders, gone = "shop.public.orders", TopicState(topic_id="id-2", end_offsets=(9,), publication_entry="def")
+    lineage = Lineage(
+        2,
+        SOURCE,
+        "watershed:abc",
+        {orders: "id-1"},
+        entries={orders: "ghi"},
+        since={orders: 800},
+        leaving={"gone": gone},
+    )
+    publisher = Publisher(lineage, LIMITS, {})
+    captured = TopicState(topic_id="id-1", end_offsets=(), publication_entry="ghi", since_lsn=800)
+    assert publisher.position(STATE).topics == {orders: captured, "gone": gone}
+    assert publisher.position(replace(STATE, partial=None)).topics == {orders: captured}

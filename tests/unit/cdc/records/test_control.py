@@ -1,0 +1,123 @@
+"""Records of state, control and progress: both ways, and what is refused."""
+
+import json
+
+import pytest
+
+from cdc.model.errors import GapError, WatershedError
+from cdc.model.events import Column, TableId, TableSchema
+from cdc.records.control import (
+    PartialTransaction,
+    PositionRecord,
+    ProgressRecord,
+    SchemaRecord,
+    SinkRecord,
+    SourceIdentity,
+    SweepRecord,
+    TopicState,
+    schema_key,
+    sink_key,
+    sweep_key,
+)
+
+WHERE = "shop.state"
+POSITION = PositionRecord(
+    phase="streaming",
+    epoch=3,
+    seq=41,
+    resume_lsn=(1 << 64) - 1,
+    partial=PartialTransaction(commit_lsn=7, xid=560, next_index=2),
+    source=SourceIdentity(system_identifier="7", timeline=1, database="shop", slot="watershed"),
+    publication="watershed#1",
+    protocol="proto_version=1",
+    topics={"shop.public.orders": TopicState(topic_id="x", end_offsets=(4, 0, 9))},
+)
+ORDERS = TableSchema(
+    TableId("public", "orders"),
+    version=2,
+    oid=16384,
+    columns=(
+        Column("id", 20, -1, "bigint", nullable=False),
+        Column("status", 16400, -1, "order_status", nullable=True, type_kind="e", base_type_oid=16400),
+    ),
+    key=("id",),
+    topic="shop.public.orders",
+)
+
+
+def test_a_sealed_position_comes_back_as_it_was() -> None:
+    sealed = POSITION.sealed()
+    assert sealed.checksum != 0
+    assert PositionRecord.open(sealed.encode(), WHERE) == sealed
+
+
+def test_the_checksum_does_not_depend_on_how_the_json_is_written() -> None:
+    loose = json.dumps(dict(reversed(json.loads(POSITION.sealed().encode()).items())), indent=1)
+    assert PositionRecord.open(loose.encode(), WHERE) == POSITION.sealed()
+
+
+@pytest.mark.parametrize("change", [{"seq": 42}, {"resume_lsn": 1}, {"partial": None}, {"checksum": 0}, {"topics": {}}])
+def test_an_edited_position_is_a_gap(change: dict[str, object]) -> None:
+    edited = json.loads(POSITION.sealed().encode()) | change
+    with pytest.raises(GapError, match="checksum does not fit"):
+        PositionRecord.open(json.dumps(edited).encode(), WHERE)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (b"", "value"),
+        (b"\xff", "value"),
+        (b"[]", "value"),
+        (b"{}", "phase"),
+        (POSITION.encode().replace(b'"epoch":3', b'"epoch":0'), "epoch"),
+        (POSITION.encode().replace(b'"epoch":3', b'"epoch":32768'), "epoch"),
+        (POSITION.encode().replace(b'"seq":41', b'"seq":-1'), "seq"),
+        (POSITION.encode().replace(b'"seq":41', b'"seq":41,"later":1'), "later"),
+        (POSITION.encode().replace(b"streaming", b"resting"), "phase"),
+    ],
+)
+def test_a_value_that_is_no_position_is_named_with_its_topic(value: bytes, told: str) -> None:
+    with pytest.raises(WatershedError) as caught:
+        PositionRecord.open(value, WHERE)
+    assert caught.value.message.startswith(f"{WHERE} holds a value that is not a PositionRecord: {told}: ")
+    assert caught.value.hint
+
+
+def test_a_schema_comes_back_as_the_table_it_describes() -> None:
+    record = SchemaRecord.decode(SchemaRecord.of(ORDERS).encode(), "shop.control")
+    assert record.table_schema_of() == ORDERS
+
+
+def test_a_sweep_names_its_table() -> None:
+    sweep = SweepRecord(table_schema="public", table_name="orders", floor=1 << 48, as_of_lsn=9, epoch=1)
+    assert SweepRecord.decode(sweep.encode(), "shop.control").table == ORDERS.table
+
+
+def test_progress_and_sinks_come_back_with_their_offsets() -> None:
+    progress = ProgressRecord(
+        epoch=1, seq=5, lsn=99, commit_ts_us=1, published_ts_us=2, end_offsets={"shop.public.orders": (1, 2)}
+    )
+    assert ProgressRecord.decode(progress.encode(), "shop.progress") == progress
+    sink = SinkRecord(
+        sink="cache",
+        generation=2,
+        end_offsets={"shop.public.orders": (1, 2)},
+        applied_lsn=99,
+        epoch=1,
+        commit_ts_us=1,
+        applied_ts_us=2,
+        sweeps={"public.orders": 1 << 48},
+        written=4,
+        stale=1,
+    )
+    assert SinkRecord.decode(sink.encode(), "shop.progress") == sink
+
+
+def test_keys_of_tables_do_not_collide() -> None:
+    assert schema_key(ORDERS.table, 2) == "schema/public.orders/2"
+    assert sweep_key(ORDERS.table) == "sweep/public.orders"
+    assert sink_key("cache", 2) == "sink/cache/2"
+    tricky = [TableId("a.b", "c"), TableId("a", "b.c"), TableId("a", "b/1"), TableId("a%2Eb", "c")]
+    assert len({schema_key(table, 1) for table in tricky}) == len(tricky)
+    assert all(schema_key(table, 1).count("/") == 2 for table in tricky)

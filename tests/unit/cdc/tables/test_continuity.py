@@ -1,0 +1,123 @@
+"""Each break in history is told in a sentence of its own, and stops publishing."""
+
+from dataclasses import replace
+
+import pytest
+
+from cdc.model.errors import GapError
+from cdc.model.events import Column, TableId, TableSchema
+from cdc.model.lsn import Lsn
+from cdc.model.topics import Topics
+from cdc.records.control import PartialTransaction, PositionRecord, SourceIdentity, TopicState
+from cdc.tables.continuity import SourceNow, Tables, TopicNow, compare_tables, require_same_source, require_same_topics
+
+POSITION = PositionRecord(
+    phase="streaming",
+    epoch=1,
+    seq=5,
+    resume_lsn=0x1000,
+    source=SourceIdentity(system_identifier="7", timeline=1, database="shop", slot="watershed"),
+    publication="watershed:abc",
+    protocol="proto_version=1",
+    topics={"shop.public.orders": TopicState(topic_id="id-1", end_offsets=(3, 4))},
+)
+NOW = SourceNow("7", 1, "shop", Lsn(0x2000), "reserved", Lsn(0x0F00), "watershed:abc")
+TOPIC = TopicNow("id-1", (3, 9))
+ORDERS = TableSchema(
+    TableId("public", "orders"), 1, 16384, (Column("id", 20, -1, "bigint", False),), ("id",), "shop.public.orders"
+)
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        NOW,
+        replace(NOW, slot_confirmed_lsn=Lsn(0x1000)),
+        replace(NOW, flush_lsn=Lsn(0x1000)),
+        replace(NOW, slot_confirmed_lsn=None),
+        replace(NOW, slot_wal_status="extended"),
+        replace(NOW, slot_wal_status="unreserved"),  # about to be lost, and not lost
+    ],
+)
+def test_what_goes_on_is_no_gap(now: SourceNow) -> None:
+    require_same_source(POSITION, now)
+
+
+@pytest.mark.parametrize(
+    ("now", "says"),
+    [
+        (
+            replace(NOW, system_identifier="8"),
+            "the source is another database (system identifier 8, shop) than the one",
+        ),
+        (replace(NOW, database="other"), "the source is another database (system identifier 7, other) than the one"),
+        (replace(NOW, timeline=2), "the source is on timeline 2, the position on 1: a failover or a restore"),
+        (replace(NOW, slot_wal_status=None), "slot watershed is gone"),
+        (replace(NOW, slot_wal_status="lost"), "slot watershed lost its WAL"),
+        (replace(NOW, slot_confirmed_lsn=Lsn(0x1001)), "slot watershed was moved to 0/1001, past our position 0/1000"),
+        (replace(NOW, flush_lsn=Lsn(0x0FFF)), "the source's log ends at 0/FFF, before our position 0/1000"),
+        (replace(NOW, publication="watershed:def"), "the publication was altered, dropped or created anew"),
+        (replace(NOW, publication=None), "the publication was altered, dropped or created anew"),
+    ],
+)
+def test_a_source_that_is_not_what_it_was_is_a_gap(now: SourceNow, says: str) -> None:
+    with pytest.raises(GapError) as gap:
+        require_same_source(POSITION, now)
+    assert gap.value.message.startswith(says)
+    assert gap.value.hint
+
+
+def test_a_half_published_transaction_must_be_read_as_it_was() -> None:
+    partial = PartialTransaction(commit_lsn=0x1100, xid=7, next_index=2)
+    halfway = POSITION.model_copy(update={"partial": partial, "protocol": "proto_version=2"})
+    with pytest.raises(GapError, match="half published with proto_version=2, this version reads with proto_version=1"):
+        require_same_source(halfway, NOW)
+    require_same_source(halfway.model_copy(update={"partial": None}), NOW)
+
+
+@pytest.mark.parametrize(
+    ("now", "says"),
+    [
+        ({}, "topic shop.public.orders is gone"),
+        ({"shop.public.orders": TopicNow("id-2", (3, 9))}, "topic shop.public.orders was deleted and created anew"),
+        ({"shop.public.orders": TopicNow("id-1", (3, 9, 0))}, "topic shop.public.orders has 3 partitions, it had 2"),
+        ({"shop.public.orders": TopicNow("id-1", (3, 3))}, "topic shop.public.orders, partition 1 ends at 3, it had"),
+    ],
+)
+def test_a_topic_that_is_not_what_it_was_is_a_gap(now: dict[str, TopicNow], says: str) -> None:
+    with pytest.raises(GapError) as gap:
+        require_same_topics(POSITION, now)
+    assert gap.value.message.startswith(says)
+    assert gap.value.hint
+
+
+def test_topics_that_grew_are_no_gap() -> None:
+    require_same_topics(POSITION, {"shop.public.orders": TOPIC, "shop.public.new": TOPIC})
+
+
+def test_a_position_that_knows_no_offsets_yet_takes_any() -> None:
+    unknown = POSITION.model_copy(
+        update={"topics": {"shop.public.orders": TopicState(topic_id="id-1", end_offsets=())}}
+    )
+    require_same_topics(unknown, {"shop.public.orders": TopicNow("id-1", (0, 0))})
+
+
+TOPICS = Topics("shop")
+NEW = TableId("public", "new")
+
+
+def test_tables_are_those_that_stay_those_that_join_and_those_that_left() -> None:
+    captured = {ORDERS.table: ORDERS}
+    assert compare_tables([ORDERS.table], captured, POSITION, TOPICS) == Tables((ORDERS,), (), ())
+    assert compare_tables([NEW, ORDERS.table], captured, POSITION, TOPICS) == Tables((ORDERS,), (NEW,), ())
+    assert compare_tables([NEW], captured, POSITION, TOPICS) == Tables((), (NEW,), (ORDERS.topic,))
+
+
+def test_a_table_that_left_and_is_configured_again_joins() -> None:
+    captured = {ORDERS.table: ORDERS, NEW: replace(ORDERS, table=NEW, topic="shop.public.new")}
+    assert compare_tables([NEW, ORDERS.table], captured, POSITION, TOPICS) == Tables((ORDERS,), (NEW,), ())
+
+
+def test_a_table_whose_schema_was_lost_is_a_gap() -> None:
+    with pytest.raises(GapError, match=r"topic shop\.control does not say what table public\.orders is"):
+        compare_tables([ORDERS.table], {}, POSITION, TOPICS)
