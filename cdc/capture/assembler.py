@@ -14,6 +14,7 @@ from cdc.formats.unpublishable import Unpublishable
 from cdc.model.errors import GapError, ProtocolError, UnpublishableError, UnsupportedChangeError
 from cdc.model.events import Position, TableId, TableSchema, pack_version
 from cdc.model.lsn import Lsn, format_lsn
+from cdc.model.seq import SeqCounter
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.outbox.event_stream import OutboxStream, message_prefix
@@ -79,7 +80,7 @@ class Assembler:
         self._resume_lsn = resume.resume_lsn
         self._published_below = resume.resume_lsn  # commits before this are not published again
         self._partial = resume.partial
-        self._seq = resume.seq
+        self._seq = SeqCounter(resume.seq)
         self._commit_ts_us = resume.commit_ts_us
         self._last_commit_lsn: Lsn | None = None
         self._transaction: OpenTransaction | None = None
@@ -96,7 +97,7 @@ class Assembler:
             next_index = max(transaction.next_index, transaction.skip_below)
             partial = self._side.partial(transaction.commit_lsn, transaction.xid, next_index)
             partial = partial.model_copy(update={"outbox": self._messages}) if self._messages else partial
-        return StreamState(self._resume_lsn, partial, self._seq, self._commit_ts_us)
+        return StreamState(self._resume_lsn, partial, self._seq.last, self._commit_ts_us)
 
     @property
     def unpublished(self) -> dict[str, int]:
@@ -151,7 +152,7 @@ class Assembler:
                 return [], error
             count, state = boundary
             self._transaction = None
-            self._resume_lsn, self._partial, self._seq = state.resume_lsn, state.partial, state.seq
+            self._resume_lsn, self._partial, self._seq.last = state.resume_lsn, state.partial, state.seq
             self._commit_ts_us = state.commit_ts_us
             return records[:count], error
         return records, None
@@ -215,7 +216,7 @@ class Assembler:
         self._transaction = transaction
         self._started.clear()
         self._side.begin(begin, self._partial if transaction.published else None)
-        self._is_observed = self._observer.begin(begin.xid, self._seq + 1)
+        self._is_observed = self._observer.begin(begin.xid, self._seq.next)
 
     def _commit(self, commit: Commit, records: list[BatchRecord], now_us: int) -> None:
         transaction = self._open(f"Commit at {format_lsn(commit.commit_lsn)}")
@@ -240,8 +241,7 @@ class Assembler:
         self._last_commit_lsn = transaction.commit_lsn
         self._transaction = None
         records += self._side.end(is_published=is_published)
-        added, self._seq = self._observer.end(transaction.commit_lsn, self._seq, now_us)
-        records += added
+        records += self._observer.end(transaction.commit_lsn, self._seq, now_us)
         added, altered = self._follower.end()
         records += added
         for schema in altered:
@@ -342,7 +342,7 @@ class Assembler:
             try:
                 if len(frame) > self._row_bytes_usual:
                     frame = self._unpublishable.lightened(encoder, frame, Position(transaction.commit_lsn, index))
-                made = encoder.encode(frame, XLOG_DATA_BYTES, lsn, index, self._seq + 1, now_us)
+                made = encoder.encode(frame, XLOG_DATA_BYTES, lsn, index, self._seq.last + 1, now_us)
                 value = made[0][1]
                 if len(made) > 1 or not isinstance(value, bytes) or len(value) > self._value_bytes_safe:
                     self._unpublishable.require_fits(encoder.schema, Position(transaction.commit_lsn, index), made)
@@ -358,7 +358,7 @@ class Assembler:
                     self._observer.touch(topic, key)  # what a chunk has read of it is not newer
             for key, value, headers in made:
                 if value is not None:
-                    self._seq += 1
+                    self._seq.last += 1
                 if isinstance(value, Draft):
                     records.append(DraftRecord(topic, key, value, headers))
                 else:
@@ -435,13 +435,13 @@ class Assembler:
                 continue
             if transaction.next_index >= transaction.skip_below and oid in self._schema_of_oid:
                 encoder, topic = captured
-                self._seq += 1  # the sweep's own: a sink that has swept must not take the next row for a replay
-                floor = pack_version(self._context.epoch, self._seq)
+                # A number of the sweep's own: a sink that has swept must not take the next row for a replay.
+                floor = pack_version(self._context.epoch, self._seq.take())
                 records.append(self._sweeps.record(self._schema_of_oid[oid].table, floor, transaction.commit_lsn))
                 if encoder is not None and encoder.has_truncates:
                     if oid not in self._started:
                         records += self._start(oid, encoder, transaction)
-                    event = encoder.truncate(lsn, transaction.next_index, self._seq, now_us)
+                    event = encoder.truncate(lsn, transaction.next_index, self._seq.last, now_us)
                     records.append(TopicRecord(topic, *event))
                 if self._is_observed:
                     self._observer.truncate(topic)

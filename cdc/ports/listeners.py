@@ -4,6 +4,7 @@ from typing import Protocol
 
 from cdc.model.events import TableSchema
 from cdc.model.lsn import Lsn
+from cdc.model.seq import SeqCounter
 from cdc.model.topic_record import TopicRecord
 from cdc.pgoutput.messages import Relation
 
@@ -15,7 +16,7 @@ class Observer(Protocol):
     def touch(self, topic: str, key: bytes) -> None: ...
     def truncate(self, topic: str) -> None: ...
     def mark(self, content: bytes) -> None: ...
-    def end(self, commit_lsn: Lsn, seq: int, now_us: int) -> tuple[list[TopicRecord], int]: ...
+    def end(self, commit_lsn: Lsn, seq: SeqCounter, now_us: int) -> list[TopicRecord]: ...
 
 
 class SchemaFollower(Protocol):

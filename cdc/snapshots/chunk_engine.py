@@ -20,6 +20,7 @@ import structlog
 from cdc.config.settings import SnapshotConfig
 from cdc.model.events import TableId, TableSchema, pack_version
 from cdc.model.lsn import Lsn
+from cdc.model.seq import SeqCounter
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.ports.chunk_reader import (
@@ -126,13 +127,13 @@ class SnapshotEngine:
         if nonce in self._chunks or nonce in self._begun:
             self._marked.append(nonce)
 
-    def end(self, commit_lsn: Lsn, seq: int, now_us: int) -> tuple[list[TopicRecord], int]:
-        """The transaction was received whole; `seq` is the last one used. What its marks publish, and the last `seq`
-        used then. Rows are as the chunk's snapshot saw them, and count as changes of this transaction."""
+    def end(self, commit_lsn: Lsn, seq: SeqCounter, now_us: int) -> list[TopicRecord]:
+        """The transaction was received whole. Returns what its marks publish, numbered by `seq`: rows are as the
+        chunk's snapshot saw them, and count as changes of this transaction."""
         self._memory.end()
         records: list[TopicRecord] = []
         if not self._marked:
-            return records, seq
+            return records
         for nonce in self._marked:
             if nonce in self._begun:
                 job, _, begun = self._begun.pop(nonce)
@@ -144,12 +145,12 @@ class SnapshotEngine:
                 chunk.is_marked = True
                 # Marks of one range may come in another order: the later chunk waits for the earlier one.
                 while part.open and part.open[0].is_marked:
-                    seq = self._merge(job, part, part.open[0], commit_lsn, seq, now_us, records)
+                    self._merge(job, part, part.open[0], commit_lsn, seq, now_us, records)
         self._prune()
         self._marked.clear()
         self._row_count = 0
         self._settle()
-        return records, seq
+        return records
 
     # ---- the reader
 
@@ -351,7 +352,7 @@ class SnapshotEngine:
         else:
             job.failed(failure.error.message, self._now)
 
-    def _look(self, job: Job, begun: Begun | None, seq: int) -> None:
+    def _look(self, job: Job, begun: Begun | None, seq: SeqCounter) -> None:
         """The mark of a table's beginning was received."""
         assert begun is not None, "the answer is there before its mark is written"
         job.begin = None
@@ -359,7 +360,7 @@ class SnapshotEngine:
         if not job.may_begin(begun.snapshot, self._now):
             return
         if job.sweeps and job.floor is None:
-            job.fix_floor(self._epoch, seq + 1, self._memory.lowest_unseen_seq(job.schema.topic, begun.snapshot))
+            job.fix_floor(self._epoch, seq.next, self._memory.lowest_unseen_seq(job.schema.topic, begun.snapshot))
         if not job.look(begun, (self._limits.chunk_rows_max, self._limits.chunk_bytes_max)):
             log.warning("the key's index has another order now, reading all rows again", table=job.table)
         job.look_for_absent()
@@ -370,19 +371,19 @@ class SnapshotEngine:
         part: Range | AbsentKeys,
         chunk: OpenChunk,
         commit_lsn: Lsn,
-        seq: int,
+        seq: SeqCounter,
         now_us: int,
         records: list[TopicRecord],
-    ) -> int:
+    ) -> None:
         read = chunk.read
         assert read is not None, "the answer is there before its mark is written"
         unseen = self._memory.unseen(job.schema.topic, read.snapshot)
         if unseen.is_forgotten:
             log.info("too much happened meanwhile, reading a chunk again", table=job.table)
             self._forget_chunks(part.rewind(self._now))
-            return seq
+            return
         del self._chunks[chunk.request.nonce]
-        position = ChunkPosition(commit_lsn, self._row_count, seq + 1, now_us)
+        position = ChunkPosition(commit_lsn, self._row_count, seq.next, now_us)
         if isinstance(read, ChunkRead):
             assert isinstance(part, Range)
             made = self._row_records.of_chunk(job.schema, read, unseen, position)
@@ -396,16 +397,15 @@ class SnapshotEngine:
             count = len(made) // 2
             job.deleted += count
         records += [*made, *self._row_records.instead()]
-        seq += count
+        seq.take(count)
         self._row_count += count
         job.merged(part)
         if self._is_done(job) and job.sweeps:
             assert job.floor is not None, "fixed before the first chunk"
-            if job.floor > pack_version(self._epoch, seq):
-                seq += 1  # nothing was published since it was fixed: the version is the sweep's own
+            if job.floor > pack_version(self._epoch, seq.last):
+                seq.take()  # nothing was published since it was fixed: the version is the sweep's own
             records.append(self._sweeps.record(job.schema.table, job.floor, commit_lsn))
         records += job.state(self._topics)
-        return seq
 
     def _is_done(self, job: Job) -> bool:
         """Whether there is nothing left to do; then that is its status from now on."""

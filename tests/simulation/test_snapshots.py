@@ -13,6 +13,7 @@ from cdc.capture.assembler import Assembler
 from cdc.formats.debezium import EnvelopeContext
 from cdc.model.events import pack_version
 from cdc.model.lsn import Lsn
+from cdc.model.seq import SeqCounter
 from cdc.model.topic_record import TopicRecord
 from cdc.ports.chunk_reader import Begin, Begun, ChunkRead, Fence, Fenced
 from cdc.ports.stream_state import StreamState
@@ -81,7 +82,7 @@ def test_a_row_that_comes_after_the_snapshot_of_an_empty_table_is_no_replay_to_w
     engine = engine_of([SCHEMAS["a"]], context, sweeps_of(context))
     signal = SignalRecord(action="snapshot", requested_us=0)
     engine.add(requested("heal", SCHEMAS["a"].table, signal))
-    snapshot, seq = TransactionSnapshot(700, 700, frozenset()), 6
+    snapshot, seq = TransactionSnapshot(700, 700, frozenset()), SeqCounter(6)
     records: list[TopicRecord] = []
     for now in range(3):
         (request,) = engine.requests(now, is_behind=False)
@@ -92,11 +93,11 @@ def test_a_row_that_comes_after_the_snapshot_of_an_empty_table_is_no_replay_to_w
             engine.take([Begun(request.nonce, snapshot, "shape", 0, 0, (), "order")], now)
         else:
             engine.take([ChunkRead(request.nonce, snapshot, (), None, True, 0.1)], now)
-        engine.begin(700 + now, seq + 1)
+        engine.begin(700 + now, seq.next)
         engine.mark(request.nonce.encode())
-        records, seq = engine.end(Lsn(2_000 + now), seq, COMMIT_US)
+        records = engine.end(Lsn(2_000 + now), seq, COMMIT_US)
     sweep = SweepRecord.decode(records[0].value or b"", "control")
-    assert pack_version(1, 6) < sweep.floor <= pack_version(1, seq), "the next row would have the floor's version"
+    assert pack_version(1, 6) < sweep.floor <= pack_version(1, seq.last), "the next row would have the floor's version"
 
 
 def test_a_run_is_the_same_each_time() -> None:

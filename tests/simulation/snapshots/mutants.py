@@ -7,6 +7,7 @@ from typing import Any
 
 from cdc.model.events import TableId, TableSchema, pack_version
 from cdc.model.lsn import Lsn
+from cdc.model.seq import SeqCounter
 from cdc.model.topic_record import TopicRecord
 from cdc.ports.chunk_reader import Answer, Begun, KeyPage, KeysRead, LookedUp, Lookup
 from cdc.ports.row_reader import TopicKey, Unfilled
@@ -91,9 +92,9 @@ class DeafToTruncate(SnapshotEngine):
 class FloorAtTheMark(SnapshotEngine):
     """The naive floor: where the snapshot of the table began."""
 
-    def _look(self, job: Job, begun: Begun | None, seq: int) -> None:
+    def _look(self, job: Job, begun: Begun | None, seq: SeqCounter) -> None:
         if job.sweeps and job.floor is None:
-            job.floor = pack_version(self._epoch, seq + 1)
+            job.floor = pack_version(self._epoch, seq.next)
         super()._look(job, begun, seq)
 
 
@@ -107,10 +108,10 @@ class FloorFixedTooEarly(SnapshotEngine):
                 job.early = self._memory.lowest_unseen_seq(job.schema.topic, answer.snapshot)  # type: ignore[attr-defined]
         super().take(answers, now)
 
-    def _look(self, job: Job, begun: Begun | None, seq: int) -> None:
+    def _look(self, job: Job, begun: Begun | None, seq: SeqCounter) -> None:
         early: int | None = job.early  # type: ignore[attr-defined]
         if job.sweeps and job.floor is None:
-            job.floor = pack_version(self._epoch, seq + 1 if early is None else early)
+            job.floor = pack_version(self._epoch, seq.next if early is None else early)
         super()._look(job, begun, seq)
 
 
@@ -131,7 +132,7 @@ class ForgetsAtEachChunk(SnapshotEngine):
 class MergesInAnyOrder(SnapshotEngine):
     """A range's chunks as their marks come: the cursor passes rows that are not published."""
 
-    def end(self, commit_lsn: Lsn, seq: int, now_us: int) -> tuple[list[TopicRecord], int]:
+    def end(self, commit_lsn: Lsn, seq: SeqCounter, now_us: int) -> list[TopicRecord]:
         for nonce in self._marked:
             if nonce in self._chunks:
                 _, part, chunk = self._chunks[nonce]
@@ -172,12 +173,12 @@ class _OfAllAbsent(RowRecords):
 class DeletesWhatMeetsNoCondition(SnapshotEngine):
     """Rows of the source that the snapshot's condition leaves out are taken for gone."""
 
-    def _merge(self, job: Job, part: Range | AbsentKeys, chunk: OpenChunk, *rest: Any) -> int:
+    def _merge(self, job: Job, part: Range | AbsentKeys, chunk: OpenChunk, *rest: Any) -> None:
         read = chunk.read
         if job.where and isinstance(read, LookedUp) and isinstance(chunk.request, Lookup):
             odd = tuple(key for key in chunk.request.keys if json.loads(key)["id"] % 2)
             chunk.read = replace(read, absent=(*read.absent, *(key for key in odd if key not in read.absent)))
-        return super()._merge(job, part, chunk, *rest)
+        super()._merge(job, part, chunk, *rest)
 
 
 class LooksForNothing(SnapshotEngine):

@@ -16,6 +16,7 @@ from cdc.config.settings import SnapshotConfig
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.model.events import TableId, pack_version
 from cdc.model.lsn import Lsn
+from cdc.model.seq import SeqCounter
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.relations import relation_of
@@ -382,7 +383,7 @@ class _Watched:
         self._engine = engine
         self.begin, self.touch, self.truncate, self.mark = engine.begin, engine.touch, engine.truncate, engine.mark
 
-    def end(self, commit_lsn: Lsn, seq: int, now_us: int) -> tuple[list[TopicRecord], int]:
+    def end(self, commit_lsn: Lsn, seq: SeqCounter, now_us: int) -> list[TopicRecord]:
         self._run.received_lsn = commit_lsn
         return self._engine.end(commit_lsn, seq, now_us)
 

@@ -9,6 +9,7 @@ from cdc.config.settings import SnapshotConfig
 from cdc.formats.debezium import TableEncoder
 from cdc.model.events import TableId, TableSchema
 from cdc.model.lsn import Lsn
+from cdc.model.seq import SeqCounter
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.relations import relation_of
@@ -115,7 +116,9 @@ class Beside:
         for nonce in marks:
             self.engine.mark(nonce.encode())
         self.lsn += 100
-        records, self.seq = self.engine.end(Lsn(self.lsn), self.seq, NOW_US)
+        seq = SeqCounter(self.seq)
+        records = self.engine.end(Lsn(self.lsn), seq, NOW_US)
+        self.seq = seq.last
         self.engine.tombstones.on_committed()
         return records
 
