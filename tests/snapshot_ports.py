@@ -93,8 +93,6 @@ def sweeps_of(context: EnvelopeContext) -> Sweeps:
 def engine_of(schemas: Iterable[TableSchema], context: EnvelopeContext, sweeps: Sweeps) -> SnapshotEngine:
     """With no table's snapshot to do."""
     return SnapshotEngine(
-        topics=Topics(context.prefix),
-        epoch=context.epoch,
         schemas=schemas,
         row_records=RowRecords(lambda schema: TableEncoder(schema, relation_of(schema), context)),
         sweeps=sweeps,

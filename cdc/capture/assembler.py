@@ -5,9 +5,10 @@ each time its transaction is sent, and drops what the position record says is pu
 count: whether they are sent at all is not the same each time, where the publication was altered meanwhile.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
+from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.transaction_records import SideRecords
 from cdc.formats.debezium import Draft, EnvelopeContext, TableEncoder, relation_differs
 from cdc.formats.unpublishable import Unpublishable
@@ -23,7 +24,7 @@ from cdc.pgoutput.frames import XLOG_DATA_BYTES, Keepalive, parse_frame, start_l
 from cdc.pgoutput.messages import Begin, Commit, LogicalMessage, Origin, Relation, StreamAbort, Truncate, Type
 from cdc.pgoutput.wal_ends import WalEnds
 from cdc.ports.chunk_reader import MARK_PREFIX
-from cdc.ports.listeners import Observer, SchemaFollower
+from cdc.ports.listeners import Listeners
 from cdc.ports.stream_state import OpenTransaction, StreamState
 from cdc.snapshots.sweeps import Sweeps
 from cdc.toast.batch import BatchRecord, DraftRecord, OmittedChange
@@ -44,30 +45,26 @@ class Assembler:
 
     def __init__(
         self,
-        schemas: Sequence[TableSchema],
+        tables: CapturedTables,
         context: EnvelopeContext,
         resume: StreamState,
         sweeps: Sweeps,
-        observer: Observer,
-        follower: SchemaFollower,
-        since: Mapping[TableId, int] | None = None,
-        leaving: Sequence[TableSchema] = (),
+        listeners: Listeners,
         unpublishable: Unpublishable | None = None,
         outbox: OutboxStream | None = None,
     ) -> None:
-        """`since`: of tables that joined later, where in the log: what commits before is not published, nor need it
-        be of the table's present shape. `leaving`: captured no more, but for the half published transaction."""
-        self._leaving = leaving if resume.partial is not None else ()
-        schemas = [*schemas, *self._leaving]
-        self._since = {table: lsn for table, lsn in (since or {}).items() if lsn > resume.resume_lsn}
+        """`resume`: where the stream begins. `unpublishable`: None where every record fits and has a form."""
+        self._leaving = tables.leaving if resume.partial is not None else ()
+        schemas = [*tables.schemas, *self._leaving]
+        self._since = {table: lsn for table, lsn in tables.since.items() if lsn > resume.resume_lsn}
         self._schema_of_oid: dict[int, TableSchema] = {schema.oid: schema for schema in schemas}
         self._schema_of_name: dict[TableId, TableSchema] = {s.table: s for s in schemas}
         self._outbox = outbox
         self._messages = message_prefix(outbox, resume.partial)  # of logical messages that are events
         self._context = context
         self._sweeps = sweeps
-        self._observer = observer
-        self._follower = follower
+        self._observer = listeners.observer
+        self._follower = listeners.follower
         self._side = SideRecords(context)
         unpublishable = self._unpublishable = unpublishable or Unpublishable(Topics(context.prefix))
         self._value_bytes_safe, self._row_bytes_usual = unpublishable.value_bytes_safe, unpublishable.row_bytes_usual

@@ -18,7 +18,7 @@ from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.frames import is_commit
-from cdc.ports.stream import Broker, Clock, EndOffsetsRequest, LogStream, Probe, unarmed
+from cdc.ports.stream import EndOffsetsRequest, Environment
 from cdc.ports.stream_state import StreamState
 from cdc.records.control import PROGRESS_KEY, ProgressRecord
 from cdc.records.topic_records import position_record
@@ -48,56 +48,70 @@ class _AskedProgress:
     state: StreamState
 
 
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """The parts that a change passes through, in this order; chunks of existing rows enter beside the stream."""
+
+    assembler: Assembler
+    filler: Filler
+    snapshots: Snapshots
+    publisher: Publisher
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What the loop does at intervals."""
+
+    limits: CaptureConfig
+    status_interval_s: float = STATUS_INTERVAL_S
+    watch: Callable[[], None] = lambda: None  # what else may have changed at the source and the brokers
+    heartbeats: Heartbeats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StopCondition:
+    """The loop ends when `should_stop` says so, or when the transaction that commits at `until` is published."""
+
+    should_stop: Callable[[], bool]
+    until: Lsn | None = None
+
+
 class Capture:
-    """Streams from `stream` to `broker` until asked to stop, or until the transaction that commits at `until` is
-    published. Holds no connection that it did not get."""
+    """Streams from the source to the brokers until the stop condition holds. It opens no connection of its own."""
 
     def __init__(
         self,
         *,
-        stream: LogStream,
-        broker: Broker,
-        assembler: Assembler,
-        filler: Filler,
-        publisher: Publisher,
-        snapshots: Snapshots,
+        environment: Environment,
+        pipeline: Pipeline,
         topics: Topics,
-        limits: CaptureConfig,
-        clock: Clock,
-        should_stop: Callable[[], bool],
-        until: Lsn | None = None,
-        watch: Callable[[], None] = lambda: None,
-        heartbeats: Heartbeats | None = None,
-        probe: Probe = unarmed,
-        status_interval_s: float = STATUS_INTERVAL_S,
+        schedule: Schedule,
+        stop: StopCondition,
     ) -> None:
-        self._stream = stream
-        self._broker = broker
-        self._assembler = assembler
-        self._filler = filler
-        self._publisher = publisher
-        self._snapshots = snapshots
+        self._stream = environment.stream
+        self._broker = environment.broker
+        self._clock = environment.clock
+        self._probe = environment.probe
+        self._assembler = pipeline.assembler
+        self._filler = pipeline.filler
+        self._snapshots = pipeline.snapshots
+        self._publisher = pipeline.publisher
         self._topics = topics
-        self._limits = limits
-        self._clock = clock
-        self._should_stop = should_stop
-        self._until = until
-        self._watch = watch
-        self._heartbeats = heartbeats
-        self._probe = probe
-        self._status_interval_s = status_interval_s
-        self._delivery = Delivery(assembler.state.resume_lsn)
+        self._schedule = schedule
+        self._limits = schedule.limits
+        self._stop = stop
+        self._delivery = Delivery(self._assembler.state.resume_lsn)
         self._lag = StreamLag()
         self._status_at = float("-inf")
         self._keepalive_asked_at = float("-inf")  # when the server was asked for a keepalive
         self._position_at = float("-inf")
         self._told_at = float("-inf")
         self._told_lsn = Lsn(0)
-        self._watched_at = clock.monotonic()
+        self._watched_at = self._clock.monotonic()
         self._asked: _AskedProgress | None = None
-        self._committed = assembler.state
+        self._committed = self._assembler.state
         if self._committed.partial is not None:
-            publisher.on_committed(is_begun=True)
+            self._publisher.on_committed(is_begun=True)
 
     def has_passed(self, commit_lsn: Lsn) -> bool:
         """Whether the transaction that commits there is published and recorded."""
@@ -121,8 +135,9 @@ class Capture:
             raise
 
     def _is_over(self) -> bool:
-        is_published = self._until is not None and self.has_passed(self._until)
-        return self._should_stop() or is_published or self._assembler.is_crowded
+        until = self._stop.until
+        is_published = until is not None and self.has_passed(until)
+        return self._stop.should_stop() or is_published or self._assembler.is_crowded
 
     def _finish(self) -> None:
         waits_until = self._clock.monotonic() + FINISH_S_MAX
@@ -152,11 +167,11 @@ class Capture:
         if self._publisher.is_due(now, is_dry=not frames, is_begun=is_begun) or self._idle_position_is_due(now):
             self._commit()
         asks = self._assembler.needs_keepalive and now - self._keepalive_asked_at >= ASK_INTERVAL_S
-        if asks or self._assembler.reply_requested or now - self._status_at >= self._status_interval_s:
+        if asks or self._assembler.reply_requested or now - self._status_at >= self._schedule.status_interval_s:
             self._send_status(asks=asks)
         if now - self._watched_at >= WATCH_INTERVAL_S:
             self._watched_at = now
-            self._watch()
+            self._schedule.watch()
         if not frames:
             self._stream.wait(WAIT_S_MAX if self._asked is None else ANSWER_WAIT_S)
 
@@ -196,8 +211,9 @@ class Capture:
 
     def _beat(self, now: float) -> None:
         """What is produced is committed at once where nothing else comes, with the position."""
-        if self._heartbeats is not None:
-            for key, value in self._heartbeats.due(now, self._clock.now_us()):
+        heartbeats = self._schedule.heartbeats
+        if heartbeats is not None:
+            for key, value in heartbeats.due(now, self._clock.now_us()):
                 self._produce([TopicRecord(self._topics.heartbeat, key, value)])
 
     # ---- 2. commit, with the position in the same Kafka transaction
@@ -277,7 +293,7 @@ class Capture:
 
     def _while_waiting(self) -> None:
         """The brokers are slow or away: PostgreSQL must still hear from us, or it hangs up."""
-        if self._clock.monotonic() - self._status_at >= self._status_interval_s:
+        if self._clock.monotonic() - self._status_at >= self._schedule.status_interval_s:
             self._send_status()
 
 

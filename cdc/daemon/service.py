@@ -21,7 +21,7 @@ from cdc.daemon.adding_tables import Admission
 from cdc.daemon.first_start import Bootstrap, require_no_slot
 from cdc.daemon.gap_state import Gap, Heal
 from cdc.daemon.outbox_setup import open_outbox
-from cdc.daemon.streaming_session import Session, source_now
+from cdc.daemon.streaming_session import Session
 from cdc.formats.profiles import column_formats
 from cdc.kafka.gap_signals import KafkaGapTopics
 from cdc.kafka.state_reader import read_position
@@ -48,7 +48,7 @@ from cdc.postgres.replication import (
     SlotInUseError,
     SlotMissingError,
 )
-from cdc.postgres.source import Source, check_source, read_flush_lsn, read_slot
+from cdc.postgres.source import Source, check_source, read_flush_lsn, read_slot, source_now
 from cdc.postgres.start_lock import StartLock
 from cdc.records.control import PositionRecord
 from cdc.tables.continuity import require_same_database, require_same_source

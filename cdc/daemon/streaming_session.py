@@ -12,8 +12,9 @@ import structlog
 
 import cdc
 from cdc.capture.assembler import Assembler
+from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.kafka_transaction import Lineage, Publisher
-from cdc.capture.loop import STATUS_INTERVAL_S, Capture
+from cdc.capture.loop import STATUS_INTERVAL_S, Capture, Pipeline, Schedule, StopCondition
 from cdc.config.settings import Config
 from cdc.config.topic_names import SideTopics
 from cdc.daemon.adding_tables import Admission, Joining
@@ -37,8 +38,9 @@ from cdc.model.topics import Topics
 from cdc.pgoutput.messages import RelationColumn
 from cdc.pgoutput.relations import relation_of
 from cdc.ports.catalog_reader import KnownTable
+from cdc.ports.listeners import Listeners
 from cdc.ports.source_table import TableLook
-from cdc.ports.stream import Clock, LogStream, Probe
+from cdc.ports.stream import Clock, Environment, LogStream, Probe
 from cdc.ports.stream_state import StreamState
 from cdc.postgres.binary_stream import BinaryStream
 from cdc.postgres.catalog import Publication, read_publication
@@ -47,7 +49,7 @@ from cdc.postgres.catalog_poll import PostgresCatalogReader
 from cdc.postgres.chunks import PostgresChunkReader
 from cdc.postgres.connection import connect
 from cdc.postgres.replication import ReplicationConnection, SystemIdentity
-from cdc.postgres.source import Slot, read_flush_lsn, read_slot
+from cdc.postgres.source import read_flush_lsn, read_slot, source_now
 from cdc.postgres.table_descriptions import look_at_tables
 from cdc.postgres.toast_reader import PostgresRowReader
 from cdc.records.control import PositionRecord, SnapshotRecord
@@ -56,13 +58,14 @@ from cdc.records.topic_records import position_record
 from cdc.snapshots.chunk_engine import SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
 from cdc.snapshots.completion import Completions
-from cdc.snapshots.coordination import Snapshots
+from cdc.snapshots.coordination import Restrictions, Snapshots
 from cdc.snapshots.readers import Readers
+from cdc.snapshots.recorded import RecordedSnapshots
 from cdc.snapshots.signal_answers import Answers
 from cdc.snapshots.sweeps import Sweeps
-from cdc.tables.continuity import SourceNow, Tables, TopicNow, compare_tables, require_same_source, require_same_topics
-from cdc.tables.schema_tracking import Follower
-from cdc.tables.selection import Roster, assign
+from cdc.tables.continuity import Tables, TopicNow, compare_tables, require_same_source, require_same_topics
+from cdc.tables.schema_tracking import Follower, TrackedTables
+from cdc.tables.selection import Roster, assign, newly_stopped
 from cdc.toast.backfill import Filler
 
 log = structlog.get_logger(__name__)
@@ -139,42 +142,52 @@ class Session:
         roster, looks, publication = self._require_continuity(current, identity, topics, captured, state)
         stay_connected()
         these = self._capturable(broker, roster, looks, publication, state, captured, stay_connected)
-        lineage = (self._topics.prefix, current.source.database, current.epoch)
-        context = EnvelopeContext(
-            *lineage, cdc.__version__, self._config.format_options, promises_utf8=identity.promises_utf8
-        )
+        context = self._context(current, identity)
         sweeps = Sweeps(self._topics, current.epoch, captured.floors)
         unpublishable = make_unpublishable(self._config, self._admin, these.topics, state.unpublished, these.leaving)
-        streams = (these.schemas, context, stream_state(current), sweeps)
-        outbox = open_outbox(self._config, promises_utf8=identity.promises_utf8)
-        others = (these.since, these.leaving, unpublishable, outbox)
-        engine = self._engine(these, state, current.epoch, context, sweeps, unpublishable)
+        engine = self._engine(these, state, context, sweeps, unpublishable)
         snapshots = self._snapshots(resources, engine, these, looks, state.signals_offset, captured)
         is_half_published = current.partial is not None
         follower = self._follower(resources, engine, snapshots, these, looks, is_half_published=is_half_published)
+        tables = CapturedTables(these.schemas, these.since, these.leaving)
+        listeners, resume = Listeners(engine, follower), StreamState.of(current)
+        outbox = open_outbox(self._config, promises_utf8=identity.promises_utf8)
         snapshots.forget({record.table for record in these.snapshots} - engine.tables.keys())
         if reads_all_again:
             snapshots.begin_all(f"start at {self._clock.now_us()}", self._clock.now_us())
         self._admin.ensure(SideTopics.of(self._topics, context.format), self._config.topics)
         log.info("streaming", epoch=current.epoch, seq=current.seq, position=format_lsn(current.resume_lsn))
         return Capture(
-            stream=connection if binary_until is None else self._as_text(resources, connection, unpublishable),
-            broker=broker,
-            assembler=Assembler(*streams, engine, follower, *others),
-            filler=self._filler(resources, engine, these, unpublishable),
-            snapshots=snapshots,
-            publisher=these.publisher,
-            topics=self._topics,
-            limits=self._config.capture,
-            clock=self._clock,
-            should_stop=lambda: (
-                self._should_stop() or self._admission.is_due or follower.is_due or snapshots.tables_changed
+            environment=Environment(
+                stream=connection if binary_until is None else self._as_text(resources, connection, unpublishable),
+                broker=broker,
+                clock=self._clock,
+                probe=self._probe,
             ),
-            until=binary_until,
-            watch=self._watch(these, follower, broker),
-            heartbeats=self._heartbeats(context),
-            probe=self._probe,
-            status_interval_s=min(STATUS_INTERVAL_S, patience_s / 4) if patience_s else STATUS_INTERVAL_S,
+            pipeline=Pipeline(
+                assembler=Assembler(tables, context, resume, sweeps, listeners, unpublishable, outbox),
+                filler=self._filler(resources, engine, these, unpublishable),
+                snapshots=snapshots,
+                publisher=these.publisher,
+            ),
+            topics=self._topics,
+            schedule=self._schedule(patience_s, context, self._watch(these, follower, broker)),
+            stop=StopCondition(
+                should_stop=lambda: (
+                    self._should_stop() or self._admission.is_due or follower.is_due or snapshots.tables_changed
+                ),
+                until=binary_until,
+            ),
+        )
+
+    def _context(self, position: PositionRecord, identity: SystemIdentity) -> EnvelopeContext:
+        return EnvelopeContext(
+            self._topics.prefix,
+            position.source.database,
+            position.epoch,
+            cdc.__version__,
+            self._config.format_options,
+            promises_utf8=identity.promises_utf8,
         )
 
     def _as_text(self, resources: ExitStack, stream: LogStream, unpublishable: Unpublishable) -> LogStream:
@@ -182,9 +195,14 @@ class Session:
         resources.callback(made.close)
         return made
 
-    def _heartbeats(self, context: EnvelopeContext) -> Heartbeats:
+    def _schedule(self, patience_s: float, context: EnvelopeContext, watch: Callable[[], None]) -> Schedule:
         options = context.format
-        return Heartbeats(self._topics.prefix, options.heartbeat_interval_ms, schemas_enable=options.schemas_enable)
+        return Schedule(
+            self._config.capture,
+            min(STATUS_INTERVAL_S, patience_s / 4) if patience_s else STATUS_INTERVAL_S,
+            watch,
+            Heartbeats(self._topics.prefix, options.heartbeat_interval_ms, schemas_enable=options.schemas_enable),
+        )
 
     def _require_continuity(
         self,
@@ -242,7 +260,7 @@ class Session:
             log.info("tables join when transactions that began earlier have ended", tables=" ".join(map(str, joins)))
             joins = ()
         tables = Tables(roster.kept, tuple(joins), tuple(sorted(position.topics.keys() - kept)))
-        records = self._told(roster, state)
+        records = self._newly_stopped(roster, state)
         if tables.joining or tables.left:
             joined = joining.join(tables, publication, state, captured)
             schemas, snapshots = (*schemas, *joined.schemas), joined.snapshots
@@ -271,7 +289,7 @@ class Session:
             records += [
                 table_record(self._topics, TableRecord.captured(table, these.facts[table], now_us)) for table in joins
             ]
-            now = these.publisher.position(stream_state(position))
+            now = these.publisher.position(StreamState.of(position))
             broker.produce([*records, position_record(self._topics, now)], stay_connected)
             broker.commit(stay_connected)
             self._probe("join.recorded")
@@ -280,19 +298,13 @@ class Session:
         broker.follow({topic.name: topic.partition_count for topic in topics.values()})
         return these
 
-    def _told(self, roster: Roster, state: State) -> list[TopicRecord]:
-        """What is new of tables that are stopped."""
-        records = []
-        for table, stop in roster.stopped.items():
-            before = state.tables.get(table)
-            told = (before.status, before.message, before.next, before.is_held) if before is not None else None
-            if told != ("stopped", stop.why.message, stop.why.hint, stop.is_held):
-                log.error(
-                    "table stopped, the others go on", table=str(table), error=stop.why.message, next=stop.why.hint
-                )
-                stopped = TableRecord.stopped(table, stop.why, self._clock.now_us(), is_held=stop.is_held)
-                records.append(table_record(self._topics, stopped))
-        return records
+    def _newly_stopped(self, roster: Roster, state: State) -> list[TopicRecord]:
+        records = newly_stopped(roster, state.tables, self._clock.now_us())
+        for record in records:
+            log.error(
+                "table stopped, the others go on", table=str(record.table), error=record.message, next=record.next
+            )
+        return [table_record(self._topics, record) for record in records]
 
     def _facts(
         self,
@@ -313,21 +325,20 @@ class Session:
         self,
         these: _Capturable,
         state: State,
-        epoch: int,
         context: EnvelopeContext,
         sweeps: Sweeps,
         unpublishable: Unpublishable,
     ) -> SnapshotEngine:
         return SnapshotEngine(
-            topics=self._topics,
-            epoch=epoch,
             schemas=these.schemas,
             row_records=RowRecords(lambda schema: TableEncoder(schema, relation_of(schema), context), unpublishable),
             sweeps=sweeps,
             limits=self._config.snapshot,
-            records=these.snapshots,
-            tombstones=state.tombstones if self._config.sweep.tombstones else None,
-            completions=Completions(these.schemas, state.holes),
+            recorded=RecordedSnapshots(
+                records=these.snapshots,
+                tombstones=state.tombstones if self._config.sweep.tombstones else None,
+                completions=Completions(these.schemas, state.holes),
+            ),
         )
 
     def _filler(
@@ -358,7 +369,13 @@ class Session:
         outboxes = frozenset(filter(self._config.source.is_outbox, looks))
         stopped = {table: None if stop.is_held else stop.why for table, stop in these.roster.stopped.items()}
         return Snapshots(
-            engine, Readers(reader, keys), signals, answers, self._topics, limits, unchunkable, stopped, outboxes
+            engine,
+            Readers(reader, keys),
+            signals,
+            answers,
+            self._topics,
+            limits,
+            Restrictions(unchunkable=unchunkable, stopped=stopped, outboxes=outboxes),
         )
 
     def _follower(
@@ -380,25 +397,25 @@ class Session:
 
         return Follower(
             topics=self._topics,
-            known={
-                schema.table: KnownTable(
-                    schema, these.facts[schema.table], these.publication.entries.get(schema.table, "")
-                )
-                for schema in these.schemas
-            },
-            # None has been tried while a transaction is half published: then it keeps all of them from joining.
-            stopped={
-                table: "" if is_half_published else looks[table].state
-                for table, stop in these.roster.stopped.items()
-                if not stop.is_held
-            },
-            publication=these.publication.fingerprint,
+            tables=TrackedTables(
+                known={
+                    schema.table: KnownTable(
+                        schema, these.facts[schema.table], these.publication.entries.get(schema.table, "")
+                    )
+                    for schema in these.schemas
+                },
+                stopped={
+                    table: "" if is_half_published else looks[table].state
+                    for table, stop in these.roster.stopped.items()
+                    if not stop.is_held
+                },
+                publication=these.publication.fingerprint,
+                is_half_published=is_half_published,
+            ),
             describe=described,
             catalog=catalog,
-            engine=engine,
-            reread=snapshots.reread,
+            rows=snapshots,
             now_us=self._clock.now_us,
-            is_half_published=is_half_published,
         )
 
     def _publisher(
@@ -431,18 +448,3 @@ class Session:
             broker.look_after_outage()
 
         return watch
-
-
-def stream_state(position: PositionRecord) -> StreamState:
-    """Where the assembler begins."""
-    return StreamState(Lsn(position.resume_lsn), position.partial, position.seq, commit_ts_us=0)
-
-
-def source_now(
-    identity: SystemIdentity, flush_lsn: Lsn, slot: Slot | None, publication: Publication | None
-) -> SourceNow:
-    """What a position is held against."""
-    wal_status, confirmed_lsn = (slot.wal_status, slot.confirmed_flush_lsn) if slot else (None, None)
-    fingerprint = publication.fingerprint if publication else None
-    system = identity.system_identifier, identity.timeline, identity.database
-    return SourceNow(*system, flush_lsn, wal_status, confirmed_lsn, fingerprint)

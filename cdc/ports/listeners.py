@@ -1,5 +1,6 @@
 """Who hears of the stream as it is received, and may add records to it."""
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from cdc.model.events import TableSchema
@@ -26,3 +27,11 @@ class SchemaFollower(Protocol):
     def described(self, oid: int, schema: TableSchema | None) -> list[TopicRecord]: ...
     def mark(self, content: bytes) -> None: ...
     def end(self) -> tuple[list[TopicRecord], list[TableSchema]]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Listeners:
+    """Both of a session. The observer comes first at the end of a transaction."""
+
+    observer: Observer
+    follower: SchemaFollower

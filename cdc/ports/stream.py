@@ -2,6 +2,7 @@
 that run the same loop from a seed."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from cdc.model.lsn import Lsn
@@ -87,3 +88,13 @@ Probe = Callable[[str], None]
 
 def unarmed(_name: str) -> None:
     """The probe of a process that is not to crash at any point."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What one session of capture reads from, writes to, and tells the time by."""
+
+    stream: LogStream
+    broker: Broker
+    clock: Clock
+    probe: Probe = unarmed

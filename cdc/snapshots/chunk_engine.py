@@ -22,7 +22,6 @@ from cdc.model.events import TableId, TableSchema, pack_version
 from cdc.model.lsn import Lsn
 from cdc.model.seq import SeqCounter
 from cdc.model.topic_record import TopicRecord
-from cdc.model.topics import Topics
 from cdc.ports.chunk_reader import (
     Answer,
     Begin,
@@ -47,6 +46,7 @@ from cdc.snapshots.chunk_records import ChunkPosition, RowRecords
 from cdc.snapshots.completion import Completions
 from cdc.snapshots.jobs import STATUSES_BEFORE, Job
 from cdc.snapshots.ranges import AHEAD_MAX, RETRY_S, OpenChunk, Range
+from cdc.snapshots.recorded import RecordedSnapshots
 from cdc.snapshots.sweeps import Sweeps
 from cdc.snapshots.tombstones import Tombstones
 
@@ -59,22 +59,18 @@ class SnapshotEngine:
     def __init__(
         self,
         *,
-        topics: Topics,
-        epoch: int,
         schemas: Iterable[TableSchema],
         row_records: RowRecords,
         sweeps: Sweeps,
         limits: SnapshotConfig,
-        records: Iterable[SnapshotRecord] = (),
-        tombstones: Mapping[TableId, int] | None = None,
-        completions: Completions | None = None,
+        recorded: RecordedSnapshots | None = None,
         memory: ChangeMemory | None = None,
         new_nonce: Callable[[], str] = lambda: secrets.token_hex(16),
     ) -> None:
-        """`records`: of state, ended ones among them. `tombstones`: for each table the floor up to which what was swept
-        has its tombstones; None: sweeps are followed by none."""
-        self._topics = topics
-        self._epoch = epoch
+        """`schemas`: of the captured tables. `recorded`: None where nothing is."""
+        recorded = recorded or RecordedSnapshots()
+        self._topics = sweeps.topics
+        self._epoch = sweeps.epoch
         self._schemas = {schema.table: schema for schema in schemas}
         self._row_records = row_records
         self._sweeps = sweeps
@@ -82,16 +78,16 @@ class SnapshotEngine:
         self._new_nonce = new_nonce
         self._memory = ChangeMemory() if memory is None else memory
         self.jobs: dict[TableId, Job] = {}
-        for record in sorted(records, key=lambda record: record.requested_us):
+        for record in sorted(recorded.records, key=lambda record: record.requested_us):
             if record.table in self._schemas:
                 self.jobs[record.table] = Job(record, self._schemas[record.table])
-        self._completions = completions or Completions(self._schemas.values())
+        self._completions = recorded.completions or Completions(self._schemas.values())
         self._fence: str | None = None  # nonce of the fence that is asked for
         self._fence_not_before = 0.0
         self._passed: TransactionSnapshot | None = None  # newest snapshot known since the fence was passed
         self._begun: dict[str, tuple[Job, TransactionSnapshot, Begun | None]] = {}  # the answer's is not older
         self._chunks: dict[str, tuple[Job, Range | AbsentKeys, OpenChunk]] = {}
-        self.tombstones = Tombstones(self._schemas, sweeps, tombstones)
+        self.tombstones = Tombstones(self._schemas, sweeps, recorded.tombstones)
         self._marked: list[str] = []  # nonces of the transaction that is being received
         self._row_count = 0  # published by the transaction that is being received: they count as its changes
         self._unsaid: list[Job] = []  # that have ended outside of a transaction, and whose records are to be written

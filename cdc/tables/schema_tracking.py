@@ -10,6 +10,7 @@ look says nothing any more; the next one does.
 
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
@@ -41,14 +42,24 @@ from cdc.tables.schema_changes import Describe, followed, labels_renamed, met, r
 log = structlog.get_logger(__name__)
 
 
-class Engine(Protocol):
-    """What is done about a table's existing rows. See SnapshotEngine."""
+class ExistingRows(Protocol):
+    """Acts on the existing rows of tables that changed. See cdc/snapshots/coordination.py."""
 
-    def alter(self, schema: TableSchema) -> None: ...
+    def alter(self, schema: TableSchema) -> None:
+        """The table has this schema from here on."""
+
+    def reread(self, table: TableId, why: str) -> list[TopicRecord]:
+        """All rows of the table are to be read again, for this reason. Returns the records that say so."""
 
 
-Reread = Callable[[TableId, str], list[TopicRecord]]
-"""All rows of the table are to be read again, for this reason: the records that say so."""
+@dataclass(frozen=True, slots=True)
+class TrackedTables:
+    """What is known of the tables when a session begins."""
+
+    known: Mapping[TableId, KnownTable]
+    stopped: Mapping[TableId, str]  # that may be captured again, each with what was found when it was last tried
+    publication: str  # its fingerprint
+    is_half_published: bool = False  # the first transaction that comes; no table joins before its end
 
 
 class Follower:
@@ -58,33 +69,26 @@ class Follower:
         self,
         *,
         topics: Topics,
-        known: Mapping[TableId, KnownTable],
-        stopped: Mapping[TableId, str],
-        publication: str,
+        tables: TrackedTables,
         describe: Describe,
         catalog: CatalogReader,
-        engine: Engine,
-        reread: Reread,
+        rows: ExistingRows,
         now_us: Callable[[], int],
         new_nonce: Callable[[], str] = lambda: secrets.token_hex(16),
-        is_half_published: bool = False,
     ) -> None:
-        """`publication`: its fingerprint when the session began. `is_half_published`: so is the first transaction that
-        comes, and before its end no table can join."""
         self._topics = topics
-        self._known = dict(known)
-        self._stopped = stopped
-        self._publication = publication
+        self._known = dict(tables.known)
+        self._stopped = tables.stopped
+        self._publication = tables.publication
         self._describe = describe
         self._catalog = catalog
-        self._engine = engine
-        self._reread = reread
+        self._rows = rows
         self._now_us = now_us
         self._new_nonce = new_nonce
         self._question: CatalogPoll | None = None  # with what its look is held against
         self._look: CatalogAnswer | None = None  # whose mark is on its way
         self._is_marked = False  # the transaction that is being received
-        self._is_half_published = is_half_published
+        self._is_half_published = tables.is_half_published
         self._described: TableSchema | None = None  # by the last relation message
         self.is_due = False  # a table that was stopped can join: with another session
 
@@ -194,14 +198,14 @@ class Follower:
             changed = changed or rows_changed(then.facts, seen.facts, seen.filled)
         if changed is not None:
             log.info("rows changed without events, all of them are read again", table=str(table), why=changed)
-            records += self._reread(table, changed)
+            records += self._rows.reread(table, changed)
         self._known[table] = KnownTable(self._known[table].schema, seen.facts, then.entry)
         return [*records, table_record(self._topics, TableRecord.captured(table, seen.facts, self._now_us()))]
 
     def _adopt(self, schema: TableSchema) -> list[TopicRecord]:
         known = self._known[schema.table]
         self._known[schema.table] = KnownTable(schema, known.facts, known.entry)
-        self._engine.alter(schema)
+        self._rows.alter(schema)
         log.info("table altered: its schema has a new version", table=str(schema.table), version=schema.version)
         return [schema_record(self._topics, schema)]
 

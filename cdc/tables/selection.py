@@ -34,6 +34,17 @@ class Roster:
     stopped: Mapping[TableId, Stop]
 
 
+def newly_stopped(roster: Roster, records: Mapping[TableId, TableRecord], now_us: int) -> list[TableRecord]:
+    """Returns the records of stopped tables that differ from those in `records`. `now_us`: µs since 1970."""
+    made = []
+    for table, stop in roster.stopped.items():
+        before = records.get(table)
+        known = (before.status, before.message, before.next, before.is_held) if before is not None else None
+        if known != ("stopped", stop.why.message, stop.why.hint, stop.is_held):
+            made.append(TableRecord.stopped(table, stop.why, now_us, is_held=stop.is_held))
+    return made
+
+
 def assign(
     tables: Tables,
     position: PositionRecord,

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc.capture.assembler import Assembler
+from cdc.capture.captured_tables import CapturedTables
 from cdc.config.format_options import FormatOptions
 from cdc.config.outbox_settings import OutboxTable
 from cdc.model.events import Column, TableId
@@ -20,6 +21,7 @@ from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.outbox.event_stream import OutboxStream
 from cdc.pgoutput.messages import NULL, TupleValue
+from cdc.ports.listeners import Listeners
 from cdc.ports.row_reader import Found, Unreadable, Wanted
 from cdc.ports.stream import WhileWaiting
 from cdc.ports.stream_state import StreamState
@@ -104,12 +106,11 @@ def assembler() -> Assembler:
     sweeps = sweeps_of(CONTEXT)
     schemas = [SCHEMA, OUTBOX_SCHEMA]
     return Assembler(
-        schemas,
+        CapturedTables(schemas),
         CONTEXT,
         StreamState(Lsn(0), None, 0, 0),
         sweeps,
-        engine_of(schemas, CONTEXT, sweeps),
-        UnfollowedTables(),
+        Listeners(engine_of(schemas, CONTEXT, sweeps), UnfollowedTables()),
         outbox=outbox,
     )
 

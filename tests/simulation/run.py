@@ -11,18 +11,21 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from cdc.capture.assembler import Assembler
+from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.consistent_load import InitialLoad, LoadStopped, TableLoad
 from cdc.capture.kafka_transaction import PROTOCOL, Lineage, Publisher
-from cdc.capture.loop import Capture
+from cdc.capture.loop import Capture, Pipeline, Schedule, StopCondition
 from cdc.config.format_options import FormatOptions
 from cdc.config.settings import CaptureConfig, SnapshotConfig
-from cdc.daemon.streaming_session import stream_state
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.model.errors import ConnectionLost
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.relations import relation_of
+from cdc.ports.listeners import Listeners
+from cdc.ports.stream import Environment
+from cdc.ports.stream_state import StreamState
 from cdc.records.control import POSITION_KEY, PositionRecord, SourceIdentity
 from cdc.snapshots.coordination import Snapshots
 from cdc.snapshots.signal_answers import Answers
@@ -307,23 +310,28 @@ class Process:
         sweeps = sweeps_of(context)
         engine = engine_of(schemas, context, sweeps)
         capture = self._run.parts.capture(
-            stream=self._stream,
-            broker=broker,
-            assembler=self._run.parts.assembler(
-                schemas, context, stream_state(current), sweeps, engine, UnfollowedTables()
-            ),
-            filler=no_filler(self._world),
-            snapshots=Snapshots(
-                engine, ScriptedReader(), ScriptedSignals(), Answers(TOPICS, {}), TOPICS, SnapshotConfig()
-            ),
-            publisher=self._run.parts.publisher(
-                self._lineage(current.epoch), self._run.limits, {t: s.end_offsets for t, s in current.topics.items()}
+            environment=Environment(stream=self._stream, broker=broker, clock=self._world, probe=self._world.probe),
+            pipeline=Pipeline(
+                assembler=self._run.parts.assembler(
+                    CapturedTables(schemas),
+                    context,
+                    StreamState.of(current),
+                    sweeps,
+                    Listeners(engine, UnfollowedTables()),
+                ),
+                filler=no_filler(self._world),
+                snapshots=Snapshots(
+                    engine, ScriptedReader(), ScriptedSignals(), Answers(TOPICS, {}), TOPICS, SnapshotConfig()
+                ),
+                publisher=self._run.parts.publisher(
+                    self._lineage(current.epoch),
+                    self._run.limits,
+                    {t: s.end_offsets for t, s in current.topics.items()},
+                ),
             ),
             topics=TOPICS,
-            limits=self._run.limits,
-            clock=self._world,
-            should_stop=self._stops,
-            probe=self._world.probe,
+            schedule=Schedule(limits=self._run.limits),
+            stop=StopCondition(should_stop=self._stops),
         )
         capture.run()
         self._run.events.add("stopped")

@@ -10,12 +10,14 @@ from collections import Counter
 import pytest
 
 from cdc.capture.assembler import Assembler
+from cdc.capture.captured_tables import CapturedTables
 from cdc.formats.debezium import EnvelopeContext
 from cdc.model.events import pack_version
 from cdc.model.lsn import Lsn
 from cdc.model.seq import SeqCounter
 from cdc.model.topic_record import TopicRecord
 from cdc.ports.chunk_reader import Begin, Begun, ChunkRead, Fence, Fenced
+from cdc.ports.listeners import Listeners
 from cdc.ports.stream_state import StreamState
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.records.control import SignalRecord, SweepRecord
@@ -65,7 +67,7 @@ def test_a_row_that_comes_back_after_a_truncate_is_no_replay_to_who_has_swept() 
     sweeps = sweeps_of(context)
     state = StreamState(Lsn(1_000), None, 6, COMMIT_US)
     engine = engine_of([SCHEMAS["a"]], context, sweeps)
-    assembler = Assembler([SCHEMAS["a"]], context, state, sweeps, engine, UnfollowedTables())
+    assembler = Assembler(CapturedTables([SCHEMAS["a"]]), context, state, sweeps, Listeners(engine, UnfollowedTables()))
     truncate, insert = wire.truncate([RELATIONS["a"].oid]), wire.insert(RELATIONS["a"].oid, [b"1", b"x", b"y"])
     messages = [
         *(wire.begin(1_100, COMMIT_US, 700), wire.relation_bytes(RELATIONS["a"]), truncate),

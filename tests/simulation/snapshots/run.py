@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from cdc.capture.assembler import Assembler
+from cdc.capture.captured_tables import CapturedTables
 from cdc.config.settings import SnapshotConfig
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.model.events import TableId, pack_version
@@ -20,6 +21,7 @@ from cdc.model.seq import SeqCounter
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.relations import relation_of
+from cdc.ports.listeners import Listeners
 from cdc.ports.row_reader import Unfilled
 from cdc.ports.stream import Signal
 from cdc.ports.stream_state import StreamState
@@ -39,6 +41,7 @@ from cdc.snapshots.chunk_engine import SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
 from cdc.snapshots.completion import Completions
 from cdc.snapshots.coordination import Snapshots
+from cdc.snapshots.recorded import RecordedSnapshots
 from cdc.snapshots.signal_answers import Answers
 from cdc.snapshots.sweeps import Sweeps
 from cdc.toast.backfill import Filler
@@ -261,20 +264,24 @@ class Process:
         context = EnvelopeContext(PREFIX, "shop", committed.epoch, "0")
         sweeps = run.parts.sweeps(TOPICS, committed.epoch, committed.floors)
         self.engine = run.parts.engine(
-            topics=TOPICS,
-            epoch=committed.epoch,
             schemas=schemas,
             row_records=RowRecords(lambda schema: TableEncoder(schema, relation_of(schema), context)),
             sweeps=sweeps,
             limits=run.limits,
-            records=list(committed.snapshots.values()),
-            tombstones=committed.tombstones if run.tombstones else None,
-            completions=Completions(schemas, committed.holes.values(), run.noted_max),
+            recorded=RecordedSnapshots(
+                records=list(committed.snapshots.values()),
+                tombstones=committed.tombstones if run.tombstones else None,
+                completions=Completions(schemas, committed.holes.values(), run.noted_max),
+            ),
             memory=_CountingMemory(run),
             new_nonce=lambda: f"{run.chance.getrandbits(64):016x}",
         )
         self._assembler = Assembler(
-            schemas, context, committed.state, sweeps, _Watched(run, self.engine), UnfollowedTables()
+            CapturedTables(schemas),
+            context,
+            committed.state,
+            sweeps,
+            Listeners(_Watched(run, self.engine), UnfollowedTables()),
         )
         rows = run.parts.row_reader(run.chance, run.source)
         self._filler = run.parts.filler(rows, self._complete, self, self._pause, run.patience_s)

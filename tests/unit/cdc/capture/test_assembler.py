@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 
 from cdc.capture.assembler import Assembler
+from cdc.capture.captured_tables import CapturedTables
 from cdc.formats.debezium import EnvelopeContext
 from cdc.model.errors import GapError, ProtocolError, UnsupportedChangeError
 from cdc.model.events import Column, TableId, TableSchema, pack_version
 from cdc.model.lsn import ZERO, Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.pgoutput.messages import NULL, UNCHANGED
+from cdc.ports.listeners import Listeners
 from cdc.ports.stream_state import StreamState
 from cdc.records.control import PartialTransaction, SweepRecord
 from cdc.toast.batch import DraftRecord
@@ -32,7 +34,9 @@ START = StreamState(Lsn(1_000), None, seq=0, commit_ts_us=0)
 def assembler(resume: StreamState = START, *leaving: TableSchema) -> Assembler:
     sweeps, tables = sweeps_of(CONTEXT), [schema for schema in (CUSTOMERS, ORDERS) if schema not in leaving]
     engine = engine_of(tables, CONTEXT, sweeps)
-    return Assembler(tables, CONTEXT, resume, sweeps, engine, UnfollowedTables(), leaving=leaving)
+    return Assembler(
+        CapturedTables(tables, leaving=leaving), CONTEXT, resume, sweeps, Listeners(engine, UnfollowedTables())
+    )
 
 
 def frames(*messages: bytes, lsn: int = 0) -> list[bytes]:
@@ -260,7 +264,13 @@ def joined(since: int, resume: StreamState = START) -> Assembler:
     """Orders joined at this LSN."""
     sweeps = sweeps_of(CONTEXT)
     engine = engine_of([CUSTOMERS, ORDERS], CONTEXT, sweeps)
-    return Assembler([CUSTOMERS, ORDERS], CONTEXT, resume, sweeps, engine, UnfollowedTables(), {ORDERS.table: since})
+    return Assembler(
+        CapturedTables([CUSTOMERS, ORDERS], since={ORDERS.table: since}),
+        CONTEXT,
+        resume,
+        sweeps,
+        Listeners(engine, UnfollowedTables()),
+    )
 
 
 def test_what_commits_before_a_table_joined_is_not_published_and_does_not_count() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cdc.capture.assembler import Assembler
+from cdc.capture.captured_tables import CapturedTables
 from cdc.config.format_options import FormatOptions
 from cdc.formats.envelope import EnvelopeContext
 from cdc.model.errors import ProtocolError
@@ -17,6 +18,7 @@ from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.pgoutput.messages import NULL
 from cdc.ports.chunk_reader import MARK_PREFIX
+from cdc.ports.listeners import Listeners
 from cdc.ports.stream_state import StreamState
 from cdc.records.control import PartialTransaction
 from tests import wire
@@ -38,7 +40,13 @@ RELATIONS = [wire.relation_bytes(CUSTOMERS_RELATION), wire.relation_bytes(AUDIT_
 def assembler(options: FormatOptions = ALL, resume: StreamState = START) -> Assembler:
     context = EnvelopeContext("shop", "shop", epoch=2, connector_version="0", format=options)
     sweeps = sweeps_of(context)
-    return Assembler(SCHEMAS, context, resume, sweeps, engine_of(SCHEMAS, context, sweeps), UnfollowedTables())
+    return Assembler(
+        CapturedTables(SCHEMAS),
+        context,
+        resume,
+        sweeps,
+        Listeners(engine_of(SCHEMAS, context, sweeps), UnfollowedTables()),
+    )
 
 
 def insert(number: int, oid: int = 10) -> bytes:

@@ -33,6 +33,7 @@ from cdc.snapshots.change_memory import ChangeMemory
 from cdc.snapshots.chunk_engine import SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
 from cdc.snapshots.completion import Completions
+from cdc.snapshots.recorded import RecordedSnapshots
 from cdc.snapshots.sweeps import Sweeps
 from tests.unit.cdc.capture.loops import CONTEXT, SCHEMA
 
@@ -82,15 +83,13 @@ class Beside:
         self.now = 100.0
         numbers = count(1)
         self.engine = SnapshotEngine(
-            topics=TOPICS,
-            epoch=CONTEXT.epoch,
             schemas=schemas,
             row_records=RowRecords(lambda schema: TableEncoder(schema, relation_of(schema), CONTEXT)),
             sweeps=self.sweeps,
             limits=SnapshotConfig(**limits),
-            records=records,
-            tombstones=tombstones,
-            completions=Completions(schemas, holes, noted_max),
+            recorded=RecordedSnapshots(
+                records=records, tombstones=tombstones, completions=Completions(schemas, holes, noted_max)
+            ),
             memory=ChangeMemory(keys_max),
             new_nonce=lambda: f"n{next(numbers)}",
         )

@@ -12,7 +12,7 @@ from cdc.model.topic_record import TopicRecord
 from cdc.ports.chunk_reader import Begin, Begun, Chunk, Fence, Fenced
 from cdc.ports.stream import Signal
 from cdc.records.control import RangeRecord, SignalAnswer, SignalRecord, SignalsRecord, SnapshotProgress, SnapshotRecord
-from cdc.snapshots.coordination import Snapshots
+from cdc.snapshots.coordination import Restrictions, Snapshots
 from cdc.snapshots.signal_answers import KEPT_S, SIGNAL_S_MAX, Answers
 from tests.snapshot_ports import ScriptedReader, ScriptedSignals
 from tests.unit.cdc.capture.loops import SCHEMA
@@ -35,7 +35,13 @@ class Session:
         given, limits = Answers(TOPICS, answers or {}), limits or SnapshotConfig()
         engine = self.beside.engine
         self.snapshots = Snapshots(
-            engine, self.reader, self.signals, given, TOPICS, limits, unchunkable, stopped or {}, outboxes
+            engine,
+            self.reader,
+            self.signals,
+            given,
+            TOPICS,
+            limits,
+            Restrictions(unchunkable=unchunkable, stopped=stopped or {}, outboxes=outboxes),
         )
         self._offset = 40
 

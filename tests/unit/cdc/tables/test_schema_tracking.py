@@ -15,7 +15,7 @@ from cdc.pgoutput.messages import RelationColumn
 from cdc.pgoutput.relations import relation_of
 from cdc.ports.catalog_reader import CatalogAnswer, CatalogPoll, CatalogPollFailed, DivergedTable, KnownTable
 from cdc.records.table_state import ColumnFacts, StorageFacts, TableFacts
-from cdc.tables.schema_tracking import Follower
+from cdc.tables.schema_tracking import Follower, TrackedTables
 
 ID, NAME = Column("id", 23, -1, "integer", False), Column("name", 25, -1, "text", True)
 MORE = Column("more", 25, -1, "text", True)
@@ -57,16 +57,17 @@ class World:
         self.read_again: list[str] = []
         self.follower = Follower(
             topics=Topics("shop"),
-            known={ITEMS.table: KnownTable(ITEMS, THEN, "entry")},
-            stopped={GONE: "as it was"},
-            publication="fingerprint",
+            tables=TrackedTables(
+                known={ITEMS.table: KnownTable(ITEMS, THEN, "entry")},
+                stopped={GONE: "as it was"},
+                publication="fingerprint",
+                is_half_published=is_half_published,
+            ),
             describe=self._describe,
             catalog=self.catalog,
-            engine=self,
-            reread=self._reread,
+            rows=self,
             now_us=lambda: 17,
             new_nonce=lambda: f"look {len(self.catalog.asked)}",
-            is_half_published=is_half_published,
         )
 
     def alter(self, schema: TableSchema) -> None:
@@ -76,7 +77,7 @@ class World:
         assert (oid, [column.name for column in columns]) == (7, ["more"])
         return [MORE]
 
-    def _reread(self, table: TableId, why: str) -> list[TopicRecord]:
+    def reread(self, table: TableId, why: str) -> list[TopicRecord]:
         assert table == ITEMS.table
         self.read_again.append(why)
         return [TopicRecord("shop.state", b"snapshot", b"{}")]

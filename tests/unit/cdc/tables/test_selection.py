@@ -11,7 +11,7 @@ from cdc.ports.source_table import SourceTable, TableLook
 from cdc.records.control import PartialTransaction, PositionRecord, SourceIdentity, TopicState
 from cdc.records.table_state import TableRecord
 from cdc.tables.continuity import Tables
-from cdc.tables.selection import Roster, assign
+from cdc.tables.selection import Roster, assign, newly_stopped
 
 ID, NAME = Column("id", 23, -1, "integer", False), Column("name", 25, -1, "text", True)
 ITEMS = TableSchema(TableId("public", "items"), 1, 7, (ID, NAME), ("id",), "shop.public.items")
@@ -137,3 +137,17 @@ def test_a_table_without_a_fitting_index_can_not_join_again() -> None:
     left = roster(look, is_kept=False)
     assert "no unique index" in left.stopped[ITEMS.table].why.message, "also one that was taken out of source.tables"
     assert roster(look, is_kept=False, unread=[ITEMS.table]).joining == (ITEMS.table,), "its rows are not wanted"
+
+
+def test_a_stopped_table_is_recorded_once() -> None:
+    failure = UnsupportedChangeError("a value is not UTF-8", "correct it", table=ITEMS.table)
+    found = roster(failures={ITEMS.table: failure})
+    (record,) = newly_stopped(found, {}, 17)
+    assert (record.table, record.status, record.message, record.next) == (
+        *(ITEMS.table, "stopped"),
+        *("a value is not UTF-8", "correct it"),
+    )
+    assert (record.is_held, record.changed_us) == (True, 17)
+    assert newly_stopped(found, {ITEMS.table: record}, 18) == [], "it is recorded"
+    other = record.model_copy(update={"message": "another reason"})
+    assert len(newly_stopped(found, {ITEMS.table: other}, 18)) == 1
