@@ -16,17 +16,17 @@ from cdc.config.settings import SourceConfig
 from cdc.model.events import TableId, TableSchema
 from cdc.ports.chunk_reader import (
     Answer,
+    BarrierPassed,
     Begin,
     Begun,
     Chunk,
     ChunkRead,
-    Fence,
-    Fenced,
     Key,
     LookedUp,
     Lookup,
     ReadFailed,
     Request,
+    TransactionBarrier,
 )
 from cdc.ports.stream import Probe, unarmed
 from cdc.postgres.catalog import Publication, create_publication_statement, read_publication, read_table
@@ -202,9 +202,9 @@ class Asked:
         assert isinstance(answer, ReadFailed), answer
         return answer
 
-    def fence(self) -> Fenced:
-        answer = self.ask(Fence(nonce()))
-        assert isinstance(answer, Fenced), answer
+    def barrier(self) -> BarrierPassed:
+        answer = self.ask(TransactionBarrier(nonce()))
+        assert isinstance(answer, BarrierPassed), answer
         return answer
 
     def chunks(self, schema: TableSchema, begun: Begun, after: Key | None = None, **changed: Any) -> list[ChunkRead]:

@@ -19,7 +19,7 @@ from cdc.snapshots.coordination import Snapshots
 from cdc.snapshots.signal_answers import Answers
 from cdc.snapshots.sweeps import Sweeps
 from cdc.tables.schema_tracking import stop
-from cdc.toast.backfill import Filler
+from cdc.toast.backfill import ToastBackfill
 
 
 @dataclass
@@ -61,7 +61,7 @@ class ScriptedRows:
 
 
 class UnfollowedTables:
-    """cdc.ports.listeners.SchemaFollower. A table that is altered stops."""
+    """cdc.ports.listeners.SchemaListener. A table that is altered stops."""
 
     def follow(self, schema: TableSchema, relation: Relation) -> tuple[TableSchema, list[TopicRecord]]:
         raise stop(schema.table, relation_differs(schema, relation) or "")
@@ -77,13 +77,13 @@ class UnfollowedTables:
         return [], []
 
 
-def no_filler(clock: Clock) -> Filler:
+def no_backfill(clock: Clock) -> ToastBackfill:
     """For streams without holes."""
 
     def pause(_: float) -> None:
         raise AssertionError("nothing is to be filled")
 
-    return Filler(ScriptedRows(), lambda _: [], clock, pause)
+    return ToastBackfill(ScriptedRows(), lambda _: [], clock, pause)
 
 
 def sweeps_of(context: EnvelopeContext) -> Sweeps:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from cdc.capture.captured_tables import CapturedTables
-from cdc.capture.transaction_records import SideRecords
+from cdc.capture.transaction_records import TransactionRecords
 from cdc.formats.debezium import Draft, EnvelopeContext, TableEncoder, relation_differs
 from cdc.formats.unpublishable import Unpublishable
 from cdc.model.errors import GapError, ProtocolError, UnpublishableError, UnsupportedChangeError
@@ -23,7 +23,7 @@ from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.frames import XLOG_DATA_BYTES, Keepalive, parse_frame, start_lsn
 from cdc.pgoutput.messages import Begin, Commit, LogicalMessage, Origin, Relation, StreamAbort, Truncate, Type
 from cdc.pgoutput.wal_ends import WalEnds
-from cdc.ports.chunk_reader import MARK_PREFIX
+from cdc.ports.chunk_reader import WATERMARK_PREFIX
 from cdc.ports.listeners import Listeners
 from cdc.ports.stream_state import OpenTransaction, StreamState
 from cdc.snapshots.sweeps import Sweeps
@@ -64,8 +64,8 @@ class Assembler:
         self._context = context
         self._sweeps = sweeps
         self._observer = listeners.observer
-        self._follower = listeners.follower
-        self._side = SideRecords(context)
+        self._tracker = listeners.tracker
+        self._side = TransactionRecords(context)
         unpublishable = self._unpublishable = unpublishable or Unpublishable(Topics(context.prefix))
         self._value_bytes_safe, self._row_bytes_usual = unpublishable.value_bytes_safe, unpublishable.row_bytes_usual
         self._is_observed = False  # the transaction that is being received
@@ -239,7 +239,7 @@ class Assembler:
         self._transaction = None
         records += self._side.end(is_published=is_published)
         records += self._observer.end(transaction.commit_lsn, self._seq, now_us)
-        added, altered = self._follower.end()
+        added, altered = self._tracker.end()
         records += added
         for schema in altered:
             self._alter(schema)
@@ -262,7 +262,7 @@ class Assembler:
     def _relation(self, relation: Relation, records: list[BatchRecord]) -> None:
         name = TableId(relation.schema, relation.name)
         schema = self._schema_of_oid.get(relation.oid) or self._schema_of_name.get(name)
-        records += self._follower.described(relation.oid, schema)
+        records += self._tracker.described(relation.oid, schema)
         if schema is None:
             self._encoders[relation.oid] = None  # published, but not captured
             return
@@ -277,7 +277,7 @@ class Assembler:
                 # What counts was published, or never will be.
                 self._encoders[relation.oid] = None, schema.topic
                 return
-            schema, added = self._follower.follow(schema, relation)
+            schema, added = self._tracker.follow(schema, relation)
             self._schema_of_oid[schema.oid] = self._schema_of_name[schema.table] = schema
             records += added
         self._describe(schema, relation)
@@ -396,9 +396,9 @@ class Assembler:
         where = format_lsn(message.lsn)
         if message.transactional:
             transaction = self._open(f"Message at {where}")
-            if message.prefix == MARK_PREFIX:
+            if message.prefix == WATERMARK_PREFIX:
                 self._observer.mark(message.content)
-                self._follower.mark(message.content)
+                self._tracker.mark(message.content)
                 return
             if message.prefix == self._messages:
                 self._event(message, records, now_us)
@@ -408,7 +408,7 @@ class Assembler:
             transaction.published = transaction.published or bool(made)
         elif self._transaction is not None:
             raise ProtocolError(f"Message at {where} is part of no transaction, and stands inside one")
-        elif message.prefix == MARK_PREFIX or message.lsn < self._resume_lsn:
+        elif message.prefix == WATERMARK_PREFIX or message.lsn < self._resume_lsn:
             return
         else:
             made = self._side.message(message, self._last_commit_lsn, now_us, is_published=False)

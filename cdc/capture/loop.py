@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cdc.capture.assembler import Assembler
-from cdc.capture.confirmation import Delivery
+from cdc.capture.confirmation import Confirmation
 from cdc.capture.kafka_transaction import Publisher
 from cdc.capture.stream_lag import StreamLag
 from cdc.config.settings import CaptureConfig
@@ -23,7 +23,7 @@ from cdc.ports.stream_state import StreamState
 from cdc.records.control import PROGRESS_KEY, ProgressRecord
 from cdc.records.topic_records import position_record
 from cdc.snapshots.coordination import Snapshots
-from cdc.toast.backfill import Filler
+from cdc.toast.backfill import ToastBackfill
 
 # One round of reading. Bounds what is held in memory beside librdkafka's queue, and how late a status can be.
 READ_MESSAGES_MAX = 4_000
@@ -53,7 +53,7 @@ class Pipeline:
     """The parts that a change passes through, in this order; chunks of existing rows enter beside the stream."""
 
     assembler: Assembler
-    filler: Filler
+    backfill: ToastBackfill
     snapshots: Snapshots
     publisher: Publisher
 
@@ -93,14 +93,14 @@ class Capture:
         self._clock = environment.clock
         self._probe = environment.probe
         self._assembler = pipeline.assembler
-        self._filler = pipeline.filler
+        self._backfill = pipeline.backfill
         self._snapshots = pipeline.snapshots
         self._publisher = pipeline.publisher
         self._topics = topics
         self._schedule = schedule
         self._limits = schedule.limits
         self._stop = stop
-        self._delivery = Delivery(self._assembler.state.resume_lsn)
+        self._confirmation = Confirmation(self._assembler.state.resume_lsn)
         self._lag = StreamLag()
         self._status_at = float("-inf")
         self._keepalive_asked_at = float("-inf")  # when the server was asked for a keepalive
@@ -190,9 +190,9 @@ class Capture:
 
     def _consume(self, frames: Sequence[bytes]) -> None:
         records, failure = self._assembler.consume(frames, self._clock.now_us())
-        self._delivery.on_received(self._assembler.received_lsn)
+        self._confirmation.on_received(self._assembler.received_lsn)
         is_begun = self._assembler.in_transaction
-        for piece in self._filler.fill(records, self._while_waiting):
+        for piece in self._backfill.fill(records, self._while_waiting):
             self._produce(piece, is_begun=is_begun)
         if not is_begun:
             self._publisher.on_ended()
@@ -234,7 +234,7 @@ class Capture:
         self._position_at = self._clock.monotonic()
         self._committed = state
         # ---- 3. confirm what the committed record covers
-        self._delivery.on_recorded(Lsn(state.resume_lsn))
+        self._confirmation.on_recorded(Lsn(state.resume_lsn))
         self._send_status()
 
     def _idle_position_is_due(self, now: float) -> bool:
@@ -285,7 +285,7 @@ class Capture:
 
     def _send_status(self, *, asks: bool = False) -> None:
         """`asks`: for a keepalive, which shows that the position of the last one is reached."""
-        self._stream.send_status(self._delivery.received, self._delivery.confirmed, reply_requested=asks)
+        self._stream.send_status(self._confirmation.received, self._confirmation.confirmed, reply_requested=asks)
         self._assembler.reply_requested = False
         self._status_at = self._clock.monotonic()
         self._keepalive_asked_at = self._status_at if asks else self._keepalive_asked_at

@@ -17,7 +17,7 @@ import structlog
 
 from cdc.capture.consistent_load import LoadStopped
 from cdc.config.settings import Config
-from cdc.daemon.adding_tables import Admission
+from cdc.daemon.adding_tables import AdditionBarrier
 from cdc.daemon.first_start import Bootstrap, require_no_slot
 from cdc.daemon.gap_state import Gap, Heal
 from cdc.daemon.outbox_setup import open_outbox
@@ -129,7 +129,7 @@ class Service:
         self._log_topics = [self._topics.table(table) for table in keyless]
         self._admin = TopicAdmin(config.kafka, frozenset([*self._log_topics, self._topics.dead_letter]))
         self._clock = SystemClock()
-        self._admission = Admission(config.source)
+        self._addition_barrier = AdditionBarrier(config.source)
         self._failures: dict[TableId, UnsupportedChangeError] = {}  # why tables stopped in earlier sessions
         self._rereads = Rereads()
         self._stop = threading.Event()
@@ -272,7 +272,7 @@ class Service:
                 self._config,
                 self._admin,
                 self._clock,
-                self._admission,
+                self._addition_barrier,
                 self._failures,
                 self._stop.is_set,
                 self._probe,

@@ -17,14 +17,14 @@ from cdc.capture.kafka_transaction import Lineage, Publisher
 from cdc.capture.loop import STATUS_INTERVAL_S, Capture, Pipeline, Schedule, StopCondition
 from cdc.config.settings import Config
 from cdc.config.topic_names import SideTopics
-from cdc.daemon.adding_tables import Admission, Joining
+from cdc.daemon.adding_tables import AdditionBarrier, TableAddition
 from cdc.daemon.first_start import make_unpublishable, open_broker
 from cdc.daemon.outbox_setup import open_outbox
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.formats.heartbeats import Heartbeats
 from cdc.formats.unpublishable import Unpublishable
 from cdc.kafka.broker import KafkaBroker
-from cdc.kafka.hanging_transactions import LeftOpen
+from cdc.kafka.hanging_transactions import HangingTransactions
 from cdc.kafka.signals import SignalReader
 from cdc.kafka.state_reader import Captured, State, read_captured, read_state
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription
@@ -39,7 +39,7 @@ from cdc.pgoutput.messages import RelationColumn
 from cdc.pgoutput.relations import relation_of
 from cdc.ports.catalog_reader import KnownTable
 from cdc.ports.listeners import Listeners
-from cdc.ports.source_table import TableLook
+from cdc.ports.source_table import TableDescription
 from cdc.ports.stream import Clock, Environment, LogStream, Probe
 from cdc.ports.stream_state import StreamState
 from cdc.postgres.binary_stream import BinaryStream
@@ -50,7 +50,7 @@ from cdc.postgres.chunks import PostgresChunkReader
 from cdc.postgres.connection import connect
 from cdc.postgres.replication import ReplicationConnection, SystemIdentity
 from cdc.postgres.source import read_flush_lsn, read_slot, source_now
-from cdc.postgres.table_descriptions import look_at_tables
+from cdc.postgres.table_descriptions import describe_tables
 from cdc.postgres.toast_reader import PostgresRowReader
 from cdc.records.control import PositionRecord, SnapshotRecord
 from cdc.records.table_state import TableFacts, TableRecord, table_record
@@ -64,9 +64,9 @@ from cdc.snapshots.recorded import RecordedSnapshots
 from cdc.snapshots.signal_answers import Answers
 from cdc.snapshots.sweeps import Sweeps
 from cdc.tables.continuity import Tables, TopicNow, compare_tables, require_same_source, require_same_topics
-from cdc.tables.schema_tracking import Follower, TrackedTables
-from cdc.tables.selection import Roster, assign, newly_stopped
-from cdc.toast.backfill import Filler
+from cdc.tables.schema_tracking import SchemaTracker, TrackedTables
+from cdc.tables.selection import TableSelection, assign, newly_stopped
+from cdc.toast.backfill import ToastBackfill
 
 log = structlog.get_logger(__name__)
 
@@ -82,7 +82,7 @@ class _Capturable:
     topics: Mapping[str, TopicDescription]
     snapshots: Sequence[SnapshotRecord]
     publisher: Publisher
-    roster: Roster
+    selection: TableSelection
     facts: Mapping[TableId, TableFacts | None]
 
 
@@ -94,7 +94,7 @@ class Session:
         config: Config,
         admin: TopicAdmin,
         clock: Clock,
-        admission: Admission,
+        addition_barrier: AdditionBarrier,
         failures: Mapping[TableId, UnsupportedChangeError],
         should_stop: Callable[[], bool],
         probe: Probe,
@@ -104,7 +104,7 @@ class Session:
         self._topics = Topics(config.topics.prefix)
         self._admin = admin
         self._clock = clock
-        self._admission = admission
+        self._addition_barrier = addition_barrier
         self._failures = failures
         self._should_stop = should_stop
         self._probe = probe
@@ -132,25 +132,25 @@ class Session:
         resources.callback(broker.close)
         stay_connected()
         broker.fence_predecessors(stay_connected)
-        LeftOpen(self._config, self._admin, broker, self._probe).end(stay_connected)
+        HangingTransactions(self._config, self._admin, broker, self._probe).end(stay_connected)
         state = read_state(self._config)
         current = state.position
         stay_connected()
         if current is None:
             raise GapError(f"topic {self._topics.state} lost its position record", NEXT_AFTER_GAP)
         captured = read_captured(self._config)
-        roster, looks, publication = self._require_continuity(current, identity, topics, captured, state)
+        selection, looks, publication = self._require_continuity(current, identity, topics, captured, state)
         stay_connected()
-        these = self._capturable(broker, roster, looks, publication, state, captured, stay_connected)
+        these = self._capturable(broker, selection, looks, publication, state, captured, stay_connected)
         context = self._context(current, identity)
         sweeps = Sweeps(self._topics, current.epoch, captured.floors)
         unpublishable = make_unpublishable(self._config, self._admin, these.topics, state.unpublished, these.leaving)
         engine = self._engine(these, state, context, sweeps, unpublishable)
         snapshots = self._snapshots(resources, engine, these, looks, state.signals_offset, captured)
         is_half_published = current.partial is not None
-        follower = self._follower(resources, engine, snapshots, these, looks, is_half_published=is_half_published)
+        tracker = self._tracker(resources, engine, snapshots, these, looks, is_half_published=is_half_published)
         tables = CapturedTables(these.schemas, these.since, these.leaving)
-        listeners, resume = Listeners(engine, follower), StreamState.of(current)
+        listeners, resume = Listeners(engine, tracker), StreamState.of(current)
         outbox = open_outbox(self._config, promises_utf8=identity.promises_utf8)
         snapshots.forget({record.table for record in these.snapshots} - engine.tables.keys())
         if reads_all_again:
@@ -166,15 +166,15 @@ class Session:
             ),
             pipeline=Pipeline(
                 assembler=Assembler(tables, context, resume, sweeps, listeners, unpublishable, outbox),
-                filler=self._filler(resources, engine, these, unpublishable),
+                backfill=self._backfill(resources, engine, these, unpublishable),
                 snapshots=snapshots,
                 publisher=these.publisher,
             ),
             topics=self._topics,
-            schedule=self._schedule(patience_s, context, self._watch(these, follower, broker)),
+            schedule=self._schedule(patience_s, context, self._watch(these, tracker, broker)),
             stop=StopCondition(
                 should_stop=lambda: (
-                    self._should_stop() or self._admission.is_due or follower.is_due or snapshots.tables_changed
+                    self._should_stop() or self._addition_barrier.is_due or tracker.is_due or snapshots.tables_changed
                 ),
                 until=binary_until,
             ),
@@ -211,33 +211,33 @@ class Session:
         topics: Mapping[str, TopicDescription],
         captured: Captured,
         state: State,
-    ) -> tuple[Roster, Mapping[TableId, TableLook], Publication]:
+    ) -> tuple[TableSelection, Mapping[TableId, TableDescription], Publication]:
         """For the tables that are captured already."""
         source = self._config.source
         with connect(source) as sql:
             flush_lsn = read_flush_lsn(sql)
             slot = read_slot(sql, source.slot)
             publication = read_publication(sql, source.publication, source.table_ids)
-            looks = {} if publication is None else look_at_tables(sql, source, publication)
+            looks = {} if publication is None else describe_tables(sql, source, publication)
         require_same_source(position, source_now(identity, flush_lsn, slot, publication))
         assert publication is not None, "or it would be another than the position's"
         tables = compare_tables(source.table_ids, captured.schemas, position, self._topics)
         unread = [t for t in source.table_ids if source.is_outbox(t) or self._config.snapshot.mode == "never"]
-        roster = assign(tables, position, captured.schemas, looks, state.tables, self._failures, unread)
-        source.columns.require_unpublished(roster.kept)
+        selection = assign(tables, position, captured.schemas, looks, state.tables, self._failures, unread)
+        source.columns.require_unpublished(selection.kept)
         ends = self._admin.request_end_offsets({t.name: t.partition_count for t in topics.values()}).wait()
-        kept = {schema.topic: position.topics[schema.topic] for schema in roster.kept}
+        kept = {schema.topic: position.topics[schema.topic] for schema in selection.kept}
         require_same_topics(
             position.model_copy(update={"topics": kept}),
             {topic.name: TopicNow(topic.topic_id, ends[topic.name]) for topic in topics.values()},
         )
-        return roster, looks, publication
+        return selection, looks, publication
 
     def _capturable(
         self,
         broker: KafkaBroker,
-        roster: Roster,
-        looks: Mapping[TableId, TableLook],
+        selection: TableSelection,
+        looks: Mapping[TableId, TableDescription],
         publication: Publication,
         state: State,
         captured: Captured,
@@ -247,20 +247,20 @@ class Session:
         for a session to come."""
         position = state.position
         assert position is not None
-        since = {schema.table: position.topics[schema.topic].since_lsn for schema in roster.kept}
-        kept, snapshots, schemas = {schema.topic for schema in roster.kept}, state.snapshots, roster.kept
-        joining = Joining(self._config, self._admin, self._clock, self._probe)
-        if roster.joining:
+        since = {schema.table: position.topics[schema.topic].since_lsn for schema in selection.kept}
+        kept, snapshots, schemas = {schema.topic for schema in selection.kept}, state.snapshots, selection.kept
+        joining = TableAddition(self._config, self._admin, self._clock, self._probe)
+        if selection.joining:
             before = dict(publication.entries)
-            publication = joining.publish(roster.joining, publication)
-            if any(before.get(s.table) != publication.entries.get(s.table) for s in roster.kept):
+            publication = joining.publish(selection.joining, publication)
+            if any(before.get(s.table) != publication.entries.get(s.table) for s in selection.kept):
                 raise ConnectionLost("the publication was altered meanwhile")
-        joins = self._admission.published(roster.joining, publication)
-        if joins and not self._admission.is_granted(joins, publication, stay_connected):
+        joins = self._addition_barrier.published(selection.joining, publication)
+        if joins and not self._addition_barrier.is_granted(joins, publication, stay_connected):
             log.info("tables join when transactions that began earlier have ended", tables=" ".join(map(str, joins)))
             joins = ()
-        tables = Tables(roster.kept, tuple(joins), tuple(sorted(position.topics.keys() - kept)))
-        records = self._newly_stopped(roster, state)
+        tables = Tables(selection.kept, tuple(joins), tuple(sorted(position.topics.keys() - kept)))
+        records = self._newly_stopped(selection, state)
         if tables.joining or tables.left:
             joined = joining.join(tables, publication, state, captured)
             schemas, snapshots = (*schemas, *joined.schemas), joined.snapshots
@@ -281,7 +281,7 @@ class Session:
             topics=topics,
             snapshots=snapshots,
             publisher=self._publisher(position, tables.left, schemas, since, publication, topics),
-            roster=roster,
+            selection=selection,
             facts=self._facts(schemas, joins, looks, state),
         )
         if records or tables.joining or tables.left:
@@ -294,12 +294,12 @@ class Session:
             broker.commit(stay_connected)
             self._probe("join.recorded")
             if tables.joining:
-                self._admission.close()
+                self._addition_barrier.close()
         broker.follow({topic.name: topic.partition_count for topic in topics.values()})
         return these
 
-    def _newly_stopped(self, roster: Roster, state: State) -> list[TopicRecord]:
-        records = newly_stopped(roster, state.tables, self._clock.now_us())
+    def _newly_stopped(self, selection: TableSelection, state: State) -> list[TopicRecord]:
+        records = newly_stopped(selection, state.tables, self._clock.now_us())
         for record in records:
             log.error(
                 "table stopped, the others go on", table=str(record.table), error=record.message, next=record.next
@@ -310,7 +310,7 @@ class Session:
         self,
         schemas: Sequence[TableSchema],
         joined: Sequence[TableId],
-        looks: Mapping[TableId, TableLook],
+        looks: Mapping[TableId, TableDescription],
         state: State,
     ) -> dict[TableId, TableFacts | None]:
         """Of those that are captured, as they were when that was last looked at."""
@@ -341,18 +341,18 @@ class Session:
             ),
         )
 
-    def _filler(
+    def _backfill(
         self, resources: ExitStack, engine: SnapshotEngine, these: _Capturable, unpublishable: Unpublishable
-    ) -> Filler:
+    ) -> ToastBackfill:
         reader = resources.enter_context(PostgresRowReader(self._config.source, these.publication, these.schemas))
-        return Filler(reader, engine.complete, self._clock, time.sleep, fits=unpublishable.takes)
+        return ToastBackfill(reader, engine.complete, self._clock, time.sleep, fits=unpublishable.takes)
 
     def _snapshots(
         self,
         resources: ExitStack,
         engine: SnapshotEngine,
         these: _Capturable,
-        looks: Mapping[TableId, TableLook],
+        looks: Mapping[TableId, TableDescription],
         signals_offset: int,
         captured: Captured,
     ) -> Snapshots:
@@ -367,7 +367,7 @@ class Session:
         unchunkable = frozenset(table for table, look in looks.items() if look.unchunkable is not None)
         answers = Answers(self._topics, captured.answers)
         outboxes = frozenset(filter(self._config.source.is_outbox, looks))
-        stopped = {table: None if stop.is_held else stop.why for table, stop in these.roster.stopped.items()}
+        stopped = {table: None if stop.is_held else stop.why for table, stop in these.selection.stopped.items()}
         return Snapshots(
             engine,
             Readers(reader, keys),
@@ -378,16 +378,16 @@ class Session:
             Restrictions(unchunkable=unchunkable, stopped=stopped, outboxes=outboxes),
         )
 
-    def _follower(
+    def _tracker(
         self,
         resources: ExitStack,
         engine: SnapshotEngine,
         snapshots: Snapshots,
         these: _Capturable,
-        looks: Mapping[TableId, TableLook],
+        looks: Mapping[TableId, TableDescription],
         *,
         is_half_published: bool,
-    ) -> Follower:
+    ) -> SchemaTracker:
         source = self._config.source
         catalog = resources.enter_context(PostgresCatalogReader(source, self._topics))
 
@@ -395,7 +395,7 @@ class Session:
             with connect(source, application="watershed describe") as sql:
                 return describe(sql, oid, sent)
 
-        return Follower(
+        return SchemaTracker(
             topics=self._topics,
             tables=TrackedTables(
                 known={
@@ -406,7 +406,7 @@ class Session:
                 },
                 stopped={
                     table: "" if is_half_published else looks[table].state
-                    for table, stop in these.roster.stopped.items()
+                    for table, stop in these.selection.stopped.items()
                     if not stop.is_held
                 },
                 publication=these.publication.fingerprint,
@@ -439,11 +439,11 @@ class Session:
         ends = {name: topic.end_offsets for name, topic in position.topics.items()}
         return Publisher(lineage, self._config.capture, ends)
 
-    def _watch(self, these: _Capturable, follower: Follower, broker: KafkaBroker) -> Callable[[], None]:
+    def _watch(self, these: _Capturable, tracker: SchemaTracker, broker: KafkaBroker) -> Callable[[], None]:
         topics = TopicWatch(self._admin, these.topics)
 
         def watch() -> None:
-            follower.watch()
+            tracker.watch()
             topics()
             broker.look_after_outage()
 

@@ -11,14 +11,14 @@ from cdc.model.errors import WatershedError
 from cdc.model.events import TableSchema
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 
-MARK_PREFIX: Final = "watershed"  # of the logical messages that are marks; their content is the nonce
+WATERMARK_PREFIX: Final = "watershed"  # of the logical messages that are marks; their content is the nonce
 
 Key = tuple[str, ...]
 """Values of a table's key columns as PostgreSQL prints them, in key order."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fence:
+class TransactionBarrier:
     """Wait until every transaction that runs now has ended. No mark."""
 
     nonce: str
@@ -72,12 +72,12 @@ class KeyPage:
     below: int | None  # only rows with a version below
 
 
-Request = Fence | Begin | Chunk | Lookup
+Request = TransactionBarrier | Begin | Chunk | Lookup
 """Of the source. A KeyPage is asked of the topic."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fenced:
+class BarrierPassed:
     """They have ended. `snapshot` sees them all."""
 
     nonce: str
@@ -137,7 +137,7 @@ class KeysRead:
     is_end: bool
 
 
-Answer = Fenced | Begun | ChunkRead | LookedUp | KeysRead | ReadFailed
+Answer = BarrierPassed | Begun | ChunkRead | LookedUp | KeysRead | ReadFailed
 
 
 class ChunkReader(Protocol):

@@ -20,7 +20,7 @@ class Observer(Protocol):
     def end(self, commit_lsn: Lsn, seq: SeqCounter, now_us: int) -> list[TopicRecord]: ...
 
 
-class SchemaFollower(Protocol):
+class SchemaListener(Protocol):
     """Who knows what the captured tables look like now. See cdc/tables/schema_tracking.py."""
 
     def follow(self, schema: TableSchema, relation: Relation) -> tuple[TableSchema, list[TopicRecord]]: ...
@@ -34,4 +34,4 @@ class Listeners:
     """Both of a session. The observer comes first at the end of a transaction."""
 
     observer: Observer
-    follower: SchemaFollower
+    tracker: SchemaListener

@@ -19,19 +19,31 @@ from psycopg import sql
 
 from cdc.config.settings import SourceConfig
 from cdc.model.events import TableSchema
-from cdc.ports.chunk_reader import Answer, Begin, Begun, Chunk, ChunkRead, Fence, Fenced, Key, LookedUp, Lookup, Request
+from cdc.ports.chunk_reader import (
+    Answer,
+    BarrierPassed,
+    Begin,
+    Begun,
+    Chunk,
+    ChunkRead,
+    Key,
+    LookedUp,
+    Lookup,
+    Request,
+    TransactionBarrier,
+)
 from cdc.ports.stream import Probe, unarmed
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.postgres.binary_copy import copy_binary
 from cdc.postgres.catalog import Publication
-from cdc.postgres.chunk_failures import failed, is_too_large, mark_refused
-from cdc.postgres.chunk_statements import chunk_statement, condition_statement, mark_statement
+from cdc.postgres.chunk_failures import failed, is_too_large, watermark_refused
+from cdc.postgres.chunk_statements import chunk_statement, condition_statement, watermark_statement
 from cdc.postgres.chunk_table import Look, TableAlteredError, begin_look, bounds, look, size
 from cdc.postgres.connection import SourceConnection, copy_options, holds_any_bytes
-from cdc.postgres.connection_worker import RECONNECT_S, Lane, close_lanes
+from cdc.postgres.connection_worker import RECONNECT_S, ConnectionWorker, close_workers
 from cdc.postgres.copy_lines import copy_lines, key_of
 from cdc.postgres.key_lookup import absent_keys
-from cdc.postgres.transaction_barrier import pass_fence
+from cdc.postgres.transaction_barrier import pass_barrier
 
 log = structlog.get_logger(__name__)
 
@@ -69,8 +81,8 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
         self._closing = threading.Event()
         self._chunks: _Queue = queue.SimpleQueue()
         self._others: _Queue = queue.SimpleQueue()  # for a thread of their own: a fence may last for hours
-        self._lanes = [
-            Lane(source, requests, self._serve, self._closing, _SETTINGS)
+        self._workers = [
+            ConnectionWorker(source, requests, self._serve, self._closing, _SETTINGS)
             for requests in (self._others, *[self._chunks] * workers)
         ]
 
@@ -78,8 +90,8 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
 
     def ask(self, request: Request) -> None:
         """Returns at once."""
-        for lane in self._lanes:
-            lane.start()
+        for worker in self._workers:
+            worker.start()
         (self._chunks if isinstance(request, Chunk | Lookup) else self._others).put(request)
 
     def answers(self) -> list[Answer]:
@@ -89,7 +101,7 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
     def close(self) -> None:
         """Cancel what runs and end; what was asked and not answered stays so. Idempotent."""
         self._closing.set()
-        close_lanes(self._lanes)
+        close_workers(self._workers)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -98,33 +110,33 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
 
     # ---- in the threads
 
-    def _serve(self, lane: Lane[Request], request: Request) -> None:
+    def _serve(self, worker: ConnectionWorker[Request], request: Request) -> None:
         try:
             match request:
-                case Fence():
-                    self._fence(lane, request)
+                case TransactionBarrier():
+                    self._barrier(worker, request)
                 case Begin():
-                    self._begin(lane, request)
+                    self._begin(worker, request)
                 case Chunk():
-                    self._chunk(lane, request)
+                    self._chunk(worker, request)
                 case Lookup():
-                    self._look_up(lane, request)
+                    self._look_up(worker, request)
         except Exception as error:  # noqa: BLE001 - the thread's edge: whatever it is, the request has to be answered
-            lane.drop()
+            worker.drop()
             if not self._closing.is_set():
                 failure = failed(request, error)
-                if isinstance(request, Fence):
+                if isinstance(request, TransactionBarrier):
                     log.warning("fence failed", error=failure.error.message, next=failure.error.hint)
                     self._closing.wait(RECONNECT_S)
                 self._answers.put(failure)
 
-    def _fence(self, lane: Lane[Request], request: Fence) -> None:
-        snapshot = pass_fence(lane.connection(), self._closing)
+    def _barrier(self, worker: ConnectionWorker[Request], request: TransactionBarrier) -> None:
+        snapshot = pass_barrier(worker.connection(), self._closing)
         if snapshot is not None:
-            self._answers.put(Fenced(request.nonce, snapshot))
+            self._answers.put(BarrierPassed(request.nonce, snapshot))
 
-    def _begin(self, lane: Lane[Request], request: Begin) -> None:
-        connection, schema = lane.connection(), request.schema
+    def _begin(self, worker: ConnectionWorker[Request], request: Begin) -> None:
+        connection, schema = worker.connection(), request.schema
         chosen = self._source.chosen(schema.table)
         snapshot, seen = look(connection, schema, self._publication, self._tables, chosen)
         sizes = size(connection, schema)
@@ -134,8 +146,8 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
         self._answers.put(Begun(request.nonce, snapshot, seen.shape, sizes.rows, sizes.row_bytes, edges, seen.order))
         _mark(connection, request.nonce)
 
-    def _chunk(self, lane: Lane[Request], request: Chunk) -> None:
-        connection, schema = lane.connection(), request.schema
+    def _chunk(self, worker: ConnectionWorker[Request], request: Chunk) -> None:
+        connection, schema = worker.connection(), request.schema
         seen = self._seen(request)
         conditions = [text for text in (seen.row_filter, request.where) if text]
         is_part = bool(conditions) or request.keys is not None
@@ -177,12 +189,12 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
         self._answers.put(read)
         self._probe("chunk.read")
         if not copied.is_ended:
-            lane.drop()
-        _mark(lane.connection(), request.nonce)
+            worker.drop()
+        _mark(worker.connection(), request.nonce)
         self._probe("chunk.marked")
 
-    def _look_up(self, lane: Lane[Request], request: Lookup) -> None:
-        connection, seen = lane.connection(), self._seen(request)
+    def _look_up(self, worker: ConnectionWorker[Request], request: Lookup) -> None:
+        connection, seen = worker.connection(), self._seen(request)
         snapshot = _opened(connection, request, seen, prefers_index=False)
         began = time.monotonic()
         absent = absent_keys(connection, request.schema, seen, request.keys, request.after, request.up_to)
@@ -222,8 +234,8 @@ def _require_condition(connection: SourceConnection, statement: sql.Composed) ->
 def _mark(connection: SourceConnection, nonce: str) -> None:
     """End the transaction, if one is open, and write the mark. Raises psycopg.Error, SourceError."""
     is_open = connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
-    statement = sql.SQL("COMMIT; {}" if is_open else "{}").format(mark_statement(nonce))
+    statement = sql.SQL("COMMIT; {}" if is_open else "{}").format(watermark_statement(nonce))
     try:
         connection.execute(statement)
     except psycopg.errors.InsufficientPrivilege as error:
-        raise mark_refused(error, connection.info.server_version) from error
+        raise watermark_refused(error, connection.info.server_version) from error

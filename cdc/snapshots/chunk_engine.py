@@ -24,18 +24,18 @@ from cdc.model.seq import SeqCounter
 from cdc.model.topic_record import TopicRecord
 from cdc.ports.chunk_reader import (
     Answer,
+    BarrierPassed,
     Begin,
     Begun,
     Chunk,
     ChunkRead,
-    Fence,
-    Fenced,
     KeyPage,
     KeysRead,
     LookedUp,
     Lookup,
     ReadFailed,
     Request,
+    TransactionBarrier,
 )
 from cdc.ports.row_reader import Unfilled
 from cdc.ports.transaction_snapshot import TransactionSnapshot
@@ -82,13 +82,13 @@ class SnapshotEngine:
             if record.table in self._schemas:
                 self.jobs[record.table] = Job(record, self._schemas[record.table])
         self._completions = recorded.completions or Completions(self._schemas.values())
-        self._fence: str | None = None  # nonce of the fence that is asked for
-        self._fence_not_before = 0.0
+        self._barrier: str | None = None  # nonce of the fence that is asked for
+        self._barrier_not_before = 0.0
         self._passed: TransactionSnapshot | None = None  # newest snapshot known since the fence was passed
         self._begun: dict[str, tuple[Job, TransactionSnapshot, Begun | None]] = {}  # the answer's is not older
         self._chunks: dict[str, tuple[Job, Range | AbsentKeys, OpenChunk]] = {}
         self.tombstones = Tombstones(self._schemas, sweeps, recorded.tombstones)
-        self._marked: list[str] = []  # nonces of the transaction that is being received
+        self._watermarks: list[str] = []  # nonces of the transaction that is being received
         self._row_count = 0  # published by the transaction that is being received: they count as its changes
         self._unsaid: list[Job] = []  # that have ended outside of a transaction, and whose records are to be written
         self._next_chunk_at = self._now = 0.0
@@ -121,16 +121,16 @@ class SnapshotEngine:
         """One of its logical messages. Marks of others, and our own of earlier sessions, mean nothing."""
         nonce = content.decode("ascii", "replace")
         if nonce in self._chunks or nonce in self._begun:
-            self._marked.append(nonce)
+            self._watermarks.append(nonce)
 
     def end(self, commit_lsn: Lsn, seq: SeqCounter, now_us: int) -> list[TopicRecord]:
         """The transaction was received whole. Returns what its marks publish, numbered by `seq`: rows are as the
         chunk's snapshot saw them, and count as changes of this transaction."""
         self._memory.end()
         records: list[TopicRecord] = []
-        if not self._marked:
+        if not self._watermarks:
             return records
-        for nonce in self._marked:
+        for nonce in self._watermarks:
             if nonce in self._begun:
                 job, _, begun = self._begun.pop(nonce)
                 self._look(job, begun, seq)
@@ -138,12 +138,12 @@ class SnapshotEngine:
                     records += job.state(self._topics)
             elif nonce in self._chunks:
                 job, part, chunk = self._chunks[nonce]
-                chunk.is_marked = True
+                chunk.has_watermark = True
                 # Marks of one range may come in another order: the later chunk waits for the earlier one.
-                while part.open and part.open[0].is_marked:
+                while part.open and part.open[0].has_watermark:
                     self._merge(job, part, part.open[0], commit_lsn, seq, now_us, records)
         self._prune()
-        self._marked.clear()
+        self._watermarks.clear()
         self._row_count = 0
         self._settle()
         return records
@@ -155,8 +155,8 @@ class SnapshotEngine:
         self._now = now
         for answer in answers:
             match answer:
-                case Fenced():
-                    if answer.nonce == self._fence:
+                case BarrierPassed():
+                    if answer.nonce == self._barrier:
                         self._passed = answer.snapshot
                         log.info("snapshots begin", tables=sum(job.is_active for job in self._all_jobs()))
                 case Begun():
@@ -181,12 +181,12 @@ class SnapshotEngine:
             self._settle()
         if not self.is_active:
             return []
-        if self._fence is None:
-            if now < self._fence_not_before:
+        if self._barrier is None:
+            if now < self._barrier_not_before:
                 return []
             # What is received from now on is remembered; the reader looks at what runs after it was asked.
-            self._fence = self._new_nonce()
-            return [Fence(self._fence)]
+            self._barrier = self._new_nonce()
+            return [TransactionBarrier(self._barrier)]
         if self._passed is None:
             return []
         wanted: list[Request | KeyPage] = []
@@ -326,8 +326,8 @@ class SnapshotEngine:
         self._passed = max(self._passed, snapshot, key=TransactionSnapshot.order)
 
     def _failed(self, failure: ReadFailed) -> None:
-        if failure.nonce == self._fence:
-            self._fence, self._fence_not_before = None, self._now + RETRY_S  # a later look is as good
+        if failure.nonce == self._barrier:
+            self._barrier, self._barrier_not_before = None, self._now + RETRY_S  # a later look is as good
             return
         if failure.nonce in self._begun:
             job: Job | None = self._begun.pop(failure.nonce)[0]
@@ -437,8 +437,8 @@ class SnapshotEngine:
         do, nothing is remembered: what comes later begins with a fence of its own."""
         self._completions.settle()
         self._is_active = any(job.is_active for job in self._all_jobs())
-        if self._fence is not None and not self._is_active:
+        if self._barrier is not None and not self._is_active:
             self._memory.clear()
-            self._fence = self._passed = None
+            self._barrier = self._passed = None
             self._begun.clear()
             self._chunks.clear()

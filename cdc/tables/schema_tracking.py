@@ -62,7 +62,7 @@ class TrackedTables:
     is_half_published: bool = False  # the first transaction that comes; no table joins before its end
 
 
-class Follower:
+class SchemaTracker:
     """All tables of one session."""
 
     def __init__(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from cdc.model.errors import NEXT_AFTER_ALTER, NEXT_AFTER_REPLACED, SourceError, UnsupportedChangeError, WatershedError
 from cdc.model.events import TableId, TableSchema
-from cdc.ports.source_table import TableLook
+from cdc.ports.source_table import TableDescription
 from cdc.records.control import PositionRecord
 from cdc.records.table_state import TableRecord
 from cdc.tables.continuity import Tables
@@ -26,7 +26,7 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Roster:
+class TableSelection:
     """What this session does with each configured table."""
 
     kept: tuple[TableSchema, ...]
@@ -34,10 +34,10 @@ class Roster:
     stopped: Mapping[TableId, Stop]
 
 
-def newly_stopped(roster: Roster, records: Mapping[TableId, TableRecord], now_us: int) -> list[TableRecord]:
+def newly_stopped(selection: TableSelection, records: Mapping[TableId, TableRecord], now_us: int) -> list[TableRecord]:
     """Returns the records of stopped tables that differ from those in `records`. `now_us`: µs since 1970."""
     made = []
-    for table, stop in roster.stopped.items():
+    for table, stop in selection.stopped.items():
         before = records.get(table)
         known = (before.status, before.message, before.next, before.is_held) if before is not None else None
         if known != ("stopped", stop.why.message, stop.why.hint, stop.is_held):
@@ -49,15 +49,15 @@ def assign(
     tables: Tables,
     position: PositionRecord,
     captured: Mapping[TableId, TableSchema],
-    looks: Mapping[TableId, TableLook],
+    looks: Mapping[TableId, TableDescription],
     records: Mapping[TableId, TableRecord],
     failures: Mapping[TableId, UnsupportedChangeError],
     unread: Collection[TableId] = (),
-) -> Roster:
+) -> TableSelection:
     """`captured`: the newest schema of every table that ever was. `failures`: why sessions of this process ended.
     `unread`: tables whose existing rows are not wanted."""
 
-    def may_join(before: TableSchema, look: TableLook) -> bool:
+    def may_join(before: TableSchema, look: TableDescription) -> bool:
         return _may_join(before, look, is_read=before.table not in unread)
 
     kept: list[TableSchema] = []
@@ -86,12 +86,12 @@ def assign(
             stopped[table] = Stop(_no_chunks(table, found.key), is_held=False)
         else:
             joining.append(table)
-    return Roster(tuple(kept), tuple(joining), stopped)
+    return TableSelection(tuple(kept), tuple(joining), stopped)
 
 
 def _stop(
     schema: TableSchema,
-    look: TableLook,
+    look: TableDescription,
     entry: str,
     records: Mapping[TableId, TableRecord],
     failures: Mapping[TableId, UnsupportedChangeError],
@@ -116,7 +116,7 @@ def _stop(
     return Stop(SourceError(f"table {table} was altered: {why}", NEXT_AFTER_ALTER), is_held=False)
 
 
-def _may_join(before: TableSchema, look: TableLook, *, is_read: bool) -> bool:
+def _may_join(before: TableSchema, look: TableDescription, *, is_read: bool) -> bool:
     """A row that was captured under another key would be in the topic twice. And rows that are read are read in
     chunks."""
     found = look.found
@@ -125,7 +125,7 @@ def _may_join(before: TableSchema, look: TableLook, *, is_read: bool) -> bool:
     return found.is_chunkable or not is_read
 
 
-def _cannot_join(before: TableSchema, look: TableLook) -> SourceError:
+def _cannot_join(before: TableSchema, look: TableDescription) -> SourceError:
     assert look.found is not None, "there is no barrier"
     if why := why_other_keys(before, look.found.key, look.found.columns):
         return SourceError(

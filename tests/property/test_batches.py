@@ -25,7 +25,7 @@ from cdc.ports.listeners import Listeners
 from cdc.ports.row_reader import Found, Unreadable, Wanted
 from cdc.ports.stream import WhileWaiting
 from cdc.ports.stream_state import StreamState
-from cdc.toast.backfill import Filler
+from cdc.toast.backfill import ToastBackfill
 from cdc.toast.batch import BatchRecord
 from tests import wire
 from tests.holes import COMMIT_US, CONTEXT, RELATION, SCHEMA, U, delete, insert, sees, update
@@ -160,6 +160,6 @@ def test_every_record_of_a_mixed_batch_is_its_own(
     for number, (key, kind, payload) in enumerate(changes, 2):
         batch.add(number, key, kind, payload)
     clock = Clock()
-    filler = Filler(Reader(batch, answers), no_notes, clock, lambda _: None)
-    pieces = filler.fill(consumed(batch, per_transaction), lambda: None)
+    backfill = ToastBackfill(Reader(batch, answers), no_notes, clock, lambda _: None)
+    pieces = backfill.fill(consumed(batch, per_transaction), lambda: None)
     assert [told(record) for piece in pieces for record in piece] == batch.expected

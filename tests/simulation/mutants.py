@@ -21,13 +21,13 @@ from tests.simulation.run import TOPICS, Parts
 
 class ConfirmsWhatItReceived(Capture):
     def _send_status(self, *, asks: bool = False) -> None:
-        self._delivery.on_recorded(Lsn(self._delivery.received))
+        self._confirmation.on_recorded(Lsn(self._confirmation.received))
         super()._send_status(asks=asks)
 
 
 class ConfirmsBeforeTheCommit(Capture):
     def _commit(self) -> None:
-        self._delivery.on_recorded(Lsn(min(self._assembler.state.resume_lsn, self._delivery.received)))
+        self._confirmation.on_recorded(Lsn(min(self._assembler.state.resume_lsn, self._confirmation.received)))
         self._send_status()
         super()._commit()
 

@@ -1,6 +1,6 @@
 """One simulated run: capture is started, dies, is frozen, loses its servers, and is judged at the end.
 
-What runs is the real thing: InitialLoad, Capture, Assembler, Publisher, Delivery, the checks of continuity and the
+What runs is the real thing: InitialLoad, Capture, Assembler, Publisher, Confirmation, the checks of continuity and the
 records. Only the wiring of `cdc/daemon/service.py` and `cdc/daemon/first_start.py` is repeated here, on fakes, in the
 same order.
 """
@@ -36,7 +36,7 @@ from tests.simulation.halves import Halves
 from tests.simulation.kafka import FakeBroker, FakeCluster
 from tests.simulation.postgres import CAPTURED, PREFIX, SCHEMAS, FakePostgres, FakeStream
 from tests.simulation.world import Crash, Rates, World
-from tests.snapshot_ports import ScriptedReader, ScriptedSignals, UnfollowedTables, engine_of, no_filler, sweeps_of
+from tests.snapshot_ports import ScriptedReader, ScriptedSignals, UnfollowedTables, engine_of, no_backfill, sweeps_of
 
 TOPICS = Topics(PREFIX)
 TABLE_TOPICS = [schema.topic for schema in SCHEMAS]
@@ -319,7 +319,7 @@ class Process:
                     sweeps,
                     Listeners(engine, UnfollowedTables()),
                 ),
-                filler=no_filler(self._world),
+                backfill=no_backfill(self._world),
                 snapshots=Snapshots(
                     engine, ScriptedReader(), ScriptedSignals(), Answers(TOPICS, {}), TOPICS, SnapshotConfig()
                 ),

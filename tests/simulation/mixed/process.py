@@ -40,8 +40,8 @@ from cdc.snapshots.coordination import Restrictions, Snapshots
 from cdc.snapshots.recorded import RecordedSnapshots
 from cdc.snapshots.signal_answers import Answers
 from cdc.snapshots.sweeps import Sweeps
-from cdc.tables.schema_tracking import Follower, TrackedTables
-from cdc.toast.backfill import Filler
+from cdc.tables.schema_tracking import SchemaTracker, TrackedTables
+from cdc.toast.backfill import ToastBackfill
 from tests.mixed.operations import EVENT, EVENT_SOURCES, HEAVY
 from tests.simulation.kafka import FakeBroker
 from tests.simulation.mixed.catalog import PUBLICATION, Catalog, MixedReader, column
@@ -103,7 +103,7 @@ class Process:
         self._run = run
         self._world = run.world
         self.stream = MixedStream(run.world, run.slot, run.source)
-        self.reader = MixedReader(run.world.chance, run.source, lambda _: {}, run.mark_delay, waits_at_fences=True)
+        self.reader = MixedReader(run.world.chance, run.source, lambda _: {}, run.mark_delay, waits_at_barriers=True)
         self.catalog = Catalog(run.world.chance, run.source)
 
     def session(self) -> None:
@@ -142,7 +142,7 @@ class Process:
             run.snapshot_limits,
             Restrictions(outboxes=outboxes),
         )
-        follower = self._follower(schemas, engine, snapshots, position)
+        tracker = self._tracker(schemas, engine, snapshots, position)
         capture = run.parts.capture(
             run,
             environment=Environment(stream=self.stream, broker=broker, clock=self._world, probe=self._world.probe),
@@ -152,18 +152,18 @@ class Process:
                     context,
                     StreamState.of(position),
                     sweeps,
-                    Listeners(engine, follower),
+                    Listeners(engine, tracker),
                     unpublishable=unpublishable,
                     outbox=self._outbox(),
                 ),
-                filler=Filler(
+                backfill=ToastBackfill(
                     rows, engine.complete, self._world, self._pause, run.patience_s, fits=unpublishable.takes
                 ),
                 snapshots=snapshots,
                 publisher=self._publisher(position),
             ),
             topics=TOPICS,
-            schedule=Schedule(limits=run.limits, watch=follower.watch),
+            schedule=Schedule(limits=run.limits, watch=tracker.watch),
             stop=StopCondition(should_stop=self._stops),
         )
         capture.run()
@@ -181,11 +181,11 @@ class Process:
                 schemas[schema.table] = schema
         return list(schemas.values())
 
-    def _follower(
+    def _tracker(
         self, schemas: Sequence[TableSchema], engine: SnapshotEngine, snapshots: Snapshots, position: PositionRecord
-    ) -> Follower:
+    ) -> SchemaTracker:
         known = {record.table: record.facts for record in self._run.recorded(TableRecord, "table/")}
-        return Follower(
+        return SchemaTracker(
             topics=TOPICS,
             tables=TrackedTables(
                 known={s.table: KnownTable(s, known.get(s.table), "") for s in schemas if s.table.name in TABLES},

@@ -19,7 +19,7 @@ from cdc.snapshots.chunk_records import ChunkPosition, RowRecords
 from cdc.snapshots.jobs import Job
 from cdc.snapshots.ranges import OpenChunk, Range
 from cdc.snapshots.sweeps import Sweeps
-from cdc.toast.backfill import Filler
+from cdc.toast.backfill import ToastBackfill
 from cdc.toast.batch import Batch, BatchRecord, DraftRecord, _Outcome, _Row, _Rows
 from tests.simulation.snapshots.rows import RowReader
 from tests.simulation.snapshots.run import Parts, Run, UnseenRule
@@ -133,7 +133,7 @@ class MergesInAnyOrder(SnapshotEngine):
     """A range's chunks as their marks come: the cursor passes rows that are not published."""
 
     def end(self, commit_lsn: Lsn, seq: SeqCounter, now_us: int) -> list[TopicRecord]:
-        for nonce in self._marked:
+        for nonce in self._watermarks:
             if nonce in self._chunks:
                 _, part, chunk = self._chunks[nonce]
                 part.open.remove(chunk)
@@ -141,13 +141,13 @@ class MergesInAnyOrder(SnapshotEngine):
         return super().end(commit_lsn, seq, now_us)
 
 
-class KeepsTheFence(SnapshotEngine):
+class KeepsTheBarrier(SnapshotEngine):
     """The first one covers all snapshots of the session, also after nothing was remembered for a while."""
 
     def _settle(self) -> None:
-        passed, fence = self._passed, self._fence
+        passed, barrier = self._passed, self._barrier
         super()._settle()
-        self._passed, self._fence = passed, fence
+        self._passed, self._barrier = passed, barrier
 
 
 class DeletesWhatWasTouched(SnapshotEngine):
@@ -210,7 +210,7 @@ class TakesFromFormerLives(Batch):
         return rows.by_place.get(key)
 
 
-class FillsFromFormerLives(Filler):
+class FillsFromFormerLives(ToastBackfill):
     def _batch_of(self, records: Sequence[BatchRecord]) -> Batch:
         return TakesFromFormerLives(records, self._fits)
 
@@ -236,8 +236,8 @@ MUTANTS: dict[str, Parts] = {
     "publishes though keys were forgotten": Parts(unseen_rule=without_reading_again),
     "compares the low bits of transaction ids": Parts(unseen_rule=by_the_low_bits),
     "does not look at old keys": Parts(unseen_rule=of_new_keys_only),
-    "does not wait at fences": Parts(waits_at_fences=False),
-    "waits at the first fence only": Parts(engine=KeepsTheFence),
+    "does not wait at fences": Parts(waits_at_barriers=False),
+    "waits at the first fence only": Parts(engine=KeepsTheBarrier),
     "is deaf to TRUNCATE": Parts(engine=DeafToTruncate),
     "sweeps up to the mark of the beginning": Parts(engine=FloorAtTheMark),
     "fixes the floor when the beginning is read": Parts(engine=FloorFixedTooEarly),
@@ -249,7 +249,7 @@ MUTANTS: dict[str, Parts] = {
     "deletes what does not meet the condition": Parts(engine=DeletesWhatMeetsNoCondition),
     "does not look for what vanished": Parts(engine=LooksForNothing),
     "takes what was read before it is seen": Parts(row_reader=SeesEverything),
-    "takes large values from former lives": Parts(filler=FillsFromFormerLives),
+    "takes large values from former lives": Parts(backfill=FillsFromFormerLives),
     "completes rows before they are seen": Parts(engine=CompletesAtOnce),
     "notes no holes": Parts(notes_holes=False),
 }

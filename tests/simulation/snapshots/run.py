@@ -1,7 +1,7 @@
 """One run: tables are read in chunks beside the stream by processes that die, and all that they committed is judged.
 
 What runs is the real thing: Assembler, SnapshotEngine with ChangeMemory, Jobs and Sweeps, Snapshots with its signals,
-and Filler for what updates left out of the log. A process begins from what was committed to Kafka, which is simulated
+and ToastBackfill for what updates left out of the log. A process begins from what was committed to Kafka, which is simulated
 here as a list: what was produced since the last commit is lost with the process.
 """
 
@@ -44,7 +44,7 @@ from cdc.snapshots.coordination import Snapshots
 from cdc.snapshots.recorded import RecordedSnapshots
 from cdc.snapshots.signal_answers import Answers
 from cdc.snapshots.sweeps import Sweeps
-from cdc.toast.backfill import Filler
+from cdc.toast.backfill import ToastBackfill
 from tests.simulation.snapshots.judge import compacted, judge
 from tests.simulation.snapshots.rows import RowReader
 from tests.simulation.snapshots.source import COMMIT_US, KEYS, SCHEMAS, TABLES, Reader, Row, Source, Stream
@@ -66,9 +66,9 @@ class Parts:
     engine: Callable[..., SnapshotEngine] = SnapshotEngine
     sweeps: Callable[..., Sweeps] = Sweeps
     unseen_rule: Callable[["Run"], UnseenRule] = lambda _: ChangeMemory.unseen
-    waits_at_fences: bool = True
+    waits_at_barriers: bool = True
     row_reader: Callable[[random.Random, Source], RowReader] = RowReader
-    filler: Callable[..., Filler] = Filler
+    backfill: Callable[..., ToastBackfill] = ToastBackfill
     notes_holes: bool = True
 
 
@@ -284,9 +284,9 @@ class Process:
             Listeners(_Watched(run, self.engine), UnfollowedTables()),
         )
         rows = run.parts.row_reader(run.chance, run.source)
-        self._filler = run.parts.filler(rows, self._complete, self, self._pause, run.patience_s)
+        self._backfill = run.parts.backfill(rows, self._complete, self, self._pause, run.patience_s)
         self.reader = Reader(
-            run.chance, run.source, run.live_keys, run.mark_delay, waits_at_fences=run.parts.waits_at_fences
+            run.chance, run.source, run.live_keys, run.mark_delay, waits_at_barriers=run.parts.waits_at_barriers
         )
         run.reader = self.reader
         # The server may know an older position than the one committed.
@@ -302,7 +302,7 @@ class Process:
         self._session.take_answers(run.now_s)
         records, failure = self._assembler.consume(frames, int(run.now_s * 1e6))
         assert failure is None
-        filled = [record for piece in self._filler.fill(records, _nothing) for record in piece]
+        filled = [record for piece in self._backfill.fill(records, _nothing) for record in piece]
         lag_s = run.chance.choice((0.0, 0.0, 0.0, 5.0))
         self._open += [*filled, *self._session.advance(run.now_s, int(run.now_s * 1e6), lag_s)]
         if run.chance.random() < run.commit_rate:

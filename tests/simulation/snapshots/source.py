@@ -16,20 +16,20 @@ from cdc.model.errors import SourceError
 from cdc.model.events import Column, TableId
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
 from cdc.ports.chunk_reader import (
-    MARK_PREFIX,
+    WATERMARK_PREFIX,
     Answer,
+    BarrierPassed,
     Begin,
     Begun,
     Chunk,
     ChunkRead,
-    Fence,
-    Fenced,
     KeyPage,
     KeysRead,
     LookedUp,
     Lookup,
     ReadFailed,
     Request,
+    TransactionBarrier,
 )
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from tests import wire
@@ -282,7 +282,7 @@ class Stream:
     def _encoded(self, entry: Entry) -> list[bytes]:
         messages = [wire.begin(entry.commit_lsn, COMMIT_US, entry.xid), *self._changes(entry)]
         if entry.mark:
-            messages.append(wire.logical_message(MARK_PREFIX, entry.mark))
+            messages.append(wire.logical_message(WATERMARK_PREFIX, entry.mark))
         messages.append(wire.commit(entry.commit_lsn, entry.end_lsn, COMMIT_US))
         return [wire.xlog_data(message, entry.commit_lsn - 1) for message in messages]
 
@@ -327,7 +327,7 @@ class Reader:
         live_keys: Callable[[str], Mapping[bytes, int]],
         mark_delay: float,
         *,
-        waits_at_fences: bool,
+        waits_at_barriers: bool,
     ) -> None:
         """`live_keys`: of a topic, as far as it is committed, with the versions of their rows."""
         self._live_keys = live_keys
@@ -336,7 +336,7 @@ class Reader:
         self._chance = chance
         self._mark_delay = mark_delay
         self._source = source
-        self._waits_at_fences = waits_at_fences
+        self._waits_at_fences = waits_at_barriers
         self._tasks: list[_Task] = []
         self._answers: list[Answer] = []
         self.lows: dict[int, tuple[TransactionSnapshot, int]] = {}
@@ -363,8 +363,8 @@ class Reader:
             failed = ReadFailed(task.request.nonce, SourceError("lost", "again"), is_permanent=False)
             self._answers.append(failed if fails else self._page(task.request))
             is_over = True
-        elif isinstance(task.request, Fence):
-            is_over = self._fence(task, task.request)
+        elif isinstance(task.request, TransactionBarrier):
+            is_over = self._barrier(task, task.request)
         elif fails:
             if task.is_answered and self._chance.random() < 0.5:  # written, and the connection was lost
                 self._source.emit(task.request.nonce.encode())
@@ -380,12 +380,12 @@ class Reader:
         if is_over:
             self._tasks.remove(task)
 
-    def _fence(self, task: _Task, fence: Fence) -> bool:
+    def _barrier(self, task: _Task, barrier: TransactionBarrier) -> bool:
         if task.waits_for is None:
             task.waits_for = self._source.running if self._waits_at_fences else frozenset()
         if task.waits_for & self._source.running:
             return False
-        self._answers.append(Fenced(fence.nonce, self._source.snapshot()))
+        self._answers.append(BarrierPassed(barrier.nonce, self._source.snapshot()))
         return True
 
     def _page(self, request: KeyPage) -> KeysRead:

@@ -27,7 +27,7 @@ from cdc.records.control import PositionRecord, ProgressRecord, SourceIdentity
 from cdc.snapshots.coordination import Snapshots
 from cdc.snapshots.signal_answers import Answers
 from tests import wire
-from tests.snapshot_ports import ScriptedReader, ScriptedSignals, UnfollowedTables, engine_of, no_filler, sweeps_of
+from tests.snapshot_ports import ScriptedReader, ScriptedSignals, UnfollowedTables, engine_of, no_backfill, sweeps_of
 from tests.unit.cdc.capture.loops import CONTEXT, SCHEMA, TOPIC, TS_US, Script, transaction
 
 START = 1_000
@@ -64,7 +64,7 @@ def capture(
                 sweeps,
                 Listeners(engine, UnfollowedTables()),
             ),
-            filler=no_filler(script.clock),
+            backfill=no_backfill(script.clock),
             snapshots=Snapshots(
                 engine,
                 ScriptedReader(),

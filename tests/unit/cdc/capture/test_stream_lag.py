@@ -10,7 +10,7 @@ from cdc.formats.debezium import TableEncoder
 from cdc.model.lsn import Lsn
 from cdc.model.topics import Topics
 from cdc.pgoutput.frames import XLOG_DATA_BYTES
-from cdc.ports.chunk_reader import Begin, Begun, Chunk, Fence, Fenced
+from cdc.ports.chunk_reader import BarrierPassed, Begin, Begun, Chunk, TransactionBarrier
 from cdc.ports.listeners import Listeners
 from cdc.ports.stream import Environment
 from cdc.ports.stream_state import StreamState
@@ -22,7 +22,7 @@ from cdc.snapshots.coordination import Snapshots
 from cdc.snapshots.recorded import RecordedSnapshots
 from cdc.snapshots.signal_answers import Answers
 from tests import wire
-from tests.snapshot_ports import ScriptedReader, ScriptedSignals, UnfollowedTables, no_filler, sweeps_of
+from tests.snapshot_ports import ScriptedReader, ScriptedSignals, UnfollowedTables, no_backfill, sweeps_of
 from tests.unit.cdc.capture.loops import CONTEXT, RELATION, SCHEMA, TOPIC, TS_US, Script
 from tests.unit.cdc.snapshots.loops import wanted
 
@@ -107,8 +107,8 @@ def test_no_chunk_is_asked_for_while_a_slow_server_sends_a_backlog() -> None:
     def answer() -> None:
         """The fence and the look are answered at once, and the look's mark comes back as a transaction of its own."""
         for request in reader.asked:
-            if isinstance(request, Fence):
-                reader.coming.append(Fenced(request.nonce, seen))
+            if isinstance(request, TransactionBarrier):
+                reader.coming.append(BarrierPassed(request.nonce, seen))
             elif isinstance(request, Begin):
                 reader.coming.append(Begun(request.nonce, seen, "shape", 10, 20, (), "order"))
                 mark = wire.logical_message("watershed", request.nonce.encode())
@@ -144,7 +144,7 @@ def test_no_chunk_is_asked_for_while_a_slow_server_sends_a_backlog() -> None:
                 sweeps,
                 Listeners(engine, UnfollowedTables()),
             ),
-            filler=no_filler(script.clock),
+            backfill=no_backfill(script.clock),
             snapshots=Snapshots(engine, reader, ScriptedSignals(), Answers(topics, {}), topics, SnapshotConfig()),
             publisher=Publisher(Lineage(1, source, "p", {TOPIC: "id"}), CaptureConfig(), {}),
         ),

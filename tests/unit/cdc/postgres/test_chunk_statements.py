@@ -14,9 +14,9 @@ from cdc.postgres.chunk_statements import (
     begin_statement,
     chunk_statement,
     lookup_statement,
-    mark_statement,
     reread_statement,
     sample_statement,
+    watermark_statement,
 )
 
 TABLE = TableId("public", "things")
@@ -128,7 +128,7 @@ def test_an_index_is_preferred_where_asked() -> None:
 
 
 def test_a_mark_is_a_transactional_message() -> None:
-    assert text(mark_statement("ab'c")) == (
+    assert text(watermark_statement("ab'c")) == (
         "SELECT pg_catalog.pg_logical_emit_message(true, 'watershed'::text, 'ab''c'::text)"
     )
 

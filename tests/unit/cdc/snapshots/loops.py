@@ -14,17 +14,17 @@ from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.relations import relation_of
 from cdc.ports.chunk_reader import (
+    BarrierPassed,
     Begin,
     Begun,
     Chunk,
     ChunkRead,
-    Fence,
-    Fenced,
     KeyPage,
     KeysRead,
     LookedUp,
     Lookup,
     Request,
+    TransactionBarrier,
 )
 from cdc.ports.row_reader import Unfilled
 from cdc.ports.transaction_snapshot import TransactionSnapshot
@@ -130,10 +130,10 @@ class Beside:
         (request,) = self.asks()
         return request
 
-    def pass_fence(self, at: TransactionSnapshot) -> None:
-        fence = self.ask()
-        assert isinstance(fence, Fence)
-        self.engine.take([Fenced(fence.nonce, at)], self.now)
+    def pass_barrier(self, at: TransactionSnapshot) -> None:
+        barrier = self.ask()
+        assert isinstance(barrier, TransactionBarrier)
+        self.engine.take([BarrierPassed(barrier.nonce, at)], self.now)
 
     def begin(self, at: TransactionSnapshot, *bounds: tuple[str, ...], xid: int = 900) -> None:
         """The table is looked at, and the mark comes back."""

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from cdc.model.errors import SourceError
 from cdc.model.events import TableId, pack_version
-from cdc.ports.chunk_reader import Begin, Begun, Chunk, Fence, Fenced, ReadFailed
+from cdc.ports.chunk_reader import BarrierPassed, Begin, Begun, Chunk, ReadFailed, TransactionBarrier
 from cdc.records.control import RangeRecord
 from cdc.snapshots.ranges import RETRY_S
 from tests.unit.cdc.capture.loops import SCHEMA
@@ -17,9 +17,9 @@ from tests.unit.cdc.snapshots.loops import Beside, rows, snapshot, states, sweep
 
 
 def beside_begun(*, seq: int = 0, keys_max: int = 1_000, **limits: Any) -> Beside:
-    """Fence passed, table looked at: the next request is a chunk."""
+    """Barrier passed, table described: the next request is a chunk."""
     made = Beside(wanted(), seq=seq, keys_max=keys_max, **limits)
-    made.pass_fence(snapshot(50))
+    made.pass_barrier(snapshot(50))
     made.begin(snapshot(60))
     return made
 
@@ -37,20 +37,20 @@ def test_nothing_is_asked_or_remembered_without_a_snapshot() -> None:
 def test_a_fence_comes_before_all_and_everything_is_remembered_from_then_on() -> None:
     made = Beside(wanted())
     assert made.engine.begin(10, 1)
-    (fence,) = made.asks()
-    assert isinstance(fence, Fence)
+    (barrier,) = made.asks()
+    assert isinstance(barrier, TransactionBarrier)
     assert made.asks() == []
     assert made.engine.waits_for
-    made.engine.take([Fenced("another", snapshot(20))], made.now)
+    made.engine.take([BarrierPassed("another", snapshot(20))], made.now)
     assert made.asks() == []
-    made.engine.take([Fenced(fence.nonce, snapshot(20))], made.now)
+    made.engine.take([BarrierPassed(barrier.nonce, snapshot(20))], made.now)
     assert isinstance(made.ask(), Begin)
     assert not made.engine.waits_for
 
 
 def test_chunks_wait_for_the_mark_of_the_beginning() -> None:
     made = Beside(wanted())
-    made.pass_fence(snapshot(50))
+    made.pass_barrier(snapshot(50))
     begin = made.ask()
     assert made.asks() == []
     made.engine.take([Begun(begin.nonce, snapshot(60), "shape", 10, 20, (), "order")], made.now)
@@ -179,7 +179,7 @@ def test_what_was_read_ahead_of_a_chunk_that_is_read_again_is_read_again() -> No
 
 def test_ranges_are_read_by_as_many_workers_as_there_are() -> None:
     made = Beside(wanted(), workers=2)
-    made.pass_fence(snapshot(50))
+    made.pass_barrier(snapshot(50))
     made.begin(snapshot(60), ("10",), ("20",))
     chunks = made.asks()
     assert [(chunk.after, chunk.up_to) for chunk in chunks if isinstance(chunk, Chunk)] == [
@@ -233,7 +233,7 @@ def finished(made: Beside) -> list[tuple[int, int]]:
 
 def test_a_sweep_ends_it_whose_floor_is_what_came_after_its_beginning() -> None:
     made = Beside(wanted(), seq=40)
-    made.pass_fence(snapshot(50))
+    made.pass_barrier(snapshot(50))
     made.begin(snapshot(60))
     made.transaction(75, 5, 6)
     assert finished(made) == [(pack_version(1, 41), made.lsn + 1)]
@@ -243,7 +243,7 @@ def test_a_sweep_ends_it_whose_floor_is_what_came_after_its_beginning() -> None:
 def test_the_floor_is_below_what_was_received_before_and_not_seen() -> None:
     """A row may be dropped in favour of such an event: its version must not be swept."""
     made = Beside(wanted(), seq=40)
-    made.pass_fence(snapshot(50))
+    made.pass_barrier(snapshot(50))
     made.transaction(55, 7)  # 41
     made.transaction(56, 8)  # 42
     begin = made.ask()
@@ -256,7 +256,7 @@ def test_the_floor_is_below_what_was_received_before_and_not_seen() -> None:
 def test_a_floor_that_was_fixed_stays_and_one_that_is_higher_is_repeated() -> None:
     made = Beside(wanted(floor=pack_version(1, 3)), seq=40)
     made.sweeps.record(SCHEMA.table, pack_version(1, 20), 500)  # a TRUNCATE meanwhile
-    made.pass_fence(snapshot(50))
+    made.pass_barrier(snapshot(50))
     made.begin(snapshot(60))
     assert finished(made)[0][0] == pack_version(1, 20)
     assert made.engine.jobs[SCHEMA.table].record().floor == pack_version(1, 3)
@@ -264,7 +264,7 @@ def test_a_floor_that_was_fixed_stays_and_one_that_is_higher_is_repeated() -> No
 
 def test_a_condition_or_a_range_sweeps_nothing() -> None:
     made = Beside(wanted(sweeps=False, where="id < 5", ranges=({"after": ("2",), "up_to": ("9",)},)))
-    made.pass_fence(snapshot(50))
+    made.pass_barrier(snapshot(50))
     made.begin(snapshot(60), ("4",))
     chunk = made.ask()
     assert isinstance(chunk, Chunk)
@@ -290,7 +290,7 @@ def test_a_restart_goes_on_at_the_cursor_behind_a_fence_of_its_own() -> None:
     (state,) = states(made.transaction(901, marks=[made.read(made.ask(), snapshot(70), 1, 2)]))
     assert state.floor == pack_version(1, 41)
     again = Beside(state, seq=made.seq)
-    again.pass_fence(snapshot(100))
+    again.pass_barrier(snapshot(100))
     again.begin(snapshot(101), ("1",))
     chunk = again.ask()
     assert isinstance(chunk, Chunk)
@@ -338,7 +338,7 @@ def delays_of_failures(made: Beside, count: int) -> list[float]:
 def test_what_fails_again_and_again_is_tried_less_and_less_often_and_said_once() -> None:
     """A catalog that is ahead of the log refuses the table until the log has come there."""
     made = Beside(wanted())
-    made.pass_fence(snapshot(50))
+    made.pass_barrier(snapshot(50))
     with capture_logs() as logs:
         delays = delays_of_failures(made, 7)
     assert delays == [0.25, 0.5, 1.0, 2.0, 4.0, 5.0, 5.0]
@@ -347,7 +347,7 @@ def test_what_fails_again_and_again_is_tried_less_and_less_often_and_said_once()
 
 def test_a_table_that_the_stream_has_described_again_is_read_without_delay() -> None:
     made = Beside(wanted())
-    made.pass_fence(snapshot(50))
+    made.pass_barrier(snapshot(50))
     with capture_logs():
         delays_of_failures(made, 6)
     made.engine.alter(replace(SCHEMA, version=2))
@@ -365,7 +365,7 @@ def test_a_table_that_the_stream_has_described_again_is_read_without_delay() -> 
 def test_what_can_not_be_read_fails_its_snapshot_alone_and_says_so_once() -> None:
     other = replace(SCHEMA, table=TableId("public", "other"), topic="shop.public.other", oid=11)
     made = Beside(wanted(), wanted(other, requested_us=2), schemas=[SCHEMA, other])
-    made.pass_fence(snapshot(50))
+    made.pass_barrier(snapshot(50))
     first, second = made.asks()
     failed(made, first.nonce, is_permanent=True)
     (state,) = states(made.engine.endings())
@@ -381,7 +381,7 @@ def test_a_fence_that_failed_is_asked_for_again() -> None:
     failed(made, made.ask().nonce, is_permanent=False)
     assert made.asks() == []
     made.now += 1
-    assert isinstance(made.ask(), Fence)
+    assert isinstance(made.ask(), TransactionBarrier)
 
 
 # ---- operators
@@ -397,7 +397,7 @@ def test_paused_nothing_is_read_and_resumed_it_goes_on_behind_a_fence() -> None:
     assert made.transaction(902, marks=[made.read(ahead, snapshot(71), 3)]) == []
     assert made.engine.set_status(SCHEMA.table, "paused") == []
     assert made.engine.set_status(SCHEMA.table, "running") != []
-    made.pass_fence(snapshot(200))
+    made.pass_barrier(snapshot(200))
     made.begin(snapshot(201))
     chunk = made.ask()
     assert isinstance(chunk, Chunk)

@@ -5,7 +5,7 @@ from typing import Any
 from cdc.model.errors import SourceError
 from cdc.model.events import pack_version
 from cdc.model.topic_record import TopicRecord
-from cdc.ports.chunk_reader import Begin, Begun, Chunk, Fence, KeyPage, Lookup, ReadFailed
+from cdc.ports.chunk_reader import Begin, Begun, Chunk, KeyPage, Lookup, ReadFailed, TransactionBarrier
 from cdc.records.control import RangeRecord, TombstonesRecord
 from tests.unit.cdc.capture.loops import CONTEXT, SCHEMA
 from tests.unit.cdc.snapshots.loops import Beside, deletes, key, rows, snapshot, states, sweeps, wanted
@@ -18,7 +18,7 @@ def of_range(**fields: Any) -> Beside:
     """The look is done; the one chunk of the range is asked for."""
     record: dict[str, Any] = {"sweeps": False, "ranges": [ASKED.model_dump()], "deletes_in": ASKED.model_dump()}
     made = Beside(wanted(**record | fields), seq=6, workers=1)
-    made.pass_fence(snapshot(50))
+    made.pass_barrier(snapshot(50))
     made.begin(snapshot(60))
     return made
 
@@ -91,7 +91,7 @@ def test_after_a_truncate_that_the_lookup_does_not_see_nothing_is_deleted() -> N
 def test_where_keys_were_forgotten_the_page_is_looked_up_again() -> None:
     record = wanted(sweeps=False, ranges=[ASKED.model_dump()], deletes_in=ASKED.model_dump())
     made = Beside(record, keys_max=2, workers=1)
-    made.pass_fence(snapshot(50))
+    made.pass_barrier(snapshot(50))
     made.begin(snapshot(60))
     made.transaction(901, marks=[made.read(made.ask(), snapshot(70), is_end=True)])
     made.pages(made.ask(), 4, 5)
@@ -191,7 +191,7 @@ def test_a_truncate_is_followed_by_tombstones_where_they_are_wanted() -> None:
     made.seq = 7
     made.sweeps.record(SCHEMA.table, floor, 1_000)
     made.engine.tombstones.on_committed()
-    made.pass_fence(snapshot(50))
+    made.pass_barrier(snapshot(50))
     made.begin(snapshot(60))
     page = made.ask()
     assert isinstance(page, KeyPage)
@@ -207,12 +207,12 @@ def test_a_truncate_is_followed_by_tombstones_where_they_are_wanted() -> None:
 
 def test_a_snapshot_that_sweeps_is_done_before_its_tombstones_are() -> None:
     made = Beside(wanted(), seq=6, tombstones={}, workers=1)
-    made.pass_fence(snapshot(50))
+    made.pass_barrier(snapshot(50))
     made.begin(snapshot(60))
     records = made.transaction(901, marks=[made.read(made.ask(), snapshot(70), 3, is_end=True)])
     assert states(records)[-1].status == "done"
     assert len(sweeps(records)) == 1
-    assert isinstance(made.ask(), Fence | Begin)
+    assert isinstance(made.ask(), TransactionBarrier | Begin)
     assert made.engine.is_active
 
 
@@ -228,7 +228,7 @@ def test_without_the_wish_there_are_none() -> None:
 def test_ranges_of_another_order_are_read_from_the_beginning() -> None:
     part = RangeRecord(after=("5",), up_to=None).model_dump()
     made = Beside(wanted(ranges=[part], key_order="before", rows=5, floor=3), workers=1)
-    made.pass_fence(snapshot(50))
+    made.pass_barrier(snapshot(50))
     begin = made.ask()
     assert isinstance(begin, Begin)
     made.engine.take([Begun(begin.nonce, snapshot(60), "shape", 10, 20, (), "now")], made.now)

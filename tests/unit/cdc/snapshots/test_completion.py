@@ -2,7 +2,7 @@
 
 import json
 
-from cdc.ports.chunk_reader import Begin, Begun, Chunk, Fence
+from cdc.ports.chunk_reader import Begin, Begun, Chunk, TransactionBarrier
 from cdc.records.control import HolesRecord, RangeRecord
 from cdc.snapshots.completion import BATCH_KEYS_MAX, NOTED_BYTES_MAX, UNSEEN_RETRY_S, CompletionJob
 from cdc.snapshots.ranges import RETRY_S
@@ -23,13 +23,13 @@ def look(made: Beside, *seen: int) -> None:
 def test_they_are_noted_and_read_behind_a_fence_by_their_keys() -> None:
     made = Beside()
     assert made.unfilled(7, 3, 1, 3) == [record(1, 3)]
-    assert isinstance(made.ask(), Fence)
+    assert isinstance(made.ask(), TransactionBarrier)
     made = Beside(holes=[record(1, 3)])
-    made.pass_fence(snapshot(8))
+    made.pass_barrier(snapshot(8))
     begin = made.ask()
     assert isinstance(begin, Begin) and begin.ranges == 1
     made = Beside(holes=[record(1, 3)])
-    made.pass_fence(snapshot(8))
+    made.pass_barrier(snapshot(8))
     look(made, 9)
     chunk = made.ask()
     assert isinstance(chunk, Chunk)
@@ -44,7 +44,7 @@ def test_they_are_noted_and_read_behind_a_fence_by_their_keys() -> None:
 
 def test_a_row_that_is_gone_or_was_touched_since_needs_nothing_more() -> None:
     made = Beside(holes=[record(1, 2, 3)])
-    made.pass_fence(snapshot(8))
+    made.pass_barrier(snapshot(8))
     look(made, 9)
     nonce = made.read(made.ask(), snapshot(10), 1, 2, is_end=True)
     made.transaction(20, 2)  # whole, or noted anew
@@ -55,7 +55,7 @@ def test_a_row_that_is_gone_or_was_touched_since_needs_nothing_more() -> None:
 
 def test_what_is_noted_while_it_is_read_is_read_again() -> None:
     made = Beside(holes=[record(1)])
-    made.pass_fence(snapshot(8))
+    made.pass_barrier(snapshot(8))
     look(made, 9)
     nonce = made.read(made.ask(), snapshot(10), 1, is_end=True)
     assert made.unfilled(20, 1) == [record(1)]
@@ -69,7 +69,7 @@ def test_it_waits_for_the_transactions_that_left_the_holes() -> None:
     made = Beside()
     made.unfilled(7, 1)
     made.unfilled(8, 2)
-    made.pass_fence(snapshot(9, 7, 8))  # which does not happen: a fence waits for them
+    made.pass_barrier(snapshot(9, 7, 8))  # which does not happen: a fence waits for them
     look(made, 9, 7, 8)
     assert made.asks() == []
     made.now += UNSEEN_RETRY_S
@@ -85,7 +85,7 @@ def test_it_waits_for_the_transactions_that_left_the_holes() -> None:
 
 def test_they_come_before_a_tables_own_snapshot_and_leave_it_alone() -> None:
     made = Beside(wanted(), workers=1)
-    made.pass_fence(snapshot(8))
+    made.pass_barrier(snapshot(8))
     made.begin(snapshot(9))
     made.unfilled(7, 1)
     completion, first = made.asks()
@@ -95,7 +95,7 @@ def test_they_come_before_a_tables_own_snapshot_and_leave_it_alone() -> None:
 
 def test_many_keys_are_read_in_several_batches() -> None:
     made = Beside(holes=[record(*range(BATCH_KEYS_MAX + 1))], noted_max=10_000)
-    made.pass_fence(snapshot(8))
+    made.pass_barrier(snapshot(8))
     look(made, 9)
     chunk = made.ask()
     assert isinstance(chunk, Chunk) and chunk.keys is not None and len(chunk.keys) == BATCH_KEYS_MAX
@@ -106,7 +106,7 @@ def test_many_keys_are_read_in_several_batches() -> None:
 
 def test_a_failed_chunk_is_read_again_from_where_publishing_stands() -> None:
     made = Beside(holes=[record(1, 2, 3)], chunk_rows_max=2)
-    made.pass_fence(snapshot(8))
+    made.pass_barrier(snapshot(8))
     look(made, 9)
     chunk = made.ask()
     assert isinstance(chunk, Chunk) and chunk.rows_max == 2
@@ -125,7 +125,7 @@ def test_where_there_are_too_many_the_whole_table_is_read_without_a_sweep() -> N
     made = Beside(noted_max=2)
     made.unfilled(7, 1, 2)
     assert made.unfilled(8, 3) == [record(is_whole=True)]
-    made.pass_fence(snapshot(9, 8))
+    made.pass_barrier(snapshot(9, 8))
     look(made, 9, 8)
     assert made.asks() == []  # all of the transactions have to be seen
     made.now += UNSEEN_RETRY_S
@@ -143,7 +143,7 @@ def test_where_there_are_too_many_the_whole_table_is_read_without_a_sweep() -> N
 def test_a_restart_goes_on_at_the_cursors_of_a_table_that_is_read_whole() -> None:
     ranges = (RangeRecord(after=("3",), up_to=None),)
     made = Beside(holes=[record(is_whole=True, ranges=ranges)])
-    made.pass_fence(snapshot(8))
+    made.pass_barrier(snapshot(8))
     look(made, 9)
     chunk = made.ask()
     assert isinstance(chunk, Chunk) and chunk.after == ("3",) and chunk.keys is None
@@ -160,7 +160,7 @@ def test_keys_are_bounded_in_bytes_too() -> None:
 def test_what_waits_for_a_frozen_transaction_does_not_keep_all_others_in_memory() -> None:
     made = Beside()
     made.unfilled(7, 1)
-    made.pass_fence(snapshot(8, 7))
+    made.pass_barrier(snapshot(8, 7))
     for xid in range(10, 60):
         made.transaction(xid, xid)
     begin = made.ask()

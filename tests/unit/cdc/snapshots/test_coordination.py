@@ -9,7 +9,7 @@ from cdc.config.settings import SnapshotConfig
 from cdc.model.errors import GapError, WatershedError
 from cdc.model.events import TableId, TableSchema
 from cdc.model.topic_record import TopicRecord
-from cdc.ports.chunk_reader import Begin, Begun, Chunk, Fence, Fenced
+from cdc.ports.chunk_reader import BarrierPassed, Begin, Begun, Chunk, TransactionBarrier
 from cdc.ports.stream import Signal
 from cdc.records.control import RangeRecord, SignalAnswer, SignalRecord, SignalsRecord, SnapshotProgress, SnapshotRecord
 from cdc.snapshots.coordination import Restrictions, Snapshots
@@ -79,9 +79,9 @@ def progress_in(records: list[TopicRecord]) -> list[SnapshotProgress]:
 def test_answers_lead_to_the_next_requests() -> None:
     session = Session(wanted())
     session.advance()
-    (fence,) = session.reader.asked
-    assert isinstance(fence, Fence)
-    session.reader.coming.append(Fenced(fence.nonce, snapshot(50)))
+    (barrier,) = session.reader.asked
+    assert isinstance(barrier, TransactionBarrier)
+    session.reader.coming.append(BarrierPassed(barrier.nonce, snapshot(50)))
     session.advance()
     begin = session.reader.asked[-1]
     assert isinstance(begin, Begin)
