@@ -137,7 +137,7 @@ class Source:
             )
         ]  # fmt: skip
 
-    def marks(self, slot: str) -> list[str]:
+    def watermarks(self, slot: str) -> list[str]:
         """Contents of the marks among `messages`."""
         head = 1 + 1 + 8  # M, flags, LSN; then prefix and its end, length, content
         told = [m[head:].partition(b"\0") for m in self.messages(slot) if m[:1] == b"M"]
@@ -180,7 +180,7 @@ class Asked:
         return answer
 
     def chunk(self, schema: TableSchema, begun: Begun, **changed: Any) -> ChunkRead:
-        answer = self.ask(chunk(schema, begun.shape, **changed))
+        answer = self.ask(chunk(schema, begun.fingerprint, **changed))
         assert isinstance(answer, ChunkRead), answer
         return answer
 
@@ -193,7 +193,7 @@ class Asked:
         up_to: Key | None = None,
     ) -> tuple[bytes, ...]:
         """Record keys that have no row."""
-        answer = self.ask(Lookup(nonce(), schema, begun.shape, tuple(keys), after, up_to))
+        answer = self.ask(Lookup(nonce(), schema, begun.fingerprint, tuple(keys), after, up_to))
         assert isinstance(answer, LookedUp), answer
         return answer.absent
 
@@ -216,11 +216,11 @@ class Asked:
         return read
 
 
-def chunk(schema: TableSchema, shape: str, **changed: Any) -> Chunk:
+def chunk(schema: TableSchema, fingerprint: str, **changed: Any) -> Chunk:
     settings: dict[str, Any] = {
         "after": None, "up_to": None, "where": None, "rows_max": 1000, "bytes_max": 1 << 20, **changed,
     }  # fmt: skip
-    return Chunk(nonce=nonce(), schema=schema, shape=shape, **settings)
+    return Chunk(nonce=nonce(), schema=schema, fingerprint=fingerprint, **settings)
 
 
 def nonce() -> str:

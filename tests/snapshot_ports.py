@@ -70,7 +70,7 @@ class UnfollowedTables:
         assert oid or schema is None
         return []
 
-    def mark(self, content: bytes) -> None:
+    def watermark(self, content: bytes) -> None:
         pass
 
     def end(self) -> tuple[list[TopicRecord], list[TableSchema]]:

@@ -397,8 +397,8 @@ class Assembler:
         if message.transactional:
             transaction = self._open(f"Message at {where}")
             if message.prefix == WATERMARK_PREFIX:
-                self._observer.mark(message.content)
-                self._tracker.mark(message.content)
+                self._observer.watermark(message.content)
+                self._tracker.watermark(message.content)
                 return
             if message.prefix == self._messages:
                 self._event(message, records, now_us)

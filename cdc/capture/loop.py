@@ -105,8 +105,8 @@ class Capture:
         self._status_at = float("-inf")
         self._keepalive_asked_at = float("-inf")  # when the server was asked for a keepalive
         self._position_at = float("-inf")
-        self._told_at = float("-inf")
-        self._told_lsn = Lsn(0)
+        self._progress_asked_at = float("-inf")
+        self._progress_lsn = Lsn(0)
         self._watched_at = self._clock.monotonic()
         self._asked: _AskedProgress | None = None
         self._committed = self._assembler.state
@@ -162,7 +162,7 @@ class Capture:
             self._consume(begun)
         self._produce(self._snapshots.advance(now, self._clock.now_us(), self._stream_lag_s(frames, now)))
         self._beat(now)
-        self._tell_progress(now)
+        self._ask_progress(now)
         is_begun = self._assembler.in_transaction
         if self._publisher.is_due(now, is_dry=not frames, is_begun=is_begun) or self._idle_position_is_due(now):
             self._commit()
@@ -247,7 +247,7 @@ class Capture:
 
     # ---- 4. progress: how far every partition reaches for an LSN
 
-    def _tell_progress(self, now: float) -> None:
+    def _ask_progress(self, now: float) -> None:
         if self._asked is not None:
             try:
                 end_offsets = self._asked.request.result()
@@ -256,17 +256,17 @@ class Capture:
                 self._asked = None
                 return
             if end_offsets is not None:
-                told, self._asked = self._asked.state, None
+                covered, self._asked = self._asked.state, None
                 self._publisher.on_end_offsets(end_offsets)
-                self._publish_progress(told, end_offsets)
+                self._publish_progress(covered, end_offsets)
         elif (
-            self._committed.resume_lsn > self._told_lsn
-            and (now - self._told_at) * 1000 >= self._limits.progress_interval_ms
+            self._committed.resume_lsn > self._progress_lsn
+            and (now - self._progress_asked_at) * 1000 >= self._limits.progress_interval_ms
         ):
             # Asked after the commit of this LSN has returned: the answer lies above all of its records. The *stable*
             # offset would not do: a commit returns before its markers are written, so it can still lie below them.
             self._asked = _AskedProgress(self._broker.request_end_offsets(), self._committed)
-            self._told_at = now
+            self._progress_asked_at = now
 
     def _publish_progress(self, state: StreamState, end_offsets: Mapping[str, Sequence[int]]) -> None:
         progress = ProgressRecord(
@@ -279,7 +279,7 @@ class Capture:
             unpublished=self._assembler.unpublished,
         )
         self._produce([TopicRecord(self._topics.progress, PROGRESS_KEY.encode(), progress.encode())])
-        self._told_lsn = state.resume_lsn
+        self._progress_lsn = state.resume_lsn
 
     # ---- status updates
 

@@ -144,8 +144,8 @@ class TableAddition:
         return publication
 
     def join(self, tables: Tables, publication: Publication, state: State, captured: Captured) -> Joined:
-        """The barrier is passed. Raises UnsupportedChangeError for a table that can't join, BrokerError, ConnectionLost,
-        also where one was altered meanwhile."""
+        """Call it behind the barrier. Raises UnsupportedChangeError for a table that can't join; BrokerError, and
+        ConnectionLost, also where a table was altered meanwhile."""
         topics = self._make_topics(tables.joining, captured)
         with connect(self._config.source, application="watershed join") as connection:
             source = self._config.source

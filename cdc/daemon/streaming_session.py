@@ -139,16 +139,16 @@ class Session:
         if current is None:
             raise GapError(f"topic {self._topics.state} lost its position record", NEXT_AFTER_GAP)
         captured = read_captured(self._config)
-        selection, looks, publication = self._require_continuity(current, identity, topics, captured, state)
+        selection, descriptions, publication = self._require_continuity(current, identity, topics, captured, state)
         stay_connected()
-        these = self._capturable(broker, selection, looks, publication, state, captured, stay_connected)
+        these = self._capturable(broker, selection, descriptions, publication, state, captured, stay_connected)
         context = self._context(current, identity)
         sweeps = Sweeps(self._topics, current.epoch, captured.floors)
         unpublishable = make_unpublishable(self._config, self._admin, these.topics, state.unpublished, these.leaving)
         engine = self._engine(these, state, context, sweeps, unpublishable)
-        snapshots = self._snapshots(resources, engine, these, looks, state.signals_offset, captured)
+        snapshots = self._snapshots(resources, engine, these, descriptions, state.signals_offset, captured)
         is_half_published = current.partial is not None
-        tracker = self._tracker(resources, engine, snapshots, these, looks, is_half_published=is_half_published)
+        tracker = self._tracker(resources, engine, snapshots, these, descriptions, is_half_published=is_half_published)
         tables = CapturedTables(these.schemas, these.since, these.leaving)
         listeners, resume = Listeners(engine, tracker), StreamState.of(current)
         outbox = open_outbox(self._config, promises_utf8=identity.promises_utf8)
@@ -218,12 +218,12 @@ class Session:
             flush_lsn = read_flush_lsn(sql)
             slot = read_slot(sql, source.slot)
             publication = read_publication(sql, source.publication, source.table_ids)
-            looks = {} if publication is None else describe_tables(sql, source, publication)
+            descriptions = {} if publication is None else describe_tables(sql, source, publication)
         require_same_source(position, source_now(identity, flush_lsn, slot, publication))
         assert publication is not None, "or it would be another than the position's"
         tables = compare_tables(source.table_ids, captured.schemas, position, self._topics)
         unread = [t for t in source.table_ids if source.is_outbox(t) or self._config.snapshot.mode == "never"]
-        selection = assign(tables, position, captured.schemas, looks, state.tables, self._failures, unread)
+        selection = assign(tables, position, captured.schemas, descriptions, state.tables, self._failures, unread)
         source.columns.require_unpublished(selection.kept)
         ends = self._admin.request_end_offsets({t.name: t.partition_count for t in topics.values()}).wait()
         kept = {schema.topic: position.topics[schema.topic] for schema in selection.kept}
@@ -231,13 +231,13 @@ class Session:
             position.model_copy(update={"topics": kept}),
             {topic.name: TopicNow(topic.topic_id, ends[topic.name]) for topic in topics.values()},
         )
-        return selection, looks, publication
+        return selection, descriptions, publication
 
     def _capturable(
         self,
         broker: KafkaBroker,
         selection: TableSelection,
-        looks: Mapping[TableId, TableDescription],
+        descriptions: Mapping[TableId, TableDescription],
         publication: Publication,
         state: State,
         captured: Captured,
@@ -282,7 +282,7 @@ class Session:
             snapshots=snapshots,
             publisher=self._publisher(position, tables.left, schemas, since, publication, topics),
             selection=selection,
-            facts=self._facts(schemas, joins, looks, state),
+            facts=self._facts(schemas, joins, descriptions, state),
         )
         if records or tables.joining or tables.left:
             now_us = self._clock.now_us()
@@ -310,7 +310,7 @@ class Session:
         self,
         schemas: Sequence[TableSchema],
         joined: Sequence[TableId],
-        looks: Mapping[TableId, TableDescription],
+        descriptions: Mapping[TableId, TableDescription],
         state: State,
     ) -> dict[TableId, TableFacts | None]:
         """Of those that are captured, as they were when that was last looked at."""
@@ -318,7 +318,7 @@ class Session:
         for schema in schemas:
             record = state.tables.get(schema.table)
             known = record.facts if record is not None and record.status == "captured" else None
-            facts[schema.table] = looks[schema.table].facts if schema.table in joined else known
+            facts[schema.table] = descriptions[schema.table].facts if schema.table in joined else known
         return facts
 
     def _engine(
@@ -352,7 +352,7 @@ class Session:
         resources: ExitStack,
         engine: SnapshotEngine,
         these: _Capturable,
-        looks: Mapping[TableId, TableDescription],
+        descriptions: Mapping[TableId, TableDescription],
         signals_offset: int,
         captured: Captured,
     ) -> Snapshots:
@@ -364,9 +364,9 @@ class Session:
         keys = resources.enter_context(KafkaKeyReader(self._config.kafka))
         signals = SignalReader(self._config.kafka, self._topics.signals, signals_offset)
         resources.enter_context(closing(signals))
-        unchunkable = frozenset(table for table, look in looks.items() if look.unchunkable is not None)
+        unchunkable = frozenset(table for table, found in descriptions.items() if found.unchunkable is not None)
         answers = Answers(self._topics, captured.answers)
-        outboxes = frozenset(filter(self._config.source.is_outbox, looks))
+        outboxes = frozenset(filter(self._config.source.is_outbox, descriptions))
         stopped = {table: None if stop.is_held else stop.why for table, stop in these.selection.stopped.items()}
         return Snapshots(
             engine,
@@ -384,7 +384,7 @@ class Session:
         engine: SnapshotEngine,
         snapshots: Snapshots,
         these: _Capturable,
-        looks: Mapping[TableId, TableDescription],
+        descriptions: Mapping[TableId, TableDescription],
         *,
         is_half_published: bool,
     ) -> SchemaTracker:
@@ -405,7 +405,7 @@ class Session:
                     for schema in these.schemas
                 },
                 stopped={
-                    table: "" if is_half_published else looks[table].state
+                    table: "" if is_half_published else descriptions[table].state
                     for table, stop in these.selection.stopped.items()
                     if not stop.is_held
                 },

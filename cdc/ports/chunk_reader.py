@@ -39,7 +39,7 @@ class Chunk:
 
     nonce: str
     schema: TableSchema
-    shape: str  # as Begun said
+    fingerprint: str  # as Begun said
     after: Key | None
     up_to: Key | None
     where: str | None  # a condition in SQL
@@ -55,7 +55,7 @@ class Lookup:
 
     nonce: str
     schema: TableSchema
-    shape: str  # as Begun said
+    fingerprint: str  # as Begun said
     keys: tuple[bytes, ...]  # record keys
     after: Key | None
     up_to: Key | None
@@ -90,7 +90,7 @@ class Begun:
 
     nonce: str
     snapshot: TransactionSnapshot
-    shape: str  # of the table: changes when it is altered or replaced
+    fingerprint: str  # of the table: changes when it is altered or replaced
     rows_estimated: int
     row_bytes: int  # of one row, about; 0: not known
     bounds: tuple[Key, ...]

@@ -45,10 +45,10 @@ class PostgresCatalogReader(AbstractContextManager["PostgresCatalogReader"]):
             source, queue.SimpleQueue(), self._serve, self._closing, _SETTINGS
         )
 
-    def ask(self, question: CatalogPoll) -> None:
+    def ask(self, poll: CatalogPoll) -> None:
         """See cdc.ports.catalog_reader.CatalogReader."""
         self._worker.start()
-        self._worker.requests.put(question)
+        self._worker.requests.put(poll)
 
     def answers(self) -> list[CatalogAnswer | CatalogPollFailed]:
         """See cdc.ports.catalog_reader.CatalogReader."""
@@ -66,40 +66,40 @@ class PostgresCatalogReader(AbstractContextManager["PostgresCatalogReader"]):
 
     # ---- in the thread
 
-    def _serve(self, worker: ConnectionWorker[CatalogPoll], question: CatalogPoll) -> None:
+    def _serve(self, worker: ConnectionWorker[CatalogPoll], poll: CatalogPoll) -> None:
         try:
             connection = worker.connection()
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            look = self._look(connection, question)
+            answer = self._query(connection, poll)
             connection.execute("COMMIT")
-            self._answers.put(look)
-            if look.seen:
-                connection.execute(watermark_statement(question.nonce))
+            self._answers.put(answer)
+            if answer.seen:
+                connection.execute(watermark_statement(poll.nonce))
         except Exception as error:  # noqa: BLE001 - the thread's edge: whatever it is, the question has to be answered
             worker.drop()
-            self._answers.put(CatalogPollFailed(question.nonce))
+            self._answers.put(CatalogPollFailed(poll.nonce))
             if not self._closing.is_set():
                 # The stream will notice a lost server, and its own error says more.
                 reason = error.message if isinstance(error, WatershedError) else type(error).__name__
                 log.debug("catalog not looked at", error=reason)
 
-    def _look(self, connection: SourceConnection, question: CatalogPoll) -> CatalogAnswer:
-        tables = [*question.tables, *question.stopped]
+    def _query(self, connection: SourceConnection, poll: CatalogPoll) -> CatalogAnswer:
+        tables = [*poll.tables, *poll.stopped]
         publication = read_publication(connection, self._source.publication, tables)
         if publication is None:
-            return CatalogAnswer(question.nonce, None, {}, frozenset())
+            return CatalogAnswer(poll.nonce, None, {}, frozenset())
         facts = read_facts(connection, tables)
         seen: dict[TableId, DivergedTable] = {}
-        for table, known in question.tables.items():
+        for table, known in poll.tables.items():
             now, entry = facts.get(table), publication.entries.get(table, "")
             if now is None or (now, entry) != (known.facts, known.entry):
                 seen[table] = self._see(connection, table, known, now, publication)
         ready = set()
-        for table, tried in question.stopped.items():
-            look = describe_table(connection, self._source, table, publication, facts.get(table))
-            if look.barrier is None and look.state != tried:
+        for table, tried in poll.stopped.items():
+            description = describe_table(connection, self._source, table, publication, facts.get(table))
+            if description.barrier is None and description.state != tried:
                 ready.add(table)
-        return CatalogAnswer(question.nonce, publication.fingerprint, seen, frozenset(ready))
+        return CatalogAnswer(poll.nonce, publication.fingerprint, seen, frozenset(ready))
 
     def _see(
         self,

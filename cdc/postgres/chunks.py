@@ -38,7 +38,7 @@ from cdc.postgres.binary_copy import copy_binary
 from cdc.postgres.catalog import Publication
 from cdc.postgres.chunk_failures import failed, is_too_large, watermark_refused
 from cdc.postgres.chunk_statements import chunk_statement, condition_statement, watermark_statement
-from cdc.postgres.chunk_table import Look, TableAlteredError, begin_look, bounds, look, size
+from cdc.postgres.chunk_table import ChunkTable, TableAlteredError, begin_read, bounds, describe_for_chunks, size
 from cdc.postgres.connection import SourceConnection, copy_options, holds_any_bytes
 from cdc.postgres.connection_worker import RECONNECT_S, ConnectionWorker, close_workers
 from cdc.postgres.copy_lines import copy_lines, key_of
@@ -77,7 +77,7 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
         self._split_rows_min = split_rows_min
         self._probe = probe
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
-        self._looks: dict[str, Look] = {}  # by shape
+        self._chunk_tables: dict[str, ChunkTable] = {}  # by shape
         self._closing = threading.Event()
         self._chunks: _Queue = queue.SimpleQueue()
         self._others: _Queue = queue.SimpleQueue()  # for a thread of their own: a fence may last for hours
@@ -138,12 +138,14 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
     def _begin(self, worker: ConnectionWorker[Request], request: Begin) -> None:
         connection, schema = worker.connection(), request.schema
         chosen = self._source.chosen(schema.table)
-        snapshot, seen = look(connection, schema, self._publication, self._tables, chosen)
+        snapshot, seen = describe_for_chunks(connection, schema, self._publication, self._tables, chosen)
         sizes = size(connection, schema)
         splits = request.ranges > 1 and sizes.rows >= self._split_rows_min
         edges = bounds(connection, schema, seen, sizes.pages, request.ranges) if splits else ()
-        self._looks[seen.shape] = seen
-        self._answers.put(Begun(request.nonce, snapshot, seen.shape, sizes.rows, sizes.row_bytes, edges, seen.order))
+        self._chunk_tables[seen.fingerprint] = seen
+        self._answers.put(
+            Begun(request.nonce, snapshot, seen.fingerprint, sizes.rows, sizes.row_bytes, edges, seen.order)
+        )
         _mark(connection, request.nonce)
 
     def _chunk(self, worker: ConnectionWorker[Request], request: Chunk) -> None:
@@ -201,21 +203,21 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
         self._answers.put(LookedUp(request.nonce, snapshot, absent, time.monotonic() - began))
         _mark(connection, request.nonce)
 
-    def _seen(self, request: Chunk | Lookup) -> Look:
-        seen = self._looks.get(request.shape)
+    def _seen(self, request: Chunk | Lookup) -> ChunkTable:
+        seen = self._chunk_tables.get(request.fingerprint)
         if seen is None:
             raise TableAlteredError(f"table {request.schema.table} has not been looked at")
         return seen
 
 
 def _opened(
-    connection: SourceConnection, request: Chunk | Lookup, seen: Look, *, prefers_index: bool
+    connection: SourceConnection, request: Chunk | Lookup, seen: ChunkTable, *, prefers_index: bool
 ) -> TransactionSnapshot:
     """A transaction that finds the table as it was looked at."""
-    snapshot, shape = begin_look(
+    snapshot, fingerprint = begin_read(
         connection, request.schema, is_partitioned=seen.is_partitioned, prefers_index=prefers_index
     )
-    if shape != request.shape:
+    if fingerprint != request.fingerprint:
         raise TableAlteredError(f"table {request.schema.table} was altered or replaced since it was looked at")
     return snapshot
 

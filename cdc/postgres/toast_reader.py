@@ -27,7 +27,7 @@ from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.postgres.catalog import Publication
 from cdc.postgres.chunk_failures import PASSING_CLASSES, PASSING_ERRORS
 from cdc.postgres.chunk_statements import reread_statement, watermark_statement
-from cdc.postgres.chunk_table import Look, TableUnlikeError, begin_look, look
+from cdc.postgres.chunk_table import ChunkTable, TableUnlikeError, begin_read, describe_for_chunks
 from cdc.postgres.connection import SourceConnection
 from cdc.postgres.connection_worker import ConnectionWorker, close_workers
 from cdc.postgres.copy_lines import copy_lines, fields_of
@@ -61,7 +61,7 @@ class PostgresRowReader(AbstractContextManager["PostgresRowReader"]):
         self._source = source
         self._publication = publication
         self._tables = [schema.table for schema in tables]
-        self._looks: dict[TableId, Look] = {}
+        self._chunk_tables: dict[TableId, ChunkTable] = {}
         self._closing = threading.Event()
         self._answers: queue.SimpleQueue[tuple[int, Found | Unreadable | None]] = queue.SimpleQueue()
         self._number = 0  # of the last question
@@ -112,7 +112,7 @@ class PostgresRowReader(AbstractContextManager["PostgresRowReader"]):
             answer = self._found(worker, question.wanted, question.bytes_max)
         except Exception as error:  # noqa: BLE001 - the thread's edge: whatever it is, the question has to be answered
             worker.drop()
-            self._looks.pop(question.wanted.schema.table, None)
+            self._chunk_tables.pop(question.wanted.schema.table, None)
             answer = _failure(error)
         self._answers.put((question.number, answer))
 
@@ -143,16 +143,18 @@ class PostgresRowReader(AbstractContextManager["PostgresRowReader"]):
             connection.execute(watermark_statement(""))
         return Found(snapshot, tuple(rows))
 
-    def _begin(self, connection: SourceConnection, schema: TableSchema) -> tuple[TransactionSnapshot, Look]:
-        seen = self._looks.get(schema.table)
+    def _begin(self, connection: SourceConnection, schema: TableSchema) -> tuple[TransactionSnapshot, ChunkTable]:
+        seen = self._chunk_tables.get(schema.table)
         if seen is not None:
-            snapshot, shape = begin_look(connection, schema, is_partitioned=seen.is_partitioned, prefers_index=False)
-            if shape == seen.shape:
+            snapshot, fingerprint = begin_read(
+                connection, schema, is_partitioned=seen.is_partitioned, prefers_index=False
+            )
+            if fingerprint == seen.fingerprint:
                 return snapshot, seen
             connection.execute("ROLLBACK")
         chosen = self._source.chosen(schema.table)
-        snapshot, seen = look(connection, schema, self._publication, self._tables, chosen)
-        self._looks[schema.table] = seen
+        snapshot, seen = describe_for_chunks(connection, schema, self._publication, self._tables, chosen)
+        self._chunk_tables[schema.table] = seen
         return snapshot, seen
 
 

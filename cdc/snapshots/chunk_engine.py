@@ -117,7 +117,7 @@ class SnapshotEngine:
     def truncate(self, topic: str) -> None:
         self._memory.truncate(topic)
 
-    def mark(self, content: bytes) -> None:
+    def watermark(self, content: bytes) -> None:
         """One of its logical messages. Marks of others, and our own of earlier sessions, mean nothing."""
         nonce = content.decode("ascii", "replace")
         if nonce in self._chunks or nonce in self._begun:
@@ -195,7 +195,7 @@ class SnapshotEngine:
         for job in self._all_jobs():
             if not job.is_active or now < job.not_before:
                 continue
-            if job.shape is None:
+            if job.fingerprint is None:
                 if job.begin is None:
                     wanted.append(self._ask_to_begin(job))
                 continue
@@ -272,11 +272,11 @@ class SnapshotEngine:
         return Begin(job.begin, job.schema, self._limits.workers if job.splits else 1)
 
     def _ask_for_chunk(self, job: Job, part: Range) -> Chunk:
-        assert job.shape is not None
+        assert job.fingerprint is not None
         request = Chunk(
             nonce=self._new_nonce(),
             schema=job.schema,
-            shape=job.shape,
+            fingerprint=job.fingerprint,
             after=part.next_after,
             up_to=part.up_to,
             where=job.where,
@@ -290,9 +290,9 @@ class SnapshotEngine:
         return request
 
     def _ask_to_look_up(self, job: Job, absent: AbsentKeys) -> Lookup:
-        assert job.shape is not None
+        assert job.fingerprint is not None
         keys = absent.pages.popleft() if absent.pages else ()
-        request = Lookup(self._new_nonce(), job.schema, job.shape, keys, absent.after, absent.up_to)
+        request = Lookup(self._new_nonce(), job.schema, job.fingerprint, keys, absent.after, absent.up_to)
         absent.looked_at = self._now
         self._open(job, absent, request)
         return request

@@ -114,7 +114,7 @@ class CompletionJob(Job):
         self._bytes -= sum(map(_size, self._batch))
         self._is_whole, self._batch = False, frozenset()
         self._begin_anew()
-        self.shape, self.ranges = None, []
+        self.fingerprint, self.ranges = None, []
         if not self.has_rows:
             self.status = "done"
 

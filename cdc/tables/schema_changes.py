@@ -107,7 +107,7 @@ def followed(schema: TableSchema, relation: Relation, describe: Describe) -> Tab
     return replace(schema, version=schema.version + 1, columns=columns)
 
 
-def told(facts: TableFacts, before: TableSchema, after: TableSchema) -> TableFacts:
+def announced(facts: TableFacts, before: TableSchema, after: TableSchema) -> TableFacts:
     """The facts, with what the stream says of columns. They may have their names and types again when the catalog is
     looked at, but rows were published meanwhile, and records from before are without a column that had another name."""
     now = {column.name: column for column in after.columns}
@@ -120,7 +120,7 @@ def _form(column: Column) -> int:
     return _TEXT if column.base_type_oid == _VARCHAR else column.base_type_oid
 
 
-def met(facts: TableFacts, oid: int) -> TableFacts:
+def seen(facts: TableFacts, oid: int) -> TableFacts:
     """The facts of a partitioned table, with the partition whose rows the stream has. It may be gone when the catalog
     is looked at."""
     if any(part.oid in (oid, facts.oid) for part in facts.storage):

@@ -37,7 +37,15 @@ from cdc.ports.catalog_reader import (
 )
 from cdc.records.table_state import TableFacts, TableRecord, table_record
 from cdc.records.topic_records import schema_record
-from cdc.tables.schema_changes import Describe, followed, labels_renamed, met, rows_changed, told, why_not_followed
+from cdc.tables.schema_changes import (
+    Describe,
+    announced,
+    followed,
+    labels_renamed,
+    rows_changed,
+    seen,
+    why_not_followed,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -85,8 +93,8 @@ class SchemaTracker:
         self._rows = rows
         self._now_us = now_us
         self._new_nonce = new_nonce
-        self._question: CatalogPoll | None = None  # with what its look is held against
-        self._look: CatalogAnswer | None = None  # whose mark is on its way
+        self._poll: CatalogPoll | None = None  # with what its look is held against
+        self._answer: CatalogAnswer | None = None  # whose mark is on its way
         self._is_marked = False  # the transaction that is being received
         self._is_half_published = tables.is_half_published
         self._described: TableSchema | None = None  # by the last relation message
@@ -101,7 +109,10 @@ class SchemaTracker:
             raise stop(schema.table, why, is_replaced=relation.oid != schema.oid)
         after = followed(schema, relation, self._describe)
         facts, records = self._known[schema.table].facts, self._adopt(after)
-        return after, records if facts is None else [*records, *self._note(schema.table, told(facts, schema, after))]
+        return after, records if facts is None else [
+            *records,
+            *self._note(schema.table, announced(facts, schema, after)),
+        ]
 
     def described(self, oid: int, schema: TableSchema | None) -> list[TopicRecord]:
         """A relation message, of this captured table if it is one. A partition, whose rows are published as those of
@@ -110,7 +121,7 @@ class SchemaTracker:
         known = self._known.get(root.table) if root is not None and schema is None else None
         if root is None or known is None or known.facts is None:
             return []
-        return self._note(root.table, met(known.facts, oid))
+        return self._note(root.table, seen(known.facts, oid))
 
     def _note(self, table: TableId, facts: TableFacts) -> list[TopicRecord]:
         """What the stream says of what the next look is held against: in state, since the stream says it once."""
@@ -120,11 +131,11 @@ class SchemaTracker:
         self._known[table] = KnownTable(known.schema, facts, known.entry)
         return [table_record(self._topics, TableRecord.captured(table, facts, self._now_us()))]
 
-    def mark(self, content: bytes) -> None:
+    def watermark(self, content: bytes) -> None:
         """A mark in the transaction that is being received."""
         if self._is_of_question(content.decode("ascii", "replace")):
             self._take()
-            self._is_marked = self._question is not None
+            self._is_marked = self._poll is not None
 
     def end(self) -> tuple[list[TopicRecord], list[TableSchema]]:
         """The transaction was received whole: what its mark publishes, and the schemas that count from here on. Raises
@@ -132,10 +143,10 @@ class SchemaTracker:
         self._is_half_published = False
         records: list[TopicRecord] = []
         adopted: list[TableSchema] = []
-        if self._is_marked and self._question is not None:
-            look, then = self._look, self._question.tables
+        if self._is_marked and self._poll is not None:
+            answer, then = self._answer, self._poll.tables
             self._forget()
-            for table, seen in look.seen.items() if look is not None else ():
+            for table, seen in answer.seen.items() if answer is not None else ():
                 if self._known[table] is then[table]:
                     records += self._see(table, then[table], seen, adopted)
         return records, adopted
@@ -145,31 +156,31 @@ class SchemaTracker:
     def watch(self) -> None:
         """Take answers, and ask anew. Raises GapError when the publication is not what it was."""
         self._take()
-        if self._question is None:
-            self._question = CatalogPoll(self._new_nonce(), dict(self._known), self._stopped)
-            self._catalog.ask(self._question)
+        if self._poll is None:
+            self._poll = CatalogPoll(self._new_nonce(), dict(self._known), self._stopped)
+            self._catalog.ask(self._poll)
 
     def _is_of_question(self, nonce: str) -> bool:
-        return self._question is not None and self._question.nonce == nonce
+        return self._poll is not None and self._poll.nonce == nonce
 
     def _forget(self) -> None:
         """The question: its look has had its effect, or will have none."""
-        self._question, self._look, self._is_marked = None, None, False
+        self._poll, self._answer, self._is_marked = None, None, False
 
     def _take(self) -> None:
-        for look in self._catalog.answers():
-            if not self._is_of_question(look.nonce):
+        for answer in self._catalog.answers():
+            if not self._is_of_question(answer.nonce):
                 continue  # its mark came first, or its failure
-            if isinstance(look, CatalogPollFailed):  # also where its mark is in the log: nobody answered the commit
+            if isinstance(answer, CatalogPollFailed):  # also where its mark is in the log: nobody answered the commit
                 self._forget()
                 continue
-            if look.publication != self._publication:
+            if answer.publication != self._publication:
                 raise GapError("the publication was altered or dropped", NEXT_AFTER_GAP)
-            if look.ready and not self._is_half_published:
-                log.info("tables can join again", tables=" ".join(map(str, sorted(look.ready))))
+            if answer.ready and not self._is_half_published:
+                log.info("tables can join again", tables=" ".join(map(str, sorted(answer.ready))))
                 self.is_due = True
-            if look.seen:
-                self._look = look
+            if answer.seen:
+                self._answer = answer
             else:
                 self._forget()
 

@@ -49,7 +49,7 @@ def assign(
     tables: Tables,
     position: PositionRecord,
     captured: Mapping[TableId, TableSchema],
-    looks: Mapping[TableId, TableDescription],
+    descriptions: Mapping[TableId, TableDescription],
     records: Mapping[TableId, TableRecord],
     failures: Mapping[TableId, UnsupportedChangeError],
     unread: Collection[TableId] = (),
@@ -57,32 +57,37 @@ def assign(
     """`captured`: the newest schema of every table that ever was. `failures`: why sessions of this process ended.
     `unread`: tables whose existing rows are not wanted."""
 
-    def may_join(before: TableSchema, look: TableDescription) -> bool:
-        return _may_join(before, look, is_read=before.table not in unread)
+    def may_join(before: TableSchema, description: TableDescription) -> bool:
+        return _may_join(before, description, is_read=before.table not in unread)
 
     kept: list[TableSchema] = []
     joining: list[TableId] = []
     stopped: dict[TableId, Stop] = {}
     for schema in tables.kept:
-        table, look = schema.table, looks[schema.table]
-        stop = _stop(schema, look, position.topics[schema.topic].publication_entry, records, failures)
+        table, description = schema.table, descriptions[schema.table]
+        stop = _stop(schema, description, position.topics[schema.topic].publication_entry, records, failures)
         if stop is None:
             kept.append(schema)
-        elif not stop.is_held and position.partial is None and look.barrier is None and may_join(schema, look):
+        elif (
+            not stop.is_held
+            and position.partial is None
+            and description.barrier is None
+            and may_join(schema, description)
+        ):
             joining.append(table)
         else:
             stopped[table] = stop
     for table in tables.joining:
-        look, record, before = looks[table], records.get(table), captured.get(table)
+        description, record, before = descriptions[table], records.get(table), captured.get(table)
         if record is not None and record.status == "stopped" and record.is_held:
             stopped[table] = Stop(WatershedError(record.message, record.next), is_held=True)
-        elif look.barrier is not None:
-            stopped[table] = Stop(look.barrier, is_held=False)
-        elif record is not None and before is not None and not may_join(before, look):
-            stopped[table] = Stop(_cannot_join(before, look), is_held=False)
+        elif description.barrier is not None:
+            stopped[table] = Stop(description.barrier, is_held=False)
+        elif record is not None and before is not None and not may_join(before, description):
+            stopped[table] = Stop(_cannot_join(before, description), is_held=False)
         elif table in failures:
             stopped[table] = Stop(failures[table], failures[table].is_held)
-        elif table not in unread and (found := look.unchunkable) is not None:
+        elif table not in unread and (found := description.unchunkable) is not None:
             stopped[table] = Stop(_no_chunks(table, found.key), is_held=False)
         else:
             joining.append(table)
@@ -91,7 +96,7 @@ def assign(
 
 def _stop(
     schema: TableSchema,
-    look: TableDescription,
+    description: TableDescription,
     entry: str,
     records: Mapping[TableId, TableRecord],
     failures: Mapping[TableId, UnsupportedChangeError],
@@ -101,33 +106,33 @@ def _stop(
         return Stop(failures[table], failures[table].is_held)
     if (record := records.get(table)) is not None and record.status == "stopped":
         return Stop(WatershedError(record.message, record.next), record.is_held)
-    if look.error is not None:
-        return Stop(look.error, is_held=False)
-    assert look.found is not None, "or there would be an error"
-    if look.entry != entry:
+    if description.error is not None:
+        return Stop(description.error, is_held=False)
+    assert description.found is not None, "or there would be an error"
+    if description.entry != entry:
         why = "it was taken out of the publication, or is published otherwise"
-    elif look.found.oid != schema.oid:
+    elif description.found.oid != schema.oid:
         return Stop(SourceError(f"table {table} was dropped and created again", NEXT_AFTER_REPLACED), is_held=False)
     else:
-        found = look.found
+        found = description.found
         why = why_other_keys(schema, found.key, found.columns) or key_types_replaced(schema, found.columns) or ""
     if not why:
         return None
     return Stop(SourceError(f"table {table} was altered: {why}", NEXT_AFTER_ALTER), is_held=False)
 
 
-def _may_join(before: TableSchema, look: TableDescription, *, is_read: bool) -> bool:
+def _may_join(before: TableSchema, description: TableDescription, *, is_read: bool) -> bool:
     """A row that was captured under another key would be in the topic twice. And rows that are read are read in
     chunks."""
-    found = look.found
+    found = description.found
     if found is None or why_other_keys(before, found.key, found.columns) is not None:
         return False
     return found.is_chunkable or not is_read
 
 
-def _cannot_join(before: TableSchema, look: TableDescription) -> SourceError:
-    assert look.found is not None, "there is no barrier"
-    if why := why_other_keys(before, look.found.key, look.found.columns):
+def _cannot_join(before: TableSchema, description: TableDescription) -> SourceError:
+    assert description.found is not None, "there is no barrier"
+    if why := why_other_keys(before, description.found.key, description.found.columns):
         return SourceError(
             f"table {before.table} can't join again: {why}",
             "give it its key back, or name the old one's columns in source.key_columns; else take it out of "

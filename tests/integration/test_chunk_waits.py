@@ -95,15 +95,15 @@ def test_a_commit_that_is_in_the_log_and_not_visible_is_listed_and_marks_do_not_
             return any(message.startswith(b"U") and b"new" in message for message in stream)
 
         eventually(is_decoded)
-        asked = chunk(schema, begun.shape)
+        asked = chunk(schema, begun.fingerprint)
         read = reader.ask(asked)
         assert isinstance(read, ChunkRead)
         assert read.lines == (b"1\told", b"2\told"), "a row older than an event that was received"
         assert not read.snapshot.sees(xid)
-        eventually(lambda: asked.nonce in source.marks(slot))
+        eventually(lambda: asked.nonce in source.watermarks(slot))
         assert not commit.done()
         barrier = reader.send(TransactionBarrier(nonce()))
-        reader.ask(chunk(schema, begun.shape))
+        reader.ask(chunk(schema, begun.fingerprint))
         assert reader.answers(barrier) == [], "a fence that lets chunks read what is older than the log"
     with source.reader(schema) as reader:
         assert reader.barrier().snapshot.sees(xid)
@@ -182,10 +182,10 @@ def test_closing_cancels_what_runs(source18: Source, waits_for: str) -> None:
         match waits_for:
             case "a lock":
                 other.execute("LOCK TABLE things IN ACCESS EXCLUSIVE MODE")
-                asked = [reader.send(chunk(schema, begun.shape)), reader.send(chunk(schema, begun.shape))]
+                asked = [reader.send(chunk(schema, begun.fingerprint)), reader.send(chunk(schema, begun.fingerprint))]
                 eventually(lambda: len(source18.backends("Lock")) == 2)
             case "a query":
-                asked = [reader.send(chunk(schema, begun.shape, where="pg_sleep(60) IS NULL"))]
+                asked = [reader.send(chunk(schema, begun.fingerprint, where="pg_sleep(60) IS NULL"))]
                 eventually(lambda: source18.backends("Timeout"))
             case "a fence":
                 begin_writing(other)
@@ -205,7 +205,7 @@ def test_closing_does_not_wait_for_a_server_that_hangs(source18: Source) -> None
     schema = source18.schema(THINGS)
     with source18.reader(schema) as reader:
         begun = reader.begin(schema)
-        reader.send(chunk(schema, begun.shape, where="pg_sleep(60) IS NULL"))
+        reader.send(chunk(schema, begun.fingerprint, where="pg_sleep(60) IS NULL"))
         eventually(lambda: source18.backends("Timeout"))
         with frozen(source18.server.stack, "postgres"):
             began = time.monotonic()

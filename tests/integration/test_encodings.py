@@ -146,7 +146,7 @@ def test_bytes_that_are_not_utf_8_stop_with_table_and_position_and_are_never_rep
         source.connection.execute(b"UPDATE things SET id = '\xeb'")
         source.execute("SET client_encoding = 'UTF8'")
         with source.reader(schema) as asked:
-            failed = asked.fail(chunk(schema, asked.begin(schema).shape))
+            failed = asked.fail(chunk(schema, asked.begin(schema).fingerprint))
         assert isinstance(failed.error, SourceError)
         assert failed.error.message == "a key in table public.things is not UTF-8"
         assert failed.is_permanent

@@ -54,10 +54,10 @@ class FallsSilentWhileItWaits(Capture):
 
 
 class AsksForOffsetsTooEarly(Capture):
-    def _tell_progress(self, now: float) -> None:
-        told, self._committed = self._committed, self._assembler.state
-        super()._tell_progress(now)
-        self._committed = told
+    def _ask_progress(self, now: float) -> None:
+        covered, self._committed = self._committed, self._assembler.state
+        super()._ask_progress(now)
+        self._committed = covered
 
 
 class ForgetsWhatIsHalfPublished(Publisher):
@@ -119,8 +119,8 @@ class LeavesOutTombstones(Assembler):
 
 
 class LoadsWithoutSweep(InitialLoad):
-    def _finish(self, tables: Sequence[TableId], told: Sequence[TopicRecord]) -> None:
-        super()._finish(tables[:0], told)
+    def _finish(self, tables: Sequence[TableId], covered: Sequence[TopicRecord]) -> None:
+        super()._finish(tables[:0], covered)
 
 
 MUTANTS: dict[str, Parts] = {

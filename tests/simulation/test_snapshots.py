@@ -96,7 +96,7 @@ def test_a_row_that_comes_after_the_snapshot_of_an_empty_table_is_no_replay_to_w
         else:
             engine.take([ChunkRead(request.nonce, snapshot, (), None, True, 0.1)], now)
         engine.begin(700 + now, seq.next)
-        engine.mark(request.nonce.encode())
+        engine.watermark(request.nonce.encode())
         records = engine.end(Lsn(2_000 + now), seq, COMMIT_US)
     sweep = SweepRecord.decode(records[0].value or b"", "control")
     assert pack_version(1, 6) < sweep.floor <= pack_version(1, seq.last), "the next row would have the floor's version"

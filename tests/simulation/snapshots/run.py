@@ -1,8 +1,8 @@
 """One run: tables are read in chunks beside the stream by processes that die, and all that they committed is judged.
 
 What runs is the real thing: Assembler, SnapshotEngine with ChangeMemory, Jobs and Sweeps, Snapshots with its signals,
-and ToastBackfill for what updates left out of the log. A process begins from what was committed to Kafka, which is simulated
-here as a list: what was produced since the last commit is lost with the process.
+and ToastBackfill for what updates left out of the log. A process begins from what was committed to Kafka, which is
+simulated here as a list: what was produced since the last commit is lost with the process.
 """
 
 import random
@@ -388,7 +388,12 @@ class _Watched:
     def __init__(self, run: Run, engine: SnapshotEngine) -> None:
         self._run = run
         self._engine = engine
-        self.begin, self.touch, self.truncate, self.mark = engine.begin, engine.touch, engine.truncate, engine.mark
+        self.begin, self.touch, self.truncate, self.watermark = (
+            engine.begin,
+            engine.touch,
+            engine.truncate,
+            engine.watermark,
+        )
 
     def end(self, commit_lsn: Lsn, seq: SeqCounter, now_us: int) -> list[TopicRecord]:
         self._run.received_lsn = commit_lsn

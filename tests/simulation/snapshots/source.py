@@ -98,7 +98,7 @@ class Entry:
     commit_lsn: int
     end_lsn: int
     ops: tuple[Op, ...]
-    mark: bytes  # empty: none
+    watermark: bytes  # empty: none
     rows: dict[str, Rows]  # after it
 
 
@@ -182,19 +182,19 @@ class Source:
     def is_quiet(self) -> bool:
         return not self._writing and not self._logged
 
-    def emit(self, mark: bytes) -> None:
+    def emit(self, watermark: bytes) -> None:
         """pg_logical_emit_message(true, …) in a transaction of its own."""
         self._next_xid += 1
-        self._commit(Transaction(self._next_xid - 1), mark)
+        self._commit(Transaction(self._next_xid - 1), watermark)
 
-    def _commit(self, transaction: Transaction, mark: bytes) -> None:
+    def _commit(self, transaction: Transaction, watermark: bytes) -> None:
         self.end += self._chance.randrange(8, 200)
         commit_lsn, self.end = self.end, self.end + 48
         for op in transaction.ops:
             rows = self._last[op.table] = dict(self._last[op.table])
             op.apply(rows)
         low_xid = transaction.xid & XID_MASK
-        self.log.append(Entry(low_xid, commit_lsn, self.end, tuple(transaction.ops), mark, dict(self._last)))
+        self.log.append(Entry(low_xid, commit_lsn, self.end, tuple(transaction.ops), watermark, dict(self._last)))
         self._logged.append(transaction)
 
     def _begin(self) -> None:
@@ -281,8 +281,8 @@ class Stream:
 
     def _encoded(self, entry: Entry) -> list[bytes]:
         messages = [wire.begin(entry.commit_lsn, COMMIT_US, entry.xid), *self._changes(entry)]
-        if entry.mark:
-            messages.append(wire.logical_message(WATERMARK_PREFIX, entry.mark))
+        if entry.watermark:
+            messages.append(wire.logical_message(WATERMARK_PREFIX, entry.watermark))
         messages.append(wire.commit(entry.commit_lsn, entry.end_lsn, COMMIT_US))
         return [wire.xlog_data(message, entry.commit_lsn - 1) for message in messages]
 

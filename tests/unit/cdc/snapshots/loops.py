@@ -102,7 +102,7 @@ class Beside:
     # ---- the stream
 
     def transaction(
-        self, xid: int, *keys: int, marks: Iterable[str] = (), truncates: bool = False
+        self, xid: int, *keys: int, watermarks: Iterable[str] = (), truncates: bool = False
     ) -> list[TopicRecord]:
         """Receive a transaction that touches these keys; what the engine publishes at its end."""
         is_heard = self.engine.begin(xid, self.seq + 1)
@@ -112,8 +112,8 @@ class Beside:
                 self.engine.touch(SCHEMA.topic, key(number))
         if truncates and is_heard:
             self.engine.truncate(SCHEMA.topic)
-        for nonce in marks:
-            self.engine.mark(nonce.encode())
+        for nonce in watermarks:
+            self.engine.watermark(nonce.encode())
         self.lsn += 100
         seq = SeqCounter(self.seq)
         records = self.engine.end(Lsn(self.lsn), seq, NOW_US)
@@ -140,7 +140,7 @@ class Beside:
         request = self.ask()
         assert isinstance(request, Begin)
         self.engine.take([Begun(request.nonce, at, "shape", 10, 20, bounds, "order")], self.now)
-        assert self.transaction(xid, marks=[request.nonce]) == []
+        assert self.transaction(xid, watermarks=[request.nonce]) == []
 
     def read(self, request: Request | KeyPage, at: TransactionSnapshot, *numbers: int, is_end: bool = False) -> str:
         """The chunk's rows; its nonce."""

@@ -35,7 +35,7 @@ def test_they_are_noted_and_read_behind_a_fence_by_their_keys() -> None:
     assert isinstance(chunk, Chunk)
     assert (chunk.keys, chunk.after, chunk.up_to, chunk.where) == ((("1",), ("3",)), None, None, None)
     assert chunk.rows_max == 3  # one more than there are: the reader sees that it was all
-    records = made.transaction(901, marks=[made.read(chunk, snapshot(10), 1, 3, is_end=True)])
+    records = made.transaction(901, watermarks=[made.read(chunk, snapshot(10), 1, 3, is_end=True)])
     assert rows(records) == [1, 3]
     assert json.loads(records[0].value or b"")["op"] == "r"
     assert noted(records) == [record()]
@@ -48,7 +48,7 @@ def test_a_row_that_is_gone_or_was_touched_since_needs_nothing_more() -> None:
     look(made, 9)
     nonce = made.read(made.ask(), snapshot(10), 1, 2, is_end=True)
     made.transaction(20, 2)  # whole, or noted anew
-    records = made.transaction(901, marks=[nonce])
+    records = made.transaction(901, watermarks=[nonce])
     assert rows(records) == [1]
     assert noted(records) == [record()]
 
@@ -59,7 +59,7 @@ def test_what_is_noted_while_it_is_read_is_read_again() -> None:
     look(made, 9)
     nonce = made.read(made.ask(), snapshot(10), 1, is_end=True)
     assert made.unfilled(20, 1) == [record(1)]
-    assert noted(made.transaction(901, marks=[nonce])) == [record(1)]
+    assert noted(made.transaction(901, watermarks=[nonce])) == [record(1)]
     look(made, 20)
     chunk = made.ask()
     assert isinstance(chunk, Chunk) and chunk.keys == (("1",),)
@@ -76,7 +76,7 @@ def test_it_waits_for_the_transactions_that_left_the_holes() -> None:
     look(made, 9, 7)  # one of them is visible by now, and its row is not kept waiting
     chunk = made.ask()
     assert isinstance(chunk, Chunk) and chunk.keys == (("2",),)
-    records = made.transaction(901, marks=[made.read(chunk, snapshot(10, 7), 2, is_end=True)])
+    records = made.transaction(901, watermarks=[made.read(chunk, snapshot(10, 7), 2, is_end=True)])
     assert noted(records) == [record(1)]
     look(made, 9)
     chunk = made.ask()
@@ -100,7 +100,7 @@ def test_many_keys_are_read_in_several_batches() -> None:
     chunk = made.ask()
     assert isinstance(chunk, Chunk) and chunk.keys is not None and len(chunk.keys) == BATCH_KEYS_MAX
     nonce = made.read(chunk, snapshot(10), is_end=True)
-    (left,) = noted(made.transaction(901, marks=[nonce]))
+    (left,) = noted(made.transaction(901, watermarks=[nonce]))
     assert len(left.keys) == 1
 
 
@@ -110,7 +110,7 @@ def test_a_failed_chunk_is_read_again_from_where_publishing_stands() -> None:
     look(made, 9)
     chunk = made.ask()
     assert isinstance(chunk, Chunk) and chunk.rows_max == 2
-    (half,) = noted(made.transaction(901, marks=[made.read(chunk, snapshot(10), 1, 2)]))
+    (half,) = noted(made.transaction(901, watermarks=[made.read(chunk, snapshot(10), 1, 2)]))
     assert half == record(1, 2, 3)  # all are still noted: reading one twice does no harm
     for job in list(made.engine._completions.jobs.values()):
         job.forget(made.now)
@@ -134,9 +134,9 @@ def test_where_there_are_too_many_the_whole_table_is_read_without_a_sweep() -> N
     assert isinstance(first, Chunk) and isinstance(second, Chunk)
     assert [(c.keys, c.after, c.up_to) for c in (first, second)] == [(None, None, ("5",)), (None, ("5",), None)]
     assert made.unfilled(20, 4)[0].keys == (("4",),)  # perhaps behind the cursors: read afterwards
-    (half,) = noted(made.transaction(901, marks=[made.read(first, snapshot(10), 1, 3, is_end=True)]))
+    (half,) = noted(made.transaction(901, watermarks=[made.read(first, snapshot(10), 1, 3, is_end=True)]))
     assert half.is_whole and [part.is_done for part in half.ranges] == [True, False]
-    (done,) = noted(made.transaction(902, marks=[made.read(second, snapshot(10), 6, is_end=True)]))
+    (done,) = noted(made.transaction(902, watermarks=[made.read(second, snapshot(10), 6, is_end=True)]))
     assert done == record(4)
 
 
@@ -165,5 +165,5 @@ def test_what_waits_for_a_frozen_transaction_does_not_keep_all_others_in_memory(
         made.transaction(xid, xid)
     begin = made.ask()
     made.engine.take([Begun(begin.nonce, snapshot(60, 7), "shape", 1, 1, (), "order")], made.now)
-    made.transaction(900, marks=[begin.nonce])
+    made.transaction(900, watermarks=[begin.nonce])
     assert not made.engine.begin(10, 1), "a transaction that every later snapshot sees is not remembered"

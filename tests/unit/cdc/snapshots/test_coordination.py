@@ -87,7 +87,7 @@ def test_answers_lead_to_the_next_requests() -> None:
     assert isinstance(begin, Begin)
     session.reader.coming.append(Begun(begin.nonce, snapshot(60), "shape", 10, 20, (), "order"))
     session.advance()
-    session.beside.transaction(900, marks=[begin.nonce])
+    session.beside.transaction(900, watermarks=[begin.nonce])
     session.advance(lag_s=60.0)
     assert len(session.reader.asked) == 2  # the stream is behind
     session.advance()

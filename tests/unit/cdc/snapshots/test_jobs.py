@@ -51,7 +51,7 @@ def test_a_job_that_forgets_looks_again_and_keeps_what_is_published() -> None:
     chunk = open_chunk(("4",))
     job.ranges[0].open.append(chunk)
     assert job.forget(10.0) == [chunk]
-    assert (job.shape, job.begin, job.not_before) == (None, None, 10.0 + RETRY_S)
+    assert (job.fingerprint, job.begin, job.not_before) == (None, None, 10.0 + RETRY_S)
     record = job.record()
     assert (record.rows, record.ranges[0].after) == (7, ("4",))
     job.look(begun(), SIZE)

@@ -90,9 +90,9 @@ class World:
         self.catalog.coming.append(replace(CatalogAnswer(nonce, "fingerprint", tables, frozenset()), **changes))
         return nonce.encode()
 
-    def received(self, mark: bytes) -> list[str]:
+    def received(self, watermark: bytes) -> list[str]:
         """Keys of what the mark's transaction publishes."""
-        self.tracker.mark(mark)
+        self.tracker.watermark(watermark)
         return [record.key.decode() for record in self.tracker.end()[0]]
 
 
@@ -113,12 +113,12 @@ def test_a_look_that_finds_nothing_needs_no_mark() -> None:
 
 def test_what_was_seen_counts_where_its_mark_is_received() -> None:
     world = World()
-    mark = world.look(seen(WIDER, facts("id", "name", "more")))
+    watermark = world.look(seen(WIDER, facts("id", "name", "more")))
     world.tracker.watch()
     assert (world.altered, len(world.catalog.asked)) == ([], 1), "one question at a time"
-    world.tracker.mark(b"somebody else's")
+    world.tracker.watermark(b"somebody else's")
     assert world.tracker.end() == ([], [])
-    assert world.received(mark) == ["schema/public.items/2", "table/public.items"]
+    assert world.received(watermark) == ["schema/public.items/2", "table/public.items"]
     assert (world.altered, world.read_again) == ([WIDER], [])
     world.tracker.watch()
     assert world.catalog.asked[-1].tables == {ITEMS.table: KnownTable(WIDER, facts("id", "name", "more"), "entry")}
@@ -126,8 +126,8 @@ def test_what_was_seen_counts_where_its_mark_is_received() -> None:
 
 def test_rows_that_changed_without_events_are_read_again() -> None:
     world = World()
-    mark = world.look(seen(WIDER, facts("id", "name", "more", has_missing=True)))
-    assert world.received(mark) == ["schema/public.items/2", "snapshot", "table/public.items"]
+    watermark = world.look(seen(WIDER, facts("id", "name", "more", has_missing=True)))
+    assert world.received(watermark) == ["schema/public.items/2", "snapshot", "table/public.items"]
     assert world.read_again == ["column more was added with a default"]
 
 
@@ -135,10 +135,10 @@ def test_rows_that_changed_without_events_are_read_again() -> None:
 def test_a_mark_whose_commit_was_not_answered_says_nothing(is_marked_before: bool) -> None:
     """The connection is lost while the mark is written: it may be in the log all the same."""
     world = World()
-    mark = world.look(seen(WIDER, facts("id", "name", "more")))
+    watermark = world.look(seen(WIDER, facts("id", "name", "more")))
     if is_marked_before:
-        world.tracker.mark(mark)
-    world.catalog.coming.append(CatalogPollFailed(mark.decode()))
+        world.tracker.watermark(watermark)
+    world.catalog.coming.append(CatalogPollFailed(watermark.decode()))
     if is_marked_before:
         world.tracker.watch()  # asks anew, while the mark's transaction is being received
         other = world.catalog.asked[-1].nonce
@@ -146,7 +146,7 @@ def test_a_mark_whose_commit_was_not_answered_says_nothing(is_marked_before: boo
             CatalogAnswer(other, "fingerprint", {ITEMS.table: seen(WIDER, facts("id", "name", "more"))}, frozenset())
         )
     else:
-        world.tracker.mark(mark)
+        world.tracker.watermark(watermark)
     assert world.tracker.end() == ([], [])
     world.tracker.watch()
     assert len(world.catalog.asked) == 2
@@ -155,11 +155,11 @@ def test_a_mark_whose_commit_was_not_answered_says_nothing(is_marked_before: boo
 
 def test_a_look_says_nothing_of_a_table_that_the_stream_described_anew_meanwhile() -> None:
     world = World()
-    mark = world.look(seen(replace(ITEMS, version=2, columns=(ID,)), facts("id")))
+    watermark = world.look(seen(replace(ITEMS, version=2, columns=(ID,)), facts("id")))
     after, records = world.tracker.follow(ITEMS, relation_of(WIDER))
     assert (after, [record.key for record in records]) == (WIDER, [b"schema/public.items/2"])
     assert json.loads(records[0].value or b"")["version"] == 2
-    assert world.received(mark) == []
+    assert world.received(watermark) == []
     world.tracker.watch()
     assert world.catalog.asked[-1].tables == {ITEMS.table: KnownTable(WIDER, THEN, "entry")}, "it is looked at again"
 
@@ -203,9 +203,9 @@ def test_a_partition_that_passed_is_noted() -> None:
 )
 def test_what_can_not_be_followed_stops_the_table(found: DivergedTable, says: str) -> None:
     world = World()
-    mark = world.look(found)
+    watermark = world.look(found)
     with pytest.raises(UnsupportedChangeError) as stop:
-        world.received(mark)
+        world.received(watermark)
     assert says in stop.value.message
     assert (stop.value.table, stop.value.is_held) == (ITEMS.table, False)
     assert world.altered == []
@@ -213,9 +213,9 @@ def test_what_can_not_be_followed_stops_the_table(found: DivergedTable, says: st
 
 def test_nobody_is_told_to_take_back_that_a_table_was_created_again() -> None:
     world = World()
-    mark = world.look(seen(replace(ITEMS, version=2, oid=8), THEN))
+    watermark = world.look(seen(replace(ITEMS, version=2, oid=8), THEN))
     with pytest.raises(UnsupportedChangeError) as by_catalog:
-        world.received(mark)
+        world.received(watermark)
     with pytest.raises(UnsupportedChangeError) as by_stream:
         World().tracker.follow(ITEMS, relation_of(replace(ITEMS, oid=8)))
     for stop in (by_catalog, by_stream):
@@ -238,11 +238,11 @@ def test_another_publication_is_a_gap() -> None:
 
 def test_a_look_that_failed_is_asked_for_again() -> None:
     world = World()
-    mark = world.look(seen(WIDER, THEN))
-    world.catalog.coming.append(CatalogPollFailed(mark.decode()))
+    watermark = world.look(seen(WIDER, THEN))
+    world.catalog.coming.append(CatalogPollFailed(watermark.decode()))
     world.tracker.watch()
     assert len(world.catalog.asked) == 2
-    assert world.received(mark) == []
+    assert world.received(watermark) == []
 
 
 def test_a_table_that_can_join_again_needs_another_session() -> None:
