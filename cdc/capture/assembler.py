@@ -377,7 +377,7 @@ class Assembler:
         transaction.next_index += 1
 
     def _pass_over(self, oid: int, topic: str, lsn: int) -> None:
-        """A change of a table that leaves, in a shape that is not followed any more, perhaps created anew."""
+        """A change of a table that leaves, in a shape that is not followed any more, perhaps recreated."""
         if all(schema.topic != topic for schema in self._leaving):
             raise ProtocolError(f"row change at {format_lsn(lsn)} for relation {oid}, in a shape of long ago")
         transaction = self._open("row change")
@@ -392,7 +392,7 @@ class Assembler:
         return self._side.opening()
 
     def _logical_message(self, message: LogicalMessage, records: list[BatchRecord], now_us: int) -> None:
-        """Ours is a mark; others are published where that is configured."""
+        """Ours is a watermark; others are published where that is configured."""
         where = format_lsn(message.lsn)
         if message.transactional:
             transaction = self._open(f"Message at {where}")

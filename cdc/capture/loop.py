@@ -121,7 +121,7 @@ class Capture:
         """Stream until `should_stop`; then everything received is published, recorded and confirmed: a transaction to
         its end or, if that does not come soon, not at all.
 
-        Raises ConnectionLost when the session must start anew, other WatershedErrors when capture must stop. The open
+        Raises ConnectionLost when the session must restart, other WatershedErrors when capture must stop. The open
         Kafka transaction is aborted in both cases.
         """
         try:
@@ -152,7 +152,8 @@ class Capture:
     def _step(self) -> None:
         frames = self._stream.read(READ_MESSAGES_MAX, READ_BYTES_MAX)
         now = self._clock.monotonic()
-        self._snapshots.take_answers(now)  # before the frames: a mark among them belongs to an answer that is there
+        # Before the frames: a watermark among them belongs to an answer that is there.
+        self._snapshots.take_answers(now)
         whole, begun = _parted(frames)
         if whole:
             self._consume(whole)

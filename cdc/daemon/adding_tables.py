@@ -5,7 +5,7 @@ PostgreSQL decodes each change with the publication as it was then, or with what
 it sends theirs is not certain. Only then comes the table's place in the log (`since_lsn`): what commits before it is
 in the snapshot and never in the stream, whatever is sent, also because the table may have had another shape; what
 commits after it began when the table was published. That the table is captured, and that its rows are to be read, is
-one Kafka transaction: a process that dies before it leaves a table that joins anew.
+one Kafka transaction: a process that dies before it leaves a table that joins again.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

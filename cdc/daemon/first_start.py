@@ -108,7 +108,7 @@ class Bootstrap:
             if read_position(self._config) != previous:
                 raise ConnectionLost("another instance has gone on meanwhile")
             if previous is not None:
-                log.info("healing" if heal else "the last start did not come to its end, beginning anew", epoch=epoch)
+                log.info("healing" if heal else "the last start did not come to its end, restarting", epoch=epoch)
                 drop_slot(connection, self._source.slot)
             publication = self._publication(connection)
             lineage = self._lineage(epoch, identity, publication, topics)

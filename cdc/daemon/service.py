@@ -186,7 +186,7 @@ class Service:
                     log.warning("not drained, the next start goes on from the position record", error=error.message)
                 else:
                     in_s = backoff.next_s()
-                    log.warning("session lost, starting anew", error=error.message, in_s=round(in_s, 1))
+                    log.warning("session lost, restarting", error=error.message, in_s=round(in_s, 1))
                     self._stop.wait(in_s)
             except UnsupportedChangeError as error:
                 if (failure := self._rereads.judged(error)) is not None:
@@ -199,7 +199,7 @@ class Service:
                     raise
                 self._stop.wait(backoff.next_s())
             except LoadStopped:
-                log.info("initial load interrupted, the next start begins it anew")
+                log.info("initial load interrupted, the next start restarts it")
             except GapError as error:
                 gap = Gap(
                     error,
@@ -288,7 +288,7 @@ class Service:
                     log.info("reading text again")
                     self._binary_until = None
                 elif not self._stop.is_set():
-                    log.info("beginning anew with other tables")
+                    log.info("restarting with other tables")
 
     @contextmanager
     def _reading_in_binary_where_text_fails(self) -> Iterator[None]:

@@ -32,7 +32,7 @@ BATCH_BYTES_MAX = 1_000_000
 TRANSACTION_TIMEOUT_MS = 120_000
 # In which the brokers have put a transaction's end into every partition, once they answer at all.
 MARKED_S_MAX = 5.0
-# Of brokers that don't answer; later a new session looks at everything anew.
+# Of brokers that don't answer; later a new session looks at everything again.
 AWAY_S_MAX = 60.0
 # In which a transaction's end is in the partitions for a broker that works, and until we have noticed that it died.
 MARKING_S_MAX = 0.5

@@ -12,7 +12,7 @@ So behind the fence, before anything else is read or written, each partition tha
 the last stable offset stays below the high watermark, the coordinator's log tells what was decided
 (cdc/kafka/transaction_log.py).
 - What was aborted is aborted once more: the next transaction writes there, and is aborted.
-- What was committed is read from the log, aborted, and written anew, the same records in the same order, in one
+- What was committed is read from the log, aborted, and written again, the same records in the same order, in one
   transaction. If the position record is among them, a crash in between leaves the position before, and it is as if that
   transaction had never been. If the position is committed already, a note in state comes first: a crash in between is
   then a gap with a name, and no loss that nobody sees.
@@ -53,7 +53,7 @@ log = structlog.get_logger(__name__)
 SETTLES_S: Final = 2.0
 # In which an end that we have asked for is there, where a broker dies meanwhile and another takes over.
 FAILS_OVER_S_MAX: Final = 30.0
-_DIED: Final = "capture died while it wrote it anew"
+_DIED: Final = "capture died while it wrote it again"
 _THEIRS: Final = "somebody else's Kafka transaction is open in a topic of ours"
 
 
@@ -139,7 +139,7 @@ class HangingTransactions:
             self._forget(while_waiting)
 
     def _is_position(self, message: Message) -> bool:
-        """Or that what was left open before is written anew: either tells how far its transaction has come."""
+        """Or that what was left open before is written again: either tells how far its transaction has come."""
         is_end_of_note = message.key() == HANGING_KEY.encode() and message.value() is None
         return message.topic() == self._topics.state and (message.key() == POSITION_KEY.encode() or is_end_of_note)
 

@@ -39,7 +39,7 @@ class Broker(Protocol):
 
     One Kafka transaction at a time: `produce` opens it, `commit` or `abort` ends it. While a call has to wait (queue
     full, brokers slow or away) it calls `while_waiting` several times a second, so that PostgreSQL still hears from
-    us. Raises ConnectionLost when the session must be started anew (fenced, aborted by the broker), BrokerError
+    us. Raises ConnectionLost when the session must be restarted (fenced, aborted by the broker), BrokerError
     when a record can never be taken.
     """
 

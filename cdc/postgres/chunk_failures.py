@@ -34,7 +34,7 @@ def is_too_large(error: psycopg.Error) -> bool:
 
 
 def watermark_refused(error: psycopg.errors.InsufficientPrivilege, server_version: int) -> SourceError:
-    """The role may not write marks."""
+    """The role may not write watermarks."""
     arguments = "boolean, text, text" + (", boolean" if server_version >= _EMITS_FLUSHED else "")
     return SourceError(
         f"the role may not write marks into the log: {error.diag.message_primary}",

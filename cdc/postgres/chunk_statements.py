@@ -72,7 +72,7 @@ def begin_statement(table: TableId, *, is_partitioned: bool, prefers_index: bool
 
 
 def watermark_statement(nonce: str) -> sql.Composed:
-    """A transaction of its own, whose only content is the mark."""
+    """A transaction of its own, whose only content is the watermark."""
     return sql.SQL("SELECT pg_catalog.pg_logical_emit_message(true, {}::text, {}::text)").format(
         sql.Literal(WATERMARK_PREFIX), sql.Literal(nonce)
     )

@@ -1,8 +1,8 @@
-"""The reader of existing rows: threads with connections of their own, which read chunks and write their marks.
+"""The reader of existing rows: threads with connections of their own, which read chunks and write their watermarks.
 
 A chunk is one short transaction. The table is locked before the transaction snapshot is taken: a snapshot taken first,
 that then waited behind TRUNCATE or a rewriting ALTER, would show an empty table, which looks like its end. The answer
-is given before the mark is written, so that who receives the mark from the log has it.
+is given before the watermark is written, so that who receives the watermark from the log has it.
 """
 
 import queue
@@ -49,8 +49,8 @@ log = structlog.get_logger(__name__)
 
 LOCK_WAIT_S: Final = 3
 
-# A mark is not waited for by standbys: one that is named in synchronous_standby_names and down would hang it. Chunks
-# follow an index; workers and compilation would cost the source more than they gain.
+# A watermark is not waited for by standbys: one that is named in synchronous_standby_names and down would hang it.
+# Chunks follow an index; workers and compilation would cost the source more than they gain.
 _SETTINGS: Final = (
     f"SET synchronous_commit = local; SET lock_timeout = '{LOCK_WAIT_S}s';"
     " SET max_parallel_workers_per_gather = 0; SET jit = off"
@@ -80,7 +80,8 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
         self._chunk_tables: dict[str, ChunkTable] = {}  # by shape
         self._closing = threading.Event()
         self._chunks: _Queue = queue.SimpleQueue()
-        self._others: _Queue = queue.SimpleQueue()  # for a thread of their own: a fence may last for hours
+        # For a thread of their own: a transaction barrier may last for hours.
+        self._others: _Queue = queue.SimpleQueue()
         self._workers = [
             ConnectionWorker(source, requests, self._serve, self._closing, _SETTINGS)
             for requests in (self._others, *[self._chunks] * workers)
@@ -234,7 +235,7 @@ def _require_condition(connection: SourceConnection, statement: sql.Composed) ->
 
 
 def _mark(connection: SourceConnection, nonce: str) -> None:
-    """End the transaction, if one is open, and write the mark. Raises psycopg.Error, SourceError."""
+    """End the transaction, if one is open, and write the watermark. Raises psycopg.Error, SourceError."""
     is_open = connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
     statement = sql.SQL("COMMIT; {}" if is_open else "{}").format(watermark_statement(nonce))
     try:

@@ -341,9 +341,8 @@ def add_to_publication(connection: psycopg.Connection, config: SourceConfig, tab
         raise SourceError(f"can't alter publication {name}: {error.diag.message_primary}") from error
     publication = read_publication(connection, name, config.table_ids)
     if publication is None or table not in publication.columns:
-        raise ConnectionLost(
-            f"publication {name} does not show a table that was taken in"
-        )  # looked at anew, it says why
+        # Checked again, it says why.
+        raise ConnectionLost(f"publication {name} does not show a table that was taken in")
     return publication
 
 

@@ -19,7 +19,7 @@ class OpenPart(Record):
 
 class HangingTransactionRecord(Record):
     """A committed Kafka transaction that the brokers did not end in these partitions is about to be aborted there and
-    written anew. Its records are lost where this stands and the partitions are closed."""
+    written again. Its records are lost where this stands and the partitions are closed."""
 
     parts: tuple[OpenPart, ...]
 

@@ -1,15 +1,16 @@
 """Chunks beside the stream: DBLog's idea (Andreakis and Papapanagiotou, 2020) with the rule that PostgreSQL needs.
 
-A chunk is read in its own short transaction; then its mark is written into the log. When the mark comes back through
-the stream, the chunk's rows are published, with two exceptions:
+A chunk is read in its own short transaction; then its watermark is written into the log. When the watermark comes back
+through the stream, the chunk's rows are published, with two exceptions:
 
 - a row whose key was touched by a transaction that was received and that the chunk's snapshot does not see: what was
-  published for it is newer. (The published rule drops what was touched between two marks. That is not enough: a commit
-  is in the log before it is visible, so an event from *before* the first mark can be newer than the row.)
+  published for it is newer. (The published rule drops what was touched between two watermarks. That is not enough: a
+  commit is in the log before it is visible, so an event from *before* the first watermark can be newer than the row.)
 - all of them, when so many keys were touched that some were forgotten: the chunk is read again.
 
-What was received before this process remembered anything is covered by a fence: no chunk is read until every
-transaction that ran then has ended, so that all snapshots see it. Pure: time, answers and marks are arguments.
+What was received before this process remembered anything is covered by a transaction barrier: no chunk is read until
+every transaction that ran then has ended, so that all snapshots see it. Pure: time, answers and watermarks are
+arguments.
 """
 
 import secrets
@@ -82,9 +83,9 @@ class SnapshotEngine:
             if record.table in self._schemas:
                 self.jobs[record.table] = Job(record, self._schemas[record.table])
         self._completions = recorded.completions or Completions(self._schemas.values())
-        self._barrier: str | None = None  # nonce of the fence that is asked for
+        self._barrier: str | None = None  # nonce of the barrier that is asked for
         self._barrier_not_before = 0.0
-        self._passed: TransactionSnapshot | None = None  # newest snapshot known since the fence was passed
+        self._passed: TransactionSnapshot | None = None  # newest snapshot known since the barrier was passed
         self._begun: dict[str, tuple[Job, TransactionSnapshot, Begun | None]] = {}  # the answer's is not older
         self._chunks: dict[str, tuple[Job, Range | AbsentKeys, OpenChunk]] = {}
         self.tombstones = Tombstones(self._schemas, sweeps, recorded.tombstones)
@@ -118,13 +119,13 @@ class SnapshotEngine:
         self._memory.truncate(topic)
 
     def watermark(self, content: bytes) -> None:
-        """One of its logical messages. Marks of others, and our own of earlier sessions, mean nothing."""
+        """One of its logical messages. Watermarks of others, and our own of earlier sessions, mean nothing."""
         nonce = content.decode("ascii", "replace")
         if nonce in self._chunks or nonce in self._begun:
             self._watermarks.append(nonce)
 
     def end(self, commit_lsn: Lsn, seq: SeqCounter, now_us: int) -> list[TopicRecord]:
-        """The transaction was received whole. Returns what its marks publish, numbered by `seq`: rows are as the
+        """The transaction was received whole. Returns what its watermarks publish, numbered by `seq`: rows are as the
         chunk's snapshot saw them, and count as changes of this transaction."""
         self._memory.end()
         records: list[TopicRecord] = []
@@ -139,7 +140,7 @@ class SnapshotEngine:
             elif nonce in self._chunks:
                 job, part, chunk = self._chunks[nonce]
                 chunk.has_watermark = True
-                # Marks of one range may come in another order: the later chunk waits for the earlier one.
+                # Watermarks of one range may come in another order: the later chunk waits for the earlier one.
                 while part.open and part.open[0].has_watermark:
                     self._merge(job, part, part.open[0], commit_lsn, seq, now_us, records)
         self._prune()
@@ -243,7 +244,7 @@ class SnapshotEngine:
     # ---- operators
 
     def add(self, record: SnapshotRecord) -> list[TopicRecord]:
-        """Begin a table's snapshot, or begin it anew. Raises KeyError for a table that is not captured."""
+        """Begin a table's snapshot, or restart it. Raises KeyError for a table that is not captured."""
         schema = self._schemas[record.table]
         if record.table in self.jobs:
             self._give_up([self.jobs[record.table]])
@@ -349,7 +350,7 @@ class SnapshotEngine:
             job.failed(failure.error.message, self._now)
 
     def _look(self, job: Job, begun: Begun | None, seq: SeqCounter) -> None:
-        """The mark of a table's beginning was received."""
+        """The watermark of a table's beginning was received."""
         assert begun is not None, "the answer is there before its mark is written"
         job.begin = None
         self._see(begun.snapshot)
@@ -434,7 +435,7 @@ class SnapshotEngine:
 
     def _settle(self) -> None:
         """After each change of a status, so that a transaction need not ask every table. When there is nothing left to
-        do, nothing is remembered: what comes later begins with a fence of its own."""
+        do, nothing is remembered: what comes later begins with a transaction barrier of its own."""
         self._completions.settle()
         self._is_active = any(job.is_active for job in self._all_jobs())
         if self._barrier is not None and not self._is_active:

@@ -2,7 +2,7 @@
 
 It differs from other snapshots in what it reads, in the record that says how far it is, and in one rule: it begins when
 a transaction snapshot sees the transactions that left the holes. From then on a row that is not published needs nothing
-more: it is gone, or a later transaction touched it, and that one's own record is whole or is noted here anew.
+more: it is gone, or a later transaction touched it, and that one's own record is whole or is noted here again.
 """
 
 from collections.abc import Iterable

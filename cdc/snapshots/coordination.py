@@ -201,7 +201,7 @@ class Snapshots:
                 f"table {table} can't join now: {barrier.message}. It joins by itself once its catalog allows that"
             )
             return SignalAnswer(is_accepted=False, message=message, next=barrier.hint), []
-        why = WatershedError("an operator stopped it", "cdc table start, which reads all its rows anew")
+        why = WatershedError("an operator stopped it", "cdc table start, which reads all its rows again")
         told = [TableRecord.stopped(table, why, self._now_us, is_held=is_stop) for table in wanted]
         self.tables_changed = True
         return _accepted("stopped" if is_stop else "joins again", wanted), [

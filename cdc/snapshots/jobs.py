@@ -116,9 +116,9 @@ class Job:
         return [tombstones_record(topics, self.schema.table, self.below)] if self.status == "done" else []
 
     def fix_floor(self, epoch: int, seq: int, unseen: int | None) -> None:
-        """Of its sweep. `seq`: the next one where the mark of its first look was received. A chunk's row may be dropped
-        in favour of an event that is older than that mark: the floor is below all of those, whose lowest is `unseen`.
-        Transactions that the look's snapshot sees, later ones see too."""
+        """Of its sweep. `seq`: the next one where the watermark of its first look was received. A chunk's row may be
+        dropped in favour of an event that is older than that watermark: the floor is below all of those, whose lowest
+        is `unseen`. Transactions that the look's snapshot sees, later ones see too."""
         self.floor = pack_version(epoch, seq if unseen is None else min(unseen, seq))
 
     def look(self, begun: Begun, size: tuple[int, int]) -> bool:

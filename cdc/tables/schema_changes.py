@@ -33,7 +33,7 @@ Describe = Callable[[int, Sequence[RelationColumn]], Sequence[Column]]
 def why_not_followed(schema: TableSchema, relation: Relation) -> str | None:
     """Why rows of this relation can't be published as the table's; None if they can, perhaps in a new version."""
     if relation.oid != schema.oid:
-        return f"its oid is {relation.oid}, it was {schema.oid}: the table was created anew"
+        return f"its oid is {relation.oid}, it was {schema.oid}: the table was recreated"
     if (relation.schema, relation.name) != schema.table:
         return f"it is called {relation.schema}.{relation.name} now"
     sent = {column.name: column for column in relation.columns}
@@ -163,7 +163,7 @@ def rows_changed(then: TableFacts, now: TableFacts, filled: Collection[int]) -> 
         # not of that of a single partition.
         altered = {(c.number, c.changed_in) for c in now.columns} != {(c.number, c.changed_in) for c in then.columns}
         if altered or then.generated != now.generated:
-            return "a column's values were computed anew"
+            return "a column's values were computed again"
         if is_partitioned:
             return "a partition was truncated or rewritten"
     return None

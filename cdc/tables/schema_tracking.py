@@ -2,10 +2,10 @@
 
 Two tell of it. The stream's relation message comes before the first row of a new shape; it is followed at once, in the
 Kafka transaction of that row. And the catalog is looked at every few seconds, since not everything that changes rows
-or their types is in the stream, and a table that nobody writes to is not described anew. A look that finds a
-difference is answered first, then marked in the log: where the mark is received, everything that the look saw is behind
-the stream, so that what follows from it has its place there. Of a table that changed again between look and mark the
-look says nothing any more; the next one does.
+or their types is in the stream, and a table that nobody writes to is not described again. A look that finds a
+difference is answered first, then marked in the log: where the watermark is received, everything that the look saw is
+behind the stream, so that what follows from it has its place there. Of a table that changed again between look and
+watermark the look says nothing any more; the next one does.
 """
 
 import secrets
@@ -94,7 +94,7 @@ class SchemaTracker:
         self._now_us = now_us
         self._new_nonce = new_nonce
         self._poll: CatalogPoll | None = None  # with what its look is held against
-        self._answer: CatalogAnswer | None = None  # whose mark is on its way
+        self._answer: CatalogAnswer | None = None  # whose watermark is on its way
         self._is_marked = False  # the transaction that is being received
         self._is_half_published = tables.is_half_published
         self._described: TableSchema | None = None  # by the last relation message
@@ -132,14 +132,14 @@ class SchemaTracker:
         return [table_record(self._topics, TableRecord.captured(table, facts, self._now_us()))]
 
     def watermark(self, content: bytes) -> None:
-        """A mark in the transaction that is being received."""
+        """A watermark in the transaction that is being received."""
         if self._is_of_question(content.decode("ascii", "replace")):
             self._take()
             self._is_marked = self._poll is not None
 
     def end(self) -> tuple[list[TopicRecord], list[TableSchema]]:
-        """The transaction was received whole: what its mark publishes, and the schemas that count from here on. Raises
-        UnsupportedChangeError."""
+        """The transaction was received whole: what its watermark publishes, and the schemas that count from here on.
+        Raises UnsupportedChangeError."""
         self._is_half_published = False
         records: list[TopicRecord] = []
         adopted: list[TableSchema] = []
@@ -154,7 +154,7 @@ class SchemaTracker:
     # ---- the catalog
 
     def watch(self) -> None:
-        """Take answers, and ask anew. Raises GapError when the publication is not what it was."""
+        """Take answers, and ask again. Raises GapError when the publication is not what it was."""
         self._take()
         if self._poll is None:
             self._poll = CatalogPoll(self._new_nonce(), dict(self._known), self._stopped)
@@ -170,8 +170,9 @@ class SchemaTracker:
     def _take(self) -> None:
         for answer in self._catalog.answers():
             if not self._is_of_question(answer.nonce):
-                continue  # its mark came first, or its failure
-            if isinstance(answer, CatalogPollFailed):  # also where its mark is in the log: nobody answered the commit
+                continue  # its watermark came first, or its failure
+            # Also where its watermark is in the log: nobody answered the commit.
+            if isinstance(answer, CatalogPollFailed):
                 self._forget()
                 continue
             if answer.publication != self._publication:

@@ -1,7 +1,7 @@
 """Which tables a session captures: those of the configuration, but for those that can't be captured now. Pure.
 
 A table that can't be is stopped, alone: its changes are not published, which is recorded with the reason. It joins
-again like one that was never captured, with all its rows read anew, as soon as its catalog allows that; or, where the
+again like one that was never captured, with all its rows read again, as soon as its catalog allows that; or, where the
 catalog can't show that it was repaired, when an operator says so.
 """
 
@@ -143,7 +143,7 @@ def _cannot_join(before: TableSchema, description: TableDescription) -> SourceEr
 
 def _no_chunks(table: TableId, key: Sequence[str]) -> SourceError:
     """Page ranges need the transaction snapshot of a new slot."""
-    healing = "cdc snapshot --heal with snapshot.method: consistent, which reads all tables anew"
+    healing = "cdc snapshot --heal with snapshot.method: consistent, which reads all tables again"
     return SourceError(
         f"table {table} can't join beside the stream: no unique index has exactly its key columns "
         f"({', '.join(key) or 'none'}), in this order, so that its rows can't be read in chunks",

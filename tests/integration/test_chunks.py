@@ -222,7 +222,7 @@ def test_a_table_that_was_created_anew_is_another_one(source: Source) -> None:
         assert not reader.fail(chunk(schema, begun.fingerprint)).is_permanent
         failure = reader.fail(Begin(nonce(), schema, 1))
     assert not failure.is_permanent
-    assert "the table was created anew" in failure.error.message
+    assert "the table was recreated" in failure.error.message
 
 
 def test_an_altered_publication_is_left_to_those_who_watch_it(source: Source) -> None:

@@ -1,4 +1,4 @@
-"""One simulated run of the mixture: capture follows all of it at once, dies, loses its servers, begins anew behind a
+"""One simulated run of the mixture: capture follows all of it at once, dies, loses its servers, restarts behind a
 backlog, and is judged in the end by what committed readers see.
 """
 

@@ -318,8 +318,8 @@ def test_a_table_leaves_when_the_half_published_transaction_has_ended() -> None:
 
 
 def test_a_table_that_leaves_may_have_been_created_anew_in_the_half_published_transaction() -> None:
-    anew = wire.relation_bytes(replace(ORDERS_RELATION, oid=13))
-    begun = transaction(1_100, insert(1), insert(2), anew, insert(3, oid=13), wire.truncate([13]), insert(4))
+    again = wire.relation_bytes(replace(ORDERS_RELATION, oid=13))
+    begun = transaction(1_100, insert(1), insert(2), again, insert(3, oid=13), wire.truncate([13]), insert(4))
     assert places(consume(leaving(), begun)) == [("c", 4, 3, 4)]
 
 
@@ -351,9 +351,9 @@ def test_an_altered_table_stops_before_its_first_row(columns: Sequence[Column], 
 
 
 def test_a_table_created_anew_under_its_name_stops() -> None:
-    _, anew = wire.schema_and_relation(COLUMNS, ["id"], table=CUSTOMERS.table, oid=99)
-    _, failure = failing(assembler(), frames(wire.begin(1_100, TS_US, 7), wire.relation_bytes(anew)))
-    assert "the table was created anew" in failure.message
+    _, again = wire.schema_and_relation(COLUMNS, ["id"], table=CUSTOMERS.table, oid=99)
+    _, failure = failing(assembler(), frames(wire.begin(1_100, TS_US, 7), wire.relation_bytes(again)))
+    assert "the table was recreated" in failure.message
 
 
 def test_a_renamed_table_stops() -> None:

@@ -144,7 +144,7 @@ def backfill(part: OpenPart) -> object:
     return ("put", part.topic, part.partition, b"", (), 0)
 
 
-def anew(part: OpenPart, offset: int) -> object:
+def again(part: OpenPart, offset: int) -> object:
     return ("put", part.topic, part.partition, b"value of %d" % offset, (("h", b"1"),), 1000 + offset)
 
 
@@ -165,7 +165,7 @@ def test_with_the_position_all_is_aborted_and_written_anew(monkeypatch: pytest.M
     done = end(World(ROWS_0, STATE), monkeypatch)
     assert done == [
         *("left-open.recorded", backfill(ROWS_0), backfill(STATE), "abort", "left-open.aborted"),
-        *(anew(ROWS_0, 4), anew(ROWS_0, 5), anew(STATE, 20), "commit"),
+        *(again(ROWS_0, 4), again(ROWS_0, 5), again(STATE, 20), "commit"),
     ]
 
 
@@ -173,22 +173,22 @@ def test_without_the_position_it_is_noted_first(monkeypatch: pytest.MonkeyPatch)
     done = end(World(ROWS_0, ROWS_1), monkeypatch)
     assert done == [
         *(NOTE, "commit", "left-open.recorded", backfill(ROWS_0), backfill(ROWS_1), "abort", "left-open.aborted"),
-        *(anew(ROWS_0, 4), anew(ROWS_0, 5), anew(ROWS_1, 9), FORGET, "commit"),
+        *(again(ROWS_0, 4), again(ROWS_0, 5), again(ROWS_1, 9), FORGET, "commit"),
     ]
 
 
 def test_what_others_told_of_their_progress_is_not_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
     done = end(World(PROGRESS, STATE), monkeypatch)
-    assert anew(PROGRESS, 3) in done
-    assert anew(PROGRESS, 2) not in done
+    assert again(PROGRESS, 3) in done
+    assert again(PROGRESS, 2) not in done
 
 
 def test_what_others_wrote_between_to_a_topic_of_events_is_not_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(EVENTS, STATE)
     world.theirs = {(EVENTS.topic, 7)}
     done = end(world, monkeypatch)
-    assert done[-3:] == [anew(EVENTS, 6), anew(STATE, 20), "commit"]
-    assert anew(EVENTS, 7) not in done
+    assert done[-3:] == [again(EVENTS, 6), again(STATE, 20), "commit"]
+    assert again(EVENTS, 7) not in done
 
 
 @pytest.mark.parametrize("is_known", [True, False])
@@ -201,7 +201,7 @@ def test_what_others_have_open_in_a_topic_of_events_is_left_to_them(
     world.decided = {(EVENTS.topic, 0): True} if is_known else None
     done = end(world, monkeypatch)
     assert done[-2:] == [FORGET, "commit"]
-    assert anew(EVENTS, 6) not in done
+    assert again(EVENTS, 6) not in done
 
 
 def test_one_part_was_committed_and_another_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,8 +209,8 @@ def test_one_part_was_committed_and_another_aborted(monkeypatch: pytest.MonkeyPa
     world.decided = {("p.public.t", 0): False, ("p.public.t", 1): True}
     done = end(world, monkeypatch)
     assert done[:2] == [backfill(ROWS_0), "abort"]
-    assert anew(ROWS_1, 9) in done
-    assert anew(ROWS_0, 4) not in done
+    assert again(ROWS_1, 9) in done
+    assert again(ROWS_0, 4) not in done
 
 
 def test_somebody_elses_transaction_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,7 +265,7 @@ def test_who_died_before_the_abort_changes_nothing(monkeypatch: pytest.MonkeyPat
 def test_of_what_was_noted_a_part_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(ROWS_1)
     world.state = State(None, (), (), 0, {}, {}, hanging=HangingTransactionRecord(parts=(ROWS_0, ROWS_1)))
-    with pytest.raises(GapError, match="capture died while it wrote it anew"):
+    with pytest.raises(GapError, match="capture died while it wrote it again"):
         end(world, monkeypatch)
     assert world.done == [backfill(ROWS_1), "abort"]
 
@@ -275,7 +275,7 @@ def test_of_what_was_noted_a_part_is_gone_and_the_other_was_aborted(monkeypatch:
     world = World(ROWS_1)
     world.decided = {("p.public.t", 1): False}
     world.state = State(None, (), (), 0, {}, {}, hanging=HangingTransactionRecord(parts=(ROWS_0, ROWS_1)))
-    with pytest.raises(GapError, match=r"open in p\.public\.t-0,1 is lost: capture died while it wrote it anew"):
+    with pytest.raises(GapError, match=r"open in p\.public\.t-0,1 is lost: capture died while it wrote it again"):
         end(world, monkeypatch)
     assert world.done == [backfill(ROWS_1), "abort"]
 
@@ -285,7 +285,7 @@ def test_a_note_that_was_left_open_itself_is_no_position(monkeypatch: pytest.Mon
     world.state_keys = [HANGING_KEY.encode()]
     assert end(world, monkeypatch) == [
         *(NOTE, "commit", "left-open.recorded", backfill(ROWS_0), "abort", "left-open.aborted"),
-        *(anew(ROWS_0, 4), anew(ROWS_0, 5), FORGET, "commit"),
+        *(again(ROWS_0, 4), again(ROWS_0, 5), FORGET, "commit"),
     ]
 
 

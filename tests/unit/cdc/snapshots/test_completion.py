@@ -47,7 +47,7 @@ def test_a_row_that_is_gone_or_was_touched_since_needs_nothing_more() -> None:
     made.pass_barrier(snapshot(8))
     look(made, 9)
     nonce = made.read(made.ask(), snapshot(10), 1, 2, is_end=True)
-    made.transaction(20, 2)  # whole, or noted anew
+    made.transaction(20, 2)  # whole, or noted again
     records = made.transaction(901, watermarks=[nonce])
     assert rows(records) == [1]
     assert noted(records) == [record()]

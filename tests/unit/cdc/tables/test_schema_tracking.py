@@ -140,7 +140,7 @@ def test_a_mark_whose_commit_was_not_answered_says_nothing(is_marked_before: boo
         world.tracker.watermark(watermark)
     world.catalog.coming.append(CatalogPollFailed(watermark.decode()))
     if is_marked_before:
-        world.tracker.watch()  # asks anew, while the mark's transaction is being received
+        world.tracker.watch()  # asks again, while the mark's transaction is being received
         other = world.catalog.asked[-1].nonce
         world.catalog.coming.append(
             CatalogAnswer(other, "fingerprint", {ITEMS.table: seen(WIDER, facts("id", "name", "more"))}, frozenset())

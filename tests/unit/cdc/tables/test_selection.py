@@ -56,7 +56,7 @@ def test_a_table_that_is_as_it_was_is_kept() -> None:
 @pytest.mark.parametrize(
     "description",
     [replace(LOOK, entry="another"), replace(LOOK, found=replace(FOUND, oid=8))],
-    ids=["published otherwise", "created anew"],
+    ids=["published otherwise", "recreated"],
 )
 def test_a_table_that_can_join_again_does_so_at_once(description: TableDescription) -> None:
     assert selection(description) == TableSelection((), (ITEMS.table,), {})
