@@ -18,7 +18,7 @@ from cdc.records.control import (
     SIGNAL_KEY,
     SIGNALS_KEY,
     TOMBSTONES_KEY,
-    HolesRecord,
+    IncompleteRowsRecord,
     PositionRecord,
     ProgressRecord,
     Record,
@@ -42,7 +42,7 @@ class State:
 
     position: PositionRecord | None
     snapshots: tuple[SnapshotRecord, ...]
-    holes: tuple[HolesRecord, ...]
+    holes: tuple[IncompleteRowsRecord, ...]
     signals_offset: int  # signals below have had their effect
     tombstones: dict[TableId, int]  # of each table the floor below which tombstones are written
     tables: dict[TableId, TableRecord]
@@ -74,7 +74,7 @@ def read_state(config: Config) -> State:
         position=None if value is None else PositionRecord.open(value, f"{topic}, key {POSITION_KEY}"),
         snapshots=of(SnapshotRecord, "snapshot/"),
         tombstones={record.table: record.floor for record in of(TombstonesRecord, TOMBSTONES_KEY)},
-        holes=of(HolesRecord, "holes/"),
+        holes=of(IncompleteRowsRecord, "holes/"),
         tables={record.table: record for record in of(TableRecord, TABLE_KEY)},
         unpublished=of(UnpublishedRecord, UNPUBLISHED_KEY),
         lost=of(LostEventsRecord, LOST_KEY),

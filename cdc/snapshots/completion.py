@@ -17,8 +17,8 @@ from cdc.model.topics import Topics
 from cdc.ports.chunk_reader import Begun, Key
 from cdc.ports.row_reader import Unfilled
 from cdc.ports.transaction_snapshot import TransactionSnapshot
-from cdc.records.control import HolesRecord, RangeRecord, SnapshotRecord
-from cdc.records.topic_records import holes_record
+from cdc.records.control import IncompleteRowsRecord, RangeRecord, SnapshotRecord
+from cdc.records.topic_records import incomplete_rows_record
 from cdc.snapshots.change_memory import TRANSACTIONS_MAX, Transactions
 from cdc.snapshots.jobs import Job
 from cdc.snapshots.ranges import OpenChunk
@@ -38,7 +38,9 @@ _Noted = dict[Key, int | None]  # the transaction that left the hole; None: it h
 class CompletionJob(Job):
     """The rows of one table that are to be completed."""
 
-    def __init__(self, schema: TableSchema, record: HolesRecord | None = None, noted_max: int = NOTED_MAX) -> None:
+    def __init__(
+        self, schema: TableSchema, record: IncompleteRowsRecord | None = None, noted_max: int = NOTED_MAX
+    ) -> None:
         self._noted_max = noted_max
         self._is_whole = record is not None and record.is_whole
         super().__init__(_reading(schema, record.ranges if record is not None and record.is_whole else ()), schema)
@@ -120,7 +122,7 @@ class CompletionJob(Job):
 
     def state(self, topics: Topics) -> list[TopicRecord]:
         table = self.schema.table
-        holes = HolesRecord(
+        holes = IncompleteRowsRecord(
             table_schema=table.schema,
             table_name=table.name,
             keys=tuple(sorted({*self._noted, *self._batch})),
@@ -128,7 +130,7 @@ class CompletionJob(Job):
             ranges=self.record().ranges if self._is_whole else (),
             key_order=self.key_order if self._is_whole else None,
         )
-        return [holes_record(topics, holes)]
+        return [incomplete_rows_record(topics, holes)]
 
     def _begin_anew(self) -> None:
         """With the batch, or the whole table."""
@@ -141,7 +143,7 @@ class Completions:
     """Of all tables, for one session."""
 
     def __init__(
-        self, schemas: Iterable[TableSchema], records: Iterable[HolesRecord] = (), noted_max: int = NOTED_MAX
+        self, schemas: Iterable[TableSchema], records: Iterable[IncompleteRowsRecord] = (), noted_max: int = NOTED_MAX
     ) -> None:
         """`records`: of state."""
         self._schemas = {schema.table: schema for schema in schemas}

@@ -23,7 +23,7 @@ from cdc.ports.stream import Environment, Signal
 from cdc.ports.stream_state import StreamState
 from cdc.records.control import (
     POSITION_KEY,
-    HolesRecord,
+    IncompleteRowsRecord,
     PositionRecord,
     SchemaRecord,
     SignalsRecord,
@@ -126,7 +126,7 @@ class Process:
             limits=run.snapshot_limits,
             recorded=RecordedSnapshots(
                 records=run.recorded(SnapshotRecord, "snapshot/"),
-                completions=Completions(schemas, run.recorded(HolesRecord, "holes/")),
+                completions=Completions(schemas, run.recorded(IncompleteRowsRecord, "holes/")),
             ),
             new_nonce=lambda: f"{self._world.chance.getrandbits(64):016x}",
         )

@@ -28,7 +28,7 @@ from cdc.ports.stream_state import StreamState
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.records.control import (
     SIGNALS_KEY,
-    HolesRecord,
+    IncompleteRowsRecord,
     SignalRecord,
     SignalsRecord,
     SnapshotRecord,
@@ -80,7 +80,7 @@ class Committed:
     epoch: int
     records: list[TopicRecord] = field(default_factory=list)
     snapshots: dict[TableId, SnapshotRecord] = field(default_factory=dict)
-    holes: dict[TableId, HolesRecord] = field(default_factory=dict)
+    holes: dict[TableId, IncompleteRowsRecord] = field(default_factory=dict)
     floors: dict[TableId, int] = field(default_factory=dict)
     tombstones: dict[TableId, int] = field(default_factory=dict)
     signals_offset: int = 0
@@ -100,7 +100,7 @@ class Committed:
             elif record.topic == TOPICS.state and record.key == SIGNALS_KEY.encode():
                 self.signals_offset = SignalsRecord.decode(record.value or b"", "state").offset
             elif record.topic == TOPICS.state and record.key.startswith(b"holes/"):
-                holes = HolesRecord.decode(record.value or b"", "state")
+                holes = IncompleteRowsRecord.decode(record.value or b"", "state")
                 self.holes[holes.table] = holes
             elif record.topic == TOPICS.state:
                 snapshot = SnapshotRecord.decode(record.value or b"", "state")
@@ -342,8 +342,8 @@ class Process:
         if record.value is not None and b'"filled":["big"]' in record.value:
             self._run.events["filled"] += 1
         if record.topic == TOPICS.state and record.key.startswith(b"holes/"):
-            self._run.events["completed whole"] += HolesRecord.decode(record.value or b"", "state").is_whole
-            self._run.events["completed"] += not HolesRecord.decode(record.value or b"", "state").keys
+            self._run.events["completed whole"] += IncompleteRowsRecord.decode(record.value or b"", "state").is_whole
+            self._run.events["completed"] += not IncompleteRowsRecord.decode(record.value or b"", "state").keys
         if record.topic == TOPICS.state and record.key.startswith(b"snapshot/"):
             snapshot = SnapshotRecord.decode(record.value or b"", "state")
             self._run.events[snapshot.status] += 1

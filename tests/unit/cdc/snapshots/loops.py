@@ -28,7 +28,7 @@ from cdc.ports.chunk_reader import (
 )
 from cdc.ports.row_reader import Unfilled
 from cdc.ports.transaction_snapshot import TransactionSnapshot
-from cdc.records.control import HolesRecord, SnapshotRecord, SweepRecord
+from cdc.records.control import IncompleteRowsRecord, SnapshotRecord, SweepRecord
 from cdc.snapshots.change_memory import ChangeMemory
 from cdc.snapshots.chunk_engine import SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
@@ -73,7 +73,7 @@ class Beside:
         keys_max: int = 1_000,
         seq: int = 0,
         tombstones: Mapping[TableId, int] | None = None,
-        holes: Iterable[HolesRecord] = (),
+        holes: Iterable[IncompleteRowsRecord] = (),
         noted_max: int = 1_000,
         **limits: Any,
     ) -> None:
@@ -94,7 +94,7 @@ class Beside:
             new_nonce=lambda: f"n{next(numbers)}",
         )
 
-    def unfilled(self, xid: int, *numbers: int) -> list[HolesRecord]:
+    def unfilled(self, xid: int, *numbers: int) -> list[IncompleteRowsRecord]:
         """Rows went out with holes that this transaction left; what is noted."""
         rows = [Unfilled(SCHEMA, key(number), (str(number),), xid) for number in numbers]
         return noted(self.engine.complete(rows))
@@ -180,10 +180,10 @@ def states(records: Iterable[TopicRecord]) -> list[SnapshotRecord]:
     return [SnapshotRecord.decode(record.value or b"", "state") for record in records if record.topic == TOPICS.state]
 
 
-def noted(records: Iterable[TopicRecord]) -> list[HolesRecord]:
+def noted(records: Iterable[TopicRecord]) -> list[IncompleteRowsRecord]:
     """What is said of rows with holes."""
     found = [record for record in records if record.key.startswith(b"holes/")]
-    return [HolesRecord.decode(record.value or b"", "state") for record in found]
+    return [IncompleteRowsRecord.decode(record.value or b"", "state") for record in found]
 
 
 def sweeps(records: Iterable[TopicRecord]) -> list[tuple[int, int]]:

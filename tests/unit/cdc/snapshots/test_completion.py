@@ -3,16 +3,18 @@
 import json
 
 from cdc.ports.chunk_reader import Begin, Begun, Chunk, TransactionBarrier
-from cdc.records.control import HolesRecord, RangeRecord
+from cdc.records.control import IncompleteRowsRecord, RangeRecord
 from cdc.snapshots.completion import BATCH_KEYS_MAX, NOTED_BYTES_MAX, UNSEEN_RETRY_S, CompletionJob
 from cdc.snapshots.ranges import RETRY_S
 from tests.unit.cdc.capture.loops import SCHEMA
 from tests.unit.cdc.snapshots.loops import Beside, noted, rows, snapshot, wanted
 
 
-def record(*numbers: int, is_whole: bool = False, ranges: tuple[RangeRecord, ...] = ()) -> HolesRecord:
+def record(*numbers: int, is_whole: bool = False, ranges: tuple[RangeRecord, ...] = ()) -> IncompleteRowsRecord:
     keys = tuple((str(number),) for number in numbers)
-    return HolesRecord(table_schema="public", table_name="customers", keys=keys, is_whole=is_whole, ranges=ranges)
+    return IncompleteRowsRecord(
+        table_schema="public", table_name="customers", keys=keys, is_whole=is_whole, ranges=ranges
+    )
 
 
 def look(made: Beside, *seen: int) -> None:
