@@ -17,15 +17,15 @@ from cdc.model.events import TableId, TableSchema
 from cdc.ports.chunk_reader import (
     Answer,
     BarrierPassed,
-    Begin,
-    Begun,
     Chunk,
     ChunkRead,
+    DescribeTable,
     Key,
     LookedUp,
     Lookup,
     ReadFailed,
     Request,
+    TableDescribed,
     TransactionBarrier,
 )
 from cdc.ports.stream import Probe, unarmed
@@ -174,12 +174,12 @@ class Asked:
     def ask(self, request: Request) -> Answer:
         return self.wait(self.send(request))
 
-    def begin(self, schema: TableSchema, ranges: int = 1) -> Begun:
-        answer = self.ask(Begin(nonce(), schema, ranges))
-        assert isinstance(answer, Begun), answer
+    def begin(self, schema: TableSchema, ranges: int = 1) -> TableDescribed:
+        answer = self.ask(DescribeTable(nonce(), schema, ranges))
+        assert isinstance(answer, TableDescribed), answer
         return answer
 
-    def chunk(self, schema: TableSchema, begun: Begun, **changed: Any) -> ChunkRead:
+    def chunk(self, schema: TableSchema, begun: TableDescribed, **changed: Any) -> ChunkRead:
         answer = self.ask(chunk(schema, begun.fingerprint, **changed))
         assert isinstance(answer, ChunkRead), answer
         return answer
@@ -187,7 +187,7 @@ class Asked:
     def absent(
         self,
         schema: TableSchema,
-        begun: Begun,
+        begun: TableDescribed,
         keys: Sequence[bytes],
         after: Key | None = None,
         up_to: Key | None = None,
@@ -207,7 +207,9 @@ class Asked:
         assert isinstance(answer, BarrierPassed), answer
         return answer
 
-    def chunks(self, schema: TableSchema, begun: Begun, after: Key | None = None, **changed: Any) -> list[ChunkRead]:
+    def chunks(
+        self, schema: TableSchema, begun: TableDescribed, after: Key | None = None, **changed: Any
+    ) -> list[ChunkRead]:
         """All of a range, one after the other."""
         read: list[ChunkRead] = []
         while not read or not read[-1].is_end:

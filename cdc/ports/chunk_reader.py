@@ -25,7 +25,7 @@ class TransactionBarrier:
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class DescribeTable:
     """Look at a table whose snapshot begins or goes on, then write the watermark."""
 
     nonce: str
@@ -39,7 +39,7 @@ class Chunk:
 
     nonce: str
     schema: TableSchema
-    fingerprint: str  # as Begun said
+    fingerprint: str  # as TableDescribed said
     after: Key | None
     up_to: Key | None
     where: str | None  # a condition in SQL
@@ -55,7 +55,7 @@ class Lookup:
 
     nonce: str
     schema: TableSchema
-    fingerprint: str  # as Begun said
+    fingerprint: str  # as TableDescribed said
     keys: tuple[bytes, ...]  # record keys
     after: Key | None
     up_to: Key | None
@@ -72,7 +72,7 @@ class KeyPage:
     below: int | None  # only rows with a version below
 
 
-Request = TransactionBarrier | Begin | Chunk | Lookup
+Request = TransactionBarrier | DescribeTable | Chunk | Lookup
 """Of the source. A KeyPage is asked of the topic."""
 
 
@@ -85,7 +85,7 @@ class BarrierPassed:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class TableDescribed:
     """`bounds`: keys between which ranges lie, rising; none where the table is not split."""
 
     nonce: str
@@ -137,7 +137,7 @@ class KeysRead:
     is_end: bool
 
 
-Answer = BarrierPassed | Begun | ChunkRead | LookedUp | KeysRead | ReadFailed
+Answer = BarrierPassed | TableDescribed | ChunkRead | LookedUp | KeysRead | ReadFailed
 
 
 class ChunkReader(Protocol):

@@ -22,14 +22,14 @@ from cdc.model.events import TableSchema
 from cdc.ports.chunk_reader import (
     Answer,
     BarrierPassed,
-    Begin,
-    Begun,
     Chunk,
     ChunkRead,
+    DescribeTable,
     Key,
     LookedUp,
     Lookup,
     Request,
+    TableDescribed,
     TransactionBarrier,
 )
 from cdc.ports.stream import Probe, unarmed
@@ -116,7 +116,7 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
             match request:
                 case TransactionBarrier():
                     self._barrier(worker, request)
-                case Begin():
+                case DescribeTable():
                     self._begin(worker, request)
                 case Chunk():
                     self._chunk(worker, request)
@@ -136,7 +136,7 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
         if snapshot is not None:
             self._answers.put(BarrierPassed(request.nonce, snapshot))
 
-    def _begin(self, worker: ConnectionWorker[Request], request: Begin) -> None:
+    def _begin(self, worker: ConnectionWorker[Request], request: DescribeTable) -> None:
         connection, schema = worker.connection(), request.schema
         chosen = self._source.chosen(schema.table)
         snapshot, seen = describe_for_chunks(connection, schema, self._publication, self._tables, chosen)
@@ -145,7 +145,7 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
         edges = bounds(connection, schema, seen, sizes.pages, request.ranges) if splits else ()
         self._chunk_tables[seen.fingerprint] = seen
         self._answers.put(
-            Begun(request.nonce, snapshot, seen.fingerprint, sizes.rows, sizes.row_bytes, edges, seen.order)
+            TableDescribed(request.nonce, snapshot, seen.fingerprint, sizes.rows, sizes.row_bytes, edges, seen.order)
         )
         _mark(connection, request.nonce)
 

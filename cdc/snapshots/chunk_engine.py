@@ -26,16 +26,16 @@ from cdc.model.topic_record import TopicRecord
 from cdc.ports.chunk_reader import (
     Answer,
     BarrierPassed,
-    Begin,
-    Begun,
     Chunk,
     ChunkRead,
+    DescribeTable,
     KeyPage,
     KeysRead,
     LookedUp,
     Lookup,
     ReadFailed,
     Request,
+    TableDescribed,
     TransactionBarrier,
 )
 from cdc.ports.row_reader import Unfilled
@@ -86,7 +86,7 @@ class SnapshotEngine:
         self._barrier: str | None = None  # nonce of the barrier that is asked for
         self._barrier_not_before = 0.0
         self._passed: TransactionSnapshot | None = None  # newest snapshot known since the barrier was passed
-        self._begun: dict[str, tuple[Job, TransactionSnapshot, Begun | None]] = {}  # the answer's is not older
+        self._begun: dict[str, tuple[Job, TransactionSnapshot, TableDescribed | None]] = {}  # the answer's is not older
         self._chunks: dict[str, tuple[Job, Range | AbsentKeys, OpenChunk]] = {}
         self.tombstones = Tombstones(self._schemas, sweeps, recorded.tombstones)
         self._watermarks: list[str] = []  # nonces of the transaction that is being received
@@ -160,7 +160,7 @@ class SnapshotEngine:
                     if answer.nonce == self._barrier:
                         self._passed = answer.snapshot
                         log.info("snapshots begin", tables=sum(job.is_active for job in self._all_jobs()))
-                case Begun():
+                case TableDescribed():
                     if answer.nonce in self._begun:
                         self._begun[answer.nonce] = (*self._begun[answer.nonce][:2], answer)
                 case ChunkRead() | LookedUp():
@@ -266,11 +266,11 @@ class SnapshotEngine:
 
     # ---- inside
 
-    def _ask_to_begin(self, job: Job) -> Begin:
+    def _ask_to_begin(self, job: Job) -> DescribeTable:
         assert self._passed is not None
         job.begin = self._new_nonce()
         self._begun[job.begin] = (job, self._passed, None)
-        return Begin(job.begin, job.schema, self._limits.workers if job.splits else 1)
+        return DescribeTable(job.begin, job.schema, self._limits.workers if job.splits else 1)
 
     def _ask_for_chunk(self, job: Job, part: Range) -> Chunk:
         assert job.fingerprint is not None
@@ -349,7 +349,7 @@ class SnapshotEngine:
         else:
             job.failed(failure.error.message, self._now)
 
-    def _look(self, job: Job, begun: Begun | None, seq: SeqCounter) -> None:
+    def _look(self, job: Job, begun: TableDescribed | None, seq: SeqCounter) -> None:
         """The watermark of a table's beginning was received."""
         assert begun is not None, "the answer is there before its mark is written"
         job.begin = None

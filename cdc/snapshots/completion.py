@@ -14,7 +14,7 @@ import structlog
 from cdc.model.events import TableId, TableSchema
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.ports.chunk_reader import Begun, Key
+from cdc.ports.chunk_reader import Key, TableDescribed
 from cdc.ports.row_reader import Unfilled
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.records.control import IncompleteRowsRecord, RangeRecord, SnapshotRecord
@@ -105,7 +105,7 @@ class CompletionJob(Job):
             self.not_before = now + UNSEEN_RETRY_S
         return may_begin
 
-    def look(self, begun: Begun, size: tuple[int, int]) -> bool:
+    def look(self, begun: TableDescribed, size: tuple[int, int]) -> bool:
         is_same = self.key_order in (None, begun.order)
         if not is_same:
             self._begin_anew()

@@ -8,7 +8,7 @@ import structlog
 from cdc.model.events import TableSchema, pack_version
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.ports.chunk_reader import Begun, Key
+from cdc.ports.chunk_reader import Key, TableDescribed
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.records.control import ENDED, RangeRecord, SnapshotRecord
 from cdc.records.topic_records import snapshot_record, tombstones_record
@@ -121,7 +121,7 @@ class Job:
         is `unseen`. Transactions that the look's snapshot sees, later ones see too."""
         self.floor = pack_version(epoch, seq if unseen is None else min(unseen, seq))
 
-    def look(self, begun: Begun, size: tuple[int, int]) -> bool:
+    def look(self, begun: TableDescribed, size: tuple[int, int]) -> bool:
         """The table was looked at. `size`: rows and bytes that a chunk may have. False: its keys lie in another order
         than when the ranges were recorded, which therefore mean nothing any more: all is read from the beginning."""
         self.fingerprint = begun.fingerprint

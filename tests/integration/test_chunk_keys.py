@@ -12,7 +12,7 @@ from psycopg import sql
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.model.events import TableId, TableSchema
 from cdc.pgoutput.relations import relation_of
-from cdc.ports.chunk_reader import Begun, Key
+from cdc.ports.chunk_reader import Key, TableDescribed
 from cdc.postgres.chunk_statements import chunk_statement
 from cdc.postgres.chunk_table import describe_for_chunks
 from tests.chunk_reading import Asked, Source, chunk, lines_of
@@ -273,7 +273,7 @@ def assert_each_row_once(source: Source, fingerprint: Shape) -> None:
 
 
 def assert_what_is_gone_is_found(
-    source: Source, reader: Asked, begun: Begun, schema: TableSchema, lines: list[bytes], middle: Key
+    source: Source, reader: Asked, begun: TableDescribed, schema: TableSchema, lines: list[bytes], middle: Key
 ) -> None:
     """By the record keys that these rows had. `lines` are in the order of the index."""
     encoder = TableEncoder(schema, relation_of(schema), EnvelopeContext("shop", "shop", 1, "0"))

@@ -11,7 +11,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from cdc.model.events import TableId
-from cdc.ports.chunk_reader import Begin, ChunkRead, ReadFailed
+from cdc.ports.chunk_reader import ChunkRead, DescribeTable, ReadFailed
 from tests.chunk_reading import Source, chunk, lines_of, nonce
 from tests.conftest import PostgresServer, new_database
 from tests.waiting import eventually
@@ -204,7 +204,7 @@ def test_an_altered_table_is_read_no_further(source: Source, alteration: Literal
         first = reader.chunk(schema, begun, rows_max=5)
         source.execute(alteration)
         chunk_failed = reader.fail(chunk(schema, begun.fingerprint, after=first.last))
-        begin_failed = reader.fail(Begin(nonce(), schema, 1))
+        begin_failed = reader.fail(DescribeTable(nonce(), schema, 1))
     assert not chunk_failed.is_permanent, "who follows the catalog will tell the reader of another shape"
     assert not begin_failed.is_permanent
     assert "public.things" in begin_failed.error.message
@@ -220,7 +220,7 @@ def test_a_table_that_was_created_anew_is_another_one(source: Source) -> None:
         begun = reader.begin(schema)
         source.execute("DROP TABLE things; CREATE TABLE things (id int PRIMARY KEY, v text)")
         assert not reader.fail(chunk(schema, begun.fingerprint)).is_permanent
-        failure = reader.fail(Begin(nonce(), schema, 1))
+        failure = reader.fail(DescribeTable(nonce(), schema, 1))
     assert not failure.is_permanent
     assert "the table was recreated" in failure.error.message
 
@@ -229,7 +229,7 @@ def test_an_altered_publication_is_left_to_those_who_watch_it(source: Source) ->
     schema = source.schema(THINGS)
     with source.reader(schema) as reader:
         source.execute("ALTER PUBLICATION watershed SET TABLE things (id)")
-        failure = reader.fail(Begin(nonce(), schema, 1))
+        failure = reader.fail(DescribeTable(nonce(), schema, 1))
     assert not failure.is_permanent
     assert "publication watershed was altered" in failure.error.message
 
@@ -314,7 +314,7 @@ def test_rights_that_are_missing_are_named(source: Source) -> None:
     with reader_role(source) as (dsn, role), source.reader(schema, dsn=dsn) as reader:
         begun = reader.begin(schema)
         source.execute(sql.SQL("REVOKE SELECT ON things FROM {}").format(sql.Identifier(role)))
-        for request in (Begin(nonce(), schema, 1), chunk(schema, begun.fingerprint)):
+        for request in (DescribeTable(nonce(), schema, 1), chunk(schema, begun.fingerprint)):
             failure = reader.fail(request)
             assert failure.is_permanent
             assert "GRANT SELECT ON public.things" in failure.error.hint
@@ -324,7 +324,7 @@ def test_row_security_is_not_read_past(source: Source) -> None:
     schema = source.schema(THINGS)
     source.execute("ALTER TABLE things ENABLE ROW LEVEL SECURITY")
     with reader_role(source) as (dsn, _), source.reader(schema, dsn=dsn) as reader:
-        failure = reader.fail(Begin(nonce(), schema, 1))
+        failure = reader.fail(DescribeTable(nonce(), schema, 1))
     assert failure.is_permanent
     assert "row security" in failure.error.message
 
@@ -336,7 +336,7 @@ def test_a_role_that_may_write_no_marks_is_told_so(source: Source) -> None:
     with source.superuser() as superuser:
         superuser.execute(f"REVOKE EXECUTE ON FUNCTION pg_logical_emit_message({function}) FROM PUBLIC".encode())
     with source.reader(schema) as reader:
-        asked = reader.send(Begin(nonce(), schema, 1))
+        asked = reader.send(DescribeTable(nonce(), schema, 1))
         failure = eventually(lambda: [a for a in reader.answers(asked) if isinstance(a, ReadFailed)])[0]
     assert failure.is_permanent
     assert "GRANT EXECUTE ON FUNCTION pg_catalog.pg_logical_emit_message(" in failure.error.hint
@@ -348,7 +348,7 @@ def test_a_role_that_may_write_no_marks_is_told_so(source: Source) -> None:
 def test_a_mark_is_in_the_log_after_its_answer(source: Source) -> None:
     schema = source.schema(THINGS)
     with source.reader(schema) as reader, source.slot() as slot:
-        asked = Begin(nonce(), schema, 1)
+        asked = DescribeTable(nonce(), schema, 1)
         begun = reader.ask(asked)
         eventually(lambda: source.watermarks(slot) == [asked.nonce])
         read = chunk(schema, getattr(begun, "shape", ""))

@@ -16,7 +16,7 @@ from cdc.model.events import pack_version
 from cdc.model.lsn import Lsn
 from cdc.model.seq import SeqCounter
 from cdc.model.topic_record import TopicRecord
-from cdc.ports.chunk_reader import BarrierPassed, Begin, Begun, ChunkRead, TransactionBarrier
+from cdc.ports.chunk_reader import BarrierPassed, ChunkRead, DescribeTable, TableDescribed, TransactionBarrier
 from cdc.ports.listeners import Listeners
 from cdc.ports.stream_state import StreamState
 from cdc.ports.transaction_snapshot import TransactionSnapshot
@@ -91,8 +91,8 @@ def test_a_row_that_comes_after_the_snapshot_of_an_empty_table_is_no_replay_to_w
         if isinstance(request, TransactionBarrier):
             engine.take([BarrierPassed(request.nonce, snapshot)], now)
             continue
-        if isinstance(request, Begin):
-            engine.take([Begun(request.nonce, snapshot, "shape", 0, 0, (), "order")], now)
+        if isinstance(request, DescribeTable):
+            engine.take([TableDescribed(request.nonce, snapshot, "shape", 0, 0, (), "order")], now)
         else:
             engine.take([ChunkRead(request.nonce, snapshot, (), None, True, 0.1)], now)
         engine.begin(700 + now, seq.next)

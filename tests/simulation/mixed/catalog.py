@@ -12,7 +12,7 @@ from cdc.model.errors import SourceError
 from cdc.model.events import Column, TableSchema
 from cdc.pgoutput.messages import Relation, RelationColumn
 from cdc.ports.catalog_reader import CatalogAnswer, CatalogPoll, CatalogPollFailed, DivergedTable, KnownTable
-from cdc.ports.chunk_reader import Begin, Chunk, ChunkRead, Lookup, ReadFailed
+from cdc.ports.chunk_reader import Chunk, ChunkRead, DescribeTable, Lookup, ReadFailed
 from cdc.records.table_state import ColumnFacts, StorageFacts, TableFacts
 from tests.mixed.operations import ALTERED, Alter
 from tests.simulation.snapshots.source import COLUMNS, TEXT, Op, Reader, Row, Rows, Source, _Task
@@ -120,7 +120,7 @@ class Catalog:
 class MixedReader(Reader):
     """A table that is not as the request has it can't be read."""
 
-    def _answer(self, task: _Task, request: Begin | Chunk | Lookup) -> None:
+    def _answer(self, task: _Task, request: DescribeTable | Chunk | Lookup) -> None:
         names = [each.name for each in request.schema.columns]
         if request.schema.table.name == ALTERED and names != self._names():
             task.is_answered = True  # its mark means nothing

@@ -9,7 +9,7 @@ from cdc.model.events import TableId, TableSchema, pack_version
 from cdc.model.lsn import Lsn
 from cdc.model.seq import SeqCounter
 from cdc.model.topic_record import TopicRecord
-from cdc.ports.chunk_reader import Answer, Begun, KeyPage, KeysRead, LookedUp, Lookup
+from cdc.ports.chunk_reader import Answer, KeyPage, KeysRead, LookedUp, Lookup, TableDescribed
 from cdc.ports.row_reader import TopicKey, Unfilled
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.snapshots.absent_keys import AbsentKeys
@@ -92,7 +92,7 @@ class DeafToTruncate(SnapshotEngine):
 class FloorAtTheMark(SnapshotEngine):
     """The naive floor: where the snapshot of the table began."""
 
-    def _look(self, job: Job, begun: Begun | None, seq: SeqCounter) -> None:
+    def _look(self, job: Job, begun: TableDescribed | None, seq: SeqCounter) -> None:
         if job.sweeps and job.floor is None:
             job.floor = pack_version(self._epoch, seq.next)
         super()._look(job, begun, seq)
@@ -103,12 +103,12 @@ class FloorFixedTooEarly(SnapshotEngine):
 
     def take(self, answers: Sequence[Answer], now: float) -> None:
         for answer in answers:
-            if isinstance(answer, Begun) and answer.nonce in self._begun:
+            if isinstance(answer, TableDescribed) and answer.nonce in self._begun:
                 job = self._begun[answer.nonce][0]
                 job.early = self._memory.lowest_unseen_seq(job.schema.topic, answer.snapshot)  # type: ignore[attr-defined]
         super().take(answers, now)
 
-    def _look(self, job: Job, begun: Begun | None, seq: SeqCounter) -> None:
+    def _look(self, job: Job, begun: TableDescribed | None, seq: SeqCounter) -> None:
         early: int | None = job.early  # type: ignore[attr-defined]
         if job.sweeps and job.floor is None:
             job.floor = pack_version(self._epoch, seq.next if early is None else early)

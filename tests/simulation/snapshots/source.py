@@ -19,16 +19,16 @@ from cdc.ports.chunk_reader import (
     WATERMARK_PREFIX,
     Answer,
     BarrierPassed,
-    Begin,
-    Begun,
     Chunk,
     ChunkRead,
+    DescribeTable,
     KeyPage,
     KeysRead,
     LookedUp,
     Lookup,
     ReadFailed,
     Request,
+    TableDescribed,
     TransactionBarrier,
 )
 from cdc.ports.transaction_snapshot import TransactionSnapshot
@@ -397,14 +397,16 @@ class Reader:
         page, self._scanned = self._scanned[:count], self._scanned[count:]
         return KeysRead(request.nonce, tuple(page), is_end=not self._scanned)
 
-    def _answer(self, task: _Task, request: Begin | Chunk | Lookup) -> None:
+    def _answer(self, task: _Task, request: DescribeTable | Chunk | Lookup) -> None:
         if self._source.is_truncating(request.schema.table.name):
             return  # waits for the lock, with no snapshot yet
         task.is_answered = True
-        if isinstance(request, Begin):
+        if isinstance(request, DescribeTable):
             count = self._chance.randrange(3)
             bounds = tuple((str(key),) for key in sorted(self._chance.sample(KEYS, count)))
-            self._answers.append(Begun(request.nonce, self._source.snapshot(), "shape", 5, 20, bounds, "order"))
+            self._answers.append(
+                TableDescribed(request.nonce, self._source.snapshot(), "shape", 5, 20, bounds, "order")
+            )
         elif isinstance(request, Lookup):
             self._answers.append(self._look_up(request))
         else:

@@ -10,7 +10,7 @@ from cdc.formats.debezium import TableEncoder
 from cdc.model.lsn import Lsn
 from cdc.model.topics import Topics
 from cdc.pgoutput.frames import XLOG_DATA_BYTES
-from cdc.ports.chunk_reader import BarrierPassed, Begin, Begun, Chunk, TransactionBarrier
+from cdc.ports.chunk_reader import BarrierPassed, Chunk, DescribeTable, TableDescribed, TransactionBarrier
 from cdc.ports.listeners import Listeners
 from cdc.ports.stream import Environment
 from cdc.ports.stream_state import StreamState
@@ -109,8 +109,8 @@ def test_no_chunk_is_asked_for_while_a_slow_server_sends_a_backlog() -> None:
         for request in reader.asked:
             if isinstance(request, TransactionBarrier):
                 reader.coming.append(BarrierPassed(request.nonce, seen))
-            elif isinstance(request, Begin):
-                reader.coming.append(Begun(request.nonce, seen, "shape", 10, 20, (), "order"))
+            elif isinstance(request, DescribeTable):
+                reader.coming.append(TableDescribed(request.nonce, seen, "shape", 10, 20, (), "order"))
                 mark = wire.logical_message("watershed", request.nonce.encode())
                 messages = [wire.begin(1_050, TS_US, 99), mark, wire.commit(1_050, 1_098, TS_US)]
                 starts = (i for i, frames in enumerate(script.inputs) if frames[0][XLOG_DATA_BYTES:][:1] == b"B")  # type: ignore[index]

@@ -8,12 +8,12 @@ from psycopg import errors
 
 from cdc.model.errors import ConnectionLost, SourceError, UnreachableError
 from cdc.model.events import TableId, TableSchema
-from cdc.ports.chunk_reader import Begin, Chunk, TransactionBarrier
+from cdc.ports.chunk_reader import Chunk, DescribeTable, TransactionBarrier
 from cdc.postgres.chunk_failures import failed, watermark_refused
 from cdc.postgres.chunk_table import TableAlteredError
 
 SCHEMA = TableSchema(TableId("public", "things"), 1, 1, (), ("id",), "t")
-BEGIN = Begin("n", SCHEMA, 1)
+BEGIN = DescribeTable("n", SCHEMA, 1)
 
 
 def chunk(where: str | None = None) -> Chunk:

@@ -15,15 +15,15 @@ from cdc.model.topics import Topics
 from cdc.pgoutput.relations import relation_of
 from cdc.ports.chunk_reader import (
     BarrierPassed,
-    Begin,
-    Begun,
     Chunk,
     ChunkRead,
+    DescribeTable,
     KeyPage,
     KeysRead,
     LookedUp,
     Lookup,
     Request,
+    TableDescribed,
     TransactionBarrier,
 )
 from cdc.ports.row_reader import Unfilled
@@ -138,8 +138,8 @@ class Beside:
     def begin(self, at: TransactionSnapshot, *bounds: tuple[str, ...], xid: int = 900) -> None:
         """The table is looked at, and the mark comes back."""
         request = self.ask()
-        assert isinstance(request, Begin)
-        self.engine.take([Begun(request.nonce, at, "shape", 10, 20, bounds, "order")], self.now)
+        assert isinstance(request, DescribeTable)
+        self.engine.take([TableDescribed(request.nonce, at, "shape", 10, 20, bounds, "order")], self.now)
         assert self.transaction(xid, watermarks=[request.nonce]) == []
 
     def read(self, request: Request | KeyPage, at: TransactionSnapshot, *numbers: int, is_end: bool = False) -> str:

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from cdc.model.errors import SourceError
 from cdc.model.events import TableId, pack_version
-from cdc.ports.chunk_reader import BarrierPassed, Begin, Begun, Chunk, ReadFailed, TransactionBarrier
+from cdc.ports.chunk_reader import BarrierPassed, Chunk, DescribeTable, ReadFailed, TableDescribed, TransactionBarrier
 from cdc.records.control import RangeRecord
 from cdc.snapshots.ranges import RETRY_S
 from tests.unit.cdc.capture.loops import SCHEMA
@@ -44,7 +44,7 @@ def test_a_fence_comes_before_all_and_everything_is_remembered_from_then_on() ->
     made.engine.take([BarrierPassed("another", snapshot(20))], made.now)
     assert made.asks() == []
     made.engine.take([BarrierPassed(barrier.nonce, snapshot(20))], made.now)
-    assert isinstance(made.ask(), Begin)
+    assert isinstance(made.ask(), DescribeTable)
     assert not made.engine.waits_for
 
 
@@ -53,7 +53,7 @@ def test_chunks_wait_for_the_mark_of_the_beginning() -> None:
     made.pass_barrier(snapshot(50))
     begin = made.ask()
     assert made.asks() == []
-    made.engine.take([Begun(begin.nonce, snapshot(60), "shape", 10, 20, (), "order")], made.now)
+    made.engine.take([TableDescribed(begin.nonce, snapshot(60), "shape", 10, 20, (), "order")], made.now)
     assert made.asks() == []
     made.transaction(900, watermarks=[begin.nonce])
     chunk = made.ask()
@@ -253,7 +253,7 @@ def test_the_floor_is_below_what_was_received_before_and_not_seen() -> None:
     made.transaction(55, 7)  # 41
     made.transaction(56, 8)  # 42
     begin = made.ask()
-    made.engine.take([Begun(begin.nonce, snapshot(60, 56), "shape", 10, 20, (), "order")], made.now)
+    made.engine.take([TableDescribed(begin.nonce, snapshot(60, 56), "shape", 10, 20, (), "order")], made.now)
     made.transaction(57, 9)  # 43, seen
     made.transaction(900, watermarks=[begin.nonce])
     assert finished(made)[0][0] == pack_version(1, 42)
@@ -331,7 +331,7 @@ def delays_of_failures(made: Beside, count: int) -> list[float]:
     delays = []
     (begin,) = made.asks()
     for _ in range(count):
-        assert isinstance(begin, Begin)
+        assert isinstance(begin, DescribeTable)
         failed(made, begin.nonce, is_permanent=False)
         failed_at = made.now
         while not (asked := made.asks()):
@@ -359,7 +359,7 @@ def test_a_table_that_the_stream_has_described_again_is_read_without_delay() -> 
     made.engine.alter(replace(SCHEMA, version=2))
     made.now += RETRY_S
     (begin,) = made.asks()
-    assert isinstance(begin, Begin)
+    assert isinstance(begin, DescribeTable)
     assert begin.schema.version == 2
     with capture_logs() as logs:
         failed(made, begin.nonce, is_permanent=False)
@@ -377,7 +377,7 @@ def test_what_can_not_be_read_fails_its_snapshot_alone_and_says_so_once() -> Non
     (state,) = states(made.engine.endings())
     assert (state.table, state.status, state.message) == (SCHEMA.table, "failed", "the table is locked")
     assert made.engine.endings() == []
-    made.engine.take([Begun(second.nonce, snapshot(60), "shape", 10, 20, (), "order")], made.now)
+    made.engine.take([TableDescribed(second.nonce, snapshot(60), "shape", 10, 20, (), "order")], made.now)
     made.transaction(900, watermarks=[second.nonce])
     assert isinstance(made.ask(), Chunk)
 

@@ -5,7 +5,7 @@ from typing import Any
 from cdc.model.errors import SourceError
 from cdc.model.events import pack_version
 from cdc.model.topic_record import TopicRecord
-from cdc.ports.chunk_reader import Begin, Begun, Chunk, KeyPage, Lookup, ReadFailed, TransactionBarrier
+from cdc.ports.chunk_reader import Chunk, DescribeTable, KeyPage, Lookup, ReadFailed, TableDescribed, TransactionBarrier
 from cdc.records.control import RangeRecord, TombstonesRecord
 from tests.unit.cdc.capture.loops import CONTEXT, SCHEMA
 from tests.unit.cdc.snapshots.loops import Beside, deletes, key, rows, snapshot, states, sweeps, wanted
@@ -212,7 +212,7 @@ def test_a_snapshot_that_sweeps_is_done_before_its_tombstones_are() -> None:
     records = made.transaction(901, watermarks=[made.read(made.ask(), snapshot(70), 3, is_end=True)])
     assert states(records)[-1].status == "done"
     assert len(sweeps(records)) == 1
-    assert isinstance(made.ask(), TransactionBarrier | Begin)
+    assert isinstance(made.ask(), TransactionBarrier | DescribeTable)
     assert made.engine.is_active
 
 
@@ -230,8 +230,8 @@ def test_ranges_of_another_order_are_read_from_the_beginning() -> None:
     made = Beside(wanted(ranges=[part], key_order="before", rows=5, floor=3), workers=1)
     made.pass_barrier(snapshot(50))
     begin = made.ask()
-    assert isinstance(begin, Begin)
-    made.engine.take([Begun(begin.nonce, snapshot(60), "shape", 10, 20, (), "now")], made.now)
+    assert isinstance(begin, DescribeTable)
+    made.engine.take([TableDescribed(begin.nonce, snapshot(60), "shape", 10, 20, (), "now")], made.now)
     made.transaction(900, watermarks=[begin.nonce])
     request = made.ask()
     assert isinstance(request, Chunk)

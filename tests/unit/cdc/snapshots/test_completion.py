@@ -2,7 +2,7 @@
 
 import json
 
-from cdc.ports.chunk_reader import Begin, Begun, Chunk, TransactionBarrier
+from cdc.ports.chunk_reader import Chunk, DescribeTable, TableDescribed, TransactionBarrier
 from cdc.records.control import IncompleteRowsRecord, RangeRecord
 from cdc.snapshots.completion import BATCH_KEYS_MAX, NOTED_BYTES_MAX, UNSEEN_RETRY_S, CompletionJob
 from cdc.snapshots.ranges import RETRY_S
@@ -29,7 +29,7 @@ def test_they_are_noted_and_read_behind_a_fence_by_their_keys() -> None:
     made = Beside(holes=[record(1, 3)])
     made.pass_barrier(snapshot(8))
     begin = made.ask()
-    assert isinstance(begin, Begin) and begin.ranges == 1
+    assert isinstance(begin, DescribeTable) and begin.ranges == 1
     made = Beside(holes=[record(1, 3)])
     made.pass_barrier(snapshot(8))
     look(made, 9)
@@ -91,7 +91,7 @@ def test_they_come_before_a_tables_own_snapshot_and_leave_it_alone() -> None:
     made.begin(snapshot(9))
     made.unfilled(7, 1)
     completion, first = made.asks()
-    assert isinstance(completion, Begin) and isinstance(first, Chunk) and first.keys is None
+    assert isinstance(completion, DescribeTable) and isinstance(first, Chunk) and first.keys is None
     assert made.engine.jobs[SCHEMA.table].is_active
 
 
@@ -166,6 +166,6 @@ def test_what_waits_for_a_frozen_transaction_does_not_keep_all_others_in_memory(
     for xid in range(10, 60):
         made.transaction(xid, xid)
     begin = made.ask()
-    made.engine.take([Begun(begin.nonce, snapshot(60, 7), "shape", 1, 1, (), "order")], made.now)
+    made.engine.take([TableDescribed(begin.nonce, snapshot(60, 7), "shape", 1, 1, (), "order")], made.now)
     made.transaction(900, watermarks=[begin.nonce])
     assert not made.engine.begin(10, 1), "a transaction that every later snapshot sees is not remembered"

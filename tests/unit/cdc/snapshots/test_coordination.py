@@ -9,7 +9,7 @@ from cdc.config.settings import SnapshotConfig
 from cdc.model.errors import GapError, WatershedError
 from cdc.model.events import TableId, TableSchema
 from cdc.model.topic_record import TopicRecord
-from cdc.ports.chunk_reader import BarrierPassed, Begin, Begun, Chunk, TransactionBarrier
+from cdc.ports.chunk_reader import BarrierPassed, Chunk, DescribeTable, TableDescribed, TransactionBarrier
 from cdc.ports.stream import Signal
 from cdc.records.control import RangeRecord, SignalAnswer, SignalRecord, SignalsRecord, SnapshotProgress, SnapshotRecord
 from cdc.snapshots.coordination import Restrictions, Snapshots
@@ -84,8 +84,8 @@ def test_answers_lead_to_the_next_requests() -> None:
     session.reader.coming.append(BarrierPassed(barrier.nonce, snapshot(50)))
     session.advance()
     begin = session.reader.asked[-1]
-    assert isinstance(begin, Begin)
-    session.reader.coming.append(Begun(begin.nonce, snapshot(60), "shape", 10, 20, (), "order"))
+    assert isinstance(begin, DescribeTable)
+    session.reader.coming.append(TableDescribed(begin.nonce, snapshot(60), "shape", 10, 20, (), "order"))
     session.advance()
     session.beside.transaction(900, watermarks=[begin.nonce])
     session.advance(lag_s=60.0)
