@@ -15,7 +15,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from confluent_kafka import KafkaException, Message
 
-from cdc.config.settings import KafkaConfig, SinksConfig
+from cdc.config.settings import KafkaConfig
+from cdc.config.sink_settings import StoreConfig
 from cdc.kafka.client import broker_error
 from cdc.model.errors import BrokerError, ConfigError, RefusedError, SinkError, UnreachableError, WatershedError
 from cdc.model.events import TableId
@@ -34,7 +35,7 @@ class Job:
 
     sink: str
     kafka: KafkaConfig
-    sinks: SinksConfig
+    section: StoreConfig
     prefix: str
     generation: int
     staging: str = ""  # the URI of the folder for files that the driver merges

@@ -4,6 +4,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic import SecretStr
+
+from cdc.config.sink_settings import SearchConfig
 from cdc.model.events import Column, TableId, TableSchema, pack_version
 from sinks.contract import Change, Outcome, Result
 from sinks.lineage import Lineage
@@ -122,6 +125,12 @@ class FakeTarget:
 
 
 def job(generation: int = 1) -> Job:
-    from cdc.config.settings import KafkaConfig, SinksConfig
+    from cdc.config.settings import KafkaConfig
 
-    return Job("search", KafkaConfig(bootstrap_servers="127.0.0.1:1"), SinksConfig(), "shop", generation)
+    return Job(
+        "search",
+        KafkaConfig(bootstrap_servers="127.0.0.1:1"),
+        SearchConfig(url=SecretStr("http://127.0.0.1:1")),
+        "shop",
+        generation,
+    )

@@ -38,6 +38,9 @@ class FakeSink:
     def begin_generation(self, generation: int) -> None:
         self.marker = generation
 
+    def discard(self, _: TableId) -> None:
+        raise AssertionError("the worker discards, before there is a SinkSync")
+
     def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
         versions = [str(known.version) for known in (*earlier, schema)]
         self.calls.append(f"prepare {schema.table.name} {' '.join(versions)}")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from cdc.config.settings import WarehouseConfig
+from cdc.config.sink_settings import WarehouseConfig
 from cdc.model.errors import ConfigError
 from sinks.warehouse.catalog import catalog_place
 
