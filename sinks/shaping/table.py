@@ -163,7 +163,7 @@ class TableShapes:
         self._shapes: dict[object, TableShape] = {}
 
     def learn(self, lineage: Lineage, *, checks_excluded: bool = True) -> TableShape:
-        """From now on this is the table's schema. `checks_excluded`: all its versions are known. Raises RefusedError."""
+        """From now on this is the table's schema. `checks_excluded`: all versions are known. Raises RefusedError."""
         shape = TableShape(self._sink, self._section, lineage, checks_excluded=checks_excluded)
         self._shapes[lineage.newest.table] = shape
         return shape
