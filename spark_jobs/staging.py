@@ -57,6 +57,9 @@ class MergingRounds:
     def learn(self, lineages: Mapping[str, Lineage]) -> None:
         self._rounds.learn(lineages)
 
+    def remember(self, open_letters: Mapping[str, int]) -> None:
+        self._rounds.remember(open_letters)
+
     def ends(self) -> "Offsets":
         return self._rounds.ends()
 

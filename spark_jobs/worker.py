@@ -24,6 +24,7 @@ from sinks.contract import Sink
 from spark_jobs.applied import Applied, AppliedPosition
 from spark_jobs.checkpoint import Checkpoints, next_generation
 from spark_jobs.control_reader import ControlReader, News
+from spark_jobs.dead_letters import DeadLetters
 from spark_jobs.failures import reason
 from spark_jobs.progress_writer import ProgressWriter
 from spark_jobs.reshaping import noted_mappings, reshaped_tables
@@ -107,7 +108,8 @@ class SinkWorker:
                 return
             opened = self._open_sink()
             stack.enter_context(closing(opened.sink))
-            generation, sync = self._begin(opened, control, writer, news)
+            letters = stack.enter_context(closing(DeadLetters(self._config.kafka, self._config.topics, self.name)))
+            generation, sync = self._begin(opened, control, writer, letters, news)
             self._sync = sync
             stack.enter_context(self._maintained(opened))
             while not self._stop.is_set():
@@ -150,7 +152,7 @@ class SinkWorker:
         return news
 
     def _begin(
-        self, opened: OpenSink, control: ControlReader, writer: ProgressWriter, news: News
+        self, opened: OpenSink, control: ControlReader, writer: ProgressWriter, letters: DeadLetters, news: News
     ) -> tuple[int, SinkSync]:
         """Decide the generation, and prepare the store for it."""
         published = [record.generation for record in control.sinks.values() if record.sink == self.name]
@@ -177,6 +179,8 @@ class SinkWorker:
             now_us=lambda: time.time_ns() // 1000,
             wait=self._stop.wait,
             job=(number, secrets.token_hex(4)),
+            letters=letters,
+            letters_max=self._section.dead_letters_max,
         )
         sync = SinkSync(opened.sink, generation, position, world, opened.rounds(generation), opened.batch_s)
         sync.begin(news.lineages)

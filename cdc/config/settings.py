@@ -345,7 +345,7 @@ class Config(BaseSettings):
 
     @model_validator(mode="after")
     def _topics_differ(self) -> Self:
-        if said := problem(Topics(self.topics.prefix), self.source.table_ids):
+        if said := problem(Topics(self.topics.prefix), self.source.table_ids, self.sinks):
             raise ValueError(said)
         return self
 

@@ -15,7 +15,16 @@ SINK_TYPES: Final = ("search", "cache", "warehouse")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")  # as a topic prefix: it is part of topics' and folders' names
 
 
-class SearchConfig(Held):
+class Store(Held):
+    """What every store's section has."""
+
+    # A row that the store can never take: `stop` the sink before it, or publish a `dead_letter` and go on.
+    on_rejected: Literal["stop", "dead_letter"] = "dead_letter"
+    dead_letters_max: Annotated[int, Field(ge=1, le=100_000)] = 10_000  # open ones; at more of them the sink stops
+    dead_letter_rows: bool = False  # whether letters have the row's values
+
+
+class SearchConfig(Store):
     """OpenSearch, or what speaks its protocol."""
 
     type: Literal["search"] = "search"
@@ -27,7 +36,7 @@ class SearchConfig(Held):
         return _server(self.url, 9200), (topic_prefix if self.index_prefix is None else self.index_prefix).lower()
 
 
-class CacheConfig(Held):
+class CacheConfig(Store):
     """Redis or Valkey."""
 
     type: Literal["cache"] = "cache"
@@ -40,7 +49,7 @@ class CacheConfig(Held):
         return _server(self.url, 6379), topic_prefix if self.key_prefix is None else self.key_prefix
 
 
-class WarehouseConfig(Held):
+class WarehouseConfig(Store):
     """Iceberg tables through Spark, with a JDBC catalog."""
 
     type: Literal["warehouse"] = "warehouse"
