@@ -19,7 +19,7 @@ from cdc.config.sink_settings import CacheConfig, SearchConfig, WarehouseConfig
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "watershed.example.yml"
-SINK_SECTIONS = {"search": SearchConfig, "cache": CacheConfig, "warehouse": WarehouseConfig}
+SINK_SECTIONS: dict[str, type[BaseModel]] = {"search": SearchConfig, "cache": CacheConfig, "warehouse": WarehouseConfig}
 OURS = ("capture", "sinks")  # services of docker-compose.yml, and images
 
 

@@ -6,11 +6,11 @@ The caches are read with a plain client.
 import json
 import secrets
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, LiteralString
 
 import pytest
 import redis as redis_client
+from psycopg import sql
 
 from cdc.config.settings import load_config
 from cdc.model.events import TableId
@@ -73,9 +73,9 @@ def cached(prefix: str, redis: str) -> dict[int, dict[str, Any]]:
     return {key: json.loads(str(document)) for key, document in documents.items() if document is not None}
 
 
-def expected(people: Captured, columns: str, where: str) -> dict[int, dict[str, Any]]:
-    rows = people.query(f"SELECT id, to_jsonb(r) FROM (SELECT {columns} FROM people WHERE {where}) AS r")  # type: ignore[arg-type]
-    return {key: row for key, row in rows}
+def expected(people: Captured, columns: LiteralString, where: LiteralString) -> dict[int, dict[str, Any]]:
+    statement = sql.SQL("SELECT id, to_jsonb(r) FROM (SELECT {} FROM people WHERE {}) AS r")
+    return dict(people.query(statement.format(sql.SQL(columns), sql.SQL(where))))
 
 
 def warehouse_ids(people: Captured) -> set[int]:
@@ -104,7 +104,7 @@ def test_sinks_hold_their_mappings_and_letters_close(people: Captured, redis: st
     active = "id, name AS title, status, born"
     ids = {key for (key,) in people.query("SELECT id FROM people")}
     told = json.loads(people.cdc("check", "--json"))["sinks"]
-    assert [(one["sink"], one["columns"]) for one in told][0] == ("active", ["id", "title", "status", "born"])
+    assert (told[0]["sink"], told[0]["columns"]) == ("active", ["id", "title", "status", "born"])
     with SinkJob(people.config(), "active", "everyone", "facts") as job:
         job.wait_applied(people.progress(), "active", "everyone", "facts")
         assert cached(people.name, redis) == expected(people, active, "status = 'active'")
@@ -125,7 +125,7 @@ def test_sinks_hold_their_mappings_and_letters_close(people: Captured, redis: st
         people.query("UPDATE people SET status = 'active' WHERE id = 3")
         becomes(lambda: cached(people.name, redis), expected(people, active, "status = 'active'"), "the condition")
 
-        # Replay brings the source's row of today: while its value is as it was, the store rejects it at a later version.
+        # Replay brings the source's row of today. Its value is as it was: the store rejects it at a later version.
         told = json.loads(people.cdc("dlq", "replay", "facts", "--table", "public.people", "--key", "7", "--json"))
         assert told == {"sink": "facts", "replayed": {"public.people": 1}}
         eventually(lambda: letters(people)[7]["version"] > found[7]["version"], DEADLINE_S, "a later version of row 7")

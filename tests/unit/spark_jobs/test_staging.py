@@ -35,6 +35,9 @@ class FakeRounds:
     def learn(self, lineages: Mapping[str, Lineage]) -> None:
         self.learnt = lineages
 
+    def remember(self, open_letters: Mapping[str, int]) -> None:
+        self.remembered = dict(open_letters)
+
     def ends(self) -> Offsets:
         return {SCHEMA.topic: (7,)}
 
@@ -92,6 +95,8 @@ def test_the_rest_is_that_of_the_rounds(tmp_path: Path) -> None:
     rounds = FakeRounds(tmp_path, 0)
     made = merging(rounds, FakeSink(tmp_path))
     made.learn(LINEAGES)
+    made.remember({"public.a/1": 5})
+    assert rounds.remembered == {"public.a/1": 5}
     assert rounds.learnt == LINEAGES
     assert made.ends() == {SCHEMA.topic: (7,)}
 
