@@ -73,7 +73,7 @@ def show(sink: Sink, table: TableOption = None, key: KeyOption = None, config: C
 def replay(
     sink: Sink, table: TableOption = None, key: KeyOption = None, as_json: AsJson = False, config: ConfigFile = DEFAULT
 ) -> None:
-    """Ask capture to publish the rows again, as the source has them now. The letters close when the store takes them."""
+    """Ask capture to publish the rows again, as the source has them now; letters close when the store takes them."""
     loaded = _loaded(config, [sink])
     letters = _chosen(loaded, sink, table, key)
     schemas = newest_schemas(loaded)

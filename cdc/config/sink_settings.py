@@ -31,9 +31,10 @@ class SearchConfig(Store):
     url: SecretStr
     index_prefix: str | None = None  # default: the topic prefix
 
-    def store_names(self, topic_prefix: str) -> tuple[str, str]:
+    def store_names(self, topic_prefix: str) -> tuple[tuple[str, str], ...]:
         """The server, and what all names of the sink in it begin with."""
-        return _server(self.url, 9200), (topic_prefix if self.index_prefix is None else self.index_prefix).lower()
+        prefix = topic_prefix if self.index_prefix is None else self.index_prefix
+        return ((_server(self.url, 9200), prefix.lower()),)
 
 
 class CacheConfig(Store):
@@ -44,9 +45,9 @@ class CacheConfig(Store):
     key_prefix: str | None = None  # default: the topic prefix
     tombstone_ttl_s: Annotated[int, Field(ge=60)] = 14 * 86400
 
-    def store_names(self, topic_prefix: str) -> tuple[str, str]:
+    def store_names(self, topic_prefix: str) -> tuple[tuple[str, str], ...]:
         """The server, and what all names of the sink in it begin with."""
-        return _server(self.url, 6379), topic_prefix if self.key_prefix is None else self.key_prefix
+        return ((_server(self.url, 6379), topic_prefix if self.key_prefix is None else self.key_prefix),)
 
 
 class WarehouseConfig(Store):
@@ -57,9 +58,10 @@ class WarehouseConfig(Store):
     location: str  # folder or URI of the tables' files
     namespace: str | None = None  # default: the topic prefix
 
-    def store_names(self, topic_prefix: str) -> tuple[str, str]:
-        """The catalog, and what all names of the sink in it begin with."""
-        return self.catalog_uri.get_secret_value(), (self.namespace or topic_prefix).lower()
+    def store_names(self, topic_prefix: str) -> tuple[tuple[str, str], ...]:
+        """The catalog and the folder, and what all names of the sink in them begin with."""
+        namespace = (self.namespace or topic_prefix).lower()
+        return (self.catalog_uri.get_secret_value(), namespace), (self.location.rstrip("/"), namespace)
 
 
 StoreConfig = SearchConfig | CacheConfig | WarehouseConfig
@@ -108,10 +110,11 @@ def shared_names(sinks: Mapping[str, StoreConfig], topic_prefix: str) -> str | N
     """Which two sinks would write into the same index, keys or tables, and what helps; None: none would."""
     owners: dict[tuple[str, tuple[str, str]], str] = {}
     for name, section in sinks.items():
-        other = owners.setdefault((section.type, section.store_names(topic_prefix)), name)
-        if other != name:
-            option = _OPTION_OF_NAMES[section.type]
-            return f"{other} and {name} would share one store: give one of them another {option}, or another server"
+        for place in section.store_names(topic_prefix):
+            other = owners.setdefault((section.type, place), name)
+            if other != name:
+                option = _OPTION_OF_NAMES[section.type]
+                return f"{other} and {name} would share one store: give one of them another {option}, or another server"
     return None
 
 

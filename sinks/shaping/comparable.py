@@ -36,6 +36,7 @@ class Comparable:
     key: Callable[[Json], Key]  # of a record's value, never of NULL
     literal: Callable[[Literal], Key]  # raises NeededError
     has_order: bool = True  # else values are only equal or not
+    in_list: Callable[[Literal], Key] | None = None  # of IN with several literals, where it differs from `literal`
 
 
 def comparable(column: Column) -> Comparable | None:
@@ -190,7 +191,13 @@ _BY_OID: Final[dict[int, Comparable]] = {
     23: _INTEGER,
     25: _TEXT,
     26: _INTEGER,  # oid
-    700: Comparable(FLOAT, _single, lambda literal: _number(_double, literal)),
+    # PostgreSQL compares a real with a number as double precision, but with a list of numbers as real.
+    700: Comparable(
+        FLOAT,
+        _single,
+        lambda literal: _number(_double, literal),
+        in_list=lambda literal: _number(_single, literal),
+    ),
     701: Comparable(FLOAT, _double, lambda literal: _number(_double, literal)),
     # char(n): blanks at the end mean nothing.
     1042: Comparable("text", lambda value: value.rstrip(" "), lambda literal: _text(literal).rstrip(" ")),

@@ -6,6 +6,7 @@ update left alone (`unchanged`). The condition is decided without them where the
 
 import operator
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from cdc.config.row_condition import (
@@ -90,6 +91,8 @@ class _Compiler:
         column = self._column(named)
         kind = self._comparable(column)
         name, read = column.name, kind.key
+        if len(values) > 1 and kind.in_list is not None:
+            kind = replace(kind, literal=kind.in_list)
         wanted = frozenset(self._literal(column, kind, value) for value in values)
 
         def test(row: Row, absent: bool) -> bool:

@@ -40,6 +40,13 @@ def test_a_sink_that_is_named_like_a_type_needs_none(tmp_path: Path) -> None:
             "file: sinks: a and b would share one store: give one of them another index_prefix, or another server",
         ),
         (
+            {
+                "a": {"type": "warehouse", "catalog_uri": "jdbc:sqlite:a.db", "location": "tables"},
+                "b": {"type": "warehouse", "catalog_uri": "jdbc:sqlite:b.db", "location": "tables/"},
+            },
+            "file: sinks: a and b would share one store: give one of them another namespace, or another server",
+        ),
+        (
             {"search": {"url": "http://s", "tables": ["public.ordres"]}},
             "file: sinks: search.tables: public.ordres matches no table of source.tables",
         ),

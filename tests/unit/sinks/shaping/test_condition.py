@@ -1,5 +1,7 @@
 """Which rows a store holds, by the values of its columns; and which conditions can't be decided."""
 
+from itertools import product
+from random import Random
 from typing import Any
 
 import pytest
@@ -100,3 +102,48 @@ def test_a_condition_on_a_column_that_the_change_lacks_may_be_undecided(text: st
     change = CUSTOMERS.update(1, ["name"], id=1, visits=3)
     assert change.row is not None
     assert RowCondition(text, CUSTOMERS.schema).decide(change.row, change.unchanged) is is_held
+
+
+def draw_condition(random: Random, depth: int = 0) -> str:
+    roll = random.random()
+    if depth < 4 and roll < 0.5:
+        joined = random.choice((" AND ", " OR ")).join(draw_condition(random, depth + 1) for _ in range(2))
+        return f"({joined})"
+    if depth < 4 and roll < 0.65:
+        return f"NOT {draw_condition(random, depth + 1)}"
+    leaves = (
+        "visits > 1",
+        "visits = level",
+        "name = 'a'",
+        "name IS NULL",
+        "name IN ('a', 'b')",
+        "is_active",
+        "level < 2",
+    )
+    return random.choice(leaves)
+
+
+def test_what_is_decided_without_some_columns_holds_whatever_they_are() -> None:
+    """And what is not decided depends on them, as far as single columns go."""
+    random = Random(3)
+    choices: dict[str, tuple[Any, ...]] = {
+        "visits": (None, 0, 1, 2),
+        "level": (None, 1, 2),
+        "name": (None, "a", "b", "c"),
+        "is_active": (None, True, False),
+    }
+    decided = 0
+    for _ in range(2000):
+        condition = RowCondition(draw_condition(random), CUSTOMERS.schema)
+        absent = frozenset(random.sample([*choices], random.randint(1, 3)))
+        row = {name: random.choice(values) for name, values in choices.items() if name not in absent}
+        found = condition.decide(row, absent)
+        completions = [
+            dict(zip(sorted(absent), values, strict=True))
+            for values in product(*(choices[name] for name in sorted(absent)))
+        ]
+        outcomes = {condition.decide(row | completion, WHOLE) for completion in completions}
+        if found is not None:
+            decided += 1
+            assert outcomes == {found}
+    assert decided > 500
