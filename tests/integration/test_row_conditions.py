@@ -97,7 +97,7 @@ def test_the_same_rows_meet_a_condition_here_and_in_postgresql(fresh_database: s
     random = Random(17)
     with psycopg.connect(fresh_database, autocommit=True, options="-c timezone=UTC -c datestyle=ISO") as connection:
         columns = ", ".join(f"{name} {said}" for name, (_, said, _) in COLUMNS.items())
-        connection.execute(f"CREATE TABLE mixed ({columns})")  # type: ignore[arg-type] # of this file
+        connection.execute(f"CREATE TABLE mixed ({columns})")
         for number in range(ROWS):
             drawn = [
                 "NULL" if random.random() < 0.15 else random.choice((*literals, *MORE.get(name, ())))
@@ -105,13 +105,13 @@ def test_the_same_rows_meet_a_condition_here_and_in_postgresql(fresh_database: s
             ]
             drawn[2] = "NULL" if drawn[2] == "7.5" else drawn[2]
             drawn[0] = str(number)
-            connection.execute(f"INSERT INTO mixed VALUES ({', '.join(drawn)})")  # type: ignore[arg-type]
+            connection.execute(f"INSERT INTO mixed VALUES ({', '.join(drawn)})")
         rows = read_rows(connection)
         assert len(rows) == ROWS
         counts = set()
         for _ in range(CONDITIONS):
             text = draw_condition(random)
-            statement = sql.SQL("SELECT id FROM mixed WHERE {}").format(sql.SQL(text))  # type: ignore[arg-type]
+            statement = sql.SQL("SELECT id FROM mixed WHERE {}").format(sql.SQL(text))
             wanted = {key for (key,) in connection.execute(statement).fetchall()}
             condition = RowCondition(text, SCHEMA)
             found = {row["id"] for row in rows if condition.decide(row, frozenset())}
