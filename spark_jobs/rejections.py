@@ -49,9 +49,11 @@ class Rejections:
         """The letters that these results open and close. `changes`: before they were reduced, one for each message.
         Raises RefusedError where the sink is to stop."""
         letters: Letters = {}
+        numbers: dict[int, int] = {}  # version → number of the message; a version is one row's
         for change, result in zip(reduced, results, strict=True):
             if result.outcome is Outcome.REJECTED:
-                message = _message(messages, changes, change)
+                numbers = numbers or {held.version: number for number, held in enumerate(changes)}
+                message = messages[numbers[change.version]]
                 if self._section.on_rejected == "stop":
                     raise rejected(change, result.reason, _coordinates(message))
                 letter = letter_key(change.table, document_id(change.key))
@@ -91,16 +93,6 @@ def rejected(change: Change, reason: str, where: RecordCoordinates) -> RefusedEr
         "correct the row in the source, add the table to the sink's exclude_tables, or set the sink's on_rejected to "
         "dead_letter, and start the sink again; nothing after it is applied",
     )
-
-
-def _message(messages: Sequence[Message], changes: Sequence[Change], wanted: Change) -> Message:
-    wanted_id = document_id(wanted.key)
-    index = max(
-        number
-        for number, change in enumerate(changes)
-        if change.table == wanted.table and change.version == wanted.version and document_id(change.key) == wanted_id
-    )
-    return messages[index]
 
 
 def _coordinates(message: Message) -> RecordCoordinates:

@@ -20,7 +20,30 @@ from sinks.contract import Json
 Key = Any  # hashable, and comparable with the keys of its family
 Literal = str | Decimal | bool
 
-_NAN: Final = (1, 0)
+
+class _NotANumber:
+    """NaN as PostgreSQL has it: equal to itself, and greater than every number."""
+
+    def __eq__(self, other: object) -> bool:
+        return other is self
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __lt__(self, _: object) -> bool:
+        return False
+
+    def __le__(self, other: object) -> bool:
+        return other is self
+
+    def __gt__(self, other: object) -> bool:
+        return other is not self
+
+    def __ge__(self, _: object) -> bool:
+        return True
+
+
+_NAN: Final = _NotANumber()
 _ENDS: Final[dict[str, Key]] = {"infinity": (float("inf"),), "-infinity": (float("-inf"),)}
 _DATE: Final = re.compile(r"([0-9]{4,7})-([0-9]{2})-([0-9]{2})( BC)?")
 _TIMESTAMP: Final = re.compile(
@@ -55,7 +78,7 @@ EXACT: Final = "exact number"
 
 def as_float(key: Key) -> Key:
     """An exact number's key as a float's: PostgreSQL compares both as double precision."""
-    return key if key == _NAN else (0, float(key[1]))
+    return key if key is _NAN else float(key)
 
 
 def _same(value: Json) -> Key:
@@ -63,14 +86,12 @@ def _same(value: Json) -> Key:
 
 
 def _exact(value: Json) -> Key:
-    if type(value) is int:
-        return (0, value)
-    return _NAN if value == "NaN" else (0, Decimal(value))
+    return _NAN if value == "NaN" else Decimal(value)
 
 
 def _double(value: Json) -> Key:
     number = float(value)
-    return _NAN if number != number else (0, number)
+    return _NAN if number != number else number
 
 
 def _single(value: Json) -> Key:
@@ -78,9 +99,9 @@ def _single(value: Json) -> Key:
     if number != number:
         return _NAN
     try:
-        return (0, struct.unpack("f", struct.pack("f", number))[0])
+        return struct.unpack("f", struct.pack("f", number))[0]
     except OverflowError:
-        return (0, number)
+        return number
 
 
 def _date_key(value: Json) -> Key:
@@ -181,7 +202,7 @@ _DATE_NEEDED: Final = "a date such as '2026-01-31'"
 _TIMESTAMP_NEEDED: Final = "a timestamp without time zone such as '2026-01-31 12:00:00'"
 _TIMESTAMPTZ_NEEDED: Final = "a timestamp with its offset such as '2026-01-31 12:00:00Z' or '…+02:00'"
 
-_INTEGER: Final = Comparable(EXACT, _exact, lambda literal: _number(_exact, literal))
+_INTEGER: Final = Comparable(EXACT, _same, lambda literal: _number(_exact, literal))
 _TEXT: Final = Comparable("text", _same, _text)
 _BY_OID: Final[dict[int, Comparable]] = {
     16: Comparable("boolean", _same, _boolean),

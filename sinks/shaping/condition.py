@@ -5,7 +5,7 @@ update left alone (`unchanged`). The condition is decided without them where the
 """
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -75,9 +75,7 @@ class _Compiler:
                 return self.test(part, negated=not negated)
             case Every(parts) | Some(parts):
                 tests = [self.test(part, negated=negated) for part in parts]
-                is_every = isinstance(condition, Every) is not negated
-                combine = all if is_every else any
-                return lambda row, absent: combine(test(row, absent) for test in tests)
+                return _combined(tests, is_every=isinstance(condition, Every) is not negated)
             case IsNull(column):
                 return _null_test(self._column(column).name, is_null=not negated)
             case IsTrue(column):
@@ -171,6 +169,16 @@ class _Compiler:
             raise ValueError(
                 f"column {column.name} of {self._table} ({column.type_name}) can only be compared with {error}"
             ) from None
+
+
+def _combined(tests: Sequence[_Test], *, is_every: bool) -> _Test:
+    def combined(row: Row, absent: bool) -> bool:
+        for test in tests:  # a loop, because it sees every row
+            if test(row, absent) is not is_every:
+                return not is_every
+        return is_every
+
+    return combined
 
 
 def _null_test(name: str, *, is_null: bool) -> _Test:

@@ -37,6 +37,7 @@ class TableShape:
         schema = lineage.newest
         self._check(schema, lineage, is_strict=not is_pattern(pattern), checks_excluded=checks_excluded)
         self._names = self._stored_names(schema)
+        self._pairs = tuple(self._names.items())
         self.schema = self._schema(schema, self._names)
         self.earlier = tuple(self._schema(older, self._earlier_names(older)) for older in lineage.earlier)
         self._is_renamed = any(name != stored for name, stored in self._names.items())
@@ -59,28 +60,29 @@ class TableShape:
             return change
         key = {self._names[name]: value for name, value in change.key.items()} if self._is_renamed else change.key
         if change.row is None:
-            return replace(change, key=key)
+            return Change(change.table, key, change.version, None, change.schema_version)
         if self._condition is not None:
             is_held = self._condition.decide(change.row, change.unchanged)
             if is_held is None:
                 return None
             if not is_held:
-                return replace(change, key=key, row=None, unchanged=frozenset())
-        unchanged = frozenset(self._names[name] for name in change.unchanged if name in self._names)
-        return replace(change, key=key, row=self.row(change.row), unchanged=unchanged)
+                return Change(change.table, key, change.version, None, change.schema_version)
+        unchanged = change.unchanged
+        if unchanged:
+            unchanged = frozenset(self._names[name] for name in unchanged if name in self._names)
+        return Change(change.table, key, change.version, self.row(change.row), change.schema_version, unchanged)
 
     def row(self, row: dict[str, Json]) -> dict[str, Json]:
         """A row's columns in the store."""
-        stored = {name_there: row[name] for name, name_there in self._names.items() if name in row}
+        try:
+            stored = {name_there: row[name] for name, name_there in self._pairs}
+        except KeyError:  # it lacks columns
+            stored = {name_there: row[name] for name, name_there in self._pairs if name in row}
         for name, mask in self._masks.items():
             name_there = self._names[name]
             if (value := stored.get(name_there)) is not None:
                 stored[name_there] = mask(value)
         return stored | self._mapping.constants if self._mapping.constants else stored
-
-    def holds(self, row: dict[str, Json]) -> bool:
-        """Whether a whole row is one that the store holds."""
-        return self._condition is None or self._condition.decide(row, frozenset()) is True
 
     # ---- names and types
 
