@@ -21,6 +21,7 @@ from cdc.model.events import TableId
 from cdc.model.topics import Topics
 from cdc.records.control import SinkRecord, sink_key
 from sinks.contract import Sink
+from sinks.shaping.table import TableShape
 from spark_jobs.applied import Applied, AppliedPosition
 from spark_jobs.checkpoint import Checkpoints, next_generation
 from spark_jobs.control_reader import ControlReader, News
@@ -154,7 +155,10 @@ class SinkWorker:
     def _begin(
         self, opened: OpenSink, control: ControlReader, writer: ProgressWriter, letters: DeadLetters, news: News
     ) -> tuple[int, SinkSync]:
-        """Decide the generation, and prepare the store for it."""
+        """Decide the generation, and prepare the store for it. A mapping that does not fit its table is refused before
+        anything is deleted."""
+        for lineage in control.lineages.values():
+            TableShape(self.name, self._section, lineage)
         published = [record.generation for record in control.sinks.values() if record.sink == self.name]
         marker = opened.sink.generation()
         last = control.sinks.get(sink_key(self.name, marker)) if marker is not None else None

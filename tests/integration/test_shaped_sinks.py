@@ -163,8 +163,15 @@ def test_a_mapping_that_changed_fills_the_store_again(people: Captured, redis: s
         job.terminate()
 
 
-def test_check_refuses_a_mapping_that_does_not_fit(people: Captured) -> None:
+def test_a_mapping_that_does_not_fit_is_refused_and_changes_nothing(people: Captured, redis: str) -> None:
     people.settings["sinks"]["active"]["mapping"]["public.people"] = {"rename": {"nme": "x"}}
+    before = cached(people.name, redis)
+    assert before
+    with SinkJob(people.config(), "active") as job:
+        job.wait_said("sink stopped")
+        assert "sink active: mapping of public.people: rename names column nme" in job.said()
+        job.terminate()
+    assert cached(people.name, redis) == before
     done = people.run_once("check")
     assert done.returncode == 2
     assert "sink active: mapping of public.people: rename names column nme" in done.stderr
