@@ -37,7 +37,7 @@ def test_a_server_that_does_not_answer_is_named_without_its_password(capfd: pyte
 
 @pytest.mark.parametrize("url", ["", "localhost:9200", "ftp://localhost", "http://", "http://localhost:port"])
 def test_an_address_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(SinkError, match=r"sinks\.search\.url is not an HTTP address"):
+    with pytest.raises(SinkError, match=r"the sink's url is not an HTTP address"):
         SearchServer(url, ONCE)
 
 
