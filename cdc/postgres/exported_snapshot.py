@@ -18,7 +18,6 @@ from psycopg import sql
 from cdc.config.settings import SourceConfig
 from cdc.model.errors import ConnectionLost, SourceError
 from cdc.model.events import TableId, TableSchema
-from cdc.postgres.chunk_failures import is_too_large
 from cdc.postgres.connection import SourceConnection, connect, copy_options, lost, says_lost
 
 LOCK_WAIT_S = 60
@@ -138,10 +137,7 @@ class SnapshotReader(AbstractContextManager["SnapshotReader"]):
                     raise lost(batch) from batch
                 if isinstance(batch, psycopg.Error):
                     words = batch.diag.message_primary
-                    way_out = "snapshot.method: chunked reads such rows" if is_too_large(batch) else ""
-                    raise SourceError(
-                        f"existing rows of table {schema.table} can't be read: {words}", way_out
-                    ) from batch
+                    raise SourceError(f"existing rows of table {schema.table} can't be read: {words}") from batch
                 if isinstance(batch, BaseException):
                     raise batch
                 if batch is None:
