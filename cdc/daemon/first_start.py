@@ -122,9 +122,7 @@ class Bootstrap:
             if self._is_chunked(heal):
                 self._begin_streaming(broker, lineage, slot.consistent_point, tables, told)
                 return self._recorded()
-            reader = resources.enter_context(
-                SnapshotReader(self._source, slot.snapshot_name, self._config.snapshot.workers)
-            )
+            reader = resources.enter_context(SnapshotReader(self._source, slot.snapshot_name))
             load = InitialLoad(
                 broker=broker,
                 publisher=Publisher(lineage, self._config.capture, {}),
