@@ -333,7 +333,9 @@ class Session:
     def _backfill(
         self, resources: ExitStack, engine: SnapshotEngine, these: _Capturable, unpublishable: Unpublishable
     ) -> ToastBackfill:
-        reader = resources.enter_context(PostgresRowReader(self._config.source, these.publication, these.schemas))
+        reader = resources.enter_context(
+            closing(PostgresRowReader(self._config.source, these.publication, these.schemas))
+        )
         return ToastBackfill(reader, engine.complete, self._clock, time.sleep, fits=unpublishable.takes)
 
     def _snapshots(
@@ -349,8 +351,8 @@ class Session:
         reader = PostgresChunkReader(
             self._config.source, these.publication, these.schemas, limits.workers, limits.split_rows_min, self._probe
         )
-        resources.enter_context(reader)
-        keys = resources.enter_context(KafkaKeyReader(self._config.kafka))
+        resources.enter_context(closing(reader))
+        keys = resources.enter_context(closing(KafkaKeyReader(self._config.kafka)))
         signals = SignalReader(self._config.kafka, self._topics.signals, signals_offset)
         resources.enter_context(closing(signals))
         unchunkable = frozenset(table for table, found in descriptions.items() if found.unchunkable is not None)
@@ -377,7 +379,7 @@ class Session:
         is_half_published: bool,
     ) -> SchemaTracker:
         source = self._config.source
-        catalog = resources.enter_context(PostgresCatalogReader(source, self._topics))
+        catalog = resources.enter_context(closing(PostgresCatalogReader(source, self._topics)))
 
         def described(oid: int, sent: Sequence[RelationColumn]) -> Sequence[Column]:
             with connect(source, application="watershed describe") as sql:

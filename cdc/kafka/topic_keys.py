@@ -10,8 +10,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, closing, suppress
-from types import TracebackType
+from contextlib import closing, suppress
 from typing import Final
 
 import structlog
@@ -56,7 +55,7 @@ class _ClosedError(Exception):
     """Nobody waits for the answer any more."""
 
 
-class KafkaKeyReader(AbstractContextManager["KafkaKeyReader"]):
+class KafkaKeyReader:
     """cdc.snapshots.readers.KeyReader, with a thread that is made when it is first needed."""
 
     def __init__(self, kafka: KafkaConfig, answer_s_max: float = ANSWER_S_MAX) -> None:
@@ -84,11 +83,6 @@ class KafkaKeyReader(AbstractContextManager["KafkaKeyReader"]):
         self._requests.put(None)
         if self._thread is not None:
             self._thread.join(_JOIN_S)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # ---- in the thread
 

@@ -9,8 +9,6 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Final
 
 import psycopg
@@ -58,7 +56,7 @@ _SETTINGS: Final = (
 _Queue = queue.SimpleQueue[Request | None]
 
 
-class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
+class PostgresChunkReader:
     """See cdc.ports.chunk_reader.ChunkReader. Threads and connections are made when they are first needed."""
 
     def __init__(
@@ -102,11 +100,6 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
         """Cancel what runs and end; what was asked and not answered stays so. Idempotent."""
         self._closing.set()
         close_workers(self._workers)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # ---- in the threads
 

@@ -61,7 +61,7 @@ class TableLocks(AbstractContextManager["TableLocks"]):
         self.connection.close()
 
 
-class SnapshotReader(AbstractContextManager["SnapshotReader"]):
+class SnapshotReader:
     """Reads tables in an exported transaction snapshot. Make it while TableLocks are held. The rows come in no order,
     so that neither a key nor an index is needed."""
 
@@ -70,11 +70,6 @@ class SnapshotReader(AbstractContextManager["SnapshotReader"]):
 
     def close(self) -> None:
         self._connection.close()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     @says_lost
     def estimate(self, tables: Sequence[TableId]) -> dict[TableId, int]:

@@ -1,6 +1,7 @@
 """All rows at one point in time."""
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import psycopg
 import pytest
@@ -57,7 +58,7 @@ def schema_of(connection: psycopg.Connection, table: TableId) -> TableSchema:
 def test_every_row_comes_once_as_of_the_snapshot(fresh_database: str, connection: psycopg.Connection) -> None:
     with (
         psycopg.connect(fresh_database, autocommit=True) as exporter,
-        reader_at_now(fresh_database, exporter) as reader,
+        closing(reader_at_now(fresh_database, exporter)) as reader,
     ):
         connection.execute("DELETE FROM flat WHERE id % 2 = 0")
         connection.execute("UPDATE parted SET name = 'later'")
@@ -70,7 +71,7 @@ def test_every_row_comes_once_as_of_the_snapshot(fresh_database: str, connection
 def test_a_row_filter_holds_in_every_part(fresh_database: str, connection: psycopg.Connection) -> None:
     with (
         psycopg.connect(fresh_database, autocommit=True) as exporter,
-        reader_at_now(fresh_database, exporter) as reader,
+        closing(reader_at_now(fresh_database, exporter)) as reader,
     ):
         lines = reader.lines(schema_of(connection, PARTED), row_filter="(id > 5) OR (id = 1)")
         assert len(list(lines)) == ROWS - 4
@@ -86,7 +87,7 @@ def test_partitions_that_may_be_read_only_through_their_root(
             limited = psycopg.conninfo.make_conninfo(fresh_database, user=unique)
             with (
                 psycopg.connect(fresh_database, autocommit=True) as exporter,
-                reader_at_now(limited, exporter) as reader,
+                closing(reader_at_now(limited, exporter)) as reader,
             ):
                 assert len(list(reader.lines(schema_of(connection, PARTED), row_filter=None))) == ROWS
         finally:
@@ -96,7 +97,7 @@ def test_partitions_that_may_be_read_only_through_their_root(
 def test_what_postgresql_refuses_is_said(fresh_database: str, connection: psycopg.Connection) -> None:
     with (
         psycopg.connect(fresh_database, autocommit=True) as exporter,
-        reader_at_now(fresh_database, exporter) as reader,
+        closing(reader_at_now(fresh_database, exporter)) as reader,
         pytest.raises(SourceError, match=r"rows of table public\.flat can't be read: .*zero"),
     ):
         list(reader.lines(schema_of(connection, FLAT), row_filter="id / 0 = 1"))
@@ -106,7 +107,7 @@ def test_a_server_that_goes_away_is_lost(fresh_database: str, connection: psycop
     connection.execute("INSERT INTO flat SELECT n, 'more than is on its way' FROM generate_series(10000, 1000000) AS n")
     with (
         psycopg.connect(fresh_database, autocommit=True) as exporter,
-        reader_at_now(fresh_database, exporter) as reader,
+        closing(reader_at_now(fresh_database, exporter)) as reader,
     ):
         lines = reader.lines(schema_of(connection, FLAT), row_filter=None)
         assert next(lines)
