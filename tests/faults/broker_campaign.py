@@ -4,7 +4,7 @@
 
 Several captures share the broker, each with a database and a prefix of its own, so that at each kill some are just
 committing: what the brokers decided then, and did not end, each has to find. It is a gap, which capture heals. The
-campaign is made of episodes, each a seed. Each is a line in `episodes.jsonl`; a run that is started again goes on behind
+campaign is made of episodes, each a seed and a line in `episodes.jsonl`; a run that is started again goes on behind
 the last one.
 """
 
