@@ -176,8 +176,6 @@ def test_a_schema_that_changes_under_a_mapping(sink_under_test: Trial) -> None:
         ]
     )
     sink.make_readable({FIRST_SCHEMA.id})
-    shown = {
-        row.key["number"]: (row.row["size"], row.row["note"], set(row.row)) for row in sink.rows(FIRST_SCHEMA.id)
-    }
+    shown = {row.key["number"]: (row.row["size"], row.row["note"], set(row.row)) for row in sink.rows(FIRST_SCHEMA.id)}
     columns = {"number", "size", "note", "photo"}
     assert shown == {3: (2**40, "k", columns), 4: (7, "k", columns)}
