@@ -20,6 +20,8 @@ from cdc.model.errors import ConfigError, RefusedError, SinkError, WatershedErro
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
 from cdc.records.control import SinkRecord, sink_key
+from cdc.status.conditions import Conditions
+from cdc.status.facts import Condition
 from sinks.contract import Sink
 from spark_jobs.applied import Applied, AppliedPosition
 from spark_jobs.checkpoint import Checkpoints, next_generation
@@ -45,6 +47,9 @@ RETRY_S_MAX: Final = 30.0
 FINISH_S_MAX: Final = 6.0
 # Otherwise, a batch that does not end in this time is left alone: what it still writes is guarded by the version.
 BATCH_S_MAX: Final = 600.0
+# A query that has not failed for so long works, also where nothing is to be written.
+WORKS_S: Final = 3.0
+NEXT_RETRY: Final = "nothing, if it passes: the sink tries again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +66,17 @@ class SinkWorker:
     """Runs until it is told to stop, or until its sink meets what no restart can mend (`refusal`)."""
 
     def __init__(
-        self, name: str, config: Config, spark: SparkSession, open_sink: Callable[[], OpenSink], stop: threading.Event
+        self,
+        name: str,
+        config: Config,
+        spark: SparkSession,
+        open_sink: Callable[[], OpenSink],
+        stop: threading.Event,
+        conditions: Conditions,
     ) -> None:
+        """`conditions`: told how the sink is."""
         self.name = name
+        self._conditions = conditions
         self.refusal: WatershedError | None = None
         self._config = config
         self._spark = spark
@@ -84,6 +97,7 @@ class SinkWorker:
             except (WatershedError, PySparkException, Py4JError, OSError) as error:
                 self.refusal = error if isinstance(error, RefusedError | ConfigError) else None
                 if self.refusal is None and not self._stop.is_set():
+                    self._report("retrying", error)
                     delay_s = RETRY_S_FIRST if self._sync and self._sync.rounds_done else delay_s
                     log.warning("sink starts again", sink=self.name, after_s=delay_s, **_said(error))
                     self._stop.wait(delay_s)
@@ -93,7 +107,17 @@ class SinkWorker:
                 log.exception("sink failed", sink=self.name)
                 self.refusal = SinkError(f"{self.name}: {type(error).__name__}", "report this with the log's traceback")
         if self.refusal is not None:
+            self._report("stopped", self.refusal)
             log.error("sink stopped", sink=self.name, **_said(self.refusal))
+
+    def _report(self, state: str, error: Exception | None = None) -> None:
+        """For the status of this process."""
+        said = {} if error is None else _said(error)
+        hint = said.get("next") or NEXT_RETRY
+        message = f"{self.name}: {said['because']}" if said else ""
+        self._conditions.report(
+            Condition("sink", self.name, state, message, hint if said else "", is_failure=error is not None)
+        )
 
     def _run_once(self) -> None:
         with ExitStack() as stack:
@@ -209,6 +233,7 @@ class SinkWorker:
     def _watch(self, query: StreamingQuery, sync: SinkSync, topics: frozenset[str]) -> None:
         """Returns when told to stop, or when the query must be started with other topics."""
         pause_s = TEND_S_MIN
+        began, is_reported = time.monotonic(), False
         while not self._stop.is_set():
             sync.has_news.wait(WATCH_S)
             if self._stop.wait(pause_s):
@@ -218,6 +243,9 @@ class SinkWorker:
             begun = time.monotonic()
             sync.tend()
             took_s = time.monotonic() - begun
+            if not is_reported and (sync.rounds_done or begun - began >= WORKS_S):
+                is_reported = True
+                self._report("running")
             pause_s = min(max(TEND_S_MIN, took_s * TEND_PAUSE_FACTOR), TEND_PAUSE_S_MAX)
             if sync.topics != topics:
                 log.info("tables were added", sink=self.name, tables=len(sync.topics))

@@ -24,13 +24,15 @@ class Entry:
 
 COMMANDS = {
     "check": Entry("cdc.cli.run:check", "Look at source and brokers as `run` would; write nothing."),
-    "demo": Entry("cdc.cli.demo:demo", "The whole path on servers of its own, with kill -9 in the middle."),
-    "outbox": Entry("cdc.cli.outbox:app", "The outbox table and the function that publishes: create, prune."),
     "run": Entry("cdc.cli.run:run", "Capture: publish every committed change to Kafka."),
     "sink": Entry("cdc.cli.sink:app", "Keep a search index, a cache and warehouse tables in step with the topics."),
-    "snapshot": Entry("cdc.cli.snapshot:snapshot", "Read existing rows again beside the stream; fill a new store."),
-    "stack": Entry("cdc.cli.stack:app", "Start and stop PostgreSQL, Kafka, OpenSearch and Redis for development."),
+    "status": Entry("cdc.cli.status:status", "How the pipeline is: source, WAL budget, capture, tables, sinks."),
+    "lag": Entry("cdc.cli.status:lag", "How far behind capture and each sink are, a line each."),
     "table": Entry("cdc.cli.table:app", "Which tables are captured or stopped; stop one, start it again."),
+    "snapshot": Entry("cdc.cli.snapshot:snapshot", "Read existing rows again beside the stream; fill a new store."),
+    "outbox": Entry("cdc.cli.outbox:app", "The outbox table and the function that publishes: create, prune."),
+    "demo": Entry("cdc.cli.demo:demo", "The whole path on servers of its own, with kill -9 in the middle."),
+    "stack": Entry("cdc.cli.stack:app", "Start and stop PostgreSQL, Kafka, OpenSearch and Redis for development."),
 }
 
 

@@ -15,18 +15,36 @@ from cdc.daemon.logs import configure_logs
 from cdc.daemon.service import Service
 from cdc.kafka.state_reader import read_lost_events
 from cdc.outbox.lost import NEXT as NEXT_AFTER_LOSS
+from cdc.status.conditions import Conditions
 
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")]
 LogLevelOption = Annotated[Literal["debug", "info", "warning", "error"], typer.Option(envvar="CDC_LOG_LEVEL")]
 LogJsonOption = Annotated[bool, typer.Option("--log-json", help="Log lines as JSON objects.", envvar="CDC_LOG_JSON")]
 
 
+HttpPortOption = Annotated[
+    int | None, typer.Option("--http-port", help="Instead of the configured port; 0: no server.", min=0, max=65535)
+]
+
+
 def run(
-    config: ConfigOption = Path("watershed.yml"), log_level: LogLevelOption = "info", log_json: LogJsonOption = False
+    config: ConfigOption = Path("watershed.yml"),
+    log_level: LogLevelOption = "info",
+    log_json: LogJsonOption = False,
+    http_port: HttpPortOption = None,
 ) -> None:
     """Capture: publish every committed change of the source to Kafka, until SIGTERM."""
     configure_logs(level=log_level, as_json=log_json)
-    Service(load_config(config), armed_probe(os.environ)).run()
+    settings = load_config(config)
+    conditions = Conditions()
+    service = Service(settings, armed_probe(os.environ), conditions)
+    port = settings.http.port if http_port is None else http_port
+    if port:
+        from cdc.http.routes import CAPTURE
+        from cdc.http.server import serve
+
+        serve(settings, port, "http.port", CAPTURE, conditions)
+    service.run()
 
 
 def check(
