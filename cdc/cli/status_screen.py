@@ -48,9 +48,8 @@ def _pipeline(status: Status) -> Table:
     if capture.lsn is None:
         table.add_row("capture", capture.state)
     else:
-        lag = f"{size(capture.lag_bytes)} and {seconds(capture.lag_seconds)} behind"
-        table.add_row("capture", f"{capture.state}, epoch {capture.epoch}, {capture.seq or 0:,} records, at {capture.lsn}, "
-                      f"{lag}")  # fmt: skip
+        reached = f"{capture.state}, epoch {capture.epoch}, {capture.seq or 0:,} records, at {capture.lsn}"
+        table.add_row("capture", f"{reached}, {size(capture.lag_bytes)} and {seconds(capture.lag_seconds)} behind")
     return table
 
 
