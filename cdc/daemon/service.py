@@ -64,6 +64,7 @@ RETRY_S_FIRST = 0.2
 RETRY_S_MAX = 10.0
 # Bytes that are damaged on their way differ from one reading to the next; the third time shows that they do not.
 READINGS_MAX = 3
+NEXT_SLOT = "wait: a slot waits for transactions that began earlier, which the log names"
 NEXT_RETRY = "nothing, if it passes: capture tries again"
 
 
@@ -332,7 +333,9 @@ class Service:
             return position
         self._take_over()
         self._is_loading = True
-        self._report("loading")
+        # Who loads consistently publishes rows, for hours perhaps; otherwise this is the making of a slot.
+        is_reading = self._config.snapshot.method == "consistent"
+        self._report("loading", "the first start: the slot is being made", NEXT_SLOT, is_failure=not is_reading)
         bootstrap = Bootstrap(self._config, self._admin, self._clock, self._stop.is_set, self._probe)
         position = bootstrap.run(position, self._heal)
         self._is_loading = False  # what follows can go on without a table
