@@ -98,6 +98,13 @@ class TopicAdmin:
         except KafkaException as exception:
             raise broker_error(f"no broker answers at {self._servers}", exception) from exception
 
+    def broker_count(self) -> int:
+        """Brokers that are up. Raises UnreachableError, BrokerError."""
+        try:
+            return len(self._admin.list_topics(timeout=ANSWER_S_MAX).brokers)
+        except KafkaException as exception:
+            raise broker_error(f"no broker answers at {self._servers}", exception) from exception
+
     def describe(self, names: Iterable[str]) -> dict[str, TopicDescription]:
         """Those of `names` that exist."""
         try:

@@ -138,18 +138,20 @@ def _capture(reading: Reading, history: History, now: Moment, end: int | None) -
             last_commit_unix_seconds=None,
             lost_events=lost,
         )
-    commit_ts_us = topics.progress.commit_ts_us if topics.progress is not None else 0
+    progress = topics.progress
+    commit_ts_us = progress.commit_ts_us if progress is not None else 0
     place = (position.epoch, position.resume_lsn)
     silent_s = history.silent_s("capture", (position.epoch, position.seq, position.resume_lsn), now.monotonic_s)
-    if topics.progress is not None and (topics.progress.epoch, topics.progress.lsn) == place:
-        silent_s = max(silent_s, (now.unix_us - topics.progress.published_ts_us) / _US)
+    if progress is not None and (progress.epoch, progress.lsn) == place:
+        silent_s = max(silent_s, (now.unix_us - progress.published_ts_us) / _US)
     return CaptureStatus(
         state=own[0].state if own else position.phase,
         epoch=position.epoch,
         seq=position.seq,
         lsn=format_lsn(position.resume_lsn),
         lag_bytes=None if end is None else max(0, end - position.resume_lsn),
-        lag_seconds=_lag_s(history, place, commit_ts_us, now),
+        # A start that has seen no commit yet knows when it was in step.
+        lag_seconds=_lag_s(history, place, commit_ts_us or (progress.published_ts_us if progress else 0), now),
         silent_seconds=round(silent_s, 3),
         last_commit_unix_seconds=commit_ts_us / _US if commit_ts_us else None,
         lost_events=lost,
