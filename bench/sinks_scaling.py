@@ -71,11 +71,11 @@ def _measure(path: Path, threads: int) -> int:
     rounds = SparkRounds(spark, job, Limits(ROUND_S, ROUND_S, PIECE_BYTES_MAX), threads, open_null)
     rounds.learn(lineages)
     ends = rounds.ends()
-    rounds.run({}, ends)  # starts the worker processes
+    rounds.run({}, ends, lambda _: True)  # starts the worker processes
     position: dict[str, tuple[int, ...]] = {}
     records, begun = 0, time.monotonic()
     while not covers(position, ends):
-        report = rounds.run(position, ends)
+        report = rounds.run(position, ends, lambda _: True)
         assert report.failure is None, report.failure
         records += report.records
         for topic, offsets in report.offsets.items():

@@ -60,9 +60,7 @@ class PartitionReader:
         self._next: dict[Partition, int] = {}  # the offset behind the last record taken
 
     def seek(self, starts: Mapping[Partition, int]) -> None:
-        """Read these partitions from these offsets on. Nothing happens where that is what comes next anyway."""
-        if self._next == starts:
-            return
+        """Read these partitions from these offsets on."""
         self._next = dict(starts)
         self._consumer.assign(
             [
@@ -98,6 +96,13 @@ class PartitionReader:
                 break
             messages = self._consumer.consume(RECORDS_MAX, 0)
         return Piece(taken, ends, len(messages) >= RECORDS_MAX)
+
+    def rest(self) -> None:
+        """Fetch nothing until the next `seek`: the next task may well run in another process, and each consumer that
+        goes on fetching costs the brokers as much as one that is used."""
+        if self._next:
+            self._next = {}
+            self._consumer.unassign()
 
     def close(self) -> None:
         """Idempotent."""

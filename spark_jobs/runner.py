@@ -41,9 +41,10 @@ log = structlog.get_logger(__name__)
 
 WAREHOUSE: Final = "warehouse"
 SINKS: Final = (*OPENERS, WAREHOUSE)
-# A round's length is how late its tasks report what they wrote: applied positions are that old.
-ROUND_S: Final = 0.25
-IDLE_S_MAX: Final = 2.0  # of a round in which nothing arrives; the job can be told to stop between two
+ROUND_S: Final = 10.0  # of tasks that report while they run
+# Of tasks that can't reach the driver: they report what they wrote at their end, and applied positions are that old.
+SILENT_ROUND_S: Final = 0.25
+IDLE_S_MAX: Final = 2.0  # of a silent round in which nothing arrives; the job can be told to stop between two
 STAGE_IDLE_S_MAX: Final = 20.0  # for records that are known to be there
 PIECE_BYTES_MAX: Final = 8 * 1024 * 1024
 # A batch goes on with what arrives: a batch of Spark's begins some 0.2 s after the record that it is for.
@@ -131,7 +132,8 @@ def _check(config: Config, names: Sequence[str]) -> dict[str, OpenBy]:
 
 def _stored(config: Config, name: str, spark: SparkSession, task_count: int) -> OpenSink:
     """A sink whose store the tasks write."""
-    limits = Limits(ROUND_S, IDLE_S_MAX, min(config.spark.bytes_per_write_max, PIECE_BYTES_MAX))
+    piece_bytes = min(config.spark.bytes_per_write_max, PIECE_BYTES_MAX)
+    limits = Limits(SILENT_ROUND_S, IDLE_S_MAX, piece_bytes, reporting_duration_s=ROUND_S)
 
     def rounds(generation: int) -> SparkRounds:
         job = Job(name, config.kafka, config.sinks, config.topics.prefix, generation)

@@ -13,7 +13,7 @@ from spark_jobs.tasks import Catalog, Job
 if TYPE_CHECKING:  # each worker process reads this module, and has no use for what takes seconds to load
     from sinks.warehouse.sink import WarehouseSink
     from spark_jobs.applied import Offsets
-    from spark_jobs.rounds import RoundReport, Rounds
+    from spark_jobs.rounds import RoundReport, Rounds, Take
 
 log = structlog.get_logger(__name__)
 
@@ -36,9 +36,9 @@ class MergingRounds:
     def ends(self) -> "Offsets":
         return self._rounds.ends()
 
-    def run(self, starts: "Offsets", ends: "Offsets") -> "RoundReport":
+    def run(self, starts: "Offsets", ends: "Offsets", take: "Take") -> "RoundReport":
         begun = time.monotonic()
-        report = self._rounds.run(starts, ends)
+        report = self._rounds.run(starts, ends, take)
         if report.staged:
             staged = time.monotonic()
             try:

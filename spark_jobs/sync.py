@@ -9,6 +9,7 @@ published is done again, and the store's guard by version makes that harmless.
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 import structlog
@@ -134,7 +135,7 @@ class SinkSync:
                 self._prepare_pending()
                 ends = self._rounds.ends()
                 goal = goal or ends
-                report = self._rounds.run(self._written_to, ends)
+                report = self._rounds.run(self._written_to, ends, partial(self._take_meanwhile, admission))
             self._take(report)
             if report.unknown_schema:
                 unknown_since_us = unknown_since_us or self._world.now_us()
@@ -149,6 +150,12 @@ class SinkSync:
         self._learn()  # this process may have been stopped for a while, and another job may have taken over
         self._publish()
 
+    def _take_meanwhile(self, admission: int, report: RoundReport) -> bool:
+        """What tasks of the round that runs have done; whether they may go on. Called by other threads."""
+        self._take(report)
+        with self._state:
+            return admission == self._admitted and not self._unprepared
+
     def _take(self, report: RoundReport) -> None:
         offsets = {
             topic: tuple(partitions.get(number, 0) for number in range(max(partitions) + 1))
@@ -162,13 +169,14 @@ class SinkSync:
         self.rounds_done += 1
         if offsets:
             self.has_news.set()
-        log.debug(
-            "round",
-            sink=self._sink.name,
-            records=report.records,
-            behind=report.is_behind,
-            write_ms=round(report.write_s * 1000),
-        )
+        if report.records:
+            log.debug(
+                "written",
+                sink=self._sink.name,
+                records=report.records,
+                behind=report.is_behind,
+                write_ms=round(report.write_s * 1000),
+            )
         match report.failure:
             case None:
                 return

@@ -24,8 +24,11 @@ from sinks.lineage import Lineage
 from sinks.records import RecordCoordinates, UnknownSchemaError, read_record
 from sinks.reduction import document_id, reduce_changes
 from spark_jobs.reading import Partition, PartitionReader, Piece
+from spark_jobs.reports import Address, open_reporter
 
 WAIT_S_MAX: Final = 0.2  # for records, before a task looks at the clock again
+REPORT_S: Final = 0.1  # between two reports of a running task
+IDLE_REPORT_S: Final = 0.4  # where there is nothing new to report: only to learn whether to go on
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +63,13 @@ class Share:
 class Limits:
     """When a task ends."""
 
-    duration_s: float  # after its first record, or at all if there is none
+    duration_s: float  # after its first record
     idle_s: float  # without any record
     piece_bytes: int  # written at once, unless a single record is larger
     task_bytes: int | None = None  # read in all, roughly; None: no limit
+    # Of a task that reports to the driver while it runs, for which duration_s, idle_s and task_bytes have no meaning;
+    # 0: tasks report at their end only.
+    reporting_duration_s: float = 0.0
 
 
 class Failure(NamedTuple):
@@ -99,6 +105,16 @@ class TaskReport:
     failure: Failure | None = None
     staged: tuple[Any, ...] = ()  # what a store that is written by the driver has to take in
 
+    @property
+    def has_news(self) -> bool:
+        return bool(self.offsets)
+
+    def clear(self) -> None:
+        """It was reported."""
+        self.offsets, self.tables = {}, set()
+        self.records = self.written = self.stale = 0
+        self.write_s = 0.0
+
 
 class Target(Protocol):
     """Takes a task's changes."""
@@ -120,10 +136,13 @@ class Reader(Protocol):
 
     def read(self, timeout_s: float, bytes_max: int) -> Piece: ...
 
+    def rest(self) -> None: ...
+
     def close(self) -> None: ...
 
 
 OpenTarget = Callable[[Job, Catalog], Target]
+Report = Callable[[TaskReport], bool | None]  # to the driver; whether to go on; None: it may not have been taken
 
 
 class TaskRunner:
@@ -135,15 +154,22 @@ class TaskRunner:
         self._readers: dict[str, Reader] = {}  # by sink
         self._targets: dict[str, tuple[Job, str, Target]] = {}  # by sink: opened for a job, with a catalog's name
 
-    def run(self, share: Share, job: Job, catalog: Catalog, limits: Limits) -> TaskReport:
-        """Read and write until a limit is reached. Failures are in the report, beside what was done before them."""
+    def run(
+        self, share: Share, job: Job, catalog: Catalog, limits: Limits, report_to: Report | None = None
+    ) -> TaskReport:
+        """Read and write until a limit is reached, or until `report_to`, which is called now and then with what was
+        done since the last call, says so. Returns what was not reported yet; failures are in it."""
         report = TaskReport()
         target: Target | None = None
         try:
             reader = self._reader(job)
             target = self._target(job, catalog)
             reader.seek(share.starts)
-            _apply_all(reader, target, share, catalog, limits, report)
+            if report_to is None:
+                _apply_all(reader, target, share, catalog, limits, report)
+            else:
+                _apply_and_report(reader, target, catalog, limits, report, report_to)
+            reader.rest()
         except WatershedError as error:
             report.failure = Failure.of(error)
         except KafkaException as error:
@@ -179,9 +205,24 @@ class TaskRunner:
 
 
 @cache
-def task_runner(open_target: OpenTarget) -> TaskRunner:
+def _task_runner(open_target: OpenTarget) -> TaskRunner:
     """The one of this worker process."""
     return TaskRunner(open_target, PartitionReader)
+
+
+def run_task(
+    open_target: OpenTarget, share: Share, job: Job, catalog: Catalog, limits: Limits, address: Address | None
+) -> TaskReport:
+    """In a worker process of an executor: run the task, and report to the driver if there is an address and it answers
+    there."""
+    reporter = None if address is None else open_reporter(address)
+    runner = _task_runner(open_target)
+    if reporter is None:
+        return runner.run(share, job, catalog, limits)
+    try:
+        return runner.run(share, job, catalog, limits, reporter.send)
+    finally:
+        reporter.close()
 
 
 def _apply_all(
@@ -205,6 +246,27 @@ def _apply_all(
         read_bytes += sum(map(len, piece.records))
         if limits.task_bytes is not None and read_bytes >= limits.task_bytes:
             report.is_behind = True
+            return
+
+
+def _apply_and_report(
+    reader: Reader, target: Target, catalog: Catalog, limits: Limits, report: TaskReport, report_to: Report
+) -> None:
+    begun = reported = time.monotonic()
+    while True:
+        now = time.monotonic()
+        if now - begun >= limits.reporting_duration_s:
+            return
+        if now - reported >= (REPORT_S if report.has_news else IDLE_REPORT_S):
+            goes_on = report_to(report)
+            if goes_on is not None:
+                report.clear()
+            if not goes_on:
+                return
+            reported = now
+        piece = reader.read(REPORT_S, limits.piece_bytes)
+        report.is_behind = piece.is_full
+        if not _apply(piece, target, catalog, report):
             return
 
 

@@ -36,10 +36,9 @@ log = structlog.get_logger(__name__)
 
 WATCH_S: Final = 0.25  # between reads of control and progress where nothing is written
 TEND_S_MIN: Final = 0.1  # at least between two
-# Between two, as many times as long as the last one took: making rows readable (an index is refreshed) takes at most a
-# fifth of the watching thread's time, however busy the store is.
-TEND_PAUSE_FACTOR: Final = 4.0
-TEND_PAUSE_S_MAX: Final = 5.0
+# And as long as the last one took: a busy index needs seconds to make rows readable (five of them 1 to 3 s on two full
+# cores), which must not be all that it does.
+TEND_PAUSE_S_MAX: Final = 2.0
 MAINTAIN_S: Final = 20.0
 RETRY_S_FIRST: Final = 1.0
 RETRY_S_MAX: Final = 30.0
@@ -246,7 +245,7 @@ class SinkWorker:
             if not is_reported and (sync.rounds_done or begun - began >= WORKS_S):
                 is_reported = True
                 self._report("running")
-            pause_s = min(max(TEND_S_MIN, took_s * TEND_PAUSE_FACTOR), TEND_PAUSE_S_MAX)
+            pause_s = min(max(TEND_S_MIN, took_s), TEND_PAUSE_S_MAX)
             if sync.topics != topics:
                 log.info("tables were added", sink=self.name, tables=len(sync.topics))
                 return

@@ -23,9 +23,7 @@ class Entry:
 
 
 COMMANDS = {
-    "check": Entry(
-        "cdc.cli.check:check", "All findings about source, brokers, stores, Java and jars; writes nothing."
-    ),
+    "check": Entry("cdc.cli.check:check", "All findings about source, brokers, stores, Java and jars; writes nothing."),
     "run": Entry("cdc.cli.run:run", "Capture: publish every committed change to Kafka."),
     "sink": Entry("cdc.cli.sink:app", "Keep a search index, a cache and warehouse tables in step with the topics."),
     "status": Entry("cdc.cli.status:status", "How the pipeline is: source, WAL budget, capture, tables, sinks."),

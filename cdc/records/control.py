@@ -4,7 +4,7 @@
 |---------------------|------------------------------|----------------|
 | `<prefix>.state`    | `position`                   | PositionRecord |
 | `<prefix>.state`    | `snapshot/<table>`           | SnapshotRecord |
-| `<prefix>.state`    | `holes/<table>`              | HolesRecord    |
+| `<prefix>.state`    | `holes/<table>`              | IncompleteRowsRecord    |
 | `<prefix>.state`    | `signals`                    | SignalsRecord  |
 | `<prefix>.state`    | `tombstones/<table>`         | TombstonesRecord |
 | `<prefix>.state`    | `table/<table>`              | TableRecord (cdc/records/table_state.py) |
@@ -183,7 +183,7 @@ class TombstonesRecord(Record):
         return TableId(self.table_schema, self.table_name)
 
 
-class HolesRecord(Record):
+class IncompleteRowsRecord(Record):
     """Rows of a table whose last records may lack large values, and which are still to be read for that. In the Kafka
     transaction of these records, and of the rows that were read."""
 

@@ -141,9 +141,10 @@ def _capture(reading: Reading, history: History, now: Moment, end: int | None) -
     progress = topics.progress
     commit_ts_us = progress.commit_ts_us if progress is not None else 0
     place = (position.epoch, position.resume_lsn)
-    silent_s = history.silent_s("capture", (position.epoch, position.seq, position.resume_lsn), now.monotonic_s)
-    if progress is not None and (progress.epoch, progress.lsn) == place:
-        silent_s = max(silent_s, (now.unix_us - progress.published_ts_us) / _US)
+    told_us = progress.published_ts_us if progress is not None and progress.epoch == position.epoch else 0
+    told_s = (now.unix_us - told_us) / _US if told_us else 0.0
+    reached = (position.epoch, position.seq, position.resume_lsn)
+    silent_s = history.silent_s("capture", reached, now.monotonic_s, told_s)
     return CaptureStatus(
         state=own[0].state if own else position.phase,
         epoch=position.epoch,
@@ -151,7 +152,7 @@ def _capture(reading: Reading, history: History, now: Moment, end: int | None) -
         lsn=format_lsn(position.resume_lsn),
         lag_bytes=None if end is None else max(0, end - position.resume_lsn),
         # A start that has seen no commit yet knows when it was in step.
-        lag_seconds=_lag_s(history, place, commit_ts_us or (progress.published_ts_us if progress else 0), now),
+        lag_seconds=_lag_s(history, place, commit_ts_us or told_us, now),
         silent_seconds=round(silent_s, 3),
         last_commit_unix_seconds=commit_ts_us / _US if commit_ts_us else None,
         lost_events=lost,
@@ -233,7 +234,8 @@ def _sink(
 ) -> SinkStatus:
     """`end`: where the source's log ends, if that is in the record's epoch."""
     name, applied = record.sink, (record.generation, record.end_offsets, record.applied_lsn)
-    silent_s = history.silent_s(f"sink/{name}", applied, now.monotonic_s)
+    told_s = (now.unix_us - record.applied_ts_us) / _US
+    silent_s = history.silent_s(f"sink/{name}", applied, now.monotonic_s, told_s)
     waiting_s = history.silent_s(f"waiting/{name}", missing > 0, now.monotonic_s)
     readable_s = (record.applied_ts_us - record.commit_ts_us) / _US if record.commit_ts_us else None
     return SinkStatus(
@@ -245,7 +247,7 @@ def _sink(
         lag_records=missing,
         lag_seconds=_lag_s(history, (record.epoch, record.applied_lsn), record.commit_ts_us, now),
         freshness_seconds=None if readable_s is None else round(max(0.0, readable_s), 3),
-        silent_seconds=round(max(silent_s, (now.unix_us - record.applied_ts_us) / _US), 3),
+        silent_seconds=round(silent_s, 3),
         waiting_seconds=round(waiting_s, 3) if missing else 0.0,
         written=record.written,
         stale=record.stale,

@@ -17,7 +17,7 @@ class History:
 
     def __init__(self) -> None:
         self._ends: deque[tuple[float, Place]] = deque(maxlen=SAMPLES_MAX)
-        self._moved: dict[str, tuple[Any, float]] = {}
+        self._values: dict[str, tuple[Any, float, bool]] = {}  # name → value, since when, whether it had another
 
     def observe_end(self, now: float, end: Place) -> None:
         """The source's log ended there."""
@@ -27,13 +27,14 @@ class History:
         while len(self._ends) > 2 and self._ends[1][0] <= now - KEPT_S:
             self._ends.popleft()
 
-    def silent_s(self, name: str, value: Any, now: float) -> float:
-        """For how long `name` has been seen with this value."""
-        known, since = self._moved.get(name, (None, now))
-        if name not in self._moved or known != value:
-            self._moved[name] = (value, now)
-            return 0.0
-        return now - since
+    def silent_s(self, name: str, value: Any, now: float, before_s: float = 0.0) -> float:
+        """For how long `name` has had this value. `before_s`: for how long it has had the first one that was observed,
+        if something else tells."""
+        known, since, has_moved = self._values.get(name, (value, now, False))
+        if known != value:
+            since, has_moved = now, True
+        self._values[name] = (value, since, has_moved)
+        return now - since if has_moved else max(now - since, before_s)
 
     def behind_s(self, place: Place, now: float) -> tuple[float, bool]:
         """How long ago the log first ended behind `place` (0: it does not), and whether that was observed: otherwise it

@@ -72,6 +72,7 @@ class FakeReader:
         self.pieces = list(pieces)
         self.sought: list[Mapping[Partition, int]] = []
         self.is_closed = False
+        self.is_resting = False
 
     def seek(self, starts: Mapping[Partition, int]) -> None:
         self.sought.append(starts)
@@ -79,6 +80,9 @@ class FakeReader:
     def read(self, timeout_s: float, bytes_max: int) -> Piece:
         del timeout_s, bytes_max
         return self.pieces.pop(0) if self.pieces else Piece([], {}, False)
+
+    def rest(self) -> None:
+        self.is_resting = True
 
     def close(self) -> None:
         self.is_closed = True

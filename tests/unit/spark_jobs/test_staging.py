@@ -12,7 +12,7 @@ from sinks.contract import Change
 from sinks.lineage import Lineage
 from sinks.warehouse.staging import Staged, Stager
 from spark_jobs.applied import Offsets
-from spark_jobs.rounds import RoundReport
+from spark_jobs.rounds import RoundReport, Take
 from spark_jobs.staging import MergingRounds, open_staging
 from spark_jobs.tasks import Catalog
 
@@ -36,8 +36,8 @@ class FakeRounds:
     def ends(self) -> Offsets:
         return {SCHEMA.topic: (7,)}
 
-    def run(self, starts: Offsets, ends: Offsets) -> RoundReport:
-        del starts, ends
+    def run(self, starts: Offsets, ends: Offsets, take: Take) -> RoundReport:
+        del starts, ends, take
         stager = Stager(self._folder.as_uri(), [SCHEMA])
         stager.apply([Change(TABLE, {"id": at}, 10 + at, {"id": at}, 1) for at in range(self._rows)])
         return RoundReport(records=self._rows, written=self._rows, tables={TABLE}, staged=list(stager.finish()))
@@ -66,7 +66,7 @@ def merging(rounds: FakeRounds, sink: Any) -> MergingRounds:
 def test_what_tasks_staged_is_merged_counted_and_deleted(tmp_path: Path) -> None:
     (tmp_path / "of another.parquet").touch()
     sink = FakeSink(tmp_path)
-    report = merging(FakeRounds(tmp_path, 3), sink).run(NO_OFFSETS, NO_OFFSETS)
+    report = merging(FakeRounds(tmp_path, 3), sink).run(NO_OFFSETS, NO_OFFSETS, lambda _: True)
     assert (report.records, report.written, report.stale) == (3, 2, 1)
     assert [(part.table, part.row_count) for part in sink.taken] == [(TABLE, 3)]
     assert [path.name for path in tmp_path.iterdir()] == ["of another.parquet"]
@@ -74,7 +74,7 @@ def test_what_tasks_staged_is_merged_counted_and_deleted(tmp_path: Path) -> None
 
 def test_a_round_without_rows_merges_nothing(tmp_path: Path) -> None:
     sink = FakeSink(tmp_path)
-    report = merging(FakeRounds(tmp_path, 0), sink).run(NO_OFFSETS, NO_OFFSETS)
+    report = merging(FakeRounds(tmp_path, 0), sink).run(NO_OFFSETS, NO_OFFSETS, lambda _: True)
     assert (report.records, report.written, report.stale, sink.taken) == (0, 0, 0, [])
 
 
@@ -82,7 +82,7 @@ def test_staged_files_are_deleted_when_the_merge_fails_too(tmp_path: Path) -> No
     sink = FakeSink(tmp_path)
     sink.failure = SinkError("warehouse: no space", "make room")
     with pytest.raises(SinkError, match="no space"):
-        merging(FakeRounds(tmp_path, 3), sink).run(NO_OFFSETS, NO_OFFSETS)
+        merging(FakeRounds(tmp_path, 3), sink).run(NO_OFFSETS, NO_OFFSETS, lambda _: True)
     assert list(tmp_path.iterdir()) == []
 
 

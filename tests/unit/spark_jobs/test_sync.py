@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
 
@@ -12,7 +13,7 @@ from sinks.contract import Change, Result
 from sinks.lineage import Lineage
 from spark_jobs.applied import AppliedPosition, Offsets
 from spark_jobs.control_reader import News
-from spark_jobs.rounds import RoundReport
+from spark_jobs.rounds import RoundReport, Take
 from spark_jobs.sync import GENERATION_CHECK_S, SCHEMA_WAIT_S_MAX, Ended, SinkSync, World
 from tests.unit.spark_jobs.records import TOPIC, schema
 
@@ -69,6 +70,8 @@ class Bench:
     calls: list[str] = field(default_factory=list)
     news: list[News] = field(default_factory=list)
     rounds: Sequence[RoundReport | Callable[[], RoundReport]] = ()
+    meanwhile: Sequence[RoundReport] = ()  # what tasks report while a round runs
+    went_on: Sequence[bool] = ()
     published: list[SinkRecord] = field(default_factory=list)
     starts: list[Offsets] = field(default_factory=list)
     now_us: int = 1_000_000
@@ -80,7 +83,7 @@ class Bench:
         world = World(self, self._publish, lambda: self.now_us, self._wait, JOB)
         self.sync = SinkSync(self.sink, 1, AppliedPosition(), world, self, BATCH_S)  # type: ignore[arg-type]
         self.sync.begin([Lineage((schema(),))])
-        self.admission = self.sync.admit()
+        self.addition_barrier = self.sync.admit()
         self.calls.clear()
 
     # ---- the world
@@ -105,16 +108,18 @@ class Bench:
     def ends(self) -> Offsets:
         return {TOPIC: (self.topic_ends,)}
 
-    def run(self, starts: Offsets, ends: Offsets) -> RoundReport:
+    def run(self, starts: Offsets, ends: Offsets, take: Take) -> RoundReport:
         del ends
         self.calls.append("round")
+        meanwhile, self.meanwhile = self.meanwhile, ()
+        self.went_on = [*self.went_on, *(take(report) for report in meanwhile)]
         self.starts.append(starts)
         self.now_us += 1_000_000
         report, *self.rounds = self.rounds or [RoundReport()]
         return report if isinstance(report, RoundReport) else report()
 
     def batch(self) -> None:
-        self.sync.apply_batch(self.admission)
+        self.sync.apply_batch(self.addition_barrier)
 
 
 def wrote(end: int, records: int = 1, written: int = 1) -> RoundReport:
@@ -130,6 +135,28 @@ def wrote(end: int, records: int = 1, written: int = 1) -> RoundReport:
 def progress(lsn: int, end: int) -> ProgressRecord:
     ends = {TOPIC: (end,)}
     return ProgressRecord(epoch=1, seq=0, lsn=lsn, commit_ts_us=5, published_ts_us=0, end_offsets=ends)
+
+
+def test_what_tasks_report_while_they_run_is_published_before_they_end() -> None:
+    bench = Bench(rounds=[RoundReport()], meanwhile=[wrote(3), wrote(5)])
+    bench.news = [News((progress(100, 3),), (), ())]
+    bench.batch()
+    assert bench.went_on == [True, True]
+    assert (bench.published[-1].end_offsets, bench.published[-1].written) == ({TOPIC: (5,)}, 2)
+    assert bench.published[-1].applied_lsn == 100
+
+
+def test_running_tasks_are_ended_for_a_stop_and_for_a_table_that_is_not_prepared() -> None:
+    bench = Bench()
+    take = partial(bench.sync._take_meanwhile, bench.admission)
+    assert take(wrote(4))
+    bench.sync.dismiss()
+    assert not take(wrote(4))
+    assert not bench.sync._take_meanwhile(bench.sync.admit() - 1, wrote(4)), "an earlier query's"
+    take = partial(bench.sync._take_meanwhile, bench.sync.admit())
+    assert take(wrote(5))
+    bench.sync._unprepared = [Lineage((schema(),))]
+    assert not take(wrote(5))
 
 
 def test_what_was_written_is_published_after_it_is_readable() -> None:

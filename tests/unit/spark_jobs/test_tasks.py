@@ -1,12 +1,14 @@
 """One task on a scripted reader and a fake store: what it writes, how far it says it came, and what ends it."""
 
 from collections.abc import Callable
+from copy import deepcopy
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from cdc.model.errors import ConfigError, RefusedError, SinkError, UnreachableError, WatershedError
 from cdc.model.events import TableId, pack_version
+from spark_jobs import tasks
 from spark_jobs.reading import Piece
 from spark_jobs.tasks import Failure, Limits, Share, TaskReport, TaskRunner
 from tests.unit.spark_jobs.records import (
@@ -61,6 +63,51 @@ def test_a_task_stops_at_its_bytes() -> None:
     patient = Limits(duration_s=60, idle_s=60, piece_bytes=1000, task_bytes=1)
     report = run(piece(upsert(0, 1, 1)), piece(upsert(1, 1, 2)), limits=patient)
     assert report.offsets == {PARTITION: 1} and report.is_behind
+
+
+class Driver:
+    """Takes reports; tells the task to end after so many of them that have news."""
+
+    def __init__(self, count: int) -> None:
+        self.reports: list[TaskReport] = []
+        self.count = count
+
+    def take(self, report: TaskReport) -> bool:
+        if report.has_news:
+            self.reports.append(deepcopy(report))
+        return len(self.reports) < self.count
+
+
+def test_a_task_reports_while_it_runs_and_each_thing_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "REPORT_S", 0.0)
+    patient = Limits(duration_s=0, idle_s=0, piece_bytes=1000, reporting_duration_s=60)
+    reader, driver = FakeReader(piece(upsert(0, 1, 1)), piece(), piece(upsert(1, 2, 2), upsert(2, 2, 1))), Driver(2)
+    runner = TaskRunner(lambda _, __: FakeTarget(), lambda _, __: reader)
+    last = runner.run(FROM_START, job(), catalog(), patient, driver.take)
+    assert [(r.offsets, r.records, r.written, r.stale) for r in driver.reports] == [
+        ({PARTITION: 1}, 1, 1, 0),
+        ({PARTITION: 3}, 2, 1, 1),
+    ]
+    assert (last.offsets, last.records) == ({}, 0)
+    assert reader.is_resting
+
+
+def test_what_a_driver_may_not_have_taken_is_reported_at_the_end_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "REPORT_S", 0.0)
+    patient = Limits(duration_s=0, idle_s=0, piece_bytes=1000, reporting_duration_s=60)
+    reader = FakeReader(piece(upsert(0, 1, 1)))
+    runner = TaskRunner(lambda _, __: FakeTarget(), lambda _, __: reader)
+    report = runner.run(FROM_START, job(), catalog(), patient, lambda _: None)
+    assert (report.offsets, report.written) == ({PARTITION: 1}, 1)
+
+
+def test_a_task_that_reports_ends_after_its_time_without_being_told() -> None:
+    short = Limits(duration_s=60, idle_s=60, piece_bytes=1000, reporting_duration_s=0.02)
+    reader = FakeReader(piece(upsert(0, 1, 1)))
+    report = TaskRunner(lambda _, __: FakeTarget(), lambda _, __: reader).run(
+        FROM_START, job(), catalog(), short, lambda _: True
+    )
+    assert report.offsets == {PARTITION: 1} and report.failure is None
 
 
 def test_a_record_whose_schema_is_not_known_yet_ends_the_task_before_it() -> None:

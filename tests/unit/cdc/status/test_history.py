@@ -53,3 +53,11 @@ def test_silence_counts_from_the_last_change() -> None:
     assert history.silent_s("a", 1, 7.0) == 2.0
     assert history.silent_s("b", 1, 7.0) == 0.0
     assert history.silent_s("a", 2, 8.0) == 0.0
+
+
+def test_silence_from_before_the_first_observation_counts_until_something_moves() -> None:
+    history = History()
+    assert history.silent_s("a", 1, 5.0, 60.0) == 60.0
+    assert history.silent_s("a", 1, 6.0, 61.0) == 61.0
+    assert history.silent_s("a", 2, 7.0, 0.5) == 0.0
+    assert history.silent_s("a", 2, 8.0, 100.0) == 1.0
