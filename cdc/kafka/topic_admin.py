@@ -201,6 +201,20 @@ class TopicAdmin:
                     raise broker_error(f"can't create topic {name}", exception, hint) from exception
         self._await_leaders([topic.topic for topic in new])
 
+    def delete(self, names: Iterable[str]) -> int:
+        """Delete those that exist, with what is in them; how many there were. Raises UnreachableError, BrokerError."""
+        try:
+            existing = self._admin.list_topics(timeout=ANSWER_S_MAX).topics
+            found = [name for name in dict.fromkeys(names) if name in existing]
+            deleted = self._admin.delete_topics(found, operation_timeout=ANSWER_S_MAX) if found else {}
+            for future in deleted.values():
+                future.result(ANSWER_S_MAX * 2)
+        except KafkaException as exception:
+            raise broker_error("can't delete topics", exception, "grant Delete on the prefix's topics") from exception
+        except TimeoutError as error:
+            raise UnreachableError(f"Kafka: topics not deleted in {ANSWER_S_MAX * 2:.0f} s", NEXT_REACHABLE) from error
+        return len(found)
+
     def keep_control(self, name: str) -> None:
         """Give a control topic that an earlier version created the retention that topics of tables have; what somebody
         set there stays. Returns at once where there is no such topic. Where the brokers refuse, a warning says which

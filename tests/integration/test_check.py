@@ -9,14 +9,13 @@ from typing import Any
 
 import psycopg
 import pytest
-from confluent_kafka.admin import AdminClient
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from tests.captured import Captured
 from tests.conftest import PostgresServer
 from tests.forked import run
-from tests.topics import create_topic
+from tests.topics import create_topic, delete_topic
 from tests.waiting import eventually
 
 OWNER = "watershed"
@@ -163,12 +162,6 @@ def test_wal_without_a_limit_is_a_warning_and_mended(items: Captured, postgres: 
         execute(items, "ALTER SYSTEM RESET max_slot_wal_keep_size; SELECT pg_reload_conf()")
 
 
-def drop_topic(items: Captured, name: str) -> None:
-    for future in AdminClient({"bootstrap.servers": items.bootstrap_servers}).delete_topics([name]).values():
-        future.result(10)
-    eventually(lambda: name not in items.topics(), 20.0, "the topic is deleted")
-
-
 def test_a_topic_with_several_partitions_is_found_and_mended(items: Captured) -> None:
     name = f"{items.name}.state"
     create_topic(items.bootstrap_servers, name, "compact", partitions=4)
@@ -176,7 +169,7 @@ def test_a_topic_with_several_partitions_is_found_and_mended(items: Captured) ->
     assert about == f"topic {name}"
     assert "exists with 4 partitions" in message
     assert step.startswith(f"delete {name}")
-    drop_topic(items, name)
+    delete_topic(items.bootstrap_servers, name)
     assert troubles(items) == []
 
 
@@ -187,7 +180,7 @@ def test_a_topic_that_is_not_compacted_is_found(items: Captured) -> None:
     assert about == f"topic {name}"
     assert "not compact" in message
     assert f"cleanup.policy=compact on {name}" in step
-    drop_topic(items, name)
+    delete_topic(items.bootstrap_servers, name)
     assert troubles(items) == []
 
 
