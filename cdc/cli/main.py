@@ -29,6 +29,7 @@ COMMANDS = {
     "sink": Entry("cdc.cli.sink:app", "Keep a search index, a cache and warehouse tables in step with the topics."),
     "status": Entry("cdc.cli.status:status", "How the pipeline is: source, WAL budget, capture, tables, sinks."),
     "lag": Entry("cdc.cli.status:lag", "How far behind capture and each sink are, a line each."),
+    "wait": Entry("cdc.cli.wait:wait", "Wait until stores show everything up to an LSN."),
     "table": Entry("cdc.cli.table:app", "Which tables are captured or stopped; stop one, start it again."),
     "snapshot": Entry("cdc.cli.snapshot:snapshot", "Read existing rows again beside the stream; fill a new store."),
     "outbox": Entry("cdc.cli.outbox:app", "The outbox table and the function that publishes: create, prune."),

@@ -384,7 +384,7 @@ class Service:
         if not self._is_standby:
             self._is_standby = True
             log.info("standing by", reason=why)
-            self._report("standby", why)
+        self._report("standby", why)
         while not self._stop.wait(STANDBY_POLL_S):
             if attempt():
                 return True
