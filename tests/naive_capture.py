@@ -50,7 +50,7 @@ class _BetweenTheMarks(ChangeMemory):
         super().__init__()
         self._engine = engine
 
-    def unseen(self, topic: str, snapshot: TransactionSnapshot) -> Unseen:
+    def unseen(self, topic: str, snapshot: TransactionSnapshot) -> Unseen:  # noqa: ARG002
         window = self._engine.window
         keys = {key for key in window if key is not None}
         return Unseen(is_forgotten=False, is_truncated=None in window, touched=keys.__contains__)

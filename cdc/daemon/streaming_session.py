@@ -148,7 +148,7 @@ class Session:
         engine = self._engine(these, state, context, sweeps, unpublishable)
         snapshots = self._snapshots(resources, engine, these, descriptions, state.signals_offset, captured)
         is_half_published = current.partial is not None
-        tracker = self._tracker(resources, engine, snapshots, these, descriptions, is_half_published=is_half_published)
+        tracker = self._tracker(resources, snapshots, these, descriptions, is_half_published=is_half_published)
         tables = CapturedTables(these.schemas, these.since, these.leaving)
         listeners, resume = Listeners(engine, tracker), StreamState.of(current)
         outbox = open_outbox(self._config, promises_utf8=identity.promises_utf8)
@@ -381,7 +381,6 @@ class Session:
     def _tracker(
         self,
         resources: ExitStack,
-        engine: SnapshotEngine,
         snapshots: Snapshots,
         these: _Capturable,
         descriptions: Mapping[TableId, TableDescription],

@@ -142,7 +142,7 @@ class Process:
             run.snapshot_limits,
             Restrictions(outboxes=outboxes),
         )
-        tracker = self._tracker(schemas, engine, snapshots, position)
+        tracker = self._tracker(schemas, snapshots, position)
         capture = run.parts.capture(
             run,
             environment=Environment(stream=self.stream, broker=broker, clock=self._world, probe=self._world.probe),
@@ -181,9 +181,7 @@ class Process:
                 schemas[schema.table] = schema
         return list(schemas.values())
 
-    def _tracker(
-        self, schemas: Sequence[TableSchema], engine: SnapshotEngine, snapshots: Snapshots, position: PositionRecord
-    ) -> SchemaTracker:
+    def _tracker(self, schemas: Sequence[TableSchema], snapshots: Snapshots, position: PositionRecord) -> SchemaTracker:
         known = {record.table: record.facts for record in self._run.recorded(TableRecord, "table/")}
         return SchemaTracker(
             topics=TOPICS,

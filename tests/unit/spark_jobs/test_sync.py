@@ -83,7 +83,7 @@ class Bench:
         world = World(self, self._publish, lambda: self.now_us, self._wait, JOB)
         self.sync = SinkSync(self.sink, 1, AppliedPosition(), world, self, BATCH_S)  # type: ignore[arg-type]
         self.sync.begin([Lineage((schema(),))])
-        self.addition_barrier = self.sync.admit()
+        self.admission = self.sync.admit()
         self.calls.clear()
 
     # ---- the world
@@ -119,7 +119,7 @@ class Bench:
         return report if isinstance(report, RoundReport) else report()
 
     def batch(self) -> None:
-        self.sync.apply_batch(self.addition_barrier)
+        self.sync.apply_batch(self.admission)
 
 
 def wrote(end: int, records: int = 1, written: int = 1) -> RoundReport:
