@@ -12,6 +12,7 @@ from cdc.status.compute import Moment, status_of
 from cdc.status.facts import Condition, Reading, SlotFacts, SourceFacts, TopicFacts
 from cdc.status.history import History
 from cdc.status.model import Status
+from cdc.status.waiting import SourceEnd
 from tests.standings import position, published, sink
 
 ORDERS = TableId("public", "orders")
@@ -116,3 +117,8 @@ def full_status() -> Status:
     told = replace(told, progress=told.progress.model_copy(update={"commit_ts_us": 1}))
     clock.status(reading(source(1000), told))
     return clock.status(reading(source(2000), told))
+
+
+def source_end(insert_lsn: int, timeline: int = 1, system_identifier: str = "1") -> SourceEnd:
+    """Of the source that `tests.standings.position` names."""
+    return SourceEnd(system_identifier, timeline, insert_lsn, 8192, 16 * MIB)

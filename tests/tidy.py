@@ -57,6 +57,7 @@ OURS: Final = tuple(name for name in ROOMS if "." not in name)
 # Modules that only these may import.
 RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
     "cdc.cli": ("cdc.cli", "tests"),
+    "anyio": ("cdc.http", "tests"),
     "starlette": ("cdc.http", "tests"),
     "uvicorn": ("cdc.http",),
     "prometheus_client": ("cdc.http", "tests"),

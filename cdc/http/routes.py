@@ -13,8 +13,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from cdc import __version__
+from cdc.client.waiting import WaitTimeoutError
 from cdc.http.metrics import CONTENT_TYPE, metrics_text
+from cdc.http.waits import TIMEOUT_S, TIMEOUT_S_MAX, Waits
+from cdc.model.errors import ConnectionLost, GapError, UnreachableError, WatershedError
 from cdc.status.model import Part, Problem, SinkStatus, Status, TableStatus
+from cdc.status.waiting import WaitError
 
 
 class Health(BaseModel):
@@ -64,7 +68,7 @@ def sinks_scope(names: frozenset[str]) -> Scope:
     return Scope(frozenset({"brokers", "sink"}), names)
 
 
-def application(status: Callable[[], Status], scope: Scope) -> Starlette:
+def application(status: Callable[[], Status], scope: Scope, waits: Waits) -> Starlette:
     """`status` is called for each request."""
 
     def healthz(_: Request) -> Response:
@@ -80,11 +84,14 @@ def application(status: Callable[[], Status], scope: Scope) -> Starlette:
     def tables(_: Request) -> Response:
         return _json(Tables(tables=status().tables))
 
-    def sinks(_: Request) -> Response:
-        return _json(Sinks(sinks=status().sinks))
+    async def sinks(request: Request) -> Response:
+        return await _waited(waits, request, None) or _json(Sinks(sinks=status().sinks))
 
-    def sink(request: Request) -> Response:
-        name, found = request.path_params["name"], status().sinks
+    async def sink(request: Request) -> Response:
+        name = request.path_params["name"]
+        if (refusal := await _waited(waits, request, name)) is not None:
+            return refusal
+        found = status().sinks
         for one in found:
             if one.sink == name:
                 return _json(one)
@@ -115,6 +122,36 @@ def application(status: Callable[[], Status], scope: Scope) -> Starlette:
     )
 
 
+async def _waited(waits: Waits, request: Request, sink: str | None) -> Response | None:
+    """None once what the query asks to wait for is shown, or where it asks for nothing; otherwise why not."""
+    asked = request.query_params
+    if "wait_for" not in asked:
+        return None
+    try:
+        timeout_s = float(asked.get("timeout", TIMEOUT_S))
+        timeline = int(asked["timeline"]) if "timeline" in asked else None
+    except ValueError:
+        return _json(Failure(error="timeout and timeline are numbers", next="GET /openapi.json has all routes"), 400)
+    if not 0 <= timeout_s <= TIMEOUT_S_MAX:
+        return _json(Failure(error=f"timeout is not within 0 and {TIMEOUT_S_MAX:g} s", next="ask again later"), 400)
+    try:
+        await waits.wait_for(sink, asked["wait_for"], timeout_s, timeline)
+    except WatershedError as error:
+        code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), 502)
+        return _json(Failure(error=error.message, next=error.hint), code)
+    return None
+
+
+# A timeout says nothing of the LSN; a conflict can't be waited out.
+_CODES: Final[Mapping[type[WatershedError], int]] = {
+    WaitTimeoutError: 504,
+    WaitError: 404,
+    GapError: 409,
+    UnreachableError: 503,
+    ConnectionLost: 503,
+}
+
+
 def _json(model: BaseModel, code: int = 200) -> Response:
     return Response(model.model_dump_json(), code, media_type="application/json")
 
@@ -128,14 +165,23 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 _MODELS: Final = (Health, Readiness, Status, Tables, Sinks, SinkStatus, Failure)
 _NAME: Final = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+_WAITS: Final = [
+    {"name": name, "in": "query", "required": False, "description": text, "schema": {"type": kind}}
+    for name, text, kind in (
+        ("wait_for", "Answer when the store shows everything that committed up to this LSN.", "string"),
+        ("timeout", f"Seconds, {TIMEOUT_S:g} by default, {TIMEOUT_S_MAX:g} at most.", "number"),
+        ("timeline", "Of the LSN; another one than the source's is refused.", "integer"),
+    )
+]
+_WAIT_ANSWERS: Final = dict.fromkeys((400, 404, 409, 502, 503, 504), Failure)
 # Path → what it says, its answers.
 _PATHS: Final[Mapping[str, tuple[str, Mapping[int, type[BaseModel]]]]] = {
     "/healthz": ("Whether the process is alive.", {200: Health}),
     "/readyz": ("Whether the process does its work; if not, why.", {200: Readiness, 503: Readiness}),
     "/v1/status": ("Everything: source, slot, capture, tables, sinks, problems.", {200: Status}),
     "/v1/tables": ("Each configured table.", {200: Tables}),
-    "/v1/sinks": ("Each sink that has published a position.", {200: Sinks}),
-    "/v1/sinks/{name}": ("One sink.", {200: SinkStatus, 404: Failure}),
+    "/v1/sinks": ("Each sink that has published a position.", {200: Sinks, **_WAIT_ANSWERS}),
+    "/v1/sinks/{name}": ("One sink.", {200: SinkStatus, **_WAIT_ANSWERS}),
 }
 
 
@@ -166,4 +212,5 @@ def _operation(path: str, summary: str, answers: Mapping[int, type[BaseModel]]) 
             for code, model in answers.items()
         },
     }
-    return found | ({"parameters": [_NAME]} if "{name}" in path else {})
+    parameters = [*([_NAME] if "{name}" in path else []), *(_WAITS if path.startswith("/v1/sinks") else [])]
+    return found | ({"parameters": parameters} if parameters else {})

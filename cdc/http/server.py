@@ -10,6 +10,8 @@ import uvicorn
 
 from cdc.config.settings import Config
 from cdc.http.routes import Scope, application
+from cdc.http.waits import Waits
+from cdc.kafka.sink_positions import FollowedPositions, SinkPositions
 from cdc.kafka.topic_facts import KafkaTopicReader
 from cdc.model.errors import ConfigError
 from cdc.model.topics import Topics
@@ -20,7 +22,7 @@ from cdc.status.monitor import Monitor
 log = structlog.get_logger(__name__)
 
 KEEP_ALIVE_S: Final = 15
-REQUESTS_MAX: Final = 64  # at once; more get 503
+REQUESTS_MAX: Final = 200  # at once; more get 503
 BACKLOG: Final = 64
 
 
@@ -35,9 +37,12 @@ def serve(config: Config, port: int, key: str, scope: Scope, conditions: Conditi
     address can't be taken."""
     listener = listening_socket(config.http.host, port, key)
     monitor = make_monitor(config, conditions)
+    topics = Topics(config.topics.prefix)
+    followed = FollowedPositions(lambda: SinkPositions(config.kafka, topics))
+    waits = Waits(PostgresSourceReader(config.source).read_end, followed)
     server = uvicorn.Server(
         uvicorn.Config(
-            application(monitor.status, scope),
+            application(monitor.status, scope, waits),
             log_config=None,
             access_log=False,
             lifespan="off",

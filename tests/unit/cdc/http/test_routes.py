@@ -9,10 +9,13 @@ import uvicorn
 
 from cdc.http.routes import CAPTURE, application, description
 from cdc.http.server import listening_socket
+from cdc.http.waits import Waits
 from cdc.model.errors import ConfigError, UnreachableError
+from cdc.records.control import PositionRecord, SinkRecord
 from cdc.status.model import Status
 from tests.http_server import HttpServer, free_port
-from tests.status_facts import Clock, full_status, reading, source
+from tests.standings import position
+from tests.status_facts import Clock, applied, full_status, reading, source, source_end
 from tests.waiting import eventually
 
 
@@ -21,6 +24,15 @@ class Pipeline:
 
     def __init__(self) -> None:
         self.status: Status = full_status()
+        self.end = source_end(10_000)
+        self.records: tuple[SinkRecord, ...] = (applied(500),)
+        self.position = position(500)
+        self.asked = 0
+
+    def last(self) -> tuple[tuple[SinkRecord, ...], PositionRecord]:
+        """Implements Positions."""
+        self.asked += 1
+        return self.records, self.position
 
 
 @pytest.fixture
@@ -32,7 +44,7 @@ def pipeline() -> Pipeline:
 def server(pipeline: Pipeline) -> Iterator[HttpServer]:
     port = free_port()
     listener = listening_socket("127.0.0.1", port, "http.port")
-    app = application(lambda: pipeline.status, CAPTURE)
+    app = application(lambda: pipeline.status, CAPTURE, Waits(lambda: pipeline.end, pipeline))
     running = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
     thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
@@ -85,10 +97,45 @@ def test_metrics_say_what_is_known(server: HttpServer, pipeline: Pipeline) -> No
     assert "\nwatershed_capture_lag_bytes" not in text, "what is not known has no sample"
 
 
+def test_a_wait_is_answered_when_the_store_shows_the_lsn(server: HttpServer, pipeline: Pipeline) -> None:
+    assert server.json("/v1/sinks/search?wait_for=0/1F4")["sink"] == "search"
+    answers: list[int] = []
+    thread = threading.Thread(target=lambda: answers.append(server.get("/v1/sinks?wait_for=0/3E8", 30.0)[0]))
+    thread.start()
+    before = pipeline.asked
+    eventually(lambda: pipeline.asked > before + 5, 20.0, "the request waits")
+    assert server.get("/healthz")[0] == 200, "who waits holds up nobody"
+    assert answers == []
+    pipeline.records = (applied(1000),)
+    thread.join(10.0)
+    assert answers == [200]
+
+
+@pytest.mark.parametrize(
+    ("query", "code", "says"),
+    [
+        ("/v1/sinks/search?wait_for=0/3E8&timeout=0.1", 504, "LSN 0/3E8 was not shown in 0.1 s"),
+        ("/v1/sinks/none?wait_for=0/1", 404, "no sink 'none' has published a position; there are: search"),
+        ("/v1/sinks/search?wait_for=soon", 404, "not an LSN"),
+        ("/v1/sinks/search?wait_for=0/FFFFFF", 404, "lies behind the end of the source's log, 0/2710"),
+        ("/v1/sinks/search?wait_for=0/1&timeline=2", 404, "is of timeline 2, the source is on timeline 1"),
+        ("/v1/sinks/search?wait_for=0/1&timeout=soon", 400, "timeout and timeline are numbers"),
+        ("/v1/sinks/search?wait_for=0/1&timeout=1000", 400, "timeout is not within 0 and 300 s"),
+    ],
+)
+def test_a_wait_that_cannot_be_answered_is_told_why(server: HttpServer, query: str, code: int, says: str) -> None:
+    found, body = server.get(query)
+    told = json.loads(body)
+    assert (found, says in told["error"]) == (code, True), body
+    assert told["next"]
+
+
 def test_openapi_describes_every_route(server: HttpServer) -> None:
     found = server.json("/openapi.json")
     assert found == description()
-    routes = {route.path for route in application(full_status, CAPTURE).routes}  # type: ignore[attr-defined]
+    none = Pipeline()
+    app = application(full_status, CAPTURE, Waits(lambda: none.end, none))
+    routes = {route.path for route in app.routes}  # type: ignore[attr-defined]
     assert routes == found["paths"].keys() | {"/openapi.json"}
     named = set(_references(found))
     assert named <= {f"#/components/schemas/{name}" for name in found["components"]["schemas"]}
