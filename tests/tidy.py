@@ -59,7 +59,7 @@ RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
     "cdc.cli": ("cdc.cli", "tests"),
     "anyio": ("cdc.http", "tests"),
     "starlette": ("cdc.http", "tests"),
-    "uvicorn": ("cdc.http",),
+    "uvicorn": ("cdc.http", "tests"),
     "prometheus_client": ("cdc.http", "tests"),
     "psycopg": ("cdc.postgres", "migrations", "devstack", "demo", "bench", "tests"),
     "confluent_kafka": ("cdc.kafka", "spark_jobs", "devstack", "demo", "bench", "tests"),

@@ -23,7 +23,8 @@ NOT_ASKED: Final = WatershedError("the first answer has not come yet", "ask agai
 class _Poll(Generic[T]):
     """Asks one server again and again in a thread of its own, and keeps the last answer."""
 
-    def __init__(self, name: str, read: Callable[[], T], silence: WatershedError) -> None:
+    def __init__(self, name: str, read: Callable[[], T], silence: WatershedError, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self._read = read
         self._silence = silence  # the error of a server that does not answer in time
         self._ended = threading.Event()
@@ -45,7 +46,7 @@ class _Poll(Generic[T]):
         with self._lock:
             if not self.answered.is_set():
                 return None, NOT_ASKED
-            if time.monotonic() - self._at > ANSWER_AGE_S_MAX:
+            if self._clock() - self._at > ANSWER_AGE_S_MAX:
                 return None, self._error or self._silence
             return (None, self._error) if self._error is not None else (self._answer, None)
 
@@ -56,7 +57,7 @@ class _Poll(Generic[T]):
             except WatershedError as failure:
                 answer, error = None, failure
             with self._lock:
-                self._answer, self._error, self._at = answer, error, time.monotonic()
+                self._answer, self._error, self._at = answer, error, self._clock()
             self.answered.set()
             self._ended.wait(INTERVAL_S)
 
@@ -70,14 +71,22 @@ class Monitor:
         source: SourceReader,
         topics: TopicReader,
         conditions: Callable[[], Sequence[Condition]] = lambda: (),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
+        self._clock = clock
         self._conditions = conditions
         self._source: _Poll[SourceFacts] = _Poll(
-            "status of the source", source.read, WatershedError("PostgreSQL does not answer", "check that it runs")
+            "status of the source",
+            source.read,
+            WatershedError("PostgreSQL does not answer", "check source.dsn and that the server runs"),
+            clock,
         )
         self._topics: _Poll[TopicFacts | None] = _Poll(
-            "status of the topics", topics.read, WatershedError("Kafka: no answer", "check that the brokers run")
+            "status of the topics",
+            topics.read,
+            WatershedError("Kafka does not answer", "check kafka.bootstrap_servers and that the brokers run"),
+            clock,
         )
         self._close: tuple[tuple[_Poll[Any], Callable[[], None]], ...] = (
             (self._source, source.close),
@@ -100,7 +109,8 @@ class Monitor:
         """Releases connections once the threads are back from them; does not wait for one that hangs."""
         for poll, close in self._close:
             poll.end()
-            poll.thread.join(INTERVAL_S)
+            if poll.thread.ident is not None:  # it was started
+                poll.thread.join(INTERVAL_S)
             if not poll.thread.is_alive():
                 close()
 
@@ -116,5 +126,5 @@ class Monitor:
             conditions=tuple(self._conditions()),
         )
         with self._lock:
-            now = Moment(time.monotonic(), time.time_ns() // 1000)
+            now = Moment(self._clock(), time.time_ns() // 1000)
             return status_of(self._config, reading, self._history, now)

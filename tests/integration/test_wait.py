@@ -214,14 +214,17 @@ def test_a_healed_gap_ends_a_wait(pipeline: Pipeline) -> None:
         pipeline.items.start()
         pipeline.items.ask("heal")
         eventually(lambda: pipeline.items.epoch() == position.epoch + 1, 60.0, "healed")
-        failures: list[Exception] = []
-        for _ in range(50):
-            try:
-                (lsn,) = pipeline.items.query(END)[0]
-                waiter.wait_for("cache", lsn, 60.0)
-                break
-            except (GapError, WaitError) as error:
-                failures.append(error)
+        # Who asks while the new epoch begins is told so, and asks again.
+        eventually(lambda: _is_shown(pipeline, waiter), 60.0, "the store shows the new epoch")
         record = pipeline.job.record("cache")
         assert record is not None
         assert record.epoch == position.epoch + 1
+
+
+def _is_shown(pipeline: Pipeline, waiter: Waiter) -> bool:
+    (lsn,) = pipeline.items.query(END)[0]
+    try:
+        waiter.wait_for("cache", lsn, 60.0)
+    except (GapError, WaitError):
+        return False
+    return True
