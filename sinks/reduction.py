@@ -92,8 +92,12 @@ def document_id(key: Mapping[str, Json]) -> str:
     One key column: its text (a number as in JSON). Several: the values as a compact JSON array. What is empty or too
     long, or could be mistaken for a digest, becomes `sha256:` and the hexadecimal digest of that text.
     """
-    values = list(key.values())
-    value = values[0] if len(values) == 1 else values
+    if len(key) == 1:
+        (value,) = key.values()
+        if type(value) is int:
+            return str(value)  # as in JSON
+    else:
+        value = list(key.values())
     text = value if type(value) is str else encode_json(value).decode()
     # UTF-8 takes up to 4 bytes for a character: short texts need no encoding to be sure.
     if 0 < len(text) <= DOCUMENT_ID_BYTES_MAX // 4 and not text.startswith(DIGEST_MARKER):

@@ -292,11 +292,11 @@ def _apply(piece: Piece, target: Target, catalog: Catalog, report: TaskReport) -
         report.written += written
         report.stale += len(changes) - written
         report.tables.update(change.table for change in reduced)
-    for message in known:
-        report.offsets[_partition(message)] = (message.offset() or 0) + 1
     if len(known) < len(piece.records):
+        for message in known:
+            report.offsets[_partition(message)] = (message.offset() or 0) + 1
         return False
-    report.offsets |= piece.ends
+    report.offsets |= piece.positions
     return True
 
 

@@ -90,7 +90,8 @@ class FakeReader:
 
 def piece(*records: Record, end: int | None = None, is_full: bool = False) -> Piece:
     messages: list[Any] = list(records)
-    return Piece(messages, {} if end is None else {PARTITION: end}, is_full)
+    positions = {Partition(TOPIC, record.partition()): record.offset() + 1 for record in records}
+    return Piece(messages, positions | ({} if end is None else {PARTITION: end}), is_full)
 
 
 class FakeTarget:
