@@ -26,6 +26,10 @@ def config(**http: Any) -> Config:
             "source": {"dsn": "postgresql://nobody@localhost/none", "tables": ["public.orders", "public.notes"]},
             "kafka": {"bootstrap_servers": "localhost:1"},
             "topics": {"prefix": "shop"},
+            "sinks": {
+                "search": {"url": "http://localhost:1"},
+                "warehouse": {"catalog_uri": "jdbc:sqlite:x", "location": "y"},
+            },
             "http": http,
         }
     )

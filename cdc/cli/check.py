@@ -64,10 +64,9 @@ def check(
 def all_findings(config: Config, tables: list[SourceTable]) -> Iterator[Finding]:
     """Each as soon as it is known. Tables that can be captured are put into `tables`."""
     yield from capture_findings(config, tables)
-    names = [name for name in type(config.sinks).model_fields if getattr(config.sinks, name) is not None]
-    for name in names:
+    for name in config.sink_names:
         yield store_finding(config, name)
-    if names:
+    if config.sink_names:
         yield from _spark_findings()
 
 

@@ -362,6 +362,11 @@ class Config(BaseSettings):
         return env_settings, init_settings
 
     @property
+    def sink_names(self) -> tuple[str, ...]:
+        """Sinks that have a section."""
+        return tuple(name for name in type(self.sinks).model_fields if getattr(self.sinks, name) is not None)
+
+    @property
     def format_options(self) -> FormatOptions:
         """Sections `format` and `masking` together."""
         masks = self.masking.masks(self.source.table_ids)

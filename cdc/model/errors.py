@@ -70,6 +70,8 @@ class ProtocolError(WatershedError):
 class GapError(WatershedError):
     """History that may hide a change: slot lost, timeline changed, topic truncated. Publishing stops (P4)."""
 
+    exit_code = 4
+
 
 class UnsupportedChangeError(WatershedError):
     """A change that can't be published (a table that lost its key, text that is not UTF-8). Its table stops before it,

@@ -147,6 +147,8 @@ def _sinks(config: Config, reading: Reading, status: Status) -> Iterator[Problem
                 f"nothing has changed for {sink.silent_seconds or 0:.0f} s",
                 f"start `cdc sink run {sink.sink}`; where it runs, its log says what it waits for",
                 sink.sink,
+                # The record of a sink that is used no more stays where it is.
+                is_warning=sink.sink not in config.sink_names,
             )
 
 

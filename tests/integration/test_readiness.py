@@ -7,7 +7,6 @@ from typing import Any
 import psycopg
 import pytest
 
-from cdc.cli.main import COMMANDS
 from tests.captured import Captured, frozen
 from tests.conftest import KafkaBroker
 from tests.forked import run
@@ -126,8 +125,4 @@ def test_a_wal_budget_that_runs_out(items: Captured) -> None:
     server = HttpServer(items.settings["http"]["port"])
     server.await_reason("the WAL budget of replication slot", 60.0)
     assert server.json("/v1/status")["source"]["slot"]["budget"]["limit_bytes"] == 1
-    items.running().terminate()
-
-
-def test_demo_and_stack_stand_last_in_the_help() -> None:
-    assert list(COMMANDS)[-2:] == ["demo", "stack"]
+    assert items.running().terminate() == 0, "the server holds nobody up"

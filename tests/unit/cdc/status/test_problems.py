@@ -126,6 +126,13 @@ def test_who_looks_for_a_moment_only_sees_a_long_silence() -> None:
     assert [problem.part for problem in clock.status(reading(told=dead)).problems] == ["sink"]
 
 
+def test_a_sink_that_is_not_configured_any_more_is_a_warning() -> None:
+    clock = Clock()
+    old = topics(ends=10, sinks=(applied(offset=3, sink="retired", applied_ts_us=round((1e6 - 60) * 1e6)),))
+    clock.status(reading(told=old))
+    assert [problem.severity for problem in clock.status(reading(told=old)).problems] == ["warning"]
+
+
 def test_the_warehouse_has_the_time_between_two_of_its_batches() -> None:
     clock = Clock()
     late = topics(ends=10, sinks=(applied(offset=3, sink="warehouse", applied_ts_us=round(1e12)),))
