@@ -4,6 +4,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,10 +17,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from cdc.config.settings import Config
+from cdc.kafka.daemon_thread import begin
+from cdc.kafka.signals import deliver
 from cdc.model.errors import ConfigError, RefusedError, SinkError, WatershedError
 from cdc.model.events import TableId
+from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.records.control import SinkRecord, sink_key
+from cdc.records.control import SinkErrorRecord, SinkRecord, sink_error_key, sink_key
 from cdc.status.conditions import Conditions
 from cdc.status.facts import Condition
 from sinks.contract import Sink
@@ -48,6 +52,7 @@ FINISH_S_MAX: Final = 6.0
 BATCH_S_MAX: Final = 600.0
 # A query that has not failed for so long works, also where nothing is to be written.
 WORKS_S: Final = 3.0
+ERROR_S_MAX: Final = 3.0  # until the last error is published
 NEXT_RETRY: Final = "nothing, if it passes: the sink tries again"
 
 
@@ -117,6 +122,17 @@ class SinkWorker:
         self._conditions.report(
             Condition("sink", self.name, state, message, hint if said else "", is_failure=error is not None)
         )
+        if error is not None:
+            self._publish_error(message, hint, is_final=state == "stopped")
+
+    def _publish_error(self, message: str, hint: str, *, is_final: bool) -> None:
+        """For who asks elsewhere. Brokers that are away don't hold the sink up."""
+        now_us = time.time_ns() // 1000
+        record = SinkErrorRecord(sink=self.name, message=message, next=hint, is_final=is_final, at_us=now_us)
+        told = TopicRecord(self._topics.progress, sink_error_key(self.name).encode(), record.encode())
+        publishing = begin(lambda: deliver(self._config.kafka, told))
+        if is_final:  # the process may end with it
+            wait([publishing], ERROR_S_MAX)
 
     def _run_once(self) -> None:
         with ExitStack() as stack:

@@ -5,7 +5,7 @@ from typing import Any
 
 from cdc.config.settings import Config
 from cdc.model.events import TableId
-from cdc.records.control import SinkRecord
+from cdc.records.control import SinkErrorRecord, SinkRecord
 from cdc.records.table_state import TableRecord
 from cdc.snapshots.status import Standing
 from cdc.status.compute import Moment, status_of
@@ -36,7 +36,7 @@ def config(**http: Any) -> Config:
 
 
 def slot(**fields: Any) -> SlotFacts:
-    wanted = {
+    wanted: dict[str, Any] = {
         "is_active": True,
         "restart_lsn": 900,
         "confirmed_lsn": 1000,
@@ -48,7 +48,7 @@ def slot(**fields: Any) -> SlotFacts:
 
 
 def source(flush_lsn: int = 1000, **fields: Any) -> SourceFacts:
-    wanted = {
+    wanted: dict[str, Any] = {
         "database": "shop",
         "version": "18.1",
         "timeline": 1,
@@ -61,7 +61,7 @@ def source(flush_lsn: int = 1000, **fields: Any) -> SourceFacts:
 
 def topics(lsn: int = 1000, *, ends: int = 0, sinks: tuple[SinkRecord, ...] = (), **fields: Any) -> TopicFacts:
     """Published up to `lsn`, which lies below offset `ends` of the topic of orders."""
-    wanted = {
+    wanted: dict[str, Any] = {
         "position": position(lsn),
         "damage": None,
         "progress": published(lsn, {TOPIC: (ends,)}),
@@ -71,6 +71,7 @@ def topics(lsn: int = 1000, *, ends: int = 0, sinks: tuple[SinkRecord, ...] = ()
         "skipped": {},
         "lost_events": (),
         "sinks": sinks,
+        "sink_errors": {},
     }
     return TopicFacts(**(wanted | fields))
 
@@ -80,19 +81,36 @@ def applied(lsn: int = 1000, offset: int = 0, **fields: Any) -> SinkRecord:
 
 
 def reading(found: SourceFacts | None = None, told: TopicFacts | None = None, **fields: Any) -> Reading:
-    wanted = {"source": found or source(), "source_error": None, "topics": told or topics(), "topics_error": None}
+    wanted: dict[str, Any] = {
+        "source": found or source(),
+        "source_error": None,
+        "topics": told or topics(),
+        "topics_error": None,
+    }
     # A server that refused has said nothing else.
     wanted |= {name: None for name in ("source", "topics") if fields.get(f"{name}_error") is not None}
     return Reading(**(wanted | fields))
 
 
 def standing(status: str = "running", **fields: Any) -> Standing:
-    wanted = {"what": "table", "name": "public.orders", "done": 50, "total": 200, "per_s": 10.0}
+    wanted: dict[str, Any] = {"what": "table", "name": "public.orders", "done": 50, "total": 200, "per_s": 10.0}
     return Standing(status=status, **(wanted | fields))
 
 
+def sink_error(name: str = "search", at_s: float = 1e6, **fields: Any) -> SinkErrorRecord:
+    """Published at that time, seconds since 1970."""
+    wanted: dict[str, Any] = {"message": f"{name}: the store is away", "next": "start the store", "is_final": False}
+    return SinkErrorRecord(sink=name, at_us=round(at_s * 1e6), **(wanted | fields))
+
+
 def condition(part: str = "capture", **fields: Any) -> Condition:
-    wanted = {"name": "", "state": "retrying", "message": "Kafka: away", "next": "start it", "is_failure": True}
+    wanted: dict[str, Any] = {
+        "name": "",
+        "state": "retrying",
+        "message": "Kafka: away",
+        "next": "start it",
+        "is_failure": True,
+    }
     return Condition(part=part, **(wanted | fields))  # type: ignore[arg-type]
 
 

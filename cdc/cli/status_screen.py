@@ -16,6 +16,9 @@ def screen(status: Status) -> Group:
     if status.tables:
         parts += [_tables(status), ""]
     parts += [sinks_table(status) if status.sinks else "no sink has published a position yet", ""]
+    for sink in status.sinks:
+        if sink.error:
+            parts.append(f"{escape(sink.sink)}, last error: {escape(sink.error)}\n  next: {escape(sink.next)}")
     return Group(*parts, *problem_lines(status))
 
 

@@ -9,6 +9,7 @@ from cdc.kafka.snapshot_watch import SnapshotWatch
 from cdc.model.errors import GapError
 from cdc.model.topics import Topics
 from cdc.outbox.lost import LOST_KEY, LostEventsRecord
+from cdc.records.control import SINK_ERROR_KEY, SinkErrorRecord
 from cdc.records.table_state import TABLE_KEY, TableRecord
 from cdc.status.facts import TopicFacts
 
@@ -69,7 +70,16 @@ class KafkaTopicReader:
             skipped={record.table: record.skipped for record in unpublished},
             lost_events=tuple(lost),
             sinks=tuple(watch.sinks()),
+            sink_errors={record.sink: record for record in self._sink_errors(tail)},
         )
+
+    def _sink_errors(self, tail: CompactedTail) -> list[SinkErrorRecord]:
+        topic = self._topics.progress
+        return [
+            SinkErrorRecord.decode(value, f"topic {topic}, key {key}")
+            for key, value in tail.latest[topic].items()
+            if key.startswith(SINK_ERROR_KEY)
+        ]
 
     def close(self) -> None:
         if self._tail is not None:

@@ -222,11 +222,21 @@ def _sinks(config: Config, reading: Reading, history: History, now: Moment, end:
             end if published is not None and published.epoch == record.epoch else None,
             history,
             now,
-            conditions.get(record.sink),
+            conditions.get(record.sink) or published_error(reading.topics, record.sink),
         )
         for record in found
         if record is not None
     )
+
+
+def published_error(topics: TopicFacts, sink: str) -> Condition | None:
+    """A sink's last error as its job has published it, unless the sink has moved since."""
+    error = topics.sink_errors.get(sink)
+    record = newest(topics.sinks, sink)
+    if error is None or (record is not None and record.applied_ts_us > error.at_us):
+        return None
+    state = "stopped" if error.is_final else "retrying"
+    return Condition("sink", sink, state, error.message, error.next, is_failure=True)
 
 
 def _sink(

@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from cdc.outbox.lost import LostEventsRecord
-from cdc.records.control import PositionRecord, ProgressRecord, SinkRecord
+from cdc.records.control import PositionRecord, ProgressRecord, SinkErrorRecord, SinkRecord
 from cdc.records.table_state import TableRecord
 from cdc.snapshots.status import Standing
 
@@ -50,6 +50,7 @@ class TopicFacts:
     skipped: Mapping[TableId, int]
     lost_events: tuple[LostEventsRecord, ...]
     sinks: tuple[SinkRecord, ...]
+    sink_errors: Mapping[str, SinkErrorRecord]  # by the sink's name
 
 
 @dataclass(frozen=True, slots=True)

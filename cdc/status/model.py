@@ -105,7 +105,7 @@ class SinkStatus(Node):
     written: int  # since its job started
     stale: int
     state: str  # of the job in the process that was asked; empty: it runs elsewhere
-    error: str
+    error: str  # the last one, until the sink's position has moved
     next: str
 
 

@@ -139,13 +139,19 @@ def _sinks(config: Config, reading: Reading, status: Status) -> Iterator[Problem
     }
     for condition in failed.values():
         yield _own(condition)
+    topics = reading.topics
+    for name, error in topics.sink_errors.items() if topics is not None else ():
+        known = {sink.sink for sink in status.sinks}
+        if name not in known and name not in failed and name in config.sink_names:
+            yield _problem("sink", error.message, error.next, name)
     for sink in status.sinks:
         if sink.sink not in failed and is_stalled(config, sink):
+            why = f"; its last error: {sink.error}" if sink.error else ""
             yield _problem(
                 "sink",
                 f"{sink.sink} stands still: {sink.lag_records:,} records are published that it has not applied, and "
-                f"nothing has changed for {sink.silent_seconds or 0:.0f} s",
-                f"start `cdc sink run {sink.sink}`; where it runs, its log says what it waits for",
+                f"nothing has changed for {sink.silent_seconds or 0:.0f} s{why}",
+                sink.next or f"start `cdc sink run {sink.sink}`; where it runs, its log says what it waits for",
                 sink.sink,
                 # The record of a sink that is used no more stays where it is.
                 is_warning=sink.sink not in config.sink_names,

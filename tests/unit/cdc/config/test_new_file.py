@@ -1,5 +1,6 @@
 """A new configuration file, and the SQL beside it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from cdc.config.new_file import NewConfiguration, TableProspect, configuration_text, source_sql
@@ -44,12 +45,8 @@ def test_names_that_yaml_reads_as_something_else_are_quoted(tmp_path: Path) -> N
     file = tmp_path / "new.yml"
     for prefix in ("null", "no", "1e5", "007"):
         made = new(GOOD)
-        file.write_text(configuration_text(NewConfiguration(**{**_fields(made), "prefix": prefix})), encoding="utf-8")
+        file.write_text(configuration_text(replace(made, prefix=prefix)), encoding="utf-8")
         assert load_config(file).topics.prefix == prefix
-
-
-def _fields(made: NewConfiguration) -> dict[str, object]:
-    return {name: getattr(made, name) for name in made.__slots__}
 
 
 def test_the_sql_makes_role_grants_and_publication() -> None:

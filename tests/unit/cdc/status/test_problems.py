@@ -11,7 +11,20 @@ from cdc.records.table_state import TableRecord
 from cdc.status.facts import Reading
 from cdc.status.model import Problem
 from tests.standings import position, published
-from tests.status_facts import MIB, ORDERS, Clock, applied, condition, config, reading, slot, source, standing, topics
+from tests.status_facts import (
+    MIB,
+    ORDERS,
+    Clock,
+    applied,
+    condition,
+    config,
+    reading,
+    sink_error,
+    slot,
+    source,
+    standing,
+    topics,
+)
 
 
 def problems(observed: Reading, **http: Any) -> list[Problem]:
@@ -124,6 +137,30 @@ def test_who_looks_for_a_moment_only_sees_a_long_silence() -> None:
     dead = topics(ends=10, sinks=(applied(offset=3, applied_ts_us=round((1e6 - 60) * 1e6)),))
     assert clock.status(reading(told=dead)).problems == ()
     assert [problem.part for problem in clock.status(reading(told=dead)).problems] == ["sink"]
+
+
+def test_a_sink_that_stands_still_says_its_last_error_and_the_remedy() -> None:
+    clock = Clock()
+    dead = topics(
+        ends=10,
+        sinks=(applied(offset=3, applied_ts_us=round((1e6 - 60) * 1e6)),),
+        sink_errors={"search": sink_error()},
+    )
+    clock.status(reading(told=dead))
+    (found,) = clock.status(reading(told=dead)).problems
+    assert found.message.endswith("its last error: search: the store is away")
+    assert found.next == "start the store"
+
+
+def test_an_error_that_has_passed_is_none() -> None:
+    told = topics(sinks=(applied(applied_ts_us=round((1e6 + 1) * 1e6)),), sink_errors={"search": sink_error()})
+    status = Clock().status(reading(told=told))
+    assert (status.sinks[0].error, status.problems) == ("", ())
+
+
+def test_a_sink_that_stopped_before_its_first_position_is_a_problem() -> None:
+    told = topics(sink_errors={"search": sink_error(is_final=True), "retired": sink_error("retired")})
+    assert [(one.name, one.next) for one in problems(reading(told=told))] == [("search", "start the store")]
 
 
 def test_a_sink_that_is_not_configured_any_more_is_a_warning() -> None:
