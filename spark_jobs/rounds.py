@@ -21,6 +21,7 @@ from cdc.model.events import TableId
 from sinks.lineage import Lineage
 from spark_jobs.applied import Offsets
 from spark_jobs.reading import Partition
+from spark_jobs.rejections import Letters
 from spark_jobs.reports import Address, ReportServer, report_server
 from spark_jobs.tasks import Catalog, Job, Limits, OpenTarget, Share, TaskReport, run_task
 
@@ -45,6 +46,7 @@ class RoundReport:
     unknown_schema: str = ""
     failure: WatershedError | None = None
     staged: list[Any] = field(default_factory=list)
+    letters: Letters = field(default_factory=dict)
 
     @classmethod
     def of(cls, reports: Sequence[TaskReport]) -> "RoundReport":
@@ -61,6 +63,7 @@ class RoundReport:
             merged.unknown_schema = merged.unknown_schema or report.unknown_schema
             merged.failure = merged.failure or (report.failure and report.failure.error())
             merged.staged += report.staged
+            merged.letters |= report.letters
         return merged
 
 
@@ -72,6 +75,9 @@ class Rounds(Protocol):
 
     def learn(self, lineages: Mapping[str, Lineage]) -> None:
         """From now on these are the tables, by topic."""
+
+    def remember(self, open_letters: Mapping[str, int]) -> None:
+        """From now on these dead letters are open: letter_key → version."""
 
     def ends(self) -> Offsets:
         """The end of each partition of the tables' topics, as readers of committed records see it. Raises
@@ -180,6 +186,7 @@ class SparkRounds:
         self._with_ends = with_ends
         self._topic_ends = TopicEnds(job.kafka)
         self._catalog: Any = None  # a broadcast variable
+        self._open_letters: dict[str, int] = {}
 
     def learn(self, lineages: Mapping[str, Lineage]) -> None:
         self._topic_ends.learn(sorted(lineages))
@@ -187,11 +194,17 @@ class SparkRounds:
             self._catalog.unpersist()
         self._catalog = self._context.broadcast(Catalog(uuid.uuid4().hex, dict(lineages)))
 
+    def remember(self, open_letters: Mapping[str, int]) -> None:
+        self._open_letters = dict(open_letters)
+
     def ends(self) -> Offsets:
         return self._topic_ends.ask()
 
     def run(self, starts: Offsets, ends: Offsets, take: Take) -> RoundReport:
-        parts = shares(starts, ends, self._task_count_max, with_ends=self._with_ends)
+        parts = [
+            replace(part, open_letters=self._open_letters)
+            for part in shares(starts, ends, self._task_count_max, with_ends=self._with_ends)
+        ]
         if not parts:
             return RoundReport()
         if not self._limits.reporting_duration_s:

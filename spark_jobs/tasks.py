@@ -6,7 +6,6 @@ does may be done again, or by two tasks at once (a task that is tried again, spe
 died): every write is guarded by its change's version.
 """
 
-import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,15 +14,17 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from confluent_kafka import KafkaException, Message
 
-from cdc.config.settings import KafkaConfig, SinksConfig
+from cdc.config.settings import KafkaConfig
+from cdc.config.sink_settings import StoreConfig
 from cdc.kafka.client import broker_error
 from cdc.model.errors import BrokerError, ConfigError, RefusedError, SinkError, UnreachableError, WatershedError
 from cdc.model.events import TableId
 from sinks.contract import Change, Outcome, Result
 from sinks.lineage import Lineage
-from sinks.records import RecordCoordinates, UnknownSchemaError, read_record
-from sinks.reduction import document_id, reduce_changes
+from sinks.records import UnknownSchemaError, read_record
+from sinks.reduction import reduce_changes
 from spark_jobs.reading import Partition, PartitionReader, Piece
+from spark_jobs.rejections import Letters, Rejections
 from spark_jobs.reports import Address, open_reporter
 
 WAIT_S_MAX: Final = 0.2  # for records, before a task looks at the clock again
@@ -37,7 +38,7 @@ class Job:
 
     sink: str
     kafka: KafkaConfig
-    sinks: SinksConfig
+    section: StoreConfig
     prefix: str
     generation: int
     staging: str = ""  # the URI of the folder for files that the driver merges
@@ -57,6 +58,7 @@ class Share:
 
     starts: Mapping[Partition, int]  # offset of the first record
     ends: Mapping[Partition, int] | None  # offset behind the last one; None: as far as there is time
+    open_letters: Mapping[str, int] = field(default_factory=dict)  # letter_key → version, of the sink's dead letters
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +106,7 @@ class TaskReport:
     unknown_schema: str = ""  # the record, whose schema is not in the catalog, that ended it
     failure: Failure | None = None
     staged: tuple[Any, ...] = ()  # what a store that is written by the driver has to take in
+    letters: Letters = field(default_factory=dict)  # dead letters that were opened or closed
 
     @property
     def has_news(self) -> bool:
@@ -111,7 +114,7 @@ class TaskReport:
 
     def clear(self) -> None:
         """It was reported."""
-        self.offsets, self.tables = {}, set()
+        self.offsets, self.tables, self.letters = {}, set(), {}
         self.records = self.written = self.stale = 0
         self.write_s = 0.0
 
@@ -163,12 +166,17 @@ class TaskRunner:
         target: Target | None = None
         try:
             reader = self._reader(job)
-            target = self._target(job, catalog)
+            target = store = self._target(job, catalog)
             reader.seek(share.starts)
+            rejections = Rejections(job.section, share.open_letters)
+
+            def apply(piece: Piece) -> bool:
+                return _apply(piece, store, catalog, report, rejections)
+
             if report_to is None:
-                _apply_all(reader, target, share, catalog, limits, report)
+                _apply_all(reader, apply, share, limits, report)
             else:
-                _apply_and_report(reader, target, catalog, limits, report, report_to)
+                _apply_and_report(reader, apply, limits, report, report_to)
             reader.rest()
         except WatershedError as error:
             report.failure = Failure.of(error)
@@ -225,9 +233,10 @@ def run_task(
         reporter.close()
 
 
-def _apply_all(
-    reader: Reader, target: Target, share: Share, catalog: Catalog, limits: Limits, report: TaskReport
-) -> None:
+Apply = Callable[[Piece], bool]  # write a piece; whether the task may go on
+
+
+def _apply_all(reader: Reader, apply: Apply, share: Share, limits: Limits, report: TaskReport) -> None:
     begun = first = time.monotonic()
     read_bytes = 0
     while True:
@@ -239,7 +248,7 @@ def _apply_all(
         report.is_behind = piece.is_full
         if not report.records:
             first = time.monotonic()
-        if not _apply(piece, target, catalog, report):
+        if not apply(piece):
             return
         if share.ends is not None and _has_reached(report.offsets, share.starts, share.ends):
             return
@@ -249,9 +258,7 @@ def _apply_all(
             return
 
 
-def _apply_and_report(
-    reader: Reader, target: Target, catalog: Catalog, limits: Limits, report: TaskReport, report_to: Report
-) -> None:
+def _apply_and_report(reader: Reader, apply: Apply, limits: Limits, report: TaskReport, report_to: Report) -> None:
     begun = reported = time.monotonic()
     while True:
         now = time.monotonic()
@@ -266,7 +273,7 @@ def _apply_and_report(
             reported = now
         piece = reader.read(REPORT_S, limits.piece_bytes)
         report.is_behind = piece.is_full
-        if not _apply(piece, target, catalog, report):
+        if not apply(piece):
             return
 
 
@@ -276,7 +283,7 @@ def _has_reached(
     return all(offsets.get(partition, starts.get(partition, 0)) >= end for partition, end in ends.items())
 
 
-def _apply(piece: Piece, target: Target, catalog: Catalog, report: TaskReport) -> bool:
+def _apply(piece: Piece, target: Target, catalog: Catalog, report: TaskReport, rejections: Rejections) -> bool:
     """Write a piece; whether the task may go on."""
     changes, known = _changes(piece.records, catalog, report)
     if changes:
@@ -284,13 +291,12 @@ def _apply(piece: Piece, target: Target, catalog: Catalog, report: TaskReport) -
         begun = time.monotonic()
         results = target.apply(reduced)
         report.write_s += time.monotonic() - begun
-        for change, result in zip(reduced, results, strict=True):
-            if result.outcome is Outcome.REJECTED:
-                raise rejected(change, result.reason, _coordinates(known, changes, change))
+        report.letters |= rejections.settle(reduced, results, changes, known)
         written = sum(result.outcome is Outcome.WRITTEN for result in results)
+        rejected = sum(result.outcome is Outcome.REJECTED for result in results)
         report.records += len(changes)
         report.written += written
-        report.stale += len(changes) - written
+        report.stale += len(changes) - written - rejected
         report.tables.update(change.table for change in reduced)
     if len(known) < len(piece.records):
         for message in known:
@@ -331,25 +337,3 @@ def _changes(
 
 def _partition(message: Message) -> Partition:
     return Partition(message.topic() or "", message.partition() or 0)
-
-
-def _coordinates(messages: Sequence[Message], changes: Sequence[Change], wanted: Change) -> RecordCoordinates:
-    wanted_id = document_id(wanted.key)
-    index = max(
-        number
-        for number, change in enumerate(changes)
-        if change.table == wanted.table and change.version == wanted.version and document_id(change.key) == wanted_id
-    )
-    message = messages[index]
-    return RecordCoordinates(message.topic() or "", message.partition() or 0, message.offset() or 0)
-
-
-def rejected(change: Change, reason: str, where: RecordCoordinates) -> RefusedError:
-    """The error for a row that the store can never take."""
-    # The key may be somebody's name: its digest is enough to find the row with.
-    digest = hashlib.sha256(document_id(change.key).encode()).hexdigest()[:16]
-    return RefusedError(
-        f"a row of {change.table} can't be stored: {reason}; record at {where}, key digest {digest}",
-        "correct the row in the source, or add the table to the sink's exclude_tables, and start the sink again; "
-        "nothing after it is applied",
-    )

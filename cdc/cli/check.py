@@ -13,17 +13,20 @@ import typer
 from rich.console import Console
 
 from cdc.config.settings import Config, load_config
+from cdc.config.sink_settings import StoreConfig, WarehouseConfig
 from cdc.daemon.findings import capture_findings
 from cdc.daemon.logs import configure_logs
 from cdc.kafka.state_reader import read_lost_events
 from cdc.model.errors import SinkError, WatershedError
 from cdc.model.findings import Finding
+from cdc.model.topics import Topics
 from cdc.outbox.lost import NEXT as NEXT_AFTER_LOSS
 from cdc.outbox.lost import LostEventsRecord
 from cdc.ports.source_table import SourceTable
+from cdc.postgres.catalog import schema_of
+from sinks.shaping.check import PlannedTable, planned_tables
 
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")]
-WAREHOUSE: Final = "warehouse"
 STYLES: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -36,8 +39,9 @@ def check(
     configure_logs(level="error")
     settings = load_config(config)
     tables: list[SourceTable] = []
+    planned: list[PlannedTable] = []
     findings: list[Finding] = []
-    for finding in all_findings(settings, tables):
+    for finding in all_findings(settings, tables, planned):
         findings.append(finding)
         if not as_json:
             show(finding)
@@ -47,6 +51,7 @@ def check(
         told = {
             "is_fit": not has_failed,
             "findings": [asdict(finding) for finding in findings],
+            "sinks": [asdict(one) for one in planned],
             "lost_events": [record.model_dump(mode="json") for record in lost],
             "tables": [{"table": str(t.table), "key": list(t.key), "columns": len(t.columns)} for t in tables],
         }
@@ -61,12 +66,14 @@ def check(
         raise typer.Exit(1)
 
 
-def all_findings(config: Config, tables: list[SourceTable]) -> Iterator[Finding]:
-    """Each as soon as it is known. Tables that can be captured are put into `tables`."""
+def all_findings(config: Config, tables: list[SourceTable], planned: list[PlannedTable]) -> Iterator[Finding]:
+    """Each as soon as it is known. Tables that can be captured are put into `tables`, what sinks are to hold into
+    `planned`."""
     yield from capture_findings(config, tables)
-    for name in config.sink_names:
-        yield store_finding(config, name)
-    if config.sink_names:
+    yield from _mapping_findings(config, tables, planned)
+    for name, section in config.sinks.items():
+        yield store_finding(config, name, section)
+    if config.sinks:
         yield from _spark_findings()
 
 
@@ -91,27 +98,39 @@ def _lost_events(config: Config) -> list[LostEventsRecord]:
 # ---- sinks
 
 
-def store_finding(config: Config, name: str) -> Finding:
+def _mapping_findings(config: Config, tables: list[SourceTable], planned: list[PlannedTable]) -> Iterator[Finding]:
+    """What each sink is to hold; into `planned`, too."""
+    topics = Topics(config.topics.prefix)
+    try:
+        planned += planned_tables(config.sinks, [schema_of(table, None, topics) for table in tables])
+    except WatershedError as error:
+        yield Finding.failed("mappings", error)
+        return
+    for one in planned:
+        rows = f", rows where {one.where}" if one.where else ""
+        yield Finding(f"sink {one.sink}", "ok", f"holds {one.table}: {', '.join(one.columns)}{rows}")
+
+
+def store_finding(config: Config, name: str, section: StoreConfig) -> Finding:
     """Whether the store answers, and is as the sink needs it."""
     about = f"store {name}"
     try:
-        if name == WAREHOUSE:
-            return Finding(about, "ok", f"its tables will be in {_warehouse(config)}")
+        if isinstance(section, WarehouseConfig):
+            return Finding(about, "ok", f"its tables will be in {_warehouse(config, section)}")
         from sinks.registry import make_sink
 
-        with closing(make_sink(name, config.sinks, config.topics.prefix)) as sink:
+        with closing(make_sink(name, section, config.topics.prefix)) as sink:
             generation = sink.generation()
     except WatershedError as error:
         return Finding.failed(about, error)
     return Finding(about, "ok", "empty" if generation is None else f"holds generation {generation}")
 
 
-def _warehouse(config: Config) -> str:
+def _warehouse(config: Config, section: WarehouseConfig) -> str:
     """Where it is. Raises WatershedError where it can't be written."""
     from sinks.warehouse.catalog import catalog_place
 
-    assert config.sinks.warehouse is not None
-    place = catalog_place(config.sinks.warehouse, config.topics.prefix)
+    place = catalog_place(section, config.topics.prefix)
     folders = [place.database.parent]
     if place.location.startswith("file://"):
         folders.append(Path(place.location.removeprefix("file://")))

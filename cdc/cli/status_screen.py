@@ -106,8 +106,8 @@ def _snapshot(table: TableStatus) -> str:
 
 def sinks_table(status: Status) -> Table:
     """A line for each sink."""
-    shown = Table("sink", "generation", "applied", "lag", "records", "lag in time", "freshness", "written", "stale",
-                  box=None)  # fmt: skip
+    measures = ("lag", "records", "lag in time", "freshness", "written", "stale", "dead letters")
+    shown = Table("sink", "generation", "applied", *measures, box=None)
     for sink in status.sinks:
         shown.add_row(
             escape(sink.sink),
@@ -119,6 +119,7 @@ def sinks_table(status: Status) -> Table:
             seconds(sink.freshness_seconds),
             f"{sink.written:,}",
             f"{sink.stale:,}",
+            f"{sink.dead_letters:,}",
         )
     return shown
 

@@ -81,5 +81,6 @@ def _removed(was_there: bool) -> str:
 def _without_topics(config: Config) -> str:
     topics = Topics(config.topics.prefix)
     tables = {*config.source.table_ids, *read_captured(config).schemas}
-    names = [*topics.own, topics.outbox_dead_letters, *map(topics.table, tables)]
+    letters = [topics.outbox_dead_letters, *map(topics.sink_dead_letter, config.sinks)]
+    names = [*topics.own, *letters, *map(topics.table, tables)]
     return f"{TopicAdmin(config.kafka).delete(names)} deleted"

@@ -150,6 +150,8 @@ def _sinks(sinks: Sequence[SinkStatus]) -> Iterable[Metric]:
     yield by("sink_lag_seconds", "Age of the oldest WAL that is not applied.", lambda sink: sink.lag_seconds)
     yield by("sink_freshness_seconds", "From the newest applied commit until it was readable.",
              lambda sink: sink.freshness_seconds)  # fmt: skip
+    yield by("sink_dead_letters", "Rows that the store rejected, and of which it has taken no later version.",
+             lambda sink: sink.dead_letters)  # fmt: skip
     yield by("sink_silent_seconds", "Time since the sink's position moved.", lambda sink: sink.silent_seconds)
     yield _count_by("sink", "sink_written_changes_total", "Changes written since the job started.",
                     [(sink.sink, sink.written) for sink in sinks])  # fmt: skip

@@ -414,6 +414,9 @@ class SinkRecord(Record):
     written: int  # changes written since the job started
     stale: int  # changes that were already there, or superseded
     excluded: tuple[str, ...] = ()  # tables that the store is not to hold, as schema.table
+    # schema.table → the fingerprint of the mapping that its rows were written with; without one they are the source's.
+    mappings: dict[str, str] = {}
+    dead_letters: int = 0  # rows that the store rejected, and of which it has taken no later version
     job: tuple[int, str] = (0, "")  # a number that grows with each start, and a random text; the greater one goes on
 
 

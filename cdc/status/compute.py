@@ -261,6 +261,7 @@ def _sink(
         waiting_seconds=round(waiting_s, 3) if missing else 0.0,
         written=record.written,
         stale=record.stale,
+        dead_letters=record.dead_letters,
         state=condition.state if condition is not None else "",
         error=condition.message if condition is not None else "",
         next=condition.next if condition is not None else "",
@@ -272,7 +273,12 @@ def lag_records(config: Config, record: SinkRecord, published: ProgressRecord | 
     if published is None:
         return 0
     topics, excluded = Topics(config.topics.prefix), set(record.excluded)
-    stored = {topics.table(table) for table in config.source.stored_table_ids if str(table) not in excluded}
+    section = config.sinks.get(record.sink)
+    stored = {
+        topics.table(table)
+        for table in config.source.stored_table_ids
+        if str(table) not in excluded and (section is None or section.holds(table))
+    }
     wanted = {topic: ends for topic, ends in published.end_offsets.items() if topic in stored}
     return sum(_missing(record.end_offsets, topic, ends) for topic, ends in wanted.items())
 

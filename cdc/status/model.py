@@ -104,6 +104,7 @@ class SinkStatus(Node):
     waiting_seconds: float  # for which records have been seen to wait for it
     written: int  # since its job started
     stale: int
+    dead_letters: int  # rows that the store rejected, and of which it has taken no later version
     state: str  # of the job in the process that was asked; empty: it runs elsewhere
     error: str  # the last one, until the sink's position has moved
     next: str

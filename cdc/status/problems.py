@@ -142,9 +142,17 @@ def _sinks(config: Config, reading: Reading, status: Status) -> Iterator[Problem
     topics = reading.topics
     for name, error in topics.sink_errors.items() if topics is not None else ():
         known = {sink.sink for sink in status.sinks}
-        if name not in known and name not in failed and name in config.sink_names:
+        if name not in known and name not in failed and name in config.sinks:
             yield _problem("sink", error.message, error.next, name)
     for sink in status.sinks:
+        if sink.dead_letters:
+            yield _problem(
+                "sink",
+                f"{sink.sink}: its store rejected {sink.dead_letters:,} rows, which are dead letters",
+                f"cdc dlq list {sink.sink} says why; once the cause is mended: cdc dlq replay {sink.sink}",
+                sink.sink,
+                is_warning=True,
+            )
         if sink.sink not in failed and is_stalled(config, sink):
             why = f"; its last error: {sink.error}" if sink.error else ""
             yield _problem(
@@ -154,7 +162,7 @@ def _sinks(config: Config, reading: Reading, status: Status) -> Iterator[Problem
                 sink.next or f"start `cdc sink run {sink.sink}`; where it runs, its log says what it waits for",
                 sink.sink,
                 # The record of a sink that is used no more stays where it is.
-                is_warning=sink.sink not in config.sink_names,
+                is_warning=sink.sink not in config.sinks,
             )
 
 
@@ -162,7 +170,9 @@ def is_stalled(config: Config, sink: SinkStatus) -> bool:
     """Whether records wait and the sink has not moved for longer than it may take to begin a batch. Who looks only for
     a moment can't know for how long they have been waiting, and needs a longer silence."""
     spark = config.spark
-    trigger_s = max(spark.trigger_ms, spark.warehouse_trigger_ms if sink.sink == "warehouse" else 0) / 1000
+    section = config.sinks.get(sink.sink)
+    is_warehouse = section is not None and section.type == "warehouse"
+    trigger_s = (spark.warehouse_trigger_ms if is_warehouse else spark.trigger_ms) / 1000
     patience_s = STALLED_S + 2 * trigger_s
     silent_s = sink.silent_seconds or 0.0
     is_seen = sink.waiting_seconds >= patience_s and silent_s >= patience_s

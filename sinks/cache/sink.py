@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, Self
 
-from cdc.config.settings import CacheConfig
+from cdc.config.sink_settings import CacheConfig
 from cdc.model.errors import SinkError
 from cdc.model.events import TableId, TableSchema
 from sinks.cache.keys import DELETED_FIELD, DOCUMENT_FIELD, PREPARED, VERSION_FIELD, CacheKeys, version_text
@@ -37,16 +37,15 @@ class CacheSink:
     fail-over, the store holds no generation, and the job fills it anew from the topics while readers go on.
     """
 
-    name = "cache"
-
-    def __init__(self, server: RedisServer, key_prefix: str, tombstone_ttl_s: int) -> None:
+    def __init__(self, server: RedisServer, key_prefix: str, tombstone_ttl_s: int, name: str = "cache") -> None:
+        self.name = name
         self._server = server
         self._keys = CacheKeys(key_prefix)
         self._tombstone_ttl_ms = tombstone_ttl_s * 1000
         self._schemas: dict[TableId, TableSchema] = {}
 
     @classmethod
-    def open(cls, config: CacheConfig, prefix: str, retries: Retries | None = None) -> Self:
+    def open(cls, config: CacheConfig, prefix: str, retries: Retries | None = None, name: str = "cache") -> Self:
         """Connect and check the server. Raises SinkError for one that would throw rows away by itself."""
         server = RedisServer(config.url.get_secret_value(), retries or Retries())
         try:
@@ -54,7 +53,7 @@ class CacheSink:
         except SinkError:
             server.close()
             raise
-        return cls(server, prefix if config.key_prefix is None else config.key_prefix, config.tombstone_ttl_s)
+        return cls(server, prefix if config.key_prefix is None else config.key_prefix, config.tombstone_ttl_s, name)
 
     def generation(self) -> int | None:
         fields = self._generation_fields()
@@ -71,6 +70,19 @@ class CacheSink:
         key = self._keys.generation
         # A crash in between leaves the store without a generation.
         self._server.run_all([("DEL", key), ("HSET", key, "generation", generation, "run_id", self._run_id())])
+
+    def discard(self, table: TableId) -> None:
+        live = self._keys.table(table)
+        pattern, beginning = f"{_literal(live)}*", live.encode()
+        self._server.run("HDEL", self._keys.generation, self._keys.table_field(table))
+        cursor = 0
+        while True:
+            cursor, found = self._server.run("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
+            keys = [key for key in found if key.startswith(beginning)]
+            for start in range(0, len(keys), SCRIPT_KEYS_MAX):
+                self._server.run("UNLINK", *keys[start : start + SCRIPT_KEYS_MAX])
+            if int(cursor) == 0:
+                break
 
     def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
         """A document has no shape but its row's: there is nothing to bring to a new version."""
@@ -235,6 +247,11 @@ class _ApplyCall:
         return _evalsha(APPLY, self._keys, self._arguments)
 
 
+def _literal(text: str) -> str:
+    """The text in a pattern of SCAN, where some characters have a meaning."""
+    return "".join(f"\\{c}" if c in "*?[]\\^" else c for c in text)
+
+
 def _is_prepared(live: str) -> Command:
     """Whether the table's keys are there; `live`: the key of its set."""
     return ("SISMEMBER", live, PREPARED)
@@ -261,5 +278,5 @@ def _check(server: RedisServer) -> None:
     if server.info("server").get("redis_mode") == "cluster":
         raise SinkError(
             f"Redis at {server.name} is a cluster, whose scripts can't write keys of several slots",
-            "give the address of a server that is not in cluster mode in sinks.cache.url",
+            "give the address of a server that is not in cluster mode in the sink's url",
         )

@@ -5,7 +5,7 @@ from typing import Any, Final, Self
 
 from opensearchpy.exceptions import NotFoundError, TransportError
 
-from cdc.config.settings import SearchConfig
+from cdc.config.sink_settings import SearchConfig
 from cdc.model.errors import SinkError
 from cdc.model.events import TableId, TableSchema
 from sinks.contract import Change, Outcome, Result, StoredRow
@@ -31,9 +31,8 @@ _NO_ANSWER = Busy(0, "no answer")
 class SearchSink:
     """See sinks.contract.Sink. Rejects a row that has a value which its field can't hold."""
 
-    name = "search"
-
-    def __init__(self, server: SearchServer, prefix: str) -> None:
+    def __init__(self, server: SearchServer, prefix: str, name: str = "search") -> None:
+        self.name = name
         self._server = server
         self._names = SearchNames(prefix)
         self._generations = Generations(server, self._names.marker)
@@ -41,11 +40,11 @@ class SearchSink:
         self._schemas: dict[TableId, TableSchema] = {}
 
     @classmethod
-    def open(cls, config: SearchConfig, prefix: str, retries: Retries | None = None) -> Self:
+    def open(cls, config: SearchConfig, prefix: str, retries: Retries | None = None, name: str = "search") -> Self:
         """Connect. Raises SinkError when nothing answers there."""
         server = SearchServer(config.url.get_secret_value(), retries or Retries())
         try:
-            sink = cls(server, prefix if config.index_prefix is None else config.index_prefix)
+            sink = cls(server, prefix if config.index_prefix is None else config.index_prefix, name)
             server.call(lambda client: client.info())
         except SinkError:
             server.close()
@@ -58,6 +57,9 @@ class SearchSink:
     def begin_generation(self, generation: int) -> None:
         if self._generations.current() != generation:
             self._generations.begin(generation)
+
+    def discard(self, table: TableId) -> None:
+        self._preparation.discard(table)
 
     def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
         mapping.check_columns(schema)

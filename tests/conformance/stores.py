@@ -13,7 +13,7 @@ import redis
 from opensearchpy import OpenSearch
 from pydantic import SecretStr
 
-from cdc.config.settings import CacheConfig, SearchConfig
+from cdc.config.sink_settings import CacheConfig, SearchConfig
 from cdc.model.events import TableId
 from sinks.cache.sink import CacheSink
 from sinks.contract import Change, Sink

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cdc.config.sink_settings import SearchConfig
 from cdc.model.events import Column, TableId, TableSchema, pack_version
 from sinks.contract import Change, Outcome, Result
 from sinks.lineage import Lineage
@@ -126,7 +127,13 @@ class FakeTarget:
         self.is_closed = True
 
 
-def job(generation: int = 1) -> Job:
-    from cdc.config.settings import KafkaConfig, SinksConfig
+def job(generation: int = 1, on_rejected: str = "dead_letter") -> Job:
+    from cdc.config.settings import KafkaConfig
 
-    return Job("search", KafkaConfig(bootstrap_servers="127.0.0.1:1"), SinksConfig(), "shop", generation)
+    return Job(
+        "search",
+        KafkaConfig(bootstrap_servers="127.0.0.1:1"),
+        SearchConfig.model_validate({"url": "http://127.0.0.1:1", "on_rejected": on_rejected}),
+        "shop",
+        generation,
+    )

@@ -1,6 +1,7 @@
 """Rounds that stage and merge: what is merged, what is reported, what is deleted."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from spark_jobs.applied import Offsets
 from spark_jobs.rounds import RoundReport, Take
 from spark_jobs.staging import MergingRounds, open_staging
 from spark_jobs.tasks import Catalog
+from tests.unit.spark_jobs import records
 
 TABLE = TableId("public", "a")
 SCHEMA = TableSchema(TABLE, 1, 16385, (Column("id", 20, -1, "bigint", False, "b", 20),), ("id",), "shop.public.a")
@@ -32,6 +34,9 @@ class FakeRounds:
 
     def learn(self, lineages: Mapping[str, Lineage]) -> None:
         self.learnt = lineages
+
+    def remember(self, open_letters: Mapping[str, int]) -> None:
+        self.remembered = dict(open_letters)
 
     def ends(self) -> Offsets:
         return {SCHEMA.topic: (7,)}
@@ -90,15 +95,14 @@ def test_the_rest_is_that_of_the_rounds(tmp_path: Path) -> None:
     rounds = FakeRounds(tmp_path, 0)
     made = merging(rounds, FakeSink(tmp_path))
     made.learn(LINEAGES)
+    made.remember({"public.a/1": 5})
+    assert rounds.remembered == {"public.a/1": 5}
     assert rounds.learnt == LINEAGES
     assert made.ends() == {SCHEMA.topic: (7,)}
 
 
 def test_a_task_stages_rows_of_the_newest_schemas(tmp_path: Path) -> None:
-    class Job:
-        staging = tmp_path.as_uri()
-
-    job: Any = Job()
+    job = replace(records.job(), staging=tmp_path.as_uri())
     stager = open_staging(job, Catalog("one", LINEAGES))
     stager.apply([Change(TABLE, {"id": 1}, 10, {"id": 1}, 1)])
     (part,) = stager.finish()

@@ -9,10 +9,12 @@ import pytest
 from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import Column, TableId, TableSchema
 from cdc.records.control import ProgressRecord, SinkRecord, SweepRecord
+from cdc.records.rejected_rows import RejectedRow
 from sinks.contract import Change, Result
 from sinks.lineage import Lineage
 from spark_jobs.applied import AppliedPosition, Offsets
 from spark_jobs.control_reader import News
+from spark_jobs.rejections import Letters
 from spark_jobs.rounds import RoundReport, Take
 from spark_jobs.sync import GENERATION_CHECK_S, SCHEMA_WAIT_S_MAX, Ended, SinkSync, World
 from tests.unit.spark_jobs.records import TOPIC, schema
@@ -21,6 +23,7 @@ NO_NEWS = News((), (), ())
 TABLE = TableId("public", "a")
 BATCH_S = 10.0
 JOB = (3, "m")
+LETTERS_MAX = 2
 
 
 class FakeSink:
@@ -38,6 +41,9 @@ class FakeSink:
 
     def begin_generation(self, generation: int) -> None:
         self.marker = generation
+
+    def discard(self, _: TableId) -> None:
+        raise AssertionError("the worker discards, before there is a SinkSync")
 
     def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
         versions = [str(known.version) for known in (*earlier, schema)]
@@ -63,6 +69,26 @@ class FakeSink:
         """Nothing to release."""
 
 
+class FakeLetters:
+    """Implements spark_jobs.dead_letters.LetterBox."""
+
+    def __init__(self, calls: list[str]) -> None:
+        self.calls = calls
+        self.open: dict[str, int] = {}
+
+    def follow(self) -> None:
+        """Nobody discards letters."""
+
+    def publish(self, letters: Letters) -> None:
+        if letters:
+            self.calls.append(f"letters {' '.join(letters)}")
+        for key, letter in letters.items():
+            if letter is None:
+                self.open.pop(key, None)
+            else:
+                self.open[key] = letter.version
+
+
 @dataclass
 class Bench:
     """A SinkSync with all that it touches. Rounds are scripted; without a script they find nothing."""
@@ -79,8 +105,9 @@ class Bench:
     sinks: dict[str, SinkRecord] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.letters = FakeLetters(self.calls)
         self.sink = FakeSink(self.calls)
-        world = World(self, self._publish, lambda: self.now_us, self._wait, JOB)
+        world = World(self, self._publish, lambda: self.now_us, self._wait, JOB, self.letters, LETTERS_MAX)
         self.sync = SinkSync(self.sink, 1, AppliedPosition(), world, self, BATCH_S)  # type: ignore[arg-type]
         self.sync.begin([Lineage((schema(),))])
         self.admission = self.sync.admit()
@@ -101,6 +128,9 @@ class Bench:
         return False
 
     # ---- rounds
+
+    def remember(self, open_letters: Mapping[str, int]) -> None:
+        self.remembered = dict(open_letters)
 
     def learn(self, lineages: Mapping[str, Lineage]) -> None:
         self.calls.append(f"learn {len(lineages)}")
@@ -245,6 +275,53 @@ def test_without_a_batch_the_watching_thread_prepares() -> None:
     bench = Bench(news=[News((), (), (Lineage((schema("b"),)),))])
     bench.sync.tend()
     assert "prepare b 1" in bench.calls and "learn 2" in bench.calls
+
+
+def letter(version: int) -> RejectedRow:
+    return RejectedRow(
+        table_schema="public",
+        table_name="a",
+        key={"id": 1},
+        version=version,
+        reason="column id: too odd",
+        topic=TOPIC,
+        partition=0,
+        offset=3,
+        rejected_us=5,
+    )
+
+
+def test_dead_letters_are_published_before_the_position_that_covers_them() -> None:
+    report = wrote(4)
+    report.letters = {"public.a/1": letter(7)}
+    later = wrote(6)
+    later.letters = {"public.a/1": None}
+    bench = Bench(rounds=[report])
+    bench.batch()
+    order = [call for call in bench.calls if call.startswith(("letters", "publish"))]
+    assert order == ["letters public.a/1", "publish"]
+    assert bench.published[-1].dead_letters == 1
+    bench.rounds = [later]
+    bench.batch()
+    assert bench.remembered == {"public.a/1": 7}, "tasks know which letters are open"
+    assert (bench.letters.open, bench.published[-1].dead_letters) == ({}, 0)
+
+
+def test_more_dead_letters_than_the_limit_stop_the_sink() -> None:
+    report = wrote(4)
+    report.letters = {f"public.a/{number}": letter(7) for number in range(LETTERS_MAX + 1)}
+    bench = Bench(rounds=[report])
+    with pytest.raises(RefusedError, match="search: the store rejected 3 rows, more than dead_letters_max"):
+        bench.batch()
+    assert len(bench.letters.open) == 3 and not bench.calls.count("publish"), "what was rejected can be looked at"
+
+
+def test_a_sweep_closes_letters_of_rows_that_it_removes() -> None:
+    sweep = SweepRecord(table_schema="public", table_name="a", floor=9, as_of_lsn=400, epoch=1)
+    bench = Bench(news=[News((progress(300, 0), progress(500, 0)), (sweep,), ())])
+    bench.letters.open = {"public.a/1": 8, "public.a/2": 10, "public.b/1": 8}
+    bench.sync.tend()
+    assert bench.letters.open == {"public.a/2": 10, "public.b/1": 8}
 
 
 def test_a_due_sweep_is_done_before_the_position_is_published() -> None:

@@ -32,9 +32,11 @@ def run(
     target: FakeTarget | None = None,
     share: Share = FROM_START,
     limits: Limits = SHORT,
+    on_rejected: str = "dead_letter",
 ) -> TaskReport:
     store = target or FakeTarget()
-    return TaskRunner(lambda _, __: store, lambda _, __: FakeReader(*pieces)).run(share, job(), catalog(), limits)
+    made = job(on_rejected=on_rejected)
+    return TaskRunner(lambda _, __: store, lambda _, __: FakeReader(*pieces)).run(share, made, catalog(), limits)
 
 
 def test_changes_are_reduced_written_and_counted() -> None:
@@ -123,7 +125,10 @@ def test_a_record_whose_schema_is_not_known_yet_ends_the_task_before_it() -> Non
 
 def test_a_row_that_the_store_can_never_take_is_named_without_its_key() -> None:
     report = run(
-        piece(upsert(0, 1, 1)), piece(upsert(100, 5, 2), upsert(101, 777777, 3)), target=FakeTarget(refused=777777)
+        piece(upsert(0, 1, 1)),
+        piece(upsert(100, 5, 2), upsert(101, 777777, 3)),
+        target=FakeTarget(refused=777777),
+        on_rejected="stop",
     )
     assert report.failure is not None
     error = report.failure.error()
@@ -132,6 +137,45 @@ def test_a_row_that_the_store_can_never_take_is_named_without_its_key() -> None:
         assert part in str(error)
     assert "777777" not in str(error)
     assert report.offsets == {PARTITION: 1}, "what was written before it"
+
+
+def test_a_row_that_the_store_can_never_take_is_a_dead_letter_and_the_others_go_on() -> None:
+    target = FakeTarget(refused=7)
+    report = run(piece(upsert(0, 1, 1), upsert(100, 7, 2), upsert(101, 3, 3)), target=target)
+    assert report.failure is None
+    assert target.held == {1: pack_version(1, 1), 3: pack_version(1, 3)}
+    assert (report.records, report.written, report.stale, report.offsets) == (3, 2, 0, {PARTITION: 102})
+    letter = report.letters["public.a/7"]
+    assert letter is not None
+    assert (letter.table, letter.key, letter.version) == (TableId("public", "a"), {"id": 7}, pack_version(1, 2))
+    assert (letter.reason, letter.topic, letter.partition, letter.offset) == (
+        "column id: too odd",
+        "shop.public.a",
+        0,
+        100,
+    )
+    assert letter.row is None
+
+
+def test_a_later_version_that_the_store_takes_closes_the_letter() -> None:
+    target = FakeTarget(refused=7)
+    open_letters = {
+        "public.a/1": pack_version(1, 5),
+        "public.a/2": pack_version(1, 5),
+        "public.a/7": pack_version(1, 5),
+    }
+    share = Share({PARTITION: 0}, None, open_letters)
+    report = run(
+        piece(upsert(0, 1, 4), upsert(1, 2, 6), upsert(2, 7, 6), upsert(3, 9, 9)),
+        piece(tombstone(4, 7, 8)),
+        target=target,
+        share=share,
+    )
+    assert report.letters.keys() == {"public.a/2", "public.a/7"}, "an older version closes nothing"
+    assert report.letters["public.a/2"] is None
+    assert report.letters["public.a/7"] is not None, "the store still rejects it"
+    target.refused = None
+    assert run(piece(tombstone(4, 7, 8)), target=target, share=share).letters == {"public.a/7": None}
 
 
 @pytest.mark.parametrize("value", [b"not json", b'{"op":"c"}', b'{"op":"x","source":{}}'])

@@ -67,6 +67,7 @@ def test_what_stops_a_part_is_an_error_of_that_part(observed: Reading, part: str
     [
         (reading(told=topics(snapshots={ORDERS: standing("failed", message="no memory")})), "has failed: no memory"),
         (reading(told=topics(dead_letters={ORDERS: 2}, skipped={ORDERS: 1})), "3 changes of public.orders"),
+        (reading(told=topics(sinks=(applied(dead_letters=4),))), "rejected 4 rows"),
         (reading(told=topics(lost_events=(LostEventsRecord(epoch=2, from_lsn=1),))), "events of 1 gaps"),
     ],
 )
