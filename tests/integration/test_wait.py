@@ -203,7 +203,7 @@ def test_a_store_that_is_away(pipeline: Pipeline, stack: Servers) -> None:
         def published() -> str:
             return str(pipeline.capture_http.json("/v1/sinks/cache")["error"])
 
-        eventually(published, 30.0, "capture's server knows the sink's error, too")
+        eventually(published, 120.0, "capture's server knows the sink's error, too")
         assert published().startswith("cache: ")
     pipeline.sink_http.await_ready(90.0)
 
