@@ -56,3 +56,12 @@ class HttpServer:
             return next((reason for reason in self.reasons() if text in reason), "")
 
         return eventually(found, deadline_s, lambda: f"not ready because of {text!r}; the reasons: {self.reasons()}")
+
+    def await_sample(self, line: str, deadline_s: float = 60.0) -> str:
+        """A scrape that has this line."""
+
+        def scrape() -> str:
+            text = self.get("/metrics")[1]
+            return text if line in text else ""
+
+        return eventually(scrape, deadline_s, lambda: f"{line} in the scrape:\n{self.get('/metrics')[1]}")
