@@ -37,6 +37,7 @@ from cdc.config.kafka_options import without_ours
 from cdc.config.masking import Mask
 from cdc.config.outbox_settings import OutboxConfig, with_outbox_tables
 from cdc.config.section import DebeziumSection, Section
+from cdc.config.store_shapes import CacheOptions, SearchOptions, unmatched_shape
 from cdc.config.topic_names import problem
 from cdc.config.yaml_file import read_config_file
 from cdc.model.errors import ConfigError
@@ -280,14 +281,14 @@ class StoreConfig(Section):
         return tables
 
 
-class SearchConfig(StoreConfig):
+class SearchConfig(StoreConfig, SearchOptions):
     """OpenSearch, or what speaks its protocol."""
 
     url: SecretStr
     index_prefix: str | None = None  # default: the topic prefix
 
 
-class CacheConfig(StoreConfig):
+class CacheConfig(StoreConfig, CacheOptions):
     """Redis or Valkey."""
 
     url: SecretStr
@@ -379,6 +380,13 @@ class Config(BaseSettings):
                 "sinks need records of format.profile readable, without schemas.enable and without modes for values: "
                 "configure sinks or another format, not both"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _shapes_match_tables(self) -> Self:
+        for name, section in (("search", self.sinks.search), ("cache", self.sinks.cache)):
+            if section and (pattern := unmatched_shape(section.shapes, self.source.table_ids)):
+                raise ValueError(f"sinks.{name}.shapes: {pattern} matches no table of source.tables")
         return self
 
     @model_validator(mode="after")

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -14,6 +15,7 @@ from opensearchpy import OpenSearch
 from pydantic import SecretStr
 
 from cdc.config.settings import CacheConfig, SearchConfig
+from cdc.config.store_shapes import CacheShape
 from cdc.model.events import TableId
 from sinks.cache.sink import CacheSink
 from sinks.contract import Change, Sink
@@ -95,8 +97,9 @@ class CacheStore:
     batch_rows = 5_000
     batch_memory_bytes_max: int | None = 32 * 1024 * 1024
 
-    def __init__(self, url: str, prefix: str) -> None:
-        self._config = CacheConfig(url=SecretStr(url))
+    def __init__(self, url: str, prefix: str, shapes: dict[str, CacheShape] | None = None) -> None:
+        self._config = CacheConfig(url=SecretStr(url), shapes=shapes or {})
+        self._shaped = prefix  # what templates of `shapes` begin with
         # Characters that mean something in a SCAN pattern: keys of other prefixes must not be met.
         self._prefix = f"{prefix}[a-z]*"
         self._client = redis.Redis.from_url(url)
@@ -105,10 +108,12 @@ class CacheStore:
         return CacheSink.open(self._config, self._prefix)
 
     def delete_table(self, table: TableId) -> None:
-        self._delete(f"{self._prefix}:{table.schema}.{table.name}:")
+        self._delete(f"{self._prefix}:{table.schema}.{table.name}")
+        self._delete(f"{self._shaped}/{table.name}/")
 
     def delete_all(self) -> None:
         self._delete(self._prefix)
+        self._delete(self._shaped)
 
     def unholdable(self, change: Change) -> tuple[Change, str] | None:
         del change
@@ -167,12 +172,44 @@ def _search(request: pytest.FixtureRequest, unique: str) -> Iterator[Store]:
 
 
 @contextmanager
-def _cache(request: pytest.FixtureRequest, unique: str) -> Iterator[Store]:
-    store = CacheStore(request.getfixturevalue("redis"), unique)
+def _cache(
+    request: pytest.FixtureRequest, unique: str, shapes: Callable[[str], dict[str, CacheShape]] | None = None
+) -> Iterator[Store]:
+    store = CacheStore(request.getfixturevalue("redis"), unique, shapes(unique) if shapes else None)
     try:
         yield store
     finally:
         store.close()
+
+
+def _json_shapes(unique: str) -> dict[str, CacheShape]:
+    """Plain JSON under the default keys."""
+    del unique
+    return {"*": CacheShape(value="json")}
+
+
+def _column_shapes(unique: str) -> dict[str, CacheShape]:
+    """A field for each column, under keys of the users' choice where there is a template."""
+    keys = {
+        "customers": "{id}",
+        "order_lines": "{order_id}-{line_no}",  # numbers with a minus
+        "labels": "{name}",
+        "pairs": "{left}:{right}/end",
+        "measures": "{of} {at}",
+    }
+    named = {
+        f"public.{name}": CacheShape(key=f"{unique}/{name}/{key}", value="columns", ttl_s=86_400)
+        for name, key in keys.items()
+    }
+    return named | {"*": CacheShape(value="columns")}
+
+
+def _lookup_shapes(unique: str) -> dict[str, CacheShape]:
+    templates = {"customers": ("{id}", "{token}"), "order_lines": ("{line_no}:{order_id}", "{remark}")}
+    return {
+        f"public.{name}": CacheShape(key=f"{unique}/{name}/key/{key}", lookups=(f"{unique}/{name}/by/{lookup}",))
+        for name, (key, lookup) in templates.items()
+    }
 
 
 @contextmanager
@@ -188,5 +225,8 @@ def _warehouse(request: pytest.FixtureRequest, unique: str) -> Iterator[Store]:
 STORES: Final[dict[str, Callable[[pytest.FixtureRequest, str], AbstractContextManager[Store]]]] = {
     "search": _search,
     "cache": _cache,
+    "cache-json": partial(_cache, shapes=_json_shapes),
+    "cache-columns": partial(_cache, shapes=_column_shapes),
+    "cache-lookups": partial(_cache, shapes=_lookup_shapes),
     "warehouse": _warehouse,
 }
