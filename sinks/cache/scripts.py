@@ -37,7 +37,7 @@ local versions = KEYS[1]
 if redis.call('HGET', versions, '\\0') ~= ARGV[1] then return false end
 local deleted, deleted_ttl, ttl, kind = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local channel, stream, length, table_name, only_live = ARGV[6], ARGV[7], ARGV[8], ARGV[9], ARGV[10] == 'live'
-local written = {}
+local written, has_room = {}, false
 local at = 11
 while at <= #ARGV do
   local id, key, version, lookup_count = ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3])
@@ -51,6 +51,11 @@ while at <= #ARGV do
   if (only_live and not held) or (newest and newest >= version) then
     written[#written + 1] = 0
   else
+    if value_count > 0 and not has_room then
+      -- A full server refuses a script at its first write that takes memory, unless another write came before.
+      redis.call('HSET', versions, '\\0', ARGV[1])
+      has_room = true
+    end
     local former = {}
     if held and #held > 19 then former = cjson.decode(string.sub(held, 20)) end
     local lookups, wanted = {}, {}
