@@ -18,14 +18,14 @@ from sinks.templates import Part, Template, check_apart, overlap, parts_beginnin
 
 Command = tuple[Any, ...]
 
-_KINDS: Final = {"document": "hash", "columns": "hash", "json": "string"}
+_KINDS: Final = {"document": "fixed", "columns": "hash", "json": "string"}
 _STORED_AS_JSON: Final = frozenset({16, 20, 21, 23, 26, 700, 701})  # bool, int8, int2, int4, oid, float4, float8
 
 
 def shape_text(shape: CacheShape) -> str:
     """What of a shape can't change while keys of it are there."""
     value = None if shape.mode == "invalidate" else shape.value
-    return json.dumps({"key": shape.key, "value": value, "lookups": shape.lookups})
+    return json.dumps({"key": shape.key, "value": value, "lookups": shape.lookups, "expires": shape.ttl_s is not None})
 
 
 def described_shape(text: str) -> CacheShape:

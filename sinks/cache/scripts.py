@@ -22,7 +22,8 @@ KEEP: Final = "\0"  # a lookup key that stays what it was
 #    1 the shape of the table's keys, which must be the one that the hash names; else the script returns false
 #    2 what keys of deleted rows' versions begin with   3 how long these stay, in ms
 #    4 how long a row's keys stay, in ms; empty: until they are deleted
-#    5 string, hash, or none for a table whose keys are deleted by every change
+#    5 string, hash, fixed for a hash that always has the same fields, or none for a table whose keys are deleted by
+#      every change
 #    6 the channel and 7 the stream that hear of these, 8 the stream's length; empty: none   9 the table's name
 #   10 live: rows that are not live are left alone (sweeps)
 # and for each row: the text of its primary key, its key, its version, the number of lookup keys and these (empty: none,
@@ -33,8 +34,8 @@ KEEP: Final = "\0"  # a lookup key that stays what it was
 # A lookup key holds the primary key of the row with the highest version that has its value. So of two rows the order in
 # which they are written does not matter: the owner's version, read in the hash, guards the lookup key.
 APPLY: Final = Script("""
-local versions = KEYS[1]
-if redis.call('HGET', versions, '\\0') ~= ARGV[1] then return false end
+local call, versions = redis.call, KEYS[1]
+if call('HGET', versions, '\\0') ~= ARGV[1] then return false end
 local deleted, deleted_ttl, ttl, kind = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local channel, stream, length, table_name, only_live = ARGV[6], ARGV[7], ARGV[8], ARGV[9], ARGV[10] == 'live'
 local written, has_room = {}, false
@@ -45,68 +46,68 @@ while at <= #ARGV do
   local value_count = tonumber(ARGV[first_lookup + lookup_count])
   local first_value = first_lookup + lookup_count + 1
   at = first_value + value_count
-  local held = redis.call('HGET', versions, id)
-  local dead = not held and redis.call('GET', deleted .. id)
+  local held = call('HGET', versions, id)
+  local dead = not held and call('GET', deleted .. id)
   local newest = held and string.sub(held, 1, 19) or dead
   if (only_live and not held) or (newest and newest >= version) then
     written[#written + 1] = 0
   else
     if value_count > 0 and not has_room then
       -- A full server refuses a script at its first write that takes memory, unless another write came before.
-      redis.call('HSET', versions, '\\0', ARGV[1])
+      call('HSET', versions, '\\0', ARGV[1])
       has_room = true
     end
-    local former = {}
-    if held and #held > 19 then former = cjson.decode(string.sub(held, 20)) end
-    local lookups, wanted = {}, {}
-    for n = 1, lookup_count do
-      local name = ARGV[first_lookup + n - 1]
-      if name == '\\0' then name = former[n] or '' end
-      lookups[n] = name
-      wanted[name] = true
-    end
-    for _, name in ipairs(former) do
-      if name ~= '' and not wanted[name] and (kind == 'none' or redis.call('GET', name) == id) then
-        redis.call('DEL', name)
+    local entry = version
+    if lookup_count > 0 or (held and #held > 19) then
+      local former, lookups, wanted = {}, {}, {}
+      if held and #held > 19 then former = cjson.decode(string.sub(held, 20)) end
+      for n = 1, lookup_count do
+        local name = ARGV[first_lookup + n - 1]
+        if name == '\\0' then name = former[n] or '' end
+        lookups[n] = name
+        wanted[name] = true
       end
-    end
-    for _, name in ipairs(lookups) do
-      if name ~= '' then
-        if kind == 'none' then
-          redis.call('DEL', name)
-        else
-          local owner = redis.call('GET', name)
-          local owned = owner and owner ~= id and redis.call('HGET', versions, owner)
-          if not owned or string.sub(owned, 1, 19) < version then
-            if ttl == '' then redis.call('SET', name, id) else redis.call('SET', name, id, 'PX', ttl) end
+      for _, name in ipairs(former) do
+        if name ~= '' and not wanted[name] and (kind == 'none' or call('GET', name) == id) then
+          call('DEL', name)
+        end
+      end
+      for _, name in ipairs(lookups) do
+        if name ~= '' then
+          if kind == 'none' then
+            call('DEL', name)
+          else
+            local owner = call('GET', name)
+            local owned = owner and owner ~= id and call('HGET', versions, owner)
+            if not owned or string.sub(owned, 1, 19) < version then
+              if ttl == '' then call('SET', name, id) else call('SET', name, id, 'PX', ttl) end
+            end
           end
         end
       end
+      if lookup_count > 0 then entry = version .. cjson.encode(lookups) end
     end
     if value_count == 0 or kind == 'none' then
-      redis.call('DEL', key)
+      call('DEL', key)
     elseif kind == 'string' then
-      if ttl == '' then
-        redis.call('SET', key, ARGV[first_value])
-      else
-        redis.call('SET', key, ARGV[first_value], 'PX', ttl)
-      end
+      local document = ARGV[first_value]
+      if ttl == '' then call('SET', key, document) else call('SET', key, document, 'PX', ttl) end
     else
-      redis.call('DEL', key)
-      redis.call('HSET', key, unpack(ARGV, first_value, at - 1))
-      if ttl ~= '' then redis.call('PEXPIRE', key, ttl) end
+      if kind == 'hash' then call('DEL', key) end
+      call('HSET', key, unpack(ARGV, first_value, at - 1))
+      if ttl ~= '' then call('PEXPIRE', key, ttl) end
     end
-    if channel ~= '' then redis.call('PUBLISH', channel, key) end
+    if channel ~= '' then call('PUBLISH', channel, key) end
     if stream ~= '' then
-      redis.call('XADD', stream, 'MAXLEN', '~', length, '*', 'table', table_name, 'key', key,
+      call('XADD', stream, 'MAXLEN', '~', length, '*', 'table', table_name, 'key', key,
         'operation', value_count == 0 and 'delete' or 'upsert', 'version', version)
     end
     if value_count == 0 then
-      redis.call('HDEL', versions, id)
-      redis.call('SET', deleted .. id, version, 'PX', deleted_ttl)
+      call('HDEL', versions, id)
+      call('SET', deleted .. id, version, 'PX', deleted_ttl)
     else
-      if dead then redis.call('DEL', deleted .. id) end
-      redis.call('HSET', versions, id, lookup_count == 0 and version or version .. cjson.encode(lookups))
+      if dead then call('DEL', deleted .. id) end
+      call('HSET', versions, id, entry)
     end
     written[#written + 1] = 1
   end
