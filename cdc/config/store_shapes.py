@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
 from cdc.config.section import Section
 from cdc.model.events import TableId
 
+TOMBSTONE_TTL_S: Final = 14 * 86400
 CacheValue = Literal["document", "json", "columns"]
 JsonForm = Literal["flat_object", "object", "text"]
 
@@ -95,7 +96,7 @@ class SearchOptions(Section):
     # Pattern over schema.table, such as public.*: the shape of these tables' indexes. The first that matches counts.
     shapes: dict[str, SearchShape] = Field(default_factory=dict)
     # How long a deleted row's version is remembered, in which time no older change of the row may still be on its way.
-    tombstone_ttl_s: Annotated[int, Field(ge=60)] = 14 * 86400
+    tombstone_ttl_s: Annotated[int, Field(ge=60)] = TOMBSTONE_TTL_S
 
 
 Shape = TypeVar("Shape")

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pytest
 import redis
@@ -15,7 +15,7 @@ from opensearchpy import OpenSearch
 from pydantic import SecretStr
 
 from cdc.config.settings import CacheConfig, SearchConfig
-from cdc.config.store_shapes import CacheShape
+from cdc.config.store_shapes import CacheShape, SearchShape
 from cdc.model.events import TableId
 from sinks.cache.sink import CacheSink
 from sinks.contract import Change, Sink
@@ -65,8 +65,8 @@ class SearchStore:
     batch_rows = 5_000
     batch_memory_bytes_max: int | None = 32 * 1024 * 1024
 
-    def __init__(self, url: str, prefix: str) -> None:
-        self._config = SearchConfig(url=SecretStr(url))
+    def __init__(self, url: str, prefix: str, shapes: dict[str, SearchShape] | None = None) -> None:
+        self._config = SearchConfig(url=SecretStr(url), shapes=shapes or {})
         self._prefix = prefix
         self._client = OpenSearch(url, timeout=60)
 
@@ -74,7 +74,9 @@ class SearchStore:
         return SearchSink.open(self._config, self._prefix)
 
     def delete_table(self, table: TableId) -> None:
-        self._client.indices.delete(index=f"{self._prefix}.{table.schema}.{table.name}.documents")
+        is_shaped = bool(self._config.shapes)
+        name = f"own.{table.name}.rows" if is_shaped else f"{table.schema}.{table.name}.documents"
+        self._client.indices.delete(index=f"{self._prefix}.{name}")
 
     def delete_all(self) -> None:
         self._client.indices.delete(index=f"{self._prefix}.*")
@@ -163,12 +165,28 @@ class WarehouseStore:
 
 
 @contextmanager
-def _search(request: pytest.FixtureRequest, unique: str) -> Iterator[Store]:
-    store = SearchStore(request.getfixturevalue("opensearch"), unique)
+def _search(
+    request: pytest.FixtureRequest, unique: str, shapes: dict[str, SearchShape] | None = None
+) -> Iterator[Store]:
+    store = SearchStore(request.getfixturevalue("opensearch"), unique, shapes)
     try:
         yield store
     finally:
         store.close()
+
+
+_NAMES: Final[dict[str, Any]] = {"alias": "{prefix}.own.{table}", "index": "{prefix}.own.{table}.rows"}
+SEARCH_SHAPES: Final = {
+    "public.customers": SearchShape(
+        **_NAMES,
+        id="customer-{id}",
+        mapping={"name": {"analyzer": "own"}, "attributes": {"type": "object", "dynamic": False}},
+        settings={"number_of_shards": 2, "analysis": {"analyzer": {"own": {"type": "custom", "tokenizer": "letter"}}}},
+    ),
+    "public.order_lines": SearchShape(**_NAMES, id="{line_no}-{order_id}", routing="{order_id}"),
+    "public.pairs": SearchShape(**_NAMES, id="{left}:{right}", routing="{right}", settings={"number_of_shards": 3}),
+    "*": SearchShape(**_NAMES, json="text"),
+}
 
 
 @contextmanager
@@ -224,6 +242,7 @@ def _warehouse(request: pytest.FixtureRequest, unique: str) -> Iterator[Store]:
 # Sink → its store. `unique` is a name that no other test has; fixtures of servers come through `request`.
 STORES: Final[dict[str, Callable[[pytest.FixtureRequest, str], AbstractContextManager[Store]]]] = {
     "search": _search,
+    "search-shaped": partial(_search, shapes=SEARCH_SHAPES),
     "cache": _cache,
     "cache-json": partial(_cache, shapes=_json_shapes),
     "cache-columns": partial(_cache, shapes=_column_shapes),
