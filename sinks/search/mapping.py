@@ -150,7 +150,7 @@ def index_body(form: "IndexForm", aliases: dict[str, Any]) -> dict[str, Any]:
     if "number_of_replicas" not in form.shape.settings:
         # No replica on a single node, where it could never be assigned; one where there are more.
         settings["auto_expand_replicas"] = "0-1"
-    if any(field.get("type") == "knn_vector" for field in form.fields.values()):
+    if form.has_vectors:
         settings["knn"] = True
     return {"settings": settings | form.shape.settings, "mappings": mapping(form), "aliases": aliases}
 
@@ -164,6 +164,9 @@ class IndexForm:
         self.fields = fields_of(schema, shape, capabilities)
         self.digest = shape_digest(shape, capabilities)
         self.owner = owner(schema.table, prefix)
+        # A server without the plugin says of the field what is wrong.
+        is_vector = any(field.get("type") == "knn_vector" for field in self.fields.values())
+        self.has_vectors = capabilities.vectors and is_vector
 
     @property
     def dynamic_settings(self) -> dict[str, Any]:
@@ -197,20 +200,21 @@ def clashes(held: dict[str, Any], fields: dict[str, Field]) -> frozenset[str]:
     """Fields of an index (its mapping's properties) beside which these can't be: of another type, or a path
     through one another. Fields can't be changed or removed."""
     wanted = {name: _kind(field) for name, field in fields.items()}
+    objects = {name for name, field in fields.items() if is_object(field)}
     paths = {path for name in wanted for path in _paths_to(name)}
     return frozenset(
         name
-        for name, kind in _leaves(held, "", wanted)
+        for name, kind in _leaves(held, "", objects)
         if wanted.get(name, kind) != kind or name in paths or not wanted.keys().isdisjoint(_paths_to(name))
     )
 
 
-def _leaves(properties: dict[str, Any], path: str, columns: Container[str]) -> Iterator[tuple[str, tuple[str, bool]]]:
+def _leaves(properties: dict[str, Any], path: str, objects: Container[str]) -> Iterator[tuple[str, tuple[str, bool]]]:
     """Fields that hold values, by the name that a column has; ours left out. What is in an object that a column
     holds is its own."""
     for name, field in properties.items():
-        if "properties" in field and f"{path}{name}" not in columns:
-            yield from _leaves(field["properties"], f"{path}{name}.", columns)
+        if "properties" in field and f"{path}{name}" not in objects:
+            yield from _leaves(field["properties"], f"{path}{name}.", objects)
         elif path or name not in _OWN_FIELDS:
             yield f"{path}{name}", _kind(field)
 

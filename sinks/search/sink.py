@@ -29,6 +29,7 @@ _ANSWER_FIELDS: Final = "items.*.status,items.*._index,items.*.error.type,items.
 _NAMES_MAX: Final = 5  # in one URL, of which servers take 4 KiB
 _LOOK_DOCUMENTS_MAX: Final = 16  # of large rows
 _STALE: Final = Result(Outcome.STALE)
+_TOO_LARGE: Final = Result(Outcome.REJECTED, "the row is larger than the search index takes in one request")
 _NO_ANSWER = Busy(0, "no answer")
 
 
@@ -173,7 +174,11 @@ class SearchSink:
         that is what may have been refused."""
         results = self._write_once(items)
         for number, result in enumerate(results):
-            if result.outcome is Outcome.REJECTED and (plain := items[number].plain) is not None:
+            if (
+                result.outcome is Outcome.REJECTED
+                and result is not _TOO_LARGE
+                and (plain := items[number].plain) is not None
+            ):
                 results[number] = self._write_once([plain()])[0]
         return results
 
@@ -219,7 +224,7 @@ class SearchSink:
     def _send_smaller(self, items: Sequence[Item]) -> Sequence[Result | Busy]:
         """In halves, down to one document. What was taken of them before is stale now."""
         if len(items) == 1:
-            return [Result(Outcome.REJECTED, "the row is larger than the search index takes in one request")]
+            return [_TOO_LARGE]
         middle = len(items) // 2
         return [*self._send(items[:middle]), *self._send(items[middle:])]
 
