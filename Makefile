@@ -79,7 +79,7 @@ down: ## Stop what stack and up started. Data stays.
 	@if [ -x $(BIN)/cdc ]; then $(BIN)/cdc stack down; fi
 	@if docker compose version >/dev/null 2>&1 && docker info >/dev/null 2>&1; then docker compose down; fi
 
-lock: .venv/.packages ## Make the lock files anew from pyproject.toml; versions that still fit stay.
+lock: .venv/.packages ## Make the lock files again from pyproject.toml; versions that still fit stay.
 	$(LOCK) --all-extras --output-file requirements.lock
 	$(LOCK) --constraint requirements.lock --output-file docker/capture.lock
 	$(LOCK) --constraint requirements.lock $(addprefix --extra=,search cache spark warehouse) --output-file docker/sinks.lock
@@ -89,7 +89,7 @@ clean: ## Back to a fresh clone. The cache of jars, which clones share, stays.
 	rm -rf .venv .watershed .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist *.egg-info
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# What is installed, each step remembered by a stamp in .venv: a second setup does nothing, a changed lock installs anew.
+# What is installed, each step remembered by a stamp in .venv: a second setup does nothing, a changed lock installs again.
 
 CANDIDATES = $(or $(PYTHON),python3.11 python3.12 python3.13 python3)
 LOCK = UV_CUSTOM_COMPILE_COMMAND='make lock' $(BIN)/uv pip compile --quiet pyproject.toml --generate-hashes --universal \

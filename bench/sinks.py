@@ -103,6 +103,8 @@ class Bench:
             "sinks": sinks_section(folder, self.endpoints.opensearch_url, self.endpoints.redis_url),
             "spark": {"checkpoint_location": str(folder / "checkpoints")},
             "source": {"publication": captured.name},
+            # The tables are empty. Their snapshot would begin while they are filled, and publish each row once more.
+            "snapshot": {"mode": "never"},
         }
         for table in tables:
             captured.query(sql.SQL(SCHEMA).format(sql.Identifier(table)))

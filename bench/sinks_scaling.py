@@ -65,17 +65,17 @@ def _measure(path: Path, threads: int) -> int:
     config = load_config(path)
     jars = [jar for found in resolve_sets(JAR_SETS).values() for jar in found]
     spark = spark_session(spark_java(), jars, "512m", {"spark.master": f"local[{threads}]"})
-    control = ControlReader(config.kafka, Topics(config.topics.prefix), frozenset())
+    control = ControlReader(config.kafka, Topics(config.topics.prefix))
     lineages = {lineage.newest.topic: lineage for lineage in control.read().lineages}
-    job = Job("cache", config.kafka, config.sinks, config.topics.prefix, 1)
+    job = Job("cache", config.kafka, config.sinks["cache"], config.topics.prefix, 1)
     rounds = SparkRounds(spark, job, Limits(ROUND_S, ROUND_S, PIECE_BYTES_MAX), threads, open_null)
     rounds.learn(lineages)
     ends = rounds.ends()
-    rounds.run({}, ends)  # starts the worker processes
+    rounds.run({}, ends, lambda _: True)  # starts the worker processes
     position: dict[str, tuple[int, ...]] = {}
     records, begun = 0, time.monotonic()
     while not covers(position, ends):
-        report = rounds.run(position, ends)
+        report = rounds.run(position, ends, lambda _: True)
         assert report.failure is None, report.failure
         records += report.records
         for topic, offsets in report.offsets.items():

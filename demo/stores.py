@@ -8,6 +8,7 @@ from opensearchpy import OpenSearch
 from opensearchpy.exceptions import TransportError
 
 from cdc.config.settings import Config
+from cdc.config.sink_settings import CacheConfig, SearchConfig, WarehouseConfig
 from cdc.kafka.compacted import read_latest
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId, TableSchema
@@ -35,10 +36,10 @@ Probe = Callable[[Sequence[CommittedSample]], list[bool]]
 
 def cache_probe(config: Config) -> Probe:
     """HEXISTS on the row's key."""
-    assert config.sinks.cache
-    url = config.sinks.cache.url.get_secret_value()
-    client = redis.Redis.from_url(url, socket_timeout=PROBE_TIMEOUT_S)
-    keys = CacheKeys(config.sinks.cache.key_prefix or config.topics.prefix)
+    section = config.sinks["cache"]
+    assert isinstance(section, CacheConfig)
+    client = redis.Redis.from_url(section.url.get_secret_value(), socket_timeout=PROBE_TIMEOUT_S)
+    keys = CacheKeys(section.key_prefix or config.topics.prefix)
 
     def probe(samples: Sequence[CommittedSample]) -> list[bool]:
         pipeline: Any = client.pipeline(transaction=False)
@@ -54,9 +55,10 @@ def cache_probe(config: Config) -> Probe:
 
 def search_probe(config: Config) -> Probe:
     """A search through the alias that readers use; unlike a get by id, it sees refreshed documents only."""
-    assert config.sinks.search
-    client = OpenSearch([config.sinks.search.url.get_secret_value()], timeout=PROBE_TIMEOUT_S)
-    names = SearchNames(config.sinks.search.index_prefix or config.topics.prefix)
+    section = config.sinks["search"]
+    assert isinstance(section, SearchConfig)
+    client = OpenSearch([section.url.get_secret_value()], timeout=PROBE_TIMEOUT_S)
+    names = SearchNames(section.index_prefix or config.topics.prefix)
 
     def probe(samples: Sequence[CommittedSample]) -> list[bool]:
         ids = [document_id(sample.key) for sample in samples]
@@ -91,27 +93,24 @@ def table_lineages(config: Config) -> dict[TableId, Lineage]:
 def stored_rows(store: str, config: Config, lineage: Lineage) -> Iterator[StoredRow]:
     """Every live row of a table in a store."""
     schema = lineage.newest
-    match store:
-        case "search":
-            assert config.sinks.search
-            search = SearchSink.open(config.sinks.search, config.topics.prefix)
+    match config.sinks.get(store):
+        case SearchConfig() as section:
+            search = SearchSink.open(section, config.topics.prefix)
             try:
                 search.prepare(schema, lineage.earlier)
                 yield from search.rows(schema.table)
             finally:
                 search.close()
-        case "cache":
-            assert config.sinks.cache
-            cache = CacheSink.open(config.sinks.cache, config.topics.prefix)
+        case CacheConfig() as section:
+            cache = CacheSink.open(section, config.topics.prefix)
             try:
                 cache.prepare(schema, lineage.earlier)
                 # SCAN may name a key twice.
                 yield from _once(cache.rows(schema.table))
             finally:
                 cache.close()
-        case "warehouse":
-            assert config.sinks.warehouse
-            place = catalog_place(config.sinks.warehouse, config.topics.prefix)
+        case WarehouseConfig() as section:
+            place = catalog_place(section, config.topics.prefix)
             yield from WarehouseReader(place).rows(schema.table)
         case _:
             raise WatershedError(f"there is no store {store!r}", f"the stores are {', '.join(STORES)}")

@@ -73,7 +73,7 @@ class StoredRow(NamedTuple):
 class Sink(Protocol):
     """One derived store with all its tables."""
 
-    name: str  # search, cache, warehouse
+    name: str  # of the sink's section in the configuration
 
     def generation(self) -> int | None:
         """The generation that the store says it holds, None when it holds none (empty, or its data was deleted).
@@ -84,6 +84,11 @@ class Sink(Protocol):
 
     def begin_generation(self, generation: int) -> None:
         """Mark the store as holding `generation`. Idempotent."""
+
+    def discard(self, table: TableId) -> None:
+        """Delete everything that the store holds of the table, the versions of deleted rows included: its rows are to
+        have another shape, and come again with the versions that they had. Between begin_generation and prepare.
+        Idempotent."""
 
     def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
         """Create the table's index, keys or table if need be, after begin_generation; or bring it to this version of

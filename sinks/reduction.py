@@ -94,8 +94,12 @@ def document_id(key: Mapping[str, Json]) -> str:
 
 def key_text(key: Mapping[str, Json]) -> str:
     """One key column: its text (a number as in JSON). Several: the values as a compact JSON array."""
-    values = list(key.values())
-    value = values[0] if len(values) == 1 else values
+    if len(key) == 1:
+        (value,) = key.values()
+        if type(value) is int:
+            return str(value)  # as in JSON
+    else:
+        value = list(key.values())
     return value if type(value) is str else encode_json(value).decode()
 
 

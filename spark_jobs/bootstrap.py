@@ -13,13 +13,13 @@ from types import TracebackType
 from typing import Final, Self
 
 from cdc.config.settings import Config
-from cdc.model.errors import ConfigError, SinkError
+from cdc.config.sink_settings import WarehouseConfig, sink_config
+from cdc.model.errors import SinkError
 from cdc.records.control import SinkRecord
-from sinks.registry import OPENERS, make_sink
+from sinks.registry import make_sink
 from spark_jobs.checkpoint import Checkpoints, sink_folder
 
 CDC: Final = (sys.executable, "-m", "cdc.cli.main")
-WAREHOUSE: Final = "warehouse"
 END_S_MAX: Final = 15.0  # `cdc sink run` promises 10 s
 LOG_NAME: Final = "bootstrap.log"
 LOG_LINES: Final = 15  # in the error
@@ -37,20 +37,16 @@ class Store:
 
 def look_at_store(config: Config, sink: str) -> Store:
     """Raises ConfigError for a sink that is not configured, SinkError for a store that can't be used."""
-    names = (*OPENERS, WAREHOUSE)
-    if sink not in names or getattr(config.sinks, sink) is None:
-        configured = [name for name in names if getattr(config.sinks, name) is not None]
-        raise ConfigError(
-            f"the configuration has no sink {sink!r}", f"sinks with a section are: {', '.join(configured) or 'none'}"
-        )
+    sink_config(config.sinks, sink)
     checkpoints = Checkpoints(config.spark.checkpoint_location, config.topics.prefix, sink)
     generation = _generation(config, sink)
     return Store(sink, generation, checkpoints.is_locked())
 
 
 def _generation(config: Config, sink: str) -> int | None:
-    if sink != WAREHOUSE:
-        with closing(make_sink(sink, config.sinks, config.topics.prefix)) as opened:
+    section = sink_config(config.sinks, sink)
+    if not isinstance(section, WarehouseConfig):
+        with closing(make_sink(sink, section, config.topics.prefix)) as opened:
             return opened.generation()
     try:
         from sinks.warehouse.catalog import catalog_place
@@ -59,8 +55,7 @@ def _generation(config: Config, sink: str) -> int | None:
         raise SinkError(
             f"the sink {sink} needs the Python package {error.name}", "pip install 'watershed-cdc[warehouse]'"
         ) from error
-    assert config.sinks.warehouse is not None
-    return WarehouseReader(catalog_place(config.sinks.warehouse, config.topics.prefix)).generation()
+    return WarehouseReader(catalog_place(section, config.topics.prefix)).generation()
 
 
 def generation_to_watch(store: Store, published: Sequence[SinkRecord], *, is_fresh: bool) -> int:

@@ -1,6 +1,6 @@
 """What the control and progress topics say, read from the driver with a small consumer of its own."""
 
-from collections.abc import Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -45,12 +45,13 @@ class News:
 class ControlReader:
     """Follows both topics from their beginning. Not for use by two threads at once."""
 
-    def __init__(self, kafka: KafkaConfig, topics: Topics, excluded: Collection[TableId] = ()) -> None:
-        """`excluded`: tables that the store is not to hold."""
+    def __init__(self, kafka: KafkaConfig, topics: Topics, holds: Callable[[TableId], bool] = lambda _: True) -> None:
+        """`holds`: whether the store is to hold a table."""
         self.lineages: dict[TableId, Lineage] = {}
         self.sinks: dict[str, SinkRecord] = {}  # by record key
         self._topics = topics
-        self._excluded = frozenset(excluded)
+        self.excluded: set[TableId] = set()  # published, but not for the store to hold
+        self._holds = holds
         self._left_out: dict[TableId, str] = {}  # table → topic; no store can hold rows without a key either
         # What was read and is gone now would be no news: better an error than a jump.
         settings = tail_settings(kafka, "watershed-sink-control", **{"auto.offset.reset": "error"})
@@ -157,7 +158,10 @@ class ControlReader:
                 self.sinks[key] = SinkRecord.decode(value, where)
         elif key.startswith("schema/"):
             schema = SchemaRecord.decode(value, where).table_schema_of()
-            if not schema.key or schema.table in self._excluded:
+            is_held = self._holds(schema.table)
+            if not is_held:
+                self.excluded.add(schema.table)
+            if not schema.key or not is_held:
                 if schema.table not in self._left_out:
                     why = "the configuration excludes it" if schema.key else "its records have no key"
                     log.info(f"table left out: {why}", table=str(schema.table))

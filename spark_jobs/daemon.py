@@ -5,7 +5,13 @@ PySpark calls `importlib.invalidate_caches()` before each task, which reads the 
 environment, so these three entries serve nothing here. Other archives stay, those of `--py-files` among them.
 """
 
+import gc
 import sys
+from typing import Final
+
+# Tasks decode records into dicts by the ten thousand, none of which is part of a cycle. With Python's 700 the collector
+# took 15 to 30 % of a task's processor time (200,000 records into Redis: 29.4 us each, with this 22.2 to 24.7).
+OBJECTS_PER_COLLECTION: Final = 100_000
 
 
 def leave_out_archives() -> None:
@@ -23,6 +29,7 @@ def _is_spark_archive(path: str) -> bool:
 
 if __name__ == "__main__":
     leave_out_archives()
+    gc.set_threshold(OBJECTS_PER_COLLECTION, 50, 50)
     from pyspark.daemon import manager
 
     manager()  # type: ignore[no-untyped-call]

@@ -275,7 +275,7 @@ def _sink_error(error: Exception) -> SinkError:
     name, message = next(reversed(list(_causes(error))), (type(error).__name__, str(error)))
     reason = (message.splitlines() or [""])[0][:REASON_CHARS_MAX]
     return SinkError(
-        f"warehouse: {name.rpartition('.')[2]}: {reason}", "check sinks.warehouse, its disk and the catalog's file"
+        f"warehouse: {name.rpartition('.')[2]}: {reason}", "check the sink's section, its disk and the catalog's file"
     )
 
 

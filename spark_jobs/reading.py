@@ -32,8 +32,9 @@ class Piece(NamedTuple):
     """Records that were read together."""
 
     records: list[Message]
-    # Partitions that were read to their end, with the offset behind it: transaction markers have offsets too.
-    ends: dict[Partition, int]
+    # Of the partitions that were read: the offset behind the last record; at a partition's end, the offset behind the
+    # transaction markers that follow.
+    positions: dict[Partition, int]
     is_full: bool  # there may be more right behind
 
 
@@ -57,13 +58,11 @@ class PartitionReader:
                 },
             ),
         )
-        self._next: dict[Partition, int] = {}  # the offset behind the last record taken
+        self._is_reading = False
 
     def seek(self, starts: Mapping[Partition, int]) -> None:
-        """Read these partitions from these offsets on. Nothing happens where that is what comes next anyway."""
-        if self._next == starts:
-            return
-        self._next = dict(starts)
+        """Read these partitions from these offsets on."""
+        self._is_reading = True
         self._consumer.assign(
             [
                 TopicPartition(partition.topic, partition.number, offset or OFFSET_BEGINNING)
@@ -75,29 +74,33 @@ class PartitionReader:
         """The next records: waits up to `timeout_s` for the first, then takes what is there, until their keys and
         values have `bytes_max` or more. Raises RefusedError for offsets that the topic no longer has; BrokerError."""
         taken, size = [], 0
-        ends: dict[Partition, int] = {}
+        positions: dict[tuple[str | None, int | None], int] = {}
         messages = self._consumer.consume(1, timeout_s)
         if messages:
             messages += self._consumer.consume(RECORDS_MAX - 1, 0)
         while messages:
             for message in messages:
-                partition = Partition(message.topic() or "", message.partition() or 0)
-                offset = message.offset() or 0
                 error = message.error()
                 if error is None:
-                    self._next[partition] = offset + 1
-                    ends.pop(partition, None)
+                    positions[message.topic(), message.partition()] = (message.offset() or 0) + 1
                     taken.append(message)
                     size += len(message)
                 elif error.code() == KafkaError._PARTITION_EOF:
-                    self._next[partition] = ends[partition] = offset
+                    positions[message.topic(), message.partition()] = message.offset() or 0
                 else:
-                    self._next = {}
-                    raise _failed(partition, error)
+                    raise _failed(Partition(message.topic() or "", message.partition() or 0), error)
             if size >= bytes_max or len(messages) < RECORDS_MAX:
                 break
             messages = self._consumer.consume(RECORDS_MAX, 0)
-        return Piece(taken, ends, len(messages) >= RECORDS_MAX)
+        reached = {Partition(topic or "", number or 0): offset for (topic, number), offset in positions.items()}
+        return Piece(taken, reached, len(messages) >= RECORDS_MAX)
+
+    def rest(self) -> None:
+        """Fetch nothing until the next `seek`: the next task may well run in another process, and each consumer that
+        goes on fetching costs the brokers as much as one that is used."""
+        if self._is_reading:
+            self._is_reading = False
+            self._consumer.unassign()
 
     def close(self) -> None:
         """Idempotent."""

@@ -5,7 +5,7 @@ tasks report: how far they came, and what they could not do.
 """
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
@@ -21,13 +21,15 @@ from cdc.model.events import TableId
 from sinks.lineage import Lineage
 from spark_jobs.applied import Offsets
 from spark_jobs.reading import Partition
-from spark_jobs.tasks import Catalog, Job, Limits, OpenTarget, Share, TaskReport, task_runner
+from spark_jobs.rejections import Letters
+from spark_jobs.reports import Address, ReportServer, report_server
+from spark_jobs.tasks import Catalog, Job, Limits, OpenTarget, Share, TaskReport, run_task
 
 ANSWER_S_MAX: Final = 10.0
 # A task for each so many records that wait: fewer have no use for several tasks, which cost a start each.
 TASK_RECORDS_MIN: Final = 2_000
-# With a backlog a round is longer: its start and end cost some 20 to 50 ms.
-BACKLOG_ROUND_S: Final = 1.0
+# With a backlog: after so long it is divided among the tasks again.
+BACKLOG_ROUND_S: Final = 4.0
 
 
 @dataclass(slots=True)
@@ -44,6 +46,7 @@ class RoundReport:
     unknown_schema: str = ""
     failure: WatershedError | None = None
     staged: list[Any] = field(default_factory=list)
+    letters: Letters = field(default_factory=dict)
 
     @classmethod
     def of(cls, reports: Sequence[TaskReport]) -> "RoundReport":
@@ -60,7 +63,11 @@ class RoundReport:
             merged.unknown_schema = merged.unknown_schema or report.unknown_schema
             merged.failure = merged.failure or (report.failure and report.failure.error())
             merged.staged += report.staged
+            merged.letters |= report.letters
         return merged
+
+
+Take = Callable[[RoundReport], bool]
 
 
 class Rounds(Protocol):
@@ -69,13 +76,17 @@ class Rounds(Protocol):
     def learn(self, lineages: Mapping[str, Lineage]) -> None:
         """From now on these are the tables, by topic."""
 
+    def remember(self, open_letters: Mapping[str, int]) -> None:
+        """From now on these dead letters are open: letter_key → version."""
+
     def ends(self) -> Offsets:
         """The end of each partition of the tables' topics, as readers of committed records see it. Raises
         BrokerError."""
 
-    def run(self, starts: Offsets, ends: Offsets) -> RoundReport:
+    def run(self, starts: Offsets, ends: Offsets, take: Take) -> RoundReport:
         """Read from `starts` on and write. `ends`: what was there a moment ago; says how many tasks are worth while.
-        Raises what Spark raises."""
+        `take` may be called meanwhile, by other threads, with what was done so far; says whether to go on. Returns
+        what it was not called with. Raises what Spark raises."""
 
 
 def lag(starts: Offsets, ends: Offsets) -> int:
@@ -167,6 +178,7 @@ class SparkRounds:
     ) -> None:
         """`with_ends`: tasks end where the topics ended when the round began, instead of when their time is over."""
         self._context = spark.sparkContext
+        self._reports = driver_reports(spark)
         self._job = job
         self._limits = limits
         self._task_count_max = task_count_max
@@ -174,6 +186,7 @@ class SparkRounds:
         self._with_ends = with_ends
         self._topic_ends = TopicEnds(job.kafka)
         self._catalog: Any = None  # a broadcast variable
+        self._open_letters: dict[str, int] = {}
 
     def learn(self, lineages: Mapping[str, Lineage]) -> None:
         self._topic_ends.learn(sorted(lineages))
@@ -181,19 +194,42 @@ class SparkRounds:
             self._catalog.unpersist()
         self._catalog = self._context.broadcast(Catalog(uuid.uuid4().hex, dict(lineages)))
 
+    def remember(self, open_letters: Mapping[str, int]) -> None:
+        self._open_letters = dict(open_letters)
+
     def ends(self) -> Offsets:
         return self._topic_ends.ask()
 
-    def run(self, starts: Offsets, ends: Offsets) -> RoundReport:
-        parts = shares(starts, ends, self._task_count_max, with_ends=self._with_ends)
+    def run(self, starts: Offsets, ends: Offsets, take: Take) -> RoundReport:
+        parts = [
+            replace(part, open_letters=self._open_letters)
+            for part in shares(starts, ends, self._task_count_max, with_ends=self._with_ends)
+        ]
         if not parts:
             return RoundReport()
+        if not self._limits.reporting_duration_s:
+            return self._run(parts, self._limits, None)
+        has_backlog = lag(starts, ends) > TASK_RECORDS_MIN
+        limits = replace(self._limits, reporting_duration_s=BACKLOG_ROUND_S) if has_backlog else self._limits
+
+        def take_in(report: TaskReport) -> bool:
+            # What comes faster than one task works is shared out again.
+            return take(RoundReport.of([report])) and (has_backlog or not report.is_behind)
+
+        with self._reports.receiving(take_in) as address:
+            return self._run(parts, limits, address)
+
+    def _run(self, parts: Sequence[Share], limits: Limits, address: Address | None) -> RoundReport:
         job, catalog, open_target = self._job, self._catalog, self._open_target
-        limits = self._limits
-        if lag(starts, ends) > TASK_RECORDS_MIN:
-            limits = replace(limits, duration_s=max(BACKLOG_ROUND_S, limits.duration_s))
 
         def work(share: Share) -> TaskReport:
-            return task_runner(open_target).run(share, job, catalog.value, limits)
+            return run_task(open_target, share, job, catalog.value, limits, address)
 
         return RoundReport.of(self._context.parallelize(parts, len(parts)).map(work).collect())
+
+
+def driver_reports(spark: SparkSession) -> ReportServer:
+    """Where tasks of this application report: on the address by which executors know the driver."""
+    settings = spark.sparkContext.getConf()
+    host = settings.get("spark.driver.host") or "127.0.0.1"
+    return report_server(settings.get("spark.driver.bindAddress") or host, host)

@@ -20,10 +20,12 @@ from pyspark.sql import SparkSession
 from rich.console import Console
 
 from cdc.config.settings import Config
-from cdc.model.errors import ConfigError, SinkError
+from cdc.config.sink_settings import StoreConfig, WarehouseConfig, sink_config
+from cdc.model.errors import SinkError
 from jars.java import spark_java
 from jars.resolver import resolve_sets
-from sinks.registry import OPENERS, make_sink
+from sinks.registry import make_sink
+from sinks.shaping.sink import shaped
 from spark_jobs.class_archive import JAR_SETS
 from spark_jobs.engine import SparkEngine
 from spark_jobs.failures import reason
@@ -37,11 +39,10 @@ from spark_jobs.worker import FINISH_S_MAX, OpenSink, SinkWorker
 
 log = structlog.get_logger(__name__)
 
-WAREHOUSE: Final = "warehouse"
-SINKS: Final = (*OPENERS, WAREHOUSE)
-# A round's length is how late its tasks report what they wrote: applied positions are that old.
-ROUND_S: Final = 0.25
-IDLE_S_MAX: Final = 2.0  # of a round in which nothing arrives; the job can be told to stop between two
+ROUND_S: Final = 10.0  # of tasks that report while they run
+# Of tasks that can't reach the driver: they report what they wrote at their end, and applied positions are that old.
+SILENT_ROUND_S: Final = 0.25
+IDLE_S_MAX: Final = 2.0  # of a silent round in which nothing arrives; the job can be told to stop between two
 STAGE_IDLE_S_MAX: Final = 20.0  # for records that are known to be there
 PIECE_BYTES_MAX: Final = 8 * 1024 * 1024
 # A batch goes on with what arrives: a batch of Spark's begins some 0.2 s after the record that it is for.
@@ -112,29 +113,29 @@ def _session(config: Config, sink_count: int) -> SparkSession:
 
 def _check(config: Config, names: Sequence[str]) -> dict[str, OpenBy]:
     """How to open each sink that was named. Raises ConfigError for what the configuration lacks."""
-    configured = [name for name in SINKS if getattr(config.sinks, name) is not None]
-    for name in names:
-        if name not in configured:
-            raise ConfigError(
-                f"the configuration has no sink {name!r}",
-                f"sinks with a section are: {', '.join(configured) or 'none'}; there can be {', '.join(SINKS)}",
-            )
+    sections = {name: sink_config(config.sinks, name) for name in names}
     java_properties(config.kafka)
-    return {name: _warehouse(config) if name == WAREHOUSE else partial(_stored, config, name) for name in names}
+    return {
+        name: _warehouse(config, name, section)
+        if isinstance(section, WarehouseConfig)
+        else partial(_stored, config, name, section)
+        for name, section in sections.items()
+    }
 
 
-def _stored(config: Config, name: str, spark: SparkSession, task_count: int) -> OpenSink:
+def _stored(config: Config, name: str, section: StoreConfig, spark: SparkSession, task_count: int) -> OpenSink:
     """A sink whose store the tasks write."""
-    limits = Limits(ROUND_S, IDLE_S_MAX, min(config.spark.bytes_per_write_max, PIECE_BYTES_MAX))
+    piece_bytes = min(config.spark.bytes_per_write_max, PIECE_BYTES_MAX)
+    limits = Limits(SILENT_ROUND_S, IDLE_S_MAX, piece_bytes, reporting_duration_s=ROUND_S)
 
     def rounds(generation: int) -> SparkRounds:
-        job = Job(name, config.kafka, config.sinks, config.topics.prefix, generation)
+        job = Job(name, config.kafka, section, config.topics.prefix, generation)
         return SparkRounds(spark, job, limits, task_count, open_store)
 
-    return OpenSink(make_sink(name, config.sinks, config.topics.prefix), rounds, BATCH_S, lambda: None)
+    return OpenSink(make_sink(name, section, config.topics.prefix), rounds, BATCH_S, lambda: None)
 
 
-def _warehouse(config: Config) -> OpenBy:
+def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
     from sinks.warehouse.catalog import catalog_place
     from sinks.warehouse.maintenance import Maintenance
     from sinks.warehouse.reader import WarehouseReader
@@ -142,27 +143,28 @@ def _warehouse(config: Config) -> OpenBy:
     from sinks.warehouse.staging import FOLDER, delete_leftovers, own_folder
     from spark_jobs.staging import MergingRounds, open_staging
 
-    assert config.sinks.warehouse is not None
-    place = catalog_place(config.sinks.warehouse, config.topics.prefix)
+    place = catalog_place(section, config.topics.prefix)
 
     def open_sink(spark: SparkSession, task_count: int) -> OpenSink:
         folders = f"{place.location}/{FOLDER}/{place.namespace}"
         staging = own_folder(folders)
         delete_leftovers(folders)
         engines = [SparkEngine(spark, place) for _ in range(min(task_count, MERGES_AT_ONCE_MAX))]
-        sink = WarehouseSink(SparkEngine(spark, place), engines, WarehouseReader(place), place.namespace, staging)
+        sink = WarehouseSink(
+            SparkEngine(spark, place), engines, WarehouseReader(place), place.namespace, staging, name=name
+        )
         maintenance = Maintenance(SparkEngine(spark, place), time.time)
         limits = Limits(math.inf, STAGE_IDLE_S_MAX, PIECE_BYTES_MAX, config.spark.bytes_per_write_max)
 
         def rounds(generation: int) -> MergingRounds:
-            job = Job(WAREHOUSE, config.kafka, config.sinks, config.topics.prefix, generation, staging)
+            job = Job(name, config.kafka, section, config.topics.prefix, generation, staging)
             return MergingRounds(SparkRounds(spark, job, limits, task_count, open_staging, with_ends=True), sink)
 
         def maintain() -> None:
             for table in sink.take_due():
                 maintenance.tend(table, sink.without_merges(table))
 
-        return OpenSink(sink, rounds, 0.0, maintain)
+        return OpenSink(shaped(sink, section), rounds, 0.0, maintain)
 
     return open_sink
 

@@ -1,26 +1,50 @@
 """The warehouse's rounds: tasks write rows as files, the driver merges the files into the tables."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 
+from cdc.model.events import TableSchema
+from sinks.contract import Change, Result
 from sinks.lineage import Lineage
-from sinks.warehouse.staging import Stager, delete_staged
+from sinks.shaping.sink import apply_shaped
+from sinks.shaping.table import TableShapes
+from sinks.warehouse.staging import Staged, Stager, delete_staged
 from spark_jobs.tasks import Catalog, Job
 
 if TYPE_CHECKING:  # each worker process reads this module, and has no use for what takes seconds to load
     from sinks.warehouse.sink import WarehouseSink
     from spark_jobs.applied import Offsets
-    from spark_jobs.rounds import RoundReport, Rounds
+    from spark_jobs.rounds import RoundReport, Rounds, Take
 
 log = structlog.get_logger(__name__)
 
 
-def open_staging(job: Job, catalog: Catalog) -> Stager:
+class ShapedStager:
+    """Stages a task's changes in the shape of the sink's mapping."""
+
+    def __init__(self, location: str, shapes: TableShapes, schemas: Iterable[TableSchema]) -> None:
+        """`schemas`: in the store's shape."""
+        self._shapes = shapes
+        self._stager = Stager(location, schemas)
+
+    def apply(self, changes: Sequence[Change]) -> list[Result]:
+        return apply_shaped(self._shapes, self._stager.apply, changes)
+
+    def finish(self) -> tuple[Staged, ...]:
+        return self._stager.finish()
+
+    def close(self) -> None:
+        self._stager.close()
+
+
+def open_staging(job: Job, catalog: Catalog) -> ShapedStager:
     """Nothing is connected to: the files are written when the task has read its records."""
-    return Stager(job.staging, [lineage.newest for lineage in catalog.lineages.values()])
+    shapes = TableShapes(job.sink, job.section)
+    schemas = [shapes.learn(lineage).schema for lineage in catalog.lineages.values()]
+    return ShapedStager(job.staging, shapes, schemas)
 
 
 class MergingRounds:
@@ -33,12 +57,15 @@ class MergingRounds:
     def learn(self, lineages: Mapping[str, Lineage]) -> None:
         self._rounds.learn(lineages)
 
+    def remember(self, open_letters: Mapping[str, int]) -> None:
+        self._rounds.remember(open_letters)
+
     def ends(self) -> "Offsets":
         return self._rounds.ends()
 
-    def run(self, starts: "Offsets", ends: "Offsets") -> "RoundReport":
+    def run(self, starts: "Offsets", ends: "Offsets", take: "Take") -> "RoundReport":
         begun = time.monotonic()
-        report = self._rounds.run(starts, ends)
+        report = self._rounds.run(starts, ends, take)
         if report.staged:
             staged = time.monotonic()
             try:

@@ -9,18 +9,22 @@ published is done again, and the store's guard by version makes that harmless.
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 import structlog
 
 from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import TableId
-from cdc.records.control import SinkRecord, sink_key
+from cdc.records.control import SinkRecord, SweepRecord, sink_key, table_key
+from cdc.records.rejected_rows import letters_table
 from sinks.contract import Sink
 from sinks.lineage import Lineage
 from sinks.records import NEXT_AFTER_LOST_SCHEMA
 from spark_jobs.applied import AppliedPosition, Offsets, covers, furthest
 from spark_jobs.control_reader import News
+from spark_jobs.dead_letters import LetterBox
+from spark_jobs.rejections import Letters
 from spark_jobs.rounds import RoundReport, Rounds
 
 log = structlog.get_logger(__name__)
@@ -50,6 +54,8 @@ class World:
     now_us: Callable[[], int]  # µs since 1970
     wait: Callable[[float], bool]  # seconds; whether the job was told to stop meanwhile
     job: tuple[int, str]  # see SinkRecord.job
+    letters: LetterBox
+    letters_max: int  # open dead letters, with more of which the sink stops
 
 
 class Ended(Exception):  # noqa: N818
@@ -82,6 +88,7 @@ class SinkSync:
         self._written_to = dict(position.offsets)  # as position.offsets, readable or not
         self._written_tables: set[TableId] = set()  # since they were made readable last
         self._unprepared: list[Lineage] = []
+        self._letters: Letters = {}  # not published yet
         self._written = 0
         self._stale = 0
         self._published: SinkRecord | None = None
@@ -132,9 +139,11 @@ class SinkSync:
                 if admission != self._admitted:
                     raise Ended
                 self._prepare_pending()
+                with self._store:
+                    self._rounds.remember(self._world.letters.open)
                 ends = self._rounds.ends()
                 goal = goal or ends
-                report = self._rounds.run(self._written_to, ends)
+                report = self._rounds.run(self._written_to, ends, partial(self._take_meanwhile, admission))
             self._take(report)
             if report.unknown_schema:
                 unknown_since_us = unknown_since_us or self._world.now_us()
@@ -149,6 +158,12 @@ class SinkSync:
         self._learn()  # this process may have been stopped for a while, and another job may have taken over
         self._publish()
 
+    def _take_meanwhile(self, admission: int, report: RoundReport) -> bool:
+        """What tasks of the round that runs have done; whether they may go on. Called by other threads."""
+        self._take(report)
+        with self._state:
+            return admission == self._admitted and not self._unprepared
+
     def _take(self, report: RoundReport) -> None:
         offsets = {
             topic: tuple(partitions.get(number, 0) for number in range(max(partitions) + 1))
@@ -157,18 +172,20 @@ class SinkSync:
         with self._state:
             self._written_to = furthest(self._written_to, offsets)
             self._written_tables |= report.tables
+            self._letters |= report.letters
             self._written += report.written
             self._stale += report.stale
         self.rounds_done += 1
         if offsets:
             self.has_news.set()
-        log.debug(
-            "round",
-            sink=self._sink.name,
-            records=report.records,
-            behind=report.is_behind,
-            write_ms=round(report.write_s * 1000),
-        )
+        if report.records:
+            log.debug(
+                "written",
+                sink=self._sink.name,
+                records=report.records,
+                behind=report.is_behind,
+                write_ms=round(report.write_s * 1000),
+            )
         match report.failure:
             case None:
                 return
@@ -213,9 +230,20 @@ class SinkSync:
             with self._store:
                 swept = self._sink.sweep(sweep.table, sweep.floor)
                 self._sink.make_readable({sweep.table})
+                gone = self._letters_below(sweep)
             with self._state:
+                self._letters |= gone
                 self._position.finish(sweep)
             log.info("swept", sink=self._sink.name, table=str(sweep.table), rows=swept)
+
+    def _letters_below(self, sweep: SweepRecord) -> Letters:
+        """Letters of rows that the sweep has removed are closed."""
+        table = table_key(sweep.table)
+        return {
+            letter: None
+            for letter, version in self._world.letters.open.items()
+            if letters_table(letter) == table and version < sweep.floor
+        }
 
     def _check_generation(self) -> None:
         self._checked_us = self._world.now_us()
@@ -239,8 +267,22 @@ class SinkSync:
             with self._state:
                 self._position.reach(offsets)
 
+    def _publish_letters(self) -> None:
+        """Before the position that covers their records. Raises RefusedError when there are too many."""
+        with self._state:
+            letters, self._letters = self._letters, {}
+        self._world.letters.publish(letters)
+        count = len(self._world.letters.open)
+        if letters and count > self._world.letters_max:
+            raise RefusedError(
+                f"{self._sink.name}: the store rejected {count} rows, more than dead_letters_max",
+                f"cdc dlq list {self._sink.name} shows why; correct the rows, the mapping or the store, or raise the "
+                "sink's dead_letters_max, and start the sink again",
+            )
+
     def _publish(self) -> None:
         with self._store:
+            self._publish_letters()
             with self._state:
                 applied = self._position.applied
                 record = SinkRecord(
@@ -254,6 +296,7 @@ class SinkSync:
                     sweeps=self._position.sweeps,
                     written=self._written,
                     stale=self._stale,
+                    dead_letters=len(self._world.letters.open),
                     job=self._world.job,
                 )
             last = self._published
@@ -264,6 +307,7 @@ class SinkSync:
     def _learn(self) -> None:
         with self._store:
             news = self._world.control.read()
+            self._world.letters.follow()
             self._check_job()
         with self._state:
             self._unprepared += news.lineages

@@ -6,7 +6,6 @@ does may be done again, or by two tasks at once (a task that is tried again, spe
 died): every write is guarded by its change's version.
 """
 
-import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,17 +14,22 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from confluent_kafka import KafkaException, Message
 
-from cdc.config.settings import KafkaConfig, SinksConfig
+from cdc.config.settings import KafkaConfig
+from cdc.config.sink_settings import StoreConfig
 from cdc.kafka.client import broker_error
 from cdc.model.errors import BrokerError, ConfigError, RefusedError, SinkError, UnreachableError, WatershedError
 from cdc.model.events import TableId
 from sinks.contract import Change, Outcome, Result
 from sinks.lineage import Lineage
-from sinks.records import RecordCoordinates, UnknownSchemaError, read_record
-from sinks.reduction import document_id, reduce_changes
+from sinks.records import UnknownSchemaError, read_record
+from sinks.reduction import reduce_changes
 from spark_jobs.reading import Partition, PartitionReader, Piece
+from spark_jobs.rejections import Letters, Rejections
+from spark_jobs.reports import Address, open_reporter
 
 WAIT_S_MAX: Final = 0.2  # for records, before a task looks at the clock again
+REPORT_S: Final = 0.1  # between two reports of a running task
+IDLE_REPORT_S: Final = 0.4  # where there is nothing new to report: only to learn whether to go on
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +38,7 @@ class Job:
 
     sink: str
     kafka: KafkaConfig
-    sinks: SinksConfig
+    section: StoreConfig
     prefix: str
     generation: int
     staging: str = ""  # the URI of the folder for files that the driver merges
@@ -54,16 +58,20 @@ class Share:
 
     starts: Mapping[Partition, int]  # offset of the first record
     ends: Mapping[Partition, int] | None  # offset behind the last one; None: as far as there is time
+    open_letters: Mapping[str, int] = field(default_factory=dict)  # letter_key → version, of the sink's dead letters
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """When a task ends."""
 
-    duration_s: float  # after its first record, or at all if there is none
+    duration_s: float  # after its first record
     idle_s: float  # without any record
     piece_bytes: int  # written at once, unless a single record is larger
     task_bytes: int | None = None  # read in all, roughly; None: no limit
+    # Of a task that reports to the driver while it runs, for which duration_s, idle_s and task_bytes have no meaning;
+    # 0: tasks report at their end only.
+    reporting_duration_s: float = 0.0
 
 
 class Failure(NamedTuple):
@@ -98,6 +106,17 @@ class TaskReport:
     unknown_schema: str = ""  # the record, whose schema is not in the catalog, that ended it
     failure: Failure | None = None
     staged: tuple[Any, ...] = ()  # what a store that is written by the driver has to take in
+    letters: Letters = field(default_factory=dict)  # dead letters that were opened or closed
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self.offsets)
+
+    def clear(self) -> None:
+        """It was reported."""
+        self.offsets, self.tables, self.letters = {}, set(), {}
+        self.records = self.written = self.stale = 0
+        self.write_s = 0.0
 
 
 class Target(Protocol):
@@ -120,10 +139,13 @@ class Reader(Protocol):
 
     def read(self, timeout_s: float, bytes_max: int) -> Piece: ...
 
+    def rest(self) -> None: ...
+
     def close(self) -> None: ...
 
 
 OpenTarget = Callable[[Job, Catalog], Target]
+Report = Callable[[TaskReport], bool | None]  # to the driver; whether to go on; None: it may not have been taken
 
 
 class TaskRunner:
@@ -135,15 +157,27 @@ class TaskRunner:
         self._readers: dict[str, Reader] = {}  # by sink
         self._targets: dict[str, tuple[Job, str, Target]] = {}  # by sink: opened for a job, with a catalog's name
 
-    def run(self, share: Share, job: Job, catalog: Catalog, limits: Limits) -> TaskReport:
-        """Read and write until a limit is reached. Failures are in the report, beside what was done before them."""
+    def run(
+        self, share: Share, job: Job, catalog: Catalog, limits: Limits, report_to: Report | None = None
+    ) -> TaskReport:
+        """Read and write until a limit is reached, or until `report_to`, which is called now and then with what was
+        done since the last call, says so. Returns what was not reported yet; failures are in it."""
         report = TaskReport()
         target: Target | None = None
         try:
             reader = self._reader(job)
-            target = self._target(job, catalog)
+            target = store = self._target(job, catalog)
             reader.seek(share.starts)
-            _apply_all(reader, target, share, catalog, limits, report)
+            rejections = Rejections(job.section, share.open_letters)
+
+            def apply(piece: Piece) -> bool:
+                return _apply(piece, store, catalog, report, rejections)
+
+            if report_to is None:
+                _apply_all(reader, apply, share, limits, report)
+            else:
+                _apply_and_report(reader, apply, limits, report, report_to)
+            reader.rest()
         except WatershedError as error:
             report.failure = Failure.of(error)
         except KafkaException as error:
@@ -179,14 +213,30 @@ class TaskRunner:
 
 
 @cache
-def task_runner(open_target: OpenTarget) -> TaskRunner:
+def _task_runner(open_target: OpenTarget) -> TaskRunner:
     """The one of this worker process."""
     return TaskRunner(open_target, PartitionReader)
 
 
-def _apply_all(
-    reader: Reader, target: Target, share: Share, catalog: Catalog, limits: Limits, report: TaskReport
-) -> None:
+def run_task(
+    open_target: OpenTarget, share: Share, job: Job, catalog: Catalog, limits: Limits, address: Address | None
+) -> TaskReport:
+    """In a worker process of an executor: run the task, and report to the driver if there is an address and it answers
+    there."""
+    reporter = None if address is None else open_reporter(address)
+    runner = _task_runner(open_target)
+    if reporter is None:
+        return runner.run(share, job, catalog, limits)
+    try:
+        return runner.run(share, job, catalog, limits, reporter.send)
+    finally:
+        reporter.close()
+
+
+Apply = Callable[[Piece], bool]  # write a piece; whether the task may go on
+
+
+def _apply_all(reader: Reader, apply: Apply, share: Share, limits: Limits, report: TaskReport) -> None:
     begun = first = time.monotonic()
     read_bytes = 0
     while True:
@@ -198,7 +248,7 @@ def _apply_all(
         report.is_behind = piece.is_full
         if not report.records:
             first = time.monotonic()
-        if not _apply(piece, target, catalog, report):
+        if not apply(piece):
             return
         if share.ends is not None and _has_reached(report.offsets, share.starts, share.ends):
             return
@@ -208,13 +258,32 @@ def _apply_all(
             return
 
 
+def _apply_and_report(reader: Reader, apply: Apply, limits: Limits, report: TaskReport, report_to: Report) -> None:
+    begun = reported = time.monotonic()
+    while True:
+        now = time.monotonic()
+        if now - begun >= limits.reporting_duration_s:
+            return
+        if now - reported >= (REPORT_S if report.has_news else IDLE_REPORT_S):
+            goes_on = report_to(report)
+            if goes_on is not None:
+                report.clear()
+            if not goes_on:
+                return
+            reported = now
+        piece = reader.read(REPORT_S, limits.piece_bytes)
+        report.is_behind = piece.is_full
+        if not apply(piece):
+            return
+
+
 def _has_reached(
     offsets: Mapping[Partition, int], starts: Mapping[Partition, int], ends: Mapping[Partition, int]
 ) -> bool:
     return all(offsets.get(partition, starts.get(partition, 0)) >= end for partition, end in ends.items())
 
 
-def _apply(piece: Piece, target: Target, catalog: Catalog, report: TaskReport) -> bool:
+def _apply(piece: Piece, target: Target, catalog: Catalog, report: TaskReport, rejections: Rejections) -> bool:
     """Write a piece; whether the task may go on."""
     changes, known = _changes(piece.records, catalog, report)
     if changes:
@@ -222,19 +291,18 @@ def _apply(piece: Piece, target: Target, catalog: Catalog, report: TaskReport) -
         begun = time.monotonic()
         results = target.apply(reduced)
         report.write_s += time.monotonic() - begun
-        for change, result in zip(reduced, results, strict=True):
-            if result.outcome is Outcome.REJECTED:
-                raise rejected(change, result.reason, _coordinates(known, changes, change))
+        report.letters |= rejections.settle(reduced, results, changes, known)
         written = sum(result.outcome is Outcome.WRITTEN for result in results)
+        rejected = sum(result.outcome is Outcome.REJECTED for result in results)
         report.records += len(changes)
         report.written += written
-        report.stale += len(changes) - written
+        report.stale += len(changes) - written - rejected
         report.tables.update(change.table for change in reduced)
-    for message in known:
-        report.offsets[_partition(message)] = (message.offset() or 0) + 1
     if len(known) < len(piece.records):
+        for message in known:
+            report.offsets[_partition(message)] = (message.offset() or 0) + 1
         return False
-    report.offsets |= piece.ends
+    report.offsets |= piece.positions
     return True
 
 
@@ -269,25 +337,3 @@ def _changes(
 
 def _partition(message: Message) -> Partition:
     return Partition(message.topic() or "", message.partition() or 0)
-
-
-def _coordinates(messages: Sequence[Message], changes: Sequence[Change], wanted: Change) -> RecordCoordinates:
-    wanted_id = document_id(wanted.key)
-    index = max(
-        number
-        for number, change in enumerate(changes)
-        if change.table == wanted.table and change.version == wanted.version and document_id(change.key) == wanted_id
-    )
-    message = messages[index]
-    return RecordCoordinates(message.topic() or "", message.partition() or 0, message.offset() or 0)
-
-
-def rejected(change: Change, reason: str, where: RecordCoordinates) -> RefusedError:
-    """The error for a row that the store can never take."""
-    # The key may be somebody's name: its digest is enough to find the row with.
-    digest = hashlib.sha256(document_id(change.key).encode()).hexdigest()[:16]
-    return RefusedError(
-        f"a row of {change.table} can't be stored: {reason}; record at {where}, key digest {digest}",
-        "correct the row in the source, or add the table to the sink's exclude_tables, and start the sink again; "
-        "nothing after it is applied",
-    )

@@ -21,11 +21,14 @@ from cdc.model.events import TableId
 from cdc.model.topics import Topics
 from cdc.records.control import SinkRecord, sink_key
 from sinks.contract import Sink
+from sinks.shaping.table import TableShape
 from spark_jobs.applied import Applied, AppliedPosition
 from spark_jobs.checkpoint import Checkpoints, next_generation
 from spark_jobs.control_reader import ControlReader, News
+from spark_jobs.dead_letters import DeadLetters
 from spark_jobs.failures import reason
 from spark_jobs.progress_writer import ProgressWriter
+from spark_jobs.reshaping import noted_mappings, reshaped_tables
 from spark_jobs.rounds import Rounds
 from spark_jobs.source import changes
 from spark_jobs.sync import SinkSync, World
@@ -34,10 +37,9 @@ log = structlog.get_logger(__name__)
 
 WATCH_S: Final = 0.25  # between reads of control and progress where nothing is written
 TEND_S_MIN: Final = 0.1  # at least between two
-# Between two, as many times as long as the last one took: making rows readable (an index is refreshed) takes at most a
-# fifth of the watching thread's time, however busy the store is.
-TEND_PAUSE_FACTOR: Final = 4.0
-TEND_PAUSE_S_MAX: Final = 5.0
+# And as long as the last one took: a busy index needs seconds to make rows readable (five of them 1 to 3 s on two full
+# cores), which must not be all that it does.
+TEND_PAUSE_S_MAX: Final = 2.0
 MAINTAIN_S: Final = 20.0
 RETRY_S_FIRST: Final = 1.0
 RETRY_S_MAX: Final = 30.0
@@ -71,7 +73,9 @@ class SinkWorker:
         self._stop = stop
         self._topics = Topics(config.topics.prefix)
         self._checkpoints = Checkpoints(config.spark.checkpoint_location, config.topics.prefix, name)
-        self._excluded = getattr(config.sinks, name).excluded
+        self._section = config.sinks[name]
+        self._generation: int | None = None  # that this job filled or continued
+        self._mappings: dict[str, str] = {}  # see SinkRecord.mappings
         self._sync: SinkSync | None = None
 
     def run(self) -> None:
@@ -98,14 +102,15 @@ class SinkWorker:
     def _run_once(self) -> None:
         with ExitStack() as stack:
             stack.enter_context(self._checkpoints.locked())
-            control = stack.enter_context(closing(ControlReader(self._config.kafka, self._topics, self._excluded)))
+            control = stack.enter_context(closing(ControlReader(self._config.kafka, self._topics, self._section.holds)))
             writer = stack.enter_context(closing(ProgressWriter(self._config.kafka, self._topics)))
             news = self._wait_for_tables(control)
             if news is None:
                 return
             opened = self._open_sink()
             stack.enter_context(closing(opened.sink))
-            generation, sync = self._begin(opened, control, writer, news)
+            letters = stack.enter_context(closing(DeadLetters(self._config.kafka, self._config.topics, self.name)))
+            generation, sync = self._begin(opened, control, writer, letters, news)
             self._sync = sync
             stack.enter_context(self._maintained(opened))
             while not self._stop.is_set():
@@ -148,29 +153,38 @@ class SinkWorker:
         return news
 
     def _begin(
-        self, opened: OpenSink, control: ControlReader, writer: ProgressWriter, news: News
+        self, opened: OpenSink, control: ControlReader, writer: ProgressWriter, letters: DeadLetters, news: News
     ) -> tuple[int, SinkSync]:
-        """Decide the generation, and prepare the store for it."""
+        """Decide the generation, and prepare the store for it. A mapping that does not fit its table is refused before
+        anything is deleted."""
+        for lineage in control.lineages.values():
+            TableShape(self.name, self._section, lineage)
         published = [record.generation for record in control.sinks.values() if record.sink == self.name]
         marker = opened.sink.generation()
         last = control.sinks.get(sink_key(self.name, marker)) if marker is not None else None
-        if last is None or self._lacks_tables(last):
+        reshaped = self._reshaped(control)
+        if last is None or reshaped or self._lacks_tables(last):
             generation = next_generation(marker, published)
             opened.sink.begin_generation(generation)
+            for table in reshaped:
+                opened.sink.discard(table)
             position = AppliedPosition()
         else:
             generation = last.generation
             applied = Applied(last.epoch, last.applied_lsn, last.commit_ts_us)
             position = AppliedPosition(offsets=last.end_offsets, sweeps=last.sweeps, applied=applied)
+        self._generation = generation
         self._checkpoints.keep_only(generation)
         position.learn(news.progress, news.sweeps)
         number = max((record.job[0] for record in control.sinks.values() if record.sink == self.name), default=0) + 1
         world = World(
             control,
-            partial(self._publish, writer),
+            partial(self._publish, control, writer),
             now_us=lambda: time.time_ns() // 1000,
             wait=self._stop.wait,
             job=(number, secrets.token_hex(4)),
+            letters=letters,
+            letters_max=self._section.dead_letters_max,
         )
         sync = SinkSync(opened.sink, generation, position, world, opened.rounds(generation), opened.batch_s)
         sync.begin(news.lineages)
@@ -181,14 +195,33 @@ class SinkWorker:
     def _lacks_tables(self, last: SinkRecord) -> bool:
         """Whether a table is no longer excluded. Its rows are behind the position that the store has reached with the
         others, so the store is filled again."""
-        return bool({TableId.parse(table) for table in last.excluded} - self._excluded)
+        return any(self._section.holds(TableId.parse(table)) for table in last.excluded)
 
-    def _publish(self, writer: ProgressWriter, record: SinkRecord) -> None:
-        writer.publish(record.model_copy(update={"excluded": tuple(sorted(map(str, self._excluded)))}))
+    def _reshaped(self, control: ControlReader) -> list[TableId]:
+        """Tables whose rows the store holds in another shape than the mapping's."""
+        published = [record for record in control.sinks.values() if record.sink == self.name]
+        last = max(published, key=lambda record: record.generation, default=None)
+        reshaped = reshaped_tables(self._section, control.lineages.values(), last)
+        self._mappings = dict(last.mappings) if last is not None else {}
+        if reshaped and last is not None:
+            if self._generation is not None and last.generation > self._generation:
+                raise RefusedError(
+                    f"{self.name}: another job fills the store with another mapping (generation {last.generation})",
+                    "one configuration may be in use for a sink: stop one of both jobs",
+                )
+            log.info("mapping changed: the store is filled again", sink=self.name, tables=" ".join(map(str, reshaped)))
+        return reshaped
+
+    def _publish(self, control: ControlReader, writer: ProgressWriter, record: SinkRecord) -> None:
+        excluded = {*map(str, control.excluded), *self._section.excluded_names}
+        self._mappings = noted_mappings(self._section, control.lineages, self._mappings)
+        shape = {"excluded": tuple(sorted(excluded)), "mappings": self._mappings}
+        writer.publish(record.model_copy(update=shape))
 
     def _start(self, sync: SinkSync, generation: int, topics: frozenset[str]) -> StreamingQuery:
         spark_config = self._config.spark
-        trigger_ms = spark_config.warehouse_trigger_ms if self.name == "warehouse" else spark_config.trigger_ms
+        is_warehouse = self._section.type == "warehouse"
+        trigger_ms = spark_config.warehouse_trigger_ms if is_warehouse else spark_config.trigger_ms
         stream = changes(self._spark, self._config.kafka, sorted(topics))
         admission = sync.admit()
 
@@ -218,7 +251,7 @@ class SinkWorker:
             begun = time.monotonic()
             sync.tend()
             took_s = time.monotonic() - begun
-            pause_s = min(max(TEND_S_MIN, took_s * TEND_PAUSE_FACTOR), TEND_PAUSE_S_MAX)
+            pause_s = min(max(TEND_S_MIN, took_s), TEND_PAUSE_S_MAX)
             if sync.topics != topics:
                 log.info("tables were added", sink=self.name, tables=len(sync.topics))
                 return

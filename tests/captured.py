@@ -148,7 +148,7 @@ class Captured:
     _processes: list[CaptureProcess] = field(default_factory=list)
 
     def config(self) -> Path:
-        """The configuration file, written anew."""
+        """The configuration file, written again."""
         sections: dict[str, dict[str, Any]] = {
             "source": {"dsn": self.dsn, "tables": list(self.tables), "slot": self.name, "key_columns": dict(self.keys)},
             "kafka": {"bootstrap_servers": self.bootstrap_servers},

@@ -16,17 +16,17 @@ from cdc.config.settings import SourceConfig
 from cdc.model.events import TableId, TableSchema
 from cdc.ports.chunk_reader import (
     Answer,
-    Begin,
-    Begun,
+    BarrierPassed,
     Chunk,
     ChunkRead,
-    Fence,
-    Fenced,
+    DescribeTable,
     Key,
     LookedUp,
     Lookup,
     ReadFailed,
     Request,
+    TableDescribed,
+    TransactionBarrier,
 )
 from cdc.ports.stream import Probe, unarmed
 from cdc.postgres.catalog import Publication, create_publication_statement, read_publication, read_table
@@ -137,7 +137,7 @@ class Source:
             )
         ]  # fmt: skip
 
-    def marks(self, slot: str) -> list[str]:
+    def watermarks(self, slot: str) -> list[str]:
         """Contents of the marks among `messages`."""
         head = 1 + 1 + 8  # M, flags, LSN; then prefix and its end, length, content
         told = [m[head:].partition(b"\0") for m in self.messages(slot) if m[:1] == b"M"]
@@ -174,26 +174,26 @@ class Asked:
     def ask(self, request: Request) -> Answer:
         return self.wait(self.send(request))
 
-    def begin(self, schema: TableSchema, ranges: int = 1) -> Begun:
-        answer = self.ask(Begin(nonce(), schema, ranges))
-        assert isinstance(answer, Begun), answer
+    def begin(self, schema: TableSchema, ranges: int = 1) -> TableDescribed:
+        answer = self.ask(DescribeTable(nonce(), schema, ranges))
+        assert isinstance(answer, TableDescribed), answer
         return answer
 
-    def chunk(self, schema: TableSchema, begun: Begun, **changed: Any) -> ChunkRead:
-        answer = self.ask(chunk(schema, begun.shape, **changed))
+    def chunk(self, schema: TableSchema, begun: TableDescribed, **changed: Any) -> ChunkRead:
+        answer = self.ask(chunk(schema, begun.fingerprint, **changed))
         assert isinstance(answer, ChunkRead), answer
         return answer
 
     def absent(
         self,
         schema: TableSchema,
-        begun: Begun,
+        begun: TableDescribed,
         keys: Sequence[bytes],
         after: Key | None = None,
         up_to: Key | None = None,
     ) -> tuple[bytes, ...]:
         """Record keys that have no row."""
-        answer = self.ask(Lookup(nonce(), schema, begun.shape, tuple(keys), after, up_to))
+        answer = self.ask(Lookup(nonce(), schema, begun.fingerprint, tuple(keys), after, up_to))
         assert isinstance(answer, LookedUp), answer
         return answer.absent
 
@@ -202,12 +202,14 @@ class Asked:
         assert isinstance(answer, ReadFailed), answer
         return answer
 
-    def fence(self) -> Fenced:
-        answer = self.ask(Fence(nonce()))
-        assert isinstance(answer, Fenced), answer
+    def barrier(self) -> BarrierPassed:
+        answer = self.ask(TransactionBarrier(nonce()))
+        assert isinstance(answer, BarrierPassed), answer
         return answer
 
-    def chunks(self, schema: TableSchema, begun: Begun, after: Key | None = None, **changed: Any) -> list[ChunkRead]:
+    def chunks(
+        self, schema: TableSchema, begun: TableDescribed, after: Key | None = None, **changed: Any
+    ) -> list[ChunkRead]:
         """All of a range, one after the other."""
         read: list[ChunkRead] = []
         while not read or not read[-1].is_end:
@@ -216,11 +218,11 @@ class Asked:
         return read
 
 
-def chunk(schema: TableSchema, shape: str, **changed: Any) -> Chunk:
+def chunk(schema: TableSchema, fingerprint: str, **changed: Any) -> Chunk:
     settings: dict[str, Any] = {
         "after": None, "up_to": None, "where": None, "rows_max": 1000, "bytes_max": 1 << 20, **changed,
     }  # fmt: skip
-    return Chunk(nonce=nonce(), schema=schema, shape=shape, **settings)
+    return Chunk(nonce=nonce(), schema=schema, fingerprint=fingerprint, **settings)
 
 
 def nonce() -> str:

@@ -5,11 +5,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from cdc.capture.assembler import Assembler
+from cdc.capture.captured_tables import CapturedTables
 from cdc.formats.debezium import Draft, EnvelopeContext, FinishedRecord, OutRecord
 from cdc.model.events import Column, TableId
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
+from cdc.ports.listeners import Listeners
 from cdc.ports.stream_state import StreamState
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.toast.batch import BatchRecord, OmittedChange, are_finished
@@ -52,7 +54,13 @@ def consumed(*transactions: tuple[int, list[bytes]]) -> list[BatchRecord]:
     """Transaction id and changes of each."""
     sweeps = sweeps_of(CONTEXT)
     engine = engine_of([SCHEMA], CONTEXT, sweeps)
-    assembler = Assembler([SCHEMA], CONTEXT, StreamState(Lsn(0), None, 0, 0), sweeps, engine, UnfollowedTables())
+    assembler = Assembler(
+        CapturedTables([SCHEMA]),
+        CONTEXT,
+        StreamState(Lsn(0), None, 0, 0),
+        sweeps,
+        Listeners(engine, UnfollowedTables()),
+    )
     messages = []
     for number, (xid, changes) in enumerate(transactions, 1):
         lsn = 1_000 * number

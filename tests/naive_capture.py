@@ -37,10 +37,10 @@ class NaiveEngine(SnapshotEngine):
         self._low[request.nonce] = len(self._touched)
         return request
 
-    def _merge(self, job: Job, part: Range | AbsentKeys, chunk: OpenChunk, *rest: Any) -> int:
+    def _merge(self, job: Job, part: Range | AbsentKeys, chunk: OpenChunk, *rest: Any) -> None:
         since = self._touched[self._low[chunk.request.nonce] :]
         self.window = {key for topic, key in since if topic == job.schema.topic}
-        return super()._merge(job, part, chunk, *rest)
+        super()._merge(job, part, chunk, *rest)
 
 
 class _BetweenTheMarks(ChangeMemory):
@@ -50,7 +50,7 @@ class _BetweenTheMarks(ChangeMemory):
         super().__init__()
         self._engine = engine
 
-    def unseen(self, topic: str, snapshot: TransactionSnapshot) -> Unseen:
+    def unseen(self, topic: str, snapshot: TransactionSnapshot) -> Unseen:  # noqa: ARG002
         window = self._engine.window
         keys = {key for key in window if key is not None}
         return Unseen(is_forgotten=False, is_truncated=None in window, touched=keys.__contains__)

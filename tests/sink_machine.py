@@ -79,7 +79,7 @@ class Machine:
 
     def rows(self, store: str, schema: TableSchema) -> list[StoredRow]:
         """As a reader sees them. Nothing is prepared. Raises SinkError."""
-        sink = make_sink(store, self.config.sinks, self.config.topics.prefix)
+        sink = make_sink(store, self.config.sinks[store], self.config.topics.prefix)
         try:
             sink.attach(schema)
             return list(sink.rows(schema.table))

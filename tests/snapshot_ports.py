@@ -19,7 +19,7 @@ from cdc.snapshots.coordination import Snapshots
 from cdc.snapshots.signal_answers import Answers
 from cdc.snapshots.sweeps import Sweeps
 from cdc.tables.schema_tracking import stop
-from cdc.toast.backfill import Filler
+from cdc.toast.backfill import ToastBackfill
 
 
 @dataclass
@@ -61,7 +61,7 @@ class ScriptedRows:
 
 
 class UnfollowedTables:
-    """cdc.ports.listeners.SchemaFollower. A table that is altered stops."""
+    """cdc.ports.listeners.SchemaListener. A table that is altered stops."""
 
     def follow(self, schema: TableSchema, relation: Relation) -> tuple[TableSchema, list[TopicRecord]]:
         raise stop(schema.table, relation_differs(schema, relation) or "")
@@ -70,20 +70,20 @@ class UnfollowedTables:
         assert oid or schema is None
         return []
 
-    def mark(self, content: bytes) -> None:
+    def watermark(self, content: bytes) -> None:
         pass
 
     def end(self) -> tuple[list[TopicRecord], list[TableSchema]]:
         return [], []
 
 
-def no_filler(clock: Clock) -> Filler:
+def no_backfill(clock: Clock) -> ToastBackfill:
     """For streams without holes."""
 
     def pause(_: float) -> None:
         raise AssertionError("nothing is to be filled")
 
-    return Filler(ScriptedRows(), lambda _: [], clock, pause)
+    return ToastBackfill(ScriptedRows(), lambda _: [], clock, pause)
 
 
 def sweeps_of(context: EnvelopeContext) -> Sweeps:
@@ -93,8 +93,6 @@ def sweeps_of(context: EnvelopeContext) -> Sweeps:
 def engine_of(schemas: Iterable[TableSchema], context: EnvelopeContext, sweeps: Sweeps) -> SnapshotEngine:
     """With no table's snapshot to do."""
     return SnapshotEngine(
-        topics=Topics(context.prefix),
-        epoch=context.epoch,
         schemas=schemas,
         row_records=RowRecords(lambda schema: TableEncoder(schema, relation_of(schema), context)),
         sweeps=sweeps,

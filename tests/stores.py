@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from cdc.config.settings import Config
+from cdc.config.sink_settings import WarehouseConfig
 from cdc.model.events import TableId, TableSchema
 from sinks.contract import StoredRow
 from sinks.registry import make_sink
@@ -27,11 +28,11 @@ def sinks_section(folder: Path, opensearch: str, redis: str) -> dict[str, Any]:
 
 def stored_rows(config: Config, store: str, schema: TableSchema) -> list[StoredRow]:
     """The table's live rows, in order of key."""
-    if store == "warehouse":
-        assert config.sinks.warehouse is not None
-        rows = list(WarehouseReader(catalog_place(config.sinks.warehouse, config.topics.prefix)).rows(schema.table))
+    section = config.sinks[store]
+    if isinstance(section, WarehouseConfig):
+        rows = list(WarehouseReader(catalog_place(section, config.topics.prefix)).rows(schema.table))
     else:
-        sink = make_sink(store, config.sinks, config.topics.prefix)
+        sink = make_sink(store, section, config.topics.prefix)
         try:
             sink.prepare(schema)
             rows = list(sink.rows(schema.table))

@@ -15,9 +15,11 @@ from pydantic_core import PydanticUndefined
 
 from cdc.cli.main import COMMANDS
 from cdc.config.settings import Config, FormatConfig, load_config
+from cdc.config.sink_settings import CacheConfig, SearchConfig, WarehouseConfig
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "watershed.example.yml"
+SINK_SECTIONS: dict[str, type[BaseModel]] = {"search": SearchConfig, "cache": CacheConfig, "warehouse": WarehouseConfig}
 OURS = ("capture", "sinks")  # services of docker-compose.yml, and images
 
 
@@ -52,9 +54,12 @@ def test_the_example_has_every_key_and_shows_the_defaults() -> None:
         for name, field in model.model_fields.items():
             value = section.get(name)
             nested = _section(field.annotation)
-            if nested is not None and isinstance(value, dict):
+            if model is Config and name == "sinks":
+                for sink, options in section[name].items():
+                    yield from compare(SINK_SECTIONS[options["type"]], options, f"{where}.sinks.{sink}")
+            elif nested is not None and isinstance(value, dict):
                 yield from compare(nested, value, f"{where}.{name}")
-            elif field.default is not PydanticUndefined and value != _as_yaml(field.default):
+            elif field.default is not PydanticUndefined and name != "type" and value != _as_yaml(field.default):
                 yield f"{where}.{name} is {value!r}, its default {field.default!r}"
 
     example = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
@@ -66,7 +71,9 @@ def _as_yaml(default: Any) -> Any:
 
 
 def _section(annotation: Any) -> type[BaseModel] | None:
-    """The model of a key that is a section, optional or not."""
+    """The model of a key that is a section, optional or not; a map from names of the user's choice is none."""
+    if getattr(annotation, "__origin__", None) is dict:
+        return None
     for candidate in (annotation, *getattr(annotation, "__args__", ())):
         if isinstance(candidate, type) and issubclass(candidate, BaseModel):
             return candidate
@@ -92,22 +99,23 @@ def test_the_containers_configuration_names_the_other_containers(monkeypatch: py
             monkeypatch.setenv(variable, re.sub(r"\$\{\w+:-(\w+)\}", r"\1", value))
         config = load_config(EXAMPLE)
         assert config.source.dsn.get_secret_value() == "postgresql://watershed:watershed@postgres:5432/watershed"
-        assert config.sinks.search is not None
-        assert config.sinks.cache is not None
-        assert config.sinks.warehouse is not None
-        assert config.sinks.cache.tombstone_ttl_s == 14 * 86400, "an override keeps the section's other keys"
+        search, cache, warehouse = (config.sinks[name] for name in ("search", "cache", "warehouse"))
+        assert isinstance(search, SearchConfig)
+        assert isinstance(cache, CacheConfig)
+        assert isinstance(warehouse, WarehouseConfig)
+        assert cache.tombstone_ttl_s == 14 * 86400, "an override keeps the section's other keys"
         hosts = {
             re.split(r"[:/]", address.rpartition("@")[2].removeprefix("http://").removeprefix("redis://"))[0]
             for address in (
                 config.source.dsn.get_secret_value(),
                 config.kafka.bootstrap_servers,
-                config.sinks.search.url.get_secret_value(),
-                config.sinks.cache.url.get_secret_value(),
+                search.url.get_secret_value(),
+                cache.url.get_secret_value(),
             )
         }
         assert hosts == {"postgres", "kafka", "opensearch", "redis"} <= services.keys()
-        kept = [config.sinks.warehouse.location, config.spark.checkpoint_location]
-        catalog = config.sinks.warehouse.catalog_uri.get_secret_value().removeprefix("jdbc:sqlite:")
+        kept = [warehouse.location, config.spark.checkpoint_location]
+        catalog = warehouse.catalog_uri.get_secret_value().removeprefix("jdbc:sqlite:")
         assert all(path.startswith("/var/lib/watershed/") for path in [*kept, catalog]), "in the volume"
 
 

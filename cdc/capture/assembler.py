@@ -5,15 +5,17 @@ each time its transaction is sent, and drops what the position record says is pu
 count: whether they are sent at all is not the same each time, where the publication was altered meanwhile.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from cdc.capture.transaction_records import SideRecords
+from cdc.capture.captured_tables import CapturedTables
+from cdc.capture.transaction_records import TransactionRecords
 from cdc.formats.debezium import Draft, EnvelopeContext, TableEncoder, relation_differs
 from cdc.formats.unpublishable import Unpublishable
 from cdc.model.errors import GapError, ProtocolError, UnpublishableError, UnsupportedChangeError
 from cdc.model.events import Position, TableId, TableSchema, pack_version
 from cdc.model.lsn import Lsn, format_lsn
+from cdc.model.seq import SeqCounter
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.outbox.event_stream import OutboxStream, message_prefix
@@ -21,8 +23,8 @@ from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.frames import XLOG_DATA_BYTES, Keepalive, parse_frame, start_lsn
 from cdc.pgoutput.messages import Begin, Commit, LogicalMessage, Origin, Relation, StreamAbort, Truncate, Type
 from cdc.pgoutput.wal_ends import WalEnds
-from cdc.ports.chunk_reader import MARK_PREFIX
-from cdc.ports.listeners import Observer, SchemaFollower
+from cdc.ports.chunk_reader import WATERMARK_PREFIX
+from cdc.ports.listeners import Listeners
 from cdc.ports.stream_state import OpenTransaction, StreamState
 from cdc.snapshots.sweeps import Sweeps
 from cdc.toast.batch import BatchRecord, DraftRecord, OmittedChange
@@ -43,31 +45,27 @@ class Assembler:
 
     def __init__(
         self,
-        schemas: Sequence[TableSchema],
+        tables: CapturedTables,
         context: EnvelopeContext,
         resume: StreamState,
         sweeps: Sweeps,
-        observer: Observer,
-        follower: SchemaFollower,
-        since: Mapping[TableId, int] | None = None,
-        leaving: Sequence[TableSchema] = (),
+        listeners: Listeners,
         unpublishable: Unpublishable | None = None,
         outbox: OutboxStream | None = None,
     ) -> None:
-        """`since`: of tables that joined later, where in the log: what commits before is not published, nor need it
-        be of the table's present shape. `leaving`: captured no more, but for the half published transaction."""
-        self._leaving = leaving if resume.partial is not None else ()
-        schemas = [*schemas, *self._leaving]
-        self._since = {table: lsn for table, lsn in (since or {}).items() if lsn > resume.resume_lsn}
+        """`resume`: where the stream begins. `unpublishable`: None where every record fits and has a form."""
+        self._leaving = tables.leaving if resume.partial is not None else ()
+        schemas = [*tables.schemas, *self._leaving]
+        self._since = {table: lsn for table, lsn in tables.since.items() if lsn > resume.resume_lsn}
         self._schema_of_oid: dict[int, TableSchema] = {schema.oid: schema for schema in schemas}
         self._schema_of_name: dict[TableId, TableSchema] = {s.table: s for s in schemas}
         self._outbox = outbox
         self._messages = message_prefix(outbox, resume.partial)  # of logical messages that are events
         self._context = context
         self._sweeps = sweeps
-        self._observer = observer
-        self._follower = follower
-        self._side = SideRecords(context)
+        self._observer = listeners.observer
+        self._tracker = listeners.tracker
+        self._side = TransactionRecords(context)
         unpublishable = self._unpublishable = unpublishable or Unpublishable(Topics(context.prefix))
         self._value_bytes_safe, self._row_bytes_usual = unpublishable.value_bytes_safe, unpublishable.row_bytes_usual
         self._is_observed = False  # the transaction that is being received
@@ -79,7 +77,7 @@ class Assembler:
         self._resume_lsn = resume.resume_lsn
         self._published_below = resume.resume_lsn  # commits before this are not published again
         self._partial = resume.partial
-        self._seq = resume.seq
+        self._seq = SeqCounter(resume.seq)
         self._commit_ts_us = resume.commit_ts_us
         self._last_commit_lsn: Lsn | None = None
         self._transaction: OpenTransaction | None = None
@@ -96,7 +94,7 @@ class Assembler:
             next_index = max(transaction.next_index, transaction.skip_below)
             partial = self._side.partial(transaction.commit_lsn, transaction.xid, next_index)
             partial = partial.model_copy(update={"outbox": self._messages}) if self._messages else partial
-        return StreamState(self._resume_lsn, partial, self._seq, self._commit_ts_us)
+        return StreamState(self._resume_lsn, partial, self._seq.last, self._commit_ts_us)
 
     @property
     def unpublished(self) -> dict[str, int]:
@@ -151,7 +149,7 @@ class Assembler:
                 return [], error
             count, state = boundary
             self._transaction = None
-            self._resume_lsn, self._partial, self._seq = state.resume_lsn, state.partial, state.seq
+            self._resume_lsn, self._partial, self._seq.last = state.resume_lsn, state.partial, state.seq
             self._commit_ts_us = state.commit_ts_us
             return records[:count], error
         return records, None
@@ -215,7 +213,7 @@ class Assembler:
         self._transaction = transaction
         self._started.clear()
         self._side.begin(begin, self._partial if transaction.published else None)
-        self._is_observed = self._observer.begin(begin.xid, self._seq + 1)
+        self._is_observed = self._observer.begin(begin.xid, self._seq.next)
 
     def _commit(self, commit: Commit, records: list[BatchRecord], now_us: int) -> None:
         transaction = self._open(f"Commit at {format_lsn(commit.commit_lsn)}")
@@ -240,9 +238,8 @@ class Assembler:
         self._last_commit_lsn = transaction.commit_lsn
         self._transaction = None
         records += self._side.end(is_published=is_published)
-        added, self._seq = self._observer.end(transaction.commit_lsn, self._seq, now_us)
-        records += added
-        added, altered = self._follower.end()
+        records += self._observer.end(transaction.commit_lsn, self._seq, now_us)
+        added, altered = self._tracker.end()
         records += added
         for schema in altered:
             self._alter(schema)
@@ -265,7 +262,7 @@ class Assembler:
     def _relation(self, relation: Relation, records: list[BatchRecord]) -> None:
         name = TableId(relation.schema, relation.name)
         schema = self._schema_of_oid.get(relation.oid) or self._schema_of_name.get(name)
-        records += self._follower.described(relation.oid, schema)
+        records += self._tracker.described(relation.oid, schema)
         if schema is None:
             self._encoders[relation.oid] = None  # published, but not captured
             return
@@ -280,7 +277,7 @@ class Assembler:
                 # What counts was published, or never will be.
                 self._encoders[relation.oid] = None, schema.topic
                 return
-            schema, added = self._follower.follow(schema, relation)
+            schema, added = self._tracker.follow(schema, relation)
             self._schema_of_oid[schema.oid] = self._schema_of_name[schema.table] = schema
             records += added
         self._describe(schema, relation)
@@ -342,7 +339,7 @@ class Assembler:
             try:
                 if len(frame) > self._row_bytes_usual:
                     frame = self._unpublishable.lightened(encoder, frame, Position(transaction.commit_lsn, index))
-                made = encoder.encode(frame, XLOG_DATA_BYTES, lsn, index, self._seq + 1, now_us)
+                made = encoder.encode(frame, XLOG_DATA_BYTES, lsn, index, self._seq.last + 1, now_us)
                 value = made[0][1]
                 if len(made) > 1 or not isinstance(value, bytes) or len(value) > self._value_bytes_safe:
                     self._unpublishable.require_fits(encoder.schema, Position(transaction.commit_lsn, index), made)
@@ -358,7 +355,7 @@ class Assembler:
                     self._observer.touch(topic, key)  # what a chunk has read of it is not newer
             for key, value, headers in made:
                 if value is not None:
-                    self._seq += 1
+                    self._seq.last += 1
                 if isinstance(value, Draft):
                     records.append(DraftRecord(topic, key, value, headers))
                 else:
@@ -380,7 +377,7 @@ class Assembler:
         transaction.next_index += 1
 
     def _pass_over(self, oid: int, topic: str, lsn: int) -> None:
-        """A change of a table that leaves, in a shape that is not followed any more, perhaps created anew."""
+        """A change of a table that leaves, in a shape that is not followed any more, perhaps recreated."""
         if all(schema.topic != topic for schema in self._leaving):
             raise ProtocolError(f"row change at {format_lsn(lsn)} for relation {oid}, in a shape of long ago")
         transaction = self._open("row change")
@@ -395,13 +392,13 @@ class Assembler:
         return self._side.opening()
 
     def _logical_message(self, message: LogicalMessage, records: list[BatchRecord], now_us: int) -> None:
-        """Ours is a mark; others are published where that is configured."""
+        """Ours is a watermark; others are published where that is configured."""
         where = format_lsn(message.lsn)
         if message.transactional:
             transaction = self._open(f"Message at {where}")
-            if message.prefix == MARK_PREFIX:
-                self._observer.mark(message.content)
-                self._follower.mark(message.content)
+            if message.prefix == WATERMARK_PREFIX:
+                self._observer.watermark(message.content)
+                self._tracker.watermark(message.content)
                 return
             if message.prefix == self._messages:
                 self._event(message, records, now_us)
@@ -411,7 +408,7 @@ class Assembler:
             transaction.published = transaction.published or bool(made)
         elif self._transaction is not None:
             raise ProtocolError(f"Message at {where} is part of no transaction, and stands inside one")
-        elif message.prefix == MARK_PREFIX or message.lsn < self._resume_lsn:
+        elif message.prefix == WATERMARK_PREFIX or message.lsn < self._resume_lsn:
             return
         else:
             made = self._side.message(message, self._last_commit_lsn, now_us, is_published=False)
@@ -435,13 +432,13 @@ class Assembler:
                 continue
             if transaction.next_index >= transaction.skip_below and oid in self._schema_of_oid:
                 encoder, topic = captured
-                self._seq += 1  # the sweep's own: a sink that has swept must not take the next row for a replay
-                floor = pack_version(self._context.epoch, self._seq)
+                # A number of the sweep's own: a sink that has swept must not take the next row for a replay.
+                floor = pack_version(self._context.epoch, self._seq.take())
                 records.append(self._sweeps.record(self._schema_of_oid[oid].table, floor, transaction.commit_lsn))
                 if encoder is not None and encoder.has_truncates:
                     if oid not in self._started:
                         records += self._start(oid, encoder, transaction)
-                    event = encoder.truncate(lsn, transaction.next_index, self._seq, now_us)
+                    event = encoder.truncate(lsn, transaction.next_index, self._seq.last, now_us)
                     records.append(TopicRecord(topic, *event))
                 if self._is_observed:
                     self._observer.truncate(topic)

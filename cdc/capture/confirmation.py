@@ -6,7 +6,7 @@ The server believes any number that it is told and forgets what it covers, so th
 from cdc.model.lsn import Lsn
 
 
-class Delivery:
+class Confirmation:
     """Keeps the confirmed LSN: never past a committed position record, never past what was received, never back."""
 
     def __init__(self, resume_lsn: Lsn) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cdc.capture.assembler import Assembler
-from cdc.capture.confirmation import Delivery
+from cdc.capture.confirmation import Confirmation
 from cdc.capture.kafka_transaction import Publisher
 from cdc.capture.stream_lag import StreamLag
 from cdc.config.settings import CaptureConfig
@@ -18,12 +18,12 @@ from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.frames import is_commit
-from cdc.ports.stream import Broker, Clock, EndOffsetsRequest, LogStream, Probe, unarmed
+from cdc.ports.stream import EndOffsetsRequest, Environment
 from cdc.ports.stream_state import StreamState
 from cdc.records.control import PROGRESS_KEY, ProgressRecord
 from cdc.records.topic_records import position_record
 from cdc.snapshots.coordination import Snapshots
-from cdc.toast.backfill import Filler
+from cdc.toast.backfill import ToastBackfill
 
 # One round of reading. Bounds what is held in memory beside librdkafka's queue, and how late a status can be.
 READ_MESSAGES_MAX = 4_000
@@ -48,56 +48,70 @@ class _AskedProgress:
     state: StreamState
 
 
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """The parts that a change passes through, in this order; chunks of existing rows enter beside the stream."""
+
+    assembler: Assembler
+    backfill: ToastBackfill
+    snapshots: Snapshots
+    publisher: Publisher
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What the loop does at intervals."""
+
+    limits: CaptureConfig
+    status_interval_s: float = STATUS_INTERVAL_S
+    watch: Callable[[], None] = lambda: None  # what else may have changed at the source and the brokers
+    heartbeats: Heartbeats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StopCondition:
+    """The loop ends when `should_stop` says so, or when the transaction that commits at `until` is published."""
+
+    should_stop: Callable[[], bool]
+    until: Lsn | None = None
+
+
 class Capture:
-    """Streams from `stream` to `broker` until asked to stop, or until the transaction that commits at `until` is
-    published. Holds no connection that it did not get."""
+    """Streams from the source to the brokers until the stop condition holds. It opens no connection of its own."""
 
     def __init__(
         self,
         *,
-        stream: LogStream,
-        broker: Broker,
-        assembler: Assembler,
-        filler: Filler,
-        publisher: Publisher,
-        snapshots: Snapshots,
+        environment: Environment,
+        pipeline: Pipeline,
         topics: Topics,
-        limits: CaptureConfig,
-        clock: Clock,
-        should_stop: Callable[[], bool],
-        until: Lsn | None = None,
-        watch: Callable[[], None] = lambda: None,
-        heartbeats: Heartbeats | None = None,
-        probe: Probe = unarmed,
-        status_interval_s: float = STATUS_INTERVAL_S,
+        schedule: Schedule,
+        stop: StopCondition,
     ) -> None:
-        self._stream = stream
-        self._broker = broker
-        self._assembler = assembler
-        self._filler = filler
-        self._publisher = publisher
-        self._snapshots = snapshots
+        self._stream = environment.stream
+        self._broker = environment.broker
+        self._clock = environment.clock
+        self._probe = environment.probe
+        self._assembler = pipeline.assembler
+        self._backfill = pipeline.backfill
+        self._snapshots = pipeline.snapshots
+        self._publisher = pipeline.publisher
         self._topics = topics
-        self._limits = limits
-        self._clock = clock
-        self._should_stop = should_stop
-        self._until = until
-        self._watch = watch
-        self._heartbeats = heartbeats
-        self._probe = probe
-        self._status_interval_s = status_interval_s
-        self._delivery = Delivery(assembler.state.resume_lsn)
+        self._schedule = schedule
+        self._limits = schedule.limits
+        self._stop = stop
+        self._confirmation = Confirmation(self._assembler.state.resume_lsn)
         self._lag = StreamLag()
         self._status_at = float("-inf")
         self._keepalive_asked_at = float("-inf")  # when the server was asked for a keepalive
         self._position_at = float("-inf")
-        self._told_at = float("-inf")
-        self._told_lsn = Lsn(0)
-        self._watched_at = clock.monotonic()
+        self._progress_asked_at = float("-inf")
+        self._progress_lsn = Lsn(0)
+        self._watched_at = self._clock.monotonic()
         self._asked: _AskedProgress | None = None
-        self._committed = assembler.state
+        self._committed = self._assembler.state
         if self._committed.partial is not None:
-            publisher.on_committed(is_begun=True)
+            self._publisher.on_committed(is_begun=True)
 
     def has_passed(self, commit_lsn: Lsn) -> bool:
         """Whether the transaction that commits there is published and recorded."""
@@ -107,7 +121,7 @@ class Capture:
         """Stream until `should_stop`; then everything received is published, recorded and confirmed: a transaction to
         its end or, if that does not come soon, not at all.
 
-        Raises ConnectionLost when the session must start anew, other WatershedErrors when capture must stop. The open
+        Raises ConnectionLost when the session must restart, other WatershedErrors when capture must stop. The open
         Kafka transaction is aborted in both cases.
         """
         try:
@@ -121,8 +135,9 @@ class Capture:
             raise
 
     def _is_over(self) -> bool:
-        is_published = self._until is not None and self.has_passed(self._until)
-        return self._should_stop() or is_published or self._assembler.is_crowded
+        until = self._stop.until
+        is_published = until is not None and self.has_passed(until)
+        return self._stop.should_stop() or is_published or self._assembler.is_crowded
 
     def _finish(self) -> None:
         waits_until = self._clock.monotonic() + FINISH_S_MAX
@@ -137,7 +152,8 @@ class Capture:
     def _step(self) -> None:
         frames = self._stream.read(READ_MESSAGES_MAX, READ_BYTES_MAX)
         now = self._clock.monotonic()
-        self._snapshots.take_answers(now)  # before the frames: a mark among them belongs to an answer that is there
+        # Before the frames: a watermark among them belongs to an answer that is there.
+        self._snapshots.take_answers(now)
         whole, begun = _parted(frames)
         if whole:
             self._consume(whole)
@@ -147,16 +163,16 @@ class Capture:
             self._consume(begun)
         self._produce(self._snapshots.advance(now, self._clock.now_us(), self._stream_lag_s(frames, now)))
         self._beat(now)
-        self._tell_progress(now)
+        self._ask_progress(now)
         is_begun = self._assembler.in_transaction
         if self._publisher.is_due(now, is_dry=not frames, is_begun=is_begun) or self._idle_position_is_due(now):
             self._commit()
         asks = self._assembler.needs_keepalive and now - self._keepalive_asked_at >= ASK_INTERVAL_S
-        if asks or self._assembler.reply_requested or now - self._status_at >= self._status_interval_s:
+        if asks or self._assembler.reply_requested or now - self._status_at >= self._schedule.status_interval_s:
             self._send_status(asks=asks)
         if now - self._watched_at >= WATCH_INTERVAL_S:
             self._watched_at = now
-            self._watch()
+            self._schedule.watch()
         if not frames:
             self._stream.wait(self._wait_s(now))
 
@@ -182,9 +198,9 @@ class Capture:
 
     def _consume(self, frames: Sequence[bytes]) -> None:
         records, failure = self._assembler.consume(frames, self._clock.now_us())
-        self._delivery.on_received(self._assembler.received_lsn)
+        self._confirmation.on_received(self._assembler.received_lsn)
         is_begun = self._assembler.in_transaction
-        for piece in self._filler.fill(records, self._while_waiting):
+        for piece in self._backfill.fill(records, self._while_waiting):
             self._produce(piece, is_begun=is_begun)
         if not is_begun:
             self._publisher.on_ended()
@@ -203,8 +219,9 @@ class Capture:
 
     def _beat(self, now: float) -> None:
         """What is produced is committed at once where nothing else comes, with the position."""
-        if self._heartbeats is not None:
-            for key, value in self._heartbeats.due(now, self._clock.now_us()):
+        heartbeats = self._schedule.heartbeats
+        if heartbeats is not None:
+            for key, value in heartbeats.due(now, self._clock.now_us()):
                 self._produce([TopicRecord(self._topics.heartbeat, key, value)])
 
     # ---- 2. commit, with the position in the same Kafka transaction
@@ -225,7 +242,7 @@ class Capture:
         self._position_at = self._clock.monotonic()
         self._committed = state
         # ---- 3. confirm what the committed record covers
-        self._delivery.on_recorded(Lsn(state.resume_lsn))
+        self._confirmation.on_recorded(Lsn(state.resume_lsn))
         self._send_status()
 
     def _idle_position_is_due(self, now: float) -> bool:
@@ -238,7 +255,7 @@ class Capture:
 
     # ---- 4. progress: how far every partition reaches for an LSN
 
-    def _tell_progress(self, now: float) -> None:
+    def _ask_progress(self, now: float) -> None:
         if self._asked is not None:
             try:
                 end_offsets = self._asked.request.result()
@@ -247,17 +264,17 @@ class Capture:
                 self._asked = None
                 return
             if end_offsets is not None:
-                told, self._asked = self._asked.state, None
+                covered, self._asked = self._asked.state, None
                 self._publisher.on_end_offsets(end_offsets)
-                self._publish_progress(told, end_offsets)
+                self._publish_progress(covered, end_offsets)
         elif (
-            self._committed.resume_lsn > self._told_lsn
-            and (now - self._told_at) * 1000 >= self._limits.progress_interval_ms
+            self._committed.resume_lsn > self._progress_lsn
+            and (now - self._progress_asked_at) * 1000 >= self._limits.progress_interval_ms
         ):
             # Asked after the commit of this LSN has returned: the answer lies above all of its records. The *stable*
             # offset would not do: a commit returns before its markers are written, so it can still lie below them.
             self._asked = _AskedProgress(self._broker.request_end_offsets(), self._committed)
-            self._told_at = now
+            self._progress_asked_at = now
 
     def _publish_progress(self, state: StreamState, end_offsets: Mapping[str, Sequence[int]]) -> None:
         progress = ProgressRecord(
@@ -270,13 +287,13 @@ class Capture:
             unpublished=self._assembler.unpublished,
         )
         self._produce([TopicRecord(self._topics.progress, PROGRESS_KEY.encode(), progress.encode())])
-        self._told_lsn = state.resume_lsn
+        self._progress_lsn = state.resume_lsn
 
     # ---- status updates
 
     def _send_status(self, *, asks: bool = False) -> None:
         """`asks`: for a keepalive, which shows that the position of the last one is reached."""
-        self._stream.send_status(self._delivery.received, self._delivery.confirmed, reply_requested=asks)
+        self._stream.send_status(self._confirmation.received, self._confirmation.confirmed, reply_requested=asks)
         self._assembler.reply_requested = False
         self._status_at = self._clock.monotonic()
         self._keepalive_asked_at = self._status_at if asks else self._keepalive_asked_at
@@ -284,7 +301,7 @@ class Capture:
 
     def _while_waiting(self) -> None:
         """The brokers are slow or away: PostgreSQL must still hear from us, or it hangs up."""
-        if self._clock.monotonic() - self._status_at >= self._status_interval_s:
+        if self._clock.monotonic() - self._status_at >= self._schedule.status_interval_s:
             self._send_status()
 
 

@@ -15,7 +15,7 @@ from cdc.pgoutput.messages import Begin, LogicalMessage, Origin
 from cdc.records.control import PartialTransaction
 
 
-class SideRecords:
+class TransactionRecords:
     """Of one transaction after another; without the options it makes none."""
 
     def __init__(self, context: EnvelopeContext) -> None:

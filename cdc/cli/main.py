@@ -24,7 +24,9 @@ class Entry:
 
 COMMANDS = {
     "check": Entry("cdc.cli.run:check", "Look at source and brokers as `run` would; write nothing."),
+    "config": Entry("cdc.cli.config:app", "About the configuration file: its JSON Schema."),
     "demo": Entry("cdc.cli.demo:demo", "The whole path on servers of its own, with kill -9 in the middle."),
+    "dlq": Entry("cdc.cli.dlq:app", "Rows that stores rejected: list, show, replay, discard."),
     "outbox": Entry("cdc.cli.outbox:app", "The outbox table and the function that publishes: create, prune."),
     "run": Entry("cdc.cli.run:run", "Capture: publish every committed change to Kafka."),
     "sink": Entry("cdc.cli.sink:app", "Keep a search index, a cache and warehouse tables in step with the topics."),

@@ -21,7 +21,9 @@ def sink() -> None:
 
 @app.command()
 def run(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="search, cache, warehouse: one or several.")],
+    names: Annotated[
+        list[str], typer.Argument(metavar="NAME...", help="Names of sections below sinks, one or several.")
+    ],
     config: Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")] = Path(
         "watershed.yml"
     ),

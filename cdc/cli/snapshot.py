@@ -240,7 +240,7 @@ def _require_done(standings: Sequence[Standing]) -> None:
         if standing.is_ended and standing.status != "done":
             verb = "has" if standing.status == "failed" else "was"
             why = f": {standing.message}" if standing.message else ""
-            hint = "its cause mended, `cdc snapshot --resume` goes on; with another condition or range ask for it anew"
+            hint = "its cause mended, `cdc snapshot --resume` goes on; with another condition or range ask for it again"
             if standing.status == "replaced":
                 hint = "`cdc snapshot --status` shows it: asked for by somebody, or by capture as the table was altered"
             raise WatershedError(f"the snapshot of {standing.name} {verb} {standing.status}{why}", hint)

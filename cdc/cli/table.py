@@ -64,7 +64,7 @@ def stop_tables(tables: Names, config: ConfigFile = DEFAULT) -> None:
 
 @app.command("start")
 def start_tables(tables: Names, config: ConfigFile = DEFAULT) -> None:
-    """Capture tables that stopped: they join beside the stream, and all their rows are read anew."""
+    """Capture tables that stopped: they join beside the stream, and all their rows are read again."""
     _send("start_table", tables, config)
 
 

@@ -37,7 +37,7 @@ from cdc.config.kafka_options import without_ours
 from cdc.config.masking import Mask
 from cdc.config.outbox_settings import OutboxConfig, with_outbox_tables
 from cdc.config.section import DebeziumSection, Section
-from cdc.config.store_shapes import CacheOptions, SearchOptions, unmatched_shape
+from cdc.config.sink_settings import SINK_TYPES, SinksConfig, shared_names, unmatched_pattern
 from cdc.config.topic_names import problem
 from cdc.config.yaml_file import read_config_file
 from cdc.model.errors import ConfigError
@@ -264,52 +264,6 @@ def _column_of(name: str, tables: Sequence[TableId]) -> tuple[TableId, str]:
     raise ValueError(f"masking names {name}, which is no column of source.tables: schema.table.column")
 
 
-class StoreConfig(Section):
-    """What every store's section has."""
-
-    exclude_tables: tuple[str, ...] = ()  # schema.table: captured, but not in this store
-
-    @property
-    def excluded(self) -> frozenset[TableId]:
-        return frozenset(map(TableId.parse, self.exclude_tables))
-
-    @field_validator("exclude_tables")
-    @classmethod
-    def _are_names(cls, tables: tuple[str, ...]) -> tuple[str, ...]:
-        for table in tables:
-            TableId.parse(table)
-        return tables
-
-
-class SearchConfig(StoreConfig, SearchOptions):
-    """OpenSearch, or what speaks its protocol."""
-
-    url: SecretStr
-    index_prefix: str | None = None  # default: the topic prefix
-
-
-class CacheConfig(StoreConfig, CacheOptions):
-    """Redis or Valkey."""
-
-    url: SecretStr
-    key_prefix: str | None = None  # default: the topic prefix
-    tombstone_ttl_s: Annotated[int, Field(ge=60)] = 14 * 86400
-
-
-class WarehouseConfig(StoreConfig):
-    """Iceberg tables through Spark, with a JDBC catalog."""
-
-    catalog_uri: SecretStr  # jdbc:sqlite:/path or jdbc:postgresql://...
-    location: str  # folder or URI of the tables' files
-    namespace: str | None = None  # default: the topic prefix
-
-
-class SinksConfig(Section):
-    search: SearchConfig | None = None
-    cache: CacheConfig | None = None
-    warehouse: WarehouseConfig | None = None
-
-
 class SparkConfig(Section):
     """The Spark application that runs the sinks."""
 
@@ -337,7 +291,7 @@ class Config(BaseSettings):
     format: FormatConfig = FormatConfig()
     masking: MaskingConfig = MaskingConfig()
     outbox: OutboxConfig = OutboxConfig()
-    sinks: SinksConfig = SinksConfig()
+    sinks: SinksConfig = Field(default_factory=dict)
     spark: SparkConfig = SparkConfig()
 
     @classmethod
@@ -375,7 +329,7 @@ class Config(BaseSettings):
             return self
         if self.sweep.tombstones:
             raise ValueError("sweep.tombstones reads keys of format.profile readable, without schemas.enable and modes")
-        if self.sinks != SinksConfig():
+        if self.sinks:
             raise ValueError(
                 "sinks need records of format.profile readable, without schemas.enable and without modes for values: "
                 "configure sinks or another format, not both"
@@ -383,15 +337,15 @@ class Config(BaseSettings):
         return self
 
     @model_validator(mode="after")
-    def _shapes_match_tables(self) -> Self:
-        for name, section in (("search", self.sinks.search), ("cache", self.sinks.cache)):
-            if section and (pattern := unmatched_shape(section.shapes, self.source.table_ids)):
-                raise ValueError(f"sinks.{name}.shapes: {pattern} matches no table of source.tables")
+    def _sinks_are_apart(self) -> Self:
+        said = shared_names(self.sinks, self.topics.prefix) or unmatched_pattern(self.sinks, self.source.table_ids)
+        if said:
+            raise ValueError(f"sinks: {said}")
         return self
 
     @model_validator(mode="after")
     def _topics_differ(self) -> Self:
-        if said := problem(Topics(self.topics.prefix), self.source.table_ids):
+        if said := problem(Topics(self.topics.prefix), self.source.table_ids, self.sinks):
             raise ValueError(said)
         return self
 
@@ -409,12 +363,17 @@ def load_config(path: Path) -> Config:
         ) from error
     except ValidationError as error:
         problems = "; ".join(
-            f"{'.'.join(str(part) for part in e['loc']) or 'file'}: {_say(e)}"
-            for e in error.errors(include_input=False, include_url=False)
+            f"{_place(e['loc']) or 'file'}: {_say(e)}" for e in error.errors(include_input=False, include_url=False)
         )
         raise ConfigError(
             f"{path}: {problems}", "correct these keys; the README's example file has them all"
         ) from error
+
+
+def _place(parts: Sequence[int | str]) -> str:
+    """The path of keys. Below a sink pydantic names the type too, which is no key."""
+    is_typed = len(parts) > 2 and parts[0] == "sinks" and parts[2] in SINK_TYPES
+    return ".".join(str(part) for part in ((*parts[:2], *parts[3:]) if is_typed else parts))
 
 
 def _say(error: Any) -> str:
@@ -425,6 +384,8 @@ def _say(error: Any) -> str:
             return "missing"
         case "tuple_type":
             return "a list is needed: [a, b], or one to a line, each behind a -"
+        case "union_tag_invalid":
+            return f"type is one of {', '.join(SINK_TYPES)}"
         case "model_type" | "model_attributes_type" | "dict_type":
             return "a section is needed, with keys of its own; {} for an empty one"
         case _:

@@ -1,6 +1,6 @@
 """Sections `sinks.search.shapes` and `sinks.cache.shapes`: how a store keeps the rows of tables."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
@@ -105,9 +105,3 @@ Shape = TypeVar("Shape")
 def shape_of(shapes: Mapping[str, Shape], table: TableId, default: Shape) -> Shape:
     """The shape of the first pattern that matches schema.table."""
     return next((shape for pattern, shape in shapes.items() if fnmatchcase(str(table), pattern)), default)
-
-
-def unmatched_shape(shapes: Iterable[str], tables: Iterable[TableId]) -> str | None:
-    """The first pattern that matches none of the tables: it may be a mistyped name."""
-    names = [str(table) for table in tables]
-    return next((pattern for pattern in shapes if not any(fnmatchcase(name, pattern) for name in names)), None)

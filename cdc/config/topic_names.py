@@ -26,12 +26,13 @@ class SideTopics:
         )
 
 
-def problem(topics: Topics, tables: Iterable[TableId]) -> str | None:
+def problem(topics: Topics, tables: Iterable[TableId], sinks: Iterable[str] = ()) -> str | None:
     """What is wrong with the topics' names, naming the two that can't be together, and what helps; None: nothing.
 
     Characters that Kafka does not allow become `_`, so names can become the same. Names that differ only in `.` and `_`
     are the same to Kafka too: their metrics would be, so the brokers refuse to create the second one."""
-    owners = {_unified(topic): (topic, f"Watershed's own topic {topic}") for topic in topics.own}
+    own = [*topics.own, *map(topics.sink_dead_letter, sinks)]
+    owners = {_unified(topic): (topic, f"Watershed's own topic {topic}") for topic in own}
     for table in tables:
         topic = topics.table(table)
         if len(topic) > NAME_CHARS_MAX:

@@ -5,7 +5,7 @@ PostgreSQL decodes each change with the publication as it was then, or with what
 it sends theirs is not certain. Only then comes the table's place in the log (`since_lsn`): what commits before it is
 in the snapshot and never in the stream, whatever is sent, also because the table may have had another shape; what
 commits after it began when the table was published. That the table is captured, and that its rows are to be read, is
-one Kafka transaction: a process that dies before it leaves a table that joins anew.
+one Kafka transaction: a process that dies before it leaves a table that joins again.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ from cdc.postgres.source import (
     checked_table,
     read_log_end,
 )
-from cdc.postgres.transaction_barrier import Wait, fence_wait
+from cdc.postgres.transaction_barrier import Wait, barrier_wait
 from cdc.records.control import ENDED, SnapshotRecord
 from cdc.records.topic_records import schema_record, snapshot_record
 from cdc.tables.continuity import Tables
@@ -47,7 +47,7 @@ PATIENCE_S: Final = 1.0  # most transactions have ended by then; the stream of t
 STEP_S: Final = 0.25
 
 
-class Admission:
+class AdditionBarrier:
     """Whether the tables that join may: nobody keeps them from being published, and every transaction has ended that
     ran when they were. One for the life of a process; sessions come and go."""
 
@@ -93,7 +93,7 @@ class Admission:
         failed = self._wait is not None and self._wait.is_over and not self._wait.is_passed(0)
         if self._wait is None or entries != self._entries or failed:
             self.close()
-            self._entries, self._wait = entries, fence_wait(self._source)
+            self._entries, self._wait = entries, barrier_wait(self._source)
         for _ in range(round(PATIENCE_S / STEP_S)):
             if self._wait.is_passed(STEP_S):
                 return True
@@ -117,7 +117,7 @@ class Joined:
     snapshots: tuple[SnapshotRecord, ...]  # those of state, with what the records say
 
 
-class Joining:
+class TableAddition:
     """With the slot held, earlier producers fenced, and history found continuous for the tables that were kept."""
 
     def __init__(self, config: Config, admin: TopicAdmin, clock: Clock, probe: Probe) -> None:
@@ -144,8 +144,8 @@ class Joining:
         return publication
 
     def join(self, tables: Tables, publication: Publication, state: State, captured: Captured) -> Joined:
-        """Admission is granted. Raises UnsupportedChangeError for a table that can't join, BrokerError, ConnectionLost,
-        also where one was altered meanwhile."""
+        """Call it behind the barrier. Raises UnsupportedChangeError for a table that can't join; BrokerError, and
+        ConnectionLost, also where a table was altered meanwhile."""
         topics = self._make_topics(tables.joining, captured)
         with connect(self._config.source, application="watershed join") as connection:
             source = self._config.source

@@ -22,8 +22,8 @@ FAILPOINTS = {
     "transaction.part-committed": "a part of a large PostgreSQL transaction is committed to Kafka",
     "kafka.before-commit": "records and position are produced, not committed",
     "kafka.after-commit": "the Kafka transaction is committed, the server has not been told",
-    "left-open.recorded": "what the brokers left open is about to be aborted and written anew",
-    "left-open.aborted": "what the brokers left open is aborted, and not yet written anew",
+    "left-open.recorded": "what the brokers left open is about to be aborted and written again",
+    "left-open.aborted": "what the brokers left open is aborted, and not yet written again",
     "status.sent": "the server was told a newer confirmed LSN",
 }
 VARIABLE = "CDC_FAILPOINT"

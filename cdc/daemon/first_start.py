@@ -24,7 +24,7 @@ from cdc.kafka.broker import KafkaBroker
 from cdc.kafka.compacted import read_latest
 from cdc.kafka.daemon_thread import nobody_waits
 from cdc.kafka.event_topics import EventTopics
-from cdc.kafka.hanging_transactions import LeftOpen
+from cdc.kafka.hanging_transactions import HangingTransactions
 from cdc.kafka.state_reader import (
     highest_epoch,
     read_captured,
@@ -61,7 +61,7 @@ from cdc.postgres.replication import (
 from cdc.postgres.source import Slot, add_to_publication, create_publication, drop_slot, read_slot
 from cdc.postgres.transaction_barrier import running
 from cdc.records.control import PositionRecord, SnapshotRecord, SourceIdentity
-from cdc.records.kafka_transactions import LEFT_OPEN_KEY
+from cdc.records.kafka_transactions import HANGING_KEY
 from cdc.records.table_state import TableRecord, table_record
 from cdc.records.topic_records import position_record, schema_record, snapshot_record
 
@@ -103,12 +103,12 @@ class Bootstrap:
             resources.callback(broker.close)
             broker.fence_predecessors(nobody_waits)
             with suppress(GapError):  # whatever is lost, all rows are read under a new epoch
-                LeftOpen(self._config, self._admin, broker, self._probe).end(nobody_waits)
+                HangingTransactions(self._config, self._admin, broker, self._probe).end(nobody_waits)
             # Now that nobody else can write: what did the last one write until it was fenced?
             if read_position(self._config) != previous:
                 raise ConnectionLost("another instance has gone on meanwhile")
             if previous is not None:
-                log.info("healing" if heal else "the last start did not come to its end, beginning anew", epoch=epoch)
+                log.info("healing" if heal else "the last start did not come to its end, restarting", epoch=epoch)
                 drop_slot(connection, self._source.slot)
             publication = self._publication(connection)
             lineage = self._lineage(epoch, identity, publication, topics)
@@ -306,8 +306,8 @@ class Bootstrap:
             protocol=PROTOCOL,
         ).sealed()
         told = [] if lost is None else lost_records(self._topics, *lost)
-        if LEFT_OPEN_KEY in read_latest(self._config.kafka, self._topics.state):
-            told.append(TopicRecord(self._topics.state, LEFT_OPEN_KEY.encode(), None))
+        if HANGING_KEY in read_latest(self._config.kafka, self._topics.state):
+            told.append(TopicRecord(self._topics.state, HANGING_KEY.encode(), None))
         broker.produce([*told, position_record(self._topics, intent)], nobody_waits)
         broker.commit(nobody_waits)
 

@@ -68,7 +68,7 @@ class Gap:
         self._waiting: list[_Waiting] = []
 
     def await_heal(self, *, heals_itself: bool) -> Heal | None:
-        """None: asked to stop, or somebody else goes on: to be looked at anew."""
+        """None: asked to stop, or somebody else goes on: to be checked again."""
         log.error("state GAP: nothing is published", error=self._error.message, next=self._error.hint)
         known = self._await_known()
         if known is None:

@@ -17,11 +17,11 @@ import structlog
 
 from cdc.capture.consistent_load import LoadStopped
 from cdc.config.settings import Config
-from cdc.daemon.adding_tables import Admission
+from cdc.daemon.adding_tables import AdditionBarrier
 from cdc.daemon.first_start import Bootstrap, require_no_slot
 from cdc.daemon.gap_state import Gap, Heal
 from cdc.daemon.outbox_setup import open_outbox
-from cdc.daemon.streaming_session import Session, source_now
+from cdc.daemon.streaming_session import Session
 from cdc.formats.profiles import column_formats
 from cdc.kafka.gap_signals import KafkaGapTopics
 from cdc.kafka.state_reader import read_position
@@ -48,7 +48,7 @@ from cdc.postgres.replication import (
     SlotInUseError,
     SlotMissingError,
 )
-from cdc.postgres.source import Source, check_source, read_flush_lsn, read_slot
+from cdc.postgres.source import Source, check_source, read_flush_lsn, read_slot, source_now
 from cdc.postgres.start_lock import StartLock
 from cdc.records.control import PositionRecord
 from cdc.tables.continuity import require_same_database, require_same_source
@@ -129,7 +129,7 @@ class Service:
         self._log_topics = [self._topics.table(table) for table in keyless]
         self._admin = TopicAdmin(config.kafka, frozenset([*self._log_topics, self._topics.dead_letter]))
         self._clock = SystemClock()
-        self._admission = Admission(config.source)
+        self._addition_barrier = AdditionBarrier(config.source)
         self._failures: dict[TableId, UnsupportedChangeError] = {}  # why tables stopped in earlier sessions
         self._rereads = Rereads()
         self._stop = threading.Event()
@@ -186,7 +186,7 @@ class Service:
                     log.warning("not drained, the next start goes on from the position record", error=error.message)
                 else:
                     in_s = backoff.next_s()
-                    log.warning("session lost, starting anew", error=error.message, in_s=round(in_s, 1))
+                    log.warning("session lost, restarting", error=error.message, in_s=round(in_s, 1))
                     self._stop.wait(in_s)
             except UnsupportedChangeError as error:
                 if (failure := self._rereads.judged(error)) is not None:
@@ -199,7 +199,7 @@ class Service:
                     raise
                 self._stop.wait(backoff.next_s())
             except LoadStopped:
-                log.info("initial load interrupted, the next start begins it anew")
+                log.info("initial load interrupted, the next start restarts it")
             except GapError as error:
                 gap = Gap(
                     error,
@@ -272,7 +272,7 @@ class Service:
                 self._config,
                 self._admin,
                 self._clock,
-                self._admission,
+                self._addition_barrier,
                 self._failures,
                 self._stop.is_set,
                 self._probe,
@@ -288,7 +288,7 @@ class Service:
                     log.info("reading text again")
                     self._binary_until = None
                 elif not self._stop.is_set():
-                    log.info("beginning anew with other tables")
+                    log.info("restarting with other tables")
 
     @contextmanager
     def _reading_in_binary_where_text_fails(self) -> Iterator[None]:

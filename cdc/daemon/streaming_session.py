@@ -12,18 +12,19 @@ import structlog
 
 import cdc
 from cdc.capture.assembler import Assembler
+from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.kafka_transaction import Lineage, Publisher
-from cdc.capture.loop import STATUS_INTERVAL_S, Capture
+from cdc.capture.loop import STATUS_INTERVAL_S, Capture, Pipeline, Schedule, StopCondition
 from cdc.config.settings import Config
 from cdc.config.topic_names import SideTopics
-from cdc.daemon.adding_tables import Admission, Joining
+from cdc.daemon.adding_tables import AdditionBarrier, TableAddition
 from cdc.daemon.first_start import make_unpublishable, open_broker
 from cdc.daemon.outbox_setup import open_outbox
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.formats.heartbeats import Heartbeats
 from cdc.formats.unpublishable import Unpublishable
 from cdc.kafka.broker import KafkaBroker
-from cdc.kafka.hanging_transactions import LeftOpen
+from cdc.kafka.hanging_transactions import HangingTransactions
 from cdc.kafka.signals import SignalReader
 from cdc.kafka.state_reader import Captured, State, read_captured, read_state
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription
@@ -37,8 +38,9 @@ from cdc.model.topics import Topics
 from cdc.pgoutput.messages import RelationColumn
 from cdc.pgoutput.relations import relation_of
 from cdc.ports.catalog_reader import KnownTable
-from cdc.ports.source_table import TableLook
-from cdc.ports.stream import Clock, LogStream, Probe
+from cdc.ports.listeners import Listeners
+from cdc.ports.source_table import TableDescription
+from cdc.ports.stream import Clock, Environment, LogStream, Probe
 from cdc.ports.stream_state import StreamState
 from cdc.postgres.binary_stream import BinaryStream
 from cdc.postgres.catalog import Publication, read_publication
@@ -47,8 +49,8 @@ from cdc.postgres.catalog_poll import PostgresCatalogReader
 from cdc.postgres.chunks import PostgresChunkReader
 from cdc.postgres.connection import connect
 from cdc.postgres.replication import ReplicationConnection, SystemIdentity
-from cdc.postgres.source import Slot, read_flush_lsn, read_slot
-from cdc.postgres.table_descriptions import look_at_tables
+from cdc.postgres.source import read_flush_lsn, read_slot, source_now
+from cdc.postgres.table_descriptions import describe_tables
 from cdc.postgres.toast_reader import PostgresRowReader
 from cdc.records.control import PositionRecord, SnapshotRecord
 from cdc.records.table_state import TableFacts, TableRecord, table_record
@@ -56,14 +58,15 @@ from cdc.records.topic_records import position_record
 from cdc.snapshots.chunk_engine import SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
 from cdc.snapshots.completion import Completions
-from cdc.snapshots.coordination import Snapshots
+from cdc.snapshots.coordination import Restrictions, Snapshots
 from cdc.snapshots.readers import Readers
+from cdc.snapshots.recorded import RecordedSnapshots
 from cdc.snapshots.signal_answers import Answers
 from cdc.snapshots.sweeps import Sweeps
-from cdc.tables.continuity import SourceNow, Tables, TopicNow, compare_tables, require_same_source, require_same_topics
-from cdc.tables.schema_tracking import Follower
-from cdc.tables.selection import Roster, assign
-from cdc.toast.backfill import Filler
+from cdc.tables.continuity import Tables, TopicNow, compare_tables, require_same_source, require_same_topics
+from cdc.tables.schema_tracking import SchemaTracker, TrackedTables
+from cdc.tables.selection import TableSelection, assign, newly_stopped
+from cdc.toast.backfill import ToastBackfill
 
 log = structlog.get_logger(__name__)
 
@@ -79,7 +82,7 @@ class _Capturable:
     topics: Mapping[str, TopicDescription]
     snapshots: Sequence[SnapshotRecord]
     publisher: Publisher
-    roster: Roster
+    selection: TableSelection
     facts: Mapping[TableId, TableFacts | None]
 
 
@@ -91,7 +94,7 @@ class Session:
         config: Config,
         admin: TopicAdmin,
         clock: Clock,
-        admission: Admission,
+        addition_barrier: AdditionBarrier,
         failures: Mapping[TableId, UnsupportedChangeError],
         should_stop: Callable[[], bool],
         probe: Probe,
@@ -101,7 +104,7 @@ class Session:
         self._topics = Topics(config.topics.prefix)
         self._admin = admin
         self._clock = clock
-        self._admission = admission
+        self._addition_barrier = addition_barrier
         self._failures = failures
         self._should_stop = should_stop
         self._probe = probe
@@ -129,52 +132,62 @@ class Session:
         resources.callback(broker.close)
         stay_connected()
         broker.fence_predecessors(stay_connected)
-        LeftOpen(self._config, self._admin, broker, self._probe).end(stay_connected)
+        HangingTransactions(self._config, self._admin, broker, self._probe).end(stay_connected)
         state = read_state(self._config)
         current = state.position
         stay_connected()
         if current is None:
             raise GapError(f"topic {self._topics.state} lost its position record", NEXT_AFTER_GAP)
         captured = read_captured(self._config)
-        roster, looks, publication = self._require_continuity(current, identity, topics, captured, state)
+        selection, descriptions, publication = self._require_continuity(current, identity, topics, captured, state)
         stay_connected()
-        these = self._capturable(broker, roster, looks, publication, state, captured, stay_connected)
-        lineage = (self._topics.prefix, current.source.database, current.epoch)
-        context = EnvelopeContext(
-            *lineage, cdc.__version__, self._config.format_options, promises_utf8=identity.promises_utf8
-        )
+        these = self._capturable(broker, selection, descriptions, publication, state, captured, stay_connected)
+        context = self._context(current, identity)
         sweeps = Sweeps(self._topics, current.epoch, captured.floors)
         unpublishable = make_unpublishable(self._config, self._admin, these.topics, state.unpublished, these.leaving)
-        streams = (these.schemas, context, stream_state(current), sweeps)
-        outbox = open_outbox(self._config, promises_utf8=identity.promises_utf8)
-        others = (these.since, these.leaving, unpublishable, outbox)
-        engine = self._engine(these, state, current.epoch, context, sweeps, unpublishable)
-        snapshots = self._snapshots(resources, engine, these, looks, state.signals_offset, captured)
+        engine = self._engine(these, state, context, sweeps, unpublishable)
+        snapshots = self._snapshots(resources, engine, these, descriptions, state.signals_offset, captured)
         is_half_published = current.partial is not None
-        follower = self._follower(resources, engine, snapshots, these, looks, is_half_published=is_half_published)
+        tracker = self._tracker(resources, snapshots, these, descriptions, is_half_published=is_half_published)
+        tables = CapturedTables(these.schemas, these.since, these.leaving)
+        listeners, resume = Listeners(engine, tracker), StreamState.of(current)
+        outbox = open_outbox(self._config, promises_utf8=identity.promises_utf8)
         snapshots.forget({record.table for record in these.snapshots} - engine.tables.keys())
         if reads_all_again:
             snapshots.begin_all(f"start at {self._clock.now_us()}", self._clock.now_us())
         self._admin.ensure(SideTopics.of(self._topics, context.format), self._config.topics)
         log.info("streaming", epoch=current.epoch, seq=current.seq, position=format_lsn(current.resume_lsn))
         return Capture(
-            stream=connection if binary_until is None else self._as_text(resources, connection, unpublishable),
-            broker=broker,
-            assembler=Assembler(*streams, engine, follower, *others),
-            filler=self._filler(resources, engine, these, unpublishable),
-            snapshots=snapshots,
-            publisher=these.publisher,
-            topics=self._topics,
-            limits=self._config.capture,
-            clock=self._clock,
-            should_stop=lambda: (
-                self._should_stop() or self._admission.is_due or follower.is_due or snapshots.tables_changed
+            environment=Environment(
+                stream=connection if binary_until is None else self._as_text(resources, connection, unpublishable),
+                broker=broker,
+                clock=self._clock,
+                probe=self._probe,
             ),
-            until=binary_until,
-            watch=self._watch(these, follower, broker),
-            heartbeats=self._heartbeats(context),
-            probe=self._probe,
-            status_interval_s=min(STATUS_INTERVAL_S, patience_s / 4) if patience_s else STATUS_INTERVAL_S,
+            pipeline=Pipeline(
+                assembler=Assembler(tables, context, resume, sweeps, listeners, unpublishable, outbox),
+                backfill=self._backfill(resources, engine, these, unpublishable),
+                snapshots=snapshots,
+                publisher=these.publisher,
+            ),
+            topics=self._topics,
+            schedule=self._schedule(patience_s, context, self._watch(these, tracker, broker)),
+            stop=StopCondition(
+                should_stop=lambda: (
+                    self._should_stop() or self._addition_barrier.is_due or tracker.is_due or snapshots.tables_changed
+                ),
+                until=binary_until,
+            ),
+        )
+
+    def _context(self, position: PositionRecord, identity: SystemIdentity) -> EnvelopeContext:
+        return EnvelopeContext(
+            self._topics.prefix,
+            position.source.database,
+            position.epoch,
+            cdc.__version__,
+            self._config.format_options,
+            promises_utf8=identity.promises_utf8,
         )
 
     def _as_text(self, resources: ExitStack, stream: LogStream, unpublishable: Unpublishable) -> LogStream:
@@ -182,9 +195,14 @@ class Session:
         resources.callback(made.close)
         return made
 
-    def _heartbeats(self, context: EnvelopeContext) -> Heartbeats:
+    def _schedule(self, patience_s: float, context: EnvelopeContext, watch: Callable[[], None]) -> Schedule:
         options = context.format
-        return Heartbeats(self._topics.prefix, options.heartbeat_interval_ms, schemas_enable=options.schemas_enable)
+        return Schedule(
+            self._config.capture,
+            min(STATUS_INTERVAL_S, patience_s / 4) if patience_s else STATUS_INTERVAL_S,
+            watch,
+            Heartbeats(self._topics.prefix, options.heartbeat_interval_ms, schemas_enable=options.schemas_enable),
+        )
 
     def _require_continuity(
         self,
@@ -193,33 +211,33 @@ class Session:
         topics: Mapping[str, TopicDescription],
         captured: Captured,
         state: State,
-    ) -> tuple[Roster, Mapping[TableId, TableLook], Publication]:
+    ) -> tuple[TableSelection, Mapping[TableId, TableDescription], Publication]:
         """For the tables that are captured already."""
         source = self._config.source
         with connect(source) as sql:
             flush_lsn = read_flush_lsn(sql)
             slot = read_slot(sql, source.slot)
             publication = read_publication(sql, source.publication, source.table_ids)
-            looks = {} if publication is None else look_at_tables(sql, source, publication)
+            descriptions = {} if publication is None else describe_tables(sql, source, publication)
         require_same_source(position, source_now(identity, flush_lsn, slot, publication))
         assert publication is not None, "or it would be another than the position's"
         tables = compare_tables(source.table_ids, captured.schemas, position, self._topics)
         unread = [t for t in source.table_ids if source.is_outbox(t) or self._config.snapshot.mode == "never"]
-        roster = assign(tables, position, captured.schemas, looks, state.tables, self._failures, unread)
-        source.columns.require_unpublished(roster.kept)
+        selection = assign(tables, position, captured.schemas, descriptions, state.tables, self._failures, unread)
+        source.columns.require_unpublished(selection.kept)
         ends = self._admin.request_end_offsets({t.name: t.partition_count for t in topics.values()}).wait()
-        kept = {schema.topic: position.topics[schema.topic] for schema in roster.kept}
+        kept = {schema.topic: position.topics[schema.topic] for schema in selection.kept}
         require_same_topics(
             position.model_copy(update={"topics": kept}),
             {topic.name: TopicNow(topic.topic_id, ends[topic.name]) for topic in topics.values()},
         )
-        return roster, looks, publication
+        return selection, descriptions, publication
 
     def _capturable(
         self,
         broker: KafkaBroker,
-        roster: Roster,
-        looks: Mapping[TableId, TableLook],
+        selection: TableSelection,
+        descriptions: Mapping[TableId, TableDescription],
         publication: Publication,
         state: State,
         captured: Captured,
@@ -229,20 +247,20 @@ class Session:
         for a session to come."""
         position = state.position
         assert position is not None
-        since = {schema.table: position.topics[schema.topic].since_lsn for schema in roster.kept}
-        kept, snapshots, schemas = {schema.topic for schema in roster.kept}, state.snapshots, roster.kept
-        joining = Joining(self._config, self._admin, self._clock, self._probe)
-        if roster.joining:
+        since = {schema.table: position.topics[schema.topic].since_lsn for schema in selection.kept}
+        kept, snapshots, schemas = {schema.topic for schema in selection.kept}, state.snapshots, selection.kept
+        joining = TableAddition(self._config, self._admin, self._clock, self._probe)
+        if selection.joining:
             before = dict(publication.entries)
-            publication = joining.publish(roster.joining, publication)
-            if any(before.get(s.table) != publication.entries.get(s.table) for s in roster.kept):
+            publication = joining.publish(selection.joining, publication)
+            if any(before.get(s.table) != publication.entries.get(s.table) for s in selection.kept):
                 raise ConnectionLost("the publication was altered meanwhile")
-        joins = self._admission.published(roster.joining, publication)
-        if joins and not self._admission.is_granted(joins, publication, stay_connected):
+        joins = self._addition_barrier.published(selection.joining, publication)
+        if joins and not self._addition_barrier.is_granted(joins, publication, stay_connected):
             log.info("tables join when transactions that began earlier have ended", tables=" ".join(map(str, joins)))
             joins = ()
-        tables = Tables(roster.kept, tuple(joins), tuple(sorted(position.topics.keys() - kept)))
-        records = self._told(roster, state)
+        tables = Tables(selection.kept, tuple(joins), tuple(sorted(position.topics.keys() - kept)))
+        records = self._newly_stopped(selection, state)
         if tables.joining or tables.left:
             joined = joining.join(tables, publication, state, captured)
             schemas, snapshots = (*schemas, *joined.schemas), joined.snapshots
@@ -263,42 +281,36 @@ class Session:
             topics=topics,
             snapshots=snapshots,
             publisher=self._publisher(position, tables.left, schemas, since, publication, topics),
-            roster=roster,
-            facts=self._facts(schemas, joins, looks, state),
+            selection=selection,
+            facts=self._facts(schemas, joins, descriptions, state),
         )
         if records or tables.joining or tables.left:
             now_us = self._clock.now_us()
             records += [
                 table_record(self._topics, TableRecord.captured(table, these.facts[table], now_us)) for table in joins
             ]
-            now = these.publisher.position(stream_state(position))
+            now = these.publisher.position(StreamState.of(position))
             broker.produce([*records, position_record(self._topics, now)], stay_connected)
             broker.commit(stay_connected)
             self._probe("join.recorded")
             if tables.joining:
-                self._admission.close()
+                self._addition_barrier.close()
         broker.follow({topic.name: topic.partition_count for topic in topics.values()})
         return these
 
-    def _told(self, roster: Roster, state: State) -> list[TopicRecord]:
-        """What is new of tables that are stopped."""
-        records = []
-        for table, stop in roster.stopped.items():
-            before = state.tables.get(table)
-            told = (before.status, before.message, before.next, before.is_held) if before is not None else None
-            if told != ("stopped", stop.why.message, stop.why.hint, stop.is_held):
-                log.error(
-                    "table stopped, the others go on", table=str(table), error=stop.why.message, next=stop.why.hint
-                )
-                stopped = TableRecord.stopped(table, stop.why, self._clock.now_us(), is_held=stop.is_held)
-                records.append(table_record(self._topics, stopped))
-        return records
+    def _newly_stopped(self, selection: TableSelection, state: State) -> list[TopicRecord]:
+        records = newly_stopped(selection, state.tables, self._clock.now_us())
+        for record in records:
+            log.error(
+                "table stopped, the others go on", table=str(record.table), error=record.message, next=record.next
+            )
+        return [table_record(self._topics, record) for record in records]
 
     def _facts(
         self,
         schemas: Sequence[TableSchema],
         joined: Sequence[TableId],
-        looks: Mapping[TableId, TableLook],
+        descriptions: Mapping[TableId, TableDescription],
         state: State,
     ) -> dict[TableId, TableFacts | None]:
         """Of those that are captured, as they were when that was last looked at."""
@@ -306,42 +318,41 @@ class Session:
         for schema in schemas:
             record = state.tables.get(schema.table)
             known = record.facts if record is not None and record.status == "captured" else None
-            facts[schema.table] = looks[schema.table].facts if schema.table in joined else known
+            facts[schema.table] = descriptions[schema.table].facts if schema.table in joined else known
         return facts
 
     def _engine(
         self,
         these: _Capturable,
         state: State,
-        epoch: int,
         context: EnvelopeContext,
         sweeps: Sweeps,
         unpublishable: Unpublishable,
     ) -> SnapshotEngine:
         return SnapshotEngine(
-            topics=self._topics,
-            epoch=epoch,
             schemas=these.schemas,
             row_records=RowRecords(lambda schema: TableEncoder(schema, relation_of(schema), context), unpublishable),
             sweeps=sweeps,
             limits=self._config.snapshot,
-            records=these.snapshots,
-            tombstones=state.tombstones if self._config.sweep.tombstones else None,
-            completions=Completions(these.schemas, state.holes),
+            recorded=RecordedSnapshots(
+                records=these.snapshots,
+                tombstones=state.tombstones if self._config.sweep.tombstones else None,
+                completions=Completions(these.schemas, state.holes),
+            ),
         )
 
-    def _filler(
+    def _backfill(
         self, resources: ExitStack, engine: SnapshotEngine, these: _Capturable, unpublishable: Unpublishable
-    ) -> Filler:
+    ) -> ToastBackfill:
         reader = resources.enter_context(PostgresRowReader(self._config.source, these.publication, these.schemas))
-        return Filler(reader, engine.complete, self._clock, time.sleep, fits=unpublishable.takes)
+        return ToastBackfill(reader, engine.complete, self._clock, time.sleep, fits=unpublishable.takes)
 
     def _snapshots(
         self,
         resources: ExitStack,
         engine: SnapshotEngine,
         these: _Capturable,
-        looks: Mapping[TableId, TableLook],
+        descriptions: Mapping[TableId, TableDescription],
         signals_offset: int,
         captured: Captured,
     ) -> Snapshots:
@@ -353,24 +364,29 @@ class Session:
         keys = resources.enter_context(KafkaKeyReader(self._config.kafka))
         signals = SignalReader(self._config.kafka, self._topics.signals, signals_offset)
         resources.enter_context(closing(signals))
-        unchunkable = frozenset(table for table, look in looks.items() if look.unchunkable is not None)
+        unchunkable = frozenset(table for table, found in descriptions.items() if found.unchunkable is not None)
         answers = Answers(self._topics, captured.answers)
-        outboxes = frozenset(filter(self._config.source.is_outbox, looks))
-        stopped = {table: None if stop.is_held else stop.why for table, stop in these.roster.stopped.items()}
+        outboxes = frozenset(filter(self._config.source.is_outbox, descriptions))
+        stopped = {table: None if stop.is_held else stop.why for table, stop in these.selection.stopped.items()}
         return Snapshots(
-            engine, Readers(reader, keys), signals, answers, self._topics, limits, unchunkable, stopped, outboxes
+            engine,
+            Readers(reader, keys),
+            signals,
+            answers,
+            self._topics,
+            limits,
+            Restrictions(unchunkable=unchunkable, stopped=stopped, outboxes=outboxes),
         )
 
-    def _follower(
+    def _tracker(
         self,
         resources: ExitStack,
-        engine: SnapshotEngine,
         snapshots: Snapshots,
         these: _Capturable,
-        looks: Mapping[TableId, TableLook],
+        descriptions: Mapping[TableId, TableDescription],
         *,
         is_half_published: bool,
-    ) -> Follower:
+    ) -> SchemaTracker:
         source = self._config.source
         catalog = resources.enter_context(PostgresCatalogReader(source, self._topics))
 
@@ -378,27 +394,27 @@ class Session:
             with connect(source, application="watershed describe") as sql:
                 return describe(sql, oid, sent)
 
-        return Follower(
+        return SchemaTracker(
             topics=self._topics,
-            known={
-                schema.table: KnownTable(
-                    schema, these.facts[schema.table], these.publication.entries.get(schema.table, "")
-                )
-                for schema in these.schemas
-            },
-            # None has been tried while a transaction is half published: then it keeps all of them from joining.
-            stopped={
-                table: "" if is_half_published else looks[table].state
-                for table, stop in these.roster.stopped.items()
-                if not stop.is_held
-            },
-            publication=these.publication.fingerprint,
+            tables=TrackedTables(
+                known={
+                    schema.table: KnownTable(
+                        schema, these.facts[schema.table], these.publication.entries.get(schema.table, "")
+                    )
+                    for schema in these.schemas
+                },
+                stopped={
+                    table: "" if is_half_published else descriptions[table].state
+                    for table, stop in these.selection.stopped.items()
+                    if not stop.is_held
+                },
+                publication=these.publication.fingerprint,
+                is_half_published=is_half_published,
+            ),
             describe=described,
             catalog=catalog,
-            engine=engine,
-            reread=snapshots.reread,
+            rows=snapshots,
             now_us=self._clock.now_us,
-            is_half_published=is_half_published,
         )
 
     def _publisher(
@@ -422,27 +438,12 @@ class Session:
         ends = {name: topic.end_offsets for name, topic in position.topics.items()}
         return Publisher(lineage, self._config.capture, ends)
 
-    def _watch(self, these: _Capturable, follower: Follower, broker: KafkaBroker) -> Callable[[], None]:
+    def _watch(self, these: _Capturable, tracker: SchemaTracker, broker: KafkaBroker) -> Callable[[], None]:
         topics = TopicWatch(self._admin, these.topics)
 
         def watch() -> None:
-            follower.watch()
+            tracker.watch()
             topics()
             broker.look_after_outage()
 
         return watch
-
-
-def stream_state(position: PositionRecord) -> StreamState:
-    """Where the assembler begins."""
-    return StreamState(Lsn(position.resume_lsn), position.partial, position.seq, commit_ts_us=0)
-
-
-def source_now(
-    identity: SystemIdentity, flush_lsn: Lsn, slot: Slot | None, publication: Publication | None
-) -> SourceNow:
-    """What a position is held against."""
-    wal_status, confirmed_lsn = (slot.wal_status, slot.confirmed_flush_lsn) if slot else (None, None)
-    fingerprint = publication.fingerprint if publication else None
-    system = identity.system_identifier, identity.timeline, identity.database
-    return SourceNow(*system, flush_lsn, wal_status, confirmed_lsn, fingerprint)

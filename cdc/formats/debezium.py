@@ -34,7 +34,7 @@ from cdc.model.events import Position, TableSchema, pack_version
 from cdc.model.lsn import Lsn
 from cdc.model.sql_names import sql_name
 from cdc.model.topics import Topics
-from cdc.pgoutput.codec import HoledChange, RowCodec, json_end
+from cdc.pgoutput.codec import IncompleteChange, RowCodec, json_end
 from cdc.pgoutput.light_rows import LightRows
 from cdc.pgoutput.messages import Origin, Relation
 from cdc.pgoutput.relations import relation_differs
@@ -56,11 +56,11 @@ class Draft:
     """The value of a record whose row has holes, until it is known what becomes of them."""
 
     def __init__(
-        self, encoder: "TableEncoder", change: HoledChange, xid: int, parts: tuple[str, str, str], tx_index: int
+        self, encoder: "TableEncoder", change: IncompleteChange, xid: int, parts: tuple[str, str, str], tx_index: int
     ) -> None:
         """`parts`: the value's text before the row, from there to the end of `source`, and the rest."""
         self.schema = encoder.schema
-        self.columns = change.columns  # as HoledChange has them
+        self.columns = change.columns  # as IncompleteChange has them
         self.key = change.key  # the key columns' texts as PostgreSQL prints them
         self.xid = xid  # of its transaction, as the stream has it: 32 bits
         # The record key that the row had, if it moved.
@@ -224,7 +224,7 @@ class TableEncoder:
         change = self._codec.usual_change(message, offset)
         if change is None:
             exact = self._codec.exact_change(message, offset, self._commit_lsn, tx_index)
-            if isinstance(exact, HoledChange):
+            if isinstance(exact, IncompleteChange):
                 return self._with_holes(exact, lsn, tx_index, seq, now_us)
             change = exact
         op, before, after, old_key, new_key = change
@@ -335,7 +335,9 @@ class TableEncoder:
         encoded = key.encode("latin-1")
         return self._key_head + encoded + b"}" if self._key_head else encoded
 
-    def _with_holes(self, change: HoledChange, lsn: int, tx_index: int, seq: int, now_us: int) -> Sequence[OutRecord]:
+    def _with_holes(
+        self, change: IncompleteChange, lsn: int, tx_index: int, seq: int, now_us: int
+    ) -> Sequence[OutRecord]:
         if self._is_keyless:
             raise UnsupportedChangeError(
                 f"{self.schema.table} at {Position(self._commit_lsn, tx_index)}: the row was updated without its "
@@ -355,7 +357,7 @@ class TableEncoder:
         here = self._draft("c", "null", change, lsn, tx_index, seq + 1)
         return self._moved(old_key, new_key, gone, here, seq)
 
-    def _draft(self, op: str, before: str, change: HoledChange, lsn: int, tx_index: int, seq: int) -> Draft:
+    def _draft(self, op: str, before: str, change: IncompleteChange, lsn: int, tx_index: int, seq: int) -> Draft:
         self._count()
         head = f"{self._to_before}{before}{_AFTER}"
         source = (

@@ -33,7 +33,7 @@ def masks_of(schema: TableSchema, masks: tuple[Mask, ...]) -> dict[str, Mask]:
             raise ConfigError(
                 f"column {mask.column} of table {mask.table} is part of its key: it can't be masked", _NEXT_STEP
             )
-        if not _is_text(column):
+        if not is_text(column):
             raise ConfigError(
                 f"column {mask.column} of table {mask.table} has type {column.type_name}: only text can be masked",
                 _NEXT_STEP,
@@ -61,6 +61,7 @@ def _cut(text: str, length: int) -> str:
     return characters.encode("utf-8", "surrogateescape").decode("latin-1")
 
 
-def _is_text(column: Column) -> bool:
+def is_text(column: Column) -> bool:
+    """Whether the column holds text, the only values that can be masked."""
     of = column_type(column)
     return not column.element_oid and (of.oid in _TEXT_OIDS or of.name in _TEXT_NAMES)

@@ -163,7 +163,7 @@ class Unpublishable:
         if isinstance(error, DamagedTextError):
             raise error
         if self._policy == "stop":
-            if schema.table in self._leaving:  # stopped, perhaps by this change: it is read anew when it starts
+            if schema.table in self._leaving:  # stopped, perhaps by this change: it is read again when it starts
                 return []
             raise error
         is_letter = self._policy == "dead_letter"

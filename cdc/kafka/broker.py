@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from cdc.config.settings import KafkaConfig
 from cdc.kafka.client import MESSAGE_BYTES_MAX, broker_error, client_settings, kafka_error, new_client
-from cdc.kafka.daemon_thread import WAIT_S, aside, begin, nobody_waits
+from cdc.kafka.daemon_thread import WAIT_S, begin, call_in_thread, nobody_waits
 from cdc.kafka.event_topics import EventTopics
 from cdc.kafka.reports import Outage, Undelivered
 from cdc.kafka.topic_admin import EndOffsets, TopicAdmin
@@ -32,7 +32,7 @@ BATCH_BYTES_MAX = 1_000_000
 TRANSACTION_TIMEOUT_MS = 120_000
 # In which the brokers have put a transaction's end into every partition, once they answer at all.
 MARKED_S_MAX = 5.0
-# Of brokers that don't answer; later a new session looks at everything anew.
+# Of brokers that don't answer; later a new session looks at everything again.
 AWAY_S_MAX = 60.0
 # In which a transaction's end is in the partitions for a broker that works, and until we have noticed that it died.
 MARKING_S_MAX = 0.5
@@ -166,7 +166,7 @@ class KafkaBroker:
         while self._has_lost_brokers():
             if time.monotonic() > deadline:
                 raise ConnectionLost("Kafka: the brokers don't say what they left open")
-            self._judge(lambda: aside(self._find_open, while_waiting))
+            self._judge(lambda: call_in_thread(self._find_open, while_waiting))
             if self._looked_after == _NEVER:
                 while_waiting()
                 time.sleep(WAIT_S)
@@ -250,7 +250,9 @@ class KafkaBroker:
         """What stays open in these topics. Brokers that are away are waited for."""
         while True:
             try:
-                return aside(lambda: self._admin.open_parts(names, MARKED_S_MAX, nobody_waits, names), while_waiting)
+                return call_in_thread(
+                    lambda: self._admin.open_parts(names, MARKED_S_MAX, nobody_waits, names), while_waiting
+                )
             except (ConnectionLost, UnreachableError):
                 while_waiting()
                 time.sleep(WAIT_S)

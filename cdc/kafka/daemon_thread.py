@@ -25,7 +25,7 @@ def begin(call: Callable[[], Result]) -> Future[Result]:
     return future
 
 
-def aside(call: Callable[[], Result], while_waiting: WhileWaiting) -> Result:
+def call_in_thread(call: Callable[[], Result], while_waiting: WhileWaiting) -> Result:
     """What `call` returns or raises; `while_waiting` is called several times a second meanwhile."""
     future = begin(call)
     while not wait([future], WAIT_S).done:

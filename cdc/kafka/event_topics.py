@@ -7,7 +7,7 @@ import structlog
 
 from cdc.config.settings import KafkaConfig, TopicConfig
 from cdc.formats.unpublishable import record_bytes
-from cdc.kafka.daemon_thread import aside
+from cdc.kafka.daemon_thread import call_in_thread
 from cdc.kafka.topic_admin import TopicAdmin, TopicDescription, record_limits
 from cdc.model.topic_record import EventDestination, TopicRecord
 from cdc.model.topics import Topics
@@ -86,7 +86,7 @@ class EventTopics:
         return topic
 
     def _opened(self, name: str, while_waiting: WhileWaiting) -> TopicDescription:
-        topic = aside(lambda: self._admin.open_event_topic(name, self._config), while_waiting)[name]
+        topic = call_in_thread(lambda: self._admin.open_event_topic(name, self._config), while_waiting)[name]
         log.info("topic of events", topic=name, partitions=topic.partition_count)
         return topic
 

@@ -12,7 +12,7 @@ So behind the fence, before anything else is read or written, each partition tha
 the last stable offset stays below the high watermark, the coordinator's log tells what was decided
 (cdc/kafka/transaction_log.py).
 - What was aborted is aborted once more: the next transaction writes there, and is aborted.
-- What was committed is read from the log, aborted, and written anew, the same records in the same order, in one
+- What was committed is read from the log, aborted, and written again, the same records in the same order, in one
   transaction. If the position record is among them, a crash in between leaves the position before, and it is as if that
   transaction had never been. If the position is committed already, a note in state comes first: a crash in between is
   then a gap with a name, and no loss that nobody sees.
@@ -39,7 +39,13 @@ from cdc.model.errors import NEXT_AFTER_GAP, BrokerError, ConnectionLost, GapErr
 from cdc.model.topics import Topics
 from cdc.ports.stream import Probe, WhileWaiting
 from cdc.records.control import POSITION_KEY, PROGRESS_KEY
-from cdc.records.kafka_transactions import EVENT_TOPIC_KEY, LEFT_OPEN_KEY, EventTopicRecord, LeftOpenRecord, OpenPart
+from cdc.records.kafka_transactions import (
+    EVENT_TOPIC_KEY,
+    HANGING_KEY,
+    EventTopicRecord,
+    HangingTransactionRecord,
+    OpenPart,
+)
 
 log = structlog.get_logger(__name__)
 
@@ -47,11 +53,11 @@ log = structlog.get_logger(__name__)
 SETTLES_S: Final = 2.0
 # In which an end that we have asked for is there, where a broker dies meanwhile and another takes over.
 FAILS_OVER_S_MAX: Final = 30.0
-_DIED: Final = "capture died while it wrote it anew"
+_DIED: Final = "capture died while it wrote it again"
 _THEIRS: Final = "somebody else's Kafka transaction is open in a topic of ours"
 
 
-class LeftOpen:
+class HangingTransactions:
     """Ends what the brokers left open. Only for who has fenced earlier producers."""
 
     def __init__(self, config: Config, admin: TopicAdmin, broker: KafkaBroker, probe: Probe) -> None:
@@ -68,8 +74,8 @@ class LeftOpen:
         parts = self._find(state, while_waiting)
         if parts:
             self._end(parts, state, while_waiting)
-        elif state.left_open is not None:
-            raise self._lost(state.left_open.parts, _DIED)
+        elif state.hanging is not None:
+            raise self._lost(state.hanging.parts, _DIED)
 
     def _end(self, parts: Sequence[OpenPart], state: State, while_waiting: WhileWaiting) -> None:
         log.warning("the brokers left a Kafka transaction open", where=_names(parts))
@@ -87,8 +93,8 @@ class LeftOpen:
         self._abort([part for part in parts if decided.get(_place(part)) is False], while_waiting)
         if committed:
             self._write_anew(committed, state, while_waiting)
-        elif state.left_open is not None:
-            raise self._lost(state.left_open.parts, _DIED)
+        elif state.hanging is not None:
+            raise self._lost(state.hanging.parts, _DIED)
         log.info("ended what the brokers left open", committed=_names(committed))
 
     def _find(self, state: State, while_waiting: WhileWaiting) -> list[OpenPart]:
@@ -115,9 +121,9 @@ class LeftOpen:
         if not has_position:  # in state there is a note of ours at most, which the next one ends
             parts = [part for part in parts if part.topic != self._topics.state]
             messages = [message for message in messages if message.topic() != self._topics.state]
-        if not has_position and state.left_open is not None and state.left_open.parts != tuple(parts):
+        if not has_position and state.hanging is not None and state.hanging.parts != tuple(parts):
             self._abort(parts, while_waiting)
-            raise self._lost(state.left_open.parts, _DIED)
+            raise self._lost(state.hanging.parts, _DIED)
         if not has_position:
             self._note(parts, while_waiting)
         self._probe("left-open.recorded")
@@ -133,8 +139,8 @@ class LeftOpen:
             self._forget(while_waiting)
 
     def _is_position(self, message: Message) -> bool:
-        """Or that what was left open before is written anew: either tells how far its transaction has come."""
-        is_end_of_note = message.key() == LEFT_OPEN_KEY.encode() and message.value() is None
+        """Or that what was left open before is written again: either tells how far its transaction has come."""
+        is_end_of_note = message.key() == HANGING_KEY.encode() and message.value() is None
         return message.topic() == self._topics.state and (message.key() == POSITION_KEY.encode() or is_end_of_note)
 
     def _is_ours(self, message: Message) -> bool:
@@ -142,13 +148,13 @@ class LeftOpen:
         return message.topic() != self._topics.progress or message.key() == PROGRESS_KEY.encode()
 
     def _note(self, parts: Sequence[OpenPart], while_waiting: WhileWaiting) -> None:
-        note = LeftOpenRecord(parts=tuple(parts)).encode()
-        self._broker.put([StoredRecord(self._topics.state, 0, LEFT_OPEN_KEY.encode(), note)], while_waiting)
+        note = HangingTransactionRecord(parts=tuple(parts)).encode()
+        self._broker.put([StoredRecord(self._topics.state, 0, HANGING_KEY.encode(), note)], while_waiting)
         self._broker.commit(while_waiting)
 
     def _forget(self, while_waiting: WhileWaiting) -> None:
         """The note, and commit."""
-        self._broker.put([StoredRecord(self._topics.state, 0, LEFT_OPEN_KEY.encode(), None)], while_waiting)
+        self._broker.put([StoredRecord(self._topics.state, 0, HANGING_KEY.encode(), None)], while_waiting)
         self._broker.commit(while_waiting)
 
     def _abort(self, parts: Sequence[OpenPart], while_waiting: WhileWaiting) -> list[OpenPart]:
@@ -156,9 +162,7 @@ class LeftOpen:
         them are closed now: what we write behind others would become part of them."""
         if not parts:
             return []
-        self._broker.put(
-            [StoredRecord(p.topic, p.partition, LEFT_OPEN_KEY.encode(), b"") for p in parts], while_waiting
-        )
+        self._broker.put([StoredRecord(p.topic, p.partition, HANGING_KEY.encode(), b"") for p in parts], while_waiting)
         self._broker.abort_written(while_waiting)
         return self._ended(parts, while_waiting)
 

@@ -18,7 +18,7 @@ from cdc.records.control import (
     SIGNAL_KEY,
     SIGNALS_KEY,
     TOMBSTONES_KEY,
-    HolesRecord,
+    IncompleteRowsRecord,
     PositionRecord,
     ProgressRecord,
     Record,
@@ -30,7 +30,7 @@ from cdc.records.control import (
     SweepRecord,
     TombstonesRecord,
 )
-from cdc.records.kafka_transactions import EVENT_TOPIC_KEY, LEFT_OPEN_KEY, EventTopicRecord, LeftOpenRecord
+from cdc.records.kafka_transactions import EVENT_TOPIC_KEY, HANGING_KEY, EventTopicRecord, HangingTransactionRecord
 from cdc.records.table_state import TABLE_KEY, TableRecord
 
 T = TypeVar("T", bound=Record)
@@ -42,13 +42,13 @@ class State:
 
     position: PositionRecord | None
     snapshots: tuple[SnapshotRecord, ...]
-    holes: tuple[HolesRecord, ...]
+    holes: tuple[IncompleteRowsRecord, ...]
     signals_offset: int  # signals below have had their effect
     tombstones: dict[TableId, int]  # of each table the floor below which tombstones are written
     tables: dict[TableId, TableRecord]
     unpublished: tuple[UnpublishedRecord, ...] = ()
     lost: tuple[LostEventsRecord, ...] = ()
-    left_open: LeftOpenRecord | None = None
+    hanging: HangingTransactionRecord | None = None
     event_topics: tuple[str, ...] = ()  # that were ever written to
 
 
@@ -65,7 +65,7 @@ def read_state(config: Config) -> State:
     """Raises GapError for a damaged position record, BrokerError."""
     topic = Topics(config.topics.prefix).state
     values = read_latest(config.kafka, topic)
-    value, signals, left_open = (values.get(key) for key in (POSITION_KEY, SIGNALS_KEY, LEFT_OPEN_KEY))
+    value, signals, hanging = (values.get(key) for key in (POSITION_KEY, SIGNALS_KEY, HANGING_KEY))
 
     def of(kind: type[T], prefix: str) -> tuple[T, ...]:
         return _records(kind, prefix, topic, values)
@@ -74,11 +74,11 @@ def read_state(config: Config) -> State:
         position=None if value is None else PositionRecord.open(value, f"{topic}, key {POSITION_KEY}"),
         snapshots=of(SnapshotRecord, "snapshot/"),
         tombstones={record.table: record.floor for record in of(TombstonesRecord, TOMBSTONES_KEY)},
-        holes=of(HolesRecord, "holes/"),
+        holes=of(IncompleteRowsRecord, "holes/"),
         tables={record.table: record for record in of(TableRecord, TABLE_KEY)},
         unpublished=of(UnpublishedRecord, UNPUBLISHED_KEY),
         lost=of(LostEventsRecord, LOST_KEY),
-        left_open=None if left_open is None else LeftOpenRecord.decode(left_open, f"{topic}, key {LEFT_OPEN_KEY}"),
+        hanging=None if hanging is None else HangingTransactionRecord.decode(hanging, f"{topic}, key {HANGING_KEY}"),
         event_topics=tuple(record.topic for record in of(EventTopicRecord, EVENT_TOPIC_KEY)),
         signals_offset=0 if signals is None else SignalsRecord.decode(signals, f"{topic}, key {SIGNALS_KEY}").offset,
     )

@@ -148,7 +148,7 @@ class TopicAdmin:
             if topic.partition_count != 1:
                 raise BrokerError(
                     f"topic {topic.name} exists with {topic.partition_count} partitions: capture needs it with one",
-                    f"delete {topic.name}, then it is created anew, or choose another topics.prefix",
+                    f"delete {topic.name}, then it is recreated, or choose another topics.prefix",
                 )
 
     def ensure(self, side: SideTopics, config: TopicConfig) -> None:

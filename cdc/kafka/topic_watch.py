@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 class TopicWatch:
     """Call it now and then: it looks at the answers to what it asked before, and asks again.
 
-    A topic that was deleted and created anew takes new records as if nothing had happened, and new partitions move keys
+    A topic that was deleted and recreated takes new records as if nothing had happened, and new partitions move keys
     to other places.
     """
 
@@ -27,7 +27,7 @@ class TopicWatch:
         self._asked: Mapping[str, Future[Any]] = {}
 
     def __call__(self) -> None:
-        """Raises GapError when a topic was created anew or repartitioned, ConnectionLost when one is not known: then
+        """Raises GapError when a topic was recreated or repartitioned, ConnectionLost when one is not known: then
         a new session looks closer."""
         if all(future.done() for future in self._asked.values()):
             for name, future in self._asked.items():
@@ -44,7 +44,7 @@ class TopicWatch:
             log.debug("topics not looked at", error=error.str())  # who produces to them will notice, and say more
             return
         if str(now.topic_id) != then.topic_id:
-            raise GapError(f"topic {then.name} was deleted and created anew", NEXT_AFTER_GAP)
+            raise GapError(f"topic {then.name} was deleted and recreated", NEXT_AFTER_GAP)
         if len(now.partitions) != then.partition_count:
             raise GapError(
                 f"topic {then.name} has {len(now.partitions)} partitions, it had {then.partition_count}: "

@@ -1,6 +1,6 @@
 """How the brokers ended the transactions of a transactional id: their own record of it, `__transaction_state`.
 
-No admin call tells it once the id's producer has begun anew. The format is that of Kafka's TransactionLogKey and
+No admin call tells it once the id's producer has restarted. The format is that of Kafka's TransactionLogKey and
 TransactionLogValue (versions 0 and 1, of which 1 is flexible: KIP-482), described in transaction-coordinator/src/main/
 resources/common/message of its source.
 """

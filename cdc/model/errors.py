@@ -8,13 +8,13 @@ NEXT_AFTER_GAP: Final = (
 )
 NEXT_AFTER_ALTER: Final = (
     "take the change back, or take the table out of source.tables: once it can be captured it joins again by itself, "
-    "and all its rows are read anew"
+    "and all its rows are read again"
 )
 NEXT_AFTER_REPLACED: Final = (
     "nothing, where the new table has the key of the old one: it joins again by itself, and all its rows are read; "
     "else cdc table list says what it lacks"
 )
-NEXT_AFTER_STOP: Final = "then cdc table start {table}: all its rows are read anew"
+NEXT_AFTER_STOP: Final = "then cdc table start {table}: all its rows are read again"
 
 
 class WatershedError(Exception):

@@ -22,6 +22,10 @@ class Topics:
         self.written = (self.state, self.control, self.progress, *written_when_asked)  # by capture, beside tables'
         self.own = (*self.written, self.signals)
 
+    def sink_dead_letter(self, sink: str) -> str:
+        """Rows that the sink's store rejected."""
+        return f"{self.dead_letter}.{sink}"
+
     def table(self, table: TableId) -> str:
         """The table's topic. Kafka allows letters, digits, `.`, `_` and `-`; anything else becomes `_`."""
         safe = "".join(

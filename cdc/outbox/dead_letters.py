@@ -1,4 +1,4 @@
-"""Records of events that could not be published: to be seen, corrected and published anew, never lost.
+"""Records of events that could not be published: to be seen, corrected and published again, never lost.
 
 The key is the event's id. The value is JSON: `reason`, `source` (the table, or the messages' prefix), `commit_lsn` and
 `tx_index` of the event, and `event`: each column's text. A message that is not ours has its first bytes in base64. What

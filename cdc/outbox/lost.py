@@ -1,4 +1,4 @@
-"""Events that no stream will bring any more: a gap was healed, or an outbox table joined anew, and their part of the
+"""Events that no stream will bring any more: a gap was healed, or an outbox table joined again, and their part of the
 log was left behind. Which part it is stands in state, for who asks later, until rows were published again. Pure."""
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ LOST_KEY: Final = "lost-events/"
 
 class LostEventsRecord(Record):
     """Of transactions that committed between two places of the log. One for each epoch that began so, in the Kafka
-    transaction of its intent, then in that of its first position; one for each table that joined anew."""
+    transaction of its intent, then in that of its first position; one for each table that joined again."""
 
     epoch: Epoch
     table: str = ""  # schema.table; all, and messages, where it is empty

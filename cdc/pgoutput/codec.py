@@ -51,7 +51,7 @@ LEFT_OUT: Final = ""  # stands among a row's columns for one that records don't 
 
 
 @dataclass(frozen=True, slots=True)
-class HoledChange:
+class IncompleteChange:
     """An update of a row of which large (TOAST) values are neither in the new tuple nor in an old one."""
 
     before: str  # this and both keys as in RowChange
@@ -105,7 +105,7 @@ class RowCodec:
         self._new_head = b"N" + count
         self._delete_head = b"D" + oid + old_kind + count
 
-    def change(self, message: bytes, offset: int, commit_lsn: int, tx_index: int) -> RowChange | HoledChange:
+    def change(self, message: bytes, offset: int, commit_lsn: int, tx_index: int) -> RowChange | IncompleteChange:
         """The row change in `message[offset:]`, which starts at its I, U or D byte.
 
         Raises ProtocolError for bytes that are no such message of this relation, or a value that is not its type's;
@@ -114,7 +114,7 @@ class RowCodec:
         """
         return self.usual_change(message, offset) or self.exact_change(message, offset, commit_lsn, tx_index)
 
-    def exact_change(self, message: bytes, offset: int, commit_lsn: int, tx_index: int) -> RowChange | HoledChange:
+    def exact_change(self, message: bytes, offset: int, commit_lsn: int, tx_index: int) -> RowChange | IncompleteChange:
         """`change` by the exact path alone."""
         return _Exact(self, Position(Lsn(commit_lsn), tx_index)).change(message[offset:])
 
@@ -158,7 +158,7 @@ class RowCodec:
     # ---- rows with holes, column by column
 
     def row_of(self, columns: Sequence[str | None]) -> str:
-        """The JSON object of columns as HoledChange has them; what is None is absent, as is LEFT_OUT."""
+        """The JSON object of columns as IncompleteChange has them; what is None is absent, as is LEFT_OUT."""
         members = zip(self._names, columns, strict=True)
         return "{" + ",".join(f"{_json_name(name)}:{value}" for name, value in members if value) + "}"
 
@@ -200,7 +200,7 @@ class _Exact:
         self._codec = codec
         self._position = str(position)
 
-    def change(self, message: bytes) -> RowChange | HoledChange:
+    def change(self, message: bytes) -> RowChange | IncompleteChange:
         codec = self._codec
         decoded = decode(message, self._position)
         if not isinstance(decoded, Insert | Update | Delete) or decoded.relation_oid != codec._relation.oid:
@@ -233,7 +233,7 @@ class _Exact:
             there if here is UNCHANGED and there is not NULL else here for here, there in zip(new, old, strict=True)
         )
 
-    def _update(self, before: str, old_key: str | None, values: Tuple) -> RowChange | HoledChange:
+    def _update(self, before: str, old_key: str | None, values: Tuple) -> RowChange | IncompleteChange:
         """The one kind of change whose row may have holes, though not in its key."""
         shown = self._codec._encoders
         if not any(value is UNCHANGED and i in shown for i, value in enumerate(values)):
@@ -246,7 +246,7 @@ class _Exact:
         )
         texts = tuple(self._text(i, values[i]) for i in is_key)
         new_key = self._key_object({i: column or "" for i, column in enumerate(columns)})
-        return HoledChange(before, columns, texts, old_key or new_key, new_key)
+        return IncompleteChange(before, columns, texts, old_key or new_key, new_key)
 
     def _text(self, i: int, value: TupleValue) -> str:
         assert isinstance(value, bytes), "anything else was refused"

@@ -7,7 +7,7 @@ from cdc.pgoutput.messages import Relation, RelationColumn
 def relation_differs(schema: TableSchema, relation: Relation) -> str | None:
     """What of the relation is not as the schema says, in words; None if rows can be published by it."""
     if relation.oid != schema.oid:
-        return f"its oid is {relation.oid}, it was {schema.oid}: the table was created anew"
+        return f"its oid is {relation.oid}, it was {schema.oid}: the table was recreated"
     if (relation.schema, relation.name) != schema.table:
         return f"it is called {TableId(relation.schema, relation.name)} now"
     was = [column.name for column in schema.columns]

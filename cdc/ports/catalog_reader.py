@@ -44,13 +44,13 @@ class CatalogAnswer:
 
     nonce: str
     publication: str | None  # fingerprint
-    seen: Mapping[TableId, DivergedTable]  # if there are any, the mark follows
+    seen: Mapping[TableId, DivergedTable]  # if there are any, the watermark follows
     ready: frozenset[TableId]  # of those that are stopped, which can join now
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogPollFailed:
-    """There is no answer, or no mark behind it."""
+    """There is no answer, or no watermark behind it."""
 
     nonce: str
 

@@ -1,7 +1,7 @@
 """What is asked of the reader of existing rows, and what it answers.
 
 The reader has connections and threads of its own. It puts an answer where `answers` finds it *before* it writes the
-answer's mark into the log, so that who receives the mark from the stream has the answer already.
+answer's watermark into the log, so that who receives the watermark from the stream has the answer already.
 """
 
 from dataclasses import dataclass
@@ -11,22 +11,22 @@ from cdc.model.errors import WatershedError
 from cdc.model.events import TableSchema
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 
-MARK_PREFIX: Final = "watershed"  # of the logical messages that are marks; their content is the nonce
+WATERMARK_PREFIX: Final = "watershed"  # of the logical messages that are watermarks; their content is the nonce
 
 Key = tuple[str, ...]
 """Values of a table's key columns as PostgreSQL prints them, in key order."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fence:
-    """Wait until every transaction that runs now has ended. No mark."""
+class TransactionBarrier:
+    """Wait until every transaction that runs now has ended. No watermark."""
 
     nonce: str
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
-    """Look at a table whose snapshot begins or goes on, then write the mark."""
+class DescribeTable:
+    """Look at a table whose snapshot begins or goes on, then write the watermark."""
 
     nonce: str
     schema: TableSchema
@@ -35,11 +35,11 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Read the rows with a key above `after`, up to `up_to`, in key order; then write the mark."""
+    """Read the rows with a key above `after`, up to `up_to`, in key order; then write the watermark."""
 
     nonce: str
     schema: TableSchema
-    shape: str  # as Begun said
+    fingerprint: str  # as TableDescribed said
     after: Key | None
     up_to: Key | None
     where: str | None  # a condition in SQL
@@ -50,12 +50,12 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Which of the keys that lie above `after` and up to `up_to` has the table no row of? Then write the mark. Without
-    keys only the snapshot and the mark are wanted."""
+    """Which of the keys that lie above `after` and up to `up_to` has the table no row of? Then write the watermark.
+    Without keys only the snapshot and the watermark are wanted."""
 
     nonce: str
     schema: TableSchema
-    shape: str  # as Begun said
+    fingerprint: str  # as TableDescribed said
     keys: tuple[bytes, ...]  # record keys
     after: Key | None
     up_to: Key | None
@@ -63,8 +63,8 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class KeyPage:
-    """The next keys that the topic holds a row of. No mark. `scan`: what is read from the topic's beginning to its
-    present end; another one than before begins anew, and ends that before."""
+    """The next keys that the topic holds a row of. No watermark. `scan`: what is read from the topic's beginning to its
+    present end; another one than before restarts, and ends that before."""
 
     nonce: str
     scan: str
@@ -72,12 +72,12 @@ class KeyPage:
     below: int | None  # only rows with a version below
 
 
-Request = Fence | Begin | Chunk | Lookup
+Request = TransactionBarrier | DescribeTable | Chunk | Lookup
 """Of the source. A KeyPage is asked of the topic."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fenced:
+class BarrierPassed:
     """They have ended. `snapshot` sees them all."""
 
     nonce: str
@@ -85,12 +85,12 @@ class Fenced:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class TableDescribed:
     """`bounds`: keys between which ranges lie, rising; none where the table is not split."""
 
     nonce: str
     snapshot: TransactionSnapshot
-    shape: str  # of the table: changes when it is altered or replaced
+    fingerprint: str  # of the table: changes when it is altered or replaced
     rows_estimated: int
     row_bytes: int  # of one row, about; 0: not known
     bounds: tuple[Key, ...]
@@ -111,7 +111,7 @@ class ChunkRead:
 
 @dataclass(frozen=True, slots=True)
 class ReadFailed:
-    """No mark follows. `is_permanent`: reading again gives the same."""
+    """No watermark follows. `is_permanent`: reading again gives the same."""
 
     nonce: str
     error: WatershedError
@@ -137,7 +137,7 @@ class KeysRead:
     is_end: bool
 
 
-Answer = Fenced | Begun | ChunkRead | LookedUp | KeysRead | ReadFailed
+Answer = BarrierPassed | TableDescribed | ChunkRead | LookedUp | KeysRead | ReadFailed
 
 
 class ChunkReader(Protocol):

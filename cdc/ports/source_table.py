@@ -24,7 +24,7 @@ class SourceTable:
 
 
 @dataclass(frozen=True, slots=True)
-class TableLook:
+class TableDescription:
     """A configured table, as the catalog has it when the session begins."""
 
     found: SourceTable | None

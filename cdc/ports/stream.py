@@ -2,6 +2,7 @@
 that run the same loop from a seed."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from cdc.model.lsn import Lsn
@@ -38,7 +39,7 @@ class Broker(Protocol):
 
     One Kafka transaction at a time: `produce` opens it, `commit` or `abort` ends it. While a call has to wait (queue
     full, brokers slow or away) it calls `while_waiting` several times a second, so that PostgreSQL still hears from
-    us. Raises ConnectionLost when the session must be started anew (fenced, aborted by the broker), BrokerError
+    us. Raises ConnectionLost when the session must be restarted (fenced, aborted by the broker), BrokerError
     when a record can never be taken.
     """
 
@@ -87,3 +88,13 @@ Probe = Callable[[str], None]
 
 def unarmed(_name: str) -> None:
     """The probe of a process that is not to crash at any point."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What one session of capture reads from, writes to, and tells the time by."""
+
+    stream: LogStream
+    broker: Broker
+    clock: Clock
+    probe: Probe = unarmed

@@ -1,9 +1,10 @@
 """What has been received of the stream: whole transactions, and the one that is coming in."""
 
 from dataclasses import dataclass
+from typing import Self
 
 from cdc.model.lsn import Lsn
-from cdc.records.control import PartialTransaction
+from cdc.records.control import PartialTransaction, PositionRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +15,11 @@ class StreamState:
     partial: PartialTransaction | None
     seq: int
     commit_ts_us: int  # of the newest transaction consumed whole
+
+    @classmethod
+    def of(cls, position: PositionRecord) -> Self:
+        """Where a session begins that resumes at this position."""
+        return cls(Lsn(position.resume_lsn), position.partial, position.seq, commit_ts_us=0)
 
 
 @dataclass(slots=True)

@@ -135,7 +135,7 @@ class Publication:
     publishes_all: bool  # insert, update, delete and truncate
     publishes_roots: bool  # a partitioned table's changes as the root's
     is_owned: bool  # by our role
-    fingerprint: str  # changes when it was altered, apart from its tables, or created anew
+    fingerprint: str  # changes when it was altered, apart from its tables, or recreated
     # Of those asked for that it names. Each changes when the table was taken out, even if it was put back.
     entries: dict[TableId, str]
     columns: dict[TableId, tuple[str, ...]]  # published columns of each table

@@ -13,7 +13,7 @@ from cdc.postgres.catalog import column_types
 from cdc.postgres.connection import says_lost
 from cdc.records.table_state import ColumnFacts, StorageFacts, TableFacts
 
-# Rows of the catalog that are written anew whenever what they say changes tell it by their xmin. Enums: of a column's
+# Rows of the catalog that are written again whenever what they say changes tell it by their xmin. Enums: of a column's
 # type, its elements', and what a domain stands for. `reached`: the types of a column and all that their values are
 # made of; those that come with the server never change, and a domain prints as what it stands for. A column with a
 # default that is added to a partitioned table has a missing value in the partitions only. pg_partition_tree() locks the

@@ -20,11 +20,11 @@ from cdc.model.topics import Topics
 from cdc.ports.catalog_reader import CatalogAnswer, CatalogPoll, CatalogPollFailed, DivergedTable, KnownTable
 from cdc.postgres.catalog import Publication, read_publication, schema_of
 from cdc.postgres.catalog_facts import read_facts
-from cdc.postgres.chunk_statements import mark_statement
+from cdc.postgres.chunk_statements import watermark_statement
 from cdc.postgres.connection import SourceConnection
-from cdc.postgres.connection_worker import Lane, close_lanes
+from cdc.postgres.connection_worker import ConnectionWorker, close_workers
 from cdc.postgres.source import published_table
-from cdc.postgres.table_descriptions import look_at_table
+from cdc.postgres.table_descriptions import describe_table
 from cdc.records.table_state import TableFacts
 
 log = structlog.get_logger(__name__)
@@ -41,12 +41,14 @@ class PostgresCatalogReader(AbstractContextManager["PostgresCatalogReader"]):
         self._topics = topics
         self._closing = threading.Event()
         self._answers: queue.SimpleQueue[CatalogAnswer | CatalogPollFailed] = queue.SimpleQueue()
-        self._lane: Lane[CatalogPoll] = Lane(source, queue.SimpleQueue(), self._serve, self._closing, _SETTINGS)
+        self._worker: ConnectionWorker[CatalogPoll] = ConnectionWorker(
+            source, queue.SimpleQueue(), self._serve, self._closing, _SETTINGS
+        )
 
-    def ask(self, question: CatalogPoll) -> None:
+    def ask(self, poll: CatalogPoll) -> None:
         """See cdc.ports.catalog_reader.CatalogReader."""
-        self._lane.start()
-        self._lane.requests.put(question)
+        self._worker.start()
+        self._worker.requests.put(poll)
 
     def answers(self) -> list[CatalogAnswer | CatalogPollFailed]:
         """See cdc.ports.catalog_reader.CatalogReader."""
@@ -55,7 +57,7 @@ class PostgresCatalogReader(AbstractContextManager["PostgresCatalogReader"]):
     def close(self) -> None:
         """Idempotent."""
         self._closing.set()
-        close_lanes([self._lane])
+        close_workers([self._worker])
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -64,40 +66,40 @@ class PostgresCatalogReader(AbstractContextManager["PostgresCatalogReader"]):
 
     # ---- in the thread
 
-    def _serve(self, lane: Lane[CatalogPoll], question: CatalogPoll) -> None:
+    def _serve(self, worker: ConnectionWorker[CatalogPoll], poll: CatalogPoll) -> None:
         try:
-            connection = lane.connection()
+            connection = worker.connection()
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            look = self._look(connection, question)
+            answer = self._query(connection, poll)
             connection.execute("COMMIT")
-            self._answers.put(look)
-            if look.seen:
-                connection.execute(mark_statement(question.nonce))
+            self._answers.put(answer)
+            if answer.seen:
+                connection.execute(watermark_statement(poll.nonce))
         except Exception as error:  # noqa: BLE001 - the thread's edge: whatever it is, the question has to be answered
-            lane.drop()
-            self._answers.put(CatalogPollFailed(question.nonce))
+            worker.drop()
+            self._answers.put(CatalogPollFailed(poll.nonce))
             if not self._closing.is_set():
                 # The stream will notice a lost server, and its own error says more.
                 reason = error.message if isinstance(error, WatershedError) else type(error).__name__
                 log.debug("catalog not looked at", error=reason)
 
-    def _look(self, connection: SourceConnection, question: CatalogPoll) -> CatalogAnswer:
-        tables = [*question.tables, *question.stopped]
+    def _query(self, connection: SourceConnection, poll: CatalogPoll) -> CatalogAnswer:
+        tables = [*poll.tables, *poll.stopped]
         publication = read_publication(connection, self._source.publication, tables)
         if publication is None:
-            return CatalogAnswer(question.nonce, None, {}, frozenset())
+            return CatalogAnswer(poll.nonce, None, {}, frozenset())
         facts = read_facts(connection, tables)
         seen: dict[TableId, DivergedTable] = {}
-        for table, known in question.tables.items():
+        for table, known in poll.tables.items():
             now, entry = facts.get(table), publication.entries.get(table, "")
             if now is None or (now, entry) != (known.facts, known.entry):
                 seen[table] = self._see(connection, table, known, now, publication)
         ready = set()
-        for table, tried in question.stopped.items():
-            look = look_at_table(connection, self._source, table, publication, facts.get(table))
-            if look.barrier is None and look.state != tried:
+        for table, tried in poll.stopped.items():
+            description = describe_table(connection, self._source, table, publication, facts.get(table))
+            if description.barrier is None and description.state != tried:
                 ready.add(table)
-        return CatalogAnswer(question.nonce, publication.fingerprint, seen, frozenset(ready))
+        return CatalogAnswer(poll.nonce, publication.fingerprint, seen, frozenset(ready))
 
     def _see(
         self,

@@ -6,7 +6,7 @@ import psycopg
 
 from cdc.model.errors import ConnectionLost, SourceError, UnreachableError, WatershedError
 from cdc.model.sql_names import sql_name
-from cdc.ports.chunk_reader import Chunk, Fence, ReadFailed, Request
+from cdc.ports.chunk_reader import Chunk, ReadFailed, Request, TransactionBarrier
 from cdc.postgres.chunk_table import TableAlteredError
 from cdc.postgres.connection import lost, says_too_large
 
@@ -33,8 +33,8 @@ def is_too_large(error: psycopg.Error) -> bool:
     return says_too_large(error.sqlstate or "", error.diag.message_primary or "")
 
 
-def mark_refused(error: psycopg.errors.InsufficientPrivilege, server_version: int) -> SourceError:
-    """The role may not write marks."""
+def watermark_refused(error: psycopg.errors.InsufficientPrivilege, server_version: int) -> SourceError:
+    """The role may not write watermarks."""
     arguments = "boolean, text, text" + (", boolean" if server_version >= _EMITS_FLUSHED else "")
     return SourceError(
         f"the role may not write marks into the log: {error.diag.message_primary}",
@@ -51,7 +51,7 @@ def _said(request: Request, error: psycopg.Error, is_passing: bool) -> Watershed
         )
     if is_passing:
         return lost(error)
-    if isinstance(error, psycopg.errors.InsufficientPrivilege) and not isinstance(request, Fence):
+    if isinstance(error, psycopg.errors.InsufficientPrivilege) and not isinstance(request, TransactionBarrier):
         table = request.schema.table
         return SourceError(
             f"the role may not read {where}: {error.diag.message_primary}",
@@ -75,4 +75,4 @@ def _words(error: psycopg.Error) -> str:
 
 
 def _where(request: Request) -> str:
-    return "the database" if isinstance(request, Fence) else f"table {request.schema.table}"
+    return "the database" if isinstance(request, TransactionBarrier) else f"table {request.schema.table}"

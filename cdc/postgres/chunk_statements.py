@@ -12,7 +12,7 @@ from typing import Final, LiteralString
 from psycopg import sql
 
 from cdc.model.events import Column, TableId
-from cdc.ports.chunk_reader import MARK_PREFIX, Key
+from cdc.ports.chunk_reader import WATERMARK_PREFIX, Key
 
 QualifiedName = tuple[str, str]  # schema, name
 
@@ -71,10 +71,10 @@ def begin_statement(table: TableId, *, is_partitioned: bool, prefers_index: bool
     )
 
 
-def mark_statement(nonce: str) -> sql.Composed:
-    """A transaction of its own, whose only content is the mark."""
+def watermark_statement(nonce: str) -> sql.Composed:
+    """A transaction of its own, whose only content is the watermark."""
     return sql.SQL("SELECT pg_catalog.pg_logical_emit_message(true, {}::text, {}::text)").format(
-        sql.Literal(MARK_PREFIX), sql.Literal(nonce)
+        sql.Literal(WATERMARK_PREFIX), sql.Literal(nonce)
     )
 
 

@@ -90,10 +90,10 @@ class TableUnlikeError(TableAlteredError):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class ChunkTable:
     """A table as its chunks have to find it."""
 
-    shape: str
+    fingerprint: str
     is_partitioned: bool
     key: tuple[KeyColumn, ...]
     row_filter: str | None  # the publication's
@@ -114,7 +114,7 @@ class Size:
     pages: int  # as it is now
 
 
-def begin_look(
+def begin_read(
     connection: psycopg.Connection, schema: TableSchema, *, is_partitioned: bool, prefers_index: bool
 ) -> tuple[TransactionSnapshot, str]:
     """Open a chunk's transaction: what it sees, and the table's shape. Raises psycopg.Error, SourceError."""
@@ -128,21 +128,21 @@ def begin_look(
     row = cursor.set_result(-1).fetchone()
     if row is None:
         raise TableAlteredError(f"table {schema.table} was replaced while it was locked")
-    snapshot, shape = row
-    return TransactionSnapshot.parse(snapshot), hashlib.sha256(shape.encode()).hexdigest()[:32]
+    snapshot, fingerprint = row
+    return TransactionSnapshot.parse(snapshot), hashlib.sha256(fingerprint.encode()).hexdigest()[:32]
 
 
-def look(
+def describe_for_chunks(
     connection: psycopg.Connection,
     schema: TableSchema,
     publication: Publication,
     tables: Sequence[TableId],
     chosen: Chosen = AS_IT_IS,
-) -> tuple[TransactionSnapshot, Look]:
+) -> tuple[TransactionSnapshot, ChunkTable]:
     """Open a transaction and look at the table in it. `publication`: as it was when capture of `tables` began.
 
     Raises psycopg.Error; SourceError when rows of the table can't be published as `schema` says; ConnectionLost."""
-    snapshot, shape = begin_look(connection, schema, is_partitioned=True, prefers_index=False)
+    snapshot, fingerprint = begin_read(connection, schema, is_partitioned=True, prefers_index=False)
     now = read_publication(connection, publication.name, tables, filters=[schema.table])
     if now is None or not now.is_as(publication):
         raise TableAlteredError(f"publication {publication.name} was altered or dropped")
@@ -153,7 +153,7 @@ def look(
         raise TableUnlikeError(f"table {schema.table} was altered: {difference}", NEXT_AFTER_ALTER)
     require_all_rows(found)
     row_filter = now.row_filters.get(schema.table)
-    return snapshot, Look(shape, found.is_partitioned, _key_columns(connection, schema), row_filter)
+    return snapshot, ChunkTable(fingerprint, found.is_partitioned, _key_columns(connection, schema), row_filter)
 
 
 def size(connection: psycopg.Connection, schema: TableSchema) -> Size:
@@ -164,14 +164,16 @@ def size(connection: psycopg.Connection, schema: TableSchema) -> Size:
     return Size(rows, known_bytes // rows if rows else 0, pages)
 
 
-def bounds(connection: psycopg.Connection, schema: TableSchema, look: Look, pages: int, ranges: int) -> tuple[Key, ...]:
+def bounds(
+    connection: psycopg.Connection, schema: TableSchema, chunk_table: ChunkTable, pages: int, ranges: int
+) -> tuple[Key, ...]:
     """Keys between ranges of about the same number of rows, rising; none when there are too few rows to tell.
     Raises psycopg.Error, SourceError."""
     statement = sample_statement(
         schema.table,
-        look.key,
-        is_partitioned=look.is_partitioned,
-        row_filter=look.row_filter,
+        chunk_table.key,
+        is_partitioned=chunk_table.is_partitioned,
+        row_filter=chunk_table.row_filter,
         percent=min(100.0, max(100.0 * _SAMPLE_PAGES / max(pages, 1), 1e-6)),
     )
     statement += copy_options(connection)
@@ -180,7 +182,7 @@ def bounds(connection: psycopg.Connection, schema: TableSchema, look: Look, page
     lines = copied.lines
     if len(lines) < ranges * _SAMPLE_ROWS_MIN:
         return ()
-    places = range(len(look.key))
+    places = range(len(chunk_table.key))
     return tuple(key_of(lines[len(lines) * number // ranges], places, schema.table) for number in range(1, ranges))
 
 

@@ -1,8 +1,8 @@
-"""The reader of existing rows: threads with connections of their own, which read chunks and write their marks.
+"""The reader of existing rows: threads with connections of their own, which read chunks and write their watermarks.
 
 A chunk is one short transaction. The table is locked before the transaction snapshot is taken: a snapshot taken first,
 that then waited behind TRUNCATE or a rewriting ALTER, would show an empty table, which looks like its end. The answer
-is given before the mark is written, so that who receives the mark from the log has it.
+is given before the watermark is written, so that who receives the watermark from the log has it.
 """
 
 import queue
@@ -19,26 +19,38 @@ from psycopg import sql
 
 from cdc.config.settings import SourceConfig
 from cdc.model.events import TableSchema
-from cdc.ports.chunk_reader import Answer, Begin, Begun, Chunk, ChunkRead, Fence, Fenced, Key, LookedUp, Lookup, Request
+from cdc.ports.chunk_reader import (
+    Answer,
+    BarrierPassed,
+    Chunk,
+    ChunkRead,
+    DescribeTable,
+    Key,
+    LookedUp,
+    Lookup,
+    Request,
+    TableDescribed,
+    TransactionBarrier,
+)
 from cdc.ports.stream import Probe, unarmed
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.postgres.binary_copy import copy_binary
 from cdc.postgres.catalog import Publication
-from cdc.postgres.chunk_failures import failed, is_too_large, mark_refused
-from cdc.postgres.chunk_statements import chunk_statement, condition_statement, mark_statement
-from cdc.postgres.chunk_table import Look, TableAlteredError, begin_look, bounds, look, size
+from cdc.postgres.chunk_failures import failed, is_too_large, watermark_refused
+from cdc.postgres.chunk_statements import chunk_statement, condition_statement, watermark_statement
+from cdc.postgres.chunk_table import ChunkTable, TableAlteredError, begin_read, bounds, describe_for_chunks, size
 from cdc.postgres.connection import SourceConnection, copy_options, holds_any_bytes
-from cdc.postgres.connection_worker import RECONNECT_S, Lane, close_lanes
+from cdc.postgres.connection_worker import RECONNECT_S, ConnectionWorker, close_workers
 from cdc.postgres.copy_lines import copy_lines, key_of
 from cdc.postgres.key_lookup import absent_keys
-from cdc.postgres.transaction_barrier import pass_fence
+from cdc.postgres.transaction_barrier import pass_barrier
 
 log = structlog.get_logger(__name__)
 
 LOCK_WAIT_S: Final = 3
 
-# A mark is not waited for by standbys: one that is named in synchronous_standby_names and down would hang it. Chunks
-# follow an index; workers and compilation would cost the source more than they gain.
+# A watermark is not waited for by standbys: one that is named in synchronous_standby_names and down would hang it.
+# Chunks follow an index; workers and compilation would cost the source more than they gain.
 _SETTINGS: Final = (
     f"SET synchronous_commit = local; SET lock_timeout = '{LOCK_WAIT_S}s';"
     " SET max_parallel_workers_per_gather = 0; SET jit = off"
@@ -65,12 +77,13 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
         self._split_rows_min = split_rows_min
         self._probe = probe
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
-        self._looks: dict[str, Look] = {}  # by shape
+        self._chunk_tables: dict[str, ChunkTable] = {}  # by shape
         self._closing = threading.Event()
         self._chunks: _Queue = queue.SimpleQueue()
-        self._others: _Queue = queue.SimpleQueue()  # for a thread of their own: a fence may last for hours
-        self._lanes = [
-            Lane(source, requests, self._serve, self._closing, _SETTINGS)
+        # For a thread of their own: a transaction barrier may last for hours.
+        self._others: _Queue = queue.SimpleQueue()
+        self._workers = [
+            ConnectionWorker(source, requests, self._serve, self._closing, _SETTINGS)
             for requests in (self._others, *[self._chunks] * workers)
         ]
 
@@ -78,8 +91,8 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
 
     def ask(self, request: Request) -> None:
         """Returns at once."""
-        for lane in self._lanes:
-            lane.start()
+        for worker in self._workers:
+            worker.start()
         (self._chunks if isinstance(request, Chunk | Lookup) else self._others).put(request)
 
     def answers(self) -> list[Answer]:
@@ -89,7 +102,7 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
     def close(self) -> None:
         """Cancel what runs and end; what was asked and not answered stays so. Idempotent."""
         self._closing.set()
-        close_lanes(self._lanes)
+        close_workers(self._workers)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -98,44 +111,46 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
 
     # ---- in the threads
 
-    def _serve(self, lane: Lane[Request], request: Request) -> None:
+    def _serve(self, worker: ConnectionWorker[Request], request: Request) -> None:
         try:
             match request:
-                case Fence():
-                    self._fence(lane, request)
-                case Begin():
-                    self._begin(lane, request)
+                case TransactionBarrier():
+                    self._barrier(worker, request)
+                case DescribeTable():
+                    self._begin(worker, request)
                 case Chunk():
-                    self._chunk(lane, request)
+                    self._chunk(worker, request)
                 case Lookup():
-                    self._look_up(lane, request)
+                    self._look_up(worker, request)
         except Exception as error:  # noqa: BLE001 - the thread's edge: whatever it is, the request has to be answered
-            lane.drop()
+            worker.drop()
             if not self._closing.is_set():
                 failure = failed(request, error)
-                if isinstance(request, Fence):
+                if isinstance(request, TransactionBarrier):
                     log.warning("fence failed", error=failure.error.message, next=failure.error.hint)
                     self._closing.wait(RECONNECT_S)
                 self._answers.put(failure)
 
-    def _fence(self, lane: Lane[Request], request: Fence) -> None:
-        snapshot = pass_fence(lane.connection(), self._closing)
+    def _barrier(self, worker: ConnectionWorker[Request], request: TransactionBarrier) -> None:
+        snapshot = pass_barrier(worker.connection(), self._closing)
         if snapshot is not None:
-            self._answers.put(Fenced(request.nonce, snapshot))
+            self._answers.put(BarrierPassed(request.nonce, snapshot))
 
-    def _begin(self, lane: Lane[Request], request: Begin) -> None:
-        connection, schema = lane.connection(), request.schema
+    def _begin(self, worker: ConnectionWorker[Request], request: DescribeTable) -> None:
+        connection, schema = worker.connection(), request.schema
         chosen = self._source.chosen(schema.table)
-        snapshot, seen = look(connection, schema, self._publication, self._tables, chosen)
+        snapshot, seen = describe_for_chunks(connection, schema, self._publication, self._tables, chosen)
         sizes = size(connection, schema)
         splits = request.ranges > 1 and sizes.rows >= self._split_rows_min
         edges = bounds(connection, schema, seen, sizes.pages, request.ranges) if splits else ()
-        self._looks[seen.shape] = seen
-        self._answers.put(Begun(request.nonce, snapshot, seen.shape, sizes.rows, sizes.row_bytes, edges, seen.order))
+        self._chunk_tables[seen.fingerprint] = seen
+        self._answers.put(
+            TableDescribed(request.nonce, snapshot, seen.fingerprint, sizes.rows, sizes.row_bytes, edges, seen.order)
+        )
         _mark(connection, request.nonce)
 
-    def _chunk(self, lane: Lane[Request], request: Chunk) -> None:
-        connection, schema = lane.connection(), request.schema
+    def _chunk(self, worker: ConnectionWorker[Request], request: Chunk) -> None:
+        connection, schema = worker.connection(), request.schema
         seen = self._seen(request)
         conditions = [text for text in (seen.row_filter, request.where) if text]
         is_part = bool(conditions) or request.keys is not None
@@ -177,33 +192,33 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
         self._answers.put(read)
         self._probe("chunk.read")
         if not copied.is_ended:
-            lane.drop()
-        _mark(lane.connection(), request.nonce)
+            worker.drop()
+        _mark(worker.connection(), request.nonce)
         self._probe("chunk.marked")
 
-    def _look_up(self, lane: Lane[Request], request: Lookup) -> None:
-        connection, seen = lane.connection(), self._seen(request)
+    def _look_up(self, worker: ConnectionWorker[Request], request: Lookup) -> None:
+        connection, seen = worker.connection(), self._seen(request)
         snapshot = _opened(connection, request, seen, prefers_index=False)
         began = time.monotonic()
         absent = absent_keys(connection, request.schema, seen, request.keys, request.after, request.up_to)
         self._answers.put(LookedUp(request.nonce, snapshot, absent, time.monotonic() - began))
         _mark(connection, request.nonce)
 
-    def _seen(self, request: Chunk | Lookup) -> Look:
-        seen = self._looks.get(request.shape)
+    def _seen(self, request: Chunk | Lookup) -> ChunkTable:
+        seen = self._chunk_tables.get(request.fingerprint)
         if seen is None:
             raise TableAlteredError(f"table {request.schema.table} has not been looked at")
         return seen
 
 
 def _opened(
-    connection: SourceConnection, request: Chunk | Lookup, seen: Look, *, prefers_index: bool
+    connection: SourceConnection, request: Chunk | Lookup, seen: ChunkTable, *, prefers_index: bool
 ) -> TransactionSnapshot:
     """A transaction that finds the table as it was looked at."""
-    snapshot, shape = begin_look(
+    snapshot, fingerprint = begin_read(
         connection, request.schema, is_partitioned=seen.is_partitioned, prefers_index=prefers_index
     )
-    if shape != request.shape:
+    if fingerprint != request.fingerprint:
         raise TableAlteredError(f"table {request.schema.table} was altered or replaced since it was looked at")
     return snapshot
 
@@ -220,10 +235,10 @@ def _require_condition(connection: SourceConnection, statement: sql.Composed) ->
 
 
 def _mark(connection: SourceConnection, nonce: str) -> None:
-    """End the transaction, if one is open, and write the mark. Raises psycopg.Error, SourceError."""
+    """End the transaction, if one is open, and write the watermark. Raises psycopg.Error, SourceError."""
     is_open = connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
-    statement = sql.SQL("COMMIT; {}" if is_open else "{}").format(mark_statement(nonce))
+    statement = sql.SQL("COMMIT; {}" if is_open else "{}").format(watermark_statement(nonce))
     try:
         connection.execute(statement)
     except psycopg.errors.InsufficientPrivilege as error:
-        raise mark_refused(error, connection.info.server_version) from error
+        raise watermark_refused(error, connection.info.server_version) from error

@@ -26,14 +26,14 @@ END_S: Final = 0.4
 T = TypeVar("T")
 
 
-class Lane(Generic[T]):
+class ConnectionWorker(Generic[T]):
     """A thread, and its connection."""
 
     def __init__(
         self,
         source: SourceConfig,
         requests: "queue.SimpleQueue[T | None]",
-        serve: Callable[["Lane[T]", T], None],
+        serve: Callable[["ConnectionWorker[T]", T], None],
         closing: threading.Event,
         settings: LiteralString,
     ) -> None:
@@ -122,18 +122,18 @@ class Lane(Generic[T]):
         self.drop()
 
 
-def close_lanes(lanes: Sequence[Lane[Any]]) -> None:
+def close_workers(workers: Sequence[ConnectionWorker[Any]]) -> None:
     """Cancel what runs and end, in little more than a second; their `closing` is set. Idempotent."""
-    for lane in lanes:
-        lane.requests.put(None)
+    for worker in workers:
+        worker.requests.put(None)
     deadline = time.monotonic() + CANCEL_S
-    while (running := [lane for lane in lanes if lane.is_running]) and time.monotonic() < deadline:
-        for lane in running:
-            lane.cancel(deadline)  # may come between two statements: again, then
-        for lane in running:
-            lane.join(min(deadline, time.monotonic() + JOIN_S))
-    for lane in running:
-        lane.cut()
+    while (running := [worker for worker in workers if worker.is_running]) and time.monotonic() < deadline:
+        for worker in running:
+            worker.cancel(deadline)  # may come between two statements: again, then
+        for worker in running:
+            worker.join(min(deadline, time.monotonic() + JOIN_S))
+    for worker in running:
+        worker.cut()
     deadline = time.monotonic() + END_S
-    for lane in running:
-        lane.join(deadline)
+    for worker in running:
+        worker.join(deadline)

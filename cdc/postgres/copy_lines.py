@@ -17,7 +17,7 @@ from cdc.model.errors import ConnectionLost, SourceError
 from cdc.model.events import TableId
 from cdc.ports.chunk_reader import Key
 
-# Rows past the limit are received and dropped, until they are as much again: to connect anew is cheaper from there on.
+# Rows past the limit are received and dropped, until they are as much again: to reconnect is cheaper from there on.
 _DROPPED_BYTES_MAX: Final = 8 * 1024 * 1024
 _ESCAPE: Final = re.compile(rb"\\(.)", re.DOTALL)
 _ESCAPED: Final = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}

@@ -10,7 +10,7 @@ from cdc.model.events import TableSchema
 from cdc.pgoutput.record_keys import RecordKeys
 from cdc.ports.chunk_reader import Key
 from cdc.postgres.chunk_statements import lookup_statement
-from cdc.postgres.chunk_table import Look
+from cdc.postgres.chunk_table import ChunkTable
 from cdc.postgres.connection import copy_options
 from cdc.postgres.copy_lines import copy_lines, key_of
 
@@ -21,7 +21,7 @@ _NULL: Final = b"\\N"
 def absent_keys(
     connection: psycopg.Connection,
     schema: TableSchema,
-    look: Look,
+    chunk_table: ChunkTable,
     keys: Sequence[bytes],
     after: Key | None,
     up_to: Key | None,
@@ -33,14 +33,14 @@ def absent_keys(
     """
     records = RecordKeys(schema)
     candidates = [(key, texts) for key in keys if (texts := records.texts(key)) is not None]
-    found = _absent(connection, schema, look, [texts for _, texts in candidates], after, up_to)
+    found = _absent(connection, schema, chunk_table, [texts for _, texts in candidates], after, up_to)
     return tuple(key for key, _ in candidates if key in found)
 
 
 def _absent(
     connection: psycopg.Connection,
     schema: TableSchema,
-    look: Look,
+    chunk_table: ChunkTable,
     candidates: Sequence[Key],
     after: Key | None,
     up_to: Key | None,
@@ -50,10 +50,10 @@ def _absent(
         return set()
     statement = lookup_statement(
         schema.table,
-        look.key,
+        chunk_table.key,
         candidates,
-        is_partitioned=look.is_partitioned,
-        row_filter=look.row_filter,
+        is_partitioned=chunk_table.is_partitioned,
+        row_filter=chunk_table.row_filter,
         after=after,
         up_to=up_to,
     )
@@ -68,11 +68,11 @@ def _absent(
         if half == 0:
             return set()
         rest = (candidates[:half], candidates[half:])
-        return set().union(*(_absent(connection, schema, look, part, after, up_to) for part in rest))
+        return set().union(*(_absent(connection, schema, chunk_table, part, after, up_to) for part in rest))
     if len(copied.lines) < copied.row_count or not copied.is_ended:
         raise SourceError(f"keys of table {schema.table} are too large to be looked up", "ask for a smaller range")
     records = RecordKeys(schema)
-    wanted, there = range(len(look.key)), range(len(look.key), 2 * len(look.key))
+    wanted, there = range(len(chunk_table.key)), range(len(chunk_table.key), 2 * len(chunk_table.key))
     absent: set[bytes] = set()
     for line in copied.lines:
         key = records.encode(key_of(line, wanted, schema.table))

@@ -86,7 +86,7 @@ def prune(
 
 def republish(connection: SourceConnection, table: TableId, time_column: str, since: datetime) -> int:
     """Write rows again, those from `since` on by `time_column`: each is deleted and inserted as it was, in one
-    transaction, so that the log has it anew, with its id. How many. Raises SourceError, ConnectionLost."""
+    transaction, so that the log has it again, with its id. How many. Raises SourceError, ConnectionLost."""
     names: dict[str, sql.Composable] = {"table": sql.Identifier(*table), "time": sql.Identifier(time_column)}
     columns = "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped"
     again = sql.SQL(

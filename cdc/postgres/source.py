@@ -26,6 +26,7 @@ from cdc.postgres.catalog import (
 )
 from cdc.postgres.connection import connect, lost, says_lost
 from cdc.postgres.replication import ReplicationConnection, SystemIdentity
+from cdc.tables.continuity import SourceNow
 
 OLDEST_VERSION = 150_000
 LOCK_POLL_S: Final = 1.0
@@ -340,9 +341,8 @@ def add_to_publication(connection: psycopg.Connection, config: SourceConfig, tab
         raise SourceError(f"can't alter publication {name}: {error.diag.message_primary}") from error
     publication = read_publication(connection, name, config.table_ids)
     if publication is None or table not in publication.columns:
-        raise ConnectionLost(
-            f"publication {name} does not show a table that was taken in"
-        )  # looked at anew, it says why
+        # Checked again, it says why.
+        raise ConnectionLost(f"publication {name} does not show a table that was taken in")
     return publication
 
 
@@ -403,3 +403,13 @@ def drop_slot(connection: psycopg.Connection, name: str) -> None:
         raise ConnectionLost(f"slot {name} can't be dropped yet: {error.diag.message_primary}") from error
     except psycopg.OperationalError as error:
         raise lost(error) from error
+
+
+def source_now(
+    identity: SystemIdentity, flush_lsn: Lsn, slot: Slot | None, publication: Publication | None
+) -> SourceNow:
+    """What a position is held against."""
+    wal_status, confirmed_lsn = (slot.wal_status, slot.confirmed_flush_lsn) if slot else (None, None)
+    fingerprint = publication.fingerprint if publication else None
+    system = identity.system_identifier, identity.timeline, identity.database
+    return SourceNow(*system, flush_lsn, wal_status, confirmed_lsn, fingerprint)

@@ -5,30 +5,30 @@ import psycopg
 from cdc.config.settings import SourceConfig
 from cdc.model.errors import SourceError
 from cdc.model.events import TableId
-from cdc.ports.source_table import TableLook
+from cdc.ports.source_table import TableDescription
 from cdc.postgres.catalog import Publication
 from cdc.postgres.catalog_facts import read_facts
 from cdc.postgres.source import checked_table, published_table
 from cdc.records.table_state import TableFacts
 
 
-def look_at_tables(
+def describe_tables(
     connection: psycopg.Connection, source: SourceConfig, publication: Publication
-) -> dict[TableId, TableLook]:
+) -> dict[TableId, TableDescription]:
     """Raises ConnectionLost."""
     facts = read_facts(connection, source.table_ids)
     return {
-        table: look_at_table(connection, source, table, publication, facts.get(table)) for table in source.table_ids
+        table: describe_table(connection, source, table, publication, facts.get(table)) for table in source.table_ids
     }
 
 
-def look_at_table(
+def describe_table(
     connection: psycopg.Connection,
     source: SourceConfig,
     table: TableId,
     publication: Publication,
     facts: TableFacts | None,
-) -> TableLook:
+) -> TableDescription:
     """Raises ConnectionLost."""
     entry, chosen = publication.entries.get(table, ""), source.chosen(table)
     found, error, barrier = None, None, None
@@ -42,4 +42,4 @@ def look_at_table(
     except SourceError as refusal:
         barrier = refusal
     state = f"{facts.model_dump_json() if facts else None} {entry} {barrier.message if barrier else None}"
-    return TableLook(found, facts, entry, state, error, barrier)
+    return TableDescription(found, facts, entry, state, error, barrier)

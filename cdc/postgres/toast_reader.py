@@ -26,10 +26,10 @@ from cdc.ports.stream import WhileWaiting
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.postgres.catalog import Publication
 from cdc.postgres.chunk_failures import PASSING_CLASSES, PASSING_ERRORS
-from cdc.postgres.chunk_statements import mark_statement, reread_statement
-from cdc.postgres.chunk_table import Look, TableUnlikeError, begin_look, look
+from cdc.postgres.chunk_statements import reread_statement, watermark_statement
+from cdc.postgres.chunk_table import ChunkTable, TableUnlikeError, begin_read, describe_for_chunks
 from cdc.postgres.connection import SourceConnection
-from cdc.postgres.connection_worker import Lane, close_lanes
+from cdc.postgres.connection_worker import ConnectionWorker, close_workers
 from cdc.postgres.copy_lines import copy_lines, fields_of
 
 READ_S_MAX: Final = 5.0
@@ -61,21 +61,23 @@ class PostgresRowReader(AbstractContextManager["PostgresRowReader"]):
         self._source = source
         self._publication = publication
         self._tables = [schema.table for schema in tables]
-        self._looks: dict[TableId, Look] = {}
+        self._chunk_tables: dict[TableId, ChunkTable] = {}
         self._closing = threading.Event()
         self._answers: queue.SimpleQueue[tuple[int, Found | Unreadable | None]] = queue.SimpleQueue()
         self._number = 0  # of the last question
         self._is_late = False
-        self._lane: Lane[_Question] = Lane(source, queue.SimpleQueue(), self._serve, self._closing, _SETTINGS)
+        self._worker: ConnectionWorker[_Question] = ConnectionWorker(
+            source, queue.SimpleQueue(), self._serve, self._closing, _SETTINGS
+        )
 
     def read(self, wanted: Wanted, bytes_max: int, while_waiting: WhileWaiting) -> Found | Unreadable | None:
         """See cdc.ports.row_reader.RowReader."""
         self._number += 1
-        self._lane.start()
+        self._worker.start()
         with suppress(queue.Empty):
             while True:  # questions that nobody waits for any more, where the server hangs
-                self._lane.requests.get_nowait()
-        self._lane.requests.put(_Question(self._number, wanted, bytes_max))
+                self._worker.requests.get_nowait()
+        self._worker.requests.put(_Question(self._number, wanted, bytes_max))
         deadline = time.monotonic() + (LATE_S_MAX if self._is_late else READ_S_MAX)
         while (left_s := deadline - time.monotonic()) > 0:
             try:
@@ -87,13 +89,13 @@ class PostgresRowReader(AbstractContextManager["PostgresRowReader"]):
                 self._is_late = False
                 return answer
         self._is_late = True
-        self._lane.cancel(time.monotonic() + CANCEL_S)
+        self._worker.cancel(time.monotonic() + CANCEL_S)
         return None
 
     def close(self) -> None:
         """Idempotent."""
         self._closing.set()
-        close_lanes([self._lane])
+        close_workers([self._worker])
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -102,20 +104,20 @@ class PostgresRowReader(AbstractContextManager["PostgresRowReader"]):
 
     # ---- in the thread
 
-    def _serve(self, lane: Lane[_Question], question: _Question) -> None:
+    def _serve(self, worker: ConnectionWorker[_Question], question: _Question) -> None:
         if question.number != self._number:
             return  # nobody waits for it any more
         answer: Found | Unreadable | None = None
         try:
-            answer = self._found(lane, question.wanted, question.bytes_max)
+            answer = self._found(worker, question.wanted, question.bytes_max)
         except Exception as error:  # noqa: BLE001 - the thread's edge: whatever it is, the question has to be answered
-            lane.drop()
-            self._looks.pop(question.wanted.schema.table, None)
+            worker.drop()
+            self._chunk_tables.pop(question.wanted.schema.table, None)
             answer = _failure(error)
         self._answers.put((question.number, answer))
 
-    def _found(self, lane: Lane[_Question], wanted: Wanted, bytes_max: int) -> Found | None:
-        connection = lane.connection()
+    def _found(self, worker: ConnectionWorker[_Question], wanted: Wanted, bytes_max: int) -> Found | None:
+        connection = worker.connection()
         snapshot, seen = self._begin(connection, wanted.schema)
         statement = reread_statement(
             wanted.schema.table,
@@ -132,25 +134,27 @@ class PostgresRowReader(AbstractContextManager["PostgresRowReader"]):
         if not rows:
             return None
         if not copied.is_ended:
-            lane.drop()
-            connection = lane.connection()
+            worker.drop()
+            connection = worker.connection()
         cursor = connection.execute(_IS_FLUSHED if copied.is_ended else _IS_FLUSHED.removeprefix("COMMIT; "))
         if not is_ours and cursor.set_result(-1).fetchone() != (True,):
             # A commit that waits for the log's flush. Only asking whether it was flushed could take long: the end of
             # what is written may be a page's beginning, up to which nothing is ever flushed.
-            connection.execute(mark_statement(""))
+            connection.execute(watermark_statement(""))
         return Found(snapshot, tuple(rows))
 
-    def _begin(self, connection: SourceConnection, schema: TableSchema) -> tuple[TransactionSnapshot, Look]:
-        seen = self._looks.get(schema.table)
+    def _begin(self, connection: SourceConnection, schema: TableSchema) -> tuple[TransactionSnapshot, ChunkTable]:
+        seen = self._chunk_tables.get(schema.table)
         if seen is not None:
-            snapshot, shape = begin_look(connection, schema, is_partitioned=seen.is_partitioned, prefers_index=False)
-            if shape == seen.shape:
+            snapshot, fingerprint = begin_read(
+                connection, schema, is_partitioned=seen.is_partitioned, prefers_index=False
+            )
+            if fingerprint == seen.fingerprint:
                 return snapshot, seen
             connection.execute("ROLLBACK")
         chosen = self._source.chosen(schema.table)
-        snapshot, seen = look(connection, schema, self._publication, self._tables, chosen)
-        self._looks[schema.table] = seen
+        snapshot, seen = describe_for_chunks(connection, schema, self._publication, self._tables, chosen)
+        self._chunk_tables[schema.table] = seen
         return snapshot, seen
 
 

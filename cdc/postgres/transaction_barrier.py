@@ -45,7 +45,7 @@ class _Transaction:
     since: str | None
 
 
-def pass_fence(connection: psycopg.Connection, closing: threading.Event) -> TransactionSnapshot | None:
+def pass_barrier(connection: psycopg.Connection, closing: threading.Event) -> TransactionSnapshot | None:
     """A transaction snapshot that sees them all; those of other databases, which can't have written our tables, are
     not waited for. None when `closing` was set meanwhile. Raises psycopg.Error."""
     report_at = time.monotonic() + QUIET_S
@@ -53,10 +53,10 @@ def pass_fence(connection: psycopg.Connection, closing: threading.Event) -> Tran
     # begin and end one ourselves, after all of them.
     row = connection.execute("SELECT pg_current_xact_id()::text::int8").fetchone()
     assert row is not None
-    (fence,) = row
+    (barrier,) = row
     snapshot = _current(connection)
-    assert snapshot.sees(fence), "our own has ended"
-    waited_for = frozenset(xid for xid in snapshot.in_progress if xid < fence)
+    assert snapshot.sees(barrier), "our own has ended"
+    waited_for = frozenset(xid for xid in snapshot.in_progress if xid < barrier)
     ours = frozenset[int]()
     while True:
         waited_for = frozenset(xid for xid in waited_for if not snapshot.sees(xid))
@@ -114,9 +114,9 @@ class Wait:
             self._over.set()
 
 
-def fence_wait(source: SourceConfig) -> Wait:
+def barrier_wait(source: SourceConfig) -> Wait:
     """The same beside the stream."""
-    return Wait(source, "watershed fence", lambda connection, closing: pass_fence(connection, closing) is not None)
+    return Wait(source, "watershed fence", lambda connection, closing: pass_barrier(connection, closing) is not None)
 
 
 def running(connection: psycopg.Connection) -> dict[str, object]:

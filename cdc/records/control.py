@@ -4,7 +4,7 @@
 |---------------------|------------------------------|----------------|
 | `<prefix>.state`    | `position`                   | PositionRecord |
 | `<prefix>.state`    | `snapshot/<table>`           | SnapshotRecord |
-| `<prefix>.state`    | `holes/<table>`              | HolesRecord    |
+| `<prefix>.state`    | `holes/<table>`              | IncompleteRowsRecord    |
 | `<prefix>.state`    | `signals`                    | SignalsRecord  |
 | `<prefix>.state`    | `tombstones/<table>`         | TombstonesRecord |
 | `<prefix>.state`    | `table/<table>`              | TableRecord (cdc/records/table_state.py) |
@@ -183,7 +183,7 @@ class TombstonesRecord(Record):
         return TableId(self.table_schema, self.table_name)
 
 
-class HolesRecord(Record):
+class IncompleteRowsRecord(Record):
     """Rows of a table whose last records may lack large values, and which are still to be read for that. In the Kafka
     transaction of these records, and of the rows that were read."""
 
@@ -413,6 +413,9 @@ class SinkRecord(Record):
     written: int  # changes written since the job started
     stale: int  # changes that were already there, or superseded
     excluded: tuple[str, ...] = ()  # tables that the store is not to hold, as schema.table
+    # schema.table → the fingerprint of the mapping that its rows were written with; without one they are the source's.
+    mappings: dict[str, str] = {}
+    dead_letters: int = 0  # rows that the store rejected, and of which it has taken no later version
     job: tuple[int, str] = (0, "")  # a number that grows with each start, and a random text; the greater one goes on
 
 

@@ -4,7 +4,7 @@ from typing import Final
 
 from cdc.records.control import U64, Record
 
-LEFT_OPEN_KEY: Final = "left-open"
+HANGING_KEY: Final = "left-open"
 EVENT_TOPIC_KEY: Final = "event-topic/"
 
 
@@ -17,9 +17,9 @@ class OpenPart(Record):
     end: U64  # the high watermark
 
 
-class LeftOpenRecord(Record):
+class HangingTransactionRecord(Record):
     """A committed Kafka transaction that the brokers did not end in these partitions is about to be aborted there and
-    written anew. Its records are lost where this stands and the partitions are closed."""
+    written again. Its records are lost where this stands and the partitions are closed."""
 
     parts: tuple[OpenPart, ...]
 

@@ -5,7 +5,7 @@ from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.records.control import (
     POSITION_KEY,
-    HolesRecord,
+    IncompleteRowsRecord,
     PositionRecord,
     SchemaRecord,
     SnapshotRecord,
@@ -35,7 +35,7 @@ def tombstones_record(topics: Topics, table: TableId, floor: int) -> TopicRecord
     return TopicRecord(topics.state, tombstones_key(table).encode(), record.encode())
 
 
-def holes_record(topics: Topics, holes: HolesRecord) -> TopicRecord:
+def incomplete_rows_record(topics: Topics, holes: IncompleteRowsRecord) -> TopicRecord:
     """For state."""
     return TopicRecord(topics.state, holes_key(holes.table).encode(), holes.encode())
 

@@ -1,10 +1,11 @@
 """Rows that vanished without an event: keys that the topic holds and the table has not. Pure.
 
-Keys come from the topic in pages and are looked up in the table, a page for each short transaction, with a mark behind
-it like a chunk's. A key that is not found becomes a delete when the mark is received, by the rule that holds for rows:
-not if it was touched by a transaction that was received and that the lookup does not see. A key that lies in the topic
-since the scan began needs no look: what was published since is an event, or a row of a chunk. Neither does one that an
-event took since: its delete is in the topic, and an operator would be told that rows vanished which did not.
+Keys come from the topic in pages and are looked up in the table, a page for each short transaction, with a watermark
+behind it like a chunk's. A key that is not found becomes a delete when the watermark is received, by the rule that
+holds for rows: not if it was touched by a transaction that was received and that the lookup does not see. A key that
+lies in the topic since the scan began needs no look: what was published since is an event, or a row of a chunk. Neither
+does one that an event took since: its delete is in the topic, and an operator would be told that rows vanished which
+did not.
 """
 
 from collections import deque

@@ -1,15 +1,16 @@
 """Chunks beside the stream: DBLog's idea (Andreakis and Papapanagiotou, 2020) with the rule that PostgreSQL needs.
 
-A chunk is read in its own short transaction; then its mark is written into the log. When the mark comes back through
-the stream, the chunk's rows are published, with two exceptions:
+A chunk is read in its own short transaction; then its watermark is written into the log. When the watermark comes back
+through the stream, the chunk's rows are published, with two exceptions:
 
 - a row whose key was touched by a transaction that was received and that the chunk's snapshot does not see: what was
-  published for it is newer. (The published rule drops what was touched between two marks. That is not enough: a commit
-  is in the log before it is visible, so an event from *before* the first mark can be newer than the row.)
+  published for it is newer. (The published rule drops what was touched between two watermarks. That is not enough: a
+  commit is in the log before it is visible, so an event from *before* the first watermark can be newer than the row.)
 - all of them, when so many keys were touched that some were forgotten: the chunk is read again.
 
-What was received before this process remembered anything is covered by a fence: no chunk is read until every
-transaction that ran then has ended, so that all snapshots see it. Pure: time, answers and marks are arguments.
+What was received before this process remembered anything is covered by a transaction barrier: no chunk is read until
+every transaction that ran then has ended, so that all snapshots see it. Pure: time, answers and watermarks are
+arguments.
 """
 
 import secrets
@@ -20,22 +21,22 @@ import structlog
 from cdc.config.settings import SnapshotConfig
 from cdc.model.events import TableId, TableSchema, pack_version
 from cdc.model.lsn import Lsn
+from cdc.model.seq import SeqCounter
 from cdc.model.topic_record import TopicRecord
-from cdc.model.topics import Topics
 from cdc.ports.chunk_reader import (
     Answer,
-    Begin,
-    Begun,
+    BarrierPassed,
     Chunk,
     ChunkRead,
-    Fence,
-    Fenced,
+    DescribeTable,
     KeyPage,
     KeysRead,
     LookedUp,
     Lookup,
     ReadFailed,
     Request,
+    TableDescribed,
+    TransactionBarrier,
 )
 from cdc.ports.row_reader import Unfilled
 from cdc.ports.transaction_snapshot import TransactionSnapshot
@@ -46,6 +47,7 @@ from cdc.snapshots.chunk_records import ChunkPosition, RowRecords
 from cdc.snapshots.completion import Completions
 from cdc.snapshots.jobs import STATUSES_BEFORE, Job
 from cdc.snapshots.ranges import AHEAD_MAX, RETRY_S, OpenChunk, Range
+from cdc.snapshots.recorded import RecordedSnapshots
 from cdc.snapshots.sweeps import Sweeps
 from cdc.snapshots.tombstones import Tombstones
 
@@ -58,22 +60,18 @@ class SnapshotEngine:
     def __init__(
         self,
         *,
-        topics: Topics,
-        epoch: int,
         schemas: Iterable[TableSchema],
         row_records: RowRecords,
         sweeps: Sweeps,
         limits: SnapshotConfig,
-        records: Iterable[SnapshotRecord] = (),
-        tombstones: Mapping[TableId, int] | None = None,
-        completions: Completions | None = None,
+        recorded: RecordedSnapshots | None = None,
         memory: ChangeMemory | None = None,
         new_nonce: Callable[[], str] = lambda: secrets.token_hex(16),
     ) -> None:
-        """`records`: of state, ended ones among them. `tombstones`: for each table the floor up to which what was swept
-        has its tombstones; None: sweeps are followed by none."""
-        self._topics = topics
-        self._epoch = epoch
+        """`schemas`: of the captured tables. `recorded`: None where nothing is."""
+        recorded = recorded or RecordedSnapshots()
+        self._topics = sweeps.topics
+        self._epoch = sweeps.epoch
         self._schemas = {schema.table: schema for schema in schemas}
         self._row_records = row_records
         self._sweeps = sweeps
@@ -81,17 +79,17 @@ class SnapshotEngine:
         self._new_nonce = new_nonce
         self._memory = ChangeMemory() if memory is None else memory
         self.jobs: dict[TableId, Job] = {}
-        for record in sorted(records, key=lambda record: record.requested_us):
+        for record in sorted(recorded.records, key=lambda record: record.requested_us):
             if record.table in self._schemas:
                 self.jobs[record.table] = Job(record, self._schemas[record.table])
-        self._completions = completions or Completions(self._schemas.values())
-        self._fence: str | None = None  # nonce of the fence that is asked for
-        self._fence_not_before = 0.0
-        self._passed: TransactionSnapshot | None = None  # newest snapshot known since the fence was passed
-        self._begun: dict[str, tuple[Job, TransactionSnapshot, Begun | None]] = {}  # the answer's is not older
+        self._completions = recorded.completions or Completions(self._schemas.values())
+        self._barrier: str | None = None  # nonce of the barrier that is asked for
+        self._barrier_not_before = 0.0
+        self._passed: TransactionSnapshot | None = None  # newest snapshot known since the barrier was passed
+        self._begun: dict[str, tuple[Job, TransactionSnapshot, TableDescribed | None]] = {}  # the answer's is not older
         self._chunks: dict[str, tuple[Job, Range | AbsentKeys, OpenChunk]] = {}
-        self.tombstones = Tombstones(self._schemas, sweeps, tombstones)
-        self._marked: list[str] = []  # nonces of the transaction that is being received
+        self.tombstones = Tombstones(self._schemas, sweeps, recorded.tombstones)
+        self._watermarks: list[str] = []  # nonces of the transaction that is being received
         self._row_count = 0  # published by the transaction that is being received: they count as its changes
         self._unsaid: list[Job] = []  # that have ended outside of a transaction, and whose records are to be written
         self._next_chunk_at = self._now = 0.0
@@ -120,20 +118,20 @@ class SnapshotEngine:
     def truncate(self, topic: str) -> None:
         self._memory.truncate(topic)
 
-    def mark(self, content: bytes) -> None:
-        """One of its logical messages. Marks of others, and our own of earlier sessions, mean nothing."""
+    def watermark(self, content: bytes) -> None:
+        """One of its logical messages. Watermarks of others, and our own of earlier sessions, mean nothing."""
         nonce = content.decode("ascii", "replace")
         if nonce in self._chunks or nonce in self._begun:
-            self._marked.append(nonce)
+            self._watermarks.append(nonce)
 
-    def end(self, commit_lsn: Lsn, seq: int, now_us: int) -> tuple[list[TopicRecord], int]:
-        """The transaction was received whole; `seq` is the last one used. What its marks publish, and the last `seq`
-        used then. Rows are as the chunk's snapshot saw them, and count as changes of this transaction."""
+    def end(self, commit_lsn: Lsn, seq: SeqCounter, now_us: int) -> list[TopicRecord]:
+        """The transaction was received whole. Returns what its watermarks publish, numbered by `seq`: rows are as the
+        chunk's snapshot saw them, and count as changes of this transaction."""
         self._memory.end()
         records: list[TopicRecord] = []
-        if not self._marked:
-            return records, seq
-        for nonce in self._marked:
+        if not self._watermarks:
+            return records
+        for nonce in self._watermarks:
             if nonce in self._begun:
                 job, _, begun = self._begun.pop(nonce)
                 self._look(job, begun, seq)
@@ -141,15 +139,15 @@ class SnapshotEngine:
                     records += job.state(self._topics)
             elif nonce in self._chunks:
                 job, part, chunk = self._chunks[nonce]
-                chunk.is_marked = True
-                # Marks of one range may come in another order: the later chunk waits for the earlier one.
-                while part.open and part.open[0].is_marked:
-                    seq = self._merge(job, part, part.open[0], commit_lsn, seq, now_us, records)
+                chunk.has_watermark = True
+                # Watermarks of one range may come in another order: the later chunk waits for the earlier one.
+                while part.open and part.open[0].has_watermark:
+                    self._merge(job, part, part.open[0], commit_lsn, seq, now_us, records)
         self._prune()
-        self._marked.clear()
+        self._watermarks.clear()
         self._row_count = 0
         self._settle()
-        return records, seq
+        return records
 
     # ---- the reader
 
@@ -158,11 +156,11 @@ class SnapshotEngine:
         self._now = now
         for answer in answers:
             match answer:
-                case Fenced():
-                    if answer.nonce == self._fence:
+                case BarrierPassed():
+                    if answer.nonce == self._barrier:
                         self._passed = answer.snapshot
                         log.info("snapshots begin", tables=sum(job.is_active for job in self._all_jobs()))
-                case Begun():
+                case TableDescribed():
                     if answer.nonce in self._begun:
                         self._begun[answer.nonce] = (*self._begun[answer.nonce][:2], answer)
                 case ChunkRead() | LookedUp():
@@ -184,12 +182,12 @@ class SnapshotEngine:
             self._settle()
         if not self.is_active:
             return []
-        if self._fence is None:
-            if now < self._fence_not_before:
+        if self._barrier is None:
+            if now < self._barrier_not_before:
                 return []
             # What is received from now on is remembered; the reader looks at what runs after it was asked.
-            self._fence = self._new_nonce()
-            return [Fence(self._fence)]
+            self._barrier = self._new_nonce()
+            return [TransactionBarrier(self._barrier)]
         if self._passed is None:
             return []
         wanted: list[Request | KeyPage] = []
@@ -198,7 +196,7 @@ class SnapshotEngine:
         for job in self._all_jobs():
             if not job.is_active or now < job.not_before:
                 continue
-            if job.shape is None:
+            if job.fingerprint is None:
                 if job.begin is None:
                     wanted.append(self._ask_to_begin(job))
                 continue
@@ -246,7 +244,7 @@ class SnapshotEngine:
     # ---- operators
 
     def add(self, record: SnapshotRecord) -> list[TopicRecord]:
-        """Begin a table's snapshot, or begin it anew. Raises KeyError for a table that is not captured."""
+        """Begin a table's snapshot, or restart it. Raises KeyError for a table that is not captured."""
         schema = self._schemas[record.table]
         if record.table in self.jobs:
             self._give_up([self.jobs[record.table]])
@@ -268,18 +266,18 @@ class SnapshotEngine:
 
     # ---- inside
 
-    def _ask_to_begin(self, job: Job) -> Begin:
+    def _ask_to_begin(self, job: Job) -> DescribeTable:
         assert self._passed is not None
         job.begin = self._new_nonce()
         self._begun[job.begin] = (job, self._passed, None)
-        return Begin(job.begin, job.schema, self._limits.workers if job.splits else 1)
+        return DescribeTable(job.begin, job.schema, self._limits.workers if job.splits else 1)
 
     def _ask_for_chunk(self, job: Job, part: Range) -> Chunk:
-        assert job.shape is not None
+        assert job.fingerprint is not None
         request = Chunk(
             nonce=self._new_nonce(),
             schema=job.schema,
-            shape=job.shape,
+            fingerprint=job.fingerprint,
             after=part.next_after,
             up_to=part.up_to,
             where=job.where,
@@ -293,9 +291,9 @@ class SnapshotEngine:
         return request
 
     def _ask_to_look_up(self, job: Job, absent: AbsentKeys) -> Lookup:
-        assert job.shape is not None
+        assert job.fingerprint is not None
         keys = absent.pages.popleft() if absent.pages else ()
-        request = Lookup(self._new_nonce(), job.schema, job.shape, keys, absent.after, absent.up_to)
+        request = Lookup(self._new_nonce(), job.schema, job.fingerprint, keys, absent.after, absent.up_to)
         absent.looked_at = self._now
         self._open(job, absent, request)
         return request
@@ -329,8 +327,8 @@ class SnapshotEngine:
         self._passed = max(self._passed, snapshot, key=TransactionSnapshot.order)
 
     def _failed(self, failure: ReadFailed) -> None:
-        if failure.nonce == self._fence:
-            self._fence, self._fence_not_before = None, self._now + RETRY_S  # a later look is as good
+        if failure.nonce == self._barrier:
+            self._barrier, self._barrier_not_before = None, self._now + RETRY_S  # a later look is as good
             return
         if failure.nonce in self._begun:
             job: Job | None = self._begun.pop(failure.nonce)[0]
@@ -351,15 +349,15 @@ class SnapshotEngine:
         else:
             job.failed(failure.error.message, self._now)
 
-    def _look(self, job: Job, begun: Begun | None, seq: int) -> None:
-        """The mark of a table's beginning was received."""
+    def _look(self, job: Job, begun: TableDescribed | None, seq: SeqCounter) -> None:
+        """The watermark of a table's beginning was received."""
         assert begun is not None, "the answer is there before its mark is written"
         job.begin = None
         self._see(begun.snapshot)
         if not job.may_begin(begun.snapshot, self._now):
             return
         if job.sweeps and job.floor is None:
-            job.fix_floor(self._epoch, seq + 1, self._memory.lowest_unseen_seq(job.schema.topic, begun.snapshot))
+            job.fix_floor(self._epoch, seq.next, self._memory.lowest_unseen_seq(job.schema.topic, begun.snapshot))
         if not job.look(begun, (self._limits.chunk_rows_max, self._limits.chunk_bytes_max)):
             log.warning("the key's index has another order now, reading all rows again", table=job.table)
         job.look_for_absent()
@@ -370,19 +368,19 @@ class SnapshotEngine:
         part: Range | AbsentKeys,
         chunk: OpenChunk,
         commit_lsn: Lsn,
-        seq: int,
+        seq: SeqCounter,
         now_us: int,
         records: list[TopicRecord],
-    ) -> int:
+    ) -> None:
         read = chunk.read
         assert read is not None, "the answer is there before its mark is written"
         unseen = self._memory.unseen(job.schema.topic, read.snapshot)
         if unseen.is_forgotten:
             log.info("too much happened meanwhile, reading a chunk again", table=job.table)
             self._forget_chunks(part.rewind(self._now))
-            return seq
+            return
         del self._chunks[chunk.request.nonce]
-        position = ChunkPosition(commit_lsn, self._row_count, seq + 1, now_us)
+        position = ChunkPosition(commit_lsn, self._row_count, seq.next, now_us)
         if isinstance(read, ChunkRead):
             assert isinstance(part, Range)
             made = self._row_records.of_chunk(job.schema, read, unseen, position)
@@ -396,16 +394,15 @@ class SnapshotEngine:
             count = len(made) // 2
             job.deleted += count
         records += [*made, *self._row_records.instead()]
-        seq += count
+        seq.take(count)
         self._row_count += count
         job.merged(part)
         if self._is_done(job) and job.sweeps:
             assert job.floor is not None, "fixed before the first chunk"
-            if job.floor > pack_version(self._epoch, seq):
-                seq += 1  # nothing was published since it was fixed: the version is the sweep's own
+            if job.floor > pack_version(self._epoch, seq.last):
+                seq.take()  # nothing was published since it was fixed: the version is the sweep's own
             records.append(self._sweeps.record(job.schema.table, job.floor, commit_lsn))
         records += job.state(self._topics)
-        return seq
 
     def _is_done(self, job: Job) -> bool:
         """Whether there is nothing left to do; then that is its status from now on."""
@@ -438,11 +435,11 @@ class SnapshotEngine:
 
     def _settle(self) -> None:
         """After each change of a status, so that a transaction need not ask every table. When there is nothing left to
-        do, nothing is remembered: what comes later begins with a fence of its own."""
+        do, nothing is remembered: what comes later begins with a transaction barrier of its own."""
         self._completions.settle()
         self._is_active = any(job.is_active for job in self._all_jobs())
-        if self._fence is not None and not self._is_active:
+        if self._barrier is not None and not self._is_active:
             self._memory.clear()
-            self._fence = self._passed = None
+            self._barrier = self._passed = None
             self._begun.clear()
             self._chunks.clear()

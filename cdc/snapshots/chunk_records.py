@@ -18,7 +18,7 @@ from cdc.snapshots.change_memory import Unseen
 class ChunkPosition:
     """Where the next row counts."""
 
-    commit_lsn: Lsn  # of the mark's transaction
+    commit_lsn: Lsn  # of the watermark's transaction
     index: int  # among its changes
     seq: int
     now_us: int

@@ -2,7 +2,7 @@
 
 It differs from other snapshots in what it reads, in the record that says how far it is, and in one rule: it begins when
 a transaction snapshot sees the transactions that left the holes. From then on a row that is not published needs nothing
-more: it is gone, or a later transaction touched it, and that one's own record is whole or is noted here anew.
+more: it is gone, or a later transaction touched it, and that one's own record is whole or is noted here again.
 """
 
 from collections.abc import Iterable
@@ -14,11 +14,11 @@ import structlog
 from cdc.model.events import TableId, TableSchema
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.ports.chunk_reader import Begun, Key
+from cdc.ports.chunk_reader import Key, TableDescribed
 from cdc.ports.row_reader import Unfilled
 from cdc.ports.transaction_snapshot import TransactionSnapshot
-from cdc.records.control import HolesRecord, RangeRecord, SnapshotRecord
-from cdc.records.topic_records import holes_record
+from cdc.records.control import IncompleteRowsRecord, RangeRecord, SnapshotRecord
+from cdc.records.topic_records import incomplete_rows_record
 from cdc.snapshots.change_memory import TRANSACTIONS_MAX, Transactions
 from cdc.snapshots.jobs import Job
 from cdc.snapshots.ranges import OpenChunk
@@ -38,7 +38,9 @@ _Noted = dict[Key, int | None]  # the transaction that left the hole; None: it h
 class CompletionJob(Job):
     """The rows of one table that are to be completed."""
 
-    def __init__(self, schema: TableSchema, record: HolesRecord | None = None, noted_max: int = NOTED_MAX) -> None:
+    def __init__(
+        self, schema: TableSchema, record: IncompleteRowsRecord | None = None, noted_max: int = NOTED_MAX
+    ) -> None:
         self._noted_max = noted_max
         self._is_whole = record is not None and record.is_whole
         super().__init__(_reading(schema, record.ranges if record is not None and record.is_whole else ()), schema)
@@ -103,7 +105,7 @@ class CompletionJob(Job):
             self.not_before = now + UNSEEN_RETRY_S
         return may_begin
 
-    def look(self, begun: Begun, size: tuple[int, int]) -> bool:
+    def look(self, begun: TableDescribed, size: tuple[int, int]) -> bool:
         is_same = self.key_order in (None, begun.order)
         if not is_same:
             self._begin_anew()
@@ -114,13 +116,13 @@ class CompletionJob(Job):
         self._bytes -= sum(map(_size, self._batch))
         self._is_whole, self._batch = False, frozenset()
         self._begin_anew()
-        self.shape, self.ranges = None, []
+        self.fingerprint, self.ranges = None, []
         if not self.has_rows:
             self.status = "done"
 
     def state(self, topics: Topics) -> list[TopicRecord]:
         table = self.schema.table
-        holes = HolesRecord(
+        holes = IncompleteRowsRecord(
             table_schema=table.schema,
             table_name=table.name,
             keys=tuple(sorted({*self._noted, *self._batch})),
@@ -128,7 +130,7 @@ class CompletionJob(Job):
             ranges=self.record().ranges if self._is_whole else (),
             key_order=self.key_order if self._is_whole else None,
         )
-        return [holes_record(topics, holes)]
+        return [incomplete_rows_record(topics, holes)]
 
     def _begin_anew(self) -> None:
         """With the batch, or the whole table."""
@@ -141,7 +143,7 @@ class Completions:
     """Of all tables, for one session."""
 
     def __init__(
-        self, schemas: Iterable[TableSchema], records: Iterable[HolesRecord] = (), noted_max: int = NOTED_MAX
+        self, schemas: Iterable[TableSchema], records: Iterable[IncompleteRowsRecord] = (), noted_max: int = NOTED_MAX
     ) -> None:
         """`records`: of state."""
         self._schemas = {schema.table: schema for schema in schemas}

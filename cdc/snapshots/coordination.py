@@ -2,14 +2,14 @@
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
 
 from cdc.config.settings import SnapshotConfig
 from cdc.model.errors import NEXT_AFTER_STOP, GapError, UnsupportedChangeError, WatershedError
-from cdc.model.events import TableId
+from cdc.model.events import TableId, TableSchema
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.ports.chunk_reader import ChunkReader
@@ -27,6 +27,16 @@ SIGNAL_INTERVAL_S: Final = 0.2
 _RATE_REPORTS: Final = 10  # over which the rate is taken
 
 
+@dataclass(frozen=True, slots=True)
+class Restrictions:
+    """Tables whose rows can't be read beside the stream, or not now."""
+
+    unchunkable: Collection[TableId] = ()  # whose rows can be read only before streaming begins
+    # Configured tables that are not captured, with what keeps them from joining; None: an operator starts them.
+    stopped: Mapping[TableId, WatershedError | None] = field(default_factory=dict)
+    outboxes: Collection[TableId] = ()  # whose rows are events, which are never read
+
+
 class Snapshots:
     """Everything that a session does beside the stream."""
 
@@ -38,17 +48,13 @@ class Snapshots:
         answers: Answers,
         topics: Topics,
         limits: SnapshotConfig,
-        unchunkable: Collection[TableId] = (),
-        stopped: Mapping[TableId, WatershedError | None] = MappingProxyType({}),
-        outboxes: Collection[TableId] = (),
+        restrictions: Restrictions | None = None,
     ) -> None:
-        """`unchunkable`: tables whose rows can be read only before streaming begins. `stopped`: configured tables that
-        are not captured, with what keeps them from joining; None: an operator starts them. `outboxes`: those whose rows
-        are events, which are never read."""
-        self._outboxes = outboxes
-        self._stopped = stopped
+        restrictions = restrictions or Restrictions()
+        self._outboxes = restrictions.outboxes
+        self._stopped = restrictions.stopped
         self.tables_changed = False  # by an operator: another session captures others
-        self._unchunkable = unchunkable
+        self._unchunkable = restrictions.unchunkable
         self._engine = engine
         self._reader = reader
         self._signals = signals
@@ -72,6 +78,10 @@ class Snapshots:
                 log.warning("rows are not read again: the key has no unique index to read them by", table=str(table))
             elif job is None or job.is_ended:
                 self._unsaid += self._engine.add(requested(request, table, signal))
+
+    def alter(self, schema: TableSchema) -> None:
+        """The table has this schema from here on."""
+        self._engine.alter(schema)
 
     def reread(self, table: TableId, why: str) -> list[TopicRecord]:
         """All rows of a table changed without events: read them again. Raises UnsupportedChangeError where that can't
@@ -191,7 +201,7 @@ class Snapshots:
                 f"table {table} can't join now: {barrier.message}. It joins by itself once its catalog allows that"
             )
             return SignalAnswer(is_accepted=False, message=message, next=barrier.hint), []
-        why = WatershedError("an operator stopped it", "cdc table start, which reads all its rows anew")
+        why = WatershedError("an operator stopped it", "cdc table start, which reads all its rows again")
         told = [TableRecord.stopped(table, why, self._now_us, is_held=is_stop) for table in wanted]
         self.tables_changed = True
         return _accepted("stopped" if is_stop else "joins again", wanted), [

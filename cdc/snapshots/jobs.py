@@ -8,7 +8,7 @@ import structlog
 from cdc.model.events import TableSchema, pack_version
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.ports.chunk_reader import Begun, Key
+from cdc.ports.chunk_reader import Key, TableDescribed
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.records.control import ENDED, RangeRecord, SnapshotRecord
 from cdc.records.topic_records import snapshot_record, tombstones_record
@@ -37,7 +37,7 @@ class Job:
         self._record = record
         self.schema = schema
         self.below = below
-        self.shape: str | None = None  # None: the table has not been looked at by this process
+        self.fingerprint: str | None = None  # None: the table has not been looked at by this process
         self.begin: str | None = None  # nonce of the Begin that is on its way
         self.not_before = 0.0
         self._failures = 0  # readings that failed one after the other
@@ -93,7 +93,7 @@ class Job:
     @property
     def is_read_out(self) -> bool:
         """Whether every row is published."""
-        return self.shape is not None and all(part.is_done for part in self.ranges)
+        return self.fingerprint is not None and all(part.is_done for part in self.ranges)
 
     @property
     def splits(self) -> bool:
@@ -116,15 +116,15 @@ class Job:
         return [tombstones_record(topics, self.schema.table, self.below)] if self.status == "done" else []
 
     def fix_floor(self, epoch: int, seq: int, unseen: int | None) -> None:
-        """Of its sweep. `seq`: the next one where the mark of its first look was received. A chunk's row may be dropped
-        in favour of an event that is older than that mark: the floor is below all of those, whose lowest is `unseen`.
-        Transactions that the look's snapshot sees, later ones see too."""
+        """Of its sweep. `seq`: the next one where the watermark of its first look was received. A chunk's row may be
+        dropped in favour of an event that is older than that watermark: the floor is below all of those, whose lowest
+        is `unseen`. Transactions that the look's snapshot sees, later ones see too."""
         self.floor = pack_version(epoch, seq if unseen is None else min(unseen, seq))
 
-    def look(self, begun: Begun, size: tuple[int, int]) -> bool:
+    def look(self, begun: TableDescribed, size: tuple[int, int]) -> bool:
         """The table was looked at. `size`: rows and bytes that a chunk may have. False: its keys lie in another order
         than when the ranges were recorded, which therefore mean nothing any more: all is read from the beginning."""
-        self.shape = begun.shape
+        self.fingerprint = begun.fingerprint
         self.rows_estimated = begun.rows_estimated
         is_same = self.key_order in (None, begun.order)
         if not is_same:
@@ -158,7 +158,7 @@ class Job:
         """Begin again where publishing stands, with a new look at the table; what was open."""
         self._record = self.record()
         given_up = [chunk for part in self.parts for chunk in part.rewind(now)]
-        self.shape = self.begin = None
+        self.fingerprint = self.begin = None
         self.ranges = []
         self.not_before = now + RETRY_S
         return given_up

@@ -23,7 +23,7 @@ class OpenChunk:
     since: TransactionSnapshot  # its own snapshot is not older than this
     asked_at: float  # monotonic seconds
     read: ChunkRead | LookedUp | None = None
-    is_marked: bool = False  # its mark was received
+    has_watermark: bool = False  # its watermark was received
 
 
 @dataclass(slots=True)

@@ -13,8 +13,8 @@ class Sweeps:
 
     def __init__(self, topics: Topics, epoch: int, floors: Mapping[TableId, int]) -> None:
         """`floors`: of each table's last sweep, whatever its epoch."""
-        self._topics = topics
-        self._epoch = epoch
+        self.topics = topics
+        self.epoch = epoch
         self._floors = dict(floors)
         self.made = 0  # sweeps, by this process
 
@@ -29,4 +29,4 @@ class Sweeps:
         self._floors[table] = max(floor, self._floors.get(table, 0))
         # A keepalive may name the commit record's own position before the transaction was sent, but none beyond.
         as_of_lsn = commit_lsn + 1
-        return sweep_record(self._topics, table, self._floors[table], as_of_lsn, self._epoch)
+        return sweep_record(self.topics, table, self._floors[table], as_of_lsn, self.epoch)

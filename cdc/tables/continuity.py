@@ -74,7 +74,7 @@ def require_same_source(position: PositionRecord, now: SourceNow) -> None:
             NEXT_AFTER_GAP,
         )
     if position.publication != now.publication:
-        raise GapError("the publication was altered, dropped or created anew since it was last read", NEXT_AFTER_GAP)
+        raise GapError("the publication was altered, dropped or recreated since it was last read", NEXT_AFTER_GAP)
     if position.partial is not None and position.protocol != PROTOCOL:
         raise GapError(
             f"a transaction was half published with {position.protocol}, this version reads with {PROTOCOL}",
@@ -83,14 +83,14 @@ def require_same_source(position: PositionRecord, now: SourceNow) -> None:
 
 
 def require_same_topics(position: PositionRecord, now: Mapping[str, TopicNow]) -> None:
-    """Raises GapError when a topic was deleted, created anew, repartitioned or lost its newest records. `now`: those
+    """Raises GapError when a topic was deleted, recreated, repartitioned or lost its newest records. `now`: those
     that exist."""
     for name, then in position.topics.items():
         topic = now.get(name)
         if topic is None:
             raise GapError(f"topic {name} is gone", NEXT_AFTER_GAP)
         if topic.topic_id != then.topic_id:
-            raise GapError(f"topic {name} was deleted and created anew", NEXT_AFTER_GAP)
+            raise GapError(f"topic {name} was deleted and recreated", NEXT_AFTER_GAP)
         if then.end_offsets and len(topic.end_offsets) != len(then.end_offsets):
             raise GapError(
                 f"topic {name} has {len(topic.end_offsets)} partitions, it had {len(then.end_offsets)}: "

@@ -33,7 +33,7 @@ Describe = Callable[[int, Sequence[RelationColumn]], Sequence[Column]]
 def why_not_followed(schema: TableSchema, relation: Relation) -> str | None:
     """Why rows of this relation can't be published as the table's; None if they can, perhaps in a new version."""
     if relation.oid != schema.oid:
-        return f"its oid is {relation.oid}, it was {schema.oid}: the table was created anew"
+        return f"its oid is {relation.oid}, it was {schema.oid}: the table was recreated"
     if (relation.schema, relation.name) != schema.table:
         return f"it is called {relation.schema}.{relation.name} now"
     sent = {column.name: column for column in relation.columns}
@@ -107,7 +107,7 @@ def followed(schema: TableSchema, relation: Relation, describe: Describe) -> Tab
     return replace(schema, version=schema.version + 1, columns=columns)
 
 
-def told(facts: TableFacts, before: TableSchema, after: TableSchema) -> TableFacts:
+def announced(facts: TableFacts, before: TableSchema, after: TableSchema) -> TableFacts:
     """The facts, with what the stream says of columns. They may have their names and types again when the catalog is
     looked at, but rows were published meanwhile, and records from before are without a column that had another name."""
     now = {column.name: column for column in after.columns}
@@ -120,7 +120,7 @@ def _form(column: Column) -> int:
     return _TEXT if column.base_type_oid == _VARCHAR else column.base_type_oid
 
 
-def met(facts: TableFacts, oid: int) -> TableFacts:
+def seen(facts: TableFacts, oid: int) -> TableFacts:
     """The facts of a partitioned table, with the partition whose rows the stream has. It may be gone when the catalog
     is looked at."""
     if any(part.oid in (oid, facts.oid) for part in facts.storage):
@@ -163,7 +163,7 @@ def rows_changed(then: TableFacts, now: TableFacts, filled: Collection[int]) -> 
         # not of that of a single partition.
         altered = {(c.number, c.changed_in) for c in now.columns} != {(c.number, c.changed_in) for c in then.columns}
         if altered or then.generated != now.generated:
-            return "a column's values were computed anew"
+            return "a column's values were computed again"
         if is_partitioned:
             return "a partition was truncated or rewritten"
     return None

@@ -2,14 +2,15 @@
 
 Two tell of it. The stream's relation message comes before the first row of a new shape; it is followed at once, in the
 Kafka transaction of that row. And the catalog is looked at every few seconds, since not everything that changes rows
-or their types is in the stream, and a table that nobody writes to is not described anew. A look that finds a
-difference is answered first, then marked in the log: where the mark is received, everything that the look saw is behind
-the stream, so that what follows from it has its place there. Of a table that changed again between look and mark the
-look says nothing any more; the next one does.
+or their types is in the stream, and a table that nobody writes to is not described again. A look that finds a
+difference is answered first, then marked in the log: where the watermark is received, everything that the look saw is
+behind the stream, so that what follows from it has its place there. Of a table that changed again between look and
+watermark the look says nothing any more; the next one does.
 """
 
 import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
@@ -36,55 +37,66 @@ from cdc.ports.catalog_reader import (
 )
 from cdc.records.table_state import TableFacts, TableRecord, table_record
 from cdc.records.topic_records import schema_record
-from cdc.tables.schema_changes import Describe, followed, labels_renamed, met, rows_changed, told, why_not_followed
+from cdc.tables.schema_changes import (
+    Describe,
+    announced,
+    followed,
+    labels_renamed,
+    rows_changed,
+    seen,
+    why_not_followed,
+)
 
 log = structlog.get_logger(__name__)
 
 
-class Engine(Protocol):
-    """What is done about a table's existing rows. See SnapshotEngine."""
+class ExistingRows(Protocol):
+    """Acts on the existing rows of tables that changed. See cdc/snapshots/coordination.py."""
 
-    def alter(self, schema: TableSchema) -> None: ...
+    def alter(self, schema: TableSchema) -> None:
+        """The table has this schema from here on."""
+
+    def reread(self, table: TableId, why: str) -> list[TopicRecord]:
+        """All rows of the table are to be read again, for this reason. Returns the records that say so."""
 
 
-Reread = Callable[[TableId, str], list[TopicRecord]]
-"""All rows of the table are to be read again, for this reason: the records that say so."""
+@dataclass(frozen=True, slots=True)
+class TrackedTables:
+    """What is known of the tables when a session begins."""
+
+    known: Mapping[TableId, KnownTable]
+    stopped: Mapping[TableId, str]  # that may be captured again, each with what was found when it was last tried
+    publication: str  # its fingerprint
+    is_half_published: bool = False  # the first transaction that comes; no table joins before its end
 
 
-class Follower:
+class SchemaTracker:
     """All tables of one session."""
 
     def __init__(
         self,
         *,
         topics: Topics,
-        known: Mapping[TableId, KnownTable],
-        stopped: Mapping[TableId, str],
-        publication: str,
+        tables: TrackedTables,
         describe: Describe,
         catalog: CatalogReader,
-        engine: Engine,
-        reread: Reread,
+        rows: ExistingRows,
         now_us: Callable[[], int],
         new_nonce: Callable[[], str] = lambda: secrets.token_hex(16),
-        is_half_published: bool = False,
     ) -> None:
-        """`publication`: its fingerprint when the session began. `is_half_published`: so is the first transaction that
-        comes, and before its end no table can join."""
         self._topics = topics
-        self._known = dict(known)
-        self._stopped = stopped
-        self._publication = publication
+        self._known = dict(tables.known)
+        self._stopped = tables.stopped
+        self._publication = tables.publication
         self._describe = describe
         self._catalog = catalog
-        self._engine = engine
-        self._reread = reread
+        self._rows = rows
         self._now_us = now_us
         self._new_nonce = new_nonce
-        self._question: CatalogPoll | None = None  # with what its look is held against
-        self._look: CatalogAnswer | None = None  # whose mark is on its way
+        self._poll: CatalogPoll | None = None  # with what its look is held against
+        self._answer: CatalogAnswer | None = None  # whose watermark is on its way
         self._is_marked = False  # the transaction that is being received
-        self._is_half_published = is_half_published
+        self._is_half_published = tables.is_half_published
         self._described: TableSchema | None = None  # by the last relation message
         self.is_due = False  # a table that was stopped can join: with another session
 
@@ -97,7 +109,10 @@ class Follower:
             raise stop(schema.table, why, is_replaced=relation.oid != schema.oid)
         after = followed(schema, relation, self._describe)
         facts, records = self._known[schema.table].facts, self._adopt(after)
-        return after, records if facts is None else [*records, *self._note(schema.table, told(facts, schema, after))]
+        return after, records if facts is None else [
+            *records,
+            *self._note(schema.table, announced(facts, schema, after)),
+        ]
 
     def described(self, oid: int, schema: TableSchema | None) -> list[TopicRecord]:
         """A relation message, of this captured table if it is one. A partition, whose rows are published as those of
@@ -106,7 +121,7 @@ class Follower:
         known = self._known.get(root.table) if root is not None and schema is None else None
         if root is None or known is None or known.facts is None:
             return []
-        return self._note(root.table, met(known.facts, oid))
+        return self._note(root.table, seen(known.facts, oid))
 
     def _note(self, table: TableId, facts: TableFacts) -> list[TopicRecord]:
         """What the stream says of what the next look is held against: in state, since the stream says it once."""
@@ -116,22 +131,22 @@ class Follower:
         self._known[table] = KnownTable(known.schema, facts, known.entry)
         return [table_record(self._topics, TableRecord.captured(table, facts, self._now_us()))]
 
-    def mark(self, content: bytes) -> None:
-        """A mark in the transaction that is being received."""
+    def watermark(self, content: bytes) -> None:
+        """A watermark in the transaction that is being received."""
         if self._is_of_question(content.decode("ascii", "replace")):
             self._take()
-            self._is_marked = self._question is not None
+            self._is_marked = self._poll is not None
 
     def end(self) -> tuple[list[TopicRecord], list[TableSchema]]:
-        """The transaction was received whole: what its mark publishes, and the schemas that count from here on. Raises
-        UnsupportedChangeError."""
+        """The transaction was received whole: what its watermark publishes, and the schemas that count from here on.
+        Raises UnsupportedChangeError."""
         self._is_half_published = False
         records: list[TopicRecord] = []
         adopted: list[TableSchema] = []
-        if self._is_marked and self._question is not None:
-            look, then = self._look, self._question.tables
+        if self._is_marked and self._poll is not None:
+            answer, then = self._answer, self._poll.tables
             self._forget()
-            for table, seen in look.seen.items() if look is not None else ():
+            for table, seen in answer.seen.items() if answer is not None else ():
                 if self._known[table] is then[table]:
                     records += self._see(table, then[table], seen, adopted)
         return records, adopted
@@ -139,33 +154,34 @@ class Follower:
     # ---- the catalog
 
     def watch(self) -> None:
-        """Take answers, and ask anew. Raises GapError when the publication is not what it was."""
+        """Take answers, and ask again. Raises GapError when the publication is not what it was."""
         self._take()
-        if self._question is None:
-            self._question = CatalogPoll(self._new_nonce(), dict(self._known), self._stopped)
-            self._catalog.ask(self._question)
+        if self._poll is None:
+            self._poll = CatalogPoll(self._new_nonce(), dict(self._known), self._stopped)
+            self._catalog.ask(self._poll)
 
     def _is_of_question(self, nonce: str) -> bool:
-        return self._question is not None and self._question.nonce == nonce
+        return self._poll is not None and self._poll.nonce == nonce
 
     def _forget(self) -> None:
         """The question: its look has had its effect, or will have none."""
-        self._question, self._look, self._is_marked = None, None, False
+        self._poll, self._answer, self._is_marked = None, None, False
 
     def _take(self) -> None:
-        for look in self._catalog.answers():
-            if not self._is_of_question(look.nonce):
-                continue  # its mark came first, or its failure
-            if isinstance(look, CatalogPollFailed):  # also where its mark is in the log: nobody answered the commit
+        for answer in self._catalog.answers():
+            if not self._is_of_question(answer.nonce):
+                continue  # its watermark came first, or its failure
+            # Also where its watermark is in the log: nobody answered the commit.
+            if isinstance(answer, CatalogPollFailed):
                 self._forget()
                 continue
-            if look.publication != self._publication:
+            if answer.publication != self._publication:
                 raise GapError("the publication was altered or dropped", NEXT_AFTER_GAP)
-            if look.ready and not self._is_half_published:
-                log.info("tables can join again", tables=" ".join(map(str, sorted(look.ready))))
+            if answer.ready and not self._is_half_published:
+                log.info("tables can join again", tables=" ".join(map(str, sorted(answer.ready))))
                 self.is_due = True
-            if look.seen:
-                self._look = look
+            if answer.seen:
+                self._answer = answer
             else:
                 self._forget()
 
@@ -194,14 +210,14 @@ class Follower:
             changed = changed or rows_changed(then.facts, seen.facts, seen.filled)
         if changed is not None:
             log.info("rows changed without events, all of them are read again", table=str(table), why=changed)
-            records += self._reread(table, changed)
+            records += self._rows.reread(table, changed)
         self._known[table] = KnownTable(self._known[table].schema, seen.facts, then.entry)
         return [*records, table_record(self._topics, TableRecord.captured(table, seen.facts, self._now_us()))]
 
     def _adopt(self, schema: TableSchema) -> list[TopicRecord]:
         known = self._known[schema.table]
         self._known[schema.table] = KnownTable(schema, known.facts, known.entry)
-        self._engine.alter(schema)
+        self._rows.alter(schema)
         log.info("table altered: its schema has a new version", table=str(schema.table), version=schema.version)
         return [schema_record(self._topics, schema)]
 

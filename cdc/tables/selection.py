@@ -1,7 +1,7 @@
 """Which tables a session captures: those of the configuration, but for those that can't be captured now. Pure.
 
 A table that can't be is stopped, alone: its changes are not published, which is recorded with the reason. It joins
-again like one that was never captured, with all its rows read anew, as soon as its catalog allows that; or, where the
+again like one that was never captured, with all its rows read again, as soon as its catalog allows that; or, where the
 catalog can't show that it was repaired, when an operator says so.
 """
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from cdc.model.errors import NEXT_AFTER_ALTER, NEXT_AFTER_REPLACED, SourceError, UnsupportedChangeError, WatershedError
 from cdc.model.events import TableId, TableSchema
-from cdc.ports.source_table import TableLook
+from cdc.ports.source_table import TableDescription
 from cdc.records.control import PositionRecord
 from cdc.records.table_state import TableRecord
 from cdc.tables.continuity import Tables
@@ -26,7 +26,7 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class Roster:
+class TableSelection:
     """What this session does with each configured table."""
 
     kept: tuple[TableSchema, ...]
@@ -34,53 +34,69 @@ class Roster:
     stopped: Mapping[TableId, Stop]
 
 
+def newly_stopped(selection: TableSelection, records: Mapping[TableId, TableRecord], now_us: int) -> list[TableRecord]:
+    """Returns the records of stopped tables that differ from those in `records`. `now_us`: µs since 1970."""
+    made = []
+    for table, stop in selection.stopped.items():
+        before = records.get(table)
+        known = (before.status, before.message, before.next, before.is_held) if before is not None else None
+        if known != ("stopped", stop.why.message, stop.why.hint, stop.is_held):
+            made.append(TableRecord.stopped(table, stop.why, now_us, is_held=stop.is_held))
+    return made
+
+
 def assign(
     tables: Tables,
     position: PositionRecord,
     captured: Mapping[TableId, TableSchema],
-    looks: Mapping[TableId, TableLook],
+    descriptions: Mapping[TableId, TableDescription],
     records: Mapping[TableId, TableRecord],
     failures: Mapping[TableId, UnsupportedChangeError],
     unread: Collection[TableId] = (),
-) -> Roster:
+) -> TableSelection:
     """`captured`: the newest schema of every table that ever was. `failures`: why sessions of this process ended.
     `unread`: tables whose existing rows are not wanted."""
 
-    def may_join(before: TableSchema, look: TableLook) -> bool:
-        return _may_join(before, look, is_read=before.table not in unread)
+    def may_join(before: TableSchema, description: TableDescription) -> bool:
+        return _may_join(before, description, is_read=before.table not in unread)
 
     kept: list[TableSchema] = []
     joining: list[TableId] = []
     stopped: dict[TableId, Stop] = {}
     for schema in tables.kept:
-        table, look = schema.table, looks[schema.table]
-        stop = _stop(schema, look, position.topics[schema.topic].publication_entry, records, failures)
+        table, description = schema.table, descriptions[schema.table]
+        stop = _stop(schema, description, position.topics[schema.topic].publication_entry, records, failures)
         if stop is None:
             kept.append(schema)
-        elif not stop.is_held and position.partial is None and look.barrier is None and may_join(schema, look):
+        elif (
+            not stop.is_held
+            and position.partial is None
+            and description.barrier is None
+            and may_join(schema, description)
+        ):
             joining.append(table)
         else:
             stopped[table] = stop
     for table in tables.joining:
-        look, record, before = looks[table], records.get(table), captured.get(table)
+        description, record, before = descriptions[table], records.get(table), captured.get(table)
         if record is not None and record.status == "stopped" and record.is_held:
             stopped[table] = Stop(WatershedError(record.message, record.next), is_held=True)
-        elif look.barrier is not None:
-            stopped[table] = Stop(look.barrier, is_held=False)
-        elif record is not None and before is not None and not may_join(before, look):
-            stopped[table] = Stop(_cannot_join(before, look), is_held=False)
+        elif description.barrier is not None:
+            stopped[table] = Stop(description.barrier, is_held=False)
+        elif record is not None and before is not None and not may_join(before, description):
+            stopped[table] = Stop(_cannot_join(before, description), is_held=False)
         elif table in failures:
             stopped[table] = Stop(failures[table], failures[table].is_held)
-        elif table not in unread and (found := look.unchunkable) is not None:
+        elif table not in unread and (found := description.unchunkable) is not None:
             stopped[table] = Stop(_no_chunks(table, found.key), is_held=False)
         else:
             joining.append(table)
-    return Roster(tuple(kept), tuple(joining), stopped)
+    return TableSelection(tuple(kept), tuple(joining), stopped)
 
 
 def _stop(
     schema: TableSchema,
-    look: TableLook,
+    description: TableDescription,
     entry: str,
     records: Mapping[TableId, TableRecord],
     failures: Mapping[TableId, UnsupportedChangeError],
@@ -90,33 +106,33 @@ def _stop(
         return Stop(failures[table], failures[table].is_held)
     if (record := records.get(table)) is not None and record.status == "stopped":
         return Stop(WatershedError(record.message, record.next), record.is_held)
-    if look.error is not None:
-        return Stop(look.error, is_held=False)
-    assert look.found is not None, "or there would be an error"
-    if look.entry != entry:
+    if description.error is not None:
+        return Stop(description.error, is_held=False)
+    assert description.found is not None, "or there would be an error"
+    if description.entry != entry:
         why = "it was taken out of the publication, or is published otherwise"
-    elif look.found.oid != schema.oid:
+    elif description.found.oid != schema.oid:
         return Stop(SourceError(f"table {table} was dropped and created again", NEXT_AFTER_REPLACED), is_held=False)
     else:
-        found = look.found
+        found = description.found
         why = why_other_keys(schema, found.key, found.columns) or key_types_replaced(schema, found.columns) or ""
     if not why:
         return None
     return Stop(SourceError(f"table {table} was altered: {why}", NEXT_AFTER_ALTER), is_held=False)
 
 
-def _may_join(before: TableSchema, look: TableLook, *, is_read: bool) -> bool:
+def _may_join(before: TableSchema, description: TableDescription, *, is_read: bool) -> bool:
     """A row that was captured under another key would be in the topic twice. And rows that are read are read in
     chunks."""
-    found = look.found
+    found = description.found
     if found is None or why_other_keys(before, found.key, found.columns) is not None:
         return False
     return found.is_chunkable or not is_read
 
 
-def _cannot_join(before: TableSchema, look: TableLook) -> SourceError:
-    assert look.found is not None, "there is no barrier"
-    if why := why_other_keys(before, look.found.key, look.found.columns):
+def _cannot_join(before: TableSchema, description: TableDescription) -> SourceError:
+    assert description.found is not None, "there is no barrier"
+    if why := why_other_keys(before, description.found.key, description.found.columns):
         return SourceError(
             f"table {before.table} can't join again: {why}",
             "give it its key back, or name the old one's columns in source.key_columns; else take it out of "
@@ -127,7 +143,7 @@ def _cannot_join(before: TableSchema, look: TableLook) -> SourceError:
 
 def _no_chunks(table: TableId, key: Sequence[str]) -> SourceError:
     """Page ranges need the transaction snapshot of a new slot."""
-    healing = "cdc snapshot --heal with snapshot.method: consistent, which reads all tables anew"
+    healing = "cdc snapshot --heal with snapshot.method: consistent, which reads all tables again"
     return SourceError(
         f"table {table} can't join beside the stream: no unique index has exactly its key columns "
         f"({', '.join(key) or 'none'}), in this order, so that its rows can't be read in chunks",

@@ -26,7 +26,7 @@ FROZEN_MAX: Final = 10_000  # transactions; while so many are known, each furthe
 BYTES_MAX: Final = 16 * 1024 * 1024  # of values that wait for others; one row may pass it
 
 
-class Filler:
+class ToastBackfill:
     """`note_unfilled`: told of records that go out with holes; the records that are to be produced with them."""
 
     def __init__(

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import orjson
 
@@ -28,13 +28,31 @@ def shape_text(shape: CacheShape) -> str:
     return json.dumps({"key": shape.key, "value": value, "lookups": shape.lookups, "expires": shape.ttl_s is not None})
 
 
-def described_shape(text: str) -> CacheShape:
-    """The shape that shape_text described, in what it told."""
-    told = json.loads(text)
-    mode = "upsert" if told["value"] else "invalidate"
-    return CacheShape(
-        key=told["key"], lookups=told["lookups"], mode=mode, **({"value": told["value"]} if told["value"] else {})
-    )
+class RowKeys:
+    """The keys of a table's rows, from the texts of their primary keys."""
+
+    def __init__(self, versions: str, key_columns: Sequence[str], template: Template | None) -> None:
+        self._beginning = versions
+        self._template = template
+        self._is_single = len(key_columns) == 1
+        # Where the values of the template's columns stand in the primary key.
+        self._at = [
+            key_columns.index(name) if name in key_columns else -1 for name in (template.columns if template else ())
+        ]
+
+    @classmethod
+    def described(cls, versions: str, key_columns: str, shape: str) -> Self:
+        """Of keys that are there: what their table's hash says in KEY_COLUMNS and SHAPE."""
+        text = json.loads(shape)["key"]
+        return cls(versions, json.loads(key_columns), None if text is None else Template.parse(text, "cache"))
+
+    def key(self, row_id: str) -> str:
+        if self._template is None:
+            return self._beginning + bounded_id(row_id)
+        if self._is_single:
+            return self._template.fill([row_id])
+        values = decode_json(row_id.encode())
+        return self._template.fill([value_text(values[at]) for at in self._at])
 
 
 class TableForm:
@@ -52,9 +70,7 @@ class TableForm:
         self._key = None if shape.key is None else Template.parse(shape.key, self._where)
         self._lookups = [Template.parse(text, self._where) for text in shape.lookups]
         self._columns = {column.name: column for column in schema.columns}
-        # Where the values of the key template's columns stand in the table's key.
-        names = self._key.columns if self._key else ()
-        self._key_at = [schema.key.index(name) if name in schema.key else -1 for name in names]
+        self._row_keys = RowKeys(self.versions, schema.key, self._key)
 
     @property
     def kind(self) -> str:
@@ -84,12 +100,7 @@ class TableForm:
 
     def row_key(self, row_id: str) -> str:
         """The key of a row, from the text of its primary key."""
-        if self._key is None:
-            return self.versions + bounded_id(row_id)
-        if len(self.schema.key) == 1:
-            return self._key.fill([row_id])
-        values = decode_json(row_id.encode())
-        return self._key.fill([value_text(values[at]) for at in self._key_at])
+        return self._row_keys.key(row_id)
 
     def arguments(self, change: Change) -> list[str | bytes]:
         """What APPLY needs of one change."""

@@ -22,7 +22,9 @@ from cdc.records.control import table_key
 
 VERSION_FIELD: Final = "v"
 DOCUMENT_FIELD: Final = "doc"
-SHAPE: Final = "\0"  # a field that is no primary key: PostgreSQL's texts have no NUL
+# Fields that are no primary keys: PostgreSQL's texts have no NUL.
+SHAPE: Final = "\0"
+KEY_COLUMNS: Final = "\0key"  # the names of the primary key's columns, in its order, as JSON
 VERSION_DIGITS: Final = 19
 
 

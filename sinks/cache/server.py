@@ -56,7 +56,7 @@ class RedisServer:
             )
         except ValueError as error:
             raise SinkError(
-                "sinks.cache.url is not a Redis address", "write redis://host:6379/0, rediss:// for TLS"
+                "the sink's url is not a Redis address", "write redis://host:6379/0, rediss:// for TLS"
             ) from error
         self._retries = retries
         self.name = _name(url)
@@ -108,7 +108,7 @@ class RedisServer:
         where = f"Redis at {self.name}"
         match error:
             case AuthenticationError() | AuthorizationError() | NoPermissionError():
-                return SinkError(f"{where} refuses this user", "check user, password and ACL of sinks.cache.url")
+                return SinkError(f"{where} refuses this user", "check user, password and ACL of the sink's url")
             case BusyLoadingError():
                 return SinkError(
                     f"{where} is still loading its data", "nothing: the sink starts again when it is ready"
@@ -119,13 +119,13 @@ class RedisServer:
                         hint = "raise its maxmemory; the sink tries again by itself"
                         return SinkError(f"{where} is full and refuses writes", hint)
                     case "READONLY":
-                        hint = "give the primary's address in sinks.cache.url"
+                        hint = "give the primary's address in the sink's url"
                         return SinkError(f"{where} is a read-only replica", hint)
                 return SinkError(f"{where} refuses a command ({code})", "see the server's log for this error")
             case _:
                 return SinkError(
                     f"{where} does not answer ({type(error).__name__})",
-                    "check that it runs and that sinks.cache.url is right; the sink tries again by itself",
+                    "check that it runs and that the sink's url is right; the sink tries again by itself",
                 )
 
 

@@ -1,5 +1,6 @@
 """The sink that keeps rows in Redis or Valkey. Its keys are described in sinks/cache/keys.py."""
 
+import json
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -8,12 +9,12 @@ from typing import Any, Final, Self
 
 import structlog
 
-from cdc.config.settings import CacheConfig
+from cdc.config.sink_settings import CacheConfig
 from cdc.config.store_shapes import CacheShape, shape_of
 from cdc.model.errors import SinkError
 from cdc.model.events import TableId, TableSchema
-from sinks.cache.forms import TableForm, described_shape, lookup_keys, shape_text
-from sinks.cache.keys import SHAPE, VERSION_DIGITS, CacheKeys
+from sinks.cache.forms import RowKeys, TableForm, lookup_keys, shape_text
+from sinks.cache.keys import KEY_COLUMNS, SHAPE, VERSION_DIGITS, CacheKeys
 from sinks.cache.scripts import APPLY
 from sinks.cache.server import Command, RedisServer
 from sinks.contract import Change, Json, Outcome, Result, StoredRow
@@ -33,6 +34,7 @@ SCAN_COUNT: Final = 1000
 SCAN_PAGES_REMEMBERED: Final = 16
 
 _DEFAULT_SHAPE: Final = CacheShape()
+_NO_ROWS: Final = frozenset({SHAPE.encode(), KEY_COLUMNS.encode()})
 _ERASED: Final = "erased: "  # before the shape of keys that are being removed
 _WRITTEN = Result(Outcome.WRITTEN)
 _STALE = Result(Outcome.STALE)
@@ -49,8 +51,6 @@ class CacheSink:
     removes these keys, and the job fills the cache from the topics.
     """
 
-    name = "cache"
-
     def __init__(
         self,
         server: RedisServer,
@@ -59,8 +59,10 @@ class CacheSink:
         shapes: Mapping[str, CacheShape] | None = None,
         *,
         evicts: str | None = None,
+        name: str = "cache",
     ) -> None:
         """`evicts`: the server's policy of eviction, which is said once by who prepares tables."""
+        self.name = name
         self._server = server
         self._keys = CacheKeys(key_prefix)
         self._tombstone_ttl_ms = tombstone_ttl_s * 1000
@@ -70,7 +72,7 @@ class CacheSink:
         self._templates: dict[tuple[TableId, str], list[Part]] = {}
 
     @classmethod
-    def open(cls, config: CacheConfig, prefix: str, retries: Retries | None = None) -> Self:
+    def open(cls, config: CacheConfig, prefix: str, retries: Retries | None = None, name: str = "cache") -> Self:
         """Connect and check the server. Raises SinkError for one that would throw rows away by itself."""
         server = RedisServer(config.url.get_secret_value(), retries or Retries(), config.tls)
         try:
@@ -79,7 +81,7 @@ class CacheSink:
             server.close()
             raise
         key_prefix = prefix if config.key_prefix is None else config.key_prefix
-        return cls(server, key_prefix, config.tombstone_ttl_s, config.shapes, evicts=evicts)
+        return cls(server, key_prefix, config.tombstone_ttl_s, config.shapes, evicts=evicts, name=name)
 
     def generation(self) -> int | None:
         fields = self._generation_fields()
@@ -101,6 +103,21 @@ class CacheSink:
         key = self._keys.generation
         # A crash in between leaves the store without a generation.
         self._server.run_all([("DEL", key), ("HSET", key, "generation", generation, "run_id", self._run_id())])
+
+    def discard(self, table: TableId) -> None:
+        self._server.run("HDEL", self._keys.generation, self._keys.table_field(table))
+        self._erase(table)
+        # What is left: versions of deleted rows, and rows without their versions.
+        beginnings = self._keys.table(table).encode(), self._keys.deleted(table).encode()
+        pattern = f"{_literal(self._keys.table(table)[:-1])}*"
+        cursor = 0
+        while True:
+            cursor, found = self._server.run("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
+            keys = [key for key in found if key.startswith(beginnings)]
+            for start in range(0, len(keys), SCRIPT_KEYS_MAX):
+                self._server.run("UNLINK", *keys[start : start + SCRIPT_KEYS_MAX])
+            if int(cursor) == 0:
+                break
 
     def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
         """Rows stay as they are: what a key holds has no columns but its row's. Raises RefusedError for a shape that
@@ -127,10 +144,10 @@ class CacheSink:
                 raise self._lost(table)
         else:
             if held is not None and held.decode() != form.text:
-                self._erase(form, held.decode())
+                self._erase(table)
             # The shape first: a crash in between leaves the table unprepared.
-            commands: list[Command] = [("HSET", form.versions, SHAPE, form.text)]
-            self._server.run_all([*commands, ("HSET", self._keys.generation, field, "1")])
+            described = ("HSET", form.versions, KEY_COLUMNS, json.dumps(schema.key), SHAPE, form.text)
+            self._server.run_all([described, ("HSET", self._keys.generation, field, "1")])
         self._forms[table] = form
 
     def attach(self, schema: TableSchema) -> None:
@@ -247,25 +264,29 @@ class CacheSink:
             page = {
                 row_id.decode(): (int(held[row_id][:VERSION_DIGITS]), lookup_keys(held[row_id]))
                 for row_id in fresh
-                if row_id != SHAPE.encode()
+                if row_id not in _NO_ROWS
             }
             if page:
                 yield page
             if cursor == 0:
                 return
 
-    def _erase(self, form: TableForm, former: str) -> None:
-        """Remove the keys of a table that have another shape. What deleted rows' versions guard does not depend on it.
-        Another writer of that shape is refused from the first step on; a crash in between is gone on with."""
-        described = former.removeprefix(_ERASED)
-        log.warning("cache keys of another shape are removed", table=str(form.schema.table), shape=described)
-        self._server.run("HSET", form.versions, SHAPE, f"{_ERASED}{described}")
-        old = TableForm(self._keys, form.schema, described_shape(described))
-        for page in self._pages(form.versions):
-            commands: list[Command] = [("UNLINK", old.row_key(row_id)) for row_id in page]
+    def _erase(self, table: TableId) -> None:
+        """Remove the keys of a table's rows. Other writers of the table are refused from the first step on; a crash in
+        between is gone on with."""
+        versions = self._keys.table(table)
+        shape, key_columns = self._server.run("HMGET", versions, SHAPE, KEY_COLUMNS)
+        if shape is None or key_columns is None:
+            return
+        described = shape.decode().removeprefix(_ERASED)
+        log.warning("keys of a table are removed from the cache", table=str(table), shape=described)
+        self._server.run("HSET", versions, SHAPE, f"{_ERASED}{described}")
+        rows = RowKeys.described(versions, key_columns.decode(), described)
+        for page in self._pages(versions):
+            commands: list[Command] = [("UNLINK", rows.key(row_id)) for row_id in page]
             commands += [("UNLINK", *lookups) for _, lookups in page.values() if lookups]
             self._server.run_all(commands)
-        self._server.run("UNLINK", form.versions)
+        self._server.run("UNLINK", versions)
 
     def _shape(self, table: TableId) -> CacheShape:
         return shape_of(self._shapes, table, _DEFAULT_SHAPE)
@@ -321,6 +342,11 @@ def _known(change: Change) -> Change:
     return replace(change, unchanged=frozenset()) if change.unchanged else change
 
 
+def _literal(text: str) -> str:
+    """The text in a pattern of SCAN, where some characters have a meaning."""
+    return "".join(f"\\{c}" if c in "*?[]\\^" else c for c in text)
+
+
 def _run_id(info: Any) -> bytes:
     return str(info["run_id"]).encode()
 
@@ -331,7 +357,7 @@ def _check(server: RedisServer, allow_eviction: bool) -> str | None:
     if server.info("server").get("redis_mode") == "cluster":
         raise SinkError(
             f"Redis at {server.name} is a cluster, whose scripts can't write keys of several slots",
-            "give the address of a server that is not in cluster mode in sinks.cache.url",
+            "give the address of a server that is not in cluster mode in the sink's url",
         )
     memory = server.info("memory")
     policy = str(memory.get("maxmemory_policy", "noeviction"))

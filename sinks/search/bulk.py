@@ -103,7 +103,7 @@ def busy(blocked: Busy, where: str) -> SinkError:
     if blocked.status == 0:
         return SinkError(
             f"{where} does not answer ({blocked.error_type})",
-            "check that it runs and that sinks.search.url is right; the sink tries again by itself",
+            "check that it runs and that the sink's url is right; the sink tries again by itself",
         )
     disk = blocked.error_type == "cluster_block_exception"
     return SinkError(

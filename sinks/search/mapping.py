@@ -266,5 +266,5 @@ def check_columns(schema: TableSchema, shape: SearchShape | None = None) -> None
             continue
         raise RefusedError(
             f"table {schema.table}: column {name!r} can't be a field: {problem}",
-            "rename the column, or add the table to sinks.search.exclude_tables",
+            "rename the column, or add the table to the sink's exclude_tables",
         )

@@ -35,7 +35,7 @@ class SearchNames:
         if not self.prefix or self.prefix[0] in "-_+.":
             raise RefusedError(
                 f"an index name can't begin with {prefix!r}",
-                "set sinks.search.index_prefix to a name that begins with a letter or a digit",
+                "set the sink's index_prefix to a name that begins with a letter or a digit",
             )
         self.marker = f"{self.prefix}.watershed"
 
@@ -80,7 +80,7 @@ def _checked(name: str, table: TableId) -> str:
     if len(name.encode()) > NAME_BYTES_MAX:
         raise RefusedError(
             f"the index name of table {table} would be longer than {NAME_BYTES_MAX} bytes",
-            "set a shorter sinks.search.index_prefix",
+            "set a shorter index_prefix in the sink's section",
         )
     return name
 

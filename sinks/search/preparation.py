@@ -9,9 +9,12 @@ A move can be killed anywhere and gone on with, by anyone:
 4. The alias moves and the old index goes, in one step. Readers see the old one until then.
 """
 
+from contextlib import suppress
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import structlog
+from opensearchpy import OpenSearch
 from opensearchpy.exceptions import NotFoundError, RequestError, TransportError
 
 from cdc.model.errors import RefusedError, SinkError
@@ -226,20 +229,30 @@ class Preparation:
         except RequestError as error:
             raise self._unusable(schema.table, error) from error
 
+    def discard(self, table: TableId) -> None:
+        """Delete the table's indexes, whatever version they are of; with them goes the alias."""
+        for index in self._owned(table):
+            found = index.name
+            with suppress(NotFoundError):  # another writer was faster
+                self._server.call(partial(_delete, name=found), (404,))
+
     def _others(self, schema: TableSchema, index: str) -> list[str]:
         """Other indexes of the table, of no later version."""
-        name = self._names.index(schema.table)
-        pattern = f"{name},{self._names.moved_pattern(schema.table)}"
+        return sorted(
+            other.name
+            for other in self._owned(schema.table)
+            if other.name != index and other.schema_version <= schema.version
+        )
+
+    def _owned(self, table: TableId) -> list[_Index]:
+        name = self._names.index(table)
+        pattern = f"{name},{self._names.moved_pattern(table)}"
         held = self._server.call(
             lambda client: client.indices.get(index=pattern, params={"ignore_unavailable": "true"})
         )
-        owner = mapping.owner(schema.table, self._names.prefix)
-        others = [_index(other, described) for other, described in held.items() if other != index]
-        return sorted(
-            other.name
-            for other in others
-            if owner.items() <= other.ours.items() and other.schema_version <= schema.version
-        )
+        owner = mapping.owner(table, self._names.prefix)
+        found = [_index(other, described) for other, described in held.items()]
+        return [index for index in found if owner.items() <= index.ours.items()]
 
     # ---- what is there
 
@@ -277,7 +290,7 @@ class Preparation:
     def shared(self, table: TableId, other: object) -> SinkError:
         return RefusedError(
             f"table {table} and {other} would share the search index {self._names.index(table)}",
-            "add one of them to sinks.search.exclude_tables, or set another sinks.search.index_prefix",
+            "add one of them to the sink's exclude_tables, or set another index_prefix",
         )
 
     def _unusable(self, table: TableId, error: RequestError) -> SinkError:
@@ -311,3 +324,7 @@ def _owner_name(meta: dict[str, Any]) -> str:
     if not meta:
         return "something that is not Watershed's"
     return f"table {meta.get('table_schema')}.{meta.get('table_name')} of prefix {meta.get('prefix')}"
+
+
+def _delete(client: OpenSearch, name: str) -> None:
+    client.indices.delete(index=name)

@@ -71,7 +71,7 @@ class SearchServer:
         """The error in our words: its status and type, not its text, which can quote a document."""
         match error:
             case AuthenticationException() | AuthorizationException() if error_type(error) == "":
-                return SinkError(f"{self.name} refuses this user", "check user and password in sinks.search.url")
+                return SinkError(f"{self.name} refuses this user", "check user and password in the sink's url")
             case ConnectionError():
                 return busy(Busy(0, type(error).__name__), self.name)
             case _ if is_transient(error):
@@ -136,4 +136,4 @@ def _parsed(url: str) -> Any:
 
 
 def _no_address() -> SinkError:
-    return SinkError("sinks.search.url is not an HTTP address", "write http://host:9200, https:// for TLS")
+    return SinkError("the sink's url is not an HTTP address", "write http://host:9200, https:// for TLS")

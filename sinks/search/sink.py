@@ -6,7 +6,7 @@ from typing import Final, NamedTuple, Self
 
 from opensearchpy.exceptions import NotFoundError, TransportError
 
-from cdc.config.settings import SearchConfig
+from cdc.config.sink_settings import SearchConfig
 from cdc.config.store_shapes import TOMBSTONE_TTL_S, SearchShape
 from cdc.model.errors import SinkError
 from cdc.model.events import TableId, TableSchema
@@ -43,16 +43,17 @@ class _Table(NamedTuple):
 class SearchSink:
     """See sinks.contract.Sink. Rejects a row that has a value which its field can't hold."""
 
-    name = "search"
-
     def __init__(
         self,
         server: SearchServer,
         prefix: str,
         shapes: Mapping[str, SearchShape] | None = None,
         capabilities: Capabilities | None = None,
+        *,
         tombstone_ttl_s: int = TOMBSTONE_TTL_S,
+        name: str = "search",
     ) -> None:
+        self.name = name
         self._server = server
         self._names = SearchNames(prefix, shapes)
         self._capabilities = capabilities or Capabilities()
@@ -64,7 +65,7 @@ class SearchSink:
         self._tables: dict[TableId, _Table] = {}
 
     @classmethod
-    def open(cls, config: SearchConfig, prefix: str, retries: Retries | None = None) -> Self:
+    def open(cls, config: SearchConfig, prefix: str, retries: Retries | None = None, name: str = "search") -> Self:
         """Connect. Raises SinkError when nothing answers there."""
         server = SearchServer(config.url.get_secret_value(), retries or Retries())
         try:
@@ -74,7 +75,8 @@ class SearchSink:
                 info.get("version", {}).get("number", ""), [str(plugin.get("component")) for plugin in plugins]
             )
             index_prefix = prefix if config.index_prefix is None else config.index_prefix
-            sink = cls(server, index_prefix, config.shapes, capabilities, config.tombstone_ttl_s)
+            ttl_s = config.tombstone_ttl_s
+            sink = cls(server, index_prefix, config.shapes, capabilities, tombstone_ttl_s=ttl_s, name=name)
         except SinkError:
             server.close()
             raise
@@ -86,6 +88,9 @@ class SearchSink:
     def begin_generation(self, generation: int) -> None:
         if self._generations.current() != generation:
             self._generations.begin(generation)
+
+    def discard(self, table: TableId) -> None:
+        self._preparation.discard(table)
 
     def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
         made = self._table(schema)

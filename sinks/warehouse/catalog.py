@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from cdc.config.settings import WarehouseConfig
+from cdc.config.sink_settings import WarehouseConfig
 from cdc.model.errors import ConfigError
 
 _JDBC_SQLITE = "jdbc:sqlite:"
@@ -33,7 +33,7 @@ def catalog_place(config: WarehouseConfig, topic_prefix: str) -> CatalogPlace:
     path = uri.removeprefix(_JDBC_SQLITE)
     if path == uri or not path or path.startswith(":") or "?" in path:
         raise ConfigError(
-            "sinks.warehouse.catalog_uri is not jdbc:sqlite:PATH, the only catalog of this version",
+            "the sink's catalog_uri is not jdbc:sqlite:PATH, the only catalog of this version",
             "name a file, for example jdbc:sqlite:.watershed/warehouse/catalog.db",
         )
     location = config.location

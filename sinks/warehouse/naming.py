@@ -56,13 +56,13 @@ def check_columns(schema: TableSchema) -> None:
             raise RefusedError(
                 f"warehouse: table {schema.table}: the column name {column.name!r} is reserved (names that start with "
                 f"{RESERVED_PREFIX!r}, Iceberg's metadata columns, and those of Spark's MERGE)",
-                "rename the column, or add the table to sinks.warehouse.exclude_tables",
+                "rename the column, or add the table to the sink's exclude_tables",
             )
         if folded in seen:
             raise RefusedError(
                 f"warehouse: table {schema.table}: columns {seen[folded]!r} and {column.name!r} differ only in case, "
                 "which Spark doesn't tell apart",
-                "rename one of them, or add the table to sinks.warehouse.exclude_tables",
+                "rename one of them, or add the table to the sink's exclude_tables",
             )
         seen[folded] = column.name
 

@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from cdc.model.errors import RefusedError, SinkError
-from cdc.model.events import TableSchema
+from cdc.model.events import TableId, TableSchema
 from cdc.records.control import table_key
 from sinks.lineage import Lineage
 from sinks.warehouse import properties, statements
@@ -33,6 +33,14 @@ class Preparation:
         self._engine = engine
         self._namespace = (namespace,)
         self._pause = pause
+
+    def discard(self, table: TableId, where: Place) -> None:
+        """Drop the table and its view, files included, if they are this table's."""
+        found = self._engine.table_properties(where.rows)
+        if found is None or found.get(properties.TABLE) != table_key(table):
+            return
+        self._engine.drop(where.live)
+        self._engine.run(statements.purge_table(where.rows))
 
     def prepare(self, lineage: Lineage, where: Place, types: Mapping[str, str]) -> None:
         """`types`: Spark's types of the newest version's columns. See `sinks.contract.Sink.prepare`."""
@@ -68,7 +76,7 @@ class Preparation:
         raise RefusedError(
             f"warehouse: table {schema.table} would share a name with another: {'.'.join(where.rows)} is there as a "
             f"view, or {'.'.join(where.live)} as a table",
-            "add one of both to sinks.warehouse.exclude_tables, or drop what is of no use from the catalog",
+            "add one of both to the sink's exclude_tables, or drop what is of no use from the catalog",
         )
 
     def _create(self, where: Place, types: Mapping[str, str], shape: Mapping[str, str]) -> None:
@@ -133,7 +141,7 @@ def _check_owner(schema: TableSchema, where: Place, shape: Mapping[str, str], fo
         raise RefusedError(
             f"warehouse: {'.'.join(where.rows)} is not the table of {schema.table}: it was made for another, or by "
             "something else",
-            "choose another sinks.warehouse.namespace",
+            "choose another namespace in the sink's section",
         )
     if found.get(properties.KEY) != shape[properties.KEY]:
         raise _other_key(schema, where, "it has another key")

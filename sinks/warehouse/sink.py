@@ -23,8 +23,6 @@ from sinks.warehouse.staging import Staged, Stager, TableForm, delete_staged
 class WarehouseSink:
     """Iceberg tables behind an Engine. See `sinks.contract.Sink` for what each method promises."""
 
-    name = "warehouse"
-
     def __init__(
         self,
         engine: Engine,
@@ -33,9 +31,11 @@ class WarehouseSink:
         namespace: str,
         staging: str,
         pause: Callable[[float], None] = time.sleep,
+        name: str = "warehouse",
     ) -> None:
         """`merging`: engines for merges alone, as many tables are merged at once; `engine`: for everything else, which
         another thread does meanwhile. `staging`: the URI of the folder for staged files."""
+        self.name = name
         self._engine = engine
         self._engines = (engine, *merging)
         self._reader = reader
@@ -75,6 +75,9 @@ class WarehouseSink:
         self._engine.run(statements.set_namespace_properties((self._namespace,), marker))
 
     # ---- tables
+
+    def discard(self, table: TableId) -> None:
+        self._preparation.discard(table, place(self._namespace, table))
 
     def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
         check_columns(schema)

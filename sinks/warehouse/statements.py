@@ -62,6 +62,10 @@ def create_table(place: Place, columns: Iterable[tuple[str, str]], properties: M
     return f"CREATE TABLE {full(place.rows)} ({', '.join(listed)}) USING iceberg TBLPROPERTIES ({_properties(every)})"
 
 
+def purge_table(table: tuple[str, ...]) -> str:
+    return f"DROP TABLE IF EXISTS {full(table)} PURGE"
+
+
 def create_view(place: Place, columns: Iterable[str], properties: Mapping[str, str]) -> str:
     """Instead of the one that is there, if there is one."""
     return (

@@ -14,7 +14,7 @@ import redis
 from opensearchpy import OpenSearch
 from pydantic import SecretStr
 
-from cdc.config.settings import CacheConfig, SearchConfig
+from cdc.config.sink_settings import CacheConfig, SearchConfig
 from cdc.config.store_shapes import CacheShape, SearchShape
 from cdc.model.events import TableId
 from sinks.cache.sink import CacheSink

@@ -92,7 +92,7 @@ def _streams(captured: Captured) -> bool:
 
 
 def _complaints(captured: Captured) -> list[str]:
-    """Records that were written anew are no longer where the progress was told that covers them."""
+    """Records that were written again are no longer where the progress was told that covers them."""
     return [f"{captured.name}: {found}" for found in captured.complaints() if not found.startswith("progress:")]
 
 

@@ -4,7 +4,7 @@
 
 Prints a table and writes `result.json`. What is measured: how long it takes from the commit in the source until
 progress says that all is published, and the most memory that any `cdc run` had. What is judged: each change of
-the transaction is in the topic once, as it was written (tests/checker/large.py). Begun again, it begins anew.
+the transaction is in the topic once, as it was written (tests/checker/large.py). Begun again, it restarts.
 """
 
 import argparse

@@ -7,7 +7,9 @@ import sys
 from collections.abc import Iterator
 from random import Random
 
-from cdc.config.settings import SinksConfig
+from pydantic import SecretStr
+
+from cdc.config.sink_settings import CacheConfig, SearchConfig
 from cdc.model.events import pack_version
 from sinks.contract import Change
 from sinks.reduction import reduce_changes
@@ -26,7 +28,8 @@ def batches(seed: int) -> Iterator[list[Change]]:
 
 
 def main(name: str, url: str, prefix: str, seed: str) -> None:
-    sink = make_sink(name, SinksConfig.model_validate({name: {"url": url}}), prefix)
+    section = {"search": SearchConfig, "cache": CacheConfig}[name](url=SecretStr(url))
+    sink = make_sink(name, section, prefix)
     for table in (CUSTOMERS, ORDER_LINES):
         sink.prepare(table.schema)
     for count, batch in enumerate(batches(int(seed)), start=1):

@@ -159,12 +159,12 @@ def finds_open(producer: Producer, topic: str) -> bool:
 
 @pytest.mark.promise(4)
 def test_what_is_lost_is_a_gap(captured: Captured, kafka: KafkaBroker) -> None:
-    """The position is committed, its rows are aborted, and who would have written them anew is dead."""
+    """The position is committed, its rows are aborted, and who would have written them again is dead."""
     dies_with_rows(captured, 1)
     forgotten(captured, kafka, state=False)
     captured.start_and_die("left-open.aborted")
     process = captured.start()
-    assert "lost: capture died while it wrote it anew" in process.await_refusal()
+    assert "lost: capture died while it wrote it again" in process.await_refusal()
     captured.end()
     assert "is lost" in captured.start().await_refusal()
     captured.cdc("snapshot", "--heal")

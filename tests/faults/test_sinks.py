@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from itertools import islice
 
 import pytest
+from pydantic import SecretStr
 
-from cdc.config.settings import SinksConfig
+from cdc.config.sink_settings import CacheConfig, SearchConfig
 from sinks.contract import Outcome, Sink
 from sinks.reduction import reduce_changes
 from sinks.registry import make_sink
@@ -26,7 +27,8 @@ class Place:
     prefix: str
 
     def open(self) -> Sink:
-        return make_sink(self.name, SinksConfig.model_validate({self.name: {"url": self.url}}), self.prefix)
+        section = {"search": SearchConfig, "cache": CacheConfig}[self.name](url=SecretStr(self.url))
+        return make_sink(self.name, section, self.prefix)
 
     def writer(self, seed: int) -> subprocess.Popen[str]:
         arguments = [sys.executable, "-m", "tests.faults.sink_writer", self.name, self.url, self.prefix, str(seed)]

@@ -18,12 +18,14 @@ from typing import Final
 import orjson
 
 from cdc.capture.assembler import Assembler
+from cdc.capture.captured_tables import CapturedTables
 from cdc.formats.debezium import EnvelopeContext, FinishedRecord, TableEncoder
 from cdc.model.errors import GapError, ProtocolError, UnsupportedChangeError, WatershedError
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.pgoutput.codec import RowCodec
 from cdc.pgoutput.decoder import decode
+from cdc.ports.listeners import Listeners
 from cdc.ports.stream_state import StreamState
 from tests import wire
 from tests.fuzz.seeds import Seeds, TableSeeds, load
@@ -116,12 +118,11 @@ def check_stream(table: Table, frames: list[bytes]) -> bool:
     to have consumed never goes back."""
     schema, sweeps = table.seeds.schema, sweeps_of(CONTEXT)
     made = Assembler(
-        [schema],
+        CapturedTables([schema]),
         CONTEXT,
         StreamState(Lsn(1), None, 0, 0),
         sweeps,
-        engine_of([schema], CONTEXT, sweeps),
-        UnfollowedTables(),
+        Listeners(engine_of([schema], CONTEXT, sweeps), UnfollowedTables()),
     )
     resume = made.state.resume_lsn
     for frame in frames:

@@ -12,9 +12,9 @@ from psycopg import sql
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.model.events import TableId, TableSchema
 from cdc.pgoutput.relations import relation_of
-from cdc.ports.chunk_reader import Begun, Key
+from cdc.ports.chunk_reader import Key, TableDescribed
 from cdc.postgres.chunk_statements import chunk_statement
-from cdc.postgres.chunk_table import look
+from cdc.postgres.chunk_table import describe_for_chunks
 from tests.chunk_reading import Asked, Source, chunk, lines_of
 from tests.conftest import PostgresServer, new_database
 
@@ -246,12 +246,12 @@ def test_a_column_whose_collation_ignores_what_its_index_tells_apart(source: Sou
     assert_each_row_once(source, Shape("", 'k COLLATE "C"'))
 
 
-def assert_each_row_once(source: Source, shape: Shape) -> None:
+def assert_each_row_once(source: Source, fingerprint: Shape) -> None:
     """In chunks of few rows, in ranges, and by the index."""
-    table = TableId("public", shape.table)
-    source.publish(shape.table)
+    table = TableId("public", fingerprint.table)
+    source.publish(fingerprint.table)
     schema = source.schema(table)
-    expected = rows(source, table, [column.name for column in schema.columns], shape.order)
+    expected = rows(source, table, [column.name for column in schema.columns], fingerprint.order)
     assert len(expected) > 1
     with source.reader(schema) as reader:
         begun = reader.begin(schema)
@@ -266,14 +266,14 @@ def assert_each_row_once(source: Source, shape: Shape) -> None:
         assert len(lines_of(lower)) == len(lasts) // 2 + 1
         assert lines_of(lower) + lines_of(upper) == expected
         assert_what_is_gone_is_found(source, reader, begun, schema, expected, middle)
-    if shape.follows_index:
+    if fingerprint.follows_index:
         plan = plan_of(source, table, middle)
         assert not re.search(r"-> +(Incremental )?Sort", plan), plan
         assert "Index Cond" in plan, plan
 
 
 def assert_what_is_gone_is_found(
-    source: Source, reader: Asked, begun: Begun, schema: TableSchema, lines: list[bytes], middle: Key
+    source: Source, reader: Asked, begun: TableDescribed, schema: TableSchema, lines: list[bytes], middle: Key
 ) -> None:
     """By the record keys that these rows had. `lines` are in the order of the index."""
     encoder = TableEncoder(schema, relation_of(schema), EnvelopeContext("shop", "shop", 1, "0"))
@@ -317,7 +317,7 @@ def test_the_order_of_the_keys_index_is_told(source: Source) -> None:
         begun = reader.begin(schema)
         assert reader.begin(schema).order == begun.order
         source.execute('DROP INDEX by_k; CREATE UNIQUE INDEX by_k ON things (k COLLATE "POSIX"); ' + BY_INDEX)
-        failure = reader.fail(chunk(schema, begun.shape))
+        failure = reader.fail(chunk(schema, begun.fingerprint))
         assert not failure.is_permanent
         assert reader.begin(schema).order != begun.order
 
@@ -342,7 +342,7 @@ def plan_of(source: Source, table: TableId, after: Key) -> str:
     """How the server reads a chunk that goes on above a key, as the reader has it read."""
     schema = source.schema(table)
     with psycopg.connect(source.dsn, autocommit=True, options="-c search_path=pg_catalog") as connection:
-        seen = look(connection, schema, source.publication(table), [table])[1]
+        seen = describe_for_chunks(connection, schema, source.publication(table), [table])[1]
         statement = chunk_statement(
             table,
             schema.columns,

@@ -12,7 +12,7 @@ from psycopg.conninfo import make_conninfo
 from structlog.testing import capture_logs
 
 from cdc.model.events import TableId
-from cdc.ports.chunk_reader import ChunkRead, Fence, Fenced
+from cdc.ports.chunk_reader import BarrierPassed, ChunkRead, TransactionBarrier
 from cdc.postgres.transaction_barrier import QUIET_S
 from tests.captured import frozen
 from tests.chunk_reading import Source, chunk, nonce
@@ -95,18 +95,18 @@ def test_a_commit_that_is_in_the_log_and_not_visible_is_listed_and_marks_do_not_
             return any(message.startswith(b"U") and b"new" in message for message in stream)
 
         eventually(is_decoded)
-        asked = chunk(schema, begun.shape)
+        asked = chunk(schema, begun.fingerprint)
         read = reader.ask(asked)
         assert isinstance(read, ChunkRead)
         assert read.lines == (b"1\told", b"2\told"), "a row older than an event that was received"
         assert not read.snapshot.sees(xid)
-        eventually(lambda: asked.nonce in source.marks(slot))
+        eventually(lambda: asked.nonce in source.watermarks(slot))
         assert not commit.done()
-        fence = reader.send(Fence(nonce()))
-        reader.ask(chunk(schema, begun.shape))
-        assert reader.answers(fence) == [], "a fence that lets chunks read what is older than the log"
+        barrier = reader.send(TransactionBarrier(nonce()))
+        reader.ask(chunk(schema, begun.fingerprint))
+        assert reader.answers(barrier) == [], "a fence that lets chunks read what is older than the log"
     with source.reader(schema) as reader:
-        assert reader.fence().snapshot.sees(xid)
+        assert reader.barrier().snapshot.sees(xid)
 
 
 # ---- the fence
@@ -116,13 +116,13 @@ def test_a_fence_waits_for_writers_of_this_database(source: Source) -> None:
     schema = source.schema(THINGS)
     with source.reader(schema) as reader, psycopg.connect(source.dsn) as first, psycopg.connect(source.dsn) as later:
         xid = begin_writing(first)
-        asked = reader.send(Fence(nonce()))
+        asked = reader.send(TransactionBarrier(nonce()))
         source.await_fence_looks()
         begin_writing(later)
         assert reader.answers(asked) == []
         first.commit()
         answer = reader.wait(asked)
-        assert isinstance(answer, Fenced)
+        assert isinstance(answer, BarrierPassed)
         assert answer.snapshot.sees(xid)
 
 
@@ -139,7 +139,7 @@ def test_a_fence_does_not_wait_for_what_can_not_have_written(source: Source) -> 
             begin_writing(preparing)
             preparing.execute("PREPARE TRANSACTION 'elsewhere'")
         reading.execute("SELECT count(*) FROM things")
-        reader.fence()
+        reader.barrier()
         with psycopg.connect(other_dsn, autocommit=True) as preparing:
             preparing.execute("ROLLBACK PREPARED 'elsewhere'")
 
@@ -151,7 +151,7 @@ def test_a_fence_waits_for_prepared_transactions_and_says_so(source18: Source) -
         preparing.execute("PREPARE TRANSACTION 'here'")
     with source18.reader(schema) as reader, capture_logs() as logs:
         began = time.monotonic()
-        asked = reader.send(Fence(nonce()))
+        asked = reader.send(TransactionBarrier(nonce()))
         said = eventually(lambda: [entry for entry in logs if "wait" in entry["event"]], 10.0, lambda: str(logs))[0]
         assert time.monotonic() - began >= QUIET_S
         assert (said["transactions"], said["oldest"]) == (1, "prepared transaction here")
@@ -159,7 +159,7 @@ def test_a_fence_waits_for_prepared_transactions_and_says_so(source18: Source) -
         assert reader.answers(asked) == []
         source18.execute("COMMIT PREPARED 'here'")
         answer = reader.wait(asked)
-    assert isinstance(answer, Fenced)
+    assert isinstance(answer, BarrierPassed)
     assert answer.snapshot.sees(xid)
     assert len(logs) == 1
 
@@ -167,7 +167,7 @@ def test_a_fence_waits_for_prepared_transactions_and_says_so(source18: Source) -
 def test_a_server_that_can_not_be_reached_fails_what_was_asked(source18: Source) -> None:
     schema = source18.schema(THINGS)
     with source18.reader(schema, dsn=make_conninfo(source18.dsn, port="1")) as reader:
-        for request in (Fence(nonce()), chunk(schema, "shape")):
+        for request in (TransactionBarrier(nonce()), chunk(schema, "shape")):
             assert not reader.fail(request).is_permanent
 
 
@@ -182,14 +182,14 @@ def test_closing_cancels_what_runs(source18: Source, waits_for: str) -> None:
         match waits_for:
             case "a lock":
                 other.execute("LOCK TABLE things IN ACCESS EXCLUSIVE MODE")
-                asked = [reader.send(chunk(schema, begun.shape)), reader.send(chunk(schema, begun.shape))]
+                asked = [reader.send(chunk(schema, begun.fingerprint)), reader.send(chunk(schema, begun.fingerprint))]
                 eventually(lambda: len(source18.backends("Lock")) == 2)
             case "a query":
-                asked = [reader.send(chunk(schema, begun.shape, where="pg_sleep(60) IS NULL"))]
+                asked = [reader.send(chunk(schema, begun.fingerprint, where="pg_sleep(60) IS NULL"))]
                 eventually(lambda: source18.backends("Timeout"))
             case "a fence":
                 begin_writing(other)
-                asked = [reader.send(Fence(nonce()))]
+                asked = [reader.send(TransactionBarrier(nonce()))]
                 source18.await_fence_looks()
             case _:
                 asked = []
@@ -205,7 +205,7 @@ def test_closing_does_not_wait_for_a_server_that_hangs(source18: Source) -> None
     schema = source18.schema(THINGS)
     with source18.reader(schema) as reader:
         begun = reader.begin(schema)
-        reader.send(chunk(schema, begun.shape, where="pg_sleep(60) IS NULL"))
+        reader.send(chunk(schema, begun.fingerprint, where="pg_sleep(60) IS NULL"))
         eventually(lambda: source18.backends("Timeout"))
         with frozen(source18.server.stack, "postgres"):
             began = time.monotonic()

@@ -11,7 +11,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from cdc.model.events import TableId
-from cdc.ports.chunk_reader import Begin, ChunkRead, ReadFailed
+from cdc.ports.chunk_reader import ChunkRead, DescribeTable, ReadFailed
 from tests.chunk_reading import Source, chunk, lines_of, nonce
 from tests.conftest import PostgresServer, new_database
 from tests.waiting import eventually
@@ -111,11 +111,11 @@ def test_much_more_than_a_chunk_holds_is_not_received(source: Source) -> None:
     with source.reader(schema) as reader, source.slot() as slot:
         begun = reader.begin(schema)
         before = source.backends()
-        asked = chunk(schema, begun.shape, bytes_max=3_000_000)
+        asked = chunk(schema, begun.fingerprint, bytes_max=3_000_000)
         read = reader.ask(asked)
         assert isinstance(read, ChunkRead)
         assert (ids(read), read.is_end, read.last) == ([1, 2], False, ("2",))
-        eventually(lambda: asked.nonce in source.marks(slot))
+        eventually(lambda: asked.nonce in source.watermarks(slot))
         assert source.backends() != before  # another connection: the rest was not waited for
         assert reader.answers(asked.nonce) == [read]
 
@@ -161,7 +161,7 @@ def test_chunks_of_several_ranges_are_read_at_once(source: Source) -> None:
     with source.reader(schema, workers=3) as reader, other_session(source) as other:
         begun = reader.begin(schema)
         other.execute("LOCK TABLE things IN ACCESS EXCLUSIVE MODE")
-        asked = [reader.send(chunk(schema, begun.shape, after=(str(low),), rows_max=2)) for low in (0, 5, 10)]
+        asked = [reader.send(chunk(schema, begun.fingerprint, after=(str(low),), rows_max=2)) for low in (0, 5, 10)]
         eventually(lambda: len(source.backends("Lock")) == 3)
         other.rollback()
         answers = [reader.wait(nonce) for nonce in asked]
@@ -177,7 +177,7 @@ def test_a_chunk_that_waited_behind_truncate_knows_it(source: Source) -> None:
         begun = reader.begin(schema)
         other.execute("TRUNCATE things")
         (xid,) = other.execute("SELECT pg_current_xact_id()::text::int8").fetchone() or (0,)
-        asked = reader.send(chunk(schema, begun.shape))
+        asked = reader.send(chunk(schema, begun.fingerprint))
         eventually(lambda: source.backends("Lock"))
         other.commit()
         read = reader.wait(asked)
@@ -203,8 +203,8 @@ def test_an_altered_table_is_read_no_further(source: Source, alteration: Literal
         begun = reader.begin(schema)
         first = reader.chunk(schema, begun, rows_max=5)
         source.execute(alteration)
-        chunk_failed = reader.fail(chunk(schema, begun.shape, after=first.last))
-        begin_failed = reader.fail(Begin(nonce(), schema, 1))
+        chunk_failed = reader.fail(chunk(schema, begun.fingerprint, after=first.last))
+        begin_failed = reader.fail(DescribeTable(nonce(), schema, 1))
     assert not chunk_failed.is_permanent, "who follows the catalog will tell the reader of another shape"
     assert not begin_failed.is_permanent
     assert "public.things" in begin_failed.error.message
@@ -219,17 +219,17 @@ def test_a_table_that_was_created_anew_is_another_one(source: Source) -> None:
     with source.reader(schema) as reader:
         begun = reader.begin(schema)
         source.execute("DROP TABLE things; CREATE TABLE things (id int PRIMARY KEY, v text)")
-        assert not reader.fail(chunk(schema, begun.shape)).is_permanent
-        failure = reader.fail(Begin(nonce(), schema, 1))
+        assert not reader.fail(chunk(schema, begun.fingerprint)).is_permanent
+        failure = reader.fail(DescribeTable(nonce(), schema, 1))
     assert not failure.is_permanent
-    assert "the table was created anew" in failure.error.message
+    assert "the table was recreated" in failure.error.message
 
 
 def test_an_altered_publication_is_left_to_those_who_watch_it(source: Source) -> None:
     schema = source.schema(THINGS)
     with source.reader(schema) as reader:
         source.execute("ALTER PUBLICATION watershed SET TABLE things (id)")
-        failure = reader.fail(Begin(nonce(), schema, 1))
+        failure = reader.fail(DescribeTable(nonce(), schema, 1))
     assert not failure.is_permanent
     assert "publication watershed was altered" in failure.error.message
 
@@ -240,7 +240,7 @@ def test_a_new_look_heals_what_does_not_matter(source: Source) -> None:
     with source.reader(schema) as reader:
         before = reader.begin(schema)
         source.execute("ALTER TABLE things ADD COLUMN unpublished int")
-        assert not reader.fail(chunk(schema, before.shape)).is_permanent
+        assert not reader.fail(chunk(schema, before.fingerprint)).is_permanent
         after = reader.begin(schema)
         assert reader.chunk(schema, after, rows_max=2).lines == (b"1", b"2")
 
@@ -261,7 +261,7 @@ def test_a_table_that_stays_locked_is_asked_for_again(source: Source) -> None:
     with source.reader(schema) as reader, other_session(source) as other:
         begun = reader.begin(schema)
         other.execute("LOCK TABLE things IN ACCESS EXCLUSIVE MODE")
-        failure = reader.fail(chunk(schema, begun.shape))
+        failure = reader.fail(chunk(schema, begun.fingerprint))
         other.rollback()
         assert not failure.is_permanent
         assert "public.things is locked" in failure.error.message
@@ -289,7 +289,7 @@ def test_a_condition_that_is_wrong_ends_the_snapshot(source: Source, where: str,
     schema = source.schema(THINGS)
     with source.reader(schema) as reader:
         begun = reader.begin(schema)
-        failure = reader.fail(chunk(schema, begun.shape, where=where))
+        failure = reader.fail(chunk(schema, begun.fingerprint, where=where))
         assert failure.is_permanent
         assert said in failure.error.message
         assert "v1" not in failure.error.message, "a row's value"
@@ -314,7 +314,7 @@ def test_rights_that_are_missing_are_named(source: Source) -> None:
     with reader_role(source) as (dsn, role), source.reader(schema, dsn=dsn) as reader:
         begun = reader.begin(schema)
         source.execute(sql.SQL("REVOKE SELECT ON things FROM {}").format(sql.Identifier(role)))
-        for request in (Begin(nonce(), schema, 1), chunk(schema, begun.shape)):
+        for request in (DescribeTable(nonce(), schema, 1), chunk(schema, begun.fingerprint)):
             failure = reader.fail(request)
             assert failure.is_permanent
             assert "GRANT SELECT ON public.things" in failure.error.hint
@@ -324,7 +324,7 @@ def test_row_security_is_not_read_past(source: Source) -> None:
     schema = source.schema(THINGS)
     source.execute("ALTER TABLE things ENABLE ROW LEVEL SECURITY")
     with reader_role(source) as (dsn, _), source.reader(schema, dsn=dsn) as reader:
-        failure = reader.fail(Begin(nonce(), schema, 1))
+        failure = reader.fail(DescribeTable(nonce(), schema, 1))
     assert failure.is_permanent
     assert "row security" in failure.error.message
 
@@ -336,7 +336,7 @@ def test_a_role_that_may_write_no_marks_is_told_so(source: Source) -> None:
     with source.superuser() as superuser:
         superuser.execute(f"REVOKE EXECUTE ON FUNCTION pg_logical_emit_message({function}) FROM PUBLIC".encode())
     with source.reader(schema) as reader:
-        asked = reader.send(Begin(nonce(), schema, 1))
+        asked = reader.send(DescribeTable(nonce(), schema, 1))
         failure = eventually(lambda: [a for a in reader.answers(asked) if isinstance(a, ReadFailed)])[0]
     assert failure.is_permanent
     assert "GRANT EXECUTE ON FUNCTION pg_catalog.pg_logical_emit_message(" in failure.error.hint
@@ -348,31 +348,31 @@ def test_a_role_that_may_write_no_marks_is_told_so(source: Source) -> None:
 def test_a_mark_is_in_the_log_after_its_answer(source: Source) -> None:
     schema = source.schema(THINGS)
     with source.reader(schema) as reader, source.slot() as slot:
-        asked = Begin(nonce(), schema, 1)
+        asked = DescribeTable(nonce(), schema, 1)
         begun = reader.ask(asked)
-        eventually(lambda: source.marks(slot) == [asked.nonce])
+        eventually(lambda: source.watermarks(slot) == [asked.nonce])
         read = chunk(schema, getattr(begun, "shape", ""))
         reader.ask(read)
-        eventually(lambda: source.marks(slot) == [read.nonce])
+        eventually(lambda: source.watermarks(slot) == [read.nonce])
         eventually(lambda: reader.passed == ["chunk.read", "chunk.marked"])
         assert reader.fail(chunk(schema, "another shape")).is_permanent is False
-        assert source.marks(slot) == []
+        assert source.watermarks(slot) == []
 
 
 def test_an_answer_is_there_before_its_mark_is_written(source: Source) -> None:
     schema = source.schema(THINGS)
     seen: list[tuple[list[str], list[str]]] = []
 
-    def look(name: str) -> None:
+    def chunk_table(name: str) -> None:
         if name == "chunk.read":
             answered = [answer.nonce for answer in reader.reader.answers()]
-            seen.append((answered, source.marks(slot)))
+            seen.append((answered, source.watermarks(slot)))
 
-    with source.reader(schema, at=look) as reader, source.slot() as slot:
+    with source.reader(schema, at=chunk_table) as reader, source.slot() as slot:
         begun = reader.begin(schema)
-        eventually(lambda: len(source.marks(slot)) == 1)
-        asked = reader.send(chunk(schema, begun.shape))
-        eventually(lambda: source.marks(slot) == [asked])
+        eventually(lambda: len(source.watermarks(slot)) == 1)
+        asked = reader.send(chunk(schema, begun.fingerprint))
+        eventually(lambda: source.watermarks(slot) == [asked])
     assert seen == [([asked], [])]
 
 
@@ -386,7 +386,7 @@ def test_a_lost_connection_is_made_again(source: Source) -> None:
         for pid in before:
             source.execute("SELECT pg_terminate_backend(%s)", pid)
         eventually(lambda: not set(source.backends()) & set(before))
-        lost = reader.fail(chunk(schema, begun.shape))
+        lost = reader.fail(chunk(schema, begun.fingerprint))
         assert not lost.is_permanent
         assert ids(reader.chunk(schema, begun, rows_max=1)) == [1]
 
@@ -401,10 +401,10 @@ def test_a_mark_that_was_not_written_fails_what_was_answered(source: Source) -> 
 
     with source.reader(schema, at=kill) as reader, source.slot() as slot:
         begun = reader.begin(schema)
-        eventually(lambda: len(source.marks(slot)) == 1)
-        asked = chunk(schema, begun.shape)
+        eventually(lambda: len(source.watermarks(slot)) == 1)
+        asked = chunk(schema, begun.fingerprint)
         assert isinstance(reader.ask(asked), ChunkRead)
         failure = eventually(lambda: reader.answers(asked.nonce)[1:])[0]
         assert isinstance(failure, ReadFailed)
         assert not failure.is_permanent
-        assert source.marks(slot) == []
+        assert source.watermarks(slot) == []

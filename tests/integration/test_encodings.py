@@ -11,6 +11,7 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from cdc.capture.assembler import Assembler
+from cdc.capture.captured_tables import CapturedTables
 from cdc.config.settings import SourceConfig
 from cdc.formats.debezium import TableEncoder
 from cdc.model.errors import SourceError, UnsupportedChangeError
@@ -21,6 +22,7 @@ from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.frames import XLOG_DATA_BYTES, start_lsn
 from cdc.pgoutput.messages import Commit
 from cdc.pgoutput.relations import relation_of
+from cdc.ports.listeners import Listeners
 from cdc.ports.stream_state import StreamState
 from cdc.postgres.connection import connect
 from cdc.postgres.exported_snapshot import SnapshotReader
@@ -81,7 +83,13 @@ def frames_of_one_transaction(source: Source) -> list[bytes]:
 def assembled(schema: TableSchema, frames: list[bytes]) -> tuple[list[TopicRecord], UnsupportedChangeError | None]:
     resume = StreamState(Lsn(1), None, 0, 0)
     sweeps = sweeps_of(CONTEXT)
-    assembler = Assembler([schema], CONTEXT, resume, sweeps, engine_of([schema], CONTEXT, sweeps), UnfollowedTables())
+    assembler = Assembler(
+        CapturedTables([schema]),
+        CONTEXT,
+        resume,
+        sweeps,
+        Listeners(engine_of([schema], CONTEXT, sweeps), UnfollowedTables()),
+    )
     records, failure = assembler.consume(frames, 17)
     return finished(records), failure
 
@@ -138,7 +146,7 @@ def test_bytes_that_are_not_utf_8_stop_with_table_and_position_and_are_never_rep
         source.connection.execute(b"UPDATE things SET id = '\xeb'")
         source.execute("SET client_encoding = 'UTF8'")
         with source.reader(schema) as asked:
-            failed = asked.fail(chunk(schema, asked.begin(schema).shape))
+            failed = asked.fail(chunk(schema, asked.begin(schema).fingerprint))
         assert isinstance(failed.error, SourceError)
         assert failed.error.message == "a key in table public.things is not UTF-8"
         assert failed.is_permanent

@@ -66,7 +66,7 @@ def test_a_topic_that_is_created_anew_while_running_is_a_gap(
         items.query("INSERT INTO items VALUES (2, 'two')")
     said = running()
     assert f"topic {items.name}.public.items" in said
-    assert "created anew" in said or "is gone" in said
+    assert "recreated" in said or "is gone" in said
     items.start().await_refusal()
 
 
@@ -144,13 +144,13 @@ def test_a_publication_that_was_made_anew_is_a_gap(items: Captured, stopped: Cal
     with items.connect() as connection:
         connection.execute("DROP PUBLICATION watershed")
         connection.execute("CREATE PUBLICATION watershed FOR TABLE items WITH (publish_via_partition_root = true)")
-    assert "the publication was altered, dropped or created anew" in stopped()
+    assert "the publication was altered, dropped or recreated" in stopped()
 
 
 @pytest.mark.promise(4)
 def test_a_topic_that_was_created_anew_is_a_gap(items: Captured, stopped: Callable[[], str]) -> None:
     recreate_topic(items.bootstrap_servers, topic_of(items))
-    assert f"topic {items.name}.public.items was deleted and created anew" in stopped()
+    assert f"topic {items.name}.public.items was deleted and recreated" in stopped()
 
 
 @pytest.mark.promise(4)

@@ -37,13 +37,13 @@ def publish(feed: Feed, first: int, last: int) -> None:
     feed.commit()
 
 
-def read_to_end(reader: PartitionReader, partition: Partition, bytes_max: int = 1 << 20) -> list[Piece]:
-    """Pieces up to the one that says where the partition ends."""
+def read_to_end(reader: PartitionReader, partition: Partition, end: int, bytes_max: int = 1 << 20) -> list[Piece]:
+    """Pieces up to the one that reaches `end`: the offset behind the last transaction marker."""
     pieces: list[Piece] = []
 
     def is_at_end() -> bool:
         pieces.append(reader.read(0.1, bytes_max))
-        return partition in pieces[-1].ends
+        return pieces[-1].positions.get(partition, 0) >= end
 
     eventually(is_at_end, 30.0, "the partition is read to its end")
     return pieces
@@ -63,9 +63,9 @@ def test_the_end_lies_behind_the_last_transactions_marker(
     feed.abort()
     publish(feed, 5, 5)
     reader.seek({partition: 0})
-    pieces = read_to_end(reader, partition)
+    pieces = read_to_end(reader, partition, 8)
     assert offsets(pieces) == [0, 1, 2, 6], "three rows and a marker, an aborted row and its marker, one row"
-    assert pieces[-1].ends == {partition: 8}
+    assert pieces[-1].positions == {partition: 8}
     ends = TopicEnds(KafkaConfig(bootstrap_servers=kafka.bootstrap_servers))
     ends.learn([partition.topic, "no.such.topic"])
     assert ends.ask() == {partition.topic: (8,)}
@@ -75,19 +75,23 @@ def test_a_reader_goes_on_where_it_was_or_where_it_is_told_to(feed: Feed, reader
     partition = Partition(feed.topic("items"), 0)
     publish(feed, 1, 3)
     reader.seek({partition: 0})
-    assert offsets(read_to_end(reader, partition)) == [0, 1, 2]
+    assert offsets(read_to_end(reader, partition, 4)) == [0, 1, 2]
     publish(feed, 4, 5)
     reader.seek({partition: 4})
-    assert offsets(read_to_end(reader, partition)) == [4, 5]
+    assert offsets(read_to_end(reader, partition, 7)) == [4, 5]
     reader.seek({partition: 2})
-    assert offsets(read_to_end(reader, partition)) == [2, 4, 5]
+    assert offsets(read_to_end(reader, partition, 7)) == [2, 4, 5]
+    reader.rest()
+    assert reader.read(0.5, 1).records == [], "a reader at rest fetches nothing"
+    reader.seek({partition: 2})
+    assert offsets(read_to_end(reader, partition, 7)) == [2, 4, 5]
 
 
 def test_pieces_are_bounded(feed: Feed, reader: PartitionReader) -> None:
     partition = Partition(feed.topic("items"), 0)
     publish(feed, 1, 3 * RECORDS_MAX)
     reader.seek({partition: 0})
-    pieces = read_to_end(reader, partition, bytes_max=1)
+    pieces = read_to_end(reader, partition, 3 * RECORDS_MAX + 1, bytes_max=1)
     assert max(len(piece.records) for piece in pieces) <= RECORDS_MAX
     assert offsets(pieces) == list(range(3 * RECORDS_MAX))
 
@@ -98,4 +102,4 @@ def test_a_topic_that_was_created_again_is_refused(feed: Feed, reader: Partition
     publish(feed, 1, 3)
     reader.seek({partition: 1000})
     with pytest.raises(RefusedError, match=rf"{partition.topic}, partition 0: records that were not read yet are gone"):
-        read_to_end(reader, partition)
+        read_to_end(reader, partition, 1001)

@@ -62,7 +62,9 @@ class Day:
 def day(kafka: KafkaBroker, opensearch: str, redis: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Day]:
     folder = tmp_path_factory.mktemp("job")
     prefix = f"t{secrets.token_hex(5)}"
-    config = write_config(folder, kafka.bootstrap_servers, prefix, sinks_section(folder, opensearch, redis))
+    sections = sinks_section(folder, opensearch, redis)
+    sections["warehouse"]["on_rejected"] = "stop"
+    config = write_config(folder, kafka.bootstrap_servers, prefix, sections)
     feed = Feed(kafka.bootstrap_servers, prefix)
     with SinkJob(config, *ALL) as job:
         yield Day(feed, job, folder, feed.schemas)

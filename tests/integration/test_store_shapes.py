@@ -116,7 +116,7 @@ def set_up(
 
 
 CACHED = ("users", "sessions", "rights")
-ANN = {"id": 42, "email": "ann@example.org", "name": "Ann"}
+ANN: dict[str, Any] = {"id": 42, "email": "ann@example.org", "name": "Ann"}
 TOKEN = "123e4567-e89b-12d3-a456-426614174000"
 
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cdc.capture.assembler import Assembler
+from cdc.capture.captured_tables import CapturedTables
 from cdc.config.format_options import FormatOptions
 from cdc.config.outbox_settings import OutboxTable
 from cdc.model.events import Column, TableId
@@ -20,10 +21,11 @@ from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.outbox.event_stream import OutboxStream
 from cdc.pgoutput.messages import NULL, TupleValue
+from cdc.ports.listeners import Listeners
 from cdc.ports.row_reader import Found, Unreadable, Wanted
 from cdc.ports.stream import WhileWaiting
 from cdc.ports.stream_state import StreamState
-from cdc.toast.backfill import Filler
+from cdc.toast.backfill import ToastBackfill
 from cdc.toast.batch import BatchRecord
 from tests import wire
 from tests.holes import COMMIT_US, CONTEXT, RELATION, SCHEMA, U, delete, insert, sees, update
@@ -104,12 +106,11 @@ def assembler() -> Assembler:
     sweeps = sweeps_of(CONTEXT)
     schemas = [SCHEMA, OUTBOX_SCHEMA]
     return Assembler(
-        schemas,
+        CapturedTables(schemas),
         CONTEXT,
         StreamState(Lsn(0), None, 0, 0),
         sweeps,
-        engine_of(schemas, CONTEXT, sweeps),
-        UnfollowedTables(),
+        Listeners(engine_of(schemas, CONTEXT, sweeps), UnfollowedTables()),
         outbox=outbox,
     )
 
@@ -159,6 +160,6 @@ def test_every_record_of_a_mixed_batch_is_its_own(
     for number, (key, kind, payload) in enumerate(changes, 2):
         batch.add(number, key, kind, payload)
     clock = Clock()
-    filler = Filler(Reader(batch, answers), no_notes, clock, lambda _: None)
-    pieces = filler.fill(consumed(batch, per_transaction), lambda: None)
+    backfill = ToastBackfill(Reader(batch, answers), no_notes, clock, lambda _: None)
+    pieces = backfill.fill(consumed(batch, per_transaction), lambda: None)
     assert [told(record) for piece in pieces for record in piece] == batch.expected

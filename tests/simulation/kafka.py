@@ -53,7 +53,7 @@ class FakeCluster:
         if fate == "committed":
             self.on_committed(ended)
 
-    def fence(self) -> int:
+    def barrier(self) -> int:
         """A new producer: what the last one left open is aborted."""
         self.end("aborted")
         self.producer_epoch += 1
@@ -92,7 +92,7 @@ class FakeBroker:
 
     def fence_predecessors(self) -> None:
         self._world.step()
-        self._epoch = self._cluster.fence()
+        self._epoch = self._cluster.barrier()
         self._state = "ready"
         self._world.step()
 

@@ -21,13 +21,13 @@ from tests.simulation.run import TOPICS, Parts
 
 class ConfirmsWhatItReceived(Capture):
     def _send_status(self, *, asks: bool = False) -> None:
-        self._delivery.on_recorded(Lsn(self._delivery.received))
+        self._confirmation.on_recorded(Lsn(self._confirmation.received))
         super()._send_status(asks=asks)
 
 
 class ConfirmsBeforeTheCommit(Capture):
     def _commit(self) -> None:
-        self._delivery.on_recorded(Lsn(min(self._assembler.state.resume_lsn, self._delivery.received)))
+        self._confirmation.on_recorded(Lsn(min(self._assembler.state.resume_lsn, self._confirmation.received)))
         self._send_status()
         super()._commit()
 
@@ -54,10 +54,10 @@ class FallsSilentWhileItWaits(Capture):
 
 
 class AsksForOffsetsTooEarly(Capture):
-    def _tell_progress(self, now: float) -> None:
-        told, self._committed = self._committed, self._assembler.state
-        super()._tell_progress(now)
-        self._committed = told
+    def _ask_progress(self, now: float) -> None:
+        covered, self._committed = self._committed, self._assembler.state
+        super()._ask_progress(now)
+        self._committed = covered
 
 
 class ForgetsWhatIsHalfPublished(Publisher):
@@ -119,8 +119,8 @@ class LeavesOutTombstones(Assembler):
 
 
 class LoadsWithoutSweep(InitialLoad):
-    def _finish(self, tables: Sequence[TableId], told: Sequence[TopicRecord]) -> None:
-        super()._finish(tables[:0], told)
+    def _finish(self, tables: Sequence[TableId], covered: Sequence[TopicRecord]) -> None:
+        super()._finish(tables[:0], covered)
 
 
 MUTANTS: dict[str, Parts] = {

@@ -1,6 +1,6 @@
 """One simulated run: capture is started, dies, is frozen, loses its servers, and is judged at the end.
 
-What runs is the real thing: InitialLoad, Capture, Assembler, Publisher, Delivery, the checks of continuity and the
+What runs is the real thing: InitialLoad, Capture, Assembler, Publisher, Confirmation, the checks of continuity and the
 records. Only the wiring of `cdc/daemon/service.py` and `cdc/daemon/first_start.py` is repeated here, on fakes, in the
 same order.
 """
@@ -11,18 +11,21 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from cdc.capture.assembler import Assembler
+from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.consistent_load import InitialLoad, LoadStopped, TableLoad
 from cdc.capture.kafka_transaction import PROTOCOL, Lineage, Publisher
-from cdc.capture.loop import Capture
+from cdc.capture.loop import Capture, Pipeline, Schedule, StopCondition
 from cdc.config.format_options import FormatOptions
 from cdc.config.settings import CaptureConfig, SnapshotConfig
-from cdc.daemon.streaming_session import stream_state
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.model.errors import ConnectionLost
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.relations import relation_of
+from cdc.ports.listeners import Listeners
+from cdc.ports.stream import Environment
+from cdc.ports.stream_state import StreamState
 from cdc.records.control import POSITION_KEY, PositionRecord, SourceIdentity
 from cdc.snapshots.coordination import Snapshots
 from cdc.snapshots.signal_answers import Answers
@@ -33,7 +36,7 @@ from tests.simulation.halves import Halves
 from tests.simulation.kafka import FakeBroker, FakeCluster
 from tests.simulation.postgres import CAPTURED, PREFIX, SCHEMAS, FakePostgres, FakeStream
 from tests.simulation.world import Crash, Rates, World
-from tests.snapshot_ports import ScriptedReader, ScriptedSignals, UnfollowedTables, engine_of, no_filler, sweeps_of
+from tests.snapshot_ports import ScriptedReader, ScriptedSignals, UnfollowedTables, engine_of, no_backfill, sweeps_of
 
 TOPICS = Topics(PREFIX)
 TABLE_TOPICS = [schema.topic for schema in SCHEMAS]
@@ -307,23 +310,28 @@ class Process:
         sweeps = sweeps_of(context)
         engine = engine_of(schemas, context, sweeps)
         capture = self._run.parts.capture(
-            stream=self._stream,
-            broker=broker,
-            assembler=self._run.parts.assembler(
-                schemas, context, stream_state(current), sweeps, engine, UnfollowedTables()
-            ),
-            filler=no_filler(self._world),
-            snapshots=Snapshots(
-                engine, ScriptedReader(), ScriptedSignals(), Answers(TOPICS, {}), TOPICS, SnapshotConfig()
-            ),
-            publisher=self._run.parts.publisher(
-                self._lineage(current.epoch), self._run.limits, {t: s.end_offsets for t, s in current.topics.items()}
+            environment=Environment(stream=self._stream, broker=broker, clock=self._world, probe=self._world.probe),
+            pipeline=Pipeline(
+                assembler=self._run.parts.assembler(
+                    CapturedTables(schemas),
+                    context,
+                    StreamState.of(current),
+                    sweeps,
+                    Listeners(engine, UnfollowedTables()),
+                ),
+                backfill=no_backfill(self._world),
+                snapshots=Snapshots(
+                    engine, ScriptedReader(), ScriptedSignals(), Answers(TOPICS, {}), TOPICS, SnapshotConfig()
+                ),
+                publisher=self._run.parts.publisher(
+                    self._lineage(current.epoch),
+                    self._run.limits,
+                    {t: s.end_offsets for t, s in current.topics.items()},
+                ),
             ),
             topics=TOPICS,
-            limits=self._run.limits,
-            clock=self._world,
-            should_stop=self._stops,
-            probe=self._world.probe,
+            schedule=Schedule(limits=self._run.limits),
+            stop=StopCondition(should_stop=self._stops),
         )
         capture.run()
         self._run.events.add("stopped")

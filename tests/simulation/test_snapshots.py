@@ -10,11 +10,14 @@ from collections import Counter
 import pytest
 
 from cdc.capture.assembler import Assembler
+from cdc.capture.captured_tables import CapturedTables
 from cdc.formats.debezium import EnvelopeContext
 from cdc.model.events import pack_version
 from cdc.model.lsn import Lsn
+from cdc.model.seq import SeqCounter
 from cdc.model.topic_record import TopicRecord
-from cdc.ports.chunk_reader import Begin, Begun, ChunkRead, Fence, Fenced
+from cdc.ports.chunk_reader import BarrierPassed, ChunkRead, DescribeTable, TableDescribed, TransactionBarrier
+from cdc.ports.listeners import Listeners
 from cdc.ports.stream_state import StreamState
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.records.control import SignalRecord, SweepRecord
@@ -64,7 +67,7 @@ def test_a_row_that_comes_back_after_a_truncate_is_no_replay_to_who_has_swept() 
     sweeps = sweeps_of(context)
     state = StreamState(Lsn(1_000), None, 6, COMMIT_US)
     engine = engine_of([SCHEMAS["a"]], context, sweeps)
-    assembler = Assembler([SCHEMAS["a"]], context, state, sweeps, engine, UnfollowedTables())
+    assembler = Assembler(CapturedTables([SCHEMAS["a"]]), context, state, sweeps, Listeners(engine, UnfollowedTables()))
     truncate, insert = wire.truncate([RELATIONS["a"].oid]), wire.insert(RELATIONS["a"].oid, [b"1", b"x", b"y"])
     messages = [
         *(wire.begin(1_100, COMMIT_US, 700), wire.relation_bytes(RELATIONS["a"]), truncate),
@@ -81,22 +84,22 @@ def test_a_row_that_comes_after_the_snapshot_of_an_empty_table_is_no_replay_to_w
     engine = engine_of([SCHEMAS["a"]], context, sweeps_of(context))
     signal = SignalRecord(action="snapshot", requested_us=0)
     engine.add(requested("heal", SCHEMAS["a"].table, signal))
-    snapshot, seq = TransactionSnapshot(700, 700, frozenset()), 6
+    snapshot, seq = TransactionSnapshot(700, 700, frozenset()), SeqCounter(6)
     records: list[TopicRecord] = []
     for now in range(3):
         (request,) = engine.requests(now, is_behind=False)
-        if isinstance(request, Fence):
-            engine.take([Fenced(request.nonce, snapshot)], now)
+        if isinstance(request, TransactionBarrier):
+            engine.take([BarrierPassed(request.nonce, snapshot)], now)
             continue
-        if isinstance(request, Begin):
-            engine.take([Begun(request.nonce, snapshot, "shape", 0, 0, (), "order")], now)
+        if isinstance(request, DescribeTable):
+            engine.take([TableDescribed(request.nonce, snapshot, "shape", 0, 0, (), "order")], now)
         else:
             engine.take([ChunkRead(request.nonce, snapshot, (), None, True, 0.1)], now)
-        engine.begin(700 + now, seq + 1)
-        engine.mark(request.nonce.encode())
-        records, seq = engine.end(Lsn(2_000 + now), seq, COMMIT_US)
+        engine.begin(700 + now, seq.next)
+        engine.watermark(request.nonce.encode())
+        records = engine.end(Lsn(2_000 + now), seq, COMMIT_US)
     sweep = SweepRecord.decode(records[0].value or b"", "control")
-    assert pack_version(1, 6) < sweep.floor <= pack_version(1, seq), "the next row would have the floor's version"
+    assert pack_version(1, 6) < sweep.floor <= pack_version(1, seq.last), "the next row would have the floor's version"
 
 
 def test_a_run_is_the_same_each_time() -> None:

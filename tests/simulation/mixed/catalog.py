@@ -12,7 +12,7 @@ from cdc.model.errors import SourceError
 from cdc.model.events import Column, TableSchema
 from cdc.pgoutput.messages import Relation, RelationColumn
 from cdc.ports.catalog_reader import CatalogAnswer, CatalogPoll, CatalogPollFailed, DivergedTable, KnownTable
-from cdc.ports.chunk_reader import Begin, Chunk, ChunkRead, Lookup, ReadFailed
+from cdc.ports.chunk_reader import Chunk, ChunkRead, DescribeTable, Lookup, ReadFailed
 from cdc.records.table_state import ColumnFacts, StorageFacts, TableFacts
 from tests.mixed.operations import ALTERED, Alter
 from tests.simulation.snapshots.source import COLUMNS, TEXT, Op, Reader, Row, Rows, Source, _Task
@@ -30,14 +30,14 @@ def first_shape() -> Rows:
     return {0: _FIRST._replace(big=str(len(COLUMNS)))}
 
 
-def extra(shape: Row) -> Extra:
+def extra(fingerprint: Row) -> Extra:
     """Columns that the table has beside the others'."""
-    return [(int(number), name) for number, _, name in (each.partition(":") for each in shape.v.split())]
+    return [(int(number), name) for number, _, name in (each.partition(":") for each in fingerprint.v.split())]
 
 
-def altered(alter: Alter, shape: Row) -> Op | None:
+def altered(alter: Alter, fingerprint: Row) -> Op | None:
     """What comes of it; None where the column is there already, or is not."""
-    name, columns, given = f"x{alter.number % EXTRA_MAX}", extra(shape), int(shape.big)
+    name, columns, given = f"x{alter.number % EXTRA_MAX}", extra(fingerprint), int(fingerprint.big)
     is_there = any(name == other for _, other in columns)
     if alter.change == "add" and not is_there:
         columns, given = [*columns, (given + 1, name)], given + 1
@@ -52,9 +52,9 @@ def column(name: str) -> Column:
     return Column(name, TEXT, -1, "text", True, "b", TEXT)
 
 
-def relation(plain: Relation, shape: Row) -> Relation:
+def relation(plain: Relation, fingerprint: Row) -> Relation:
     """The table's, with its other columns."""
-    added = tuple(RelationColumn(False, name, TEXT, -1) for _, name in extra(shape))
+    added = tuple(RelationColumn(False, name, TEXT, -1) for _, name in extra(fingerprint))
     return replace(plain, columns=(*plain.columns, *added))
 
 
@@ -64,14 +64,14 @@ class Catalog:
     def __init__(self, chance: random.Random, source: Source) -> None:
         self._chance = chance
         self._source = source
-        self._question: CatalogPoll | None = None
+        self._poll: CatalogPoll | None = None
         self._mark = ""
         self._looks: list[CatalogAnswer | CatalogPollFailed] = []
 
     # ---- CatalogReader
 
-    def ask(self, question: CatalogPoll) -> None:
-        self._question = question
+    def ask(self, poll: CatalogPoll) -> None:
+        self._poll = poll
 
     def answers(self) -> list[CatalogAnswer | CatalogPollFailed]:
         came, self._looks = self._looks, []
@@ -83,29 +83,29 @@ class Catalog:
         if self._mark:
             self._source.emit(self._mark.encode())
             self._mark = ""
-        elif self._question is not None and self._chance.random() < 0.5:
-            question, self._question = self._question, None
+        elif self._poll is not None and self._chance.random() < 0.5:
+            poll, self._poll = self._poll, None
             seen = {
                 table: self._see(known, table.name == ALTERED)
-                for table, known in question.tables.items()
+                for table, known in poll.tables.items()
                 if known.facts != self.facts(known.schema)
             }
-            self._looks.append(CatalogAnswer(question.nonce, PUBLICATION, seen, frozenset()))
-            self._mark = question.nonce if seen else ""
+            self._looks.append(CatalogAnswer(poll.nonce, PUBLICATION, seen, frozenset()))
+            self._mark = poll.nonce if seen else ""
 
     def facts(self, schema: TableSchema) -> TableFacts:
         """As they are visible."""
-        shape = self._source.visible[SHAPE][0]
+        fingerprint = self._source.visible[SHAPE][0]
         numbered = [(number, each.name) for number, each in enumerate(COLUMNS, 1)]
         is_altered = schema.table.name == ALTERED
-        columns = [*numbered, *extra(shape)] if is_altered else numbered
+        columns = [*numbered, *extra(fingerprint)] if is_altered else numbered
         return TableFacts(
             oid=schema.oid,
             columns=tuple(ColumnFacts(number=n, name=name, changed_in="1", has_missing=False) for n, name in columns),
             storage=(StorageFacts(oid=schema.oid, file=1),),
             generated="",
             others="",
-            attributes=int(shape.big) if is_altered else len(COLUMNS),
+            attributes=int(fingerprint.big) if is_altered else len(COLUMNS),
         )
 
     def _see(self, known: KnownTable, is_altered: bool) -> DivergedTable:
@@ -120,7 +120,7 @@ class Catalog:
 class MixedReader(Reader):
     """A table that is not as the request has it can't be read."""
 
-    def _answer(self, task: _Task, request: Begin | Chunk | Lookup) -> None:
+    def _answer(self, task: _Task, request: DescribeTable | Chunk | Lookup) -> None:
         names = [each.name for each in request.schema.columns]
         if request.schema.table.name == ALTERED and names != self._names():
             task.is_answered = True  # its mark means nothing

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from cdc.capture.assembler import Assembler
+from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.kafka_transaction import Lineage, Publisher
-from cdc.capture.loop import Capture
+from cdc.capture.loop import Capture, Pipeline, Schedule, StopCondition
 from cdc.config.outbox_settings import OutboxMessages, OutboxTable
-from cdc.daemon.streaming_session import stream_state
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.formats.unpublishable import Unpublishable, UnpublishedRecord
 from cdc.model.events import TableSchema
@@ -18,10 +18,12 @@ from cdc.model.topics import Topics
 from cdc.outbox.event_stream import OutboxStream
 from cdc.pgoutput.relations import relation_of
 from cdc.ports.catalog_reader import KnownTable
-from cdc.ports.stream import Signal
+from cdc.ports.listeners import Listeners
+from cdc.ports.stream import Environment, Signal
+from cdc.ports.stream_state import StreamState
 from cdc.records.control import (
     POSITION_KEY,
-    HolesRecord,
+    IncompleteRowsRecord,
     PositionRecord,
     SchemaRecord,
     SignalsRecord,
@@ -34,11 +36,12 @@ from cdc.snapshots.change_memory import ChangeMemory
 from cdc.snapshots.chunk_engine import SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
 from cdc.snapshots.completion import Completions
-from cdc.snapshots.coordination import Snapshots
+from cdc.snapshots.coordination import Restrictions, Snapshots
+from cdc.snapshots.recorded import RecordedSnapshots
 from cdc.snapshots.signal_answers import Answers
 from cdc.snapshots.sweeps import Sweeps
-from cdc.tables.schema_tracking import Follower
-from cdc.toast.backfill import Filler
+from cdc.tables.schema_tracking import SchemaTracker, TrackedTables
+from cdc.toast.backfill import ToastBackfill
 from tests.mixed.operations import EVENT, EVENT_SOURCES, HEAVY
 from tests.simulation.kafka import FakeBroker
 from tests.simulation.mixed.catalog import PUBLICATION, Catalog, MixedReader, column
@@ -100,7 +103,7 @@ class Process:
         self._run = run
         self._world = run.world
         self.stream = MixedStream(run.world, run.slot, run.source)
-        self.reader = MixedReader(run.world.chance, run.source, lambda _: {}, run.mark_delay, waits_at_fences=True)
+        self.reader = MixedReader(run.world.chance, run.source, lambda _: {}, run.mark_delay, waits_at_barriers=True)
         self.catalog = Catalog(run.world.chance, run.source)
 
     def session(self) -> None:
@@ -117,46 +120,51 @@ class Process:
         sweeps = Sweeps(TOPICS, position.epoch, floors)
         unpublishable = self._unpublishable()
         engine = SnapshotEngine(
-            topics=TOPICS,
-            epoch=position.epoch,
             schemas=schemas,
             row_records=RowRecords(lambda schema: TableEncoder(schema, relation_of(schema), context), unpublishable),
             sweeps=sweeps,
             limits=run.snapshot_limits,
-            records=run.recorded(SnapshotRecord, "snapshot/"),
-            completions=Completions(schemas, run.recorded(HolesRecord, "holes/")),
+            recorded=RecordedSnapshots(
+                records=run.recorded(SnapshotRecord, "snapshot/"),
+                completions=Completions(schemas, run.recorded(IncompleteRowsRecord, "holes/")),
+            ),
             new_nonce=lambda: f"{self._world.chance.getrandbits(64):016x}",
         )
         engine._memory = run.parts.memory(run.keys_max)
         outboxes = frozenset(SCHEMAS[name].table for name in OUTBOXES)
         rows = RowReader(self._world.chance, run.source)
         snapshots = Snapshots(
-            engine, self.reader, _Signals(run), Answers(TOPICS, {}), TOPICS, run.snapshot_limits, outboxes=outboxes
+            engine,
+            self.reader,
+            _Signals(run),
+            Answers(TOPICS, {}),
+            TOPICS,
+            run.snapshot_limits,
+            Restrictions(outboxes=outboxes),
         )
-        follower = self._follower(schemas, engine, snapshots, position)
+        tracker = self._tracker(schemas, snapshots, position)
         capture = run.parts.capture(
             run,
-            stream=self.stream,
-            broker=broker,
-            assembler=Assembler(
-                schemas,
-                context,
-                stream_state(position),
-                sweeps,
-                engine,
-                follower,
-                unpublishable=unpublishable,
-                outbox=self._outbox(),
+            environment=Environment(stream=self.stream, broker=broker, clock=self._world, probe=self._world.probe),
+            pipeline=Pipeline(
+                assembler=Assembler(
+                    CapturedTables(schemas),
+                    context,
+                    StreamState.of(position),
+                    sweeps,
+                    Listeners(engine, tracker),
+                    unpublishable=unpublishable,
+                    outbox=self._outbox(),
+                ),
+                backfill=ToastBackfill(
+                    rows, engine.complete, self._world, self._pause, run.patience_s, fits=unpublishable.takes
+                ),
+                snapshots=snapshots,
+                publisher=self._publisher(position),
             ),
-            filler=Filler(rows, engine.complete, self._world, self._pause, run.patience_s, fits=unpublishable.takes),
-            publisher=self._publisher(position),
-            snapshots=snapshots,
             topics=TOPICS,
-            limits=run.limits,
-            clock=self._world,
-            should_stop=self._stops,
-            watch=follower.watch,
-            probe=self._world.probe,
+            schedule=Schedule(limits=run.limits, watch=tracker.watch),
+            stop=StopCondition(should_stop=self._stops),
         )
         capture.run()
 
@@ -173,22 +181,21 @@ class Process:
                 schemas[schema.table] = schema
         return list(schemas.values())
 
-    def _follower(
-        self, schemas: Sequence[TableSchema], engine: SnapshotEngine, snapshots: Snapshots, position: PositionRecord
-    ) -> Follower:
+    def _tracker(self, schemas: Sequence[TableSchema], snapshots: Snapshots, position: PositionRecord) -> SchemaTracker:
         known = {record.table: record.facts for record in self._run.recorded(TableRecord, "table/")}
-        return Follower(
+        return SchemaTracker(
             topics=TOPICS,
-            known={s.table: KnownTable(s, known.get(s.table), "") for s in schemas if s.table.name in TABLES},
-            stopped={},
-            publication=PUBLICATION,
+            tables=TrackedTables(
+                known={s.table: KnownTable(s, known.get(s.table), "") for s in schemas if s.table.name in TABLES},
+                stopped={},
+                publication=PUBLICATION,
+                is_half_published=position.partial is not None,
+            ),
             describe=lambda _, sent: [column(each.name) for each in sent],
             catalog=self.catalog,
-            engine=engine,
-            reread=snapshots.reread,
+            rows=snapshots,
             now_us=self._world.now_us,
             new_nonce=lambda: f"look {self._world.chance.getrandbits(64):016x}",
-            is_half_published=position.partial is not None,
         )
 
     def _unpublishable(self) -> Unpublishable:

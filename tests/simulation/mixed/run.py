@@ -1,4 +1,4 @@
-"""One simulated run of the mixture: capture follows all of it at once, dies, loses its servers, begins anew behind a
+"""One simulated run of the mixture: capture follows all of it at once, dies, loses its servers, restarts behind a
 backlog, and is judged in the end by what committed readers see.
 """
 
@@ -19,7 +19,7 @@ from cdc.model.topic_record import TopicRecord
 from cdc.records import control
 from cdc.records.control import (
     POSITION_KEY,
-    HolesRecord,
+    IncompleteRowsRecord,
     PositionRecord,
     SignalRecord,
     SignalsRecord,
@@ -207,7 +207,7 @@ class Run:
         if not self.source.is_over or self.slot.confirmed < self.source.log[-1].end_lsn:
             return False
         snapshots = self.recorded(SnapshotRecord, "snapshot/")
-        holes = self.recorded(HolesRecord, "holes/")
+        holes = self.recorded(IncompleteRowsRecord, "holes/")
         is_read = all(record.status == "done" for record in snapshots) and self._answered == len(self.signals)
         return is_read and not any(record.keys or record.is_whole for record in holes)
 

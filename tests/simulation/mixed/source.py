@@ -318,12 +318,12 @@ class MixedStream(Stream):
 
     def _encoded(self, entry: Entry) -> list[bytes]:
         messages = super()._encoded(entry)
-        if not entry.ops and not entry.mark:
+        if not entry.ops and not entry.watermark:
             return []
         return messages
 
     def _changes(self, entry: Entry) -> Iterator[bytes]:
-        shape = entry.rows[SHAPE][0]
+        fingerprint = entry.rows[SHAPE][0]
         for op in entry.ops:
             if op.table == SHAPE:
                 self._described.discard(ALTERED)
@@ -333,8 +333,8 @@ class MixedStream(Stream):
                 yield wire.logical_message(MESSAGE_PREFIX, KEY.seal(entry.xid & XID_MASK, content))
                 continue
             is_altered = op.table == ALTERED
-            described = relation(RELATIONS[op.table], shape) if is_altered else RELATIONS[op.table]
-            nulls: list[TupleValue] = [NULL] * (len(extra(shape)) if is_altered else 0)
+            described = relation(RELATIONS[op.table], fingerprint) if is_altered else RELATIONS[op.table]
+            nulls: list[TupleValue] = [NULL] * (len(extra(fingerprint)) if is_altered else 0)
             if op.table not in self._described:
                 self._described.add(op.table)
                 yield wire.relation_bytes(described)

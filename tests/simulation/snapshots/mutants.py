@@ -7,8 +7,9 @@ from typing import Any
 
 from cdc.model.events import TableId, TableSchema, pack_version
 from cdc.model.lsn import Lsn
+from cdc.model.seq import SeqCounter
 from cdc.model.topic_record import TopicRecord
-from cdc.ports.chunk_reader import Answer, Begun, KeyPage, KeysRead, LookedUp, Lookup
+from cdc.ports.chunk_reader import Answer, KeyPage, KeysRead, LookedUp, Lookup, TableDescribed
 from cdc.ports.row_reader import TopicKey, Unfilled
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.snapshots.absent_keys import AbsentKeys
@@ -18,7 +19,7 @@ from cdc.snapshots.chunk_records import ChunkPosition, RowRecords
 from cdc.snapshots.jobs import Job
 from cdc.snapshots.ranges import OpenChunk, Range
 from cdc.snapshots.sweeps import Sweeps
-from cdc.toast.backfill import Filler
+from cdc.toast.backfill import ToastBackfill
 from cdc.toast.batch import Batch, BatchRecord, DraftRecord, _Outcome, _Row, _Rows
 from tests.simulation.snapshots.rows import RowReader
 from tests.simulation.snapshots.run import Parts, Run, UnseenRule
@@ -91,9 +92,9 @@ class DeafToTruncate(SnapshotEngine):
 class FloorAtTheMark(SnapshotEngine):
     """The naive floor: where the snapshot of the table began."""
 
-    def _look(self, job: Job, begun: Begun | None, seq: int) -> None:
+    def _look(self, job: Job, begun: TableDescribed | None, seq: SeqCounter) -> None:
         if job.sweeps and job.floor is None:
-            job.floor = pack_version(self._epoch, seq + 1)
+            job.floor = pack_version(self._epoch, seq.next)
         super()._look(job, begun, seq)
 
 
@@ -102,15 +103,15 @@ class FloorFixedTooEarly(SnapshotEngine):
 
     def take(self, answers: Sequence[Answer], now: float) -> None:
         for answer in answers:
-            if isinstance(answer, Begun) and answer.nonce in self._begun:
+            if isinstance(answer, TableDescribed) and answer.nonce in self._begun:
                 job = self._begun[answer.nonce][0]
                 job.early = self._memory.lowest_unseen_seq(job.schema.topic, answer.snapshot)  # type: ignore[attr-defined]
         super().take(answers, now)
 
-    def _look(self, job: Job, begun: Begun | None, seq: int) -> None:
+    def _look(self, job: Job, begun: TableDescribed | None, seq: SeqCounter) -> None:
         early: int | None = job.early  # type: ignore[attr-defined]
         if job.sweeps and job.floor is None:
-            job.floor = pack_version(self._epoch, seq + 1 if early is None else early)
+            job.floor = pack_version(self._epoch, seq.next if early is None else early)
         super()._look(job, begun, seq)
 
 
@@ -131,8 +132,8 @@ class ForgetsAtEachChunk(SnapshotEngine):
 class MergesInAnyOrder(SnapshotEngine):
     """A range's chunks as their marks come: the cursor passes rows that are not published."""
 
-    def end(self, commit_lsn: Lsn, seq: int, now_us: int) -> tuple[list[TopicRecord], int]:
-        for nonce in self._marked:
+    def end(self, commit_lsn: Lsn, seq: SeqCounter, now_us: int) -> list[TopicRecord]:
+        for nonce in self._watermarks:
             if nonce in self._chunks:
                 _, part, chunk = self._chunks[nonce]
                 part.open.remove(chunk)
@@ -140,13 +141,13 @@ class MergesInAnyOrder(SnapshotEngine):
         return super().end(commit_lsn, seq, now_us)
 
 
-class KeepsTheFence(SnapshotEngine):
+class KeepsTheBarrier(SnapshotEngine):
     """The first one covers all snapshots of the session, also after nothing was remembered for a while."""
 
     def _settle(self) -> None:
-        passed, fence = self._passed, self._fence
+        passed, barrier = self._passed, self._barrier
         super()._settle()
-        self._passed, self._fence = passed, fence
+        self._passed, self._barrier = passed, barrier
 
 
 class DeletesWhatWasTouched(SnapshotEngine):
@@ -172,12 +173,12 @@ class _OfAllAbsent(RowRecords):
 class DeletesWhatMeetsNoCondition(SnapshotEngine):
     """Rows of the source that the snapshot's condition leaves out are taken for gone."""
 
-    def _merge(self, job: Job, part: Range | AbsentKeys, chunk: OpenChunk, *rest: Any) -> int:
+    def _merge(self, job: Job, part: Range | AbsentKeys, chunk: OpenChunk, *rest: Any) -> None:
         read = chunk.read
         if job.where and isinstance(read, LookedUp) and isinstance(chunk.request, Lookup):
             odd = tuple(key for key in chunk.request.keys if json.loads(key)["id"] % 2)
             chunk.read = replace(read, absent=(*read.absent, *(key for key in odd if key not in read.absent)))
-        return super()._merge(job, part, chunk, *rest)
+        super()._merge(job, part, chunk, *rest)
 
 
 class LooksForNothing(SnapshotEngine):
@@ -209,7 +210,7 @@ class TakesFromFormerLives(Batch):
         return rows.by_place.get(key)
 
 
-class FillsFromFormerLives(Filler):
+class FillsFromFormerLives(ToastBackfill):
     def _batch_of(self, records: Sequence[BatchRecord]) -> Batch:
         return TakesFromFormerLives(records, self._fits)
 
@@ -235,8 +236,8 @@ MUTANTS: dict[str, Parts] = {
     "publishes though keys were forgotten": Parts(unseen_rule=without_reading_again),
     "compares the low bits of transaction ids": Parts(unseen_rule=by_the_low_bits),
     "does not look at old keys": Parts(unseen_rule=of_new_keys_only),
-    "does not wait at fences": Parts(waits_at_fences=False),
-    "waits at the first fence only": Parts(engine=KeepsTheFence),
+    "does not wait at fences": Parts(waits_at_barriers=False),
+    "waits at the first fence only": Parts(engine=KeepsTheBarrier),
     "is deaf to TRUNCATE": Parts(engine=DeafToTruncate),
     "sweeps up to the mark of the beginning": Parts(engine=FloorAtTheMark),
     "fixes the floor when the beginning is read": Parts(engine=FloorFixedTooEarly),
@@ -248,7 +249,7 @@ MUTANTS: dict[str, Parts] = {
     "deletes what does not meet the condition": Parts(engine=DeletesWhatMeetsNoCondition),
     "does not look for what vanished": Parts(engine=LooksForNothing),
     "takes what was read before it is seen": Parts(row_reader=SeesEverything),
-    "takes large values from former lives": Parts(filler=FillsFromFormerLives),
+    "takes large values from former lives": Parts(backfill=FillsFromFormerLives),
     "completes rows before they are seen": Parts(engine=CompletesAtOnce),
     "notes no holes": Parts(notes_holes=False),
 }

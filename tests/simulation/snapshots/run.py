@@ -1,8 +1,8 @@
 """One run: tables are read in chunks beside the stream by processes that die, and all that they committed is judged.
 
 What runs is the real thing: Assembler, SnapshotEngine with ChangeMemory, Jobs and Sweeps, Snapshots with its signals,
-and Filler for what updates left out of the log. A process begins from what was committed to Kafka, which is simulated
-here as a list: what was produced since the last commit is lost with the process.
+and ToastBackfill for what updates left out of the log. A process begins from what was committed to Kafka, which is
+simulated here as a list: what was produced since the last commit is lost with the process.
 """
 
 import random
@@ -12,20 +12,23 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from cdc.capture.assembler import Assembler
+from cdc.capture.captured_tables import CapturedTables
 from cdc.config.settings import SnapshotConfig
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.model.events import TableId, pack_version
 from cdc.model.lsn import Lsn
+from cdc.model.seq import SeqCounter
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.relations import relation_of
+from cdc.ports.listeners import Listeners
 from cdc.ports.row_reader import Unfilled
 from cdc.ports.stream import Signal
 from cdc.ports.stream_state import StreamState
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.records.control import (
     SIGNALS_KEY,
-    HolesRecord,
+    IncompleteRowsRecord,
     SignalRecord,
     SignalsRecord,
     SnapshotRecord,
@@ -38,9 +41,10 @@ from cdc.snapshots.chunk_engine import SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
 from cdc.snapshots.completion import Completions
 from cdc.snapshots.coordination import Snapshots
+from cdc.snapshots.recorded import RecordedSnapshots
 from cdc.snapshots.signal_answers import Answers
 from cdc.snapshots.sweeps import Sweeps
-from cdc.toast.backfill import Filler
+from cdc.toast.backfill import ToastBackfill
 from tests.simulation.snapshots.judge import compacted, judge
 from tests.simulation.snapshots.rows import RowReader
 from tests.simulation.snapshots.source import COMMIT_US, KEYS, SCHEMAS, TABLES, Reader, Row, Source, Stream
@@ -62,9 +66,9 @@ class Parts:
     engine: Callable[..., SnapshotEngine] = SnapshotEngine
     sweeps: Callable[..., Sweeps] = Sweeps
     unseen_rule: Callable[["Run"], UnseenRule] = lambda _: ChangeMemory.unseen
-    waits_at_fences: bool = True
+    waits_at_barriers: bool = True
     row_reader: Callable[[random.Random, Source], RowReader] = RowReader
-    filler: Callable[..., Filler] = Filler
+    backfill: Callable[..., ToastBackfill] = ToastBackfill
     notes_holes: bool = True
 
 
@@ -76,7 +80,7 @@ class Committed:
     epoch: int
     records: list[TopicRecord] = field(default_factory=list)
     snapshots: dict[TableId, SnapshotRecord] = field(default_factory=dict)
-    holes: dict[TableId, HolesRecord] = field(default_factory=dict)
+    holes: dict[TableId, IncompleteRowsRecord] = field(default_factory=dict)
     floors: dict[TableId, int] = field(default_factory=dict)
     tombstones: dict[TableId, int] = field(default_factory=dict)
     signals_offset: int = 0
@@ -96,7 +100,7 @@ class Committed:
             elif record.topic == TOPICS.state and record.key == SIGNALS_KEY.encode():
                 self.signals_offset = SignalsRecord.decode(record.value or b"", "state").offset
             elif record.topic == TOPICS.state and record.key.startswith(b"holes/"):
-                holes = HolesRecord.decode(record.value or b"", "state")
+                holes = IncompleteRowsRecord.decode(record.value or b"", "state")
                 self.holes[holes.table] = holes
             elif record.topic == TOPICS.state:
                 snapshot = SnapshotRecord.decode(record.value or b"", "state")
@@ -260,25 +264,29 @@ class Process:
         context = EnvelopeContext(PREFIX, "shop", committed.epoch, "0")
         sweeps = run.parts.sweeps(TOPICS, committed.epoch, committed.floors)
         self.engine = run.parts.engine(
-            topics=TOPICS,
-            epoch=committed.epoch,
             schemas=schemas,
             row_records=RowRecords(lambda schema: TableEncoder(schema, relation_of(schema), context)),
             sweeps=sweeps,
             limits=run.limits,
-            records=list(committed.snapshots.values()),
-            tombstones=committed.tombstones if run.tombstones else None,
-            completions=Completions(schemas, committed.holes.values(), run.noted_max),
+            recorded=RecordedSnapshots(
+                records=list(committed.snapshots.values()),
+                tombstones=committed.tombstones if run.tombstones else None,
+                completions=Completions(schemas, committed.holes.values(), run.noted_max),
+            ),
             memory=_CountingMemory(run),
             new_nonce=lambda: f"{run.chance.getrandbits(64):016x}",
         )
         self._assembler = Assembler(
-            schemas, context, committed.state, sweeps, _Watched(run, self.engine), UnfollowedTables()
+            CapturedTables(schemas),
+            context,
+            committed.state,
+            sweeps,
+            Listeners(_Watched(run, self.engine), UnfollowedTables()),
         )
         rows = run.parts.row_reader(run.chance, run.source)
-        self._filler = run.parts.filler(rows, self._complete, self, self._pause, run.patience_s)
+        self._backfill = run.parts.backfill(rows, self._complete, self, self._pause, run.patience_s)
         self.reader = Reader(
-            run.chance, run.source, run.live_keys, run.mark_delay, waits_at_fences=run.parts.waits_at_fences
+            run.chance, run.source, run.live_keys, run.mark_delay, waits_at_barriers=run.parts.waits_at_barriers
         )
         run.reader = self.reader
         # The server may know an older position than the one committed.
@@ -294,7 +302,7 @@ class Process:
         self._session.take_answers(run.now_s)
         records, failure = self._assembler.consume(frames, int(run.now_s * 1e6))
         assert failure is None
-        filled = [record for piece in self._filler.fill(records, _nothing) for record in piece]
+        filled = [record for piece in self._backfill.fill(records, _nothing) for record in piece]
         lag_s = run.chance.choice((0.0, 0.0, 0.0, 5.0))
         self._open += [*filled, *self._session.advance(run.now_s, int(run.now_s * 1e6), lag_s)]
         if run.chance.random() < run.commit_rate:
@@ -334,8 +342,8 @@ class Process:
         if record.value is not None and b'"filled":["big"]' in record.value:
             self._run.events["filled"] += 1
         if record.topic == TOPICS.state and record.key.startswith(b"holes/"):
-            self._run.events["completed whole"] += HolesRecord.decode(record.value or b"", "state").is_whole
-            self._run.events["completed"] += not HolesRecord.decode(record.value or b"", "state").keys
+            self._run.events["completed whole"] += IncompleteRowsRecord.decode(record.value or b"", "state").is_whole
+            self._run.events["completed"] += not IncompleteRowsRecord.decode(record.value or b"", "state").keys
         if record.topic == TOPICS.state and record.key.startswith(b"snapshot/"):
             snapshot = SnapshotRecord.decode(record.value or b"", "state")
             self._run.events[snapshot.status] += 1
@@ -380,9 +388,14 @@ class _Watched:
     def __init__(self, run: Run, engine: SnapshotEngine) -> None:
         self._run = run
         self._engine = engine
-        self.begin, self.touch, self.truncate, self.mark = engine.begin, engine.touch, engine.truncate, engine.mark
+        self.begin, self.touch, self.truncate, self.watermark = (
+            engine.begin,
+            engine.touch,
+            engine.truncate,
+            engine.watermark,
+        )
 
-    def end(self, commit_lsn: Lsn, seq: int, now_us: int) -> tuple[list[TopicRecord], int]:
+    def end(self, commit_lsn: Lsn, seq: SeqCounter, now_us: int) -> list[TopicRecord]:
         self._run.received_lsn = commit_lsn
         return self._engine.end(commit_lsn, seq, now_us)
 

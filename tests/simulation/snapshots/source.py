@@ -16,20 +16,20 @@ from cdc.model.errors import SourceError
 from cdc.model.events import Column, TableId
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
 from cdc.ports.chunk_reader import (
-    MARK_PREFIX,
+    WATERMARK_PREFIX,
     Answer,
-    Begin,
-    Begun,
+    BarrierPassed,
     Chunk,
     ChunkRead,
-    Fence,
-    Fenced,
+    DescribeTable,
     KeyPage,
     KeysRead,
     LookedUp,
     Lookup,
     ReadFailed,
     Request,
+    TableDescribed,
+    TransactionBarrier,
 )
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from tests import wire
@@ -98,7 +98,7 @@ class Entry:
     commit_lsn: int
     end_lsn: int
     ops: tuple[Op, ...]
-    mark: bytes  # empty: none
+    watermark: bytes  # empty: none
     rows: dict[str, Rows]  # after it
 
 
@@ -182,19 +182,19 @@ class Source:
     def is_quiet(self) -> bool:
         return not self._writing and not self._logged
 
-    def emit(self, mark: bytes) -> None:
+    def emit(self, watermark: bytes) -> None:
         """pg_logical_emit_message(true, …) in a transaction of its own."""
         self._next_xid += 1
-        self._commit(Transaction(self._next_xid - 1), mark)
+        self._commit(Transaction(self._next_xid - 1), watermark)
 
-    def _commit(self, transaction: Transaction, mark: bytes) -> None:
+    def _commit(self, transaction: Transaction, watermark: bytes) -> None:
         self.end += self._chance.randrange(8, 200)
         commit_lsn, self.end = self.end, self.end + 48
         for op in transaction.ops:
             rows = self._last[op.table] = dict(self._last[op.table])
             op.apply(rows)
         low_xid = transaction.xid & XID_MASK
-        self.log.append(Entry(low_xid, commit_lsn, self.end, tuple(transaction.ops), mark, dict(self._last)))
+        self.log.append(Entry(low_xid, commit_lsn, self.end, tuple(transaction.ops), watermark, dict(self._last)))
         self._logged.append(transaction)
 
     def _begin(self) -> None:
@@ -281,8 +281,8 @@ class Stream:
 
     def _encoded(self, entry: Entry) -> list[bytes]:
         messages = [wire.begin(entry.commit_lsn, COMMIT_US, entry.xid), *self._changes(entry)]
-        if entry.mark:
-            messages.append(wire.logical_message(MARK_PREFIX, entry.mark))
+        if entry.watermark:
+            messages.append(wire.logical_message(WATERMARK_PREFIX, entry.watermark))
         messages.append(wire.commit(entry.commit_lsn, entry.end_lsn, COMMIT_US))
         return [wire.xlog_data(message, entry.commit_lsn - 1) for message in messages]
 
@@ -327,7 +327,7 @@ class Reader:
         live_keys: Callable[[str], Mapping[bytes, int]],
         mark_delay: float,
         *,
-        waits_at_fences: bool,
+        waits_at_barriers: bool,
     ) -> None:
         """`live_keys`: of a topic, as far as it is committed, with the versions of their rows."""
         self._live_keys = live_keys
@@ -336,7 +336,7 @@ class Reader:
         self._chance = chance
         self._mark_delay = mark_delay
         self._source = source
-        self._waits_at_fences = waits_at_fences
+        self._waits_at_fences = waits_at_barriers
         self._tasks: list[_Task] = []
         self._answers: list[Answer] = []
         self.lows: dict[int, tuple[TransactionSnapshot, int]] = {}
@@ -363,8 +363,8 @@ class Reader:
             failed = ReadFailed(task.request.nonce, SourceError("lost", "again"), is_permanent=False)
             self._answers.append(failed if fails else self._page(task.request))
             is_over = True
-        elif isinstance(task.request, Fence):
-            is_over = self._fence(task, task.request)
+        elif isinstance(task.request, TransactionBarrier):
+            is_over = self._barrier(task, task.request)
         elif fails:
             if task.is_answered and self._chance.random() < 0.5:  # written, and the connection was lost
                 self._source.emit(task.request.nonce.encode())
@@ -380,12 +380,12 @@ class Reader:
         if is_over:
             self._tasks.remove(task)
 
-    def _fence(self, task: _Task, fence: Fence) -> bool:
+    def _barrier(self, task: _Task, barrier: TransactionBarrier) -> bool:
         if task.waits_for is None:
             task.waits_for = self._source.running if self._waits_at_fences else frozenset()
         if task.waits_for & self._source.running:
             return False
-        self._answers.append(Fenced(fence.nonce, self._source.snapshot()))
+        self._answers.append(BarrierPassed(barrier.nonce, self._source.snapshot()))
         return True
 
     def _page(self, request: KeyPage) -> KeysRead:
@@ -397,14 +397,16 @@ class Reader:
         page, self._scanned = self._scanned[:count], self._scanned[count:]
         return KeysRead(request.nonce, tuple(page), is_end=not self._scanned)
 
-    def _answer(self, task: _Task, request: Begin | Chunk | Lookup) -> None:
+    def _answer(self, task: _Task, request: DescribeTable | Chunk | Lookup) -> None:
         if self._source.is_truncating(request.schema.table.name):
             return  # waits for the lock, with no snapshot yet
         task.is_answered = True
-        if isinstance(request, Begin):
+        if isinstance(request, DescribeTable):
             count = self._chance.randrange(3)
             bounds = tuple((str(key),) for key in sorted(self._chance.sample(KEYS, count)))
-            self._answers.append(Begun(request.nonce, self._source.snapshot(), "shape", 5, 20, bounds, "order"))
+            self._answers.append(
+                TableDescribed(request.nonce, self._source.snapshot(), "shape", 5, 20, bounds, "order")
+            )
         elif isinstance(request, Lookup):
             self._answers.append(self._look_up(request))
         else:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from cdc.config.settings import load_config
+from cdc.config.sink_settings import WarehouseConfig
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
 from demo.place import demo_folder, write_config
@@ -63,5 +64,7 @@ def test_the_configuration_file_can_be_read_back(tmp_path: Path) -> None:
     assert len(config.source.stored_table_ids) == 4
     assert config.source.outbox == ("cdc.outbox",)
     assert config.outbox.messages is not None and config.outbox.messages.placements[0].alias == "eventType"
-    assert config.sinks.search and config.sinks.cache and config.sinks.warehouse
-    assert config.sinks.warehouse.catalog_uri.get_secret_value() == f"jdbc:sqlite:{tmp_path}/warehouse/catalog.db"
+    assert list(config.sinks) == ["search", "cache", "warehouse"]
+    warehouse = config.sinks["warehouse"]
+    assert isinstance(warehouse, WarehouseConfig)
+    assert warehouse.catalog_uri.get_secret_value() == f"jdbc:sqlite:{tmp_path}/warehouse/catalog.db"

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from cdc.config.sink_settings import SearchConfig
 from cdc.model.events import Column, TableId, TableSchema, pack_version
 from sinks.contract import Change, Outcome, Result
 from sinks.lineage import Lineage
@@ -72,6 +73,7 @@ class FakeReader:
         self.pieces = list(pieces)
         self.sought: list[Mapping[Partition, int]] = []
         self.is_closed = False
+        self.is_resting = False
 
     def seek(self, starts: Mapping[Partition, int]) -> None:
         self.sought.append(starts)
@@ -80,13 +82,17 @@ class FakeReader:
         del timeout_s, bytes_max
         return self.pieces.pop(0) if self.pieces else Piece([], {}, False)
 
+    def rest(self) -> None:
+        self.is_resting = True
+
     def close(self) -> None:
         self.is_closed = True
 
 
 def piece(*records: Record, end: int | None = None, is_full: bool = False) -> Piece:
     messages: list[Any] = list(records)
-    return Piece(messages, {} if end is None else {PARTITION: end}, is_full)
+    positions = {Partition(TOPIC, record.partition()): record.offset() + 1 for record in records}
+    return Piece(messages, positions | ({} if end is None else {PARTITION: end}), is_full)
 
 
 class FakeTarget:
@@ -121,7 +127,13 @@ class FakeTarget:
         self.is_closed = True
 
 
-def job(generation: int = 1) -> Job:
-    from cdc.config.settings import KafkaConfig, SinksConfig
+def job(generation: int = 1, on_rejected: str = "dead_letter") -> Job:
+    from cdc.config.settings import KafkaConfig
 
-    return Job("search", KafkaConfig(bootstrap_servers="127.0.0.1:1"), SinksConfig(), "shop", generation)
+    return Job(
+        "search",
+        KafkaConfig(bootstrap_servers="127.0.0.1:1"),
+        SearchConfig.model_validate({"url": "http://127.0.0.1:1", "on_rejected": on_rejected}),
+        "shop",
+        generation,
+    )

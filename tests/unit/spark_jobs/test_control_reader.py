@@ -102,8 +102,9 @@ def test_a_table_that_is_excluded_is_left_out(config: KafkaConfig, kafka: KafkaB
     feed.add_table("customers", COLUMNS, ["id"])
     feed.sweep("audit", floor=7, as_of_lsn=50)
     feed.progress(100)
-    with closing(ControlReader(config, Topics(unique), [TableId("public", "audit")])) as reader:
+    with closing(ControlReader(config, Topics(unique), lambda table: table != TableId("public", "audit"))) as reader:
         news = found(reader)
+        assert reader.excluded == {TableId("public", "audit")}
     assert [lineage.newest.table.name for lineage in news.lineages] == ["customers"]
     assert news.sweeps == ()
     assert [record.end_offsets.keys() for record in news.progress] == [{feed.topic("customers")}]

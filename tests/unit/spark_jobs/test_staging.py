@@ -1,6 +1,7 @@
 """Rounds that stage and merge: what is merged, what is reported, what is deleted."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ from sinks.contract import Change
 from sinks.lineage import Lineage
 from sinks.warehouse.staging import Staged, Stager
 from spark_jobs.applied import Offsets
-from spark_jobs.rounds import RoundReport
+from spark_jobs.rounds import RoundReport, Take
 from spark_jobs.staging import MergingRounds, open_staging
 from spark_jobs.tasks import Catalog
+from tests.unit.spark_jobs import records
 
 TABLE = TableId("public", "a")
 SCHEMA = TableSchema(TABLE, 1, 16385, (Column("id", 20, -1, "bigint", False, "b", 20),), ("id",), "shop.public.a")
@@ -33,11 +35,14 @@ class FakeRounds:
     def learn(self, lineages: Mapping[str, Lineage]) -> None:
         self.learnt = lineages
 
+    def remember(self, open_letters: Mapping[str, int]) -> None:
+        self.remembered = dict(open_letters)
+
     def ends(self) -> Offsets:
         return {SCHEMA.topic: (7,)}
 
-    def run(self, starts: Offsets, ends: Offsets) -> RoundReport:
-        del starts, ends
+    def run(self, starts: Offsets, ends: Offsets, take: Take) -> RoundReport:
+        del starts, ends, take
         stager = Stager(self._folder.as_uri(), [SCHEMA])
         stager.apply([Change(TABLE, {"id": at}, 10 + at, {"id": at}, 1) for at in range(self._rows)])
         return RoundReport(records=self._rows, written=self._rows, tables={TABLE}, staged=list(stager.finish()))
@@ -66,7 +71,7 @@ def merging(rounds: FakeRounds, sink: Any) -> MergingRounds:
 def test_what_tasks_staged_is_merged_counted_and_deleted(tmp_path: Path) -> None:
     (tmp_path / "of another.parquet").touch()
     sink = FakeSink(tmp_path)
-    report = merging(FakeRounds(tmp_path, 3), sink).run(NO_OFFSETS, NO_OFFSETS)
+    report = merging(FakeRounds(tmp_path, 3), sink).run(NO_OFFSETS, NO_OFFSETS, lambda _: True)
     assert (report.records, report.written, report.stale) == (3, 2, 1)
     assert [(part.table, part.row_count) for part in sink.taken] == [(TABLE, 3)]
     assert [path.name for path in tmp_path.iterdir()] == ["of another.parquet"]
@@ -74,7 +79,7 @@ def test_what_tasks_staged_is_merged_counted_and_deleted(tmp_path: Path) -> None
 
 def test_a_round_without_rows_merges_nothing(tmp_path: Path) -> None:
     sink = FakeSink(tmp_path)
-    report = merging(FakeRounds(tmp_path, 0), sink).run(NO_OFFSETS, NO_OFFSETS)
+    report = merging(FakeRounds(tmp_path, 0), sink).run(NO_OFFSETS, NO_OFFSETS, lambda _: True)
     assert (report.records, report.written, report.stale, sink.taken) == (0, 0, 0, [])
 
 
@@ -82,7 +87,7 @@ def test_staged_files_are_deleted_when_the_merge_fails_too(tmp_path: Path) -> No
     sink = FakeSink(tmp_path)
     sink.failure = SinkError("warehouse: no space", "make room")
     with pytest.raises(SinkError, match="no space"):
-        merging(FakeRounds(tmp_path, 3), sink).run(NO_OFFSETS, NO_OFFSETS)
+        merging(FakeRounds(tmp_path, 3), sink).run(NO_OFFSETS, NO_OFFSETS, lambda _: True)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -90,15 +95,14 @@ def test_the_rest_is_that_of_the_rounds(tmp_path: Path) -> None:
     rounds = FakeRounds(tmp_path, 0)
     made = merging(rounds, FakeSink(tmp_path))
     made.learn(LINEAGES)
+    made.remember({"public.a/1": 5})
+    assert rounds.remembered == {"public.a/1": 5}
     assert rounds.learnt == LINEAGES
     assert made.ends() == {SCHEMA.topic: (7,)}
 
 
 def test_a_task_stages_rows_of_the_newest_schemas(tmp_path: Path) -> None:
-    class Job:
-        staging = tmp_path.as_uri()
-
-    job: Any = Job()
+    job = replace(records.job(), staging=tmp_path.as_uri())
     stager = open_staging(job, Catalog("one", LINEAGES))
     stager.apply([Change(TABLE, {"id": 1}, 10, {"id": 1}, 1)])
     (part,) = stager.finish()

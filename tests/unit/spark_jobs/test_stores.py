@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from cdc.model.errors import ConfigError
 from cdc.model.events import TableSchema
 from sinks.lineage import Lineage
 from spark_jobs import stores
@@ -38,8 +37,3 @@ def test_the_tables_are_attached_in_their_newest_version(monkeypatch: pytest.Mon
     assert target.finish() == ()
     target.close()
     assert sink.is_closed
-
-
-def test_a_store_that_is_not_configured_is_an_error_with_a_name() -> None:
-    with pytest.raises(ConfigError, match=r"sinks\.search"):
-        open_store(job(), catalog())

@@ -2,17 +2,20 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
 
 from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import Column, TableId, TableSchema
 from cdc.records.control import ProgressRecord, SinkRecord, SweepRecord
+from cdc.records.rejected_rows import RejectedRow
 from sinks.contract import Change, Result
 from sinks.lineage import Lineage
 from spark_jobs.applied import AppliedPosition, Offsets
 from spark_jobs.control_reader import News
-from spark_jobs.rounds import RoundReport
+from spark_jobs.rejections import Letters
+from spark_jobs.rounds import RoundReport, Take
 from spark_jobs.sync import GENERATION_CHECK_S, SCHEMA_WAIT_S_MAX, Ended, SinkSync, World
 from tests.unit.spark_jobs.records import TOPIC, schema
 
@@ -20,6 +23,7 @@ NO_NEWS = News((), (), ())
 TABLE = TableId("public", "a")
 BATCH_S = 10.0
 JOB = (3, "m")
+LETTERS_MAX = 2
 
 
 class FakeSink:
@@ -37,6 +41,9 @@ class FakeSink:
 
     def begin_generation(self, generation: int) -> None:
         self.marker = generation
+
+    def discard(self, _: TableId) -> None:
+        raise AssertionError("the worker discards, before there is a SinkSync")
 
     def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
         versions = [str(known.version) for known in (*earlier, schema)]
@@ -62,6 +69,26 @@ class FakeSink:
         """Nothing to release."""
 
 
+class FakeLetters:
+    """Implements spark_jobs.dead_letters.LetterBox."""
+
+    def __init__(self, calls: list[str]) -> None:
+        self.calls = calls
+        self.open: dict[str, int] = {}
+
+    def follow(self) -> None:
+        """Nobody discards letters."""
+
+    def publish(self, letters: Letters) -> None:
+        if letters:
+            self.calls.append(f"letters {' '.join(letters)}")
+        for key, letter in letters.items():
+            if letter is None:
+                self.open.pop(key, None)
+            else:
+                self.open[key] = letter.version
+
+
 @dataclass
 class Bench:
     """A SinkSync with all that it touches. Rounds are scripted; without a script they find nothing."""
@@ -69,6 +96,8 @@ class Bench:
     calls: list[str] = field(default_factory=list)
     news: list[News] = field(default_factory=list)
     rounds: Sequence[RoundReport | Callable[[], RoundReport]] = ()
+    meanwhile: Sequence[RoundReport] = ()  # what tasks report while a round runs
+    went_on: Sequence[bool] = ()
     published: list[SinkRecord] = field(default_factory=list)
     starts: list[Offsets] = field(default_factory=list)
     now_us: int = 1_000_000
@@ -76,8 +105,9 @@ class Bench:
     sinks: dict[str, SinkRecord] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.letters = FakeLetters(self.calls)
         self.sink = FakeSink(self.calls)
-        world = World(self, self._publish, lambda: self.now_us, self._wait, JOB)
+        world = World(self, self._publish, lambda: self.now_us, self._wait, JOB, self.letters, LETTERS_MAX)
         self.sync = SinkSync(self.sink, 1, AppliedPosition(), world, self, BATCH_S)  # type: ignore[arg-type]
         self.sync.begin([Lineage((schema(),))])
         self.admission = self.sync.admit()
@@ -99,15 +129,20 @@ class Bench:
 
     # ---- rounds
 
+    def remember(self, open_letters: Mapping[str, int]) -> None:
+        self.remembered = dict(open_letters)
+
     def learn(self, lineages: Mapping[str, Lineage]) -> None:
         self.calls.append(f"learn {len(lineages)}")
 
     def ends(self) -> Offsets:
         return {TOPIC: (self.topic_ends,)}
 
-    def run(self, starts: Offsets, ends: Offsets) -> RoundReport:
+    def run(self, starts: Offsets, ends: Offsets, take: Take) -> RoundReport:
         del ends
         self.calls.append("round")
+        meanwhile, self.meanwhile = self.meanwhile, ()
+        self.went_on = [*self.went_on, *(take(report) for report in meanwhile)]
         self.starts.append(starts)
         self.now_us += 1_000_000
         report, *self.rounds = self.rounds or [RoundReport()]
@@ -130,6 +165,28 @@ def wrote(end: int, records: int = 1, written: int = 1) -> RoundReport:
 def progress(lsn: int, end: int) -> ProgressRecord:
     ends = {TOPIC: (end,)}
     return ProgressRecord(epoch=1, seq=0, lsn=lsn, commit_ts_us=5, published_ts_us=0, end_offsets=ends)
+
+
+def test_what_tasks_report_while_they_run_is_published_before_they_end() -> None:
+    bench = Bench(rounds=[RoundReport()], meanwhile=[wrote(3), wrote(5)])
+    bench.news = [News((progress(100, 3),), (), ())]
+    bench.batch()
+    assert bench.went_on == [True, True]
+    assert (bench.published[-1].end_offsets, bench.published[-1].written) == ({TOPIC: (5,)}, 2)
+    assert bench.published[-1].applied_lsn == 100
+
+
+def test_running_tasks_are_ended_for_a_stop_and_for_a_table_that_is_not_prepared() -> None:
+    bench = Bench()
+    take = partial(bench.sync._take_meanwhile, bench.admission)
+    assert take(wrote(4))
+    bench.sync.dismiss()
+    assert not take(wrote(4))
+    assert not bench.sync._take_meanwhile(bench.sync.admit() - 1, wrote(4)), "an earlier query's"
+    take = partial(bench.sync._take_meanwhile, bench.sync.admit())
+    assert take(wrote(5))
+    bench.sync._unprepared = [Lineage((schema(),))]
+    assert not take(wrote(5))
 
 
 def test_what_was_written_is_published_after_it_is_readable() -> None:
@@ -218,6 +275,53 @@ def test_without_a_batch_the_watching_thread_prepares() -> None:
     bench = Bench(news=[News((), (), (Lineage((schema("b"),)),))])
     bench.sync.tend()
     assert "prepare b 1" in bench.calls and "learn 2" in bench.calls
+
+
+def letter(version: int) -> RejectedRow:
+    return RejectedRow(
+        table_schema="public",
+        table_name="a",
+        key={"id": 1},
+        version=version,
+        reason="column id: too odd",
+        topic=TOPIC,
+        partition=0,
+        offset=3,
+        rejected_us=5,
+    )
+
+
+def test_dead_letters_are_published_before_the_position_that_covers_them() -> None:
+    report = wrote(4)
+    report.letters = {"public.a/1": letter(7)}
+    later = wrote(6)
+    later.letters = {"public.a/1": None}
+    bench = Bench(rounds=[report])
+    bench.batch()
+    order = [call for call in bench.calls if call.startswith(("letters", "publish"))]
+    assert order == ["letters public.a/1", "publish"]
+    assert bench.published[-1].dead_letters == 1
+    bench.rounds = [later]
+    bench.batch()
+    assert bench.remembered == {"public.a/1": 7}, "tasks know which letters are open"
+    assert (bench.letters.open, bench.published[-1].dead_letters) == ({}, 0)
+
+
+def test_more_dead_letters_than_the_limit_stop_the_sink() -> None:
+    report = wrote(4)
+    report.letters = {f"public.a/{number}": letter(7) for number in range(LETTERS_MAX + 1)}
+    bench = Bench(rounds=[report])
+    with pytest.raises(RefusedError, match="search: the store rejected 3 rows, more than dead_letters_max"):
+        bench.batch()
+    assert len(bench.letters.open) == 3 and not bench.calls.count("publish"), "what was rejected can be looked at"
+
+
+def test_a_sweep_closes_letters_of_rows_that_it_removes() -> None:
+    sweep = SweepRecord(table_schema="public", table_name="a", floor=9, as_of_lsn=400, epoch=1)
+    bench = Bench(news=[News((progress(300, 0), progress(500, 0)), (sweep,), ())])
+    bench.letters.open = {"public.a/1": 8, "public.a/2": 10, "public.b/1": 8}
+    bench.sync.tend()
+    assert bench.letters.open == {"public.a/2": 10, "public.b/1": 8}
 
 
 def test_a_due_sweep_is_done_before_the_position_is_published() -> None:

@@ -1,12 +1,14 @@
 """One task on a scripted reader and a fake store: what it writes, how far it says it came, and what ends it."""
 
 from collections.abc import Callable
+from copy import deepcopy
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from cdc.model.errors import ConfigError, RefusedError, SinkError, UnreachableError, WatershedError
 from cdc.model.events import TableId, pack_version
+from spark_jobs import tasks
 from spark_jobs.reading import Piece
 from spark_jobs.tasks import Failure, Limits, Share, TaskReport, TaskRunner
 from tests.unit.spark_jobs.records import (
@@ -30,9 +32,11 @@ def run(
     target: FakeTarget | None = None,
     share: Share = FROM_START,
     limits: Limits = SHORT,
+    on_rejected: str = "dead_letter",
 ) -> TaskReport:
     store = target or FakeTarget()
-    return TaskRunner(lambda _, __: store, lambda _, __: FakeReader(*pieces)).run(share, job(), catalog(), limits)
+    made = job(on_rejected=on_rejected)
+    return TaskRunner(lambda _, __: store, lambda _, __: FakeReader(*pieces)).run(share, made, catalog(), limits)
 
 
 def test_changes_are_reduced_written_and_counted() -> None:
@@ -63,6 +67,51 @@ def test_a_task_stops_at_its_bytes() -> None:
     assert report.offsets == {PARTITION: 1} and report.is_behind
 
 
+class Driver:
+    """Takes reports; tells the task to end after so many of them that have news."""
+
+    def __init__(self, count: int) -> None:
+        self.reports: list[TaskReport] = []
+        self.count = count
+
+    def take(self, report: TaskReport) -> bool:
+        if report.has_news:
+            self.reports.append(deepcopy(report))
+        return len(self.reports) < self.count
+
+
+def test_a_task_reports_while_it_runs_and_each_thing_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "REPORT_S", 0.0)
+    patient = Limits(duration_s=0, idle_s=0, piece_bytes=1000, reporting_duration_s=60)
+    reader, driver = FakeReader(piece(upsert(0, 1, 1)), piece(), piece(upsert(1, 2, 2), upsert(2, 2, 1))), Driver(2)
+    runner = TaskRunner(lambda _, __: FakeTarget(), lambda _, __: reader)
+    last = runner.run(FROM_START, job(), catalog(), patient, driver.take)
+    assert [(r.offsets, r.records, r.written, r.stale) for r in driver.reports] == [
+        ({PARTITION: 1}, 1, 1, 0),
+        ({PARTITION: 3}, 2, 1, 1),
+    ]
+    assert (last.offsets, last.records) == ({}, 0)
+    assert reader.is_resting
+
+
+def test_what_a_driver_may_not_have_taken_is_reported_at_the_end_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "REPORT_S", 0.0)
+    patient = Limits(duration_s=0, idle_s=0, piece_bytes=1000, reporting_duration_s=60)
+    reader = FakeReader(piece(upsert(0, 1, 1)))
+    runner = TaskRunner(lambda _, __: FakeTarget(), lambda _, __: reader)
+    report = runner.run(FROM_START, job(), catalog(), patient, lambda _: None)
+    assert (report.offsets, report.written) == ({PARTITION: 1}, 1)
+
+
+def test_a_task_that_reports_ends_after_its_time_without_being_told() -> None:
+    short = Limits(duration_s=60, idle_s=60, piece_bytes=1000, reporting_duration_s=0.02)
+    reader = FakeReader(piece(upsert(0, 1, 1)))
+    report = TaskRunner(lambda _, __: FakeTarget(), lambda _, __: reader).run(
+        FROM_START, job(), catalog(), short, lambda _: True
+    )
+    assert report.offsets == {PARTITION: 1} and report.failure is None
+
+
 def test_a_record_whose_schema_is_not_known_yet_ends_the_task_before_it() -> None:
     """Seen: partitions become readable independently, so a record was there before its schema, and the sink stopped for
     good."""
@@ -76,7 +125,10 @@ def test_a_record_whose_schema_is_not_known_yet_ends_the_task_before_it() -> Non
 
 def test_a_row_that_the_store_can_never_take_is_named_without_its_key() -> None:
     report = run(
-        piece(upsert(0, 1, 1)), piece(upsert(100, 5, 2), upsert(101, 777777, 3)), target=FakeTarget(refused=777777)
+        piece(upsert(0, 1, 1)),
+        piece(upsert(100, 5, 2), upsert(101, 777777, 3)),
+        target=FakeTarget(refused=777777),
+        on_rejected="stop",
     )
     assert report.failure is not None
     error = report.failure.error()
@@ -85,6 +137,45 @@ def test_a_row_that_the_store_can_never_take_is_named_without_its_key() -> None:
         assert part in str(error)
     assert "777777" not in str(error)
     assert report.offsets == {PARTITION: 1}, "what was written before it"
+
+
+def test_a_row_that_the_store_can_never_take_is_a_dead_letter_and_the_others_go_on() -> None:
+    target = FakeTarget(refused=7)
+    report = run(piece(upsert(0, 1, 1), upsert(100, 7, 2), upsert(101, 3, 3)), target=target)
+    assert report.failure is None
+    assert target.held == {1: pack_version(1, 1), 3: pack_version(1, 3)}
+    assert (report.records, report.written, report.stale, report.offsets) == (3, 2, 0, {PARTITION: 102})
+    letter = report.letters["public.a/7"]
+    assert letter is not None
+    assert (letter.table, letter.key, letter.version) == (TableId("public", "a"), {"id": 7}, pack_version(1, 2))
+    assert (letter.reason, letter.topic, letter.partition, letter.offset) == (
+        "column id: too odd",
+        "shop.public.a",
+        0,
+        100,
+    )
+    assert letter.row is None
+
+
+def test_a_later_version_that_the_store_takes_closes_the_letter() -> None:
+    target = FakeTarget(refused=7)
+    open_letters = {
+        "public.a/1": pack_version(1, 5),
+        "public.a/2": pack_version(1, 5),
+        "public.a/7": pack_version(1, 5),
+    }
+    share = Share({PARTITION: 0}, None, open_letters)
+    report = run(
+        piece(upsert(0, 1, 4), upsert(1, 2, 6), upsert(2, 7, 6), upsert(3, 9, 9)),
+        piece(tombstone(4, 7, 8)),
+        target=target,
+        share=share,
+    )
+    assert report.letters.keys() == {"public.a/2", "public.a/7"}, "an older version closes nothing"
+    assert report.letters["public.a/2"] is None
+    assert report.letters["public.a/7"] is not None, "the store still rejects it"
+    target.refused = None
+    assert run(piece(tombstone(4, 7, 8)), target=target, share=share).letters == {"public.a/7": None}
 
 
 @pytest.mark.parametrize("value", [b"not json", b'{"op":"c"}', b'{"op":"x","source":{}}'])

@@ -7,12 +7,14 @@ from dataclasses import replace
 import pytest
 
 from cdc.capture.assembler import Assembler
+from cdc.capture.captured_tables import CapturedTables
 from cdc.formats.debezium import EnvelopeContext
 from cdc.model.errors import GapError, ProtocolError, UnsupportedChangeError
 from cdc.model.events import Column, TableId, TableSchema, pack_version
 from cdc.model.lsn import ZERO, Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.pgoutput.messages import NULL, UNCHANGED
+from cdc.ports.listeners import Listeners
 from cdc.ports.stream_state import StreamState
 from cdc.records.control import PartialTransaction, SweepRecord
 from cdc.toast.batch import DraftRecord
@@ -32,7 +34,9 @@ START = StreamState(Lsn(1_000), None, seq=0, commit_ts_us=0)
 def assembler(resume: StreamState = START, *leaving: TableSchema) -> Assembler:
     sweeps, tables = sweeps_of(CONTEXT), [schema for schema in (CUSTOMERS, ORDERS) if schema not in leaving]
     engine = engine_of(tables, CONTEXT, sweeps)
-    return Assembler(tables, CONTEXT, resume, sweeps, engine, UnfollowedTables(), leaving=leaving)
+    return Assembler(
+        CapturedTables(tables, leaving=leaving), CONTEXT, resume, sweeps, Listeners(engine, UnfollowedTables())
+    )
 
 
 def frames(*messages: bytes, lsn: int = 0) -> list[bytes]:
@@ -260,7 +264,13 @@ def joined(since: int, resume: StreamState = START) -> Assembler:
     """Orders joined at this LSN."""
     sweeps = sweeps_of(CONTEXT)
     engine = engine_of([CUSTOMERS, ORDERS], CONTEXT, sweeps)
-    return Assembler([CUSTOMERS, ORDERS], CONTEXT, resume, sweeps, engine, UnfollowedTables(), {ORDERS.table: since})
+    return Assembler(
+        CapturedTables([CUSTOMERS, ORDERS], since={ORDERS.table: since}),
+        CONTEXT,
+        resume,
+        sweeps,
+        Listeners(engine, UnfollowedTables()),
+    )
 
 
 def test_what_commits_before_a_table_joined_is_not_published_and_does_not_count() -> None:
@@ -308,8 +318,8 @@ def test_a_table_leaves_when_the_half_published_transaction_has_ended() -> None:
 
 
 def test_a_table_that_leaves_may_have_been_created_anew_in_the_half_published_transaction() -> None:
-    anew = wire.relation_bytes(replace(ORDERS_RELATION, oid=13))
-    begun = transaction(1_100, insert(1), insert(2), anew, insert(3, oid=13), wire.truncate([13]), insert(4))
+    again = wire.relation_bytes(replace(ORDERS_RELATION, oid=13))
+    begun = transaction(1_100, insert(1), insert(2), again, insert(3, oid=13), wire.truncate([13]), insert(4))
     assert places(consume(leaving(), begun)) == [("c", 4, 3, 4)]
 
 
@@ -341,9 +351,9 @@ def test_an_altered_table_stops_before_its_first_row(columns: Sequence[Column], 
 
 
 def test_a_table_created_anew_under_its_name_stops() -> None:
-    _, anew = wire.schema_and_relation(COLUMNS, ["id"], table=CUSTOMERS.table, oid=99)
-    _, failure = failing(assembler(), frames(wire.begin(1_100, TS_US, 7), wire.relation_bytes(anew)))
-    assert "the table was created anew" in failure.message
+    _, again = wire.schema_and_relation(COLUMNS, ["id"], table=CUSTOMERS.table, oid=99)
+    _, failure = failing(assembler(), frames(wire.begin(1_100, TS_US, 7), wire.relation_bytes(again)))
+    assert "the table was recreated" in failure.message
 
 
 def test_a_renamed_table_stops() -> None:

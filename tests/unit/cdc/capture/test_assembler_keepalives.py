@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 
 from cdc.capture.assembler import Assembler
+from cdc.capture.captured_tables import CapturedTables
 from cdc.model.lsn import Lsn
+from cdc.ports.listeners import Listeners
 from cdc.ports.stream_state import StreamState
 from cdc.records.control import PartialTransaction
 from cdc.toast.batch import BatchRecord
@@ -17,7 +19,13 @@ START = StreamState(Lsn(1_000), None, seq=0, commit_ts_us=0)
 
 def assembler(resume: StreamState = START) -> Assembler:
     sweeps = sweeps_of(CONTEXT)
-    return Assembler([SCHEMA], CONTEXT, resume, sweeps, engine_of([SCHEMA], CONTEXT, sweeps), UnfollowedTables())
+    return Assembler(
+        CapturedTables([SCHEMA]),
+        CONTEXT,
+        resume,
+        sweeps,
+        Listeners(engine_of([SCHEMA], CONTEXT, sweeps), UnfollowedTables()),
+    )
 
 
 def consume(made: Assembler, payloads: Sequence[bytes]) -> list[BatchRecord]:

@@ -2,12 +2,12 @@
 
 import pytest
 
-from cdc.capture.confirmation import Delivery
+from cdc.capture.confirmation import Confirmation
 from cdc.model.lsn import Lsn
 
 
 def test_the_position_record_says_what_may_be_confirmed() -> None:
-    delivery = Delivery(Lsn(100))
+    delivery = Confirmation(Lsn(100))
     assert (delivery.confirmed, delivery.received) == (100, 100)
     delivery.on_received(Lsn(300))
     assert delivery.confirmed == 100
@@ -16,7 +16,7 @@ def test_the_position_record_says_what_may_be_confirmed() -> None:
 
 
 def test_neither_goes_back() -> None:
-    delivery = Delivery(Lsn(100))
+    delivery = Confirmation(Lsn(100))
     delivery.on_received(Lsn(300))
     delivery.on_recorded(Lsn(200))
     delivery.on_received(Lsn(250))
@@ -26,4 +26,4 @@ def test_neither_goes_back() -> None:
 
 def test_what_was_never_received_is_not_confirmed() -> None:
     with pytest.raises(AssertionError, match="I9"):
-        Delivery(Lsn(100)).on_recorded(Lsn(101))
+        Confirmation(Lsn(100)).on_recorded(Lsn(101))

@@ -10,8 +10,9 @@ import pytest
 
 import cdc.capture.assembler
 from cdc.capture.assembler import Assembler
+from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.kafka_transaction import Lineage, Publisher
-from cdc.capture.loop import Capture
+from cdc.capture.loop import Capture, Pipeline, Schedule, StopCondition
 from cdc.config.settings import CaptureConfig, SnapshotConfig
 from cdc.formats.heartbeats import Heartbeats
 from cdc.model.errors import ConnectionLost, GapError, TextTooLargeError, UnsupportedChangeError
@@ -19,12 +20,14 @@ from cdc.model.events import TableId
 from cdc.model.lsn import Lsn
 from cdc.model.topics import Topics
 from cdc.pgoutput.messages import NULL
+from cdc.ports.listeners import Listeners
+from cdc.ports.stream import Environment
 from cdc.ports.stream_state import StreamState
 from cdc.records.control import PositionRecord, ProgressRecord, SourceIdentity
 from cdc.snapshots.coordination import Snapshots
 from cdc.snapshots.signal_answers import Answers
 from tests import wire
-from tests.snapshot_ports import ScriptedReader, ScriptedSignals, UnfollowedTables, engine_of, no_filler, sweeps_of
+from tests.snapshot_ports import ScriptedReader, ScriptedSignals, UnfollowedTables, engine_of, no_backfill, sweeps_of
 from tests.unit.cdc.capture.loops import CONTEXT, SCHEMA, TOPIC, TS_US, Script, transaction
 
 START = 1_000
@@ -53,22 +56,29 @@ def capture(
     sweeps = sweeps_of(CONTEXT)
     engine = engine_of([SCHEMA], CONTEXT, sweeps)
     return Capture(
-        stream=script,
-        broker=script,
-        assembler=Assembler([SCHEMA], CONTEXT, StreamState(Lsn(START), None, 0, 0), sweeps, engine, UnfollowedTables()),
-        filler=no_filler(script.clock),
-        publisher=Publisher(lineage, config, {}),
-        snapshots=Snapshots(
-            engine, ScriptedReader(), ScriptedSignals(), Answers(Topics("shop"), {}), Topics("shop"), SnapshotConfig()
+        environment=Environment(stream=script, broker=script, clock=script.clock, probe=script.probe),
+        pipeline=Pipeline(
+            assembler=Assembler(
+                CapturedTables([SCHEMA]),
+                CONTEXT,
+                StreamState(Lsn(START), None, 0, 0),
+                sweeps,
+                Listeners(engine, UnfollowedTables()),
+            ),
+            backfill=no_backfill(script.clock),
+            snapshots=Snapshots(
+                engine,
+                ScriptedReader(),
+                ScriptedSignals(),
+                Answers(Topics("shop"), {}),
+                Topics("shop"),
+                SnapshotConfig(),
+            ),
+            publisher=Publisher(lineage, config, {}),
         ),
         topics=Topics("shop"),
-        limits=config,
-        clock=script.clock,
-        should_stop=script.should_stop,
-        until=until,
-        watch=watch,
-        heartbeats=heartbeats,
-        probe=script.probe,
+        schedule=Schedule(limits=config, watch=watch, heartbeats=heartbeats),
+        stop=StopCondition(should_stop=script.should_stop, until=until),
     )
 
 
@@ -215,7 +225,8 @@ def test_a_limit_is_counted_anew_for_each_transaction() -> None:
 
 def stopped_after_one_reading(script: Script, **limits: Any) -> None:
     made = capture(script, **limits, **QUIET)
-    made._should_stop = lambda first=script.inputs[0]: first not in script.inputs  # type: ignore[misc]
+    first = script.inputs[0]
+    made._stop = StopCondition(lambda: first not in script.inputs)
     made.run()
 
 

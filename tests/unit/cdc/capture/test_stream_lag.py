@@ -1,24 +1,28 @@
 """How late the stream is, and that existing rows wait for it."""
 
 from cdc.capture.assembler import Assembler
+from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.kafka_transaction import Lineage, Publisher
-from cdc.capture.loop import Capture
+from cdc.capture.loop import Capture, Pipeline, Schedule, StopCondition
 from cdc.capture.stream_lag import QUIET_S, StreamLag
 from cdc.config.settings import CaptureConfig, SnapshotConfig
 from cdc.formats.debezium import TableEncoder
 from cdc.model.lsn import Lsn
 from cdc.model.topics import Topics
 from cdc.pgoutput.frames import XLOG_DATA_BYTES
-from cdc.ports.chunk_reader import Begin, Begun, Chunk, Fence, Fenced
+from cdc.ports.chunk_reader import BarrierPassed, Chunk, DescribeTable, TableDescribed, TransactionBarrier
+from cdc.ports.listeners import Listeners
+from cdc.ports.stream import Environment
 from cdc.ports.stream_state import StreamState
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.records.control import SourceIdentity
 from cdc.snapshots.chunk_engine import SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
 from cdc.snapshots.coordination import Snapshots
+from cdc.snapshots.recorded import RecordedSnapshots
 from cdc.snapshots.signal_answers import Answers
 from tests import wire
-from tests.snapshot_ports import ScriptedReader, ScriptedSignals, UnfollowedTables, no_filler, sweeps_of
+from tests.snapshot_ports import ScriptedReader, ScriptedSignals, UnfollowedTables, no_backfill, sweeps_of
 from tests.unit.cdc.capture.loops import CONTEXT, RELATION, SCHEMA, TOPIC, TS_US, Script
 from tests.unit.cdc.snapshots.loops import wanted
 
@@ -103,10 +107,10 @@ def test_no_chunk_is_asked_for_while_a_slow_server_sends_a_backlog() -> None:
     def answer() -> None:
         """The fence and the look are answered at once, and the look's mark comes back as a transaction of its own."""
         for request in reader.asked:
-            if isinstance(request, Fence):
-                reader.coming.append(Fenced(request.nonce, seen))
-            elif isinstance(request, Begin):
-                reader.coming.append(Begun(request.nonce, seen, "shape", 10, 20, (), "order"))
+            if isinstance(request, TransactionBarrier):
+                reader.coming.append(BarrierPassed(request.nonce, seen))
+            elif isinstance(request, DescribeTable):
+                reader.coming.append(TableDescribed(request.nonce, seen, "shape", 10, 20, (), "order"))
                 mark = wire.logical_message("watershed", request.nonce.encode())
                 messages = [wire.begin(1_050, TS_US, 99), mark, wire.commit(1_050, 1_098, TS_US)]
                 starts = (i for i, frames in enumerate(script.inputs) if frames[0][XLOG_DATA_BYTES:][:1] == b"B")  # type: ignore[index]
@@ -123,26 +127,30 @@ def test_no_chunk_is_asked_for_while_a_slow_server_sends_a_backlog() -> None:
     sweeps = sweeps_of(CONTEXT)
     topics = Topics("shop")
     engine = SnapshotEngine(
-        topics=topics,
-        epoch=1,
         schemas=[SCHEMA],
         row_records=RowRecords(lambda schema: TableEncoder(schema, RELATION, CONTEXT)),
         sweeps=sweeps,
         limits=SnapshotConfig(),
-        records=[wanted()],
+        recorded=RecordedSnapshots(records=[wanted()]),
     )
     source = SourceIdentity(system_identifier="7", timeline=1, database="shop", slot="watershed")
     Capture(
-        stream=Answered(clock=script.clock),
-        broker=script,
-        assembler=Assembler([SCHEMA], CONTEXT, StreamState(Lsn(1_000), None, 0, 0), sweeps, engine, UnfollowedTables()),
-        filler=no_filler(script.clock),
-        publisher=Publisher(Lineage(1, source, "p", {TOPIC: "id"}), CaptureConfig(), {}),
-        snapshots=Snapshots(engine, reader, ScriptedSignals(), Answers(topics, {}), topics, SnapshotConfig()),
+        environment=Environment(stream=Answered(clock=script.clock), broker=script, clock=script.clock),
+        pipeline=Pipeline(
+            assembler=Assembler(
+                CapturedTables([SCHEMA]),
+                CONTEXT,
+                StreamState(Lsn(1_000), None, 0, 0),
+                sweeps,
+                Listeners(engine, UnfollowedTables()),
+            ),
+            backfill=no_backfill(script.clock),
+            snapshots=Snapshots(engine, reader, ScriptedSignals(), Answers(topics, {}), topics, SnapshotConfig()),
+            publisher=Publisher(Lineage(1, source, "p", {TOPIC: "id"}), CaptureConfig(), {}),
+        ),
         topics=topics,
-        limits=CaptureConfig(),
-        clock=script.clock,
-        should_stop=lambda: bool(asked_behind) or script.clock.now_s > 1_100.0,
+        schedule=Schedule(limits=CaptureConfig()),
+        stop=StopCondition(should_stop=lambda: bool(asked_behind) or script.clock.now_s > 1_100.0),
     ).run()
     assert len([record for record in script.committed if record.topic == TOPIC]) == transactions
     assert asked_behind == [0], "the first chunk is asked for when the backlog is published"

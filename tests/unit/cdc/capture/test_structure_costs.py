@@ -11,6 +11,7 @@ from typing import Final
 import pytest
 
 from cdc.capture.assembler import Assembler
+from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.kafka_transaction import Lineage, Publisher
 from cdc.config.settings import CaptureConfig, SnapshotConfig
 from cdc.formats.unpublishable import Unpublishable
@@ -18,7 +19,8 @@ from cdc.model.events import TableId
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.ports.chunk_reader import Fence, Fenced
+from cdc.ports.chunk_reader import BarrierPassed, TransactionBarrier
+from cdc.ports.listeners import Listeners
 from cdc.ports.row_reader import Found
 from cdc.ports.stream import Signal
 from cdc.ports.stream_state import StreamState
@@ -117,13 +119,13 @@ def one_hot_row(n: int) -> Callable[[], object]:
 def a_backlog_behind_a_restart(n: int) -> Callable[[], object]:
     """The stall of issue 14 in the engine: its fence is passed in the middle of the backlog."""
     made = Beside(wanted(), keys_max=n // 4)
-    fence = made.ask()
-    assert isinstance(fence, Fence)
+    barrier = made.ask()
+    assert isinstance(barrier, TransactionBarrier)
 
     def call() -> None:
         for xid in range(100, 100 + n // 2):
             made.transaction(xid, xid)
-        made.engine.take([Fenced(fence.nonce, snapshot(10_000_000))], made.now)
+        made.engine.take([BarrierPassed(barrier.nonce, snapshot(10_000_000))], made.now)
         for xid in range(100 + n // 2, 100 + n):
             made.transaction(xid, xid)
             made.asks(is_behind=True)
@@ -137,7 +139,13 @@ def a_backlog_behind_a_restart(n: int) -> Callable[[], object]:
 def assembler() -> Assembler:
     sweeps = sweeps_of(CONTEXT)
     start = StreamState(Lsn(1_000), None, 0, 0)
-    return Assembler([SCHEMA], CONTEXT, start, sweeps, engine_of([SCHEMA], CONTEXT, sweeps), UnfollowedTables())
+    return Assembler(
+        CapturedTables([SCHEMA]),
+        CONTEXT,
+        start,
+        sweeps,
+        Listeners(engine_of([SCHEMA], CONTEXT, sweeps), UnfollowedTables()),
+    )
 
 
 def rows_of_one_transaction(n: int) -> Callable[[], object]:
@@ -194,7 +202,9 @@ def unpublishable_changes(n: int) -> Callable[[], object]:
     sweeps = sweeps_of(CONTEXT)
     engine = engine_of([SCHEMA], CONTEXT, sweeps)
     start = StreamState(Lsn(1_000), None, 0, 0)
-    taker = Assembler([SCHEMA], CONTEXT, start, sweeps, engine, UnfollowedTables(), unpublishable=made)
+    taker = Assembler(
+        CapturedTables([SCHEMA]), CONTEXT, start, sweeps, Listeners(engine, UnfollowedTables()), unpublishable=made
+    )
     batches = [transaction(1_100 + 100 * number, number) for number in range(n)]
     return lambda: [taker.consume(frames, NOW_US) for frames in batches]
 
@@ -217,7 +227,7 @@ def produced_records(n: int) -> Callable[[], object]:
 def signals(n: int) -> Callable[[], object]:
     """The same table is asked for again and again, while another table's snapshot keeps the memory."""
     made = Beside(wanted())
-    made.pass_fence(snapshot(100))
+    made.pass_barrier(snapshot(100))
     port = ScriptedSignals()
     topics = Topics("shop")
     session = Snapshots(made.engine, ScriptedReader(), port, Answers(topics, {}), topics, SnapshotConfig())

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from cdc.capture.assembler import Assembler
+from cdc.capture.captured_tables import CapturedTables
 from cdc.config.format_options import FormatOptions
 from cdc.formats.envelope import EnvelopeContext
 from cdc.model.errors import ProtocolError
@@ -16,7 +17,8 @@ from cdc.model.events import Column, TableId
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.pgoutput.messages import NULL
-from cdc.ports.chunk_reader import MARK_PREFIX
+from cdc.ports.chunk_reader import WATERMARK_PREFIX
+from cdc.ports.listeners import Listeners
 from cdc.ports.stream_state import StreamState
 from cdc.records.control import PartialTransaction
 from tests import wire
@@ -38,7 +40,13 @@ RELATIONS = [wire.relation_bytes(CUSTOMERS_RELATION), wire.relation_bytes(AUDIT_
 def assembler(options: FormatOptions = ALL, resume: StreamState = START) -> Assembler:
     context = EnvelopeContext("shop", "shop", epoch=2, connector_version="0", format=options)
     sweeps = sweeps_of(context)
-    return Assembler(SCHEMAS, context, resume, sweeps, engine_of(SCHEMAS, context, sweeps), UnfollowedTables())
+    return Assembler(
+        CapturedTables(SCHEMAS),
+        context,
+        resume,
+        sweeps,
+        Listeners(engine_of(SCHEMAS, context, sweeps), UnfollowedTables()),
+    )
 
 
 def insert(number: int, oid: int = 10) -> bytes:
@@ -128,7 +136,7 @@ def test_a_crash_anywhere_inside_loses_and_repeats_nothing_and_counts_right(cut:
 
 def test_transactions_without_events_have_no_records() -> None:
     """Whether the server sends an empty transaction depends on its version, and on our own marks."""
-    mark = wire.logical_message(MARK_PREFIX, b"nonce")
+    mark = wire.logical_message(WATERMARK_PREFIX, b"nonce")
     made = assembler()
     assert consume(made, transaction(1_100, mark, message("x", prefix="other"))) == []
     assert told(consume(made, transaction(1_200, insert(1), xid=8))) == ["BEGIN", ("c", 1, ("8:1200", 1, 1)), 1]
@@ -183,7 +191,7 @@ def test_messages_between_transactions_are_not_repeated_after_a_crash(cut: int) 
 
 def test_marks_and_other_prefixes_are_not_published() -> None:
     made = assembler(replace(ALL, message_prefix_include_list=(), message_prefix_exclude_list=("other",)))
-    assert consume(made, [outside("x", 1_020, MARK_PREFIX), outside("x", 1_030, "other")]) == []
+    assert consume(made, [outside("x", 1_020, WATERMARK_PREFIX), outside("x", 1_030, "other")]) == []
     assert made.state == START
     assert told(consume(made, [outside("y", 1_040, "otherwise")])) == [("y", None)]
 

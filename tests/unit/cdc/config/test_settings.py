@@ -10,7 +10,8 @@ import yaml
 
 from cdc.config.format_options import READABLE
 from cdc.config.masking import Mask
-from cdc.config.settings import Config, SinksConfig, load_config
+from cdc.config.settings import Config, load_config
+from cdc.config.sink_settings import SearchConfig
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
 
@@ -65,7 +66,7 @@ def test_three_sections_are_enough(tmp_path: Path) -> None:
     config = load(tmp_path, minimal())
     assert config.source.slot == "watershed"
     assert config.topics.partitions == 4
-    assert config.sinks == SinksConfig()
+    assert config.sinks == {}
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_three_sections_are_enough(tmp_path: Path) -> None:
         ("source.dsn", ..., "source.dsn: missing"),
         ("source.sslmode", "require", "source.sslmode: unknown key"),
         ("sink", {}, "sink: unknown key"),
-        ("sinks.serach", {}, "sinks.serach: unknown key"),
+        ("sinks.serach", {}, "sinks: serach needs a type: search, cache, warehouse"),
         ("source.tables", [], "source.tables: Tuple should have at least 1 item after validation, not 0"),
         ("source.tables", ["orders"], "source.tables: 'orders' is not schema.table"),
         ("source.tables", ["public."], "source.tables: 'public.' is not schema.table"),
@@ -159,8 +160,9 @@ def test_the_environment_goes_before_the_file(tmp_path: Path, monkeypatch: pytes
     config = load(tmp_path, minimal())
     assert config.kafka.bootstrap_servers == "elsewhere:9092"
     assert (config.topics.prefix, config.topics.partitions) == ("shop", 7)
-    assert config.sinks.search is not None
-    assert config.sinks.search.url.get_secret_value() == "http://search:9200"
+    search = config.sinks["search"]
+    assert isinstance(search, SearchConfig)
+    assert search.url.get_secret_value() == "http://search:9200"
 
 
 @pytest.mark.parametrize("name", ["CDC__KAFKE__BOOTSTRAP_SERVERS", "CDC__KAFKA"])

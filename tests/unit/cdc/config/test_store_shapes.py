@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from cdc.config.settings import CacheConfig, SearchConfig
-from cdc.config.store_shapes import CacheShape, CacheTls, SearchShape, shape_of, unmatched_shape
+from cdc.config.sink_settings import CacheConfig, SearchConfig, StoreConfig, unmatched_pattern
+from cdc.config.store_shapes import CacheShape, CacheTls, SearchShape, shape_of
 from cdc.model.events import TableId
 
 USERS, ORDERS = TableId("public", "users"), TableId("shop", "orders")
@@ -20,8 +20,10 @@ def test_the_first_pattern_that_matches_counts() -> None:
 
 
 def test_a_pattern_without_a_table_is_found() -> None:
-    assert unmatched_shape(["public.*", "shop.order"], [USERS, ORDERS]) == "shop.order"
-    assert unmatched_shape(["public.*", "shop.order?"], [USERS, ORDERS]) is None
+    sinks: dict[str, StoreConfig] = {
+        "users": CacheConfig.model_validate({"url": "redis://h", "shapes": {"public.user?": {}, "shop.order": {}}})
+    }
+    assert unmatched_pattern(sinks, [USERS, ORDERS]) == "users.shapes: shop.order matches no table of source.tables"
 
 
 def test_three_lines_are_enough() -> None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 import pytest
 
 from cdc.capture.assembler import Assembler
+from cdc.capture.captured_tables import CapturedTables
 from cdc.config.format_options import FormatOptions
 from cdc.formats.debezium import TableEncoder
 from cdc.formats.envelope import EnvelopeContext
@@ -21,6 +22,7 @@ from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.messages import NULL, TupleValue
+from cdc.ports.listeners import Listeners
 from cdc.ports.stream_state import StreamState
 from tests import wire
 from tests.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
@@ -64,7 +66,13 @@ def published(*changes: bytes, options: FormatOptions = DEBEZIUM, identity: str 
     context = EnvelopeContext("srv", "shop", 1, "0.1.0", options)
     sweeps = sweeps_of(context)
     engine = engine_of([schema], context, sweeps)
-    made = Assembler([schema], context, StreamState(Lsn(1), None, 0, 0), sweeps, engine, UnfollowedTables())
+    made = Assembler(
+        CapturedTables([schema]),
+        context,
+        StreamState(Lsn(1), None, 0, 0),
+        sweeps,
+        Listeners(engine, UnfollowedTables()),
+    )
     messages = [wire.begin(COMMIT_LSN, COMMIT_TS_US, 560), wire.relation_bytes(relation), *changes]
     messages.append(wire.commit(COMMIT_LSN, COMMIT_LSN + 48, COMMIT_TS_US))
     records, failure = made.consume([wire.xlog_data(message, LSN) for message in messages], NOW_US)

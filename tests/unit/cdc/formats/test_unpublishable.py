@@ -5,6 +5,7 @@ import json
 import pytest
 
 from cdc.capture.assembler import Assembler
+from cdc.capture.captured_tables import CapturedTables
 from cdc.config.settings import OnUnpublishable
 from cdc.formats.debezium import OutRecord, TableEncoder
 from cdc.formats.transaction_metadata import TransactionMetadata
@@ -15,6 +16,7 @@ from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
+from cdc.ports.listeners import Listeners
 from cdc.ports.stream_state import StreamState
 from cdc.toast.batch import DraftRecord
 from tests import wire
@@ -162,7 +164,14 @@ def assembled(policy: OnUnpublishable, *changes: bytes) -> tuple[Assembler, list
     engine = engine_of([SCHEMA], CONTEXT, sweeps)
     start = StreamState(Lsn(1_000), None, seq=0, commit_ts_us=0)
     unpublishable = Unpublishable(TOPICS, policy, LIMITS)
-    made = Assembler([SCHEMA], CONTEXT, start, sweeps, engine, UnfollowedTables(), unpublishable=unpublishable)
+    made = Assembler(
+        CapturedTables([SCHEMA]),
+        CONTEXT,
+        start,
+        sweeps,
+        Listeners(engine, UnfollowedTables()),
+        unpublishable=unpublishable,
+    )
     messages = [wire.begin(1_100, TS_US, 7), wire.relation_bytes(RELATION), *changes, wire.commit(1_100, 1_148, TS_US)]
     frames = [wire.xlog_data(message, 0) for message in messages]
     records, failure = made.consume([*frames, *transaction(1_200, 9)], TS_US)
@@ -206,7 +215,14 @@ def test_a_row_with_a_hole_counts_as_it_is_without() -> None:
     start = StreamState(Lsn(1_000), None, seq=0, commit_ts_us=0)
     engine = engine_of([schema], CONTEXT, sweeps)
     unpublishable = Unpublishable(TOPICS, "skip", LIMITS)
-    made = Assembler([schema], CONTEXT, start, sweeps, engine, UnfollowedTables(), unpublishable=unpublishable)
+    made = Assembler(
+        CapturedTables([schema]),
+        CONTEXT,
+        start,
+        sweeps,
+        Listeners(engine, UnfollowedTables()),
+        unpublishable=unpublishable,
+    )
     changes = [wire.update(10, [b"1", b"x" * 2_000, UNCHANGED]), wire.update(10, [b"2", b"x", UNCHANGED])]
     messages = [wire.begin(1_100, TS_US, 7), wire.relation_bytes(relation), *changes]
     records, failure = made.consume([wire.xlog_data(message, 0) for message in messages], TS_US)

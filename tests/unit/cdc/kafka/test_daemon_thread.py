@@ -4,12 +4,12 @@ import threading
 
 import pytest
 
-from cdc.kafka.daemon_thread import aside
+from cdc.kafka.daemon_thread import call_in_thread
 
 
 def test_who_waits_is_called_until_the_answer_is_there() -> None:
     informed = threading.Event()
-    assert aside(lambda: informed.wait(30), informed.set) is True
+    assert call_in_thread(lambda: informed.wait(30), informed.set) is True
 
 
 def test_what_is_raised_is_raised_here() -> None:
@@ -17,7 +17,7 @@ def test_what_is_raised_is_raised_here() -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        aside(fail, lambda: None)
+        call_in_thread(fail, lambda: None)
 
 
 def test_what_the_waiting_raises_comes_through() -> None:
@@ -28,4 +28,4 @@ def test_what_the_waiting_raises_comes_through() -> None:
         raise OSError("lost")
 
     with pytest.raises(OSError, match="lost"):
-        aside(lambda: end.wait(30), lost)
+        call_in_thread(lambda: end.wait(30), lost)

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from cdc.config.settings import Config
-from cdc.kafka import hanging_transactions as left_open
+from cdc.kafka import hanging_transactions as hanging
 from cdc.kafka.broker import StoredRecord
 from cdc.kafka.daemon_thread import nobody_waits
-from cdc.kafka.hanging_transactions import LeftOpen
+from cdc.kafka.hanging_transactions import HangingTransactions
 from cdc.kafka.state_reader import State
 from cdc.model.errors import BrokerError, ConnectionLost, GapError
 from cdc.model.topics import Topics
-from cdc.records.kafka_transactions import LEFT_OPEN_KEY, LeftOpenRecord, OpenPart
+from cdc.records.kafka_transactions import HANGING_KEY, HangingTransactionRecord, OpenPart
 
 ROWS_0 = OpenPart(topic="p.public.t", partition=0, start=4, end=6)
 ROWS_1 = OpenPart(topic="p.public.t", partition=1, start=9, end=10)
@@ -83,8 +83,8 @@ class World:
 
     def put(self, records: Iterable[StoredRecord], while_waiting: object) -> None:  # noqa: ARG002
         for record in records:
-            if record.topic == STATE.topic and record.value != b"" and record.key == LEFT_OPEN_KEY.encode():
-                self.done.append(("note" if record.value else "forget", record.topic, LEFT_OPEN_KEY))
+            if record.topic == STATE.topic and record.value != b"" and record.key == HANGING_KEY.encode():
+                self.done.append(("note" if record.value else "forget", record.topic, HANGING_KEY))
             else:
                 told = (record.topic, record.partition, record.value, tuple(record.headers), record.timestamp_ms)
                 self.done.append(("put", *told))
@@ -125,10 +125,10 @@ def end(world: World, monkeypatch: pytest.MonkeyPatch) -> list[object]:
         return [one for one in found if consumer.is_uncommitted or (part.topic, one.offset()) in world.theirs]
 
     before = list(world.parts)
-    monkeypatch.setattr(left_open, "read_state", lambda _: world.state)
-    monkeypatch.setattr(left_open, "outcomes", lambda *_: world.decided)
-    monkeypatch.setattr(left_open, "read_records", records)
-    monkeypatch.setattr(left_open, "new_client", lambda _, settings: Reader(settings))
+    monkeypatch.setattr(hanging, "read_state", lambda _: world.state)
+    monkeypatch.setattr(hanging, "outcomes", lambda *_: world.decided)
+    monkeypatch.setattr(hanging, "read_records", records)
+    monkeypatch.setattr(hanging, "new_client", lambda _, settings: Reader(settings))
     config = Config.model_validate(
         {
             "source": {"dsn": "host=a", "tables": ["public.t"]},
@@ -136,19 +136,19 @@ def end(world: World, monkeypatch: pytest.MonkeyPatch) -> list[object]:
             "topics": {"prefix": "p"},
         }
     )
-    LeftOpen(config, world, world, lambda name: world.done.append(name)).end(nobody_waits)  # type: ignore[arg-type]
+    HangingTransactions(config, world, world, lambda name: world.done.append(name)).end(nobody_waits)  # type: ignore[arg-type]
     return world.done
 
 
-def filler(part: OpenPart) -> object:
+def backfill(part: OpenPart) -> object:
     return ("put", part.topic, part.partition, b"", (), 0)
 
 
-def anew(part: OpenPart, offset: int) -> object:
+def again(part: OpenPart, offset: int) -> object:
     return ("put", part.topic, part.partition, b"value of %d" % offset, (("h", b"1"),), 1000 + offset)
 
 
-NOTE, FORGET = ("note", "p.state", LEFT_OPEN_KEY), ("forget", "p.state", LEFT_OPEN_KEY)
+NOTE, FORGET = ("note", "p.state", HANGING_KEY), ("forget", "p.state", HANGING_KEY)
 
 
 def test_where_nothing_is_open_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,37 +158,37 @@ def test_where_nothing_is_open_nothing_is_done(monkeypatch: pytest.MonkeyPatch) 
 def test_what_was_aborted_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(ROWS_0, STATE)
     world.decided = {("p.public.t", 0): False, ("p.state", 0): False}
-    assert end(world, monkeypatch) == [filler(ROWS_0), filler(STATE), "abort"]
+    assert end(world, monkeypatch) == [backfill(ROWS_0), backfill(STATE), "abort"]
 
 
 def test_with_the_position_all_is_aborted_and_written_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     done = end(World(ROWS_0, STATE), monkeypatch)
     assert done == [
-        *("left-open.recorded", filler(ROWS_0), filler(STATE), "abort", "left-open.aborted"),
-        *(anew(ROWS_0, 4), anew(ROWS_0, 5), anew(STATE, 20), "commit"),
+        *("left-open.recorded", backfill(ROWS_0), backfill(STATE), "abort", "left-open.aborted"),
+        *(again(ROWS_0, 4), again(ROWS_0, 5), again(STATE, 20), "commit"),
     ]
 
 
 def test_without_the_position_it_is_noted_first(monkeypatch: pytest.MonkeyPatch) -> None:
     done = end(World(ROWS_0, ROWS_1), monkeypatch)
     assert done == [
-        *(NOTE, "commit", "left-open.recorded", filler(ROWS_0), filler(ROWS_1), "abort", "left-open.aborted"),
-        *(anew(ROWS_0, 4), anew(ROWS_0, 5), anew(ROWS_1, 9), FORGET, "commit"),
+        *(NOTE, "commit", "left-open.recorded", backfill(ROWS_0), backfill(ROWS_1), "abort", "left-open.aborted"),
+        *(again(ROWS_0, 4), again(ROWS_0, 5), again(ROWS_1, 9), FORGET, "commit"),
     ]
 
 
 def test_what_others_told_of_their_progress_is_not_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
     done = end(World(PROGRESS, STATE), monkeypatch)
-    assert anew(PROGRESS, 3) in done
-    assert anew(PROGRESS, 2) not in done
+    assert again(PROGRESS, 3) in done
+    assert again(PROGRESS, 2) not in done
 
 
 def test_what_others_wrote_between_to_a_topic_of_events_is_not_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(EVENTS, STATE)
     world.theirs = {(EVENTS.topic, 7)}
     done = end(world, monkeypatch)
-    assert done[-3:] == [anew(EVENTS, 6), anew(STATE, 20), "commit"]
-    assert anew(EVENTS, 7) not in done
+    assert done[-3:] == [again(EVENTS, 6), again(STATE, 20), "commit"]
+    assert again(EVENTS, 7) not in done
 
 
 @pytest.mark.parametrize("is_known", [True, False])
@@ -201,16 +201,16 @@ def test_what_others_have_open_in_a_topic_of_events_is_left_to_them(
     world.decided = {(EVENTS.topic, 0): True} if is_known else None
     done = end(world, monkeypatch)
     assert done[-2:] == [FORGET, "commit"]
-    assert anew(EVENTS, 6) not in done
+    assert again(EVENTS, 6) not in done
 
 
 def test_one_part_was_committed_and_another_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(ROWS_0, ROWS_1)
     world.decided = {("p.public.t", 0): False, ("p.public.t", 1): True}
     done = end(world, monkeypatch)
-    assert done[:2] == [filler(ROWS_0), "abort"]
-    assert anew(ROWS_1, 9) in done
-    assert anew(ROWS_0, 4) not in done
+    assert done[:2] == [backfill(ROWS_0), "abort"]
+    assert again(ROWS_1, 9) in done
+    assert again(ROWS_0, 4) not in done
 
 
 def test_somebody_elses_transaction_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +225,7 @@ def test_in_a_topic_of_ours_what_the_coordinators_log_has_no_more_is_not_known(m
     world.decided = {}
     with pytest.raises(GapError, match="the brokers don't say"):
         end(world, monkeypatch)
-    assert world.done == [NOTE, "commit", filler(ROWS_0), "abort"]
+    assert world.done == [NOTE, "commit", backfill(ROWS_0), "abort"]
 
 
 def test_what_is_not_known_is_closed_and_a_gap_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,8 +233,8 @@ def test_what_is_not_known_is_closed_and_a_gap_each_time(monkeypatch: pytest.Mon
     world.decided = None
     with pytest.raises(GapError, match=r"open in p\.public\.t-0 p\.state-0 is lost: the brokers don't say"):
         end(world, monkeypatch)
-    assert world.done == [NOTE, "commit", filler(ROWS_0), filler(STATE), "abort"]
-    world.state = State(None, (), (), 0, {}, {}, left_open=LeftOpenRecord(parts=(ROWS_0,)))
+    assert world.done == [NOTE, "commit", backfill(ROWS_0), backfill(STATE), "abort"]
+    world.state = State(None, (), (), 0, {}, {}, hanging=HangingTransactionRecord(parts=(ROWS_0,)))
     with pytest.raises(GapError, match=r"open in p\.public\.t-0 is lost: capture died"):
         end(world, monkeypatch)
 
@@ -251,41 +251,41 @@ def test_of_state_nobody_else_writes_to_it_an_open_part_is_ours(monkeypatch: pyt
 def test_what_was_noted_is_lost_whatever_else_is_open(monkeypatch: pytest.MonkeyPatch, part: OpenPart) -> None:
     world = World(part)
     world.decided = {("p.public.t", 1): False}
-    world.state = replace(world.state, left_open=LeftOpenRecord(parts=(ROWS_0,)))
+    world.state = replace(world.state, hanging=HangingTransactionRecord(parts=(ROWS_0,)))
     with pytest.raises(GapError, match=r"open in p\.public\.t-0 is lost: capture died"):
         end(world, monkeypatch)
 
 
 def test_who_died_before_the_abort_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(ROWS_0, ROWS_1)
-    world.state = State(None, (), (), 0, {}, {}, left_open=LeftOpenRecord(parts=(ROWS_0, ROWS_1)))
+    world.state = State(None, (), (), 0, {}, {}, hanging=HangingTransactionRecord(parts=(ROWS_0, ROWS_1)))
     assert end(world, monkeypatch)[-2:] == [FORGET, "commit"]
 
 
 def test_of_what_was_noted_a_part_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(ROWS_1)
-    world.state = State(None, (), (), 0, {}, {}, left_open=LeftOpenRecord(parts=(ROWS_0, ROWS_1)))
-    with pytest.raises(GapError, match="capture died while it wrote it anew"):
+    world.state = State(None, (), (), 0, {}, {}, hanging=HangingTransactionRecord(parts=(ROWS_0, ROWS_1)))
+    with pytest.raises(GapError, match="capture died while it wrote it again"):
         end(world, monkeypatch)
-    assert world.done == [filler(ROWS_1), "abort"]
+    assert world.done == [backfill(ROWS_1), "abort"]
 
 
 def test_of_what_was_noted_a_part_is_gone_and_the_other_was_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Brokers died again while they ended it."""
     world = World(ROWS_1)
     world.decided = {("p.public.t", 1): False}
-    world.state = State(None, (), (), 0, {}, {}, left_open=LeftOpenRecord(parts=(ROWS_0, ROWS_1)))
-    with pytest.raises(GapError, match=r"open in p\.public\.t-0,1 is lost: capture died while it wrote it anew"):
+    world.state = State(None, (), (), 0, {}, {}, hanging=HangingTransactionRecord(parts=(ROWS_0, ROWS_1)))
+    with pytest.raises(GapError, match=r"open in p\.public\.t-0,1 is lost: capture died while it wrote it again"):
         end(world, monkeypatch)
-    assert world.done == [filler(ROWS_1), "abort"]
+    assert world.done == [backfill(ROWS_1), "abort"]
 
 
 def test_a_note_that_was_left_open_itself_is_no_position(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(ROWS_0, STATE)
-    world.state_keys = [LEFT_OPEN_KEY.encode()]
+    world.state_keys = [HANGING_KEY.encode()]
     assert end(world, monkeypatch) == [
-        *(NOTE, "commit", "left-open.recorded", filler(ROWS_0), "abort", "left-open.aborted"),
-        *(anew(ROWS_0, 4), anew(ROWS_0, 5), FORGET, "commit"),
+        *(NOTE, "commit", "left-open.recorded", backfill(ROWS_0), "abort", "left-open.aborted"),
+        *(again(ROWS_0, 4), again(ROWS_0, 5), FORGET, "commit"),
     ]
 
 
@@ -302,7 +302,7 @@ def test_nothing_is_written_anew_behind_what_stays_open(monkeypatch: pytest.Monk
 def test_brokers_that_go_away_meanwhile_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(ROWS_0, STATE)
     world.closes, world.has_lost_connection = False, True
-    monkeypatch.setattr(left_open, "FAILS_OVER_S_MAX", 0)
+    monkeypatch.setattr(hanging, "FAILS_OVER_S_MAX", 0)
     with pytest.raises(ConnectionLost, match="still open"):
         end(world, monkeypatch)
     assert world.done[-1] == "abort"

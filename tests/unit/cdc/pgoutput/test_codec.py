@@ -7,7 +7,7 @@ import pytest
 from cdc.config.columns import ColumnChoice
 from cdc.model.errors import ProtocolError, UnsupportedChangeError
 from cdc.model.events import Column, TableId
-from cdc.pgoutput.codec import HoledChange, RowCodec
+from cdc.pgoutput.codec import IncompleteChange, RowCodec
 from cdc.pgoutput.messages import NULL, UNCHANGED, Binary, TupleValue
 from cdc.pgoutput.values import MalformedValueError
 from tests import wire
@@ -29,11 +29,11 @@ def codec(identity: str = "d") -> RowCodec:
     return RowCodec(*wire.schema_and_relation(COLUMNS, ["a", "b"], identity=identity))
 
 
-def change(message: bytes, identity: str = "d") -> tuple[str, ...] | HoledChange:
+def change(message: bytes, identity: str = "d") -> tuple[str, ...] | IncompleteChange:
     """The row change as strings, and that a frame before it makes no difference."""
     found = codec(identity).change(message, 0, COMMIT_LSN, 3)
     assert codec(identity).change(b"frame" + message, 5, COMMIT_LSN, 3) == found
-    if isinstance(found, HoledChange):
+    if isinstance(found, IncompleteChange):
         return found
     return tuple(part.encode("latin-1").decode() for part in found)
 
@@ -98,12 +98,14 @@ def test_a_key_value_that_was_not_sent_comes_from_the_old_key() -> None:
     ],
 )
 def test_a_value_that_is_nowhere_is_a_hole(message: bytes, identity: str, before: str) -> None:
-    assert change(message, identity) == HoledChange(before, ('"x"', "1", None, "null"), ("1", "x"), KEY_JSON, KEY_JSON)
+    assert change(message, identity) == IncompleteChange(
+        before, ('"x"', "1", None, "null"), ("1", "x"), KEY_JSON, KEY_JSON
+    )
 
 
 def test_a_moved_row_has_the_hole_under_its_new_key() -> None:
     message = wire.update(OID, [b"x", b"2", UNCHANGED, b"t"], old_key())
-    moved = HoledChange('{"b":"x","a":1}', ('"x"', "2", None, "true"), ("2", "x"), KEY_JSON, '{"a":2,"b":"x"}')
+    moved = IncompleteChange('{"b":"x","a":1}', ('"x"', "2", None, "true"), ("2", "x"), KEY_JSON, '{"a":2,"b":"x"}')
     assert change(message) == moved
 
 
@@ -311,7 +313,7 @@ def test_a_hole_beside_columns_that_are_left_out_is_the_same() -> None:
     _, sent = wire.schema_and_relation(columns, ["a", "b"])
     made = RowCodec(schema, ColumnChoice(exclude=(".*note",)).marked(sent))
     hole = made.change(wire.update(OID, [b"x", b"1", UNCHANGED, b"t", UNCHANGED]), 0, COMMIT_LSN, 3)
-    assert isinstance(hole, HoledChange)
+    assert isinstance(hole, IncompleteChange)
     assert hole.columns == ('"x"', "1", "true", None)
     assert (made.row_of(hole.columns), hole.new_key) == ('{"b":"x","a":1,"ok":true}', KEY_JSON)
 

@@ -8,12 +8,12 @@ from psycopg import errors
 
 from cdc.model.errors import ConnectionLost, SourceError, UnreachableError
 from cdc.model.events import TableId, TableSchema
-from cdc.ports.chunk_reader import Begin, Chunk, Fence
-from cdc.postgres.chunk_failures import failed, mark_refused
+from cdc.ports.chunk_reader import Chunk, DescribeTable, TransactionBarrier
+from cdc.postgres.chunk_failures import failed, watermark_refused
 from cdc.postgres.chunk_table import TableAlteredError
 
 SCHEMA = TableSchema(TableId("public", "things"), 1, 1, (), ("id",), "t")
-BEGIN = Begin("n", SCHEMA, 1)
+BEGIN = DescribeTable("n", SCHEMA, 1)
 
 
 def chunk(where: str | None = None) -> Chunk:
@@ -68,8 +68,8 @@ def test_missing_rights_have_their_grant() -> None:
 
 
 def test_a_fence_that_fails_has_no_table() -> None:
-    assert failed(Fence("f"), errors.AdminShutdown("x")) is not None
-    assert "the database" in failed(Fence("f"), errors.InternalError_("x")).error.message
+    assert failed(TransactionBarrier("f"), errors.AdminShutdown("x")) is not None
+    assert "the database" in failed(TransactionBarrier("f"), errors.InternalError_("x")).error.message
 
 
 @pytest.mark.parametrize("error", [errors.InvalidTextRepresentation, ValueError, errors.UniqueViolation])
@@ -92,4 +92,4 @@ def test_a_range_whose_ends_are_no_values_of_the_key_is_to_be_corrected() -> Non
 )
 def test_the_function_to_grant_is_the_versions(version: int, arguments: str) -> None:
     error: Any = errors.InsufficientPrivilege("denied")
-    assert f"pg_logical_emit_message{arguments} TO" in mark_refused(error, version).hint
+    assert f"pg_logical_emit_message{arguments} TO" in watermark_refused(error, version).hint

@@ -14,9 +14,9 @@ from cdc.postgres.chunk_statements import (
     begin_statement,
     chunk_statement,
     lookup_statement,
-    mark_statement,
     reread_statement,
     sample_statement,
+    watermark_statement,
 )
 
 TABLE = TableId("public", "things")
@@ -115,12 +115,12 @@ def test_partitions_are_read_through_their_root_children_are_not() -> None:
 @pytest.mark.parametrize("is_partitioned", [True, False])
 def test_the_lock_comes_before_the_snapshot(is_partitioned: bool) -> None:
     statement = text(begin_statement(TABLE, is_partitioned=is_partitioned, prefers_index=False))
-    begin, lock, look = statement.split("; ")
+    begin, lock, chunk_table = statement.split("; ")
     assert begin == "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
     only = "" if is_partitioned else "ONLY "
     assert lock == f'LOCK TABLE {only}"public"."things" IN ACCESS SHARE MODE'
-    assert look.startswith("SELECT pg_current_snapshot()::text,")
-    assert look.endswith("WHERE n.nspname = 'public' AND c.relname = 'things'")
+    assert chunk_table.startswith("SELECT pg_current_snapshot()::text,")
+    assert chunk_table.endswith("WHERE n.nspname = 'public' AND c.relname = 'things'")
 
 
 def test_an_index_is_preferred_where_asked() -> None:
@@ -128,7 +128,7 @@ def test_an_index_is_preferred_where_asked() -> None:
 
 
 def test_a_mark_is_a_transactional_message() -> None:
-    assert text(mark_statement("ab'c")) == (
+    assert text(watermark_statement("ab'c")) == (
         "SELECT pg_catalog.pg_logical_emit_message(true, 'watershed'::text, 'ab''c'::text)"
     )
 

@@ -69,7 +69,7 @@ def test_a_server_that_hangs_gathers_no_questions(monkeypatch: pytest.MonkeyPatc
     source = SourceConfig.model_validate({"dsn": "host=/nowhere", "tables": (str(SCHEMA.table),)})
     publication = Publication("p", True, True, True, "1", {}, {}, {})
     reader = PostgresRowReader(source, publication, [SCHEMA])
-    monkeypatch.setattr(reader._lane, "start", lambda: None)  # its thread is in the first question
+    monkeypatch.setattr(reader._worker, "start", lambda: None)  # its thread is in the first question
     for _ in range(5):
         assert reader.read(wanted(7), 1_000, lambda: None) is None
-    assert reader._lane.requests.qsize() == 1
+    assert reader._worker.requests.qsize() == 1

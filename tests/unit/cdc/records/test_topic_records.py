@@ -2,9 +2,16 @@
 
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
-from cdc.records.control import HolesRecord, PositionRecord, SchemaRecord, SnapshotRecord, SourceIdentity, SweepRecord
+from cdc.records.control import (
+    IncompleteRowsRecord,
+    PositionRecord,
+    SchemaRecord,
+    SnapshotRecord,
+    SourceIdentity,
+    SweepRecord,
+)
 from cdc.records.topic_records import (
-    holes_record,
+    incomplete_rows_record,
     position_record,
     schema_record,
     snapshot_record,
@@ -29,13 +36,13 @@ def test_each_kind_has_its_topic_key_and_value() -> None:
     snapshot = SnapshotRecord(
         request="r", table_schema="public", table_name="customers", status="running", sweeps=True, requested_us=1
     )
-    holes = HolesRecord(table_schema="public", table_name="customers", keys=(("1",),))
+    holes = IncompleteRowsRecord(table_schema="public", table_name="customers", keys=(("1",),))
     made = [
         position_record(TOPICS, position),
         snapshot_record(TOPICS, snapshot),
         schema_record(TOPICS, SCHEMA),
         sweep_record(TOPICS, TableId("public", "t"), floor=5, as_of_lsn=9, epoch=2),
-        holes_record(TOPICS, holes),
+        incomplete_rows_record(TOPICS, holes),
         tombstones_record(TOPICS, TableId("public", "t"), floor=5),
     ]
     assert [(record.topic, record.key) for record in made] == [
@@ -46,7 +53,7 @@ def test_each_kind_has_its_topic_key_and_value() -> None:
         ("shop.state", b"holes/public.customers"),
         ("shop.state", b"tombstones/public.t"),
     ]
-    assert HolesRecord.decode(made[4].value or b"", "") == holes
+    assert IncompleteRowsRecord.decode(made[4].value or b"", "") == holes
     assert PositionRecord.open(made[0].value or b"", "") == position
     assert SnapshotRecord.decode(made[1].value or b"", "") == snapshot
     assert SchemaRecord.decode(made[2].value or b"", "").table_schema_of() == SCHEMA

@@ -9,29 +9,31 @@ from cdc.config.settings import SnapshotConfig
 from cdc.formats.debezium import TableEncoder
 from cdc.model.events import TableId, TableSchema
 from cdc.model.lsn import Lsn
+from cdc.model.seq import SeqCounter
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.relations import relation_of
 from cdc.ports.chunk_reader import (
-    Begin,
-    Begun,
+    BarrierPassed,
     Chunk,
     ChunkRead,
-    Fence,
-    Fenced,
+    DescribeTable,
     KeyPage,
     KeysRead,
     LookedUp,
     Lookup,
     Request,
+    TableDescribed,
+    TransactionBarrier,
 )
 from cdc.ports.row_reader import Unfilled
 from cdc.ports.transaction_snapshot import TransactionSnapshot
-from cdc.records.control import HolesRecord, SnapshotRecord, SweepRecord
+from cdc.records.control import IncompleteRowsRecord, SnapshotRecord, SweepRecord
 from cdc.snapshots.change_memory import ChangeMemory
 from cdc.snapshots.chunk_engine import SnapshotEngine
 from cdc.snapshots.chunk_records import RowRecords
 from cdc.snapshots.completion import Completions
+from cdc.snapshots.recorded import RecordedSnapshots
 from cdc.snapshots.sweeps import Sweeps
 from tests.unit.cdc.capture.loops import CONTEXT, SCHEMA
 
@@ -71,7 +73,7 @@ class Beside:
         keys_max: int = 1_000,
         seq: int = 0,
         tombstones: Mapping[TableId, int] | None = None,
-        holes: Iterable[HolesRecord] = (),
+        holes: Iterable[IncompleteRowsRecord] = (),
         noted_max: int = 1_000,
         **limits: Any,
     ) -> None:
@@ -81,20 +83,18 @@ class Beside:
         self.now = 100.0
         numbers = count(1)
         self.engine = SnapshotEngine(
-            topics=TOPICS,
-            epoch=CONTEXT.epoch,
             schemas=schemas,
             row_records=RowRecords(lambda schema: TableEncoder(schema, relation_of(schema), CONTEXT)),
             sweeps=self.sweeps,
             limits=SnapshotConfig(**limits),
-            records=records,
-            tombstones=tombstones,
-            completions=Completions(schemas, holes, noted_max),
+            recorded=RecordedSnapshots(
+                records=records, tombstones=tombstones, completions=Completions(schemas, holes, noted_max)
+            ),
             memory=ChangeMemory(keys_max),
             new_nonce=lambda: f"n{next(numbers)}",
         )
 
-    def unfilled(self, xid: int, *numbers: int) -> list[HolesRecord]:
+    def unfilled(self, xid: int, *numbers: int) -> list[IncompleteRowsRecord]:
         """Rows went out with holes that this transaction left; what is noted."""
         rows = [Unfilled(SCHEMA, key(number), (str(number),), xid) for number in numbers]
         return noted(self.engine.complete(rows))
@@ -102,7 +102,7 @@ class Beside:
     # ---- the stream
 
     def transaction(
-        self, xid: int, *keys: int, marks: Iterable[str] = (), truncates: bool = False
+        self, xid: int, *keys: int, watermarks: Iterable[str] = (), truncates: bool = False
     ) -> list[TopicRecord]:
         """Receive a transaction that touches these keys; what the engine publishes at its end."""
         is_heard = self.engine.begin(xid, self.seq + 1)
@@ -112,10 +112,12 @@ class Beside:
                 self.engine.touch(SCHEMA.topic, key(number))
         if truncates and is_heard:
             self.engine.truncate(SCHEMA.topic)
-        for nonce in marks:
-            self.engine.mark(nonce.encode())
+        for nonce in watermarks:
+            self.engine.watermark(nonce.encode())
         self.lsn += 100
-        records, self.seq = self.engine.end(Lsn(self.lsn), self.seq, NOW_US)
+        seq = SeqCounter(self.seq)
+        records = self.engine.end(Lsn(self.lsn), seq, NOW_US)
+        self.seq = seq.last
         self.engine.tombstones.on_committed()
         return records
 
@@ -128,17 +130,17 @@ class Beside:
         (request,) = self.asks()
         return request
 
-    def pass_fence(self, at: TransactionSnapshot) -> None:
-        fence = self.ask()
-        assert isinstance(fence, Fence)
-        self.engine.take([Fenced(fence.nonce, at)], self.now)
+    def pass_barrier(self, at: TransactionSnapshot) -> None:
+        barrier = self.ask()
+        assert isinstance(barrier, TransactionBarrier)
+        self.engine.take([BarrierPassed(barrier.nonce, at)], self.now)
 
     def begin(self, at: TransactionSnapshot, *bounds: tuple[str, ...], xid: int = 900) -> None:
         """The table is looked at, and the mark comes back."""
         request = self.ask()
-        assert isinstance(request, Begin)
-        self.engine.take([Begun(request.nonce, at, "shape", 10, 20, bounds, "order")], self.now)
-        assert self.transaction(xid, marks=[request.nonce]) == []
+        assert isinstance(request, DescribeTable)
+        self.engine.take([TableDescribed(request.nonce, at, "shape", 10, 20, bounds, "order")], self.now)
+        assert self.transaction(xid, watermarks=[request.nonce]) == []
 
     def read(self, request: Request | KeyPage, at: TransactionSnapshot, *numbers: int, is_end: bool = False) -> str:
         """The chunk's rows; its nonce."""
@@ -178,10 +180,10 @@ def states(records: Iterable[TopicRecord]) -> list[SnapshotRecord]:
     return [SnapshotRecord.decode(record.value or b"", "state") for record in records if record.topic == TOPICS.state]
 
 
-def noted(records: Iterable[TopicRecord]) -> list[HolesRecord]:
+def noted(records: Iterable[TopicRecord]) -> list[IncompleteRowsRecord]:
     """What is said of rows with holes."""
     found = [record for record in records if record.key.startswith(b"holes/")]
-    return [HolesRecord.decode(record.value or b"", "state") for record in found]
+    return [IncompleteRowsRecord.decode(record.value or b"", "state") for record in found]
 
 
 def sweeps(records: Iterable[TopicRecord]) -> list[tuple[int, int]]:

@@ -2,17 +2,19 @@
 
 import json
 
-from cdc.ports.chunk_reader import Begin, Begun, Chunk, Fence
-from cdc.records.control import HolesRecord, RangeRecord
+from cdc.ports.chunk_reader import Chunk, DescribeTable, TableDescribed, TransactionBarrier
+from cdc.records.control import IncompleteRowsRecord, RangeRecord
 from cdc.snapshots.completion import BATCH_KEYS_MAX, NOTED_BYTES_MAX, UNSEEN_RETRY_S, CompletionJob
 from cdc.snapshots.ranges import RETRY_S
 from tests.unit.cdc.capture.loops import SCHEMA
 from tests.unit.cdc.snapshots.loops import Beside, noted, rows, snapshot, wanted
 
 
-def record(*numbers: int, is_whole: bool = False, ranges: tuple[RangeRecord, ...] = ()) -> HolesRecord:
+def record(*numbers: int, is_whole: bool = False, ranges: tuple[RangeRecord, ...] = ()) -> IncompleteRowsRecord:
     keys = tuple((str(number),) for number in numbers)
-    return HolesRecord(table_schema="public", table_name="customers", keys=keys, is_whole=is_whole, ranges=ranges)
+    return IncompleteRowsRecord(
+        table_schema="public", table_name="customers", keys=keys, is_whole=is_whole, ranges=ranges
+    )
 
 
 def look(made: Beside, *seen: int) -> None:
@@ -23,19 +25,19 @@ def look(made: Beside, *seen: int) -> None:
 def test_they_are_noted_and_read_behind_a_fence_by_their_keys() -> None:
     made = Beside()
     assert made.unfilled(7, 3, 1, 3) == [record(1, 3)]
-    assert isinstance(made.ask(), Fence)
+    assert isinstance(made.ask(), TransactionBarrier)
     made = Beside(holes=[record(1, 3)])
-    made.pass_fence(snapshot(8))
+    made.pass_barrier(snapshot(8))
     begin = made.ask()
-    assert isinstance(begin, Begin) and begin.ranges == 1
+    assert isinstance(begin, DescribeTable) and begin.ranges == 1
     made = Beside(holes=[record(1, 3)])
-    made.pass_fence(snapshot(8))
+    made.pass_barrier(snapshot(8))
     look(made, 9)
     chunk = made.ask()
     assert isinstance(chunk, Chunk)
     assert (chunk.keys, chunk.after, chunk.up_to, chunk.where) == ((("1",), ("3",)), None, None, None)
     assert chunk.rows_max == 3  # one more than there are: the reader sees that it was all
-    records = made.transaction(901, marks=[made.read(chunk, snapshot(10), 1, 3, is_end=True)])
+    records = made.transaction(901, watermarks=[made.read(chunk, snapshot(10), 1, 3, is_end=True)])
     assert rows(records) == [1, 3]
     assert json.loads(records[0].value or b"")["op"] == "r"
     assert noted(records) == [record()]
@@ -44,22 +46,22 @@ def test_they_are_noted_and_read_behind_a_fence_by_their_keys() -> None:
 
 def test_a_row_that_is_gone_or_was_touched_since_needs_nothing_more() -> None:
     made = Beside(holes=[record(1, 2, 3)])
-    made.pass_fence(snapshot(8))
+    made.pass_barrier(snapshot(8))
     look(made, 9)
     nonce = made.read(made.ask(), snapshot(10), 1, 2, is_end=True)
-    made.transaction(20, 2)  # whole, or noted anew
-    records = made.transaction(901, marks=[nonce])
+    made.transaction(20, 2)  # whole, or noted again
+    records = made.transaction(901, watermarks=[nonce])
     assert rows(records) == [1]
     assert noted(records) == [record()]
 
 
 def test_what_is_noted_while_it_is_read_is_read_again() -> None:
     made = Beside(holes=[record(1)])
-    made.pass_fence(snapshot(8))
+    made.pass_barrier(snapshot(8))
     look(made, 9)
     nonce = made.read(made.ask(), snapshot(10), 1, is_end=True)
     assert made.unfilled(20, 1) == [record(1)]
-    assert noted(made.transaction(901, marks=[nonce])) == [record(1)]
+    assert noted(made.transaction(901, watermarks=[nonce])) == [record(1)]
     look(made, 20)
     chunk = made.ask()
     assert isinstance(chunk, Chunk) and chunk.keys == (("1",),)
@@ -69,14 +71,14 @@ def test_it_waits_for_the_transactions_that_left_the_holes() -> None:
     made = Beside()
     made.unfilled(7, 1)
     made.unfilled(8, 2)
-    made.pass_fence(snapshot(9, 7, 8))  # which does not happen: a fence waits for them
+    made.pass_barrier(snapshot(9, 7, 8))  # which does not happen: a fence waits for them
     look(made, 9, 7, 8)
     assert made.asks() == []
     made.now += UNSEEN_RETRY_S
     look(made, 9, 7)  # one of them is visible by now, and its row is not kept waiting
     chunk = made.ask()
     assert isinstance(chunk, Chunk) and chunk.keys == (("2",),)
-    records = made.transaction(901, marks=[made.read(chunk, snapshot(10, 7), 2, is_end=True)])
+    records = made.transaction(901, watermarks=[made.read(chunk, snapshot(10, 7), 2, is_end=True)])
     assert noted(records) == [record(1)]
     look(made, 9)
     chunk = made.ask()
@@ -85,32 +87,32 @@ def test_it_waits_for_the_transactions_that_left_the_holes() -> None:
 
 def test_they_come_before_a_tables_own_snapshot_and_leave_it_alone() -> None:
     made = Beside(wanted(), workers=1)
-    made.pass_fence(snapshot(8))
+    made.pass_barrier(snapshot(8))
     made.begin(snapshot(9))
     made.unfilled(7, 1)
     completion, first = made.asks()
-    assert isinstance(completion, Begin) and isinstance(first, Chunk) and first.keys is None
+    assert isinstance(completion, DescribeTable) and isinstance(first, Chunk) and first.keys is None
     assert made.engine.jobs[SCHEMA.table].is_active
 
 
 def test_many_keys_are_read_in_several_batches() -> None:
     made = Beside(holes=[record(*range(BATCH_KEYS_MAX + 1))], noted_max=10_000)
-    made.pass_fence(snapshot(8))
+    made.pass_barrier(snapshot(8))
     look(made, 9)
     chunk = made.ask()
     assert isinstance(chunk, Chunk) and chunk.keys is not None and len(chunk.keys) == BATCH_KEYS_MAX
     nonce = made.read(chunk, snapshot(10), is_end=True)
-    (left,) = noted(made.transaction(901, marks=[nonce]))
+    (left,) = noted(made.transaction(901, watermarks=[nonce]))
     assert len(left.keys) == 1
 
 
 def test_a_failed_chunk_is_read_again_from_where_publishing_stands() -> None:
     made = Beside(holes=[record(1, 2, 3)], chunk_rows_max=2)
-    made.pass_fence(snapshot(8))
+    made.pass_barrier(snapshot(8))
     look(made, 9)
     chunk = made.ask()
     assert isinstance(chunk, Chunk) and chunk.rows_max == 2
-    (half,) = noted(made.transaction(901, marks=[made.read(chunk, snapshot(10), 1, 2)]))
+    (half,) = noted(made.transaction(901, watermarks=[made.read(chunk, snapshot(10), 1, 2)]))
     assert half == record(1, 2, 3)  # all are still noted: reading one twice does no harm
     for job in list(made.engine._completions.jobs.values()):
         job.forget(made.now)
@@ -125,7 +127,7 @@ def test_where_there_are_too_many_the_whole_table_is_read_without_a_sweep() -> N
     made = Beside(noted_max=2)
     made.unfilled(7, 1, 2)
     assert made.unfilled(8, 3) == [record(is_whole=True)]
-    made.pass_fence(snapshot(9, 8))
+    made.pass_barrier(snapshot(9, 8))
     look(made, 9, 8)
     assert made.asks() == []  # all of the transactions have to be seen
     made.now += UNSEEN_RETRY_S
@@ -134,16 +136,16 @@ def test_where_there_are_too_many_the_whole_table_is_read_without_a_sweep() -> N
     assert isinstance(first, Chunk) and isinstance(second, Chunk)
     assert [(c.keys, c.after, c.up_to) for c in (first, second)] == [(None, None, ("5",)), (None, ("5",), None)]
     assert made.unfilled(20, 4)[0].keys == (("4",),)  # perhaps behind the cursors: read afterwards
-    (half,) = noted(made.transaction(901, marks=[made.read(first, snapshot(10), 1, 3, is_end=True)]))
+    (half,) = noted(made.transaction(901, watermarks=[made.read(first, snapshot(10), 1, 3, is_end=True)]))
     assert half.is_whole and [part.is_done for part in half.ranges] == [True, False]
-    (done,) = noted(made.transaction(902, marks=[made.read(second, snapshot(10), 6, is_end=True)]))
+    (done,) = noted(made.transaction(902, watermarks=[made.read(second, snapshot(10), 6, is_end=True)]))
     assert done == record(4)
 
 
 def test_a_restart_goes_on_at_the_cursors_of_a_table_that_is_read_whole() -> None:
     ranges = (RangeRecord(after=("3",), up_to=None),)
     made = Beside(holes=[record(is_whole=True, ranges=ranges)])
-    made.pass_fence(snapshot(8))
+    made.pass_barrier(snapshot(8))
     look(made, 9)
     chunk = made.ask()
     assert isinstance(chunk, Chunk) and chunk.after == ("3",) and chunk.keys is None
@@ -160,10 +162,10 @@ def test_keys_are_bounded_in_bytes_too() -> None:
 def test_what_waits_for_a_frozen_transaction_does_not_keep_all_others_in_memory() -> None:
     made = Beside()
     made.unfilled(7, 1)
-    made.pass_fence(snapshot(8, 7))
+    made.pass_barrier(snapshot(8, 7))
     for xid in range(10, 60):
         made.transaction(xid, xid)
     begin = made.ask()
-    made.engine.take([Begun(begin.nonce, snapshot(60, 7), "shape", 1, 1, (), "order")], made.now)
-    made.transaction(900, marks=[begin.nonce])
+    made.engine.take([TableDescribed(begin.nonce, snapshot(60, 7), "shape", 1, 1, (), "order")], made.now)
+    made.transaction(900, watermarks=[begin.nonce])
     assert not made.engine.begin(10, 1), "a transaction that every later snapshot sees is not remembered"

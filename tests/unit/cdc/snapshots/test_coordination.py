@@ -9,10 +9,10 @@ from cdc.config.settings import SnapshotConfig
 from cdc.model.errors import GapError, WatershedError
 from cdc.model.events import TableId, TableSchema
 from cdc.model.topic_record import TopicRecord
-from cdc.ports.chunk_reader import Begin, Begun, Chunk, Fence, Fenced
+from cdc.ports.chunk_reader import BarrierPassed, Chunk, DescribeTable, TableDescribed, TransactionBarrier
 from cdc.ports.stream import Signal
 from cdc.records.control import RangeRecord, SignalAnswer, SignalRecord, SignalsRecord, SnapshotProgress, SnapshotRecord
-from cdc.snapshots.coordination import Snapshots
+from cdc.snapshots.coordination import Restrictions, Snapshots
 from cdc.snapshots.signal_answers import KEPT_S, SIGNAL_S_MAX, Answers
 from tests.snapshot_ports import ScriptedReader, ScriptedSignals
 from tests.unit.cdc.capture.loops import SCHEMA
@@ -35,7 +35,13 @@ class Session:
         given, limits = Answers(TOPICS, answers or {}), limits or SnapshotConfig()
         engine = self.beside.engine
         self.snapshots = Snapshots(
-            engine, self.reader, self.signals, given, TOPICS, limits, unchunkable, stopped or {}, outboxes
+            engine,
+            self.reader,
+            self.signals,
+            given,
+            TOPICS,
+            limits,
+            Restrictions(unchunkable=unchunkable, stopped=stopped or {}, outboxes=outboxes),
         )
         self._offset = 40
 
@@ -73,15 +79,15 @@ def progress_in(records: list[TopicRecord]) -> list[SnapshotProgress]:
 def test_answers_lead_to_the_next_requests() -> None:
     session = Session(wanted())
     session.advance()
-    (fence,) = session.reader.asked
-    assert isinstance(fence, Fence)
-    session.reader.coming.append(Fenced(fence.nonce, snapshot(50)))
+    (barrier,) = session.reader.asked
+    assert isinstance(barrier, TransactionBarrier)
+    session.reader.coming.append(BarrierPassed(barrier.nonce, snapshot(50)))
     session.advance()
     begin = session.reader.asked[-1]
-    assert isinstance(begin, Begin)
-    session.reader.coming.append(Begun(begin.nonce, snapshot(60), "shape", 10, 20, (), "order"))
+    assert isinstance(begin, DescribeTable)
+    session.reader.coming.append(TableDescribed(begin.nonce, snapshot(60), "shape", 10, 20, (), "order"))
     session.advance()
-    session.beside.transaction(900, marks=[begin.nonce])
+    session.beside.transaction(900, watermarks=[begin.nonce])
     session.advance(lag_s=60.0)
     assert len(session.reader.asked) == 2  # the stream is behind
     session.advance()

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from cdc.ports.chunk_reader import Begun, Chunk, Key
+from cdc.ports.chunk_reader import Chunk, Key, TableDescribed
 from cdc.records.control import RangeRecord
 from cdc.snapshots.jobs import Job
 from cdc.snapshots.ranges import RETRY_S, OpenChunk
@@ -12,8 +12,8 @@ from tests.unit.cdc.snapshots.loops import snapshot, wanted
 SIZE = (100, 1 << 20)
 
 
-def begun(*bounds: Key, order: str = "order") -> Begun:
-    return Begun("n", snapshot(5), "shape", 1_000, 10, bounds, order)
+def begun(*bounds: Key, order: str = "order") -> TableDescribed:
+    return TableDescribed("n", snapshot(5), "shape", 1_000, 10, bounds, order)
 
 
 def looked_at(*bounds: Key, **record: Any) -> Job:
@@ -51,7 +51,7 @@ def test_a_job_that_forgets_looks_again_and_keeps_what_is_published() -> None:
     chunk = open_chunk(("4",))
     job.ranges[0].open.append(chunk)
     assert job.forget(10.0) == [chunk]
-    assert (job.shape, job.begin, job.not_before) == (None, None, 10.0 + RETRY_S)
+    assert (job.fingerprint, job.begin, job.not_before) == (None, None, 10.0 + RETRY_S)
     record = job.record()
     assert (record.rows, record.ranges[0].after) == (7, ("4",))
     job.look(begun(), SIZE)

@@ -56,8 +56,8 @@ def test_what_goes_on_is_no_gap(now: SourceNow) -> None:
         (replace(NOW, slot_wal_status="lost"), "slot watershed lost its WAL"),
         (replace(NOW, slot_confirmed_lsn=Lsn(0x1001)), "slot watershed was moved to 0/1001, past our position 0/1000"),
         (replace(NOW, flush_lsn=Lsn(0x0FFF)), "the source's log ends at 0/FFF, before our position 0/1000"),
-        (replace(NOW, publication="watershed:def"), "the publication was altered, dropped or created anew"),
-        (replace(NOW, publication=None), "the publication was altered, dropped or created anew"),
+        (replace(NOW, publication="watershed:def"), "the publication was altered, dropped or recreated"),
+        (replace(NOW, publication=None), "the publication was altered, dropped or recreated"),
     ],
 )
 def test_a_source_that_is_not_what_it_was_is_a_gap(now: SourceNow, says: str) -> None:
@@ -79,7 +79,7 @@ def test_a_half_published_transaction_must_be_read_as_it_was() -> None:
     ("now", "says"),
     [
         ({}, "topic shop.public.orders is gone"),
-        ({"shop.public.orders": TopicNow("id-2", (3, 9))}, "topic shop.public.orders was deleted and created anew"),
+        ({"shop.public.orders": TopicNow("id-2", (3, 9))}, "topic shop.public.orders was deleted and recreated"),
         ({"shop.public.orders": TopicNow("id-1", (3, 9, 0))}, "topic shop.public.orders has 3 partitions, it had 2"),
         ({"shop.public.orders": TopicNow("id-1", (3, 3))}, "topic shop.public.orders, partition 1 ends at 3, it had"),
     ],

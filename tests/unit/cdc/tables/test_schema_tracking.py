@@ -15,7 +15,7 @@ from cdc.pgoutput.messages import RelationColumn
 from cdc.pgoutput.relations import relation_of
 from cdc.ports.catalog_reader import CatalogAnswer, CatalogPoll, CatalogPollFailed, DivergedTable, KnownTable
 from cdc.records.table_state import ColumnFacts, StorageFacts, TableFacts
-from cdc.tables.schema_tracking import Follower
+from cdc.tables.schema_tracking import SchemaTracker, TrackedTables
 
 ID, NAME = Column("id", 23, -1, "integer", False), Column("name", 25, -1, "text", True)
 MORE = Column("more", 25, -1, "text", True)
@@ -55,18 +55,19 @@ class World:
         self.catalog = Catalog()
         self.altered: list[TableSchema] = []
         self.read_again: list[str] = []
-        self.follower = Follower(
+        self.tracker = SchemaTracker(
             topics=Topics("shop"),
-            known={ITEMS.table: KnownTable(ITEMS, THEN, "entry")},
-            stopped={GONE: "as it was"},
-            publication="fingerprint",
+            tables=TrackedTables(
+                known={ITEMS.table: KnownTable(ITEMS, THEN, "entry")},
+                stopped={GONE: "as it was"},
+                publication="fingerprint",
+                is_half_published=is_half_published,
+            ),
             describe=self._describe,
             catalog=self.catalog,
-            engine=self,
-            reread=self._reread,
+            rows=self,
             now_us=lambda: 17,
             new_nonce=lambda: f"look {len(self.catalog.asked)}",
-            is_half_published=is_half_published,
         )
 
     def alter(self, schema: TableSchema) -> None:
@@ -76,23 +77,23 @@ class World:
         assert (oid, [column.name for column in columns]) == (7, ["more"])
         return [MORE]
 
-    def _reread(self, table: TableId, why: str) -> list[TopicRecord]:
+    def reread(self, table: TableId, why: str) -> list[TopicRecord]:
         assert table == ITEMS.table
         self.read_again.append(why)
         return [TopicRecord("shop.state", b"snapshot", b"{}")]
 
     def look(self, seen: DivergedTable | None, **changes: Any) -> bytes:
         """Asked and answered; the mark is on its way."""
-        self.follower.watch()
+        self.tracker.watch()
         nonce = self.catalog.asked[-1].nonce
         tables = {} if seen is None else {ITEMS.table: seen}
         self.catalog.coming.append(replace(CatalogAnswer(nonce, "fingerprint", tables, frozenset()), **changes))
         return nonce.encode()
 
-    def received(self, mark: bytes) -> list[str]:
+    def received(self, watermark: bytes) -> list[str]:
         """Keys of what the mark's transaction publishes."""
-        self.follower.mark(mark)
-        return [record.key.decode() for record in self.follower.end()[0]]
+        self.tracker.watermark(watermark)
+        return [record.key.decode() for record in self.tracker.end()[0]]
 
 
 def seen(schema: TableSchema | None, now: TableFacts | None, **changes: Any) -> DivergedTable:
@@ -105,28 +106,28 @@ def test_a_look_that_finds_nothing_needs_no_mark() -> None:
     assert world.catalog.asked == [
         CatalogPoll("look 0", {ITEMS.table: KnownTable(ITEMS, THEN, "entry")}, {GONE: "as it was"})
     ]
-    world.follower.watch()
+    world.tracker.watch()
     assert len(world.catalog.asked) == 2
-    assert world.follower.end() == ([], [])
+    assert world.tracker.end() == ([], [])
 
 
 def test_what_was_seen_counts_where_its_mark_is_received() -> None:
     world = World()
-    mark = world.look(seen(WIDER, facts("id", "name", "more")))
-    world.follower.watch()
+    watermark = world.look(seen(WIDER, facts("id", "name", "more")))
+    world.tracker.watch()
     assert (world.altered, len(world.catalog.asked)) == ([], 1), "one question at a time"
-    world.follower.mark(b"somebody else's")
-    assert world.follower.end() == ([], [])
-    assert world.received(mark) == ["schema/public.items/2", "table/public.items"]
+    world.tracker.watermark(b"somebody else's")
+    assert world.tracker.end() == ([], [])
+    assert world.received(watermark) == ["schema/public.items/2", "table/public.items"]
     assert (world.altered, world.read_again) == ([WIDER], [])
-    world.follower.watch()
+    world.tracker.watch()
     assert world.catalog.asked[-1].tables == {ITEMS.table: KnownTable(WIDER, facts("id", "name", "more"), "entry")}
 
 
 def test_rows_that_changed_without_events_are_read_again() -> None:
     world = World()
-    mark = world.look(seen(WIDER, facts("id", "name", "more", has_missing=True)))
-    assert world.received(mark) == ["schema/public.items/2", "snapshot", "table/public.items"]
+    watermark = world.look(seen(WIDER, facts("id", "name", "more", has_missing=True)))
+    assert world.received(watermark) == ["schema/public.items/2", "snapshot", "table/public.items"]
     assert world.read_again == ["column more was added with a default"]
 
 
@@ -134,32 +135,32 @@ def test_rows_that_changed_without_events_are_read_again() -> None:
 def test_a_mark_whose_commit_was_not_answered_says_nothing(is_marked_before: bool) -> None:
     """The connection is lost while the mark is written: it may be in the log all the same."""
     world = World()
-    mark = world.look(seen(WIDER, facts("id", "name", "more")))
+    watermark = world.look(seen(WIDER, facts("id", "name", "more")))
     if is_marked_before:
-        world.follower.mark(mark)
-    world.catalog.coming.append(CatalogPollFailed(mark.decode()))
+        world.tracker.watermark(watermark)
+    world.catalog.coming.append(CatalogPollFailed(watermark.decode()))
     if is_marked_before:
-        world.follower.watch()  # asks anew, while the mark's transaction is being received
+        world.tracker.watch()  # asks again, while the mark's transaction is being received
         other = world.catalog.asked[-1].nonce
         world.catalog.coming.append(
             CatalogAnswer(other, "fingerprint", {ITEMS.table: seen(WIDER, facts("id", "name", "more"))}, frozenset())
         )
     else:
-        world.follower.mark(mark)
-    assert world.follower.end() == ([], [])
-    world.follower.watch()
+        world.tracker.watermark(watermark)
+    assert world.tracker.end() == ([], [])
+    world.tracker.watch()
     assert len(world.catalog.asked) == 2
     assert world.altered == []
 
 
 def test_a_look_says_nothing_of_a_table_that_the_stream_described_anew_meanwhile() -> None:
     world = World()
-    mark = world.look(seen(replace(ITEMS, version=2, columns=(ID,)), facts("id")))
-    after, records = world.follower.follow(ITEMS, relation_of(WIDER))
+    watermark = world.look(seen(replace(ITEMS, version=2, columns=(ID,)), facts("id")))
+    after, records = world.tracker.follow(ITEMS, relation_of(WIDER))
     assert (after, [record.key for record in records]) == (WIDER, [b"schema/public.items/2"])
     assert json.loads(records[0].value or b"")["version"] == 2
-    assert world.received(mark) == []
-    world.follower.watch()
+    assert world.received(watermark) == []
+    world.tracker.watch()
     assert world.catalog.asked[-1].tables == {ITEMS.table: KnownTable(WIDER, THEN, "entry")}, "it is looked at again"
 
 
@@ -167,7 +168,7 @@ def test_a_column_that_had_another_name_meanwhile_is_noted() -> None:
     """The catalog may never be seen with it."""
     world = World()
     other = replace(ITEMS, version=2, columns=(ID, MORE))
-    after, records = world.follower.follow(ITEMS, relation_of(other))
+    after, records = world.tracker.follow(ITEMS, relation_of(other))
     assert [record.key for record in records] == [b"schema/public.items/2", b"table/public.items"]
     assert [c["strayed"] for c in json.loads(records[1].value or b"")["facts"]["columns"]] == [False, True]
     assert world.received(world.look(seen(replace(ITEMS, version=3), THEN)))
@@ -180,11 +181,11 @@ def test_a_partition_that_passed_is_noted() -> None:
     parted = THEN.model_copy(update={"storage": (StorageFacts(oid=8, file=80),)})
     world.received(world.look(seen(replace(ITEMS, version=2, columns=(ID,)), parted)))
     world.read_again.clear()
-    assert world.follower.described(7, ITEMS) == []
-    assert world.follower.described(8, None) == [], "it is known"
-    assert world.follower.described(9, None) == [], "it is not described behind the root"
-    world.follower.described(7, ITEMS)
-    (record,) = world.follower.described(9, None)
+    assert world.tracker.described(7, ITEMS) == []
+    assert world.tracker.described(8, None) == [], "it is known"
+    assert world.tracker.described(9, None) == [], "it is not described behind the root"
+    world.tracker.described(7, ITEMS)
+    (record,) = world.tracker.described(9, None)
     assert [part["oid"] for part in json.loads(record.value or b"")["facts"]["storage"]] == [8, 9]
     world.received(world.look(seen(replace(ITEMS, version=2, columns=(ID,)), parted)))
     assert world.read_again == ["a partition was detached or dropped"]
@@ -202,9 +203,9 @@ def test_a_partition_that_passed_is_noted() -> None:
 )
 def test_what_can_not_be_followed_stops_the_table(found: DivergedTable, says: str) -> None:
     world = World()
-    mark = world.look(found)
+    watermark = world.look(found)
     with pytest.raises(UnsupportedChangeError) as stop:
-        world.received(mark)
+        world.received(watermark)
     assert says in stop.value.message
     assert (stop.value.table, stop.value.is_held) == (ITEMS.table, False)
     assert world.altered == []
@@ -212,11 +213,11 @@ def test_what_can_not_be_followed_stops_the_table(found: DivergedTable, says: st
 
 def test_nobody_is_told_to_take_back_that_a_table_was_created_again() -> None:
     world = World()
-    mark = world.look(seen(replace(ITEMS, version=2, oid=8), THEN))
+    watermark = world.look(seen(replace(ITEMS, version=2, oid=8), THEN))
     with pytest.raises(UnsupportedChangeError) as by_catalog:
-        world.received(mark)
+        world.received(watermark)
     with pytest.raises(UnsupportedChangeError) as by_stream:
-        World().follower.follow(ITEMS, relation_of(replace(ITEMS, oid=8)))
+        World().tracker.follow(ITEMS, relation_of(replace(ITEMS, oid=8)))
     for stop in (by_catalog, by_stream):
         assert "it joins again by itself" in stop.value.hint
         assert "take the change back" not in stop.value.hint
@@ -224,7 +225,7 @@ def test_nobody_is_told_to_take_back_that_a_table_was_created_again() -> None:
 
 def test_a_relation_that_can_not_be_followed_stops_the_table() -> None:
     with pytest.raises(UnsupportedChangeError, match=r"it is called public\.things now") as stop:
-        World().follower.follow(ITEMS, relation_of(replace(ITEMS, table=TableId("public", "things"))))
+        World().tracker.follow(ITEMS, relation_of(replace(ITEMS, table=TableId("public", "things"))))
     assert stop.value.table == ITEMS.table
 
 
@@ -232,32 +233,32 @@ def test_another_publication_is_a_gap() -> None:
     world = World()
     world.look(None, publication=None)
     with pytest.raises(GapError, match="altered or dropped"):
-        world.follower.watch()
+        world.tracker.watch()
 
 
 def test_a_look_that_failed_is_asked_for_again() -> None:
     world = World()
-    mark = world.look(seen(WIDER, THEN))
-    world.catalog.coming.append(CatalogPollFailed(mark.decode()))
-    world.follower.watch()
+    watermark = world.look(seen(WIDER, THEN))
+    world.catalog.coming.append(CatalogPollFailed(watermark.decode()))
+    world.tracker.watch()
     assert len(world.catalog.asked) == 2
-    assert world.received(mark) == []
+    assert world.received(watermark) == []
 
 
 def test_a_table_that_can_join_again_needs_another_session() -> None:
     world = World()
     world.look(None, ready=frozenset({GONE}))
-    assert not world.follower.is_due
-    world.follower.watch()
-    assert world.follower.is_due
+    assert not world.tracker.is_due
+    world.tracker.watch()
+    assert world.tracker.is_due
 
 
 def test_no_table_joins_before_the_half_published_transaction_has_ended() -> None:
     world = World(is_half_published=True)
     world.look(None, ready=frozenset({GONE}))
-    world.follower.watch()
-    assert not world.follower.is_due
-    world.follower.end()
+    world.tracker.watch()
+    assert not world.tracker.is_due
+    world.tracker.end()
     world.look(None, ready=frozenset({GONE}))
-    world.follower.watch()
-    assert world.follower.is_due
+    world.tracker.watch()
+    assert world.tracker.is_due

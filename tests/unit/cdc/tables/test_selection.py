@@ -7,16 +7,16 @@ import pytest
 
 from cdc.model.errors import SourceError, UnsupportedChangeError
 from cdc.model.events import Column, TableId, TableSchema
-from cdc.ports.source_table import SourceTable, TableLook
+from cdc.ports.source_table import SourceTable, TableDescription
 from cdc.records.control import PartialTransaction, PositionRecord, SourceIdentity, TopicState
 from cdc.records.table_state import TableRecord
 from cdc.tables.continuity import Tables
-from cdc.tables.selection import Roster, assign
+from cdc.tables.selection import TableSelection, assign, newly_stopped
 
 ID, NAME = Column("id", 23, -1, "integer", False), Column("name", 25, -1, "text", True)
 ITEMS = TableSchema(TableId("public", "items"), 1, 7, (ID, NAME), ("id",), "shop.public.items")
 FOUND = SourceTable(ITEMS.table, 7, False, True, False, True, ITEMS.columns, ("id",))
-LOOK = TableLook(FOUND, None, "entry", "state", None)
+LOOK = TableDescription(FOUND, None, "entry", "state", None)
 POSITION = PositionRecord(
     phase="streaming",
     epoch=1,
@@ -30,13 +30,13 @@ POSITION = PositionRecord(
 GONE = SourceError("table public.items does not exist", "create it")
 
 
-def roster(look: TableLook = LOOK, *, is_kept: bool = True, **others: Any) -> Roster:
+def selection(description: TableDescription = LOOK, *, is_kept: bool = True, **others: Any) -> TableSelection:
     tables = Tables((ITEMS,), (), ()) if is_kept else Tables((), (ITEMS.table,), ())
     return assign(
         tables,
         others.get("position", POSITION),
         {ITEMS.table: ITEMS},
-        {ITEMS.table: look},
+        {ITEMS.table: description},
         {record.table: record for record in others.get("records", ())},
         others.get("failures", {}),
         others.get("unread", ()),
@@ -48,29 +48,29 @@ def stopped(*, is_held: bool) -> TableRecord:
 
 
 def test_a_table_that_is_as_it_was_is_kept() -> None:
-    assert roster() == Roster((ITEMS,), (), {})
+    assert selection() == TableSelection((ITEMS,), (), {})
     wider = replace(FOUND, columns=(ID, NAME, replace(NAME, name="more")))
-    assert roster(replace(LOOK, found=wider)).kept == (ITEMS,), "the stream or the catalog's look follows it"
+    assert selection(replace(LOOK, found=wider)).kept == (ITEMS,), "the stream or the catalog's look follows it"
 
 
 @pytest.mark.parametrize(
-    "look",
+    "description",
     [replace(LOOK, entry="another"), replace(LOOK, found=replace(FOUND, oid=8))],
-    ids=["published otherwise", "created anew"],
+    ids=["published otherwise", "recreated"],
 )
-def test_a_table_that_can_join_again_does_so_at_once(look: TableLook) -> None:
-    assert roster(look) == Roster((), (ITEMS.table,), {})
+def test_a_table_that_can_join_again_does_so_at_once(description: TableDescription) -> None:
+    assert selection(description) == TableSelection((), (ITEMS.table,), {})
     half = POSITION.model_copy(update={"partial": PartialTransaction(commit_lsn=1_100, xid=7, next_index=2)})
-    waiting = roster(look, position=half)
+    waiting = selection(description, position=half)
     assert (waiting.kept, waiting.joining) == ((), ()), "not in the middle of a transaction"
     assert not waiting.stopped[ITEMS.table].is_held
 
 
 def test_a_table_whose_rows_are_not_read_needs_no_chunks() -> None:
-    look = replace(LOOK, entry="another", found=replace(FOUND, is_chunkable=False))
-    assert roster(look).joining == ()
-    assert roster(look, unread=[ITEMS.table]).joining == (ITEMS.table,)
-    assert roster(look, unread=[ITEMS.table], is_kept=False, records=[stopped(is_held=False)]).joining
+    description = replace(LOOK, entry="another", found=replace(FOUND, is_chunkable=False))
+    assert selection(description).joining == ()
+    assert selection(description, unread=[ITEMS.table]).joining == (ITEMS.table,)
+    assert selection(description, unread=[ITEMS.table], is_kept=False, records=[stopped(is_held=False)]).joining
 
 
 def test_a_table_joins_again_when_its_key_has_an_enum_that_was_created_again() -> None:
@@ -78,13 +78,13 @@ def test_a_table_joins_again_when_its_key_has_an_enum_that_was_created_again() -
     mood = Column("id", 900, -1, "mood", False, "e", 900, labels=("calm",))
     before = replace(ITEMS, columns=(mood, NAME))
     again = replace(mood, type_oid=950, base_type_oid=950)
-    look = replace(LOOK, found=replace(FOUND, columns=(again, NAME)))
+    description = replace(LOOK, found=replace(FOUND, columns=(again, NAME)))
     for tables in (Tables((before,), (), ()), Tables((), (before.table,), ())):
         found = assign(
             tables,
             POSITION,
             {before.table: before},
-            {before.table: look},
+            {before.table: description},
             {before.table: stopped(is_held=False)} if tables.joining else {},
             {},
         )
@@ -92,48 +92,66 @@ def test_a_table_joins_again_when_its_key_has_an_enum_that_was_created_again() -
 
 
 def test_a_table_that_was_created_again_is_not_told_to_take_that_back() -> None:
-    look = replace(LOOK, found=replace(FOUND, oid=8, is_chunkable=False))
-    why = roster(look).stopped[ITEMS.table].why
+    description = replace(LOOK, found=replace(FOUND, oid=8, is_chunkable=False))
+    why = selection(description).stopped[ITEMS.table].why
     assert why.message == "table public.items was dropped and created again"
     assert "take the change back" not in why.hint
 
 
 @pytest.mark.parametrize(
-    ("look", "says"),
+    ("description", "says"),
     [
-        (TableLook(None, None, "", "state", GONE, GONE), "does not exist"),
+        (TableDescription(None, None, "", "state", GONE, GONE), "does not exist"),
         (replace(LOOK, found=replace(FOUND, key=("name",))), r"its key is \(name\), its records have \(id\)"),
         (replace(LOOK, found=replace(FOUND, columns=(replace(ID, type_oid=25), NAME))), "its records have integer"),
     ],
 )
-def test_a_table_that_can_not_be_captured_stops_alone(look: TableLook, says: str) -> None:
-    found = roster(look)
+def test_a_table_that_can_not_be_captured_stops_alone(description: TableDescription, says: str) -> None:
+    found = selection(description)
     assert (found.kept, found.joining) == ((), ())
     with pytest.raises(Exception, match=says):
         raise found.stopped[ITEMS.table].why
-    again = roster(look, is_kept=False, records=[stopped(is_held=False)])
+    again = selection(description, is_kept=False, records=[stopped(is_held=False)])
     assert again.joining == ()
     assert not again.stopped[ITEMS.table].is_held
 
 
 def test_what_failed_waits_for_an_operator() -> None:
     failure = UnsupportedChangeError("a value is not UTF-8", "correct it", table=ITEMS.table)
-    found = roster(failures={ITEMS.table: failure})
+    found = selection(failures={ITEMS.table: failure})
     assert (found.joining, found.stopped[ITEMS.table].is_held) == ((), True)
-    assert roster(is_kept=False, failures={ITEMS.table: failure}) == found, "also while it joins"
-    assert roster(is_kept=False, records=[stopped(is_held=True)]).stopped[ITEMS.table].is_held
-    assert roster(is_kept=False, records=[stopped(is_held=False)]).joining == (ITEMS.table,), "an operator started it"
+    assert selection(is_kept=False, failures={ITEMS.table: failure}) == found, "also while it joins"
+    assert selection(is_kept=False, records=[stopped(is_held=True)]).stopped[ITEMS.table].is_held
+    assert selection(is_kept=False, records=[stopped(is_held=False)]).joining == (ITEMS.table,), (
+        "an operator started it"
+    )
 
 
 def test_an_operator_stops_a_table() -> None:
-    found = roster(records=[stopped(is_held=True)])
+    found = selection(records=[stopped(is_held=True)])
     assert (found.kept, found.joining, found.stopped[ITEMS.table].is_held) == ((), (), True)
 
 
 def test_a_table_without_a_fitting_index_can_not_join_again() -> None:
-    look = replace(LOOK, found=replace(FOUND, is_chunkable=False))
-    found = roster(look, is_kept=False, records=[stopped(is_held=False)])
+    description = replace(LOOK, found=replace(FOUND, is_chunkable=False))
+    found = selection(description, is_kept=False, records=[stopped(is_held=False)])
     assert "no unique index has exactly its key columns (id)" in found.stopped[ITEMS.table].why.message
-    left = roster(look, is_kept=False)
+    left = selection(description, is_kept=False)
     assert "no unique index" in left.stopped[ITEMS.table].why.message, "also one that was taken out of source.tables"
-    assert roster(look, is_kept=False, unread=[ITEMS.table]).joining == (ITEMS.table,), "its rows are not wanted"
+    assert selection(description, is_kept=False, unread=[ITEMS.table]).joining == (ITEMS.table,), (
+        "its rows are not wanted"
+    )
+
+
+def test_a_stopped_table_is_recorded_once() -> None:
+    failure = UnsupportedChangeError("a value is not UTF-8", "correct it", table=ITEMS.table)
+    found = selection(failures={ITEMS.table: failure})
+    (record,) = newly_stopped(found, {}, 17)
+    assert (record.table, record.status, record.message, record.next) == (
+        *(ITEMS.table, "stopped"),
+        *("a value is not UTF-8", "correct it"),
+    )
+    assert (record.is_held, record.changed_us) == (True, 17)
+    assert newly_stopped(found, {ITEMS.table: record}, 18) == [], "it is recorded"
+    other = record.model_copy(update={"message": "another reason"})
+    assert len(newly_stopped(found, {ITEMS.table: other}, 18)) == 1

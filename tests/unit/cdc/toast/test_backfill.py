@@ -8,7 +8,7 @@ import pytest
 from cdc.model.topic_record import TopicRecord
 from cdc.ports.row_reader import Found, Unfilled, Unreadable, Wanted
 from cdc.ports.stream import WhileWaiting
-from cdc.toast.backfill import BRIEF_PATIENCE_S, PATIENCE_S, Filler
+from cdc.toast.backfill import BRIEF_PATIENCE_S, PATIENCE_S, ToastBackfill
 from tests.holes import U, consumed, insert, sees, told, update
 from tests.unit.cdc.capture.loops import Clock
 
@@ -28,7 +28,7 @@ class World:
     statuses: int = 0
 
     def __post_init__(self) -> None:
-        self.filler = Filler(self, self.note, self.clock, self.pause)
+        self.backfill = ToastBackfill(self, self.note, self.clock, self.pause)
 
     def read(self, wanted: Wanted, bytes_max: int, while_waiting: WhileWaiting) -> Found | Unreadable | None:
         assert bytes_max > 0
@@ -52,7 +52,7 @@ class World:
         """The records, and seconds that it took."""
         began = self.clock.now_s
         records = consumed(*transactions)
-        return [r for piece in self.filler.fill(records, self.wait) for r in piece], self.clock.now_s - began
+        return [r for piece in self.backfill.fill(records, self.wait) for r in piece], self.clock.now_s - began
 
 
 def everything(wanted: Wanted) -> Found:
@@ -130,7 +130,7 @@ def test_a_table_that_can_not_be_read_is_not_waited_for() -> None:
 def test_large_rows_are_read_and_published_a_few_at_a_time() -> None:
     world = World(lambda wanted: Found(sees(9), everything(wanted).rows[:3]))
     records = consumed((7, [update(n, "a", U, None) for n in range(100)]))
-    pieces = list(world.filler.fill(records, world.wait))
+    pieces = list(world.backfill.fill(records, world.wait))
     assert max(map(len, pieces)) == 3
     assert sum(map(len, pieces)) == 100
     assert max(len(wanted.rows) for wanted in world.asked[1:]) <= 6, "what is not read is not asked for"
@@ -140,7 +140,7 @@ def test_what_is_noted_comes_last() -> None:
     """Among the records may be what was noted before, at the end of a chunk: the last one counts."""
     world = World(frozen(7))
     records = consumed((7, [update(1, "a", U, None)]), (8, [update(2, "a", U, None), insert(3, "a", "b", None)]))
-    pieces = list(world.filler.fill(records, world.wait))
+    pieces = list(world.backfill.fill(records, world.wait))
     assert pieces[-1] == [NOTE]
     assert NOTE not in [record for piece in pieces[:-1] for record in piece]
 

@@ -33,13 +33,13 @@ def test_a_server_that_does_not_answer_is_named_without_its_password() -> None:
     with pytest.raises(SinkError) as caught:
         server.run("PING")
     assert caught.value.message == f"Redis at 127.0.0.1:{port} does not answer (ConnectionError)"
-    assert "sinks.cache.url" in caught.value.hint
+    assert "the sink's url" in caught.value.hint
     assert "s3cret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["", "localhost:6379", "http://localhost", "redis://localhost:port"])
 def test_an_address_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(SinkError, match=r"sinks\.cache\.url is not a Redis address"):
+    with pytest.raises(SinkError, match=r"the sink's url is not a Redis address"):
         RedisServer(url, ONCE)
 
 

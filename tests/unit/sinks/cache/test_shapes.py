@@ -12,7 +12,7 @@ import redis as client
 import structlog
 from pydantic import SecretStr
 
-from cdc.config.settings import CacheConfig
+from cdc.config.sink_settings import CacheConfig
 from cdc.config.store_shapes import CacheShape
 from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import Column, TableId, TableSchema, pack_version
@@ -48,7 +48,7 @@ class Users:
     def __init__(self, url: str, prefix: str) -> None:
         self.url = url
         self.prefix = prefix
-        self.redis = client.Redis.from_url(url, decode_responses=True)
+        self.redis: Any = client.Redis.from_url(url, decode_responses=True)
 
     def open(self, **shape: Any) -> CacheSink:
         """A sink that is prepared as the job does it."""

@@ -9,7 +9,7 @@ import pytest
 import redis as client
 from pydantic import SecretStr
 
-from cdc.config.settings import CacheConfig
+from cdc.config.sink_settings import CacheConfig
 from cdc.model.errors import SinkError
 from cdc.model.events import Column, TableId, TableSchema, pack_version
 from sinks.cache import sink as cache_sink

@@ -7,7 +7,7 @@ import pytest
 from opensearchpy import OpenSearch
 from pydantic import SecretStr
 
-from cdc.config.settings import SearchConfig
+from cdc.config.sink_settings import SearchConfig
 from cdc.model.events import Column, TableId, TableSchema
 from sinks.contract import Change
 from sinks.retries import Retries

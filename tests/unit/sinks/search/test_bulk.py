@@ -124,7 +124,7 @@ def test_anything_else_stops_the_sink(status: int, error_type: str, said: str) -
 @pytest.mark.parametrize(
     ("blocked", "said", "hint"),
     [
-        (Busy(0, "ConnectionError"), "does not answer (ConnectionError)", "sinks.search.url"),
+        (Busy(0, "ConnectionError"), "does not answer (ConnectionError)", "the sink's url"),
         (Busy(429, "cluster_block_exception"), "takes no requests (status 429", "free disk space"),
         (Busy(503, ""), "takes no requests (status 503, no reason given)", "cluster health"),
     ],

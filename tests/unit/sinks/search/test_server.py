@@ -29,7 +29,7 @@ def test_a_server_that_does_not_answer_is_named_without_its_password(capfd: pyte
     with pytest.raises(SinkError) as caught:
         info(server)
     assert caught.value.message == f"OpenSearch at 127.0.0.1:{port} does not answer (ConnectionError)"
-    assert "sinks.search.url" in caught.value.hint
+    assert "the sink's url" in caught.value.hint
     assert "s3cret" not in str(caught.value)
     assert len(pauses) == 2
     assert capfd.readouterr() == ("", ""), "the client would log each failure with a traceback"
@@ -37,7 +37,7 @@ def test_a_server_that_does_not_answer_is_named_without_its_password(capfd: pyte
 
 @pytest.mark.parametrize("url", ["", "localhost:9200", "ftp://localhost", "http://", "http://localhost:port"])
 def test_an_address_that_is_none_is_refused(url: str) -> None:
-    with pytest.raises(SinkError, match=r"sinks\.search\.url is not an HTTP address"):
+    with pytest.raises(SinkError, match=r"the sink's url is not an HTTP address"):
         SearchServer(url, ONCE)
 
 

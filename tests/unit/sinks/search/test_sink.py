@@ -7,7 +7,7 @@ from unittest.mock import ANY
 import pytest
 from pydantic import SecretStr
 
-from cdc.config.settings import SearchConfig
+from cdc.config.sink_settings import SearchConfig
 from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import Column, TableId, pack_version
 from sinks.contract import Outcome

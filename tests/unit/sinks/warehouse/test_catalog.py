@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from cdc.config.settings import WarehouseConfig
+from cdc.config.sink_settings import WarehouseConfig
 from cdc.model.errors import ConfigError
 from sinks.warehouse.catalog import catalog_place
 
@@ -39,6 +39,6 @@ def test_a_location_may_be_a_uri_and_the_namespace_given() -> None:
     "uri", ["jdbc:postgresql://u:secret@h/db", "sqlite:/x", "jdbc:sqlite:", "jdbc:sqlite::memory:", "jdbc:sqlite:x?y=z"]
 )
 def test_another_catalog_is_refused_without_telling_its_address(uri: str) -> None:
-    with pytest.raises(ConfigError, match=r"sinks\.warehouse\.catalog_uri") as refused:
+    with pytest.raises(ConfigError, match=r"the sink's catalog_uri") as refused:
         catalog_place(config(uri), "shop")
     assert "secret" not in str(refused.value)

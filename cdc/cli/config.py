@@ -1,0 +1,20 @@
+"""`cdc config`: about the configuration file itself."""
+
+import json
+
+import typer
+
+from cdc.config.json_schema import config_schema
+
+app = typer.Typer(no_args_is_help=True, add_completion=False)
+
+
+@app.callback()
+def config() -> None:
+    """About the configuration file."""
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON Schema of the file, for editors and validators."""
+    typer.echo(json.dumps(config_schema(), indent=2))

@@ -1,0 +1,34 @@
+"""The JSON Schema of the configuration file, for editors."""
+
+from typing import Any, Final
+
+from cdc.config.section import DebeziumSection
+from cdc.config.settings import Config
+from cdc.config.sink_settings import SINK_TYPES
+
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+_SECTIONS: Final = {"search": "SearchConfig", "cache": "CacheConfig", "warehouse": "WarehouseConfig"}
+
+
+def config_schema() -> dict[str, Any]:
+    """As the loader reads the file: options of Debezium's may have dots, and a sink that is named like a type needs no
+    type."""
+    schema = Config.model_json_schema()
+    definitions: dict[str, Any] = schema["$defs"]
+    for name in (kind.__name__ for kind in DebeziumSection.__subclasses__()):
+        if (section := definitions.get(name)) is not None:
+            properties = section["properties"]
+            dotted = {option.replace("_", "."): value for option, value in properties.items() if "_" in option}
+            section["properties"] = properties | dotted
+    for definition in _SECTIONS.values():
+        definitions[f"Typed{definition}"] = definitions[definition] | {
+            "required": ["type", *definitions[definition]["required"]]
+        }
+    typed = {"oneOf": [{"$ref": f"#/$defs/Typed{definition}"} for definition in _SECTIONS.values()]}
+    schema["properties"]["sinks"] = {
+        "title": "Sinks",
+        "type": "object",
+        "properties": {name: {"anyOf": [{"$ref": f"#/$defs/{_SECTIONS[name]}"}, typed]} for name in SINK_TYPES},
+        "additionalProperties": typed,
+    }
+    return {"$schema": DIALECT, **schema, "title": "Watershed"}

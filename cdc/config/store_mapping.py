@@ -1,0 +1,169 @@
+"""The mapping of one sink: which tables it holds, and in which shape. Pure.
+
+Names of tables are patterns: `*` stands for any characters, `?` for one, `[ab]` for one of several; the pattern has to
+match the whole of `schema.table`. Of several entries of `mapping` the first whose pattern matches a table counts, in
+the order of the file; entries are not merged.
+"""
+
+import hashlib
+import hmac
+import json
+import re
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Final, Self
+
+from pydantic import Field, SecretStr, StrictBool, StrictFloat, StrictInt, StrictStr, field_validator, model_validator
+
+from cdc.config.masking import Mask
+from cdc.config.row_condition import parse_condition
+from cdc.config.section import Section
+from cdc.model.events import TableId
+
+HASH_KEY_CHARS_MIN: Final = 16  # a short key is found by trying
+BIGINT: Final = 1 << 63
+_WILDCARD = re.compile(r"[*?\[]")
+
+
+class StoreMasks(Section):
+    """Text that this store does not hold in clear. Columns have the source's names."""
+
+    truncate: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)  # characters that are kept
+    asterisks: dict[str, Annotated[int, Field(ge=0, le=1000)]] = Field(default_factory=dict)  # how many are written
+    hash: tuple[str, ...] = ()  # HMAC with SHA-256, in hexadecimal
+    hash_key: SecretStr | None = None
+
+    @model_validator(mode="after")
+    def _can_be_applied(self) -> Self:
+        if self.hash and (self.hash_key is None or len(self.hash_key.get_secret_value()) < HASH_KEY_CHARS_MIN):
+            raise ValueError(f"hash needs hash_key, of {HASH_KEY_CHARS_MIN} characters at least")
+        if len(set(self.columns)) != len(self.columns):
+            raise ValueError("a column is masked twice")
+        return self
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (*self.truncate, *self.asterisks, *self.hash)
+
+    def masks(self, table: TableId) -> tuple[Mask, ...]:
+        key = self.hash_key.get_secret_value().encode() if self.hash_key else b""
+        return (
+            *(Mask(table, name, "truncate", length) for name, length in self.truncate.items()),
+            *(Mask(table, name, "asterisks", length) for name, length in self.asterisks.items()),
+            *(Mask(table, name, "hash", key=key) for name in self.hash),
+        )
+
+
+class TableMapping(Section):
+    """The shape of some tables' rows in one store. Columns have the source's names, except for the new ones."""
+
+    include: tuple[str, ...] | None = None  # these and the key's; None: all
+    exclude: tuple[str, ...] = ()
+    rename: dict[str, str] = Field(default_factory=dict)  # source's name → store's
+    constants: dict[str, StrictBool | StrictInt | StrictFloat | StrictStr] = Field(default_factory=dict)
+    where: str | None = None  # rows that the store holds; see cdc.config.row_condition
+    mask: StoreMasks = StoreMasks()
+
+    @field_validator("where")
+    @classmethod
+    def _is_condition(cls, where: str | None) -> str | None:
+        if where is not None:
+            parse_condition(where)
+        return where
+
+    @field_validator("constants")
+    @classmethod
+    def _fit(cls, constants: dict[str, bool | int | float | str]) -> dict[str, bool | int | float | str]:
+        for name, value in constants.items():
+            if type(value) is int and not -BIGINT <= value < BIGINT:
+                raise ValueError(f"the constant {name} does not fit in 64 bits: write it as a text")
+            if type(value) is float and value - value != 0:
+                raise ValueError(f"the constant {name} is not a finite number: write it as a text")
+        return constants
+
+    @model_validator(mode="after")
+    def _names_are_clear(self) -> Self:
+        if self.include is not None and (both := set(self.include) & set(self.exclude)):
+            raise ValueError(f"column {min(both)} is both included and excluded")
+        if left_out := set(self.rename) & set(self.exclude):
+            raise ValueError(f"column {min(left_out)} is both excluded and renamed")
+        targets = [*self.rename.values(), *self.constants]
+        if twice := {name for name in targets if targets.count(name) > 1}:
+            raise ValueError(f"two columns would be named {min(twice)}")
+        if "" in targets:
+            raise ValueError("a column needs a name")
+        return self
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether rows stay as they are."""
+        return self == TableMapping()
+
+    def fingerprint(self) -> str:
+        """Differs for mappings that make different rows. Says nothing about the key of hashes."""
+        said = self.model_dump(mode="json", exclude={"mask": {"hash_key"}})
+        said["exclude"] = sorted(self.exclude)
+        said["include"] = None if self.include is None else sorted(self.include)
+        key = self.mask.hash_key.get_secret_value().encode() if self.mask.hash_key else b""
+        return hmac.digest(key, json.dumps(said, sort_keys=True).encode(), hashlib.sha256).hex()[:32]
+
+
+IDENTITY: Final = TableMapping()
+
+
+def is_pattern(name: str) -> bool:
+    """Whether it can match several tables."""
+    return _WILDCARD.search(name) is not None
+
+
+def matches(pattern: str, table: TableId) -> bool:
+    return pattern == str(table) or fnmatchcase(str(table), pattern)
+
+
+class Held(Section):
+    """Which tables a store holds, and in which shape."""
+
+    tables: tuple[str, ...] = ("*",)  # patterns over schema.table
+    exclude_tables: tuple[str, ...] = ()  # likewise: captured, but not in this store
+    mapping: dict[str, TableMapping] = Field(default_factory=dict)  # pattern → shape; the first that matches counts
+
+    @field_validator("tables", "exclude_tables")
+    @classmethod
+    def _are_names(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
+        _require_names(patterns)
+        return patterns
+
+    @field_validator("mapping", mode="before")
+    @classmethod
+    def _sections(cls, mapping: Any) -> Any:
+        """A table whose rows stay as they are may be there without a section."""
+        if isinstance(mapping, dict):
+            _require_names(map(str, mapping))
+            return {pattern: {} if section is None else section for pattern, section in mapping.items()}
+        return mapping
+
+    def holds(self, table: TableId) -> bool:
+        """Whether the store is to hold the table."""
+        return any(matches(pattern, table) for pattern in self.tables) and not any(
+            matches(pattern, table) for pattern in self.exclude_tables
+        )
+
+    @property
+    def excluded_names(self) -> frozenset[str]:
+        """Of exclude_tables those that are names of one table."""
+        return frozenset(pattern for pattern in self.exclude_tables if not is_pattern(pattern))
+
+    def mapped(self, table: TableId) -> tuple[str, TableMapping]:
+        """The entry for the table: its pattern, and its mapping. Of a table without an entry rows stay as they are."""
+        return next(((p, entry) for p, entry in self.mapping.items() if matches(p, table)), (str(table), IDENTITY))
+
+    def fingerprints(self, tables: Iterable[TableId]) -> dict[str, str]:
+        """Those of the tables whose rows do not stay as they are, by schema.table."""
+        mapped = ((table, self.mapped(table)[1]) for table in tables)
+        return {str(table): entry.fingerprint() for table, entry in mapped if not entry.is_identity}
+
+
+def _require_names(patterns: Iterable[str]) -> None:
+    for pattern in patterns:
+        if not is_pattern(pattern):
+            TableId.parse(pattern)

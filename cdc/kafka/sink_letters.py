@@ -1,0 +1,52 @@
+"""The dead letters of sinks, as an operator reads and discards them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from cdc.config.settings import Config
+from cdc.kafka.compacted import read_latest
+from cdc.kafka.signals import deliver
+from cdc.model.events import TableId, TableSchema
+from cdc.model.topic_record import TopicRecord
+from cdc.model.topics import Topics
+from cdc.records.control import SchemaRecord
+from cdc.records.rejected_rows import RejectedRow
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One open dead letter."""
+
+    sink: str
+    topic: str
+    key: str  # in the topic
+    row: RejectedRow
+
+
+def read_letters(config: Config, sinks: Iterable[str]) -> list[Letter]:
+    """The open letters of these sinks, by sink, table and key. Raises UnreachableError, BrokerError."""
+    topics = Topics(config.topics.prefix)
+    return [
+        Letter(sink, topic, key, RejectedRow.decode(value, f"topic {topic}, key {key}"))
+        for sink in sinks
+        for topic in (topics.sink_dead_letter(sink),)
+        for key, value in sorted(read_latest(config.kafka, topic).items())
+    ]
+
+
+def discard_letters(config: Config, letters: Iterable[Letter]) -> None:
+    """Raises UnreachableError, BrokerError."""
+    for letter in letters:
+        deliver(config.kafka, TopicRecord(letter.topic, letter.key.encode(), None))
+
+
+def newest_schemas(config: Config) -> dict[TableId, TableSchema]:
+    """Of each published table."""
+    control = Topics(config.topics.prefix).control
+    newest: dict[TableId, TableSchema] = {}
+    for key, value in read_latest(config.kafka, control).items():
+        if key.startswith("schema/"):
+            schema = SchemaRecord.decode(value, f"topic {control}, key {key}").table_schema_of()
+            if schema.table not in newest or schema.version > newest[schema.table].version:
+                newest[schema.table] = schema
+    return newest

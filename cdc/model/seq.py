@@ -1,0 +1,25 @@
+"""The counter of row records, which every version (`epoch << 48 | seq`) is made of."""
+
+
+class SeqCounter:
+    """Numbers the row records of one epoch without a gap.
+
+    One object for a session: the assembler takes numbers for changes, the snapshot engine for rows of chunks, both for
+    sweeps that need a version of their own.
+    """
+
+    __slots__ = ("last",)
+
+    def __init__(self, last: int) -> None:
+        """`last`: the number that was used last; 0: none was."""
+        self.last = last
+
+    @property
+    def next(self) -> int:
+        """The number that the next row record has."""
+        return self.last + 1
+
+    def take(self, count: int = 1) -> int:
+        """Use the next `count` numbers. Returns the last of them."""
+        self.last += count
+        return self.last

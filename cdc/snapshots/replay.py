@@ -1,0 +1,33 @@
+"""The SQL condition that names rows by their keys, to have capture publish them again. Pure."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from cdc.model.errors import WatershedError
+from cdc.model.events import TableSchema
+
+KEYS_MAX: Final = 5_000  # of one condition
+_BYTEA: Final = 17
+
+
+def keys_condition(schema: TableSchema, keys: Sequence[Mapping[str, Any]]) -> str:
+    """Raises WatershedError for keys that can't be written as texts, and for too many of them."""
+    hint = f"cdc snapshot --table {schema.table} publishes all rows of the table again"
+    if len(keys) > KEYS_MAX:
+        raise WatershedError(f"{len(keys)} rows of {schema.table} are more than can be named in one condition", hint)
+    for column in schema.columns:
+        if column.name in schema.key and (column.element_oid or (column.base_type_oid or column.type_oid) == _BYTEA):
+            raise WatershedError(
+                f"rows of {schema.table} can't be named one by one: key column {column.name} has type "
+                f"{column.type_name}",
+                hint,
+            )
+    names = ", ".join('"' + name.replace('"', '""') + '"' for name in schema.key)
+    values = ", ".join("(" + ", ".join(_literal(key[name]) for name in schema.key) + ")" for key in keys)
+    return f"({names}) IN ({values})"
+
+
+def _literal(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return "E'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

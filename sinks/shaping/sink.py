@@ -1,0 +1,68 @@
+"""A sink whose store holds rows in the shape of a mapping."""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+from cdc.config.store_mapping import Held
+from cdc.model.events import TableId, TableSchema
+from sinks.contract import Change, Outcome, Result, Sink, StoredRow
+from sinks.lineage import Lineage
+from sinks.shaping.table import TableShapes
+
+_STALE = Result(Outcome.STALE)
+
+
+def shaped(sink: Sink, section: Held) -> Sink:
+    """The sink with the section's mapping; itself where rows stay as they are."""
+    return ShapedSink(sink, section) if section.mapping else sink
+
+
+def apply_shaped(
+    shapes: TableShapes, apply: Callable[[Sequence[Change]], list[Result]], changes: Sequence[Change]
+) -> list[Result]:
+    """Apply changes in their shape; one result for each. A change that can't be decided yet is stale: the whole row
+    follows with a greater version."""
+    taken = [(number, change) for number, change in enumerate(shapes.shaped(changes)) if change is not None]
+    results = [_STALE] * len(changes)
+    for (number, _), result in zip(taken, apply([change for _, change in taken]), strict=True):
+        results[number] = result
+    return results
+
+
+class ShapedSink:
+    """See sinks.contract.Sink. Schemas and changes are the source's; what the store is given has the store's shape."""
+
+    def __init__(self, sink: Sink, section: Held) -> None:
+        self.name = sink.name
+        self._sink = sink
+        self._shapes = TableShapes(sink.name, section)
+
+    def generation(self) -> int | None:
+        return self._sink.generation()
+
+    def begin_generation(self, generation: int) -> None:
+        self._sink.begin_generation(generation)
+
+    def discard(self, table: TableId) -> None:
+        self._sink.discard(table)
+
+    def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
+        shape = self._shapes.learn(Lineage.of([*earlier, schema]))
+        self._sink.prepare(shape.schema, shape.earlier)
+
+    def attach(self, schema: TableSchema) -> None:
+        self._sink.attach(self._shapes.learn(Lineage.of([schema]), checks_excluded=False).schema)
+
+    def apply(self, changes: Sequence[Change]) -> list[Result]:
+        return apply_shaped(self._shapes, self._sink.apply, changes)
+
+    def sweep(self, table: TableId, floor: int) -> int:
+        return self._sink.sweep(table, floor)
+
+    def make_readable(self, tables: Collection[TableId]) -> None:
+        self._sink.make_readable(tables)
+
+    def rows(self, table: TableId) -> Iterator[StoredRow]:
+        return self._sink.rows(table)
+
+    def close(self) -> None:
+        self._sink.close()

@@ -1,0 +1,180 @@
+"""One table's rows in the shape that one store's mapping gives them. Pure."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from cdc.config.store_mapping import Held, is_pattern
+from cdc.formats.masks import is_text, masked
+from cdc.model.errors import RefusedError
+from cdc.model.events import Column, TableSchema
+from sinks.contract import Change, Json
+from sinks.lineage import Lineage
+from sinks.shaping.condition import RowCondition
+
+_TEXT_OID: Final = 25
+_CONSTANT_TYPES: Final[dict[type, tuple[int, str]]] = {
+    bool: (16, "boolean"),
+    int: (20, "bigint"),
+    float: (701, "double precision"),
+    str: (_TEXT_OID, "text"),
+}
+_NEXT: Final = (
+    "correct the sink's mapping, then start the sink again: it fills the store anew where rows get another shape"
+)
+
+
+class TableShape:
+    """The mapping of one table, checked against the newest version of its schema."""
+
+    def __init__(self, sink: str, section: Held, lineage: Lineage, *, checks_excluded: bool = True) -> None:
+        """Raises RefusedError, naming the sink, the table and the column, for a mapping that the schema does not fit.
+
+        An entry whose name is a pattern may name columns that only some of its tables have; the condition may not."""
+        pattern, self._mapping = section.mapped(lineage.newest.table)
+        self._where = f"sink {sink}: mapping of {lineage.newest.table}"
+        self._is_identity = self._mapping.is_identity
+        schema = lineage.newest
+        self._check(schema, lineage, is_strict=not is_pattern(pattern), checks_excluded=checks_excluded)
+        self._names = self._stored_names(schema)
+        self._pairs = tuple(self._names.items())
+        self.schema = self._schema(schema, self._names)
+        self.earlier = tuple(self._schema(older, self._earlier_names(older)) for older in lineage.earlier)
+        self._is_renamed = any(name != stored for name, stored in self._names.items())
+        self._masks = {
+            mask.column: _on_text(masked(mask))
+            for mask in self._mapping.mask.masks(schema.table)
+            if mask.column in self._names
+        }
+        try:
+            self._condition = None if self._mapping.where is None else RowCondition(self._mapping.where, schema)
+        except ValueError as error:
+            raise self._refused(str(error)) from None
+
+    def change(self, change: Change) -> Change | None:
+        """The change as the store is to take it: a row that does not meet the condition is deleted at its version.
+
+        None: the change lacks a column without which the condition can't be decided. The store keeps what it has:
+        capture publishes the whole row soon after, with a greater version."""
+        if self._is_identity:
+            return change
+        key = {self._names[name]: value for name, value in change.key.items()} if self._is_renamed else change.key
+        if change.row is None:
+            return Change(change.table, key, change.version, None, change.schema_version)
+        if self._condition is not None:
+            is_held = self._condition.decide(change.row, change.unchanged)
+            if is_held is None:
+                return None
+            if not is_held:
+                return Change(change.table, key, change.version, None, change.schema_version)
+        unchanged = change.unchanged
+        if unchanged:
+            unchanged = frozenset(self._names[name] for name in unchanged if name in self._names)
+        return Change(change.table, key, change.version, self.row(change.row), change.schema_version, unchanged)
+
+    def row(self, row: dict[str, Json]) -> dict[str, Json]:
+        """A row's columns in the store."""
+        try:
+            stored = {name_there: row[name] for name, name_there in self._pairs}
+        except KeyError:  # it lacks columns
+            stored = {name_there: row[name] for name, name_there in self._pairs if name in row}
+        for name, mask in self._masks.items():
+            name_there = self._names[name]
+            if (value := stored.get(name_there)) is not None:
+                stored[name_there] = mask(value)
+        return stored | self._mapping.constants if self._mapping.constants else stored
+
+    # ---- names and types
+
+    def _stored_names(self, schema: TableSchema) -> dict[str, str]:
+        """Column → its name in the store, for those that the store has."""
+        mapping = self._mapping
+        included = None if mapping.include is None else {*mapping.include, *schema.key}
+        names = {
+            column.name: mapping.rename.get(column.name, column.name)
+            for column in schema.columns
+            if (included is None or column.name in included) and column.name not in mapping.exclude
+        }
+        owners: dict[str, str] = {name: f"the constant {name}" for name in mapping.constants}
+        for name, stored in names.items():
+            other = owners.setdefault(stored, f"column {name}")
+            if other != f"column {name}":
+                raise self._refused(f"{other} and column {name} would both be named {stored}")
+        return names
+
+    def _earlier_names(self, schema: TableSchema) -> dict[str, str]:
+        """Of a version whose columns may be others: those that have the newest's names and those that are gone."""
+        taken = {*self._names.values(), *self._mapping.constants}
+        return {
+            column.name: self._names.get(column.name, column.name)
+            for column in schema.columns
+            if column.name in self._names or (column.name not in taken and column.name not in self._mapping.exclude)
+        }
+
+    def _schema(self, schema: TableSchema, names: dict[str, str]) -> TableSchema:
+        columns = [self._column(column, names[column.name]) for column in schema.columns if column.name in names]
+        for name, value in self._mapping.constants.items():
+            oid, type_name = _CONSTANT_TYPES[type(value)]
+            columns.append(Column(name, oid, -1, type_name, nullable=False, base_type_oid=oid))
+        return replace(schema, columns=tuple(columns), key=tuple(names[name] for name in schema.key))
+
+    def _column(self, column: Column, name: str) -> Column:
+        if column.name in self._mapping.mask.columns and is_text(column):  # a mask may be longer than varchar(n)
+            return Column(name, _TEXT_OID, -1, "text", nullable=column.nullable, base_type_oid=_TEXT_OID)
+        return replace(column, name=name)
+
+    # ---- checks
+
+    def _check(self, schema: TableSchema, lineage: Lineage, *, is_strict: bool, checks_excluded: bool) -> None:
+        mapping, columns = self._mapping, {column.name: column for column in schema.columns}
+        if is_strict:
+            named = {"include": mapping.include or (), "rename": mapping.rename, "mask": mapping.mask.columns}
+            for option, names in named.items():
+                self._require(names, columns, option)
+            # An excluded column that the table had once is no mistyped name.
+            known = {column.name for version in lineage.versions for column in version.columns}
+            if checks_excluded:
+                self._require(mapping.exclude, known, "exclude")
+        for name in schema.key:
+            if name in mapping.exclude:
+                raise self._refused(f"exclude names column {name}, which is part of the record key")
+            if name in mapping.mask.columns:
+                raise self._refused(f"mask names column {name}, which is part of the record key")
+        for name in mapping.mask.columns:
+            if name in columns and not is_text(columns[name]):
+                raise self._refused(
+                    f"mask names column {name}, which has type {columns[name].type_name}: only text can be masked"
+                )
+
+    def _require(self, names: Iterable[str], known: Iterable[str], option: str) -> None:
+        known = set(known)
+        for name in names:
+            if name not in known:
+                raise self._refused(f"{option} names column {name}, which the table does not have")
+
+    def _refused(self, what: str) -> RefusedError:
+        return RefusedError(f"{self._where}: {what}", _NEXT)
+
+
+class TableShapes:
+    """The shapes of one sink's tables."""
+
+    def __init__(self, sink: str, section: Held) -> None:
+        self._sink = sink
+        self._section = section
+        self._shapes: dict[object, TableShape] = {}
+
+    def learn(self, lineage: Lineage, *, checks_excluded: bool = True) -> TableShape:
+        """From now on this is the table's schema. `checks_excluded`: all versions are known. Raises RefusedError."""
+        shape = TableShape(self._sink, self._section, lineage, checks_excluded=checks_excluded)
+        self._shapes[lineage.newest.table] = shape
+        return shape
+
+    def shaped(self, changes: Sequence[Change]) -> list[Change | None]:
+        """Each change as the store is to take it; see TableShape.change."""
+        return [self._shapes[change.table].change(change) for change in changes]
+
+
+def _on_text(mask: Callable[[str], str]) -> Callable[[Json], Json]:
+    """Masks are made for latin-1 views of UTF-8, as capture has them."""
+    return lambda value: mask(value.encode("utf-8", "surrogatepass").decode("latin-1")).encode("latin-1").decode()

@@ -1,0 +1,104 @@
+"""The dead letters of one sink, as its driver keeps them: followed in their topic, and published before a position that
+covers their records. Not for use by two threads at once."""
+
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from cdc.config.settings import KafkaConfig, TopicConfig
+from cdc.kafka.client import NEXT_REACHABLE, broker_error, client_settings, new_client
+from cdc.kafka.compacted_tail import CompactedTail
+from cdc.kafka.topic_admin import TopicAdmin
+from cdc.model.errors import UnreachableError
+from cdc.model.topics import Topics
+from cdc.records.rejected_rows import RejectedRow
+from spark_jobs.rejections import Letters
+
+ACKNOWLEDGE_S_MAX: Final = 15.0
+
+
+class LetterBox(Protocol):
+    """What a sink's loop needs of its dead letters."""
+
+    @property
+    def open(self) -> Mapping[str, int]:
+        """letter_key → the version that was rejected."""
+
+    def follow(self) -> None:
+        """Take in what others did to the topic: an operator discards letters."""
+
+    def publish(self, letters: Letters) -> None:
+        """Returns when the brokers have them. Raises BrokerError, UnreachableError."""
+
+
+class DeadLetters:
+    """Implements LetterBox. The topic is made where it is not there."""
+
+    def __init__(self, kafka: KafkaConfig, topics: TopicConfig, sink: str) -> None:
+        """Raises BrokerError, UnreachableError."""
+        self._topic = Topics(topics.prefix).sink_dead_letter(sink)
+        admin = TopicAdmin(kafka)
+        if not admin.describe([self._topic]):
+            admin.create([], [self._topic], [], topics)
+        self._open: dict[str, int] = {}
+        self._error: KafkaError | None = None
+        self._tail = CompactedTail(kafka, [self._topic])
+        try:
+            self._tail.read_to_end()
+            for key in self._tail.latest[self._topic]:
+                self._take(key)
+            settings = {"enable.idempotence": True, "linger.ms": 5}
+            settings["delivery.timeout.ms"] = int(ACKNOWLEDGE_S_MAX * 1000)
+            self._producer = new_client(Producer, client_settings(kafka, **settings))
+        except BaseException:
+            self._tail.close()
+            raise
+
+    @property
+    def open(self) -> Mapping[str, int]:
+        return self._open
+
+    def follow(self) -> None:
+        for _, key in self._tail.poll(0):
+            self._take(key)
+
+    def publish(self, letters: Letters) -> None:
+        if not letters:
+            return
+        self._error = None
+        try:
+            for key, letter in letters.items():
+                value = None if letter is None else letter.encode()
+                self._producer.produce(self._topic, key=key.encode(), value=value, on_delivery=self._delivered)
+                self._producer.poll(0)
+            waiting = self._producer.flush(ACKNOWLEDGE_S_MAX + 1)
+        except (KafkaException, BufferError) as exception:
+            error = exception if isinstance(exception, KafkaException) else KafkaException(KafkaError(KafkaError._FAIL))
+            raise broker_error(f"can't write to topic {self._topic}", error) from exception
+        if self._error is not None:
+            raise broker_error(f"can't write to topic {self._topic}", KafkaException(self._error))
+        if waiting:
+            raise UnreachableError(
+                f"Kafka: topic {self._topic}: no answer in {ACKNOWLEDGE_S_MAX:.0f} s", NEXT_REACHABLE
+            )
+        for key, letter in letters.items():
+            if letter is None:
+                self._open.pop(key, None)
+            else:
+                self._open[key] = letter.version
+
+    def close(self) -> None:
+        """Nothing is waiting: publish waits for each record."""
+        self._tail.close()
+        self._producer.flush(0)
+
+    def _take(self, key: str) -> None:
+        value = self._tail.latest[self._topic].get(key)
+        if value is None:
+            self._open.pop(key, None)
+        else:
+            self._open[key] = RejectedRow.decode(value, f"topic {self._topic}, key {key}").version
+
+    def _delivered(self, error: KafkaError | None, _: Message) -> None:
+        self._error = self._error or error

@@ -1,0 +1,108 @@
+"""What becomes of rows that a store rejects, in one task. Pure.
+
+A letter is open from the version that was rejected until the store has taken that version or a later one. A change that
+lacks columns closes none: the store may have kept an older row for it.
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import orjson
+from confluent_kafka import Message
+
+from cdc.config.sink_settings import StoreConfig
+from cdc.model.errors import RefusedError
+from cdc.records.rejected_rows import RejectedRow, letter_key
+from sinks.contract import Change, Outcome, Result
+from sinks.records import RecordCoordinates, encode_json
+from sinks.reduction import document_id
+
+ROW_BYTES_MAX: Final = 256 * 1024  # of a letter
+REASON_CHARS_MAX: Final = 500
+
+Letters = dict[str, RejectedRow | None]  # by letter_key; None: the letter is closed
+
+
+class Rejections:
+    """Follows which letters are open for the keys of one task."""
+
+    def __init__(
+        self,
+        section: StoreConfig,
+        open_letters: Mapping[str, int],
+        now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        """`open_letters`: letter_key → version, when the round began."""
+        self._section = section
+        self._open = dict(open_letters)
+        self._now_us = now_us
+
+    def settle(
+        self,
+        reduced: Sequence[Change],
+        results: Sequence[Result],
+        changes: Sequence[Change],
+        messages: Sequence[Message],
+    ) -> Letters:
+        """The letters that these results open and close. `changes`: before they were reduced, one for each message.
+        Raises RefusedError where the sink is to stop."""
+        letters: Letters = {}
+        numbers: dict[int, int] = {}  # version → number of the message; a version is one row's
+        for change, result in zip(reduced, results, strict=True):
+            if result.outcome is Outcome.REJECTED:
+                numbers = numbers or {held.version: number for number, held in enumerate(changes)}
+                message = messages[numbers[change.version]]
+                if self._section.on_rejected == "stop":
+                    raise rejected(change, result.reason, _coordinates(message))
+                letter = letter_key(change.table, document_id(change.key))
+                letters[letter] = self._letter(change, result.reason, message)
+                self._open[letter] = change.version
+            elif self._open and not change.unchanged:
+                letter = letter_key(change.table, document_id(change.key))
+                if self._open.get(letter, change.version + 1) <= change.version:
+                    letters[letter] = None
+                    del self._open[letter]
+        return letters
+
+    def _letter(self, change: Change, reason: str, message: Message) -> RejectedRow:
+        where = _coordinates(message)
+        keeps_row = self._section.dead_letter_rows and len(encode_json(change.row)) <= ROW_BYTES_MAX
+        return RejectedRow(
+            table_schema=change.table.schema,
+            table_name=change.table.name,
+            key=change.key,
+            version=change.version,
+            reason=reason[:REASON_CHARS_MAX],
+            topic=where.topic,
+            partition=where.partition,
+            offset=where.offset,
+            commit_lsn=_commit_lsn(message.value()),
+            rejected_us=self._now_us(),
+            row=change.row if keeps_row else None,
+        )
+
+
+def rejected(change: Change, reason: str, where: RecordCoordinates) -> RefusedError:
+    """The error for a row that the store can never take."""
+    # The key may be somebody's name: its digest is enough to find the row with.
+    digest = hashlib.sha256(document_id(change.key).encode()).hexdigest()[:16]
+    return RefusedError(
+        f"a row of {change.table} can't be stored: {reason}; record at {where}, key digest {digest}",
+        "correct the row in the source, add the table to the sink's exclude_tables, or set the sink's on_rejected to "
+        "dead_letter, and start the sink again; nothing after it is applied",
+    )
+
+
+def _coordinates(message: Message) -> RecordCoordinates:
+    return RecordCoordinates(message.topic() or "", message.partition() or 0, message.offset() or 0)
+
+
+def _commit_lsn(value: bytes | None) -> int | None:
+    """As the record's source block says it."""
+    try:
+        said = orjson.loads(value or b"null")["source"]["commit_lsn"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return said if type(said) is int else None

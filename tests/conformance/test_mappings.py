@@ -1,0 +1,142 @@
+"""With columns renamed, left out, masked and added, and a condition, a store holds the mapping of the source's rows."""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from cdc.config.store_mapping import Held
+from cdc.model.events import pack_version
+from sinks.contract import Change, Sink
+from sinks.reduction import reduce_changes
+from sinks.shaping.sink import shaped
+from tests.conformance.model import Model, assert_rows
+from tests.conformance.tables import CUSTOMERS, Table
+from tests.conformance.trial import History, Trial, delivered
+
+FIRST = pack_version(1, 0)
+DIGEST_KEY = b"k" * 16
+MAPPING: dict[str, Any] = {
+    "exclude": ["raw", "grid", "span", "clock", "photo"],
+    "rename": {"id": "customer", "name": "title", "balance": "amount"},
+    "constants": {"origin": "shop"},
+    "where": "visits >= 0 OR (is_active AND name IS NOT NULL)",
+}
+STORED = {
+    **{
+        MAPPING["rename"].get(name, name): kind
+        for name, kind in CUSTOMERS.types.items()
+        if name not in MAPPING["exclude"]
+    },
+    "origin": "text",
+}
+
+
+def mapped(change: Change) -> Change:
+    """The mapping once more, by hand."""
+    row, key = change.row, {"customer": change.key["id"]}
+    if row is None:
+        return replace(change, key=key)
+    is_held = (row["visits"] is not None and row["visits"] >= 0) or (
+        row["is_active"] is True and row["name"] is not None
+    )
+    stored = {MAPPING["rename"].get(name, name): value for name, value in row.items() if name not in MAPPING["exclude"]}
+    return replace(change, key=key, row=stored | {"origin": "shop"} if is_held else None)
+
+
+def section(**mapping: Any) -> Held:
+    return Held.model_validate({"mapping": {"public.customers": mapping}})
+
+
+@contextmanager
+def opened(trial: Trial, held: Held) -> Iterator[Sink]:
+    sink = shaped(trial.another(), held)
+    sink.prepare(CUSTOMERS.schema)
+    yield sink
+
+
+MAPPED = Table(replace(CUSTOMERS.schema, key=("customer",)), STORED)
+
+
+@pytest.mark.promise(2)
+def test_however_a_history_is_delivered_the_store_holds_its_mapping(sink_under_test: Trial) -> None:
+    trial, model = sink_under_test, Model()
+    with opened(trial, section(**MAPPING)) as sink, opened(trial, section(**MAPPING)) as zombie:
+        for seed in range(trial.store.history_count):
+            random = Random(seed)
+            history = History(random, [CUSTOMERS], first_id=seed * 1000, first_version=FIRST)
+            for batch in delivered(random, history.changes(60)):
+                random.choice((sink, sink, zombie)).apply(reduce_changes(batch))
+                model.apply_all(mapped(change) for change in reduce_changes(batch))
+        sink.make_readable({CUSTOMERS.id})
+        zombie.make_readable({CUSTOMERS.id})
+        rows = list(sink.rows(CUSTOMERS.id))
+        assert_rows(MAPPED, rows, model, trial.store.exact_json)
+        assert rows, "the condition holds for some"
+
+
+@pytest.mark.promise(2)
+def test_columns_that_an_update_left_alone_and_the_condition(sink_under_test: Trial) -> None:
+    """Where the condition needs such a column, the store keeps what it has until the whole row comes."""
+    trial = sink_under_test
+    v = pack_version(1, 100)
+    with opened(trial, section(where="visits > 0 AND photo IS NOT NULL", exclude=["attributes"])) as sink:
+        whole = [CUSTOMERS.upsert(v, id=number, visits=1, photo="YWE=", name="first") for number in (1, 2, 3)]
+        sink.apply([*whole, CUSTOMERS.upsert(v, id=4, visits=1, name="not held")])
+        sink.apply(
+            [
+                CUSTOMERS.update(v + 1, ["photo"], id=1, visits=2, name="undecided"),
+                CUSTOMERS.update(v + 1, ["photo"], id=2, visits=0, name="leaves"),
+                CUSTOMERS.update(v + 1, ["attributes"], id=3, visits=2, photo="YmI=", name="whole without it"),
+                CUSTOMERS.update(v + 1, ["photo"], id=4, visits=2, name="undecided"),
+            ]
+        )
+        assert seen(sink) == {1: "first", 3: "whole without it"}
+        sink.apply([CUSTOMERS.upsert(v + 2, id=number, visits=2, photo="Y2M=", name="come") for number in (1, 2, 4)])
+        assert seen(sink) == {1: "come", 2: "come", 3: "whole without it", 4: "come"}
+
+
+@pytest.mark.promise(2)
+def test_a_table_gets_another_shape_with_the_versions_that_its_rows_had(sink_under_test: Trial) -> None:
+    """The store is filled again: what the mapping of before left out or deleted comes, at the same versions."""
+    trial = sink_under_test
+    v = pack_version(1, 100)
+    history = [CUSTOMERS.upsert(v + number, id=number, visits=number, name=f"n{number}") for number in range(4)]
+    changes = [*history, CUSTOMERS.delete(v + 9, id=3)]
+    with opened(trial, section(where="visits > 1", rename={"id": "customer"}, exclude=["born"])) as sink:
+        sink.apply(reduce_changes(changes))
+        sink.make_readable({CUSTOMERS.id})
+        assert [row.key for row in sink.rows(CUSTOMERS.id)] == [{"customer": 2}]
+    held = section(where="visits < 2 OR visits = 3")
+    sink = shaped(trial.another(), held)
+    sink.begin_generation(2)
+    for _ in range(2):  # a job that is killed does it again
+        sink.discard(CUSTOMERS.id)
+    sink.prepare(CUSTOMERS.schema)
+    assert seen(sink) == {}
+    sink.apply(reduce_changes(changes))
+    assert seen(sink) == {0: "n0", 1: "n1"}
+    assert all(row.row["born"] is None for row in sink.rows(CUSTOMERS.id))
+    sink.apply(history)
+    assert seen(sink) == {0: "n0", 1: "n1"}, "the deleted row's version is known again"
+    assert sink.generation() == 2
+
+
+@pytest.mark.promise(2)
+def test_a_mask_is_stored_in_the_texts_place(sink_under_test: Trial) -> None:
+    key = DIGEST_KEY.decode()
+    with opened(sink_under_test, section(mask={"hash": ["name"], "hash_key": key})) as sink:
+        sink.apply([CUSTOMERS.upsert(FIRST, id=1, name="ünï"), CUSTOMERS.upsert(FIRST, id=2)])
+        shown = seen(sink)
+    assert shown[2] is None
+    assert len(shown[1]) == hashlib.sha256().digest_size * 2 and "ü" not in shown[1]
+
+
+def seen(sink: Sink) -> dict[int, Any]:
+    """Name by key."""
+    sink.make_readable({CUSTOMERS.id})
+    return {row.key["id"]: row.row["name"] for row in sink.rows(CUSTOMERS.id)}

@@ -1,0 +1,148 @@
+"""Rows, keys and schemas in the shape of a mapping; mappings that a schema does not fit."""
+
+import hashlib
+import hmac
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cdc.config.store_mapping import Held
+from cdc.model.errors import RefusedError
+from cdc.model.events import Column
+from sinks.lineage import Lineage
+from sinks.shaping.table import TableShape
+from tests.conformance.tables import CUSTOMERS, ORDER_LINES, Table
+
+KEY = "k" * 16
+
+
+def section(table: str = "public.customers", **mapping: Any) -> Held:
+    return Held.model_validate({"mapping": {table: mapping}})
+
+
+def shape(of: Table = CUSTOMERS, pattern: str = "", **mapping: Any) -> TableShape:
+    return TableShape("mine", section(pattern or str(of.id), **mapping), Lineage((of.schema,)))
+
+
+def test_columns_are_chosen_renamed_masked_and_added() -> None:
+    made = shape(
+        include=["name", "balance", "visits"],
+        rename={"id": "customer", "name": "title"},
+        constants={"source": "shop", "rank": 3},
+        mask={"hash": ["name"], "hash_key": KEY},
+    )
+    change = CUSTOMERS.upsert(7, id=1, name="ünï", balance="1.50", born="2024-01-31")
+    digest = hmac.digest(KEY.encode(), "ünï".encode(), hashlib.sha256).hex()
+    assert made.change(change) == replace(
+        change,
+        key={"customer": 1},
+        row={"customer": 1, "title": digest, "balance": "1.50", "visits": None, "source": "shop", "rank": 3},
+    )
+    assert [(column.name, column.type_name) for column in made.schema.columns] == [
+        ("customer", "bigint"),
+        ("title", "text"),
+        ("balance", "numeric"),
+        ("visits", "integer"),
+        ("source", "text"),
+        ("rank", "bigint"),
+    ]
+    assert made.schema.key == ("customer",)
+
+
+def test_masks_count_characters_and_leave_null() -> None:
+    made = shape(ORDER_LINES, mask={"truncate": {"remark": 2}})
+    assert made.row(ORDER_LINES.row(order_id=1, line_no=1, remark="äöü"))["remark"] == "äö"
+    assert made.row(ORDER_LINES.row(order_id=1, line_no=1))["remark"] is None
+    hidden = shape(ORDER_LINES, mask={"asterisks": {"remark": 3}})
+    assert hidden.row(ORDER_LINES.row(order_id=1, line_no=1, remark="x"))["remark"] == "***"
+
+
+def test_a_row_that_does_not_meet_the_condition_is_deleted_at_its_version() -> None:
+    made = shape(where="visits > 1", rename={"id": "key"})
+    kept, gone = CUSTOMERS.upsert(5, id=1, visits=2), CUSTOMERS.upsert(6, id=1, visits=1)
+    whole = made.change(kept)
+    assert whole is not None and whole.row is not None and whole.row["key"] == 1
+    assert made.change(gone) == replace(gone, key={"key": 1}, row=None)
+    assert made.change(CUSTOMERS.tombstone(7, id=1)) == replace(CUSTOMERS.tombstone(7, id=1), key={"key": 1})
+
+
+def test_columns_that_a_change_lacks() -> None:
+    lacking = CUSTOMERS.update(5, ["attributes", "photo"], id=1, visits=2)
+    # Left out of the store: the change is whole. Renamed: under the store's name.
+    made = shape(exclude=["photo"], rename={"attributes": "more"}).change(lacking)
+    assert made is not None and made.unchanged == {"more"}
+    whole = shape(exclude=["photo", "attributes"]).change(lacking)
+    assert whole is not None and not whole.unchanged
+    # Of the condition: only what the others decide is applied.
+    undecided = shape(where="photo IS NULL AND visits = 2")
+    assert undecided.change(lacking) is None
+    decided = undecided.change(CUSTOMERS.update(5, ["photo"], id=1, visits=3))
+    assert decided is not None and decided.row is None and not decided.unchanged
+
+
+def test_rows_without_a_mapping_are_the_same_objects() -> None:
+    change = CUSTOMERS.upsert(5, id=1)
+    assert shape().change(change) is change
+
+
+@pytest.mark.parametrize(
+    ("mapping", "told"),
+    [
+        ({"include": ["nme"]}, "include names column nme, which the table does not have"),
+        ({"exclude": ["nme"]}, "exclude names column nme, which the table does not have"),
+        ({"rename": {"nme": "x"}}, "rename names column nme, which the table does not have"),
+        ({"mask": {"truncate": {"nme": 1}}}, "mask names column nme, which the table does not have"),
+        ({"where": "nme = 'x'"}, "table public.customers has no column nme"),
+        ({"exclude": ["id"]}, "exclude names column id, which is part of the record key"),
+        ({"mask": {"asterisks": {"id": 1}}}, "mask names column id, which is part of the record key"),
+        ({"mask": {"asterisks": {"visits": 1}}}, "mask names column visits, which has type integer: only text can be"),
+        ({"rename": {"name": "visits"}}, "column name and column visits would both be named visits"),
+        ({"constants": {"name": 1}}, "the constant name and column name would both be named name"),
+        ({"where": "photo = 'x'"}, "column photo of public.customers has type bytea, which conditions can only ask"),
+    ],
+)
+def test_what_the_schema_does_not_fit_is_refused_with_sink_table_and_column(mapping: dict[str, Any], told: str) -> None:
+    with pytest.raises(RefusedError) as caught:
+        shape(**mapping)
+    assert caught.value.message.startswith("sink mine: mapping of public.customers: ")
+    assert told in caught.value.message
+
+
+def test_an_entry_for_several_tables_may_name_columns_of_some() -> None:
+    made = shape(ORDER_LINES, "public.*", exclude=["name"], rename={"remark": "note"}, include=["remark", "photo"])
+    assert [column.name for column in made.schema.columns] == ["order_id", "line_no", "note"]
+    with pytest.raises(RefusedError, match="has no column visits"):
+        shape(ORDER_LINES, "public.*", where="visits = 1")
+
+
+def later(without: str) -> Lineage:
+    """The customers, then without a column."""
+    kept = tuple(column for column in CUSTOMERS.schema.columns if column.name != without)
+    return Lineage((CUSTOMERS.schema, replace(CUSTOMERS.schema, version=2, columns=kept)))
+
+
+def test_a_column_that_the_table_loses() -> None:
+    TableShape("mine", section(exclude=["photo"]), later("photo"))
+    with pytest.raises(RefusedError, match="rename names column photo, which the table does not have"):
+        TableShape("mine", section(rename={"photo": "image"}), later("photo"))
+    with pytest.raises(RefusedError, match="has no column visits"):
+        TableShape("mine", section(where="visits = 1"), later("visits"))
+
+
+def test_earlier_versions_have_the_stores_names_too() -> None:
+    """So that a store knows which of its columns stayed what they were."""
+    made = TableShape("mine", section(rename={"name": "title"}, exclude=["tags"]), later("photo"))
+    (earlier,) = made.earlier
+    assert [column.name for column in earlier.columns] == [
+        {"name": "title"}.get(column.name, column.name) for column in CUSTOMERS.schema.columns if column.name != "tags"
+    ]
+    lineage = Lineage((earlier, made.schema))
+    assert lineage.carried(1) == {column.name for column in made.schema.columns}
+
+
+def test_a_column_that_takes_the_stores_name_of_another_is_refused() -> None:
+    added = (*CUSTOMERS.schema.columns, Column("title", 25, -1, "text", nullable=True, base_type_oid=25))
+    lineage = Lineage((CUSTOMERS.schema, replace(CUSTOMERS.schema, version=2, columns=added)))
+    with pytest.raises(RefusedError, match="column name and column title would both be named title"):
+        TableShape("mine", section(rename={"name": "title"}), lineage)

@@ -1,0 +1,68 @@
+"""Which letters the results of a piece open and close."""
+
+from typing import Any
+
+import pytest
+
+from cdc.config.sink_settings import CacheConfig
+from cdc.model.errors import RefusedError
+from sinks.contract import Change, Outcome, Result
+from spark_jobs.rejections import ROW_BYTES_MAX, Rejections
+from tests.conformance.tables import CUSTOMERS
+from tests.unit.spark_jobs.records import upsert
+
+WRITTEN, STALE = Result(Outcome.WRITTEN), Result(Outcome.STALE)
+REJECTED = Result(Outcome.REJECTED, "column name: too odd")
+LETTER = "public.customers/1"
+
+
+def rejections(open_letters: dict[str, int] | None = None, **options: Any) -> Rejections:
+    section = CacheConfig.model_validate({"url": "redis://c", **options})
+    return Rejections(section, open_letters or {}, lambda: 77)
+
+
+def settle(made: Rejections, change: Change, result: Result) -> Any:
+    message: Any = upsert(12, 1, 1)
+    return made.settle([change], [result], [change], [message])
+
+
+def test_a_letter_says_what_is_needed_to_find_the_row() -> None:
+    letter = settle(rejections(), CUSTOMERS.upsert(5, id=1, name="x"), REJECTED)[LETTER]
+    assert (letter.reason, letter.version, letter.offset, letter.rejected_us) == ("column name: too odd", 5, 12, 77)
+    assert letter.row is None
+
+
+def test_a_letter_has_the_row_where_that_is_chosen_and_it_is_not_too_large() -> None:
+    made = rejections(dead_letter_rows=True)
+    change = CUSTOMERS.upsert(5, id=1, name="x")
+    assert settle(made, change, REJECTED)[LETTER].row == change.row
+    assert settle(made, CUSTOMERS.upsert(5, id=1, name="x" * ROW_BYTES_MAX), REJECTED)[LETTER].row is None
+
+
+@pytest.mark.parametrize(
+    ("change", "result", "is_closed"),
+    [
+        (CUSTOMERS.upsert(6, id=1), WRITTEN, True),
+        (CUSTOMERS.upsert(5, id=1), WRITTEN, True),  # the mapping was corrected, and the same record is read again
+        (CUSTOMERS.upsert(6, id=1), STALE, True),
+        (CUSTOMERS.delete(6, id=1), WRITTEN, True),
+        (CUSTOMERS.upsert(4, id=1), STALE, False),
+        (CUSTOMERS.update(6, ["photo"], id=1), STALE, False),
+        (CUSTOMERS.update(6, ["photo"], id=1), WRITTEN, False),
+        (CUSTOMERS.upsert(6, id=2), WRITTEN, False),
+    ],
+)
+def test_a_letter_is_closed_by_a_whole_row_of_its_version_or_later(
+    change: Change, result: Result, is_closed: bool
+) -> None:
+    made = rejections({LETTER: 5})
+    assert settle(made, change, result) == ({LETTER: None} if is_closed else {})
+    assert settle(made, change, result) == {}, "said once"
+
+
+def test_a_sink_that_is_to_stop_says_which_row() -> None:
+    with pytest.raises(
+        RefusedError, match=r"a row of public\.customers can't be stored: column name: too odd"
+    ) as caught:
+        settle(rejections(on_rejected="stop"), CUSTOMERS.upsert(5, id=1), REJECTED)
+    assert "dead_letter" in caught.value.hint
