@@ -1,9 +1,7 @@
 """A row becomes a document that can be searched by its parts, and comes back to the last digit."""
 
-import json
 from typing import Any
 
-import orjson
 import pytest
 
 from cdc.config.store_shapes import SearchShape
@@ -118,9 +116,3 @@ def test_ids_and_routing_come_from_the_key() -> None:
 def test_templates_that_do_not_fit_are_refused(shape: dict[str, str], message: str) -> None:
     with pytest.raises(RefusedError, match=message):
         DocumentForm(SCHEMA, SearchShape(**shape), Capabilities()).check()
-
-
-def test_text_of_jsonb_is_written_as_postgresql_prints_it() -> None:
-    text = '{"a": [1, 2.50, -0.0, 12345678901234567890123, "é\\n\\u0001\\"", true, null], "b": {}, "c": []}'
-    assert FORM.row({"doc": read_json(orjson.dumps(json.loads('{"x": 1}')).decode())})["doc"] == '{"x": 1}'
-    assert FORM.row({"doc": read_json(text)})["doc"] == text

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from opensearchpy.exceptions import NotFoundError
 from pydantic import SecretStr
 
 from cdc.config.sink_settings import SearchConfig
@@ -15,9 +14,7 @@ from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import pack_version
 from sinks.contract import Outcome
 from sinks.search.sink import SearchSink
-from sinks.search.tombstones import Tombstones
 from tests.unit.sinks.search.conftest import QUICK, SCHEMA, TABLE, Place, delete, upsert
-from tests.waiting import eventually
 
 V = pack_version(1, 1)
 
@@ -136,39 +133,3 @@ def test_what_the_server_refuses_is_said_by_name(place: Place, shape: dict[str, 
         opened(place, **shape)
     assert "public.products" in caught.value.message and caught.value.hint
     assert not place.client.indices.exists(index=f"{place.alias}.documents")
-
-
-def test_tombstones_go_when_they_are_old_and_nothing_else_does(place: Place) -> None:
-    with closing(opened(place)) as sink:
-        sink.apply([upsert(1, V), upsert(2, V + 1), upsert(3, V + 2)])
-        sink.apply([delete(1, V + 3)])
-        sink.make_readable({TABLE})
-        deleted_at_s = place.client.get(index=place.alias, id="1")["_source"]["ws_deleted_at"] / 1000
-        tombstones = Tombstones(place.server(), 60)
-        tombstones.purge([place.alias], deleted_at_s)
-        tombstones.purge([f"{place.prefix}.nothing"], deleted_at_s)
-        sink.apply([delete(2, V + 4)])
-        sink.make_readable({TABLE})
-        tombstones.purge([place.alias], deleted_at_s + 0.002)
-
-        def is_gone() -> bool:
-            try:
-                place.client.get(index=place.alias, id="1")
-            except NotFoundError:
-                return True
-            return False
-
-        eventually(is_gone, 30, "the tombstone is gone")
-        place.client.indices.refresh(index=f"{place.alias}.documents")
-        assert place.client.count(index=f"{place.alias}.documents")["count"] >= 1
-        assert place.find({"match_all": {}}) == [3]
-        assert sink.apply([upsert(3, V)])[0].outcome is Outcome.STALE
-
-
-def test_tombstones_are_looked_at_once_an_hour(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[list[str]] = []
-    monkeypatch.setattr(Tombstones, "purge", lambda _, aliases, _before_s: calls.append(aliases))
-    with closing(opened(place)) as sink:
-        for _ in range(3):
-            sink.make_readable({TABLE})
-    assert calls == [[place.alias]]
