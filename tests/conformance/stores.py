@@ -2,7 +2,7 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -45,6 +45,9 @@ class Store(Protocol):
     def open(self) -> Sink:
         """Another Sink object on this store. The test closes it."""
 
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Let the shapes of the sinks that are opened from now on name columns as a mapping has renamed them."""
+
     def delete_table(self, table: TableId) -> None:
         """Delete the table's object, whatever the sink made for it."""
 
@@ -66,7 +69,8 @@ class SearchStore:
     batch_memory_bytes_max: int | None = 32 * 1024 * 1024
 
     def __init__(self, url: str, prefix: str, shapes: dict[str, SearchShape] | None = None) -> None:
-        self._config = SearchConfig(url=SecretStr(url), shapes=shapes or {})
+        self._shapes = shapes or {}
+        self._config = SearchConfig(url=SecretStr(url), shapes=self._shapes)
         self._prefix = prefix
         self._client = OpenSearch(url, timeout=60)
 
@@ -85,6 +89,13 @@ class SearchStore:
         assert change.row is not None
         return replace(change, row=change.row | {"is_active": "sesame"}), "is_active"
 
+    def rename(self, names: Mapping[str, str]) -> None:
+        shapes = {
+            pattern: SearchShape.model_validate_json(_renamed(shape.model_dump_json(by_alias=True), names))
+            for pattern, shape in self._shapes.items()
+        }
+        self._config = SearchConfig(url=self._config.url, shapes=shapes)
+
     def close(self) -> None:
         self.delete_all()
         self._client.close()
@@ -100,7 +111,8 @@ class CacheStore:
     batch_memory_bytes_max: int | None = 32 * 1024 * 1024
 
     def __init__(self, url: str, prefix: str, shapes: dict[str, CacheShape] | None = None) -> None:
-        self._config = CacheConfig(url=SecretStr(url), shapes=shapes or {})
+        self._shapes = shapes or {}
+        self._config = CacheConfig(url=SecretStr(url), shapes=self._shapes)
         self._shaped = prefix  # what templates of `shapes` begin with
         # Characters that mean something in a SCAN pattern: keys of other prefixes must not be met.
         self._prefix = f"{prefix}[a-z]*"
@@ -108,6 +120,13 @@ class CacheStore:
 
     def open(self) -> Sink:
         return CacheSink.open(self._config, self._prefix)
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        shapes = {
+            pattern: CacheShape.model_validate_json(_renamed(shape.model_dump_json(), names))
+            for pattern, shape in self._shapes.items()
+        }
+        self._config = CacheConfig(url=self._config.url, shapes=shapes)
 
     def delete_table(self, table: TableId) -> None:
         self._delete(f"{self._prefix}:{table.schema}.{table.name}")
@@ -156,12 +175,22 @@ class WarehouseStore:
     def delete_table(self, table: TableId) -> None:
         SparkEngine(self._spark, self._place).drop(place("shop", table).rows)
 
+    def rename(self, names: Mapping[str, str]) -> None:
+        """No shape of a table names columns."""
+
     def delete_all(self) -> None:
         shutil.rmtree(self._folder)
 
     def unholdable(self, change: Change) -> tuple[Change, str] | None:
         assert change.row is not None
         return replace(change, row=change.row | {"born": "infinity"}), "born"
+
+
+def _renamed(shapes: str, names: Mapping[str, str]) -> str:
+    """Shapes as JSON, with other columns in templates and mappings."""
+    for old, new in names.items():
+        shapes = shapes.replace(f"{{{old}}}", f"{{{new}}}").replace(f'"{old}":{{', f'"{new}":{{')
+    return shapes
 
 
 @contextmanager
@@ -180,7 +209,7 @@ SEARCH_SHAPES: Final = {
     "public.customers": SearchShape(
         **_NAMES,
         id="customer-{id}",
-        mapping={"name": {"analyzer": "own"}, "attributes": {"type": "object", "dynamic": False}},
+        mapping={"name": {"analyzer": "own"}},
         settings={"number_of_shards": 2, "analysis": {"analyzer": {"own": {"type": "custom", "tokenizer": "letter"}}}},
     ),
     "public.order_lines": SearchShape(**_NAMES, id="{line_no}-{order_id}", routing="{order_id}"),
