@@ -4,7 +4,7 @@ import secrets
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, LiteralString
 
@@ -95,7 +95,7 @@ class Source:
             moved.set()
 
         publication = self.publication(*(schema.table for schema in schemas))
-        with PostgresChunkReader(config, publication, schemas, workers, split_rows_min, probe) as reader:
+        with closing(PostgresChunkReader(config, publication, schemas, workers, split_rows_min, probe)) as reader:
             yield Asked(reader, passed, moved)
 
     def backends(self, state: str | None = None) -> list[int]:

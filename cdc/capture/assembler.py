@@ -121,11 +121,6 @@ class Assembler:
         """When the newest transaction that has begun to arrive was committed, µs since 1970 by the server's clock."""
         return self._commit_ts_us if self._transaction is None else self._transaction.commit_ts_us
 
-    @property
-    def open_commit_lsn(self) -> Lsn | None:
-        """Where the transaction commits that has begun and not ended."""
-        return None if self._transaction is None else self._transaction.commit_lsn
-
     def consume(self, frames: Sequence[bytes], now_us: int) -> tuple[list[BatchRecord], UnsupportedChangeError | None]:
         """The records of these frames, in order. A row with holes is a DraftRecord, which is still to be filled.
 

@@ -13,7 +13,7 @@ from cdc.capture.kafka_transaction import Publisher
 from cdc.capture.stream_lag import StreamLag
 from cdc.config.settings import CaptureConfig
 from cdc.formats.heartbeats import Heartbeats
-from cdc.model.errors import ConnectionLost, TextTooLargeError
+from cdc.model.errors import ConnectionLost
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
@@ -68,16 +68,8 @@ class Schedule:
     heartbeats: Heartbeats | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StopCondition:
-    """The loop ends when `should_stop` says so, or when the transaction that commits at `until` is published."""
-
-    should_stop: Callable[[], bool]
-    until: Lsn | None = None
-
-
 class Capture:
-    """Streams from the source to the brokers until the stop condition holds. It opens no connection of its own."""
+    """Streams from the source to the brokers until `should_stop`. It opens no connection of its own."""
 
     def __init__(
         self,
@@ -86,7 +78,7 @@ class Capture:
         pipeline: Pipeline,
         topics: Topics,
         schedule: Schedule,
-        stop: StopCondition,
+        should_stop: Callable[[], bool],
     ) -> None:
         self._stream = environment.stream
         self._broker = environment.broker
@@ -99,7 +91,7 @@ class Capture:
         self._topics = topics
         self._schedule = schedule
         self._limits = schedule.limits
-        self._stop = stop
+        self._should_stop = should_stop
         self._confirmation = Confirmation(self._assembler.state.resume_lsn)
         self._lag = StreamLag()
         self._status_at = float("-inf")
@@ -113,10 +105,6 @@ class Capture:
         if self._committed.partial is not None:
             self._publisher.on_committed(is_begun=True)
 
-    def has_passed(self, commit_lsn: Lsn) -> bool:
-        """Whether the transaction that commits there is published and recorded."""
-        return self._committed.partial is None and self._committed.resume_lsn > commit_lsn
-
     def run(self) -> None:
         """Stream until `should_stop`; then everything received is published, recorded and confirmed: a transaction to
         its end or, if that does not come soon, not at all.
@@ -125,19 +113,12 @@ class Capture:
         Kafka transaction is aborted in both cases.
         """
         try:
-            while not self._is_over():
+            while not (self._should_stop() or self._assembler.is_crowded):
                 self._step()
             self._finish()
-        except BaseException as error:
-            if isinstance(error, TextTooLargeError):
-                error.commit_lsn = self._assembler.open_commit_lsn
+        except BaseException:
             self._broker.abort()
             raise
-
-    def _is_over(self) -> bool:
-        until = self._stop.until
-        is_published = until is not None and self.has_passed(until)
-        return self._stop.should_stop() or is_published or self._assembler.is_crowded
 
     def _finish(self) -> None:
         waits_until = self._clock.monotonic() + FINISH_S_MAX

@@ -172,7 +172,7 @@ class SnapshotConfig(Section):
 
     mode: Literal["initial", "never", "when_needed", "always"] = "initial"
     method: Literal["chunked", "consistent"] = "chunked"
-    workers: Annotated[int, Field(ge=1, le=16)] = 2  # connections that read
+    workers: Annotated[int, Field(ge=1, le=16)] = 2  # connections that read chunks
     chunk_rows_max: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
     chunk_bytes_max: Annotated[int, Field(ge=1024, le=64 * 1024 * 1024)] = 4 * 1024 * 1024
     rows_per_s_max: Annotated[float, Field(gt=0)] | None = None

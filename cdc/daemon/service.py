@@ -10,8 +10,8 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 
 import structlog
 
@@ -32,13 +32,12 @@ from cdc.model.errors import (
     DamagedTextError,
     GapError,
     ProtocolError,
-    TextTooLargeError,
     UnreachableError,
     UnsupportedChangeError,
     WatershedError,
 )
 from cdc.model.events import TableId
-from cdc.model.lsn import Lsn, format_lsn
+from cdc.model.lsn import Lsn
 from cdc.model.topics import Topics
 from cdc.ports.stream import Clock, Probe
 from cdc.postgres.catalog import schema_of
@@ -137,7 +136,6 @@ class Service:
         self._is_loading = False  # rows are read before there is a slot that streams
         self._heal: Heal | None = None  # to be done by the next session
         self._reads_all_again = config.snapshot.mode == "always"
-        self._binary_until: Lsn | None = None  # what comes before in the log can't be sent as text
 
     def check(self, *, is_running_on: bool = False) -> Source:
         """Look at source and brokers. `is_running_on`: tables that can't be captured any more are left to the session.
@@ -277,35 +275,12 @@ class Service:
                 self._stop.is_set,
                 self._probe,
             )
-            with self._reading_in_binary_where_text_fails():
-                capture = session.prepare(
-                    resources, connection, identity, patience_s, position, self._reads_all_again, self._binary_until
-                )
-                self._reads_all_again = False
-                self._failures.clear()  # recorded
-                capture.run()
-                if self._binary_until is not None and capture.has_passed(self._binary_until):
-                    log.info("reading text again")
-                    self._binary_until = None
-                elif not self._stop.is_set():
-                    log.info("restarting with other tables")
-
-    @contextmanager
-    def _reading_in_binary_where_text_fails(self) -> Iterator[None]:
-        """A row that the server can't send as text is met again in binary format."""
-        try:
-            yield
-        except TextTooLargeError as error:
-            if self._binary_until is not None:
-                raise GapError(f"{error.message}; nor in binary format", NEXT_AFTER_GAP) from error
-            until = Lsn(error.commit_lsn) if error.commit_lsn else self._flush_lsn()
-            log.warning("reading in binary format", reason=error.message, until=format_lsn(until))
-            self._binary_until = until
-
-    def _flush_lsn(self) -> Lsn:
-        """Everything that the server has sent so far was written before."""
-        with connect(self._config.source) as connection:
-            return read_flush_lsn(connection)
+            capture = session.prepare(resources, connection, identity, patience_s, position, self._reads_all_again)
+            self._reads_all_again = False
+            self._failures.clear()  # recorded
+            capture.run()
+            if not self._stop.is_set():
+                log.info("restarting with other tables")
 
     def _require_dead_letters(self) -> None:
         topic = self._topics.dead_letter
@@ -344,8 +319,7 @@ class Service:
 
         def try_start() -> bool:
             try:
-                is_binary = self._binary_until is not None
-                connection.start(slot, publication, Lsn(position.resume_lsn), is_binary=is_binary)
+                connection.start(slot, publication, Lsn(position.resume_lsn))
             except SlotInUseError:
                 return False
             except SlotMissingError as error:

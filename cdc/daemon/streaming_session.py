@@ -14,7 +14,7 @@ import cdc
 from cdc.capture.assembler import Assembler
 from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.kafka_transaction import Lineage, Publisher
-from cdc.capture.loop import STATUS_INTERVAL_S, Capture, Pipeline, Schedule, StopCondition
+from cdc.capture.loop import STATUS_INTERVAL_S, Capture, Pipeline, Schedule
 from cdc.config.settings import Config
 from cdc.config.topic_names import SideTopics
 from cdc.daemon.adding_tables import AdditionBarrier, TableAddition
@@ -40,9 +40,8 @@ from cdc.pgoutput.relations import relation_of
 from cdc.ports.catalog_reader import KnownTable
 from cdc.ports.listeners import Listeners
 from cdc.ports.source_table import TableDescription
-from cdc.ports.stream import Clock, Environment, LogStream, Probe
+from cdc.ports.stream import Clock, Environment, Probe
 from cdc.ports.stream_state import StreamState
-from cdc.postgres.binary_stream import BinaryStream
 from cdc.postgres.catalog import Publication, read_publication
 from cdc.postgres.catalog_facts import describe
 from cdc.postgres.catalog_poll import PostgresCatalogReader
@@ -117,10 +116,8 @@ class Session:
         patience_s: float,
         position: PositionRecord,
         reads_all_again: bool,
-        binary_until: Lsn | None = None,
     ) -> Capture:
         """`connection` streams from `position`; the server hangs up after `patience_s` of our silence (0: never).
-        `binary_until`: it streams in binary format, up to the transaction that commits there.
         Raises GapError where history is not continuous, BrokerError, ConnectionLost."""
         resume_lsn = Lsn(position.resume_lsn)
 
@@ -159,7 +156,7 @@ class Session:
         log.info("streaming", epoch=current.epoch, seq=current.seq, position=format_lsn(current.resume_lsn))
         return Capture(
             environment=Environment(
-                stream=connection if binary_until is None else self._as_text(resources, connection, unpublishable),
+                stream=connection,
                 broker=broker,
                 clock=self._clock,
                 probe=self._probe,
@@ -172,11 +169,8 @@ class Session:
             ),
             topics=self._topics,
             schedule=self._schedule(patience_s, context, self._watch(these, tracker, broker)),
-            stop=StopCondition(
-                should_stop=lambda: (
-                    self._should_stop() or self._addition_barrier.is_due or tracker.is_due or snapshots.tables_changed
-                ),
-                until=binary_until,
+            should_stop=lambda: (
+                self._should_stop() or self._addition_barrier.is_due or tracker.is_due or snapshots.tables_changed
             ),
         )
 
@@ -189,11 +183,6 @@ class Session:
             self._config.format_options,
             promises_utf8=identity.promises_utf8,
         )
-
-    def _as_text(self, resources: ExitStack, stream: LogStream, unpublishable: Unpublishable) -> LogStream:
-        made = BinaryStream(stream, self._config.source, unpublishable.row_bytes_max)
-        resources.callback(made.close)
-        return made
 
     def _schedule(self, patience_s: float, context: EnvelopeContext, watch: Callable[[], None]) -> Schedule:
         options = context.format
@@ -344,7 +333,9 @@ class Session:
     def _backfill(
         self, resources: ExitStack, engine: SnapshotEngine, these: _Capturable, unpublishable: Unpublishable
     ) -> ToastBackfill:
-        reader = resources.enter_context(PostgresRowReader(self._config.source, these.publication, these.schemas))
+        reader = resources.enter_context(
+            closing(PostgresRowReader(self._config.source, these.publication, these.schemas))
+        )
         return ToastBackfill(reader, engine.complete, self._clock, time.sleep, fits=unpublishable.takes)
 
     def _snapshots(
@@ -360,8 +351,8 @@ class Session:
         reader = PostgresChunkReader(
             self._config.source, these.publication, these.schemas, limits.workers, limits.split_rows_min, self._probe
         )
-        resources.enter_context(reader)
-        keys = resources.enter_context(KafkaKeyReader(self._config.kafka))
+        resources.enter_context(closing(reader))
+        keys = resources.enter_context(closing(KafkaKeyReader(self._config.kafka)))
         signals = SignalReader(self._config.kafka, self._topics.signals, signals_offset)
         resources.enter_context(closing(signals))
         unchunkable = frozenset(table for table, found in descriptions.items() if found.unchunkable is not None)
@@ -388,7 +379,7 @@ class Session:
         is_half_published: bool,
     ) -> SchemaTracker:
         source = self._config.source
-        catalog = resources.enter_context(PostgresCatalogReader(source, self._topics))
+        catalog = resources.enter_context(closing(PostgresCatalogReader(source, self._topics)))
 
         def described(oid: int, sent: Sequence[RelationColumn]) -> Sequence[Column]:
             with connect(source, application="watershed describe") as sql:

@@ -1,20 +1,17 @@
 """Keys that a topic holds a row of, in pages, for who compares them with the source.
 
-A topic is read once, from its beginning to the end that it has then, whatever its size: what of it fits in memory at a
-time are the keys of one slice. Slices are by the key's hash; where there are several, keys are written to a temporary
-file for each in the order of the topic, with whether the record was a row or a tombstone, and folded slice by slice.
+A topic is read once, from its beginning to the end that it has then, whatever its size. The keys whose last record is
+a row so far are in a temporary SQLite database, which keeps CACHE_KIBIBYTES of them in memory, and the rest in a file
+that no end of the process leaves behind.
 """
 
 import queue
-import tempfile
+import sqlite3
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, suppress
-from pathlib import Path
-from types import TracebackType
+from collections.abc import Iterable, Iterator
+from contextlib import closing, suppress
 from typing import Final
-from zlib import crc32
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
@@ -29,9 +26,7 @@ log = structlog.get_logger(__name__)
 
 PAGE_KEYS: Final = 1_000
 PAGE_BYTES: Final = 1024 * 1024
-SLICE_RECORDS: Final = 100_000  # records of a slice, about: some 20 MB of keys
-SLICES_MAX: Final = 4_096
-SPILL_BYTES: Final = 8 * 1024 * 1024  # written to the files at once
+CACHE_KIBIBYTES: Final = 16 * 1024
 QUEUE_KIBIBYTES_MAX: Final = 16 * 1024
 ANSWER_S_MAX: Final = 8.0
 _STEP_S: Final = 0.2
@@ -60,15 +55,12 @@ class _ClosedError(Exception):
     """Nobody waits for the answer any more."""
 
 
-class KafkaKeyReader(AbstractContextManager["KafkaKeyReader"]):
+class KafkaKeyReader:
     """cdc.snapshots.readers.KeyReader, with a thread that is made when it is first needed."""
 
-    def __init__(
-        self, kafka: KafkaConfig, slice_records: int = SLICE_RECORDS, answer_s_max: float = ANSWER_S_MAX
-    ) -> None:
+    def __init__(self, kafka: KafkaConfig, answer_s_max: float = ANSWER_S_MAX) -> None:
         self._kafka = kafka
         self._answer_s_max = answer_s_max
-        self._slice_records = slice_records
         self._requests: queue.SimpleQueue[KeyPage | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
         self._closing = threading.Event()
@@ -92,11 +84,6 @@ class KafkaKeyReader(AbstractContextManager["KafkaKeyReader"]):
         if self._thread is not None:
             self._thread.join(_JOIN_S)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     # ---- in the thread
 
     def _run(self) -> None:
@@ -113,10 +100,10 @@ class KafkaKeyReader(AbstractContextManager["KafkaKeyReader"]):
             except WatershedError as error:
                 scan = ""
                 self._answers.put(ReadFailed(request.nonce, error, is_permanent=isinstance(error, BrokerError)))
-            except OSError as error:  # of a temporary file
+            except sqlite3.Error as error:  # of the temporary file
                 scan = ""
-                hint = "make room in the folder for temporary files, or set TMPDIR"
-                failure = UnreachableError(f"keys of topic {request.topic}: {error.strerror}", hint)
+                hint = "make room in the folder for temporary files, or set SQLITE_TMPDIR"
+                failure = UnreachableError(f"keys of topic {request.topic}: {error}", hint)
                 self._answers.put(ReadFailed(request.nonce, failure, is_permanent=False))
 
     def _pages(self, topic: str, below: int | None) -> Iterator[tuple[bytes, ...]]:
@@ -129,16 +116,16 @@ class KafkaKeyReader(AbstractContextManager["KafkaKeyReader"]):
                 **{"auto.offset.reset": "earliest", "queued.max.messages.kbytes": QUEUE_KIBIBYTES_MAX},
             ),
         )
-        with tempfile.TemporaryDirectory(prefix="watershed-keys-") as folder:
+        with closing(sqlite3.connect("", isolation_level=None)) as live:
+            live.execute(f"PRAGMA cache_size = -{CACHE_KIBIBYTES}")
+            live.execute("CREATE TABLE live (key BLOB PRIMARY KEY) WITHOUT ROWID")
+            live.execute("BEGIN")
             with closing(consumer):
                 try:
-                    ends = self._ends(consumer, topic)
-                    slices = Slices(Path(folder), sum(end - begin for begin, end in ends.values()), self._slice_records)
-                    self._read(consumer, topic, ends, below, slices)
+                    self._read(consumer, topic, self._ends(consumer, topic), below, live)
                 except KafkaException as exception:
                     raise broker_error(f"can't read topic {topic}", exception) from exception
-            for keys in slices.folded():
-                yield from _paged(keys)
+            yield from _paged(key for (key,) in live.execute("SELECT key FROM live ORDER BY key"))
 
     def _ends(self, consumer: Consumer, topic: str) -> "_Ends":
         described = consumer.list_topics(topic, timeout=self._answer_s_max).topics[topic]
@@ -158,20 +145,25 @@ class KafkaKeyReader(AbstractContextManager["KafkaKeyReader"]):
             if self._closing.wait(_STEP_S):
                 raise _ClosedError
 
-    def _read(self, consumer: Consumer, topic: str, ends: "_Ends", below: int | None, slices: "Slices") -> None:
+    def _read(self, consumer: Consumer, topic: str, ends: "_Ends", below: int | None, live: sqlite3.Connection) -> None:
         consumer.assign([TopicPartition(topic, number, begin) for number, (begin, _) in ends.items()])
         left = {number for number, (begin, end) in ends.items() if end > begin}
         while left:
             if self._closing.is_set():
                 raise _ClosedError
+            rows: dict[bytes, bool] = {}  # key → whether its last record among these is a row
             for message in consumer.consume(_FETCH_COUNT, _STEP_S):
                 error = message.error()
                 if error is None:
                     key, value = message.key(), message.value()
                     if key is not None:
-                        slices.add(key, value is not None and (below is None or _version(value) < below))
+                        rows[key] = value is not None and (below is None or _version(value) < below)
                 elif error.code() != KafkaError._PARTITION_EOF:
                     raise KafkaException(error)
+            live.executemany(
+                "INSERT OR IGNORE INTO live VALUES (?)", [(key,) for key, is_row in rows.items() if is_row]
+            )
+            live.executemany("DELETE FROM live WHERE key = ?", [(key,) for key, is_row in rows.items() if not is_row])
             # The consumer's position passes transaction markers, which hold the last offsets of the log.
             for place in consumer.position([TopicPartition(topic, number) for number in left]):
                 if place.offset >= ends[place.partition][1]:
@@ -188,55 +180,10 @@ def _version(value: bytes) -> int:
     return 0  # not one of ours: older than any
 
 
-class Slices:
-    """Which keys have a row at last, told record by record in the topic's order."""
-
-    def __init__(self, folder: Path, records: int, slice_records: int) -> None:
-        self._folder = folder
-        self._count = min(SLICES_MAX, -(-records // slice_records) or 1)
-        self._live: set[bytes] = set()  # of the only slice
-        self._waiting: dict[int, bytearray] = {}  # what is to be written to each file
-        self._waiting_bytes = 0
-
-    def add(self, key: bytes, is_row: bool) -> None:
-        """The key's next record."""
-        if self._count == 1:
-            (self._live.add if is_row else self._live.discard)(key)
-            return
-        waiting = self._waiting.setdefault(crc32(key) % self._count, bytearray())
-        waiting += len(key).to_bytes(4) + (b"\1" if is_row else b"\0") + key
-        self._waiting_bytes += len(key) + 5
-        if self._waiting_bytes >= SPILL_BYTES:
-            self._spill()
-
-    def folded(self) -> Iterator[set[bytes]]:
-        """Each slice's keys, once all records are told."""
-        if self._count == 1:
-            yield self._live
-            return
-        self._spill()
-        for path in sorted(self._folder.iterdir()):
-            live: set[bytes] = set()
-            content, at = path.read_bytes(), 0
-            while at < len(content):
-                end = at + 5 + int.from_bytes(content[at : at + 4])
-                (live.add if content[at + 4] else live.discard)(content[at + 5 : end])
-                at = end
-            path.unlink()
-            yield live
-
-    def _spill(self) -> None:
-        for number, waiting in self._waiting.items():
-            with (self._folder / f"{number:04}").open("ab") as file:
-                file.write(waiting)
-        self._waiting.clear()
-        self._waiting_bytes = 0
-
-
-def _paged(keys: set[bytes]) -> Iterator[tuple[bytes, ...]]:
+def _paged(keys: Iterable[bytes]) -> Iterator[tuple[bytes, ...]]:
     page: list[bytes] = []
     size = 0
-    for key in sorted(keys):
+    for key in keys:
         page.append(key)
         size += len(key)
         if len(page) == PAGE_KEYS or size >= PAGE_BYTES:

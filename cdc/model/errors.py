@@ -110,13 +110,6 @@ class DamagedTextError(UnsupportedChangeError):
         )
 
 
-class TextTooLargeError(SourceError):
-    """The server has a row to send whose text would be larger than it can make. `commit_lsn`: of its transaction, once
-    that is known, from the capture loop on; an LSN as a number."""
-
-    commit_lsn: int | None = None
-
-
 class UnpublishableError(UnsupportedChangeError):
     """A record that is larger than its topic takes. `key` and `value` are for a dead letter, not for messages."""
 

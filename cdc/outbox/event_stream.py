@@ -20,7 +20,7 @@ from cdc.outbox.message_reader import COLUMNS, KEY, read_message
 from cdc.outbox.router import Contract, Event, Fields, Format, Header, Rejected, Router
 from cdc.outbox.seal import SealKey
 from cdc.pgoutput.decoder import decode
-from cdc.pgoutput.messages import UNCHANGED, Binary, Delete, Insert, LogicalMessage, Update
+from cdc.pgoutput.messages import UNCHANGED, Delete, Insert, LogicalMessage, Update
 from cdc.records.control import PartialTransaction
 
 _CONTEXT: Final = (("__debezium.context.taskId", b"0"), ("__debezium.context.connectorName", b"postgresql"))
@@ -165,8 +165,6 @@ class OutboxStream:
         routed: Event | Rejected
         if UNCHANGED in new:
             routed = Rejected("a large value was left alone by an update, and is not in the log", None)
-        elif any(isinstance(value, Binary) for value in new):  # see cdc.pgoutput.binary_rows
-            routed = Rejected("a value is larger than any record holds, or PostgreSQL gave no text of it", None)
         else:
             routed = router.route(row, now_us, commit_ts_us, former=former)
         names = [column.name for column in schema.columns]

@@ -22,7 +22,7 @@ from cdc.model.events import Position, TableSchema
 from cdc.model.lsn import Lsn
 from cdc.model.sql_names import sql_name
 from cdc.pgoutput.decoder import decode
-from cdc.pgoutput.messages import NULL, UNCHANGED, Binary, Delete, Insert, Relation, Tuple, TupleValue, Update
+from cdc.pgoutput.messages import NULL, UNCHANGED, Delete, Insert, Relation, Tuple, TupleValue, Update
 from cdc.pgoutput.relations import captured_columns, relation_differs, sent_places
 from cdc.pgoutput.values import (
     ColumnForm,
@@ -292,8 +292,6 @@ class _Exact:
                 f"ALTER TABLE {sql_name(*self._codec._table)} REPLICA IDENTITY FULL, or a newer minor version of "
                 "PostgreSQL",
             )
-        if isinstance(value, Binary):
-            raise self._unpublished(f"{self._place(name)}: PostgreSQL gave no text of the value", "write another value")
         try:
             return self._codec._encoders[i](value.decode("latin-1"))
         except UnconvertibleError as error:

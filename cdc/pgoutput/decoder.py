@@ -13,7 +13,7 @@
     Message   M | flags 1 | lsn 8 | prefix | length 4 | content
     Abort     A | xid 4 | subtransaction xid 4
       tuple   columns 2 | value...
-      value   n (null) / u (unchanged) / t (text) length 4 bytes / b (binary) length 4 bytes
+      value   n (null) / u (unchanged) / t (text) length 4 bytes; b (binary) is sent only when asked for
 
 Integers are big-endian, names end with a zero byte. This is the exact path: it looks at everything and serves every
 message but the rows, which `codec` turns into JSON without an object for each value; what it refuses is the same.
@@ -29,7 +29,6 @@ from cdc.pgoutput.messages import (
     NULL,
     UNCHANGED,
     Begin,
-    Binary,
     Commit,
     Delete,
     Insert,
@@ -244,10 +243,8 @@ def _tuple(reader: _Reader) -> Tuple:
             values.append(NULL)
         elif kind == ord("u"):
             values.append(UNCHANGED)
-        elif kind == ord("b"):
-            values.append(Binary(reader.raw(reader.number(_U32, "a length"), "a value")))
         else:
-            raise reader.refused(f"value kind {chr(kind)!r}, expected 'n', 'u', 't' or 'b'")
+            raise reader.refused(f"value kind {chr(kind)!r}, expected 'n', 'u' or 't'")
     return tuple(values)
 
 

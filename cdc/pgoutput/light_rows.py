@@ -12,7 +12,7 @@ from typing import Final
 from cdc.model.events import TableSchema
 from cdc.pgoutput.messages import Relation
 from cdc.pgoutput.relations import sent_places
-from cdc.pgoutput.row_parts import BINARY, NULL, TEXT, RawValue, RowParts, RowTuple, put_together, take_apart
+from cdc.pgoutput.row_parts import NULL, TEXT, RawValue, RowParts, RowTuple, put_together, take_apart
 from cdc.pgoutput.values import ColumnForm
 
 SHRINKS_TO: Final = 8  # a record's bytes times this are at least its row's
@@ -68,7 +68,7 @@ class LightRows:
         return RowTuple(
             row.kind,
             [
-                RawValue(NULL) if value.kind in (TEXT, BINARY) and (i is None or i in self._hidden) else value
+                RawValue(NULL) if value.kind == TEXT and (i is None or i in self._hidden) else value
                 for value, i in zip(row.values, self._sent, strict=True)
             ],
         )

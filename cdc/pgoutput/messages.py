@@ -18,14 +18,7 @@ NULL: Literal[Absent.NULL] = Absent.NULL
 UNCHANGED: Literal[Absent.UNCHANGED] = Absent.UNCHANGED
 
 
-@dataclass(frozen=True, slots=True)
-class Binary:
-    """A value in the type's binary format (sent only when asked for)."""
-
-    content: bytes
-
-
-TupleValue = bytes | Binary | Literal[Absent.NULL, Absent.UNCHANGED]  # bytes: the value's text in client encoding
+TupleValue = bytes | Literal[Absent.NULL, Absent.UNCHANGED]  # bytes: the value's text in client encoding
 Tuple = tuple[TupleValue, ...]
 
 

@@ -11,7 +11,6 @@ from typing import Final
 NULL: Final = b"n"
 UNCHANGED: Final = b"u"
 TEXT: Final = b"t"
-BINARY: Final = b"b"
 
 _HEAD_BYTES: Final = 5  # message type 1, relation oid 4
 _U16: Final = Struct(">H")
@@ -64,7 +63,7 @@ def take_apart(message: memoryview) -> RowParts | None:
                 at += 1
                 values.append(RawValue(value_kind))
                 continue
-            if value_kind not in (TEXT, BINARY) or at + 5 > len(message):
+            if value_kind != TEXT or at + 5 > len(message):
                 return None
             end: int = at + 5 + _U32.unpack_from(message, at + 1)[0]
             values.append(RawValue(value_kind, message[at + 5 : end]))
@@ -80,6 +79,6 @@ def put_together(parts: RowParts, before: bytes | memoryview = b"") -> bytes:
         pieces += [row.kind, _U16.pack(len(row.values))]
         for value in row.values:
             pieces.append(value.kind)
-            if value.kind in (TEXT, BINARY):
+            if value.kind == TEXT:
                 pieces += [_U32.pack(len(value.content)), value.content]
     return b"".join(pieces)

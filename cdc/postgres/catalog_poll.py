@@ -5,8 +5,6 @@ See cdc/tables/schema_tracking.py.
 
 import queue
 import threading
-from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import LiteralString
 
 import psycopg
@@ -33,7 +31,7 @@ log = structlog.get_logger(__name__)
 _SETTINGS: LiteralString = "SET synchronous_commit = local; SET lock_timeout = '1s'; SET jit = off"
 
 
-class PostgresCatalogReader(AbstractContextManager["PostgresCatalogReader"]):
+class PostgresCatalogReader:
     """See cdc.ports.catalog_reader.CatalogReader. Its thread and connection are made when they are first needed."""
 
     def __init__(self, source: SourceConfig, topics: Topics) -> None:
@@ -58,11 +56,6 @@ class PostgresCatalogReader(AbstractContextManager["PostgresCatalogReader"]):
         """Idempotent."""
         self._closing.set()
         close_workers([self._worker])
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # ---- in the thread
 

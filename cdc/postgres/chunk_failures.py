@@ -28,11 +28,6 @@ def failed(request: Request, error: Exception) -> ReadFailed:
     return ReadFailed(request.nonce, SourceError(words, "report it, with the log of this process"), is_permanent=True)
 
 
-def is_too_large(error: psycopg.Error) -> bool:
-    """Whether the server failed to print a value or a row: PostgreSQL makes texts of at most 1 GiB."""
-    return says_too_large(error.sqlstate or "", error.diag.message_primary or "")
-
-
 def watermark_refused(error: psycopg.errors.InsufficientPrivilege, server_version: int) -> SourceError:
     """The role may not write watermarks."""
     arguments = "boolean, text, text" + (", boolean" if server_version >= _EMITS_FLUSHED else "")
@@ -57,6 +52,12 @@ def _said(request: Request, error: psycopg.Error, is_passing: bool) -> Watershed
             f"the role may not read {where}: {error.diag.message_primary}",
             f"GRANT USAGE ON SCHEMA {sql_name(table.schema)} TO <role>; GRANT SELECT ON {sql_name(*table)} TO <role>; "
             "the schemas of its types need USAGE too",
+        )
+    if says_too_large(error.sqlstate or "", error.diag.message_primary or ""):
+        return SourceError(
+            f"existing rows of {where} can't be read: the text of a row, or of a value, is above 1 GiB",
+            "make the value smaller or delete the row (octet_length finds it: a bytea's text has twice its bytes); "
+            "then ask for the snapshot again",
         )
     # Without a condition, values that don't read as their type are those of the range's ends.
     is_asked = isinstance(request, Chunk) and (request.where is not None or isinstance(error, psycopg.DataError))

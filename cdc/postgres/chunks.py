@@ -9,8 +9,6 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from types import TracebackType
 from typing import Final
 
 import psycopg
@@ -34,9 +32,8 @@ from cdc.ports.chunk_reader import (
 )
 from cdc.ports.stream import Probe, unarmed
 from cdc.ports.transaction_snapshot import TransactionSnapshot
-from cdc.postgres.binary_copy import copy_binary
 from cdc.postgres.catalog import Publication
-from cdc.postgres.chunk_failures import failed, is_too_large, watermark_refused
+from cdc.postgres.chunk_failures import failed, watermark_refused
 from cdc.postgres.chunk_statements import chunk_statement, condition_statement, watermark_statement
 from cdc.postgres.chunk_table import ChunkTable, TableAlteredError, begin_read, bounds, describe_for_chunks, size
 from cdc.postgres.connection import SourceConnection, copy_options, holds_any_bytes
@@ -59,7 +56,7 @@ _SETTINGS: Final = (
 _Queue = queue.SimpleQueue[Request | None]
 
 
-class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
+class PostgresChunkReader:
     """See cdc.ports.chunk_reader.ChunkReader. Threads and connections are made when they are first needed."""
 
     def __init__(
@@ -103,11 +100,6 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
         """Cancel what runs and end; what was asked and not answered stays so. Idempotent."""
         self._closing.set()
         close_workers(self._workers)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # ---- in the threads
 
@@ -171,15 +163,8 @@ class PostgresChunkReader(AbstractContextManager["PostgresChunkReader"]):
                 connection, condition_statement(schema.table, request.where, is_partitioned=seen.is_partitioned)
             )
         began = time.monotonic()
-        try:
-            plain = statement + copy_options(connection)
-            copied = copy_lines(connection, plain.as_bytes(connection), request.bytes_max)
-        except psycopg.Error as error:
-            if not is_too_large(error):
-                raise
-            connection.execute("ROLLBACK")
-            snapshot = _opened(connection, request, seen, prefers_index=not is_part)
-            copied = copy_binary(self._source, connection, schema, statement, request.bytes_max)
+        statement += copy_options(connection)
+        copied = copy_lines(connection, statement.as_bytes(connection), request.bytes_max)
         places = [[column.name for column in schema.columns].index(name) for name in schema.key]
         read = ChunkRead(
             nonce=request.nonce,

@@ -32,8 +32,8 @@ class Copied:
     is_ended: bool  # False: more was coming, and the connection is of no use any more
 
 
-def copy_lines(connection: psycopg.Connection, statement: bytes, bytes_max: int, end: bytes = b"\n") -> Copied:
-    """The first line, and as many more as `bytes_max` holds. `end`: what each has behind it. Raises psycopg.Error."""
+def copy_lines(connection: psycopg.Connection, statement: bytes, bytes_max: int) -> Copied:
+    """The first line, and as many more as `bytes_max` holds. Raises psycopg.Error."""
     pgconn = connection.pgconn
     pgconn.send_query_params(statement, None)
     while pgconn.flush():
@@ -54,7 +54,7 @@ def copy_lines(connection: psycopg.Connection, statement: bytes, bytes_max: int,
                 if dropped > _DROPPED_BYTES_MAX:
                     return Copied(tuple(lines), row_count, is_ended=False)
             else:
-                lines.append(bytes(view[: size - len(end)]))
+                lines.append(bytes(view[: size - 1]))
                 room -= size
         elif size == 0:
             _wait(pgconn, select.POLLIN)

@@ -13,7 +13,7 @@ import psycopg
 from psycopg import pq
 
 from cdc.config.settings import SourceConfig
-from cdc.model.errors import NEXT_AFTER_GAP, GapError, SourceError, TextTooLargeError
+from cdc.model.errors import NEXT_AFTER_GAP, GapError, SourceError
 from cdc.model.lsn import Lsn, format_lsn, parse_lsn
 from cdc.pgoutput.frames import standby_status
 from cdc.postgres.connection import (
@@ -130,18 +130,17 @@ class ReplicationConnection:
         row = self._row(f'CREATE_REPLICATION_SLOT "{name}" LOGICAL pgoutput EXPORT_SNAPSHOT')
         return CreatedSlot(parse_lsn(row[1]), row[2])
 
-    def start(self, slot: str, publication: str, lsn: Lsn, *, is_binary: bool = False) -> None:
-        """Begin to stream transactions that commit at or after `lsn`; values as text, or in their types' binary format.
+    def start(self, slot: str, publication: str, lsn: Lsn) -> None:
+        """Begin to stream transactions that commit at or after `lsn`.
 
         Raises SlotInUseError while another process has the slot, SlotMissingError when it is gone or invalidated.
         """
         # The option's value is a list of quoted identifiers inside a quoted literal.
         names = '"' + publication.replace('"', '""') + '"'
         literal = names.replace("'", "''")
-        binary = ", binary 'true'" if is_binary else ""
         self._exec(
             f'START_REPLICATION SLOT "{slot}" LOGICAL {format_lsn(lsn)} '
-            f"(proto_version '1', publication_names '{literal}', messages 'true'{binary})",
+            f"(proto_version '1', publication_names '{literal}', messages 'true')",
             pq.ExecStatus.COPY_BOTH,
         )
         self._pgconn.nonblocking = 1
@@ -247,7 +246,7 @@ class ReplicationConnection:
         self._pgconn.consume_input()
 
     def _raise_end(self) -> NoReturn:
-        """The server ended the stream: why? Raises TextTooLargeError, GapError, ConnectionLost, SourceError."""
+        """The server ended the stream: why? Raises GapError, ConnectionLost, SourceError."""
         result = self._pgconn.get_result()
         words = " ".join(((result and result.error_message) or b"").decode("utf-8", "replace").split())
         state = ((result and result.error_field(pq.DiagnosticField.SQLSTATE)) or b"").decode()
@@ -262,7 +261,11 @@ class ReplicationConnection:
                 "log already is read with the filter of its time",
             )
         if says_too_large(state, words):
-            raise TextTooLargeError(f"the server can't send a row: {words}")
+            raise GapError(
+                f"the server can't send a row, because its text or that of a value is above 1 GiB: {words}",
+                "make the value smaller or delete the row (octet_length finds it: a bytea's text has twice its bytes), "
+                "then cdc snapshot --heal",
+            )
         raise SourceError(f"the server ended the stream: {words}", "see the server's log")
 
     def _raise_notice(self) -> None:

@@ -11,9 +11,8 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, LiteralString
 
 import psycopg
@@ -54,7 +53,7 @@ class _Question:
     bytes_max: int
 
 
-class PostgresRowReader(AbstractContextManager["PostgresRowReader"]):
+class PostgresRowReader:
     """See cdc.ports.row_reader.RowReader. Its thread and connection are made when they are first needed."""
 
     def __init__(self, source: SourceConfig, publication: Publication, tables: Sequence[TableSchema]) -> None:
@@ -96,11 +95,6 @@ class PostgresRowReader(AbstractContextManager["PostgresRowReader"]):
         """Idempotent."""
         self._closing.set()
         close_workers([self._worker])
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # ---- in the thread
 

@@ -24,6 +24,7 @@ one that counts.
 
 import json
 import zlib
+from dataclasses import asdict
 from typing import Annotated, Literal, Self
 from urllib.parse import quote
 
@@ -224,6 +225,15 @@ class ColumnRecord(Record):
     base_type_modifier: int | None = None
     labels: tuple[str, ...] = ()
 
+    @classmethod
+    def of(cls, column: Column) -> Self:
+        fields = asdict(column)
+        return cls(type=fields.pop("type_name"), **fields)
+
+    def column(self) -> Column:
+        fields = dict(self)
+        return Column(type_name=fields.pop("type"), **fields)
+
 
 class SchemaRecord(Record):
     """One version of a table's shape."""
@@ -245,22 +255,7 @@ class SchemaRecord(Record):
             version=schema.version,
             topic=schema.topic,
             key=schema.key,
-            columns=tuple(
-                ColumnRecord(
-                    name=c.name,
-                    type_oid=c.type_oid,
-                    type_modifier=c.type_modifier,
-                    type=c.type_name,
-                    type_kind=c.type_kind,
-                    base_type_oid=c.base_type_oid,
-                    nullable=c.nullable,
-                    element_oid=c.element_oid,
-                    delimiter=c.delimiter,
-                    base_type_modifier=c.base_type_modifier,
-                    labels=c.labels,
-                )
-                for c in schema.columns
-            ),
+            columns=tuple(map(ColumnRecord.of, schema.columns)),
         )
 
     def table_schema_of(self) -> TableSchema:
@@ -270,22 +265,7 @@ class SchemaRecord(Record):
             oid=self.oid,
             topic=self.topic,
             key=self.key,
-            columns=tuple(
-                Column(
-                    name=c.name,
-                    type_oid=c.type_oid,
-                    type_modifier=c.type_modifier,
-                    type_name=c.type,
-                    nullable=c.nullable,
-                    type_kind=c.type_kind,
-                    base_type_oid=c.base_type_oid,
-                    element_oid=c.element_oid,
-                    delimiter=c.delimiter,
-                    base_type_modifier=c.base_type_modifier,
-                    labels=c.labels,
-                )
-                for c in self.columns
-            ),
+            columns=tuple(column.column() for column in self.columns),
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from cdc.model.events import TableSchema
 from cdc.pgoutput.decoder import decode
-from cdc.pgoutput.messages import NULL, UNCHANGED, Binary, Relation
+from cdc.pgoutput.messages import NULL, UNCHANGED, Relation
 from cdc.records.control import SchemaRecord
 from tests import wire
 
@@ -57,7 +57,7 @@ def _table(schema: TableSchema, messages: list[bytes], recorded: dict[str, Any])
     width = len(schema.columns)
     odd = [
         wire.update(schema.oid, [b"1", *[UNCHANGED] * (width - 1)]),
-        wire.insert(schema.oid, [b"1", *[NULL] * (width - 2), Binary(b"\0\1")]),
+        wire.insert(schema.oid, [b"1", *[NULL] * (width - 2), b"\0\1"]),
         wire.insert(schema.oid, [b"1", *[b"\xff"] * (width - 1)]),
     ]
     if schema.oid % 8:  # seldom: a seed that is refused has mutants that are refused

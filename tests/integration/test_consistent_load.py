@@ -1,7 +1,7 @@
-"""All rows at one point in time, read by several connections."""
+"""All rows at one point in time."""
 
-import threading
 from collections.abc import Iterator
+from contextlib import closing
 
 import psycopg
 import pytest
@@ -20,16 +20,12 @@ ROWS = 3_000
 FLAT, PARTED = TableId("public", "flat"), TableId("public", "parted")
 
 
-@pytest.fixture(autouse=True)
-def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cdc.postgres.exported_snapshot.RANGE_PAGES", 1)
-    monkeypatch.setattr("cdc.postgres.exported_snapshot.BATCH_ROWS", 50)
-
-
 @pytest.fixture
 def connection(fresh_database: str) -> Iterator[psycopg.Connection]:
     with psycopg.connect(fresh_database, autocommit=True) as made:
         made.execute("CREATE TABLE flat (id int PRIMARY KEY, name text)")
+        made.execute("CREATE TABLE heir () INHERITS (flat)")
+        made.execute("INSERT INTO heir VALUES (-1, 'of a table that inherits')")
         made.execute("CREATE TABLE parted (id int PRIMARY KEY, name text) PARTITION BY RANGE (id)")
         made.execute("CREATE TABLE low PARTITION OF parted FOR VALUES FROM (0) TO (1000)")
         made.execute("CREATE TABLE high (name text, gone int, id int NOT NULL)")
@@ -45,13 +41,13 @@ def connection(fresh_database: str) -> Iterator[psycopg.Connection]:
         yield made
 
 
-def reader_at_now(dsn: str, exporter: psycopg.Connection, workers: int = 3) -> SnapshotReader:
+def reader_at_now(dsn: str, exporter: psycopg.Connection) -> SnapshotReader:
     """`exporter` holds the snapshot."""
     exporter.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
     row = exporter.execute("SELECT pg_export_snapshot()").fetchone()
     assert row
     source = SourceConfig(dsn=SecretStr(dsn), tables=("public.flat", "public.parted"))
-    return SnapshotReader(source, row[0], workers)
+    return SnapshotReader(source, row[0])
 
 
 def schema_of(connection: psycopg.Connection, table: TableId) -> TableSchema:
@@ -62,7 +58,7 @@ def schema_of(connection: psycopg.Connection, table: TableId) -> TableSchema:
 def test_every_row_comes_once_as_of_the_snapshot(fresh_database: str, connection: psycopg.Connection) -> None:
     with (
         psycopg.connect(fresh_database, autocommit=True) as exporter,
-        reader_at_now(fresh_database, exporter) as reader,
+        closing(reader_at_now(fresh_database, exporter)) as reader,
     ):
         connection.execute("DELETE FROM flat WHERE id % 2 = 0")
         connection.execute("UPDATE parted SET name = 'later'")
@@ -75,7 +71,7 @@ def test_every_row_comes_once_as_of_the_snapshot(fresh_database: str, connection
 def test_a_row_filter_holds_in_every_part(fresh_database: str, connection: psycopg.Connection) -> None:
     with (
         psycopg.connect(fresh_database, autocommit=True) as exporter,
-        reader_at_now(fresh_database, exporter) as reader,
+        closing(reader_at_now(fresh_database, exporter)) as reader,
     ):
         lines = reader.lines(schema_of(connection, PARTED), row_filter="(id > 5) OR (id = 1)")
         assert len(list(lines)) == ROWS - 4
@@ -91,38 +87,27 @@ def test_partitions_that_may_be_read_only_through_their_root(
             limited = psycopg.conninfo.make_conninfo(fresh_database, user=unique)
             with (
                 psycopg.connect(fresh_database, autocommit=True) as exporter,
-                reader_at_now(limited, exporter) as reader,
+                closing(reader_at_now(limited, exporter)) as reader,
             ):
                 assert len(list(reader.lines(schema_of(connection, PARTED), row_filter=None))) == ROWS
         finally:
             superuser.execute(sql.SQL("DROP OWNED BY {0}; DROP ROLE {0}").format(sql.Identifier(unique)))
 
 
-def test_who_stops_reading_leaves_no_thread_that_waits(fresh_database: str, connection: psycopg.Connection) -> None:
-    with (
-        psycopg.connect(fresh_database, autocommit=True) as exporter,
-        reader_at_now(fresh_database, exporter) as reader,
-    ):
-        lines = reader.lines(schema_of(connection, FLAT), row_filter=None)
-        assert next(lines)
-        assert "load" in {thread.name for thread in threading.enumerate()}
-        lines.close()  # type: ignore[attr-defined]
-        assert "load" not in {thread.name for thread in threading.enumerate()}
-
-
 def test_what_postgresql_refuses_is_said(fresh_database: str, connection: psycopg.Connection) -> None:
     with (
         psycopg.connect(fresh_database, autocommit=True) as exporter,
-        reader_at_now(fresh_database, exporter) as reader,
+        closing(reader_at_now(fresh_database, exporter)) as reader,
         pytest.raises(SourceError, match=r"rows of table public\.flat can't be read: .*zero"),
     ):
         list(reader.lines(schema_of(connection, FLAT), row_filter="id / 0 = 1"))
 
 
 def test_a_server_that_goes_away_is_lost(fresh_database: str, connection: psycopg.Connection) -> None:
+    connection.execute("INSERT INTO flat SELECT n, 'more than is on its way' FROM generate_series(10000, 1000000) AS n")
     with (
         psycopg.connect(fresh_database, autocommit=True) as exporter,
-        reader_at_now(fresh_database, exporter) as reader,
+        closing(reader_at_now(fresh_database, exporter)) as reader,
     ):
         lines = reader.lines(schema_of(connection, FLAT), row_filter=None)
         assert next(lines)

@@ -3,7 +3,7 @@
 import json
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import psycopg
 import pytest
@@ -102,7 +102,7 @@ def lines_by_chunk_and_load(source: Source, schema: TableSchema) -> list[bytes]:
         exporter.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
         row = exporter.execute("SELECT pg_export_snapshot()").fetchone()
         assert row is not None
-        with SnapshotReader(config, row[0], 1) as reader:
+        with closing(SnapshotReader(config, row[0])) as reader:
             lines += reader.lines(schema, row_filter=None)
     return lines
 

@@ -1,7 +1,7 @@
 """History that may hide a change: capture publishes nothing after it. Altered tables: see test_schema_changes."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, LiteralString
 
 import psycopg
 import pytest
@@ -76,6 +76,26 @@ def test_a_topic_with_new_partitions_while_running_is_a_gap(items: Captured, run
     admin = admin_of(items.bootstrap_servers)
     admin.create_partitions([NewPartitions(topic, 9)])[topic].result(10)
     assert f"topic {topic} has 9 partitions, it had 4" in running()
+
+
+@pytest.mark.promise(4)
+def test_a_row_above_1_gib_of_text_ends_its_snapshot_and_in_the_stream_is_a_gap(items: Captured) -> None:
+    huge: LiteralString = "convert_to(repeat('x', 540000000), 'UTF8')"  # as text 1.08 GB, above 2^30 bytes
+    items.query("ALTER TABLE items ADD data bytea STORAGE EXTERNAL")
+    items.query("INSERT INTO items VALUES (1, 'one')")
+    items.query(f"INSERT INTO items VALUES (2, 'huge', {huge})")
+    capture = items.start()
+    said = "existing rows of table public.items can't be read: the text of a row, or of a value, is above 1 GiB"
+    capture.await_said(said)
+    items.query("DELETE FROM items WHERE id = 2")
+    items.await_caught_up()
+    items.query(f"INSERT INTO items VALUES (3, 'huge', {huge})")
+    assert "the server can't send a row, because its text or that of a value is above 1 GiB" in capture.await_refusal()
+    assert 3 not in published(items)
+    items.query("DELETE FROM items WHERE id = 3; INSERT INTO items VALUES (4, 'four')")
+    items.ask("heal")
+    items.await_caught_up()
+    assert {c.key["id"] for c in items.changes() if c.epoch == 2 and c.after is not None} == {1, 4}
 
 
 @pytest.mark.promise(4)

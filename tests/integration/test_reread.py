@@ -4,7 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import LiteralString
 
 import psycopg
@@ -39,7 +39,7 @@ def source(postgres: PostgresServer) -> Iterator[Source]:
 def reading(source: Source) -> Iterator[tuple[PostgresRowReader, TableSchema]]:
     schema = source.schema(PAGES)
     config = SourceConfig(dsn=source.dsn, tables=(str(PAGES),))
-    with PostgresRowReader(config, source.publication(PAGES), [schema]) as reader:
+    with closing(PostgresRowReader(config, source.publication(PAGES), [schema])) as reader:
         yield reader, schema
 
 

@@ -10,7 +10,7 @@ from cdc.formats.debezium import EnvelopeContext, OutRecord
 from cdc.model.errors import ProtocolError, UnsupportedChangeError
 from cdc.model.events import Column, TableSchema
 from cdc.pgoutput.decoder import decode
-from cdc.pgoutput.messages import NULL, UNCHANGED, Binary, Delete, Insert, Relation, TupleValue, Update
+from cdc.pgoutput.messages import NULL, UNCHANGED, Delete, Insert, Relation, TupleValue, Update
 
 ELEMENTS = {1000: 16, 1001: 17, 1005: 21, 1007: 23, 1016: 20, 1021: 700, 1022: 701, 1028: 26, 1115: 1114, 1182: 1082}
 ELEMENTS |= {1185: 1184, 1009: 25, 1015: 25, 1231: 25, 1020: 603, 2951: 25, 3807: 25, 1187: 25}
@@ -288,8 +288,6 @@ class Oracle:
             return None
         if value is UNCHANGED:
             raise UnsupportedChangeError("unchanged")
-        if isinstance(value, Binary):
-            raise UnsupportedChangeError("binary")
         try:
             return json_value(column, value.decode())
         except UnicodeDecodeError:

@@ -14,7 +14,7 @@ from cdc.capture.assembler import Assembler
 from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.consistent_load import InitialLoad, LoadStopped, TableLoad
 from cdc.capture.kafka_transaction import PROTOCOL, Lineage, Publisher
-from cdc.capture.loop import Capture, Pipeline, Schedule, StopCondition
+from cdc.capture.loop import Capture, Pipeline, Schedule
 from cdc.config.format_options import FormatOptions
 from cdc.config.settings import CaptureConfig, SnapshotConfig
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
@@ -331,7 +331,7 @@ class Process:
             ),
             topics=TOPICS,
             schedule=Schedule(limits=self._run.limits),
-            stop=StopCondition(should_stop=self._stops),
+            should_stop=self._stops,
         )
         capture.run()
         self._run.events.add("stopped")

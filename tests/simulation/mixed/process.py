@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cdc.capture.assembler import Assembler
 from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.kafka_transaction import Lineage, Publisher
-from cdc.capture.loop import Capture, Pipeline, Schedule, StopCondition
+from cdc.capture.loop import Capture, Pipeline, Schedule
 from cdc.config.outbox_settings import OutboxMessages, OutboxTable
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.formats.unpublishable import Unpublishable, UnpublishedRecord
@@ -164,7 +164,7 @@ class Process:
             ),
             topics=TOPICS,
             schedule=Schedule(limits=run.limits, watch=tracker.watch),
-            stop=StopCondition(should_stop=self._stops),
+            should_stop=self._stops,
         )
         capture.run()
 

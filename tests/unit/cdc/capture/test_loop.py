@@ -12,10 +12,10 @@ import cdc.capture.assembler
 from cdc.capture.assembler import Assembler
 from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.kafka_transaction import Lineage, Publisher
-from cdc.capture.loop import Capture, Pipeline, Schedule, StopCondition
+from cdc.capture.loop import Capture, Pipeline, Schedule
 from cdc.config.settings import CaptureConfig, SnapshotConfig
 from cdc.formats.heartbeats import Heartbeats
-from cdc.model.errors import ConnectionLost, GapError, TextTooLargeError, UnsupportedChangeError
+from cdc.model.errors import ConnectionLost, GapError, UnsupportedChangeError
 from cdc.model.events import TableId
 from cdc.model.lsn import Lsn
 from cdc.model.topics import Topics
@@ -48,7 +48,6 @@ def capture(
     script: Script,
     watch: Callable[[], None] = lambda: None,
     heartbeats: Heartbeats | None = None,
-    until: Lsn | None = None,
     **limits: Any,
 ) -> Capture:
     config = CaptureConfig(**limits)
@@ -78,7 +77,7 @@ def capture(
         ),
         topics=Topics("shop"),
         schedule=Schedule(limits=config, watch=watch, heartbeats=heartbeats),
-        stop=StopCondition(should_stop=script.should_stop, until=until),
+        should_stop=script.should_stop,
     )
 
 
@@ -226,7 +225,7 @@ def test_a_limit_is_counted_anew_for_each_transaction() -> None:
 def stopped_after_one_reading(script: Script, **limits: Any) -> None:
     made = capture(script, **limits, **QUIET)
     first = script.inputs[0]
-    made._stop = StopCondition(lambda: first not in script.inputs)
+    made._should_stop = lambda: first not in script.inputs
     made.run()
 
 
@@ -269,28 +268,6 @@ def test_whatever_the_stream_raises_gives_the_kafka_transaction_up(error: Except
         capture(script, **QUIET).run()
     assert script.notes[-1] == "abort"
     assert script.committed == []
-
-
-def test_a_row_that_has_no_text_is_told_with_the_commit_of_its_transaction() -> None:
-    begun = transaction(1_200, 1)[:2]
-    script = Script(inputs=[transaction(1_100, 1), begun, TextTooLargeError("1200000003")])
-    with pytest.raises(TextTooLargeError) as error:
-        capture(script, **QUIET).run()
-    assert error.value.commit_lsn == 1_200
-    script = Script(inputs=[transaction(1_100, 1), TextTooLargeError("1200000003")])
-    with pytest.raises(TextTooLargeError) as error:
-        capture(script, **QUIET).run()
-    assert error.value.commit_lsn is None
-
-
-def test_it_ends_by_itself_once_the_transaction_is_recorded_up_to_which_it_was_to_go() -> None:
-    script = Script(inputs=[transaction(1_100, 1), transaction(1_200, 2), transaction(1_300, 3)])
-    made = capture(script, until=Lsn(1_200), transaction_rows_max=1, **QUIET)
-    assert not made.has_passed(Lsn(1_200))
-    made.run()
-    assert [position.resume_lsn for position in positions(script)] == [1_148, 1_248]
-    assert made.has_passed(Lsn(1_200))
-    assert not made.has_passed(Lsn(1_300))
 
 
 def test_what_is_whole_before_a_change_that_can_not_be_followed_is_published() -> None:

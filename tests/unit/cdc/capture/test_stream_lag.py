@@ -3,7 +3,7 @@
 from cdc.capture.assembler import Assembler
 from cdc.capture.captured_tables import CapturedTables
 from cdc.capture.kafka_transaction import Lineage, Publisher
-from cdc.capture.loop import Capture, Pipeline, Schedule, StopCondition
+from cdc.capture.loop import Capture, Pipeline, Schedule
 from cdc.capture.stream_lag import QUIET_S, StreamLag
 from cdc.config.settings import CaptureConfig, SnapshotConfig
 from cdc.formats.debezium import TableEncoder
@@ -150,7 +150,7 @@ def test_no_chunk_is_asked_for_while_a_slow_server_sends_a_backlog() -> None:
         ),
         topics=topics,
         schedule=Schedule(limits=CaptureConfig()),
-        stop=StopCondition(should_stop=lambda: bool(asked_behind) or script.clock.now_s > 1_100.0),
+        should_stop=lambda: bool(asked_behind) or script.clock.now_s > 1_100.0,
     ).run()
     assert len([record for record in script.committed if record.topic == TOPIC]) == transactions
     assert asked_behind == [0], "the first chunk is asked for when the backlog is published"

@@ -14,7 +14,7 @@ from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.outbox.event_stream import OutboxStream
 from cdc.outbox.seal import SealKey
-from cdc.pgoutput.messages import NULL, UNCHANGED, Binary, LogicalMessage, TupleValue
+from cdc.pgoutput.messages import NULL, UNCHANGED, LogicalMessage, TupleValue
 from tests import wire
 
 KEY = SealKey(bytes(32))
@@ -133,16 +133,12 @@ def test_a_row_that_can_not_be_routed_is_a_dead_letter_in_its_tables_topic(
     assert json.loads(record.value or b"")["event"]["aggregateid"] == "7"
 
 
-@pytest.mark.parametrize(
-    ("payload", "said"),
-    [(UNCHANGED, "a large value was left alone by an update"), (Binary(b"x"), "a value is larger than any record")],
-)
-def test_an_event_whose_payload_is_not_known_is_a_dead_letter_and_no_tombstone(payload: TupleValue, said: str) -> None:
+def test_an_event_whose_payload_is_not_known_is_a_dead_letter_and_no_tombstone() -> None:
     former: list[TupleValue] = [b"h", NULL, NULL, NULL]
-    message = wire.update(5, [b"i", b"order", b"7", payload], former)
+    message = wire.update(5, [b"i", b"order", b"7", UNCHANGED], former)
     (record,) = outbox().row(memoryview(message), AT, NOW_US, NOW_US)
     assert record.topic == "shop.public.outbox"
-    assert said in reason(record)
+    assert "a large value was left alone by an update" in reason(record)
 
 
 def test_what_its_topic_can_not_take_has_a_dead_letter_ready() -> None:

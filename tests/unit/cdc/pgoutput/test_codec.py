@@ -8,7 +8,7 @@ from cdc.config.columns import ColumnChoice
 from cdc.model.errors import ProtocolError, UnsupportedChangeError
 from cdc.model.events import Column, TableId
 from cdc.pgoutput.codec import IncompleteChange, RowCodec
-from cdc.pgoutput.messages import NULL, UNCHANGED, Binary, TupleValue
+from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
 from cdc.pgoutput.values import MalformedValueError
 from tests import wire
 
@@ -159,14 +159,6 @@ def test_a_null_in_the_key_stops_capture() -> None:
             change(message)
     with pytest.raises(UnsupportedChangeError, match="column b is NULL"):
         codec().copy(b"\\N\t1\t\\N\tt\n", COMMIT_LSN, 3)
-
-
-def test_a_value_that_postgresql_gave_no_text_of_stops_its_table_where_records_have_it() -> None:
-    with pytest.raises(UnsupportedChangeError, match="column ok: PostgreSQL gave no text of the value"):
-        change(wire.insert(OID, [*ROW[:3], Binary(b"\1")]))
-    found = change(wire.delete(OID, [*old_key()[:3], Binary(b"\1")]))
-    assert isinstance(found, tuple)
-    assert found[1] == '{"b":"x","a":1}'
 
 
 @pytest.mark.parametrize(

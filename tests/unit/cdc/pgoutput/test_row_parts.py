@@ -2,11 +2,11 @@
 
 import pytest
 
-from cdc.pgoutput.messages import NULL, UNCHANGED, Binary, TupleValue
+from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
 from cdc.pgoutput.row_parts import RawValue, RowTuple, put_together, take_apart
 from tests import wire
 
-ROW: list[TupleValue] = [b"text", NULL, Binary(b"\0\1"), UNCHANGED, b""]
+ROW: list[TupleValue] = [b"text", NULL, b"\0\1", UNCHANGED, b""]
 MESSAGES = {
     "insert": wire.insert(7, ROW),
     "update": wire.update(7, ROW),
@@ -30,7 +30,7 @@ def test_values_have_their_kind_and_content() -> None:
     old, new = parts.tuples
     assert (old.kind, new.kind) == (b"O", b"N")
     assert new == RowTuple(
-        b"N", [RawValue(b"t", b"text"), RawValue(b"n"), RawValue(b"b", b"\0\1"), RawValue(b"u"), RawValue(b"t", b"")]
+        b"N", [RawValue(b"t", b"text"), RawValue(b"n"), RawValue(b"t", b"\0\1"), RawValue(b"u"), RawValue(b"t", b"")]
     )
 
 

@@ -78,6 +78,13 @@ def test_values_are_never_told(error: type[Exception]) -> None:
     assert "secret" not in str(failure.error)
 
 
+def test_a_row_whose_text_the_server_cannot_send_is_named_with_the_way_out() -> None:
+    found = failed(chunk(), errors.ProgramLimitExceeded("out of memory"))
+    assert found.is_permanent
+    assert "table public.things can't be read: the text of a row, or of a value, is above 1 GiB" in found.error.message
+    assert "make the value smaller" in found.error.hint
+
+
 def test_a_condition_that_fails_is_to_be_corrected() -> None:
     assert "correct the condition" in failed(chunk("nix"), errors.UndefinedColumn("x")).error.hint
     assert "correct the condition" not in failed(chunk(), errors.UndefinedColumn("x")).error.hint
