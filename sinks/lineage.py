@@ -114,13 +114,13 @@ def reads_as(old: Column, new: Column) -> bool:
     cast that PostgreSQL alone knows, not."""
     held, wanted = old.base_type_oid or old.type_oid, new.base_type_oid or new.type_oid
     if held == wanted:
-        return held not in _NUMERICS or _fits(_digits(old), _digits(new))
+        return held not in _NUMERICS or _fits(numeric_digits(old), numeric_digits(new))
     if wanted in _TEXTS:
         return held in _TEXTS or old.type_kind == "e"
     return wanted in _WIDER.get(held, ())
 
 
-def _digits(column: Column) -> tuple[int, int] | None:
+def numeric_digits(column: Column) -> tuple[int, int] | None:
     """Of a numeric: digits before and after the point; None where there is no limit. The modifier is
     precision << 16 | scale (11 bits, signed) + 4."""
     modifier = column.type_modifier

@@ -87,18 +87,25 @@ def _folded(change: Change, life: Sequence[Change]) -> Change:
 
 
 def document_id(key: Mapping[str, Json]) -> str:
-    """The name of a row inside its table: differs for different keys, 1 to 512 bytes of UTF-8.
+    """The name of a row inside its table: differs for different keys, 1 to 512 bytes of UTF-8: `bounded_id` of the
+    key's text."""
+    return bounded_id(key_text(key))
 
-    One key column: its text (a number as in JSON). Several: the values as a compact JSON array. What is empty or too
-    long, or could be mistaken for a digest, becomes `sha256:` and the hexadecimal digest of that text.
-    """
+
+def key_text(key: Mapping[str, Json]) -> str:
+    """One key column: its text (a number as in JSON). Several: the values as a compact JSON array."""
     if len(key) == 1:
         (value,) = key.values()
         if type(value) is int:
             return str(value)  # as in JSON
     else:
         value = list(key.values())
-    text = value if type(value) is str else encode_json(value).decode()
+    return value if type(value) is str else encode_json(value).decode()
+
+
+def bounded_id(text: str) -> str:
+    """What is empty or too long, or could be mistaken for a digest, becomes `sha256:` and the hexadecimal digest of
+    that text."""
     # UTF-8 takes up to 4 bytes for a character: short texts need no encoding to be sure.
     if 0 < len(text) <= DOCUMENT_ID_BYTES_MAX // 4 and not text.startswith(DIGEST_MARKER):
         return text

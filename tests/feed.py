@@ -1,6 +1,7 @@
 """Publishes to a prefix's topics what capture would: written from the format's description, without capture's code."""
 
 import json
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -73,7 +74,8 @@ class Feed:
             version=version,
             oid=known.oid if known else 16384 + len(self.schemas),
             columns=tuple(
-                Column(name, oid, -1, said, name not in key, "b", oid) for name, (oid, said) in columns.items()
+                Column(name, oid, _modifier(said), said, name not in key, "b", oid)
+                for name, (oid, said) in columns.items()
             ),
             key=tuple(key),
             topic=self.topic(table),
@@ -90,7 +92,7 @@ class Feed:
                 {
                     "name": name,
                     "type_oid": oid,
-                    "type_modifier": -1,
+                    "type_modifier": _modifier(type_name),
                     "type": type_name,
                     "type_kind": "b",
                     "base_type_oid": oid,
@@ -278,3 +280,9 @@ class Feed:
 
 def _json(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _modifier(type_name: str) -> int:
+    """As pg_attribute.atttypmod has it."""
+    digits = re.fullmatch(r"numeric\((\d+),(\d+)\)", type_name)
+    return (int(digits[1]) << 16 | int(digits[2])) + 4 if digits else -1

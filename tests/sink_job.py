@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -99,10 +99,17 @@ def sink_record(config: Config, sink: str) -> SinkRecord | None:
     return max(records, key=lambda record: record.generation, default=None)
 
 
-def write_config(folder: Path, bootstrap_servers: str, prefix: str, sinks: Mapping[str, Any], **spark: Any) -> Path:
+def write_config(
+    folder: Path,
+    bootstrap_servers: str,
+    prefix: str,
+    sinks: Mapping[str, Any],
+    tables: Sequence[str] = ("public.customers",),
+    **spark: Any,
+) -> Path:
     """A configuration file; `sinks` as in the file."""
     content = {
-        "source": {"dsn": "postgresql://nobody@127.0.0.1/none", "tables": ["public.customers"]},
+        "source": {"dsn": "postgresql://nobody@127.0.0.1/none", "tables": list(tables)},
         "kafka": {"bootstrap_servers": bootstrap_servers},
         "topics": {"prefix": prefix},
         "http": {"port": None, "sink_port": None},

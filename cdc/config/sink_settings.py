@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, SecretStr
 
 from cdc.config.store_mapping import Held, matches
+from cdc.config.store_shapes import CacheOptions, SearchOptions
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
 
@@ -24,7 +25,7 @@ class Store(Held):
     dead_letter_rows: bool = False  # whether letters have the row's values, where these are not large
 
 
-class SearchConfig(Store):
+class SearchConfig(Store, SearchOptions):
     """OpenSearch, or what speaks its protocol."""
 
     type: Literal["search"] = "search"
@@ -37,7 +38,7 @@ class SearchConfig(Store):
         return ((_server(self.url, 9200), prefix.lower()),)
 
 
-class CacheConfig(Store):
+class CacheConfig(Store, CacheOptions):
     """Redis or Valkey."""
 
     type: Literal["cache"] = "cache"
@@ -122,7 +123,8 @@ def unmatched_pattern(sinks: Mapping[str, StoreConfig], captured: Iterable[Table
     """The first pattern that matches no captured table, with its place: it may be a mistyped name."""
     captured = list(captured)
     for name, section in sinks.items():
-        for option, patterns in (("tables", section.tables), ("mapping", tuple(section.mapping))):
+        shapes = {} if isinstance(section, WarehouseConfig) else section.shapes
+        for option, patterns in (("tables", section.tables), ("mapping", section.mapping), ("shapes", shapes)):
             for pattern in patterns:
                 if not any(matches(pattern, table) for table in captured):
                     return f"{name}.{option}: {pattern} matches no table of source.tables"

@@ -4,48 +4,59 @@
 |--------------------------------------|--------|-----------------------------------------------------------------|
 | `<prefix>:watershed`                 | hash   | `generation`, the server's `run_id`, `table:<schema>.<table>`   |
 |                                      |        | for each prepared table                                         |
-| `<prefix>:<schema>.<table>:`         | set    | the row ids of the table's live rows, and the empty string,     |
-|                                      |        | which shows that the table's keys were not deleted as a group   |
-| `<prefix>:<schema>.<table>:<row id>` | hash   | a live row: `v`, `doc`; a deleted one: `v`, `d`, and it expires |
+| `<prefix>:<schema>.<table>:`         | hash   | the version of each live row, by the text of its primary key,   |
+|                                      |        | with the row's lookup keys; in the field SHAPE the shape of the |
+|                                      |        | table's keys, which shows that they were not deleted as a group |
+| `<prefix>:<schema>.<table>.deleted:…`| string | the version of a deleted row; it expires                        |
+| `<prefix>:<schema>.<table>:<row id>` | hash   | a live row, unless the table's shape has a key template         |
 
-`v` is the version in 19 digits, `doc` the row as a JSON object, the row id is sinks.reduction.document_id. Letters,
-digits, `_`, `-` and `~` of schema and table stand as they are; the rest is percent-encoded as in the control topic, so
-that no two tables share keys.
+Versions have 19 digits, the row id is sinks.reduction.document_id. Letters, digits, `_`, `-` and `~` of schema and
+table stand as they are; the rest is percent-encoded as in the control topic, so that no two tables share keys.
 """
 
 from typing import Final
+from urllib.parse import unquote
 
 from cdc.model.events import TableId
 from cdc.records.control import table_key
 
 VERSION_FIELD: Final = "v"
 DOCUMENT_FIELD: Final = "doc"
-DELETED_FIELD: Final = "d"
-PREPARED: Final = ""  # the member of each table's set that is no row id
+# Fields that are no primary keys: PostgreSQL's texts have no NUL.
+SHAPE: Final = "\0"
+KEY_COLUMNS: Final = "\0key"  # the names of the primary key's columns, in its order, as JSON
+VERSION_DIGITS: Final = 19
 
 
 class CacheKeys:
     """The keys of one prefix."""
 
     def __init__(self, prefix: str) -> None:
-        self._prefix = prefix
+        self.prefix = prefix
         self.generation = f"{prefix}:watershed"
 
     def table(self, table: TableId) -> str:
-        """The key of the set of the table's live rows, with which every row's key of this table begins. Row ids are
-        never empty."""
-        return f"{self._prefix}:{table_key(table)}:"
+        """The key of the hash of the table's versions, with which every row's key begins that has no template. Row ids
+        are never empty."""
+        return f"{self.prefix}:{table_key(table)}:"
+
+    def deleted(self, table: TableId) -> str:
+        """What the keys of deleted rows' versions begin with."""
+        return f"{self.prefix}:{table_key(table)}.deleted:"
 
     def table_field(self, table: TableId) -> str:
         """The field of the generation's hash which says that the table was prepared."""
         return f"table:{table_key(table)}"
 
-    def table_of_field(self, field: str) -> str | None:
-        """The key of the table's set for a field that table_field made; None for other fields."""
+    def table_of_field(self, field: str) -> TableId | None:
+        """The table for a field that table_field made; None for other fields."""
         marker, colon, name = field.partition(":")
-        return f"{self._prefix}:{name}:" if marker == "table" and colon else None
+        if marker != "table" or not colon:
+            return None
+        schema, _, table = name.partition(".")
+        return TableId(unquote(schema), unquote(table))
 
 
 def version_text(version: int) -> str:
     """A version as Lua can compare it: its numbers are doubles, exact to 2^53 only; equal-length digits sort right."""
-    return f"{version:019d}"
+    return f"{version:0{VERSION_DIGITS}d}"

@@ -16,55 +16,101 @@ class Script:
         return hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
 
-# KEYS: the set of a table's live rows, then rows of this table. ARGV: tombstone TTL in ms, then version and document
-# for each row; an empty document deletes. Returns 1 for each row that was written, 0 where the version held is the same
-# or newer. The set holds what follows its own name in the names of the rows' keys.
+KEEP: Final = "\0"  # a lookup key that stays what it was
+
+# Writes or deletes rows of one table. KEYS[1]: the hash of the table's versions. ARGV, for all rows:
+#    1 the shape of the table's keys, which must be the one that the hash names; else the script returns false
+#    2 what keys of deleted rows' versions begin with   3 how long these stay, in ms
+#    4 how long a row's keys stay, in ms; empty: until they are deleted
+#    5 string, hash, fixed for a hash that always has the same fields, or none for a table whose keys are deleted by
+#      every change
+#    6 the channel and 7 the stream that hear of these, 8 the stream's length; empty: none   9 the table's name
+#   10 live: rows that are not live are left alone (sweeps)
+# and for each row: the text of its primary key, its key, its version, the number of lookup keys and these (empty: none,
+# KEEP: as before), the number of values and these: a document, or fields and values of a hash; none delete the row.
+# Returns 1 for each row that was written, 0 where the version held is the same or newer. A row's version is written
+# last, so that a row at which the script fails is written whole by the next attempt.
+#
+# A lookup key holds the primary key of the row with the highest version that has its value. So of two rows the order in
+# which they are written does not matter: the owner's version, read in the hash, guards the lookup key.
 APPLY: Final = Script("""
-local live, id_begin = KEYS[1], #KEYS[1] + 1
-local written = {}
-for i = 2, #KEYS do
-  local key, version, document = KEYS[i], ARGV[2 * i - 2], ARGV[2 * i - 1]
-  local held = redis.call('HGET', key, 'v')
-  if held and held >= version then
-    written[i - 1] = 0
+local call, versions = redis.call, KEYS[1]
+if call('HGET', versions, '\\0') ~= ARGV[1] then return false end
+local deleted, deleted_ttl, ttl, kind = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local channel, stream, length, table_name, only_live = ARGV[6], ARGV[7], ARGV[8], ARGV[9], ARGV[10] == 'live'
+local written, has_room = {}, false
+local at = 11
+while at <= #ARGV do
+  local id, key, version, lookup_count = ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3])
+  local first_lookup = at + 4
+  local value_count = tonumber(ARGV[first_lookup + lookup_count])
+  local first_value = first_lookup + lookup_count + 1
+  at = first_value + value_count
+  local held = call('HGET', versions, id)
+  local dead = not held and call('GET', deleted .. id)
+  local newest = held and string.sub(held, 1, 19) or dead
+  if (only_live and not held) or (newest and newest >= version) then
+    written[#written + 1] = 0
   else
-    if document == '' then
-      redis.call('DEL', key)
-      redis.call('HSET', key, 'v', version, 'd', '1')
-      redis.call('PEXPIRE', key, ARGV[1])
-      redis.call('SREM', live, string.sub(key, id_begin))
-    else
-      redis.call('HSET', key, 'v', version, 'doc', document)
-      if not held then
-        redis.call('SADD', live, string.sub(key, id_begin))
-      elseif redis.call('HDEL', key, 'd') == 1 then
-        redis.call('PERSIST', key)
-        redis.call('SADD', live, string.sub(key, id_begin))
-      end
+    if value_count > 0 and not has_room then
+      -- A full server refuses a script at its first write that takes memory, unless another write came before.
+      call('HSET', versions, '\\0', ARGV[1])
+      has_room = true
     end
-    written[i - 1] = 1
+    local entry = version
+    if lookup_count > 0 or (held and #held > 19) then
+      local former, lookups, wanted = {}, {}, {}
+      if held and #held > 19 then former = cjson.decode(string.sub(held, 20)) end
+      for n = 1, lookup_count do
+        local name = ARGV[first_lookup + n - 1]
+        if name == '\\0' then name = former[n] or '' end
+        lookups[n] = name
+        wanted[name] = true
+      end
+      for _, name in ipairs(former) do
+        if name ~= '' and not wanted[name] and (kind == 'none' or call('GET', name) == id) then
+          call('DEL', name)
+        end
+      end
+      for _, name in ipairs(lookups) do
+        if name ~= '' then
+          if kind == 'none' then
+            call('DEL', name)
+          else
+            local owner = call('GET', name)
+            local owned = owner and owner ~= id and call('HGET', versions, owner)
+            if not owned or string.sub(owned, 1, 19) < version then
+              if ttl == '' then call('SET', name, id) else call('SET', name, id, 'PX', ttl) end
+            end
+          end
+        end
+      end
+      if lookup_count > 0 then entry = version .. cjson.encode(lookups) end
+    end
+    if value_count == 0 or kind == 'none' then
+      call('DEL', key)
+    elseif kind == 'string' then
+      local document = ARGV[first_value]
+      if ttl == '' then call('SET', key, document) else call('SET', key, document, 'PX', ttl) end
+    else
+      if kind == 'hash' then call('DEL', key) end
+      call('HSET', key, unpack(ARGV, first_value, at - 1))
+      if ttl ~= '' then call('PEXPIRE', key, ttl) end
+    end
+    if channel ~= '' then call('PUBLISH', channel, key) end
+    if stream ~= '' then
+      call('XADD', stream, 'MAXLEN', '~', length, '*', 'table', table_name, 'key', key,
+        'operation', value_count == 0 and 'delete' or 'upsert', 'version', version)
+    end
+    if value_count == 0 then
+      call('HDEL', versions, id)
+      call('SET', deleted .. id, version, 'PX', deleted_ttl)
+    else
+      if dead then call('DEL', deleted .. id) end
+      call('HSET', versions, id, entry)
+    end
+    written[#written + 1] = 1
   end
 end
 return written
-""")
-
-# KEYS: the set of a table's live rows, then rows of this table. ARGV: tombstone TTL in ms, floor. Returns how many live
-# rows were older than the floor and are deleted now. The set also loses rows whose keys somebody else has deleted.
-SWEEP: Final = Script("""
-local live, id_begin = KEYS[1], #KEYS[1] + 1
-local swept = 0
-for i = 2, #KEYS do
-  local key = KEYS[i]
-  local held = redis.call('HMGET', key, 'v', 'd')
-  if held[1] and not held[2] and held[1] < ARGV[2] then
-    redis.call('DEL', key)
-    redis.call('HSET', key, 'v', ARGV[2], 'd', '1')
-    redis.call('PEXPIRE', key, ARGV[1])
-    redis.call('SREM', live, string.sub(key, id_begin))
-    swept = swept + 1
-  elseif not held[1] then
-    redis.call('SREM', live, string.sub(key, id_begin))
-  end
-end
-return swept
 """)

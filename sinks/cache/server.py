@@ -1,5 +1,6 @@
 """Calls to Redis: repeated where that can help, and every failure told as a SinkError without values or secrets."""
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -24,6 +25,7 @@ from redis.exceptions import (
 )
 from redis.retry import Retry
 
+from cdc.config.store_shapes import CacheTls
 from cdc.model.errors import SinkError
 from sinks.cache.scripts import Script
 from sinks.retries import Retries
@@ -41,14 +43,16 @@ Command = tuple[Any, ...]
 class RedisServer:
     """A connection to one Redis or Valkey server."""
 
-    def __init__(self, url: str, retries: Retries) -> None:
+    def __init__(self, url: str, retries: Retries, tls: CacheTls | None = None) -> None:
         try:
+            files = _tls_options(url, tls)
             self._client = redis.Redis.from_url(
                 url,
                 socket_connect_timeout=CONNECT_TIMEOUT_S,
                 socket_timeout=ANSWER_TIMEOUT_S,
                 retry=Retry(NoBackoff(), 0),  # repetition is ours, so that it has one limit
                 client_name="watershed",
+                **files,
             )
         except ValueError as error:
             raise SinkError(
@@ -154,6 +158,21 @@ def _code(error: ResponseError) -> str:
             return "CLUSTERDOWN"
     found = _CODES.search(str(error))
     return found[0] if found else "ERR"
+
+
+def _tls_options(url: str, tls: CacheTls | None) -> dict[str, str]:
+    """The client's options for these files. Raises SinkError for one that is not there: the client would say that the
+    server does not answer."""
+    if tls is None:
+        return {}
+    if urlsplit(url).scheme != "rediss":
+        raise SinkError("sinks.cache.tls is for an address with TLS", "let sinks.cache.url begin with rediss://")
+    named = {"ssl_ca_certs": tls.ca_file, "ssl_certfile": tls.certificate_file, "ssl_keyfile": tls.key_file}
+    files = {option: name for option, name in named.items() if name is not None}
+    for name in files.values():
+        if not os.access(name, os.R_OK):
+            raise SinkError(f"sinks.cache.tls: file {name} can't be read", "check its name and its permissions")
+    return files
 
 
 def _name(url: str) -> str:

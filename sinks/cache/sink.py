@@ -1,20 +1,28 @@
 """The sink that keeps rows in Redis or Valkey. Its keys are described in sinks/cache/keys.py."""
 
+import json
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from typing import Any, Final, Self
 
+import structlog
+
 from cdc.config.sink_settings import CacheConfig
+from cdc.config.store_shapes import CacheShape, shape_of
 from cdc.model.errors import SinkError
 from cdc.model.events import TableId, TableSchema
-from sinks.cache.keys import DELETED_FIELD, DOCUMENT_FIELD, PREPARED, VERSION_FIELD, CacheKeys, version_text
-from sinks.cache.scripts import APPLY, SWEEP, Script
+from sinks.cache.forms import RowKeys, TableForm, lookup_keys, shape_text
+from sinks.cache.keys import KEY_COLUMNS, SHAPE, VERSION_DIGITS, CacheKeys
+from sinks.cache.scripts import APPLY
 from sinks.cache.server import Command, RedisServer
-from sinks.contract import Change, Outcome, Result, StoredRow
-from sinks.records import decode_json, encode_json
-from sinks.reduction import completed, document_id
+from sinks.contract import Change, Json, Outcome, Result, StoredRow
+from sinks.reduction import completed, key_text
 from sinks.retries import Retries
+from sinks.templates import Part
+
+log = structlog.get_logger(__name__)
 
 # A script blocks the server: 200 keys take about a millisecond, and more a call brings no more keys a second.
 SCRIPT_KEYS_MAX: Final = 200
@@ -25,6 +33,9 @@ LOOK_ROWS_MAX: Final = 16  # large ones
 SCAN_COUNT: Final = 1000
 SCAN_PAGES_REMEMBERED: Final = 16
 
+_DEFAULT_SHAPE: Final = CacheShape()
+_NO_ROWS: Final = frozenset({SHAPE.encode(), KEY_COLUMNS.encode()})
+_ERASED: Final = "erased: "  # before the shape of keys that are being removed
 _WRITTEN = Result(Outcome.WRITTEN)
 _STALE = Result(Outcome.STALE)
 
@@ -35,33 +46,55 @@ class CacheSink:
     A server that was restarted may have lost its last writes (its append-only file is written every second, if there
     is one) or come back with an old file. So the generation is bound to the server's run id: after a restart, or a
     fail-over, the store holds no generation, and the job fills it anew from the topics while readers go on.
+
+    A table whose keys have another shape than the configuration says makes the store hold no generation, too: prepare
+    removes these keys, and the job fills the cache from the topics.
     """
 
-    def __init__(self, server: RedisServer, key_prefix: str, tombstone_ttl_s: int, name: str = "cache") -> None:
+    def __init__(
+        self,
+        server: RedisServer,
+        key_prefix: str,
+        tombstone_ttl_s: int,
+        shapes: Mapping[str, CacheShape] | None = None,
+        *,
+        evicts: str | None = None,
+        name: str = "cache",
+    ) -> None:
+        """`evicts`: the server's policy of eviction, which is said once by who prepares tables."""
         self.name = name
         self._server = server
         self._keys = CacheKeys(key_prefix)
         self._tombstone_ttl_ms = tombstone_ttl_s * 1000
-        self._schemas: dict[TableId, TableSchema] = {}
+        self._shapes = shapes or {}
+        self._evicts = evicts
+        self._forms: dict[TableId, TableForm] = {}
+        self._templates: dict[tuple[TableId, str], list[Part]] = {}
 
     @classmethod
     def open(cls, config: CacheConfig, prefix: str, retries: Retries | None = None, name: str = "cache") -> Self:
         """Connect and check the server. Raises SinkError for one that would throw rows away by itself."""
-        server = RedisServer(config.url.get_secret_value(), retries or Retries())
+        server = RedisServer(config.url.get_secret_value(), retries or Retries(), config.tls)
         try:
-            _check(server)
+            evicts = _check(server, config.allow_eviction)
         except SinkError:
             server.close()
             raise
-        return cls(server, prefix if config.key_prefix is None else config.key_prefix, config.tombstone_ttl_s, name)
+        key_prefix = prefix if config.key_prefix is None else config.key_prefix
+        return cls(server, key_prefix, config.tombstone_ttl_s, config.shapes, evicts=evicts, name=name)
 
     def generation(self) -> int | None:
         fields = self._generation_fields()
         if b"generation" not in fields or fields.get(b"run_id") != self._run_id():
             return None
-        sets = [key for field in fields if (key := self._keys.table_of_field(field.decode()))]
-        if not all(self._server.run_all([_is_prepared(key) for key in sets])):
-            return None
+        tables = [table for field in fields if (table := self._keys.table_of_field(field.decode()))]
+        held = self._server.run_all([("HGET", self._keys.table(table), SHAPE) for table in tables])
+        for table, shape in zip(tables, held, strict=True):
+            if shape is None:
+                return None
+            if shape.decode() != shape_text(self._shape(table)):
+                log.warning("cache is filled again: the shape of a table's keys has changed", table=str(table))
+                return None
         return int(fields[b"generation"])
 
     def begin_generation(self, generation: int) -> None:
@@ -72,42 +105,62 @@ class CacheSink:
         self._server.run_all([("DEL", key), ("HSET", key, "generation", generation, "run_id", self._run_id())])
 
     def discard(self, table: TableId) -> None:
-        live = self._keys.table(table)
-        pattern, beginning = f"{_literal(live)}*", live.encode()
         self._server.run("HDEL", self._keys.generation, self._keys.table_field(table))
+        self._erase(table)
+        # What is left: versions of deleted rows, and rows without their versions.
+        beginnings = self._keys.table(table).encode(), self._keys.deleted(table).encode()
+        pattern = f"{_literal(self._keys.table(table)[:-1])}*"
         cursor = 0
         while True:
             cursor, found = self._server.run("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
-            keys = [key for key in found if key.startswith(beginning)]
+            keys = [key for key in found if key.startswith(beginnings)]
             for start in range(0, len(keys), SCRIPT_KEYS_MAX):
                 self._server.run("UNLINK", *keys[start : start + SCRIPT_KEYS_MAX])
             if int(cursor) == 0:
                 break
 
     def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
-        """A document has no shape but its row's: there is nothing to bring to a new version."""
+        """Rows stay as they are: what a key holds has no columns but its row's. Raises RefusedError for a shape that
+        does not fit the table."""
         del earlier
+        table = schema.table
+        form = TableForm(self._keys, schema, self._shape(table))
+        others = {key: parts for key, parts in self._templates.items() if key[0] != table}
+        self._templates = others | {(table, text): parts for text, parts in form.check(others).items()}
+        if self._evicts is not None:
+            log.warning(
+                "Redis evicts keys when it is full: rows may be missing, and replays may bring old ones back",
+                server=self._server.name,
+                policy=self._evicts,
+            )
+            self._evicts = None
         fields = self._generation_fields()
         if b"generation" not in fields:
-            raise self._lost(schema.table)
-        field, live = self._keys.table_field(schema.table), self._keys.table(schema.table)
+            raise self._lost(table)
+        field = self._keys.table_field(table)
+        held = self._server.run("HGET", form.versions, SHAPE)
         if field.encode() in fields:
-            if not self._server.run(*_is_prepared(live)):
-                raise self._lost(schema.table)
+            if held is None or held.decode() != form.text:
+                raise self._lost(table)
         else:
-            # The set first: a crash in between leaves the table unprepared.
-            self._server.run_all([("SADD", live, PREPARED), ("HSET", self._keys.generation, field, "1")])
-        self._schemas[schema.table] = schema
+            if held is not None and held.decode() != form.text:
+                self._erase(table)
+            # The shape first: a crash in between leaves the table unprepared.
+            described = ("HSET", form.versions, KEY_COLUMNS, json.dumps(schema.key), SHAPE, form.text)
+            self._server.run_all([described, ("HSET", self._keys.generation, field, "1")])
+        self._forms[table] = form
 
     def attach(self, schema: TableSchema) -> None:
-        self._schemas[schema.table] = schema
+        self._forms[schema.table] = TableForm(self._keys, schema, self._shape(schema.table))
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:
         results = [_STALE] * len(changes)
-        calls = self._apply_calls(completed(changes, self._held, LOOK_ROWS_MAX))
+        # Where no rows are stored, a change needs no columns but those of lookup keys.
+        known = [change if self._form(change.table).is_stored else _known(change) for change in changes]
+        calls = self._apply_calls(completed(known, self._held, LOOK_ROWS_MAX))
         tables = {change.table for change in changes}
         while pipeline := list(islice(calls, PIPELINE_SCRIPTS_MAX)):
-            answers = self._run_scripts([call.command() for call in pipeline], APPLY, tables)
+            answers = self._run_scripts([call.command() for call in pipeline], tables)
             for call, written in zip(pipeline, answers, strict=True):
                 for number, is_written in zip(call.numbers, written, strict=True):
                     if is_written:
@@ -116,96 +169,132 @@ class CacheSink:
 
     def sweep(self, table: TableId, floor: int) -> int:
         swept = 0
-        live = self._keys.table(table).encode()
-        arguments = [self._tombstone_ttl_ms, version_text(floor)]
-        for keys in self._scan(table):
-            calls = [
-                _evalsha(SWEEP, [live, *keys[start : start + SCRIPT_KEYS_MAX]], arguments)
-                for start in range(0, len(keys), SCRIPT_KEYS_MAX)
-            ]
-            swept += sum(self._run_scripts(calls, SWEEP, {table}))
+        form = self._form(table)
+        for page in self._scan(table):
+            old = [row_id for row_id, (version, _) in page.items() if version < floor]
+            calls = []
+            for start in range(0, len(old), SCRIPT_KEYS_MAX):
+                call = _ApplyCall(form, self._tombstone_ttl_ms, only_live=True)
+                for row_id in old[start : start + SCRIPT_KEYS_MAX]:
+                    call.add(0, form.deletion(row_id, floor))
+                calls.append(call.command())
+            swept += sum(sum(written) for written in self._run_scripts(calls, {table}))
         return swept
 
     def make_readable(self, tables: Collection[TableId]) -> None:
         """Nothing to do: Redis shows what it holds."""
 
     def rows(self, table: TableId) -> Iterator[StoredRow]:
-        schema = self._schema(table)
-        for keys in self._scan(table):
-            commands: list[Command] = [("HMGET", key, VERSION_FIELD, DELETED_FIELD, DOCUMENT_FIELD) for key in keys]
-            for version, deleted, document in self._server.run_all(commands):
-                if version is not None and deleted is None:  # None: expired since SCAN named it
-                    row = decode_json(document)
-                    yield StoredRow({column: row[column] for column in schema.key}, row, int(version))
+        """None of a table whose keys are deleted by every change; without rows whose keys have expired."""
+        form = self._form(table)
+        for page in self._scan(table) if form.is_stored else ():
+            answers = self._server.run_all([form.read(row_id) for row_id in page])
+            for (version, _), answer in zip(page.values(), answers, strict=True):
+                if (row := form.row(answer)) is not None:
+                    yield StoredRow({column: row[column] for column in form.schema.key}, row, version)
 
     def close(self) -> None:
         self._server.close()
 
-    def _held(self, changes: Sequence[Change]) -> Iterator[dict[str, Any] | None]:
+    def _held(self, changes: Sequence[Change]) -> Iterator[dict[str, Json] | None]:
         """The live rows that the cache holds of these keys, as of this moment."""
-        keys = [self._keys.table(change.table) + document_id(change.key) for change in changes]
-        for deleted, document in self._server.run_all([("HMGET", key, DELETED_FIELD, DOCUMENT_FIELD) for key in keys]):
-            yield decode_json(document) if deleted is None and document is not None else None
+        forms = [self._form(change.table) for change in changes]
+        reads = [form.read(key_text(change.key)) for form, change in zip(forms, changes, strict=True)]
+        for form, answer in zip(forms, self._server.run_all(reads), strict=True):
+            yield form.row(answer)
 
     def _apply_calls(self, changes: Iterable[tuple[int, Change]]) -> Iterator["_ApplyCall"]:
         """Calls of APPLY, each for one table, of bounded size."""
         calls: dict[TableId, _ApplyCall] = {}
         for number, change in changes:
-            self._schema(change.table)
-            document = b"" if change.row is None else encode_json(change.row)
+            form = self._form(change.table)
+            arguments = form.arguments(change)
+            size_bytes = sum(map(len, arguments))
             call = calls.get(change.table)
-            if call is not None and not call.has_room(len(document)):
+            if call is not None and not call.has_room(size_bytes):
                 yield calls.pop(change.table)
                 call = None
             if call is None:
-                call = calls[change.table] = _ApplyCall(self._keys.table(change.table), self._tombstone_ttl_ms)
-            call.add(number, change, document)
+                call = calls[change.table] = _ApplyCall(form, self._tombstone_ttl_ms)
+            call.add(number, arguments, size_bytes)
         yield from calls.values()
 
-    def _run_scripts(self, calls: Sequence[Command], script: Script, tables: Iterable[TableId]) -> list[Any]:
-        """Answers to the calls, after which the tables' sets were still there and the server was the one we began with.
+    def _run_scripts(self, calls: Sequence[Command], tables: Collection[TableId]) -> list[Any]:
+        """Answers to the calls, after which the tables' hashes were still there and the server was the one we began
+        with.
 
         The check comes last in the same round trip: data deleted before or during the calls is noticed now, data
         deleted later by the next batch or generation().
         """
-        tables = list(tables)
         checks: list[Command] = [
             ("HMGET", self._keys.generation, "generation", "run_id"),
             ("INFO", "server"),
-            *(_is_prepared(self._keys.table(table)) for table in tables),
+            *(("HGET", self._keys.table(table), SHAPE) for table in tables),
         ]
-        found = self._server.run_all([*calls, *checks], [script])
-        answers, ((generation, run_id), info, *prepared) = found[: len(calls)], found[len(calls) :]
+        found = self._server.run_all([*calls, *checks], [APPLY])
+        answers, ((generation, run_id), info, *shapes) = found[: len(calls)], found[len(calls) :]
+        prepared = [
+            shape is not None and shape.decode() == self._form(table).text
+            for table, shape in zip(tables, shapes, strict=True)
+        ]
         lost = next((table for table, is_there in zip(tables, prepared, strict=True) if not is_there), None)
-        if lost is not None or generation is None or run_id != _run_id(info):
+        # APPLY answers nil where the hash was gone at that moment.
+        if lost is not None or generation is None or run_id != _run_id(info) or None in answers:
             raise self._lost(lost)
         return answers
 
-    def _scan(self, table: TableId) -> Iterator[list[bytes]]:
-        """Keys of the table's live rows, some hundreds at a time, each once.
+    def _scan(self, table: TableId) -> Iterator[dict[str, tuple[int, Sequence[str]]]]:
+        """Version and lookup keys of the table's live rows by the texts of their primary keys, some hundreds at a time,
+        each once. That the table is still the same is checked at the end."""
+        yield from self._pages(self._keys.table(table))
+        self._run_scripts([], {table})
 
-        When Redis shrinks a set, SSCAN goes again through the buckets that it merges; they are the last ones it went
-        through, so that it is enough to remember those. A cursor means nothing to another server process: that it is
-        still the same one is checked at the end.
+    def _pages(self, versions: str) -> Iterator[dict[str, tuple[int, Sequence[str]]]]:
+        """As _scan, of the hash with this key.
+
+        When Redis shrinks a hash, HSCAN goes again through the buckets that it merges; they are the last ones it went
+        through, so that it is enough to remember those. A cursor means nothing to another server process.
         """
-        live = self._keys.table(table)
-        beginning = live.encode()
         recent: deque[frozenset[bytes]] = deque(maxlen=SCAN_PAGES_REMEMBERED)
         cursor = 0
         while True:
-            cursor, ids = self._server.run("SSCAN", live, cursor, "COUNT", SCAN_COUNT)
-            fresh = frozenset(ids).difference(*recent)
+            cursor, held = self._server.run("HSCAN", versions, cursor, "COUNT", SCAN_COUNT)
+            fresh = frozenset(held).difference(*recent)
             recent.append(fresh)
-            if keys := [beginning + row_id for row_id in fresh if row_id != PREPARED.encode()]:
-                yield keys
+            page = {
+                row_id.decode(): (int(held[row_id][:VERSION_DIGITS]), lookup_keys(held[row_id]))
+                for row_id in fresh
+                if row_id not in _NO_ROWS
+            }
+            if page:
+                yield page
             if cursor == 0:
-                break
-        self._run_scripts([], SWEEP, {table})
+                return
 
-    def _schema(self, table: TableId) -> TableSchema:
-        schema = self._schemas.get(table)
-        assert schema is not None, f"{table} was not prepared"
-        return schema
+    def _erase(self, table: TableId) -> None:
+        """Remove the keys of a table's rows. Other writers of the table are refused from the first step on; a crash in
+        between is gone on with."""
+        versions = self._keys.table(table)
+        shape, key_columns = self._server.run("HMGET", versions, SHAPE, KEY_COLUMNS)
+        if shape is None or key_columns is None:
+            return
+        described = shape.decode().removeprefix(_ERASED)
+        log.warning("keys of a table are removed from the cache", table=str(table), shape=described)
+        self._server.run("HSET", versions, SHAPE, f"{_ERASED}{described}")
+        rows = RowKeys.described(versions, key_columns.decode(), described)
+        for page in self._pages(versions):
+            commands: list[Command] = [("UNLINK", rows.key(row_id)) for row_id in page]
+            commands += [("UNLINK", *lookups) for _, lookups in page.values() if lookups]
+            self._server.run_all(commands)
+        self._server.run("UNLINK", versions)
+
+    def _shape(self, table: TableId) -> CacheShape:
+        return shape_of(self._shapes, table, _DEFAULT_SHAPE)
+
+    def _form(self, table: TableId) -> TableForm:
+        form = self._forms.get(table)
+        assert form is not None, f"{table} was not prepared"
+        return form
 
     def _generation_fields(self) -> dict[bytes, bytes]:
         fields: dict[bytes, bytes] = self._server.run("HGETALL", self._keys.generation)
@@ -225,26 +314,32 @@ class CacheSink:
 class _ApplyCall:
     """A call of APPLY that is being put together."""
 
-    def __init__(self, live: str, tombstone_ttl_ms: int) -> None:
-        """`live`: the key of the table's set."""
+    def __init__(self, form: TableForm, tombstone_ttl_ms: int, *, only_live: bool = False) -> None:
         self.numbers: list[int] = []  # of the changes
-        self._live = live
-        self._keys = [live]
-        self._arguments: list[Any] = [tombstone_ttl_ms]
         self._size_bytes = 0
+        shape = form.shape
+        ttl_ms = "" if shape.ttl_s is None else shape.ttl_s * 1000
+        self._command: list[Any] = ["EVALSHA", APPLY.sha, 1, form.versions]
+        self._command += [form.text, form.deleted, tombstone_ttl_ms, ttl_ms, form.kind]
+        self._command += [shape.publish or "", shape.stream or "", shape.stream_length_max, str(form.schema.table)]
+        self._command.append("live" if only_live else "")
 
-    def has_room(self, document_bytes: int) -> bool:
-        """Whether one more document fits; the first always does."""
-        return len(self.numbers) < SCRIPT_KEYS_MAX and self._size_bytes + document_bytes <= SCRIPT_BYTES_MAX
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether one more row fits; the first always does."""
+        return len(self.numbers) < SCRIPT_KEYS_MAX and self._size_bytes + size_bytes <= SCRIPT_BYTES_MAX
 
-    def add(self, number: int, change: Change, document: bytes) -> None:
+    def add(self, number: int, arguments: Sequence[str | bytes], size_bytes: int = 0) -> None:
         self.numbers.append(number)
-        self._keys.append(self._live + document_id(change.key))
-        self._arguments += (version_text(change.version), document)
-        self._size_bytes += len(document)
+        self._command += arguments
+        self._size_bytes += size_bytes
 
     def command(self) -> Command:
-        return _evalsha(APPLY, self._keys, self._arguments)
+        return tuple(self._command)
+
+
+def _known(change: Change) -> Change:
+    """The change, as if the columns that it lacks were none of its row's."""
+    return replace(change, unchanged=frozenset()) if change.unchanged else change
 
 
 def _literal(text: str) -> str:
@@ -252,31 +347,26 @@ def _literal(text: str) -> str:
     return "".join(f"\\{c}" if c in "*?[]\\^" else c for c in text)
 
 
-def _is_prepared(live: str) -> Command:
-    """Whether the table's keys are there; `live`: the key of its set."""
-    return ("SISMEMBER", live, PREPARED)
-
-
-def _evalsha(script: Script, keys: Sequence[str | bytes], arguments: Sequence[Any]) -> Command:
-    return ("EVALSHA", script.sha, len(keys), *keys, *arguments)
-
-
 def _run_id(info: Any) -> bytes:
     return str(info["run_id"]).encode()
 
 
-def _check(server: RedisServer) -> None:
-    """Refuse a server that would lose rows or can't run the guard."""
-    memory = server.info("memory")
-    policy = str(memory.get("maxmemory_policy", "noeviction"))
-    if int(memory.get("maxmemory", 0)) > 0 and policy != "noeviction":
-        raise SinkError(
-            f"Redis at {server.name} evicts keys when it is full (maxmemory-policy {policy}): rows would vanish, and "
-            "deleted rows come back",
-            "set maxmemory-policy to noeviction, or give the cache a Redis of its own",
-        )
+def _check(server: RedisServer, allow_eviction: bool) -> str | None:
+    """Refuse a server that would lose rows, unless that is allowed, or can't run the guard. The policy of eviction;
+    None for a server that evicts nothing."""
     if server.info("server").get("redis_mode") == "cluster":
         raise SinkError(
             f"Redis at {server.name} is a cluster, whose scripts can't write keys of several slots",
             "give the address of a server that is not in cluster mode in the sink's url",
         )
+    memory = server.info("memory")
+    policy = str(memory.get("maxmemory_policy", "noeviction"))
+    if int(memory.get("maxmemory", 0)) == 0 or policy == "noeviction":
+        return None
+    if not allow_eviction:
+        raise SinkError(
+            f"Redis at {server.name} evicts keys when it is full (maxmemory-policy {policy}): rows would vanish, and "
+            "deleted rows come back",
+            "set maxmemory-policy to noeviction, give the cache a Redis of its own, or set allow_eviction: true",
+        )
+    return policy

@@ -1,13 +1,15 @@
 """Bulk requests: their bytes, their size, and what each item of the answer means. Pure."""
 
 import re
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from cdc.model.errors import SinkError
 from sinks.contract import Outcome, Result
 from sinks.records import encode_json
-from sinks.search.mapping import DELETED_FIELD, VERSION_FIELD
+from sinks.search.documents import encode
+from sinks.search.mapping import DELETED_AT_FIELD, DELETED_FIELD, VERSION_FIELD
 
 # OpenSearch takes 100 MiB a request; more than this brings no more documents a second and costs heap.
 BULK_BYTES_MAX: Final = 5 * 1024 * 1024
@@ -29,6 +31,7 @@ class Item(NamedTuple):
     alias: str  # what it is written through
     document_id: str
     content: bytes  # action line and document line
+    plain: Callable[[], "Item"] | None = None  # the same row in a form that fewer fields refuse
 
 
 class Busy(NamedTuple):
@@ -39,15 +42,22 @@ class Busy(NamedTuple):
     is_too_large: bool = False  # what came with it, for ever: see is_too_large
 
 
-def item(alias: str, document_id: str, version: int, row: dict[str, Any] | None) -> Item:
-    """A document that is written if its version is above the one held. Without a row: one that says deleted.
+def item(
+    alias: str, document_id: str, version: int, document: dict[str, Any] | None, routing: str | None = None
+) -> Item:
+    """A document that is written if its version is above the one held. Without a document: one that says deleted.
 
     A deleted row stays as a document without columns, because OpenSearch forgets the version of a document that it
-    deletes (after index.gc_deletes, one minute).
+    deletes (after index.gc_deletes, one minute). When it was deleted tells when nothing needs this version any more.
     """
-    action = {"index": {"_index": alias, "_id": document_id, "version": version, "version_type": "external"}}
-    document = {**(row or {}), VERSION_FIELD: version, DELETED_FIELD: row is None}
-    return Item(alias, document_id, b"%b\n%b\n" % (encode_json(action), encode_json(document)))
+    action = {"_index": alias, "_id": document_id, "version": version, "version_type": "external"}
+    if routing is not None:
+        action["routing"] = routing
+    if document is None:
+        content = {VERSION_FIELD: version, DELETED_FIELD: True, DELETED_AT_FIELD: time.time_ns() // 1_000_000}
+    else:
+        content = {**document, VERSION_FIELD: version, DELETED_FIELD: False}
+    return Item(alias, document_id, b"%b\n%b\n" % (encode_json({"index": action}), encode(content)))
 
 
 def requests(items: Iterable[Item]) -> Iterator[list[Item]]:

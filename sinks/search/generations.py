@@ -5,14 +5,19 @@ name and the UUID of the one that it has now: an index that was deleted, or dele
 another UUID or none.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+import structlog
 from opensearchpy import OpenSearch
 from opensearchpy.exceptions import ConflictError, NotFoundError, RequestError
 
 from cdc.model.errors import SinkError
+from cdc.model.events import TableId
 from sinks.search.server import SearchServer, error_type
+
+log = structlog.get_logger(__name__)
 
 _GENERATION_ID: Final = "generation"
 # One page. A node takes 1,000 shards by default, so a prefix has fewer tables than this.
@@ -29,21 +34,27 @@ class Mark(NamedTuple):
 
     name: str
     uuid: str
+    shape: str  # sinks.search.mapping.shape_digest of the table's index
     written: tuple[int, int]  # sequence number and primary term: a write may ask for it to be the last
 
 
 class Generations:
     """The marker index of one prefix."""
 
-    def __init__(self, server: SearchServer, marker: str) -> None:
+    def __init__(self, server: SearchServer, marker: str, shape: Callable[[TableId], str]) -> None:
+        """`shape`: the digest that each table's index must have."""
         self._server = server
         self._marker = marker
+        self._shape = shape
 
     def current(self) -> int | None:
-        """The generation held; None when there is none, or one of its indexes is gone."""
+        """The generation held; None when there is none, or one of its indexes is gone or has another shape."""
         documents = self._documents()
         generation = documents.pop(_GENERATION_ID, None)
         if generation is None:
+            return None
+        if changed := self._changed(documents):
+            log.warning("search index is filled again: the shape of tables has changed", indexes=sorted(changed))
             return None
         marked = {str(document.get("index", name)): document["uuid"] for name, document in documents.items()}
         held = self._uuids(list(marked))
@@ -52,8 +63,13 @@ class Generations:
         return int(generation["generation"])
 
     def begin(self, generation: int) -> None:
-        """Forget all indexes and hold `generation`. A crash in between leaves no generation."""
-        self._server.call(lambda client: client.indices.delete(index=self._marker, ignore_unavailable=True))
+        """Forget all indexes and hold `generation`. A crash in between leaves no generation. Indexes of another shape
+        are deleted, since they may have had another name."""
+        documents = self._documents()
+        held = self._uuids(list(changed := self._changed(documents)))
+        for index in (index for index, uuid in changed.items() if held.get(index) == uuid):
+            self._delete(index)
+        self._delete(self._marker)
         body = {"settings": {"auto_expand_replicas": "0-1"}, "mappings": {"dynamic": False}}
         try:
             self._server.call(lambda client: client.indices.create(index=self._marker, body=body), (400,))
@@ -71,9 +87,10 @@ class Generations:
         if answer is None:
             return None
         document = answer["_source"]
-        return Mark(document.get("index", name), document["uuid"], (answer["_seq_no"], answer["_primary_term"]))
+        written = answer["_seq_no"], answer["_primary_term"]
+        return Mark(document.get("index", name), document["uuid"], document.get("shape", ""), written)
 
-    def mark(self, name: str, index: str, uuid: str, before: Mark | None) -> None:
+    def mark(self, name: str, index: str, uuid: str, table: TableId, before: Mark | None) -> None:
         """This index belongs to the generation from now on. Raises Overtaken where `before` is not the mark any
         more."""
         if before is None:
@@ -81,9 +98,22 @@ class Generations:
         else:
             condition = {"if_seq_no": before.written[0], "if_primary_term": before.written[1]}
         try:
-            self._put(name, {"index": index, "uuid": uuid}, condition)
+            document = {"index": index, "uuid": uuid, "table": str(table), "shape": self._shape(table)}
+            self._put(name, document, condition)
         except ConflictError as error:
             raise Overtaken from error
+
+    def _changed(self, documents: dict[str, dict[str, Any]]) -> dict[str, str]:
+        """Names and UUIDs of the indexes whose tables are to have another shape."""
+        return {
+            str(document.get("index", name)): document["uuid"]
+            for name, document in documents.items()
+            if name != _GENERATION_ID
+            and ("table" not in document or document["shape"] != self._shape(TableId.parse(document["table"])))
+        }
+
+    def _delete(self, index: str) -> None:
+        self._server.call(lambda client: client.indices.delete(index=index, ignore_unavailable=True))
 
     def _uuids(self, indexes: list[str]) -> dict[str, str]:
         # Servers take URLs of 4 KiB.

@@ -5,15 +5,26 @@ searched; what it can't index it leaves out of the search (`ignore_malformed`, `
 document, because a document must equal its row. New fields appear by schema versions only (`dynamic: false`).
 """
 
+import hashlib
+import json
 import re
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Container, Iterable, Iterator
+from typing import Any, Final, NamedTuple, Self
 
+from cdc.config.store_shapes import SearchShape
 from cdc.model.errors import RefusedError
 from cdc.model.events import Column, TableId, TableSchema
 
 VERSION_FIELD: Final = "ws_version"
 DELETED_FIELD: Final = "ws_deleted"
+DELETED_AT_FIELD: Final = "ws_deleted_at"  # of a tombstone: when it was written, by its writer's clock
+JSON_FIELD: Final = "ws_json"  # texts of JSON columns, where the column's own field can't give them back
+_OWN_FIELDS: Final[dict[str, dict[str, Any]]] = {
+    VERSION_FIELD: {"type": "long"},
+    DELETED_FIELD: {"type": "boolean"},
+    DELETED_AT_FIELD: {"type": "date", "format": "epoch_millis"},
+    JSON_FIELD: {"type": "object", "enabled": False},
+}
 LIVE: Final[dict[str, Any]] = {"term": {DELETED_FIELD: False}}
 
 Field = dict[str, Any]
@@ -32,6 +43,13 @@ def _number(kind: str) -> Field:
     return {"type": kind, "ignore_malformed": True}
 
 
+_FLAT_OBJECT: Field = {"type": "flat_object"}
+_OBJECT: Field = {"type": "object", "dynamic": True}
+_GEO_POINT: Field = {"type": "geo_point", "ignore_malformed": True}
+_JSONS, _POINT = frozenset({114, 3802}), 600
+_VECTOR: Final = re.compile(r"(?:\w+\.)?vector\(([0-9]+)\)")  # pgvector's, as format_type prints it
+_FORM: Final = 1  # rises when documents of one configuration change their form
+_DYNAMIC_SETTINGS: Final = frozenset({"refresh_interval", "number_of_replicas", "max_result_window"})
 _BOOL, _BOOLEANS = 16, 1000  # bool, bool[]
 
 # PostgreSQL's fixed type oids: (scalar, array) → field. An array's elements are searched like the scalar.
@@ -79,17 +97,89 @@ def field_of(column: Column) -> Field:
     return field
 
 
-def index_body(schema: TableSchema, prefix: str, aliases: dict[str, Any]) -> dict[str, Any]:
+class Capabilities(NamedTuple):
+    """What a server's indexes can have."""
+
+    flat_objects: bool = True  # OpenSearch from version 2.7 on
+    vectors: bool = False  # the plugin for nearest neighbours
+
+    @classmethod
+    def of(cls, version: str, plugins: Iterable[str]) -> Self:
+        """`version`: a server's number, such as 2.19.1."""
+        parts = [int(part) for part in re.findall(r"[0-9]+", version)[:2]]
+        return cls(parts >= [2, 7], any("knn" in plugin for plugin in plugins))
+
+
+def fields_of(schema: TableSchema, shape: SearchShape, capabilities: Capabilities) -> dict[str, Field]:
+    """Each column's field: the derived one, with the shape's parameters over it; another type replaces it whole."""
+    fields: dict[str, Field] = {}
+    for column in schema.columns:
+        derived = _derived(column, shape, capabilities)
+        chosen = shape.mapping.get(column.name, {})
+        is_other = "type" in chosen and chosen["type"] != derived["type"]
+        fields[column.name] = chosen if is_other else derived | chosen
+    return fields
+
+
+def _derived(column: Column, shape: SearchShape, capabilities: Capabilities) -> Field:
+    oid = column.base_type_oid or column.type_oid
+    if oid in _JSONS and column.element_oid == 0:
+        match shape.json_as:
+            case None if capabilities.flat_objects:
+                return _FLAT_OBJECT
+            case "flat_object":
+                return _FLAT_OBJECT
+            case "object":
+                return _OBJECT
+    if oid == _POINT:
+        return _GEO_POINT
+    vector = _VECTOR.fullmatch(column.type_name)
+    if vector and capabilities.vectors:
+        return {"type": "knn_vector", "dimension": int(vector[1])}
+    return field_of(column)
+
+
+def is_object(field: Field) -> bool:
+    """Whether the field takes a JSON object."""
+    return field.get("type", "object") in ("flat_object", "object", "nested") and field.get("enabled", True)
+
+
+def index_body(form: "IndexForm", aliases: dict[str, Any]) -> dict[str, Any]:
     """Settings, mapping and aliases of the table's index."""
-    return {
-        "settings": {
-            # No replica on a single node, where it could never be assigned; one where there are more.
-            "auto_expand_replicas": "0-1",
-            "mapping": {"total_fields": {"limit": fields_max(len(schema.columns))}},
-        },
-        "mappings": mapping(schema, prefix),
-        "aliases": aliases,
-    }
+    settings: dict[str, Any] = {"mapping": {"total_fields": {"limit": fields_max(len(form.schema.columns))}}}
+    if "number_of_replicas" not in form.shape.settings:
+        # No replica on a single node, where it could never be assigned; one where there are more.
+        settings["auto_expand_replicas"] = "0-1"
+    if form.has_vectors:
+        settings["knn"] = True
+    return {"settings": settings | form.shape.settings, "mappings": mapping(form), "aliases": aliases}
+
+
+class IndexForm:
+    """The index of one table, as it is to be."""
+
+    def __init__(self, schema: TableSchema, shape: SearchShape, capabilities: Capabilities, prefix: str) -> None:
+        self.schema = schema
+        self.shape = shape
+        self.fields = fields_of(schema, shape, capabilities)
+        self.digest = shape_digest(shape, capabilities)
+        self.owner = owner(schema.table, prefix)
+        # A server without the plugin says of the field what is wrong.
+        is_vector = any(field.get("type") == "knn_vector" for field in self.fields.values())
+        self.has_vectors = capabilities.vectors and is_vector
+
+    @property
+    def dynamic_settings(self) -> dict[str, Any]:
+        """Settings that an index takes at any time."""
+        return {name: value for name, value in self.shape.settings.items() if name in _DYNAMIC_SETTINGS}
+
+
+def shape_digest(shape: SearchShape, capabilities: Capabilities) -> str:
+    """What of a shape can't change in an index that is there."""
+    told = shape.model_dump(by_alias=True)
+    told["settings"] = {name: value for name, value in shape.settings.items() if name not in _DYNAMIC_SETTINGS}
+    told |= {"form": _FORM, "capabilities": capabilities}
+    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def fields_max(column_count: int) -> int:
@@ -97,34 +187,35 @@ def fields_max(column_count: int) -> int:
     return max(1000, 4 * column_count)
 
 
-def mapping(schema: TableSchema, prefix: str) -> dict[str, Any]:
+def mapping(form: IndexForm) -> dict[str, Any]:
     """The explicit mapping, with the table's name in `_meta`."""
     return {
         "dynamic": False,
-        "_meta": {"watershed": owner(schema.table, prefix) | {"schema_version": schema.version}},
-        "properties": {column.name: field_of(column) for column in schema.columns}
-        | {VERSION_FIELD: {"type": "long"}, DELETED_FIELD: {"type": "boolean"}},
+        "_meta": {"watershed": form.owner | {"schema_version": form.schema.version, "shape": form.digest}},
+        "properties": form.fields | _OWN_FIELDS,
     }
 
 
-def clashes(held: dict[str, Any], schema: TableSchema) -> frozenset[str]:
-    """Fields of an index (its mapping's properties) beside which the schema's can't be: of another type, or a path
+def clashes(held: dict[str, Any], fields: dict[str, Field]) -> frozenset[str]:
+    """Fields of an index (its mapping's properties) beside which these can't be: of another type, or a path
     through one another. Fields can't be changed or removed."""
-    wanted = {column.name: _kind(field_of(column)) for column in schema.columns}
+    wanted = {name: _kind(field) for name, field in fields.items()}
+    objects = {name for name, field in fields.items() if is_object(field)}
     paths = {path for name in wanted for path in _paths_to(name)}
     return frozenset(
         name
-        for name, kind in _leaves(held, "")
+        for name, kind in _leaves(held, "", objects)
         if wanted.get(name, kind) != kind or name in paths or not wanted.keys().isdisjoint(_paths_to(name))
     )
 
 
-def _leaves(properties: dict[str, Any], path: str) -> Iterator[tuple[str, tuple[str, bool]]]:
-    """Fields that hold values, by the name that a column has; ours left out."""
+def _leaves(properties: dict[str, Any], path: str, objects: Container[str]) -> Iterator[tuple[str, tuple[str, bool]]]:
+    """Fields that hold values, by the name that a column has; ours left out. What is in an object that a column
+    holds is its own."""
     for name, field in properties.items():
-        if "properties" in field:
-            yield from _leaves(field["properties"], f"{path}{name}.")
-        elif path or name not in (VERSION_FIELD, DELETED_FIELD):
+        if "properties" in field and f"{path}{name}" not in objects:
+            yield from _leaves(field["properties"], f"{path}{name}.", objects)
+        elif path or name not in _OWN_FIELDS:
             yield f"{path}{name}", _kind(field)
 
 
@@ -146,20 +237,26 @@ def owner(table: TableId, prefix: str) -> dict[str, str]:
     return {"prefix": prefix, "table_schema": table.schema, "table_name": table.name}
 
 
-def check_columns(schema: TableSchema) -> None:
-    """Raises RefusedError, naming the column, for a table whose columns can't all be fields of one document.
+def check_columns(schema: TableSchema, shape: SearchShape | None = None) -> None:
+    """Raises RefusedError, naming the column, for a table whose columns can't all be fields of one document, and for
+    a mapping of a column that it does not have.
 
     OpenSearch reads a dot in a field's name as a path: `a.b` is taken as long as there is no column `a`.
     """
     names = {column.name for column in schema.columns}
+    if unknown := sorted(shape.mapping.keys() - names if shape else ()):
+        raise RefusedError(
+            f"search index: mapping of {schema.table} names column {unknown[0]}, which the table does not have",
+            f"its columns are {', '.join(column.name for column in schema.columns)}",
+        )
     for name in sorted(names):
         parts = name.split(".")
         parents = [".".join(parts[:count]) for count in range(1, len(parts))]
-        if name in (VERSION_FIELD, DELETED_FIELD):
+        if name in _OWN_FIELDS:
             problem = "the search index keeps this name for itself"
         elif _METADATA_FIELD.fullmatch(parts[0]):
             problem = "OpenSearch keeps this name for itself"
-        elif parts[0] in (VERSION_FIELD, DELETED_FIELD):
+        elif parts[0] in _OWN_FIELDS:
             problem = f"the search index reads it as a part of its own field {parts[0]}"
         elif parents and not all(part.strip() for part in parts):
             problem = "OpenSearch takes no field name with a blank part beside a dot"

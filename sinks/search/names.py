@@ -9,24 +9,28 @@
 |                                       |       | is the version of the schema that changed it            |
 | `<prefix>.watershed`                  | index | the generation, and the identity of each prepared index |
 
-Names are in lower case; what OpenSearch does not allow in a name becomes `_`. Two tables that would share a name are
-refused when the second is prepared.
+A table's shape may name alias and index otherwise. Names are in lower case; what OpenSearch does not allow in a name
+becomes `_`. Two tables that would share a name are refused when the second is prepared.
 """
 
 import re
+from collections.abc import Mapping
 from typing import Final
 
+from cdc.config.store_shapes import SearchShape, shape_of
 from cdc.model.errors import RefusedError
 from cdc.model.events import TableId
 
 NAME_BYTES_MAX: Final = 255
+_DEFAULT_SHAPE: Final = SearchShape()
 _ILLEGAL = re.compile(r'[\\/*?"<>|,#:\s\x00-\x1f]')
 
 
 class SearchNames:
     """The names of one prefix. Raises RefusedError for a prefix that no index name can begin with."""
 
-    def __init__(self, prefix: str) -> None:
+    def __init__(self, prefix: str, shapes: Mapping[str, SearchShape] | None = None) -> None:
+        self._shapes = shapes or {}
         self.prefix = _legal(prefix)
         if not self.prefix or self.prefix[0] in "-_+.":
             raise RefusedError(
@@ -37,11 +41,31 @@ class SearchNames:
 
     def alias(self, table: TableId) -> str:
         """What readers use."""
-        return f"{self.prefix}.{_legal(table.schema)}.{_legal(table.name)}"
+        return self._filled(self.shape(table).alias or "{prefix}.{schema}.{table}", table)
 
     def index(self, table: TableId) -> str:
         """What holds the documents. Raises RefusedError when the name gets too long."""
-        return _checked(f"{self.alias(table)}.documents", table)
+        template, alias = self.shape(table).index, self.alias(table)
+        index = self._filled(template, table) if template else f"{alias}.documents"
+        if index == alias:
+            raise RefusedError(
+                f"search index: alias and index of table {table} would both be named {alias}",
+                "set another alias or index in the table's shape",
+            )
+        return _checked(index, table)
+
+    def shape(self, table: TableId) -> SearchShape:
+        """The options of the table's index."""
+        return shape_of(self._shapes, table, _DEFAULT_SHAPE)
+
+    def _filled(self, template: str, table: TableId) -> str:
+        name = _legal(template.format(prefix=self.prefix, schema=_legal(table.schema), table=_legal(table.name)))
+        if name[:1] in ("", "-", "_", "+", ".") or name == self.marker:
+            raise RefusedError(
+                f"search index: {name!r}, made of {template!r} for {table}, can't be a name",
+                "set alias and index of the table's shape to names that begin with a letter or a digit",
+            )
+        return name
 
     def moved(self, table: TableId, version: int) -> str:
         """What holds them instead, from this version of the schema on. Raises RefusedError when it gets too long."""

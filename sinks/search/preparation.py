@@ -22,9 +22,9 @@ from cdc.model.events import TableId, TableSchema
 from sinks.lineage import Lineage
 from sinks.search import mapping
 from sinks.search.generations import Generations, Mark, Overtaken
-from sinks.search.mapping import LIVE
+from sinks.search.mapping import JSON_FIELD, LIVE, Capabilities, IndexForm
 from sinks.search.names import SearchNames
-from sinks.search.server import SearchServer, error_type
+from sinks.search.server import SearchServer, error_reasons, error_type
 
 log = structlog.get_logger(__name__)
 
@@ -41,17 +41,25 @@ class _Index(NamedTuple):
     fields: dict[str, Any]  # the mapping's properties
     fields_max: int
     is_blocked: bool  # for writes
+    settings: dict[str, Any]
 
     @property
     def schema_version(self) -> int:
         return int(self.ours.get("schema_version", 0))
 
+    @property
+    def shape(self) -> str:
+        return str(self.ours.get("shape", ""))
+
 
 class Preparation:
     """Of the tables of one prefix."""
 
-    def __init__(self, server: SearchServer, names: SearchNames, generations: Generations) -> None:
+    def __init__(
+        self, server: SearchServer, names: SearchNames, generations: Generations, capabilities: Capabilities
+    ) -> None:
         self._server = server
+        self._capabilities = capabilities
         self._names = names
         self._generations = generations
 
@@ -70,12 +78,24 @@ class Preparation:
     def _prepare(self, lineage: Lineage) -> None:
         schema = lineage.newest
         name = self._names.index(schema.table)
+        form = self._form(schema)
         if not self._generations.is_begun():
             raise self.lost(self._names.marker)
         mark = self._generations.marked(name)
         index = self._found(mark.name if mark else self._aliased(schema.table) or name)
         if mark is not None and (index is None or index.uuid != mark.uuid):
             raise self.lost(mark.name)
+        if index is not None and index.shape != form.digest:
+            self._check_owner(schema.table, index)
+            if mark is not None:
+                raise SinkError(
+                    f"{self._server.name}: index {index.name} of {schema.table} was prepared with another shape",
+                    "nothing: the sink starts again and fills the index; stop a second job with another configuration",
+                )
+            log.warning("search index of another shape is deleted", table=str(schema.table), index=index.name)
+            doomed = index.name
+            self._server.call(lambda client: client.indices.delete(index=doomed, ignore_unavailable=True))
+            index = None
         if index is None:
             self._create(schema, name, {self._names.alias(schema.table): {"filter": LIVE}})
             index = self._found(name)
@@ -88,20 +108,24 @@ class Preparation:
                 f"{schema.version} of {schema.table}",
                 "nothing: the sink starts again and reads the newest schema; stop a second job, if there is one",
             )
-        clashes = mapping.clashes(index.fields, schema)
+        clashes = mapping.clashes(index.fields, form.fields)
         if clashes or (index.is_blocked and self._others(schema, index.name)):
             self._move(lineage, index, mark, clashes)
         else:
             self._update(schema, index)
             if mark is None:
-                self._generations.mark(name, index.name, index.uuid, mark)
+                self._generations.mark(name, index.name, index.uuid, schema.table, mark)
 
     def _update(self, schema: TableSchema, index: _Index) -> None:
-        """Give the index the schema's new fields, and our alias."""
+        """Give the index the schema's new fields, settings that can change, and our alias."""
+        form = self._form(schema)
         try:
+            if any(str(value) != index.settings.get(name) for name, value in form.dynamic_settings.items()):
+                settings = form.dynamic_settings
+                self._server.call(lambda client: client.indices.put_settings(index=index.name, body=settings), (400,))
             if index.schema_version != schema.version:
                 self._make_room(schema, index)
-                body = mapping.mapping(schema, self._names.prefix)
+                body = mapping.mapping(form)
                 self._server.call(lambda client: client.indices.put_mapping(index=index.name, body=body), (400,))
             if self._names.alias(schema.table) not in index.aliases:
                 self._show(schema, index.name)
@@ -139,13 +163,16 @@ class Preparation:
             self._copy(old.name, target, clashes - kept)
         except NotFoundError as error:  # another writer was faster, and is done
             raise Overtaken from error
-        self._generations.mark(name, target, new.uuid, mark)
+        self._generations.mark(name, target, new.uuid, schema.table, mark)
         self._show(schema, target)
 
     def _copy(self, source: str, target: str, without: frozenset[str]) -> None:
         """All documents with their versions. Raises NotFoundError where one of both is gone."""
         body: dict[str, Any] = {
-            "source": {"index": source, "_source": {"excludes": sorted(without)}},
+            "source": {
+                "index": source,
+                "_source": {"excludes": [path for name in sorted(without) for path in (name, f"{JSON_FIELD}.{name}")]},
+            },
             # What is there with this version or a greater one is right: a copy that was killed, or goes on beside us.
             "dest": {"index": target, "version_type": "external"},
             "conflicts": "proceed",
@@ -243,7 +270,7 @@ class Preparation:
         return _index(name, held[name]) if name in held else None
 
     def _create(self, schema: TableSchema, index: str, aliases: dict[str, Any]) -> None:
-        body = mapping.index_body(schema, self._names.prefix, aliases)
+        body = mapping.index_body(self._form(schema), aliases)
         try:
             self._server.call(lambda client: client.indices.create(index=index, body=body), (400,))
         except RequestError as error:
@@ -267,10 +294,15 @@ class Preparation:
         )
 
     def _unusable(self, table: TableId, error: RequestError) -> SinkError:
+        """What a server says of an index holds no values, only names and settings."""
         return RefusedError(
-            f"{self._server.name} refuses the index {self._names.index(table)} of table {table} ({error_type(error)})",
-            "see the server's log; an index of another origin with this name is likely",
+            f"{self._server.name} refuses the index {self._names.index(table)} of table {table} "
+            f"({error_type(error)}): {'; '.join(error_reasons(error))}",
+            "correct mapping and settings of the table's shape; an index of another origin with this name is possible",
         )
+
+    def _form(self, schema: TableSchema) -> IndexForm:
+        return IndexForm(schema, self._names.shape(schema.table), self._capabilities, self._names.prefix)
 
 
 def _index(name: str, described: dict[str, Any]) -> _Index:
@@ -284,6 +316,7 @@ def _index(name: str, described: dict[str, Any]) -> _Index:
         fields=fields.get("properties", {}),
         fields_max=int(settings.get("mapping", {}).get("total_fields", {}).get("limit", 1000)),
         is_blocked=settings.get("blocks", {}).get("write") == "true",
+        settings=settings,
     )
 
 

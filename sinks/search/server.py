@@ -12,16 +12,29 @@ from opensearchpy.exceptions import (
     ConnectionError,
     ImproperlyConfigured,
     OpenSearchException,
+    SerializationError,
     TransportError,
 )
+from opensearchpy.serializer import JSONSerializer
 
 from cdc.model.errors import SinkError
+from sinks.json_numbers import read_json
 from sinks.retries import Retries
 from sinks.search.bulk import TRANSIENT_STATUSES, Busy, busy
 
 # A bulk request of 5 MiB takes under a second; this is for a node that collects garbage or merges.
 ANSWER_TIMEOUT_S = 60
 T = TypeVar("T")
+
+
+class _ExactSerializer(JSONSerializer):
+    """Numbers of documents keep their digits."""
+
+    def loads(self, s: Any) -> Any:
+        try:
+            return read_json(s if isinstance(s, str) else s.decode())
+        except ValueError as error:
+            raise SerializationError(s, error) from error
 
 
 class SearchServer:
@@ -34,7 +47,7 @@ class SearchServer:
         parts = _parsed(url)
         try:
             # Repetition is ours, so that it has one limit and knows what a repeated write means.
-            self._client = OpenSearch([url], timeout=ANSWER_TIMEOUT_S, max_retries=0)
+            self._client = OpenSearch([url], timeout=ANSWER_TIMEOUT_S, max_retries=0, serializer=_ExactSerializer())
         except (ValueError, ImproperlyConfigured) as error:
             raise _no_address() from error
         self.retries = retries
@@ -90,6 +103,19 @@ def error_type(error: Exception) -> str:
 def error_reason(error: Exception) -> str:
     """OpenSearch's text, empty when the answer has none. It can quote a document: not to be told."""
     return _told(error, "reason")
+
+
+def error_reasons(error: Exception) -> list[str]:
+    """All that OpenSearch says of an error, the causes behind it too. It can quote a document, as error_reason."""
+    info: Any = error.info if isinstance(error, TransportError) and len(error.args) > 2 else None
+    waiting = [info.get("error") if isinstance(info, dict) else None]
+    reasons: list[str] = []
+    while waiting:
+        said = waiting.pop(0)
+        if isinstance(said, dict):
+            reasons.append(str(said.get("reason", "")))
+            waiting += [said.get("caused_by"), *said.get("suppressed", ())]
+    return [reason for number, reason in enumerate(reasons) if reason and reason not in reasons[:number]]
 
 
 def _told(error: Exception, field: str) -> str:

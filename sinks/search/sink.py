@@ -1,51 +1,82 @@
 """The sink that keeps rows in OpenSearch. Its names are described in sinks/search/names.py."""
 
-from collections.abc import Collection, Iterator, Sequence
-from typing import Any, Final, Self
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple, Self
 
 from opensearchpy.exceptions import NotFoundError, TransportError
 
 from cdc.config.sink_settings import SearchConfig
+from cdc.config.store_shapes import TOMBSTONE_TTL_S, SearchShape
 from cdc.model.errors import SinkError
 from cdc.model.events import TableId, TableSchema
-from sinks.contract import Change, Outcome, Result, StoredRow
+from sinks.contract import Change, Json, Outcome, Result, StoredRow
 from sinks.lineage import Lineage
-from sinks.reduction import completed, document_id
+from sinks.reduction import completed
 from sinks.retries import Retries
 from sinks.search import bulk, mapping
 from sinks.search.bulk import Busy, Item
+from sinks.search.documents import DocumentForm
 from sinks.search.generations import Generations
-from sinks.search.mapping import DELETED_FIELD, LIVE, VERSION_FIELD
+from sinks.search.mapping import DELETED_FIELD, LIVE, VERSION_FIELD, Capabilities, shape_digest
 from sinks.search.names import SearchNames
 from sinks.search.pages import live_documents
 from sinks.search.preparation import Preparation
 from sinks.search.server import SearchServer, error_reason, error_type, is_transient, status
+from sinks.search.tombstones import Tombstones
 
 _ANSWER_FIELDS: Final = "items.*.status,items.*._index,items.*.error.type,items.*.error.reason"
 _NAMES_MAX: Final = 5  # in one URL, of which servers take 4 KiB
 _LOOK_DOCUMENTS_MAX: Final = 16  # of large rows
 _STALE: Final = Result(Outcome.STALE)
+_TOO_LARGE: Final = Result(Outcome.REJECTED, "the row is larger than the search index takes in one request")
 _NO_ANSWER = Busy(0, "no answer")
+
+
+class _Table(NamedTuple):
+    """A table that was prepared or attached."""
+
+    alias: str
+    form: DocumentForm
 
 
 class SearchSink:
     """See sinks.contract.Sink. Rejects a row that has a value which its field can't hold."""
 
-    def __init__(self, server: SearchServer, prefix: str, name: str = "search") -> None:
+    def __init__(
+        self,
+        server: SearchServer,
+        prefix: str,
+        shapes: Mapping[str, SearchShape] | None = None,
+        capabilities: Capabilities | None = None,
+        *,
+        tombstone_ttl_s: int = TOMBSTONE_TTL_S,
+        name: str = "search",
+    ) -> None:
         self.name = name
         self._server = server
-        self._names = SearchNames(prefix)
-        self._generations = Generations(server, self._names.marker)
-        self._preparation = Preparation(server, self._names, self._generations)
-        self._schemas: dict[TableId, TableSchema] = {}
+        self._names = SearchNames(prefix, shapes)
+        self._capabilities = capabilities or Capabilities()
+        self._generations = Generations(
+            server, self._names.marker, lambda table: shape_digest(self._names.shape(table), self._capabilities)
+        )
+        self._preparation = Preparation(server, self._names, self._generations, self._capabilities)
+        self._tombstones = Tombstones(server, tombstone_ttl_s)
+        self._tables: dict[TableId, _Table] = {}
 
     @classmethod
     def open(cls, config: SearchConfig, prefix: str, retries: Retries | None = None, name: str = "search") -> Self:
         """Connect. Raises SinkError when nothing answers there."""
         server = SearchServer(config.url.get_secret_value(), retries or Retries())
         try:
-            sink = cls(server, prefix if config.index_prefix is None else config.index_prefix, name)
-            server.call(lambda client: client.info())
+            info = server.call(lambda client: client.info())
+            plugins = server.call(lambda client: client.cat.plugins(format="json"))
+            capabilities = Capabilities.of(
+                info.get("version", {}).get("number", ""), [str(plugin.get("component")) for plugin in plugins]
+            )
+            index_prefix = prefix if config.index_prefix is None else config.index_prefix
+            ttl_s = config.tombstone_ttl_s
+            sink = cls(server, index_prefix, config.shapes, capabilities, tombstone_ttl_s=ttl_s, name=name)
         except SinkError:
             server.close()
             raise
@@ -62,16 +93,18 @@ class SearchSink:
         self._preparation.discard(table)
 
     def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
-        mapping.check_columns(schema)
+        made = self._table(schema)
+        mapping.check_columns(schema, self._names.shape(schema.table))
+        made.form.check()
         table, index, alias = schema.table, self._names.index(schema.table), self._names.alias(schema.table)
-        for other in self._schemas:
+        for other in self._tables:
             if other != table and {index, alias} & {self._names.index(other), self._names.alias(other)}:
                 raise self._preparation.shared(table, other)
         self._preparation.prepare(Lineage.of([*earlier, schema]))
-        self._schemas[table] = schema
+        self._tables[table] = made
 
     def attach(self, schema: TableSchema) -> None:
-        self._schemas[schema.table] = schema
+        self._tables[schema.table] = self._table(schema)
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:
         sent: list[int] = []
@@ -93,7 +126,7 @@ class SearchSink:
         query = {"bool": {"filter": [LIVE, {"range": {VERSION_FIELD: {"lt": floor}}}]}}
         swept = 0
         deletions = (
-            bulk.item(alias, hit["_id"], floor, None)
+            bulk.item(alias, hit["_id"], floor, None, hit.get("_routing"))
             for hit in live_documents(self._server, alias, query, with_row=False)
         )
         for request in bulk.requests(deletions):
@@ -102,31 +135,59 @@ class SearchSink:
 
     def make_readable(self, tables: Collection[TableId]) -> None:
         self._refresh(sorted(map(self._names.alias, tables)))
+        self._tombstones.purge_now_and_then([table.alias for table in self._tables.values()])
 
     def rows(self, table: TableId) -> Iterator[StoredRow]:
         """As readers see them: what was written since make_readable may be missing."""
-        schema = self._schema(table)
+        form = self._known(table).form
         for hit in live_documents(self._server, self._names.alias(table), LIVE, with_row=True):
-            row: dict[str, Any] = hit["_source"]
-            del row[DELETED_FIELD]
-            version = int(row.pop(VERSION_FIELD))
-            yield StoredRow({column: row[column] for column in schema.key}, row, version)
+            version = int(hit["_source"][VERSION_FIELD])
+            row = form.row(hit["_source"])
+            yield StoredRow({column: row[column] for column in form.schema.key}, row, version)
 
     def close(self) -> None:
         self._server.close()
 
-    def _held(self, changes: Sequence[Change]) -> list[dict[str, Any] | None]:
+    def _held(self, changes: Sequence[Change]) -> list[dict[str, Json] | None]:
         """The live rows that the index holds of these keys, as of this moment."""
-        wanted = [{"_index": self._names.alias(change.table), "_id": document_id(change.key)} for change in changes]
+        forms = [self._known(change.table).form for change in changes]
+        wanted: list[dict[str, str]] = []
+        for form, change in zip(forms, changes, strict=True):
+            document = {"_index": self._known(change.table).alias, "_id": form.document_id(change.key)}
+            routing = form.routing(change.key)
+            wanted.append(document if routing is None else document | {"routing": routing})
         answer = self._server.call(lambda client: client.mget(body={"docs": wanted}))
         documents = [found.get("_source") for found in answer["docs"]]
-        return [None if found is None or found[DELETED_FIELD] else found for found in documents]
+        return [
+            None if found is None or found[DELETED_FIELD] else form.row(found)
+            for form, found in zip(forms, documents, strict=True)
+        ]
 
     def _item(self, change: Change) -> Item:
-        self._schema(change.table)
-        return bulk.item(self._names.alias(change.table), document_id(change.key), change.version, change.row)
+        alias, form = self._known(change.table)
+        document_id, routing = form.document_id(change.key), form.routing(change.key)
+
+        def item(*, objects: bool) -> Item:
+            document = None if change.row is None else form.document(change.row, objects=objects)
+            return bulk.item(alias, document_id, change.version, document, routing)
+
+        made = item(objects=True)
+        return made if change.row is None or not form.has_objects else made._replace(plain=partial(item, objects=False))
 
     def _write(self, items: Sequence[Item]) -> list[Result]:
+        """One result for each item. A document that its index refuses is written again with its JSON as text, where
+        that is what may have been refused."""
+        results = self._write_once(items)
+        for number, result in enumerate(results):
+            if (
+                result.outcome is Outcome.REJECTED
+                and result is not _TOO_LARGE
+                and (plain := items[number].plain) is not None
+            ):
+                results[number] = self._write_once([plain()])[0]
+        return results
+
+    def _write_once(self, items: Sequence[Item]) -> list[Result]:
         """One result for each item, after what was busy was sent again with the same versions."""
         results: dict[int, Result] = {}
         waiting = list(range(len(items)))
@@ -168,7 +229,7 @@ class SearchSink:
     def _send_smaller(self, items: Sequence[Item]) -> Sequence[Result | Busy]:
         """In halves, down to one document. What was taken of them before is stale now."""
         if len(items) == 1:
-            return [Result(Outcome.REJECTED, "the row is larger than the search index takes in one request")]
+            return [_TOO_LARGE]
         middle = len(items) // 2
         return [*self._send(items[:middle]), *self._send(items[middle:])]
 
@@ -183,7 +244,11 @@ class SearchSink:
         except NotFoundError as error:
             raise self._preparation.lost(names) from error
 
-    def _schema(self, table: TableId) -> TableSchema:
-        schema = self._schemas.get(table)
-        assert schema is not None, f"{table} was not prepared"
-        return schema
+    def _table(self, schema: TableSchema) -> _Table:
+        form = DocumentForm(schema, self._names.shape(schema.table), self._capabilities)
+        return _Table(self._names.alias(schema.table), form)
+
+    def _known(self, table: TableId) -> _Table:
+        known = self._tables.get(table)
+        assert known is not None, f"{table} was not prepared"
+        return known

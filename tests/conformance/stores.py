@@ -2,11 +2,12 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pytest
 import redis
@@ -14,6 +15,7 @@ from opensearchpy import OpenSearch
 from pydantic import SecretStr
 
 from cdc.config.sink_settings import CacheConfig, SearchConfig
+from cdc.config.store_shapes import CacheShape, SearchShape
 from cdc.model.events import TableId
 from sinks.cache.sink import CacheSink
 from sinks.contract import Change, Sink
@@ -43,6 +45,9 @@ class Store(Protocol):
     def open(self) -> Sink:
         """Another Sink object on this store. The test closes it."""
 
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Let the shapes of the sinks that are opened from now on name columns as a mapping has renamed them."""
+
     def delete_table(self, table: TableId) -> None:
         """Delete the table's object, whatever the sink made for it."""
 
@@ -63,8 +68,9 @@ class SearchStore:
     batch_rows = 5_000
     batch_memory_bytes_max: int | None = 32 * 1024 * 1024
 
-    def __init__(self, url: str, prefix: str) -> None:
-        self._config = SearchConfig(url=SecretStr(url))
+    def __init__(self, url: str, prefix: str, shapes: dict[str, SearchShape] | None = None) -> None:
+        self._shapes = shapes or {}
+        self._config = SearchConfig(url=SecretStr(url), shapes=self._shapes)
         self._prefix = prefix
         self._client = OpenSearch(url, timeout=60)
 
@@ -72,7 +78,9 @@ class SearchStore:
         return SearchSink.open(self._config, self._prefix)
 
     def delete_table(self, table: TableId) -> None:
-        self._client.indices.delete(index=f"{self._prefix}.{table.schema}.{table.name}.documents")
+        is_shaped = bool(self._config.shapes)
+        name = f"own.{table.name}.rows" if is_shaped else f"{table.schema}.{table.name}.documents"
+        self._client.indices.delete(index=f"{self._prefix}.{name}")
 
     def delete_all(self) -> None:
         self._client.indices.delete(index=f"{self._prefix}.*")
@@ -80,6 +88,13 @@ class SearchStore:
     def unholdable(self, change: Change) -> tuple[Change, str] | None:
         assert change.row is not None
         return replace(change, row=change.row | {"is_active": "sesame"}), "is_active"
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        shapes = {
+            pattern: SearchShape.model_validate_json(_renamed(shape.model_dump_json(by_alias=True), names))
+            for pattern, shape in self._shapes.items()
+        }
+        self._config = SearchConfig(url=self._config.url, shapes=shapes)
 
     def close(self) -> None:
         self.delete_all()
@@ -95,8 +110,10 @@ class CacheStore:
     batch_rows = 5_000
     batch_memory_bytes_max: int | None = 32 * 1024 * 1024
 
-    def __init__(self, url: str, prefix: str) -> None:
-        self._config = CacheConfig(url=SecretStr(url))
+    def __init__(self, url: str, prefix: str, shapes: dict[str, CacheShape] | None = None) -> None:
+        self._shapes = shapes or {}
+        self._config = CacheConfig(url=SecretStr(url), shapes=self._shapes)
+        self._shaped = prefix  # what templates of `shapes` begin with
         # Characters that mean something in a SCAN pattern: keys of other prefixes must not be met.
         self._prefix = f"{prefix}[a-z]*"
         self._client = redis.Redis.from_url(url)
@@ -104,11 +121,20 @@ class CacheStore:
     def open(self) -> Sink:
         return CacheSink.open(self._config, self._prefix)
 
+    def rename(self, names: Mapping[str, str]) -> None:
+        shapes = {
+            pattern: CacheShape.model_validate_json(_renamed(shape.model_dump_json(), names))
+            for pattern, shape in self._shapes.items()
+        }
+        self._config = CacheConfig(url=self._config.url, shapes=shapes)
+
     def delete_table(self, table: TableId) -> None:
-        self._delete(f"{self._prefix}:{table.schema}.{table.name}:")
+        self._delete(f"{self._prefix}:{table.schema}.{table.name}")
+        self._delete(f"{self._shaped}/{table.name}/")
 
     def delete_all(self) -> None:
         self._delete(self._prefix)
+        self._delete(self._shaped)
 
     def unholdable(self, change: Change) -> tuple[Change, str] | None:
         del change
@@ -149,6 +175,9 @@ class WarehouseStore:
     def delete_table(self, table: TableId) -> None:
         SparkEngine(self._spark, self._place).drop(place("shop", table).rows)
 
+    def rename(self, names: Mapping[str, str]) -> None:
+        """No shape of a table names columns."""
+
     def delete_all(self) -> None:
         shutil.rmtree(self._folder)
 
@@ -157,22 +186,77 @@ class WarehouseStore:
         return replace(change, row=change.row | {"born": "infinity"}), "born"
 
 
+def _renamed(shapes: str, names: Mapping[str, str]) -> str:
+    """Shapes as JSON, with other columns in templates and mappings."""
+    for old, new in names.items():
+        shapes = shapes.replace(f"{{{old}}}", f"{{{new}}}").replace(f'"{old}":{{', f'"{new}":{{')
+    return shapes
+
+
 @contextmanager
-def _search(request: pytest.FixtureRequest, unique: str) -> Iterator[Store]:
-    store = SearchStore(request.getfixturevalue("opensearch"), unique)
+def _search(
+    request: pytest.FixtureRequest, unique: str, shapes: dict[str, SearchShape] | None = None
+) -> Iterator[Store]:
+    store = SearchStore(request.getfixturevalue("opensearch"), unique, shapes)
     try:
         yield store
     finally:
         store.close()
 
 
+_NAMES: Final[dict[str, Any]] = {"alias": "{prefix}.own.{table}", "index": "{prefix}.own.{table}.rows"}
+SEARCH_SHAPES: Final = {
+    "public.customers": SearchShape(
+        **_NAMES,
+        id="customer-{id}",
+        mapping={"name": {"analyzer": "own"}},
+        settings={"number_of_shards": 2, "analysis": {"analyzer": {"own": {"type": "custom", "tokenizer": "letter"}}}},
+    ),
+    "public.order_lines": SearchShape(**_NAMES, id="{line_no}-{order_id}", routing="{order_id}"),
+    "public.pairs": SearchShape(**_NAMES, id="{left}:{right}", routing="{right}", settings={"number_of_shards": 3}),
+    "*": SearchShape(**_NAMES, json="text"),
+}
+
+
 @contextmanager
-def _cache(request: pytest.FixtureRequest, unique: str) -> Iterator[Store]:
-    store = CacheStore(request.getfixturevalue("redis"), unique)
+def _cache(
+    request: pytest.FixtureRequest, unique: str, shapes: Callable[[str], dict[str, CacheShape]] | None = None
+) -> Iterator[Store]:
+    store = CacheStore(request.getfixturevalue("redis"), unique, shapes(unique) if shapes else None)
     try:
         yield store
     finally:
         store.close()
+
+
+def _json_shapes(unique: str) -> dict[str, CacheShape]:
+    """Plain JSON under the default keys."""
+    del unique
+    return {"*": CacheShape(value="json")}
+
+
+def _column_shapes(unique: str) -> dict[str, CacheShape]:
+    """A field for each column, under keys of the users' choice where there is a template."""
+    keys = {
+        "customers": "{id}",
+        "order_lines": "{order_id}-{line_no}",  # numbers with a minus
+        "labels": "{name}",
+        "pairs": "{left}:{right}/end",
+        "measures": "{of} {at}",
+    }
+    named = {
+        f"public.{name}": CacheShape(key=f"{unique}/{name}/{key}", value="columns", ttl_s=86_400)
+        for name, key in keys.items()
+    }
+    return named | {"*": CacheShape(value="columns")}
+
+
+def _lookup_shapes(unique: str) -> dict[str, CacheShape]:
+    templates = {"customers": ("{id}", "{token}"), "order_lines": ("{line_no}:{order_id}", "{remark}")}
+    return {
+        f"public.{name}": CacheShape(key=f"{unique}/{name}/key/{key}", lookups=(f"{unique}/{name}/by/{lookup}",))
+        for name, (key, lookup) in templates.items()
+    }
 
 
 @contextmanager
@@ -187,6 +271,10 @@ def _warehouse(request: pytest.FixtureRequest, unique: str) -> Iterator[Store]:
 # Sink → its store. `unique` is a name that no other test has; fixtures of servers come through `request`.
 STORES: Final[dict[str, Callable[[pytest.FixtureRequest, str], AbstractContextManager[Store]]]] = {
     "search": _search,
+    "search-shaped": partial(_search, shapes=SEARCH_SHAPES),
     "cache": _cache,
+    "cache-json": partial(_cache, shapes=_json_shapes),
+    "cache-columns": partial(_cache, shapes=_column_shapes),
+    "cache-lookups": partial(_cache, shapes=_lookup_shapes),
     "warehouse": _warehouse,
 }

@@ -57,6 +57,7 @@ def section(**mapping: Any) -> Held:
 
 @contextmanager
 def opened(trial: Trial, held: Held) -> Iterator[Sink]:
+    trial.store.rename(held.mapping["public.customers"].rename)
     sink = shaped(trial.another(), held)
     sink.prepare(CUSTOMERS.schema)
     yield sink
@@ -115,6 +116,7 @@ def test_a_table_gets_another_shape_with_the_versions_that_its_rows_had(sink_und
         sink.make_readable({CUSTOMERS.id})
         assert [row.key for row in sink.rows(CUSTOMERS.id)] == [{"customer": 2}]
     held = section(where="visits < 2 OR visits = 3")
+    trial.store.rename(held.mapping["public.customers"].rename)
     sink = shaped(trial.another(), held)
     sink.begin_generation(2)
     for _ in range(2):  # a job that is killed does it again

@@ -22,20 +22,22 @@ def test_an_ordinary_table_has_readable_keys() -> None:
     keys = CacheKeys("shop")
     assert keys.generation == "shop:watershed"
     assert keys.table(TABLES[0]) == "shop:public.customers:"
+    assert keys.deleted(TABLES[0]) == "shop:public.customers.deleted:"
 
 
 def test_no_table_shares_keys_with_another() -> None:
     keys = CacheKeys("shop")
-    for left, right in combinations(TABLES, 2):
-        assert not keys.table(left).startswith(keys.table(right))
-        assert not keys.table(right).startswith(keys.table(left))
-    assert all(not keys.generation.startswith(keys.table(table)) for table in TABLES)
+    beginnings = [name(table) for table in TABLES for name in (keys.table, keys.deleted)]
+    for left, right in combinations(beginnings, 2):
+        assert not left.startswith(right)
+        assert not right.startswith(left)
+    assert all(not keys.generation.startswith(beginning) for beginning in beginnings)
 
 
 @pytest.mark.parametrize("table", TABLES)
 def test_a_table_is_found_again_from_its_field(table: TableId) -> None:
     keys = CacheKeys("shop")
-    assert keys.table_of_field(keys.table_field(table)) == keys.table(table)
+    assert keys.table_of_field(keys.table_field(table)) == table
 
 
 @pytest.mark.parametrize("field", ["generation", "run_id", "table"])

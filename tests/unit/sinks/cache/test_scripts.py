@@ -1,117 +1,200 @@
-"""The scripts, in Redis: what a key holds after each kind of call."""
+"""The script, in Redis: what keys hold after each kind of call."""
 
+import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import redis as client
 
-from sinks.cache.keys import version_text
-from sinks.cache.scripts import APPLY, SWEEP
+from sinks.cache.keys import SHAPE, version_text
+from sinks.cache.scripts import APPLY, KEEP
 
 TTL_MS = 60_000
-LIVE = "t"  # what `unique` begins with
+Row = tuple[str, int, str]  # primary key, version, document; an empty document deletes
+
+
+class Server:
+    """A table in Redis, whose keys begin with a name of its own."""
+
+    def __init__(self, redis: Any, name: str) -> None:
+        self.redis = redis
+        self.name = name
+        self.versions = f"{name}:"
+        redis.hset(self.versions, SHAPE, "shape")
+
+    def call(
+        self, *rows: list[object], shape: str = "shape", kind: str = "string", ttl: object = "", live: str = ""
+    ) -> object:
+        events = (f"{self.name}.channel", f"{self.name}.stream") if kind == "none" else ("", "")
+        options = [shape, f"{self.name}.deleted:", TTL_MS, ttl, kind, *events, 100, "public.t", live]
+        return self.redis.eval(APPLY.source, 1, self.versions, *options, *(part for row in rows for part in row))
+
+    def row(self, row_id: str, version: int, *values: str, lookups: tuple[str, ...] = ()) -> list[object]:
+        names = [name if name in ("", KEEP) else f"{self.name}/by/{name}" for name in lookups]
+        return [row_id, self.key(row_id), version_text(version), len(names), *names, len(values), *values]
+
+    def apply(self, *rows: Row, live: str = "") -> object:
+        return self.call(
+            *(self.row(row_id, version, *filter(None, [text])) for row_id, version, text in rows), live=live
+        )
+
+    def key(self, row_id: str) -> str:
+        return f"{self.name}/{row_id}"
+
+    def get(self, row_id: str) -> object:
+        return self.redis.get(self.key(row_id))
+
+    def lookup(self, name: str) -> object:
+        return self.redis.get(f"{self.name}/by/{name}")
+
+    def version(self, row_id: str) -> object:
+        return self.redis.hget(self.versions, row_id)
+
+    def deleted(self, row_id: str) -> object:
+        return self.redis.get(f"{self.name}.deleted:{row_id}")
 
 
 @pytest.fixture
-def server(redis: str) -> Iterator[client.Redis]:
+def server(redis: str, unique: str) -> Iterator[Server]:
     with client.Redis.from_url(redis, decode_responses=True) as connected:
-        yield connected
+        yield Server(connected, unique)
 
 
-def apply(server: client.Redis, *changes: tuple[str, int, str]) -> object:
-    """(key, version, document) each; an empty document deletes. The names of the keys begin with LIVE."""
-    arguments = [text for _, version, document in changes for text in (version_text(version), document)]
-    return server.eval(APPLY.source, 1 + len(changes), LIVE, *(key for key, _, _ in changes), TTL_MS, *arguments)
+def test_the_name_for_evalsha_is_the_servers(server: Server) -> None:
+    assert server.redis.script_load(APPLY.source) == APPLY.sha
 
 
-def sweep(server: client.Redis, floor: int, *keys: str) -> object:
-    return server.eval(SWEEP.source, 1 + len(keys), LIVE, *keys, TTL_MS, version_text(floor))
+def test_an_upsert_holds_the_document_and_does_not_expire(server: Server) -> None:
+    assert server.apply(("1", 5, '{"a":1}')) == [1]
+    assert server.get("1") == '{"a":1}'
+    assert server.version("1") == version_text(5)
+    assert server.redis.pttl(server.key("1")) == -1
 
 
-def live(server: client.Redis, *keys: str) -> list[str]:
-    """Those of the keys whose ids are in the set of live rows."""
-    members = server.smembers(LIVE)
-    assert isinstance(members, set)
-    return [key for key in keys if key.removeprefix(LIVE) in members]
+def test_a_hash_is_replaced_whole(server: Server) -> None:
+    server.call(server.row("1", 5, "a", "1", "b", "2"), kind="hash")
+    assert server.call(server.row("1", 6, "b", "3"), kind="hash") == [1]
+    assert server.redis.hgetall(server.key("1")) == {"b": "3"}
 
 
-def test_the_name_for_evalsha_is_the_servers(server: client.Redis) -> None:
-    for script in (APPLY, SWEEP):
-        assert server.script_load(script.source) == script.sha
+@pytest.mark.parametrize("kind", ["string", "hash"])
+def test_a_row_and_its_lookup_keys_expire_with_ttl_and_its_version_stays(server: Server, kind: str) -> None:
+    server.call(server.row("1", 5, "a", "1", lookups=("x",)), kind=kind, ttl=50_000)
+    for key in (server.key("1"), f"{server.name}/by/x"):
+        assert 40_000 < int(str(server.redis.pttl(key))) <= 50_000
+    server.redis.delete(server.key("1"))
+    assert server.call(server.row("1", 4, "a", "0"), kind=kind) == [0]
 
 
-def test_an_upsert_holds_version_and_document_and_does_not_expire(server: client.Redis, unique: str) -> None:
-    assert apply(server, (unique, 5, '{"a":1}')) == [1]
-    assert server.hgetall(unique) == {"v": version_text(5), "doc": '{"a":1}'}
-    assert server.pttl(unique) == -1
+def test_a_delete_leaves_the_version_alone_and_expires(server: Server) -> None:
+    server.apply(("1", 5, '{"a":1}'))
+    assert server.apply(("1", 6, "")) == [1]
+    assert server.get("1") is None and server.version("1") is None
+    assert server.deleted("1") == version_text(6)
+    assert 0 < int(str(server.redis.pttl(f"{server.name}.deleted:1"))) <= TTL_MS
 
 
-def test_a_delete_leaves_the_version_alone_and_expires(server: client.Redis, unique: str) -> None:
-    apply(server, (unique, 5, '{"a":1}'))
-    assert apply(server, (unique, 6, "")) == [1]
-    assert server.hgetall(unique) == {"v": version_text(6), "d": "1"}
-    assert 0 < int(str(server.pttl(unique))) <= TTL_MS
-
-
-def test_an_upsert_after_a_delete_does_not_expire(server: client.Redis, unique: str) -> None:
-    apply(server, (unique, 5, ""))
-    assert apply(server, (unique, 6, "{}")) == [1]
-    assert server.hgetall(unique) == {"v": version_text(6), "doc": "{}"}
-    assert server.pttl(unique) == -1
+def test_an_upsert_after_a_delete_is_a_live_row_again(server: Server) -> None:
+    server.apply(("1", 5, ""))
+    assert server.apply(("1", 6, "{}")) == [1]
+    assert (server.get("1"), server.version("1"), server.deleted("1")) == ("{}", version_text(6), None)
 
 
 @pytest.mark.parametrize("held", ["", '{"held":1}'])
 @pytest.mark.parametrize("document", ["", '{"late":1}'])
 @pytest.mark.parametrize("version", [1, 9, 10])
-def test_what_is_not_newer_changes_nothing(
-    server: client.Redis, unique: str, held: str, document: str, version: int
-) -> None:
-    apply(server, (unique, 10, held))
-    before = server.hgetall(unique)
-    assert apply(server, (unique, version, document)) == [0]
-    assert server.hgetall(unique) == before
+def test_what_is_not_newer_changes_nothing(server: Server, held: str, document: str, version: int) -> None:
+    server.apply(("1", 10, held))
+    before = server.get("1"), server.version("1"), server.deleted("1")
+    assert server.apply(("1", version, document)) == [0]
+    assert (server.get("1"), server.version("1"), server.deleted("1")) == before
 
 
-def test_neighbours_above_two_to_the_53_differ(server: client.Redis, unique: str) -> None:
+def test_neighbours_above_two_to_the_53_differ(server: Server) -> None:
     version = (1 << 53) + 1
-    apply(server, (unique, version, "{}"))
-    assert apply(server, (unique, version - 1, '{"old":1}')) == [0]
-    assert apply(server, (unique, version + 1, '{"new":1}')) == [1]
+    server.apply(("1", version, "{}"))
+    assert server.apply(("1", version - 1, '{"old":1}')) == [0]
+    assert server.apply(("1", version + 1, '{"new":1}')) == [1]
 
 
-def test_answers_are_in_the_order_of_the_keys(server: client.Redis, unique: str) -> None:
-    apply(server, (f"{unique}b", 10, "{}"))
-    assert apply(server, (f"{unique}a", 1, "{}"), (f"{unique}b", 9, "{}"), (f"{unique}c", 1, "")) == [1, 0, 1]
+def test_answers_are_in_the_order_of_the_rows(server: Server) -> None:
+    server.apply(("b", 10, "{}"))
+    assert server.apply(("a", 1, "{}"), ("b", 9, "{}"), ("c", 1, "")) == [1, 0, 1]
 
 
-def test_a_sweep_deletes_live_rows_below_the_floor_with_the_floor_as_version(server: client.Redis, unique: str) -> None:
-    below, at, above, dead, none = (f"{unique}{number}" for number in range(5))
-    apply(server, (below, 9, "{}"), (at, 10, "{}"), (above, 11, "{}"), (dead, 5, ""))
-    assert sweep(server, 10, below, at, above, dead, none) == 1
-    assert server.hgetall(below) == {"v": version_text(10), "d": "1"}
-    assert 0 < int(str(server.pttl(below))) <= TTL_MS
-    assert server.hget(at, "doc") == server.hget(above, "doc") == "{}"
-    assert server.hget(dead, "v") == version_text(5)
-    assert server.exists(none) == 0
-    assert sweep(server, 10, below, at, above, dead, none) == 0
-    assert live(server, below, at, above, dead, none) == [at, above]
+def test_a_sweep_deletes_live_rows_below_the_floor_with_the_floor_as_version(server: Server) -> None:
+    server.apply(("below", 9, "{}"), ("at", 10, "{}"), ("above", 11, "{}"), ("dead", 5, ""))
+    rows: list[Row] = [(row_id, 10, "") for row_id in ("below", "at", "above", "dead", "none")]
+    assert server.apply(*rows, live="live") == [1, 0, 0, 0, 0]
+    assert server.deleted("below") == version_text(10) and server.get("below") is None
+    assert server.get("at") == server.get("above") == "{}"
+    assert server.deleted("dead") == version_text(5)
+    assert server.deleted("none") is None
+    assert server.apply(*rows, live="live") == [0] * 5
 
 
-def test_the_set_holds_the_live_rows(server: client.Redis, unique: str) -> None:
-    apply(server, (unique, 5, "{}"))
-    assert live(server, unique) == [unique]
-    apply(server, (unique, 4, ""))
-    assert live(server, unique) == [unique], "a stale delete changes nothing"
-    apply(server, (unique, 6, ""))
-    assert live(server, unique) == []
-    apply(server, (unique, 5, "{}"))
-    assert live(server, unique) == [], "nor does a stale row"
-    apply(server, (unique, 7, "{}"))
-    assert live(server, unique) == [unique]
+@pytest.mark.parametrize("held", [None, "another shape"])
+def test_keys_of_another_shape_are_left_alone(server: Server, held: str | None) -> None:
+    server.redis.delete(server.versions)
+    if held is not None:
+        server.redis.hset(server.versions, SHAPE, held)
+    assert server.apply(("1", 5, "{}")) is None
+    assert server.get("1") is None
 
 
-def test_a_sweep_forgets_a_row_whose_key_somebody_deleted(server: client.Redis, unique: str) -> None:
-    apply(server, (unique, 5, "{}"))
-    server.delete(unique)
-    assert sweep(server, 10, unique) == 0
-    assert live(server, unique) == []
+def test_a_lookup_key_follows_its_row(server: Server) -> None:
+    server.call(server.row("1", 5, "{}", lookups=("a", "n")))
+    assert server.lookup("a") == server.lookup("n") == "1"
+    server.call(server.row("1", 6, "{}", lookups=("b", "")))
+    assert (server.lookup("a"), server.lookup("b"), server.lookup("n")) == (None, "1", None)
+    server.call(server.row("1", 7, "{}", lookups=(KEEP, "m")))
+    assert (server.lookup("b"), server.lookup("m")) == ("1", "1")
+    server.call(server.row("1", 8))
+    assert server.lookup("b") is server.lookup("m") is None
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
+def test_a_lookup_key_that_moves_between_rows_ends_at_the_newest_in_any_order(
+    server: Server, order: tuple[int, ...]
+) -> None:
+    """Row 1 has `a`, gives it up, and row 2 takes it."""
+    rows = [
+        server.row("1", 5, "{}", lookups=("a",)),
+        server.row("1", 6, "{}", lookups=("b",)),
+        server.row("2", 7, "{}", lookups=("a",)),
+    ]
+    for number in order:
+        server.call(rows[number])
+    assert (server.lookup("a"), server.lookup("b")) == ("2", "1")
+
+
+def test_a_lookup_key_of_a_deleted_row_is_not_taken_from_its_new_owner(server: Server) -> None:
+    server.call(server.row("1", 5, "{}", lookups=("a",)))
+    server.call(server.row("2", 7, "{}", lookups=("a",)))
+    server.call(server.row("1", 6))
+    assert server.lookup("a") == "2"
+
+
+def test_invalidation_deletes_all_keys_and_tells_it_once(server: Server) -> None:
+    """Of a version that was there before nothing is told again."""
+    names = [server.key("1"), f"{server.name}/by/a", f"{server.name}/by/b"]
+    with server.redis.pubsub() as heard:
+        heard.subscribe(f"{server.name}.channel")
+        heard.get_message(timeout=5)
+        for version, values, lookups in ((5, ("",), ("a",)), (6, ("",), ("b",)), (6, ("",), ("b",)), (7, (), ())):
+            server.redis.mset(dict.fromkeys(names, "what an application wrote"))
+            server.call(server.row("1", version, *values, lookups=lookups), kind="none")
+        told = [heard.get_message(timeout=5) for _ in range(3)]
+        assert heard.get_message(timeout=0.01) is None
+    assert server.redis.exists(*names) == 1, "the last call did not know the key of a, which was given up before"
+    assert [message["data"] for message in told if message] == [server.key("1")] * 3
+    entries = server.redis.xrange(f"{server.name}.stream")
+    told_fields = [(entry["key"], entry["operation"], int(entry["version"])) for _, entry in entries]
+    assert told_fields == [(server.key("1"), kind, n) for kind, n in (("upsert", 5), ("upsert", 6), ("delete", 7))]
+
+
+def test_lookup_keys_stand_behind_the_version_as_json(server: Server) -> None:
+    server.call(server.row("1", 5, "{}", lookups=('q"ü/', "")))
+    held = str(server.version("1"))
+    assert held.startswith(version_text(5)) and json.loads(held[19:]) == [f'{server.name}/by/q"ü/', ""]

@@ -1,13 +1,21 @@
 """Redis's failures become sentences, some after a repetition; addresses lose their secrets."""
 
 import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import redis as client
 
+from cdc.config.store_shapes import CacheTls
 from cdc.model.errors import SinkError
+from sinks.cache.keys import SHAPE, version_text
 from sinks.cache.scripts import APPLY
-from sinks.cache.server import RedisServer
+from sinks.cache.server import Command, RedisServer
 from sinks.retries import Retries
 from tests.unit.sinks.cache.conftest import OwnRedis
 
@@ -46,12 +54,19 @@ def test_a_wrong_password_is_said_at_once(own_redis: OwnRedis) -> None:
     assert "wrong-one" not in str(caught.value)
 
 
+def _write(versions: str) -> Command:
+    """Of one row, into the table with this hash."""
+    options = ("shape", "deleted:", 1000, "", "string", "", "", 100, "public.t", "")
+    return ("EVALSHA", APPLY.sha, 1, versions, *options, "id", "key", version_text(1), 0, 1, "private value")
+
+
 def test_a_full_server_is_said_without_the_value(own_redis: OwnRedis) -> None:
     with client.Redis.from_url(own_redis.url) as admin:
+        admin.hset("versions", SHAPE, "shape")
         admin.config_set("maxmemory", "100kb")
     server = RedisServer(own_redis.url, ONCE)
     with pytest.raises(SinkError, match="is full and refuses writes") as caught:
-        server.run_all([("EVALSHA", APPLY.sha, 2, "k", "key", 1000, "1", "private value")], [APPLY])
+        server.run_all([_write("versions")], [APPLY])
     assert "private" not in str(caught.value)
 
 
@@ -69,14 +84,15 @@ def test_an_unexpected_error_is_said_by_its_code_only(redis: str, unique: str) -
     server = RedisServer(redis, ONCE)
     server.run("SET", unique, "private")
     with pytest.raises(SinkError, match=r"refuses a command \(WRONGTYPE\)") as caught:
-        server.run_all([("EVALSHA", APPLY.sha, 2, "k", unique, 1000, "1", "private value")], [APPLY])
+        server.run_all([_write(unique)], [APPLY])
     assert "private" not in str(caught.value)
     server.run("DEL", unique)
 
 
 def test_a_script_that_the_server_does_not_know_is_loaded(own_redis: OwnRedis) -> None:
     server = RedisServer(own_redis.url, ONCE)
-    call = ("EVALSHA", APPLY.sha, 2, "k", "key", 1000, "1", "{}")
+    server.run("HSET", "versions", SHAPE, "shape")
+    call = _write("versions")
     assert server.run_all([call, call], [APPLY]) == [[1], [0]]
     server.run("SCRIPT FLUSH")
     assert server.run_all([("PING",), call], [APPLY]) == [True, [0]]
@@ -89,7 +105,93 @@ def test_a_restart_in_between_is_survived(own_redis: OwnRedis) -> None:
         own_redis.stack.restart("redis")
 
     server = RedisServer(own_redis.url, Retries(sleep=pause))
-    call = ("EVALSHA", APPLY.sha, 2, "k", "key", 1000, "1", "{}")
+    server.run("HSET", "versions", SHAPE, "shape")
+    call = _write("versions")
     assert server.run_all([call], [APPLY]) == [[1]]
     own_redis.stack.kill("redis")
-    assert server.run_all([call, ("HGET", "key", "doc")], [APPLY]) == [[0], b"{}"]
+    assert server.run_all([call, ("GET", "key")], [APPLY]) == [[0], b"private value"]
+
+
+class TlsProxy:
+    """TLS in front of a server, for clients with a certificate of our authority. The stack's Redis has no TLS."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self._behind = port
+        self._context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=folder / "ca.pem")
+        self._context.load_cert_chain(folder / "server.pem", folder / "server.key")
+        self._context.verify_mode = ssl.CERT_REQUIRED
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = int(self._listening.getsockname()[1])
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        with suppress(OSError):  # closed
+            while True:
+                accepted, _ = self._listening.accept()
+                with suppress(ssl.SSLError):  # a client without a certificate
+                    outside = self._context.wrap_socket(accepted, server_side=True)
+                    inside = socket.create_connection(("127.0.0.1", self._behind))
+                    for pair in ((outside, inside), (inside, outside)):
+                        threading.Thread(target=_copy, args=pair, daemon=True).start()
+
+    def close(self) -> None:
+        self._listening.close()
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    with suppress(OSError):
+        while content := source.recv(65_536):
+            target.sendall(content)
+        target.shutdown(socket.SHUT_WR)
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Path:
+    """Of an authority, a server and a client."""
+
+    def openssl(*words: str) -> None:
+        subprocess.run(["openssl", *words], cwd=tmp_path, check=True, capture_output=True)
+
+    new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
+    openssl("req", "-x509", *new, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority")
+    (tmp_path / "names").write_text("subjectAltName=IP:127.0.0.1")
+    for name in ("server", "client"):
+        openssl("req", *new[:-2], "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2", "-extfile", "names")
+        openssl("x509", "-req", "-in", f"{name}.csr", "-out", f"{name}.pem", *signed)
+    return tmp_path
+
+
+@pytest.fixture
+def tls_proxy(own_redis: OwnRedis, certificates: Path) -> Iterator[TlsProxy]:
+    proxy = TlsProxy(certificates, int(own_redis.url.rpartition(":")[2].partition("/")[0]))
+    yield proxy
+    proxy.close()
+
+
+def test_a_server_with_tls_takes_our_certificate_and_acl_user(
+    own_redis: OwnRedis, certificates: Path, tls_proxy: TlsProxy
+) -> None:
+    with client.Redis.from_url(own_redis.url) as admin:
+        admin.execute_command("ACL", "SETUSER", "cache", "on", ">s3cret", "~*", "&*", "+@all")
+    url = f"rediss://cache:s3cret@127.0.0.1:{tls_proxy.port}/0"
+    authority, *own = (str(certificates / name) for name in ("ca.pem", "client.pem", "client.key"))
+    server = RedisServer(url, ONCE, CacheTls(ca_file=authority, certificate_file=own[0], key_file=own[1]))
+    assert server.run("ACL", "WHOAMI") == b"cache"
+    server.close()
+    for tls in (None, CacheTls(ca_file=authority)):
+        with pytest.raises(SinkError, match="does not answer"):
+            RedisServer(url, ONCE, tls).run("PING")
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("redis://127.0.0.1:1", "is for an address with TLS"),
+        ("rediss://127.0.0.1:1", "file /no/such.pem can't be read"),
+    ],
+)
+def test_files_for_tls_that_can_not_be_used_are_said(url: str, message: str) -> None:
+    with pytest.raises(SinkError, match=message) as caught:
+        RedisServer(url, ONCE, CacheTls(ca_file="/no/such.pem"))
+    assert caught.value.hint

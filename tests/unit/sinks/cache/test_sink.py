@@ -66,10 +66,11 @@ def test_a_deleted_row_expires_after_its_time(own_redis: OwnRedis, store: client
     sink.prepare(SCHEMA)
     sink.apply([upsert("a", V), upsert("b", V + 1)])
     sink.apply([delete("a", V + 2)])
-    assert 50_000 < int(str(store.pttl("shop:public.labels:a"))) <= 60_000
+    assert 50_000 < int(str(store.pttl("shop:public.labels.deleted:a"))) <= 60_000
     assert store.pttl("shop:public.labels:b") == -1
     sink.sweep(TABLE, pack_version(2, 0))
-    assert 50_000 < int(str(store.pttl("shop:public.labels:b"))) <= 60_000
+    assert 50_000 < int(str(store.pttl("shop:public.labels.deleted:b"))) <= 60_000
+    assert store.exists("shop:public.labels:a", "shop:public.labels:b") == 0
     sink.close()
 
 
@@ -176,16 +177,16 @@ def test_batches_are_cut_by_keys_and_by_bytes(sink: CacheSink, monkeypatch: pyte
 
 
 class Shrinking(RedisServer):
-    """SSCAN while Redis shrinks a set: some members of the last page come again."""
+    """HSCAN while Redis shrinks a hash: some fields of the last page come again."""
 
-    last: tuple[bytes, ...] = ()
+    last: tuple[tuple[bytes, bytes], ...] = ()
 
     def run(self, *command: Any) -> Any:
         answer = super().run(*command)
-        if command[0] == "SSCAN":
-            cursor, keys = answer
-            answer = cursor, [*keys, *self.last]
-            self.last = tuple(keys[:50])
+        if command[0] == "HSCAN":
+            cursor, held = answer
+            answer = cursor, held | dict(self.last)
+            self.last = tuple(held.items())[:50]
         return answer
 
 
@@ -197,7 +198,7 @@ def test_a_sweep_of_one_table_does_not_read_the_keys_of_the_others(sink: CacheSi
     store.config_resetstat()
     assert sink.sweep(TABLE, pack_version(2, 0)) == 1
     calls = store.info("commandstats")
-    assert calls["cmdstat_sscan"]["calls"] == 1 and "cmdstat_scan" not in calls
+    assert calls["cmdstat_hscan"]["calls"] == 1 and "cmdstat_scan" not in calls
     assert len(list(sink.rows(other.table))) == 2_000
 
 
@@ -219,7 +220,7 @@ def test_a_cluster_is_refused() -> None:
             return {"redis_mode": "cluster"} if section == "server" else {"maxmemory": 0}
 
     with pytest.raises(SinkError, match="is a cluster"):
-        cache_sink._check(Cluster())  # type: ignore[arg-type]
+        cache_sink._check(Cluster(), True)  # type: ignore[arg-type]
 
 
 def test_versions_stay_when_a_row_is_replaced(sink: CacheSink) -> None:

@@ -1,6 +1,7 @@
 """Bulk requests say what is meant, stay small, and each item of the answer is judged by itself."""
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -28,7 +29,18 @@ def test_a_row_is_written_whole_at_its_external_version() -> None:
 
 
 def test_a_deleted_row_is_a_document_without_columns() -> None:
-    assert item("alias", "1", 7, None).content.endswith(b'\n{"ws_version":7,"ws_deleted":true}\n')
+    before_ms = time.time_ns() // 1_000_000
+    left = json.loads(item("alias", "1", 7, None).content.splitlines()[1])
+    assert left.keys() == {"ws_version", "ws_deleted", "ws_deleted_at"}
+    assert (left["ws_version"], left["ws_deleted"]) == (7, True)
+    assert before_ms <= left["ws_deleted_at"] <= time.time_ns() // 1_000_000
+
+
+def test_a_document_has_its_routing_beside_its_id() -> None:
+    action = json.loads(item("alias", "1", 7, {}, routing="é").content.splitlines()[0])
+    assert action == {
+        "index": {"_index": "alias", "_id": "1", "version": 7, "version_type": "external", "routing": "é"}
+    }
 
 
 def test_requests_are_cut_by_count() -> None:

@@ -1,12 +1,25 @@
 """Each PostgreSQL type has its field; columns that can't be fields are refused by name."""
 
 import re
+from typing import Any
 
 import pytest
 
+from cdc.config.store_shapes import SearchShape
 from cdc.model.errors import RefusedError
 from cdc.model.events import Column, TableId, TableSchema
-from sinks.search.mapping import LIVE, check_columns, clashes, field_of, index_body, mapping, owner
+from sinks.search.mapping import (
+    LIVE,
+    Capabilities,
+    IndexForm,
+    check_columns,
+    clashes,
+    field_of,
+    index_body,
+    mapping,
+    owner,
+    shape_digest,
+)
 
 TABLE = TableId("public", "t")
 
@@ -17,6 +30,10 @@ def column(name: str = "c", oid: int = 25, type_name: str = "text", base: int = 
 
 def schema(*columns: Column) -> TableSchema:
     return TableSchema(TABLE, 4, 16_400, columns, (columns[0].name,), "shop.public.t")
+
+
+def form(described: TableSchema, capabilities: Capabilities | None = None, **shape: Any) -> IndexForm:
+    return IndexForm(described, SearchShape(**shape), capabilities or Capabilities(), "shop")
 
 
 @pytest.mark.parametrize(
@@ -83,28 +100,27 @@ def test_numbers_and_dates_that_can_not_be_indexed_stay_in_the_document() -> Non
 
 
 def test_the_mapping_is_explicit_and_names_its_table() -> None:
-    made = mapping(schema(column("id", 20), column("name")), "shop")
+    made = mapping(form(schema(column("id", 20), column("name"))))
     assert made["dynamic"] is False
-    assert set(made["properties"]) == {"id", "name", "ws_version", "ws_deleted"}
+    assert set(made["properties"]) == {"id", "name", "ws_version", "ws_deleted", "ws_deleted_at", "ws_json"}
     assert made["properties"]["ws_version"] == {"type": "long"}
-    assert made["_meta"] == {
-        "watershed": {"prefix": "shop", "table_schema": "public", "table_name": "t", "schema_version": 4}
-    }
+    described = {"prefix": "shop", "table_schema": "public", "table_name": "t", "schema_version": 4}
+    assert made["_meta"] == {"watershed": described | {"shape": shape_digest(SearchShape(), Capabilities())}}
     assert made["_meta"]["watershed"].items() >= owner(TABLE, "shop").items()
 
 
 def test_readers_see_live_documents_through_the_alias() -> None:
-    body = index_body(schema(column("id", 20)), "shop", {"shop.public.t": {"filter": LIVE}})
+    body = index_body(form(schema(column("id", 20))), {"shop.public.t": {"filter": LIVE}})
     assert body["aliases"] == {"shop.public.t": {"filter": {"term": {"ws_deleted": False}}}}
     assert body["settings"]["auto_expand_replicas"] == "0-1"
 
 
 def test_a_wide_table_gets_room_for_its_fields() -> None:
     wide = schema(*(column(f"c{number}") for number in range(1600)))
-    properties = mapping(wide, "shop")["properties"]
+    properties = mapping(form(wide))["properties"]
     field_count = sum(1 + len(field.get("fields", {})) for field in properties.values())
-    assert index_body(wide, "shop", {})["settings"]["mapping"]["total_fields"]["limit"] >= field_count
-    assert index_body(schema(column()), "shop", {})["settings"]["mapping"]["total_fields"]["limit"] == 1000
+    assert index_body(form(wide), {})["settings"]["mapping"]["total_fields"]["limit"] >= field_count
+    assert index_body(form(schema(column())), {})["settings"]["mapping"]["total_fields"]["limit"] == 1000
 
 
 @pytest.mark.parametrize(
@@ -142,15 +158,74 @@ def test_fields_clash_by_type_and_by_path() -> None:
     held = schema(
         column("id", 20), column("number", 23), column("name"), column("a.b", 23), column("c"), column("d", 17)
     )
-    fields = mapping(held, "shop")["properties"]
-    assert clashes(fields, held) == frozenset()
+    fields = mapping(form(held))["properties"]
+    assert clashes(fields, form(held).fields) == frozenset()
     # OpenSearch gives dotted names back as paths.
     fields["a"] = {"properties": {"b": fields.pop("a.b")}}
-    assert clashes(fields, held) == frozenset()
+    assert clashes(fields, form(held).fields) == frozenset()
     wider = schema(column("id", 20), column("name", 1043), column("d", 17), column("e"))
-    assert clashes(fields, wider) == frozenset(), "what is gone or new is in nobody's way"
+    assert clashes(fields, form(wider).fields) == frozenset(), "what is gone or new is in nobody's way"
     retyped = schema(
         column("id", 20), column("number", 20), column("name"), column("a.b"), column("c"), column("d", 25)
     )
-    assert clashes(fields, retyped) == {"number", "a.b", "d"}
-    assert clashes(fields, schema(column("id", 20), column("a", 17), column("c.d"))) == {"a.b", "c"}
+    assert clashes(fields, form(retyped).fields) == {"number", "a.b", "d"}
+    assert clashes(fields, form(schema(column("id", 20), column("a", 17), column("c.d"))).fields) == {"a.b", "c"}
+
+
+def test_json_vectors_and_points_have_fields_of_their_own_where_the_server_has_them() -> None:
+    table = schema(
+        column("doc", 3802, "jsonb"), column("v", 90_001, "vector(3)"), column("at", 600, "point"), column("w", 90_001)
+    )
+    made = form(table, Capabilities(flat_objects=True, vectors=True))
+    assert made.fields["doc"] == {"type": "flat_object"}
+    assert made.fields["v"] == {"type": "knn_vector", "dimension": 3}
+    assert made.fields["at"] == {"type": "geo_point", "ignore_malformed": True}
+    assert made.fields["w"]["type"] == "keyword" or made.fields["w"]["type"] == "text"
+    assert index_body(made, {})["settings"]["knn"] is True
+    plain = form(table, Capabilities(flat_objects=False))
+    assert (plain.fields["doc"]["type"], plain.fields["v"]["type"]) == ("text", "keyword")
+    assert form(table, json="object").fields["doc"] == {"type": "object", "dynamic": True}
+    assert form(table, json="text").fields["doc"] == {"type": "text"}
+
+
+def test_servers_are_known_by_version_and_plugins() -> None:
+    assert Capabilities.of("2.6.9", []) == Capabilities(flat_objects=False, vectors=False)
+    assert Capabilities.of("2.7.0", ["opensearch-knn"]) == Capabilities(flat_objects=True, vectors=True)
+    assert Capabilities.of("10.0.0-SNAPSHOT", ["analysis-icu"]) == Capabilities(flat_objects=True, vectors=False)
+
+
+def test_a_mapping_goes_over_the_derived_one_and_another_type_replaces_it() -> None:
+    table = schema(column("name"), column("price", 1700), column("doc", 3802))
+    chosen = {
+        "name": {"analyzer": "german"},
+        "price": {"type": "scaled_float", "scaling_factor": 100},
+        "doc": {"type": "nested", "properties": {"size": {"type": "integer"}}},
+    }
+    fields = form(table, mapping=chosen).fields
+    assert fields["name"] == field_of(table.columns[0]) | {"analyzer": "german"}
+    assert (fields["price"], fields["doc"]) == (chosen["price"], chosen["doc"])
+    held = mapping(form(table, mapping=chosen))["properties"]
+    held["doc"]["properties"]["colour"] = {"type": "text"}  # made by the server from a document
+    assert clashes(held, fields) == frozenset()
+    with pytest.raises(RefusedError, match="names column nmae"):
+        check_columns(table, SearchShape(mapping={"nmae": {}}))
+
+
+def test_only_what_an_index_can_not_change_counts_as_its_shape() -> None:
+    def digest(capabilities: Capabilities | None = None, **shape: Any) -> str:
+        return shape_digest(SearchShape(**shape), capabilities or Capabilities())
+
+    assert digest(settings={"refresh_interval": "30s", "number_of_replicas": 2}) == digest()
+    others = [
+        digest(settings={"number_of_shards": 3}),
+        digest(mapping={"name": {"analyzer": "german"}}),
+        digest(json="text"),
+        digest(id="{id}"),
+        digest(routing="{id}"),
+        digest(alias="other"),
+        digest(Capabilities(flat_objects=False)),
+        digest(),
+    ]
+    assert len(set(others)) == len(others)
+    body = index_body(form(schema(column()), settings={"number_of_replicas": 2}), {})
+    assert body["settings"]["number_of_replicas"] == 2 and "auto_expand_replicas" not in body["settings"]

@@ -168,7 +168,7 @@ def test_of_two_writers_that_move_at_once_none_loses_a_row(sink: SearchSink, pla
                 other.prepare(wanted, known)
             else:
                 known.append(wanted)
-            other._schemas[TABLE] = wanted
+            other.attach(wanted)
             write(other, delete(2000 + number, V + number))
         write(sink, delete(3000 + number, V + number))
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 from pydantic import SecretStr
@@ -43,7 +44,7 @@ def test_readers_search_each_column_by_its_type(sink: SearchSink, place: Place) 
     assert place.find({"range": {"added_at": {"gte": "2025-01-01"}}}) == [2]
     assert place.find({"term": {"is_active": True}}) == [1]
     assert place.find({"match": {"tags": "small"}}) == [3]
-    assert place.find({"match": {"attributes": "colour"}}) == [3]
+    assert place.find({"term": {"attributes.colour": "red"}}) == [3]
     assert place.find({"term": {"token": "123e4567-e89b-12d3-a456-426614174000"}}) == [4]
 
 
@@ -72,7 +73,7 @@ def test_readers_never_see_a_deleted_row_and_nothing_of_it_is_kept(sink: SearchS
     sink.make_readable({TABLE})
     assert place.find({"match_all": {}}) == [2]
     kept = place.client.get(index=f"{place.alias}.documents", id="1")
-    assert kept["_source"] == {"ws_version": V + 2, "ws_deleted": True}
+    assert kept["_source"] == {"ws_version": V + 2, "ws_deleted": True, "ws_deleted_at": ANY}
     assert kept["_version"] == V + 2
 
 
@@ -84,7 +85,7 @@ def test_a_get_by_id_finds_what_is_left_of_a_deleted_row_and_a_search_for_the_id
     sink.apply([upsert(1, V, name="secret of a customer"), upsert(2, V + 1)])
     sink.apply([delete(1, V + 2)])
     sink.make_readable({TABLE})
-    client, alias, left = place.client, place.alias, {"ws_version": V + 2, "ws_deleted": True}
+    client, alias, left = place.client, place.alias, {"ws_version": V + 2, "ws_deleted": True, "ws_deleted_at": ANY}
     assert client.get(index=alias, id="1")["_source"] == left
     assert client.get_source(index=alias, id="1") == left
     assert client.exists(index=alias, id="1")
@@ -205,9 +206,9 @@ def test_a_block_for_writes_is_said_with_the_next_step(sink: SearchSink, place: 
 
 def scripted_sink(scripted: Scripted, retries: Retries = QUICK) -> SearchSink:
     """Opened and prepared without a server that knows anything."""
-    scripted.answers.insert(0, (200, {"version": {"number": "3.8.0"}}))
+    scripted.answers[:0] = [(200, {"version": {"number": "3.8.0"}}), (200, [])]
     sink = SearchSink.open(SearchConfig(url=SecretStr(scripted.url)), "shop", retries)
-    sink._schemas[TABLE] = SCHEMA
+    sink.attach(SCHEMA)
     scripted.requests.clear()
     return sink
 

@@ -1,0 +1,107 @@
+"""Sections `sinks.search.shapes` and `sinks.cache.shapes`: how a store keeps the rows of tables."""
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
+
+from pydantic import Field, field_validator, model_validator
+
+from cdc.config.section import Section
+from cdc.model.events import TableId
+
+TOMBSTONE_TTL_S: Final = 14 * 86400
+CacheValue = Literal["document", "json", "columns"]
+JsonForm = Literal["flat_object", "object", "text"]
+
+
+class CacheShape(Section):
+    """The keys of a table's rows in the cache, and what they hold."""
+
+    key: str | None = None  # a template such as user:{id}; None: <prefix>:<schema>.<table>:<row id>
+    value: CacheValue = "document"  # a hash with v and doc; a string of JSON; a hash with a field for each column
+    ttl_s: Annotated[int, Field(ge=1)] | None = None
+    # Templates of further keys, such as user:by_email:{email}. Each is a string that holds the row's primary key.
+    lookups: tuple[str, ...] = ()
+    mode: Literal["upsert", "invalidate"] = "upsert"
+    publish: str | None = None  # invalidate: the channel to which the name of each deleted key is published
+    stream: str | None = None  # invalidate: the stream to which an entry for each deleted key is added
+    stream_length_max: Annotated[int, Field(ge=1)] = 100_000
+
+    @model_validator(mode="after")
+    def _mode_has_its_options(self) -> Self:
+        if self.mode == "upsert" and (self.publish or self.stream):
+            raise ValueError("publish and stream are for mode: invalidate")
+        if self.mode == "invalidate" and self.key is None:
+            raise ValueError("mode: invalidate needs key, the template of the keys that are deleted")
+        if self.mode == "invalidate" and self.model_fields_set & {"value", "ttl_s"}:
+            raise ValueError("value and ttl_s are for mode: upsert; mode: invalidate stores nothing")
+        return self
+
+
+class CacheTls(Section):
+    """Files for a rediss:// address, in PEM format. The certificate and its key are for servers that ask for them."""
+
+    ca_file: str | None = None  # None: the system's certificate authorities
+    certificate_file: str | None = None
+    key_file: str | None = None
+
+    @model_validator(mode="after")
+    def _certificate_has_key(self) -> Self:
+        if (self.certificate_file is None) != (self.key_file is None):
+            raise ValueError("certificate_file and key_file go together")
+        return self
+
+
+class CacheOptions(Section):
+    """Options of a cache that say how rows are kept, and how the server is reached."""
+
+    # Pattern over schema.table, such as public.*: the shape of these tables' keys. The first that matches counts.
+    shapes: dict[str, CacheShape] = Field(default_factory=dict)
+    allow_eviction: bool = False  # take a server that removes keys when it is full
+    tls: CacheTls | None = None
+
+
+class SearchShape(Section):
+    """The index of a table's rows in the search index."""
+
+    alias: str | None = None  # a template with {prefix}, {schema} and {table}; None: {prefix}.{schema}.{table}
+    index: str | None = None  # None: the alias and .documents
+    id: str | None = None  # the template of document ids, of all key columns; None: the key as text
+    routing: str | None = None  # a template of key columns
+    mapping: dict[str, dict[str, Any]] = Field(default_factory=dict)  # column: parameters of its field
+    settings: dict[str, Any] = Field(default_factory=dict)  # of the index: analysis, number_of_shards, …
+    # Columns of type json and jsonb. None: flat_object where the server has it, else text.
+    json_as: JsonForm | None = Field(default=None, alias="json")
+
+    @field_validator("alias", "index")
+    @classmethod
+    def _names_have_known_parts(cls, value: str | None) -> str | None:
+        try:
+            if value is not None:
+                value.format(prefix="", schema="", table="")
+        except (KeyError, ValueError, IndexError, AttributeError):
+            raise ValueError("a template may name {prefix}, {schema} and {table}") from None
+        return value
+
+    @model_validator(mode="after")
+    def _alias_is_not_index(self) -> Self:
+        if self.alias is not None and self.alias == self.index:
+            raise ValueError("alias and index need different names")
+        return self
+
+
+class SearchOptions(Section):
+    """Options of a search index that say how rows are kept."""
+
+    # Pattern over schema.table, such as public.*: the shape of these tables' indexes. The first that matches counts.
+    shapes: dict[str, SearchShape] = Field(default_factory=dict)
+    # How long a deleted row's version is remembered, in which time no older change of the row may still be on its way.
+    tombstone_ttl_s: Annotated[int, Field(ge=60)] = TOMBSTONE_TTL_S
+
+
+Shape = TypeVar("Shape")
+
+
+def shape_of(shapes: Mapping[str, Shape], table: TableId, default: Shape) -> Shape:
+    """The shape of the first pattern that matches schema.table."""
+    return next((shape for pattern, shape in shapes.items() if fnmatchcase(str(table), pattern)), default)

@@ -1,0 +1,169 @@
+"""How the cache keeps the rows of one table: their keys, what these hold, and rows from what they hold. Pure."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Self
+
+import orjson
+
+from cdc.config.store_shapes import CacheShape
+from cdc.model.errors import RefusedError
+from cdc.model.events import Column, TableId, TableSchema
+from sinks.cache.keys import DOCUMENT_FIELD, VERSION_DIGITS, VERSION_FIELD, CacheKeys, version_text
+from sinks.cache.scripts import KEEP
+from sinks.contract import Change, Json
+from sinks.records import decode_json, encode_json
+from sinks.reduction import bounded_id, key_text
+from sinks.templates import Part, Template, check_apart, overlap, parts_beginning, value_text
+
+Command = tuple[Any, ...]
+
+_KINDS: Final = {"document": "fixed", "columns": "hash", "json": "string"}
+_STORED_AS_JSON: Final = frozenset({16, 20, 21, 23, 26, 700, 701})  # bool, int8, int2, int4, oid, float4, float8
+
+
+def shape_text(shape: CacheShape) -> str:
+    """What of a shape can't change while keys of it are there."""
+    value = None if shape.mode == "invalidate" else shape.value
+    return json.dumps({"key": shape.key, "value": value, "lookups": shape.lookups, "expires": shape.ttl_s is not None})
+
+
+class RowKeys:
+    """The keys of a table's rows, from the texts of their primary keys."""
+
+    def __init__(self, versions: str, key_columns: Sequence[str], template: Template | None) -> None:
+        self._beginning = versions
+        self._template = template
+        self._is_single = len(key_columns) == 1
+        # Where the values of the template's columns stand in the primary key.
+        self._at = [
+            key_columns.index(name) if name in key_columns else -1 for name in (template.columns if template else ())
+        ]
+
+    @classmethod
+    def described(cls, versions: str, key_columns: str, shape: str) -> Self:
+        """Of keys that are there: what their table's hash says in KEY_COLUMNS and SHAPE."""
+        text = json.loads(shape)["key"]
+        return cls(versions, json.loads(key_columns), None if text is None else Template.parse(text, "cache"))
+
+    def key(self, row_id: str) -> str:
+        if self._template is None:
+            return self._beginning + bounded_id(row_id)
+        if self._is_single:
+            return self._template.fill([row_id])
+        values = decode_json(row_id.encode())
+        return self._template.fill([value_text(values[at]) for at in self._at])
+
+
+class TableForm:
+    """The keys of one table. Raises RefusedError for a template that is none."""
+
+    def __init__(self, keys: CacheKeys, schema: TableSchema, shape: CacheShape) -> None:
+        self.schema = schema
+        self.shape = shape
+        self.text = shape_text(shape)
+        self.versions = keys.table(schema.table)
+        self.deleted = keys.deleted(schema.table)
+        self.is_stored = shape.mode == "upsert"
+        self._prefix = keys.prefix
+        self._where = f"cache: {schema.table}"
+        self._key = None if shape.key is None else Template.parse(shape.key, self._where)
+        self._lookups = [Template.parse(text, self._where) for text in shape.lookups]
+        self._columns = {column.name: column for column in schema.columns}
+        self._row_keys = RowKeys(self.versions, schema.key, self._key)
+
+    @property
+    def kind(self) -> str:
+        """As APPLY has it."""
+        return _KINDS[self.shape.value] if self.is_stored else "none"
+
+    def check(self, others: Mapping[tuple[TableId, str], list[Part]]) -> dict[str, list[Part]]:
+        """The parts of the templates by their texts. Raises RefusedError for templates that are not unique, name other
+        columns than the table has, or could make a key of `others`, the parts of other tables, or of ours."""
+        if self._key is not None:
+            self._key.check_unique(self.schema, self._where)
+        for template in self._lookups:
+            template.check_columns(self.schema, self._where)
+        templates = [*([self._key] if self._key else []), *self._lookups]
+        parts = {template.text: template.parts(self.schema) for template in templates}
+        if len(parts) < len(templates):
+            raise RefusedError(f"{self._where}: a template is listed twice", "remove one of them")
+        ours = parts_beginning(f"{self._prefix}:")
+        for text in parts:
+            if overlap(parts[text], ours):
+                raise RefusedError(
+                    f"{self._where}: template {text!r} can make keys that begin with {self._prefix}:, the sink's own",
+                    "let it begin with another text, or set another key_prefix",
+                )
+        check_apart(self.schema.table, parts, others, "cache")
+        return parts
+
+    def row_key(self, row_id: str) -> str:
+        """The key of a row, from the text of its primary key."""
+        return self._row_keys.key(row_id)
+
+    def arguments(self, change: Change) -> list[str | bytes]:
+        """What APPLY needs of one change."""
+        row_id = key_text(change.key)
+        lookups = [] if change.row is None else [self._lookup(template, change.row) for template in self._lookups]
+        values = [] if change.row is None else self._values(change.row, change.version)
+        key = self.row_key(row_id)
+        return [row_id, key, version_text(change.version), str(len(lookups)), *lookups, str(len(values)), *values]
+
+    def deletion(self, row_id: str, version: int) -> list[str | bytes]:
+        """What APPLY needs to delete a row."""
+        return [row_id, self.row_key(row_id), version_text(version), "0", "0"]
+
+    def read(self, row_id: str) -> Command:
+        """The command whose answer `row` takes."""
+        key = self.row_key(row_id)
+        match self.shape.value:
+            case "json":
+                return ("GET", key)
+            case "columns":
+                return ("HGETALL", key)
+            case _:
+                return ("HGET", key, DOCUMENT_FIELD)
+
+    def row(self, answer: Any) -> dict[str, Json] | None:
+        """The row that a key holds; None where the key is not there."""
+        if not answer:
+            return None
+        if self.shape.value != "columns":
+            row: dict[str, Json] = decode_json(answer)
+            return row
+        held = {name.decode(): value for name, value in answer.items()}
+        return {name: _column_value(column, held.get(name)) for name, column in self._columns.items()}
+
+    def _lookup(self, template: Template, row: Mapping[str, Json]) -> str:
+        if any(name not in row for name in template.columns):
+            return KEEP
+        return template.render(row) or ""
+
+    def _values(self, row: Mapping[str, Json], version: int) -> list[str | bytes]:
+        if not self.is_stored:
+            return [""]
+        match self.shape.value:
+            case "json":
+                return [encode_json(row)]
+            case "columns":
+                return [part for name, value in row.items() if value is not None for part in (name, value_text(value))]
+            case _:
+                return [VERSION_FIELD, version_text(version), DOCUMENT_FIELD, encode_json(row)]
+
+
+def lookup_keys(held: bytes) -> Sequence[str]:
+    """The lookup keys that stand behind a row's version."""
+    return [name for name in orjson.loads(held[VERSION_DIGITS:]) if name] if len(held) > VERSION_DIGITS else []
+
+
+def _column_value(column: Column, text: bytes | None) -> Json:
+    if text is None:
+        return None
+    oid = column.base_type_oid or column.type_oid
+    if oid in _STORED_AS_JSON or column.element_oid or column.type_name.endswith("[]"):
+        try:
+            return decode_json(text)
+        except ValueError:  # NaN; an array whose subscripts do not start at 1
+            pass
+    return text.decode()

@@ -1,0 +1,205 @@
+"""A row as a document of its table's index, and back, exactly. Pure.
+
+A value stands as the record has it, but for columns whose field takes another form:
+
+| column                       | field                       | in the document                                   |
+|------------------------------|-----------------------------|---------------------------------------------------|
+| json, jsonb                  | flat_object, object, nested | the object, or the array of objects, itself       |
+| numeric(p,s), p up to 15     | a number's                  | a number with PostgreSQL's digits: a double is    |
+|                              |                             | exact for as many                                 |
+| point, as degrees            | geo_point                   | [x, y]: longitude, latitude                       |
+| vector                       | knn_vector                  | an array of numbers                               |
+
+JSON that is no object, that its field can't take (a text longer than 32,766 bytes), or of whose text the object would
+lose something (spaces of type json) stands as text in `ws_json.<column>`, which is not searched.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import orjson
+
+from cdc.config.store_shapes import SearchShape
+from cdc.model.events import Column, TableSchema
+from sinks.contract import Json
+from sinks.json_numbers import JsonNumber, json_text, read_json
+from sinks.lineage import numeric_digits
+from sinks.records import encode_json
+from sinks.reduction import bounded_id, key_text
+from sinks.search.mapping import (
+    DELETED_AT_FIELD,
+    DELETED_FIELD,
+    JSON_FIELD,
+    VERSION_FIELD,
+    Capabilities,
+    Field,
+    fields_of,
+    is_object,
+)
+from sinks.templates import Template, value_text
+
+_JSON, _JSONB, _NUMERIC, _POINT = 114, 3802, 1700, 600
+_NUMBER_TYPES: Final = frozenset({"double", "float", "half_float", "scaled_float", "long", "integer", "short", "byte"})
+_DIGITS_MAX: Final = 15  # a double holds that many decimal digits exactly
+_DECIMAL: Final = re.compile(r"-?[0-9]+(?:\.[0-9]+)?")
+_PAIR: Final = re.compile(r"\((-?[0-9][0-9.e+-]*),(-?[0-9][0-9.e+-]*)\)")
+
+
+class DocumentForm:
+    """The documents of one table. Raises RefusedError for a template that is none."""
+
+    def __init__(self, schema: TableSchema, shape: SearchShape, capabilities: Capabilities) -> None:
+        self.schema = schema
+        self._where = f"search index: {schema.table}"
+        self._id = None if shape.id is None else Template.parse(shape.id, self._where)
+        self._routing = None if shape.routing is None else Template.parse(shape.routing, self._where)
+        fields = fields_of(schema, shape, capabilities)
+        self._writers: dict[str, Callable[[str], orjson.Fragment | None]] = {}
+        self._readers: dict[str, Callable[[Any], Json]] = {}
+        for column in schema.columns:
+            self._readers[column.name] = _reader(column)
+            if writer := _writer(column, fields[column.name]):
+                self._writers[column.name] = writer
+        self._objects = [column.name for column in schema.columns if _oid(column) in (_JSON, _JSONB)]
+
+    def check(self) -> None:
+        """Raises RefusedError for templates that are not unique, or name other columns than the key's."""
+        if self._id is not None:
+            self._id.check_unique(self.schema, self._where)
+        if self._routing is not None:
+            self._routing.check_only_key(self.schema, self._where)
+
+    def document_id(self, key: Mapping[str, Json]) -> str:
+        """Each row's own."""
+        if self._id is None:
+            return bounded_id(key_text(key))
+        return bounded_id(self._id.fill([value_text(key[name]) for name in self._id.columns]))
+
+    def routing(self, key: Mapping[str, Json]) -> str | None:
+        """By what the document's shard is chosen; None: by its id."""
+        if self._routing is None:
+            return None
+        return self._routing.fill([value_text(key[name]) for name in self._routing.columns])
+
+    @property
+    def has_objects(self) -> bool:
+        """Whether some column of type json or jsonb stands as an object."""
+        return any(name in self._writers for name in self._objects)
+
+    def document(self, row: Mapping[str, Json], *, objects: bool = True) -> dict[str, Any]:
+        """What is indexed of a row. Without `objects` all JSON stands in `ws_json`."""
+        if not self._writers:
+            return dict(row)
+        made: dict[str, Any] = {}
+        kept: dict[str, str] = {}
+        for name, value in row.items():
+            writer = self._writers.get(name)
+            if writer is None or type(value) is not str:
+                made[name] = value
+            elif name in self._objects:
+                fragment = writer(value) if objects else None
+                if fragment is None or not self._is_exact(name, value):
+                    kept[name] = value
+                if fragment is not None:
+                    made[name] = fragment
+            else:
+                fragment = writer(value)
+                made[name] = value if fragment is None else fragment
+        if kept:
+            made[JSON_FIELD] = kept
+        return made
+
+    def row(self, document: dict[str, Any]) -> dict[str, Json]:
+        """The row that a live document says, in the records' form. The document is used up."""
+        for name in (VERSION_FIELD, DELETED_FIELD, DELETED_AT_FIELD):
+            document.pop(name, None)
+        kept = document.pop(JSON_FIELD, {})
+        row = {name: self._readers.get(name, _plain)(value) for name, value in document.items()}
+        row.update(kept)
+        return row
+
+    def _is_exact(self, name: str, text: str) -> bool:
+        """Whether the object gives back the column's text. That of jsonb always does."""
+        column = next(column for column in self.schema.columns if column.name == name)
+        return _oid(column) == _JSONB or json_text(read_json(text)) == text
+
+
+def encode(document: Mapping[str, Any]) -> bytes:
+    """Compact JSON of a document. Integers of any size stay exact."""
+    try:
+        return b"%b" % orjson.dumps(document)
+    except TypeError:  # an integer above 64 bits
+        items = (b"%b:%b" % (encode_json(name), _encoded(value)) for name, value in document.items())
+        return b"{%b}" % b",".join(items)
+
+
+def _encoded(value: Any) -> bytes:
+    return bytes(orjson.dumps(value)) if isinstance(value, orjson.Fragment) else encode_json(value)
+
+
+def _writer(column: Column, field: Field) -> Callable[[str], orjson.Fragment | None] | None:
+    """What a text becomes in the document; None of it: the text. None: all values stay what they are."""
+    match _oid(column):
+        case oid if oid in (_JSON, _JSONB):
+            return (_object if oid == _JSONB else _canonical_object) if is_object(field) else None
+        case oid if oid == _NUMERIC:
+            return _number if field.get("type") in _NUMBER_TYPES and has_few_digits(column) else None
+        case oid if oid == _POINT:
+            return _point if field.get("type") == "geo_point" else None
+    return orjson.Fragment if field.get("type") == "knn_vector" else None
+
+
+def has_few_digits(column: Column) -> bool:
+    """Whether a double tells all values of a numeric column apart."""
+    digits = numeric_digits(column)
+    return digits is not None and 0 <= digits[1] <= sum(digits) <= _DIGITS_MAX
+
+
+def _object(text: str) -> orjson.Fragment | None:
+    return orjson.Fragment(text) if text.startswith(("{", "[{")) else None
+
+
+def _canonical_object(text: str) -> orjson.Fragment | None:
+    """Of type json: OpenSearch refuses names that come twice, of which PostgreSQL takes the last."""
+    value = read_json(text)
+    is_one = isinstance(value, dict) or (isinstance(value, list) and value and isinstance(value[0], dict))
+    return orjson.Fragment(json_text(value)) if is_one else None
+
+
+def _number(text: str) -> orjson.Fragment | None:
+    return orjson.Fragment(text) if _DECIMAL.fullmatch(text) else None  # not NaN
+
+
+def _point(text: str) -> orjson.Fragment | None:
+    pair = _PAIR.fullmatch(text)
+    if pair is None or abs(float(pair[1])) > 180 or abs(float(pair[2])) > 90:
+        return None
+    return orjson.Fragment(f"[{pair[1]},{pair[2]}]")
+
+
+def _reader(column: Column) -> Callable[[Any], Json]:
+    match _oid(column):
+        case oid if oid in (_JSON, _JSONB):
+            return lambda value: json_text(value) if isinstance(value, dict | list) else _plain(value)
+        case oid if oid == _NUMERIC:
+            return lambda value: _digits(value) if isinstance(value, int | float) else value
+        case oid if oid == _POINT:
+            return lambda value: f"({','.join(map(_digits, value))})" if isinstance(value, list) else value
+    if column.type_name.startswith("vector") and not column.type_name.endswith("[]"):
+        return lambda value: f"[{','.join(map(_digits, value))}]" if isinstance(value, list) else value
+    return _plain
+
+
+def _digits(number: Any) -> str:
+    return number.text if isinstance(number, JsonNumber) else str(number)
+
+
+def _plain(value: Any) -> Json:
+    if type(value) is JsonNumber:
+        return float(value)
+    return list(map(_plain, value)) if type(value) is list else value
+
+
+def _oid(column: Column) -> int:
+    return column.base_type_oid or column.type_oid

@@ -1,0 +1,168 @@
+"""Templates of keys and document ids, such as `user:{id}`: filled with a row's values, and checked so that two rows
+never have the same text. Pure.
+
+All placeholders but the last are followed by a separator. In the values before it `%` and the separator's first
+character are percent-encoded, so that ("a:b", "c") and ("a", "b:c") differ; the last value stands as it is.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Self
+
+from cdc.model.errors import RefusedError
+from cdc.model.events import TableId, TableSchema
+from sinks.contract import Json
+from sinks.records import encode_json
+
+_PLACEHOLDER: Final = re.compile(r"\{([^{}]*)\}")
+_INTEGERS: Final = frozenset({20, 21, 23, 26})
+_ANY: Final = frozenset({"any"})
+_DIGITS: Final = frozenset("-0123456789")
+_HEXADECIMAL: Final = frozenset("0123456789abcdef-")
+_UUID: Final = 2950
+
+# One character of the text: a set of possible characters, and whether it may come any number of times.
+Part = tuple[frozenset[str], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """`literals` stand around the values of `columns`: there is one more of them."""
+
+    text: str
+    literals: tuple[str, ...]
+    columns: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str, where: str) -> Self:
+        """Raises RefusedError, which begins with `where`, for a text that is no template."""
+        pieces = _PLACEHOLDER.split(text)
+        literals, columns = tuple(pieces[::2]), tuple(pieces[1::2])
+        problem = None
+        if any("{" in literal or "}" in literal for literal in literals) or "" in columns:
+            problem = "each { needs a column's name and a }"
+        elif not columns:
+            problem = "it names no column"
+        elif any(not literal or literal[0] in "%0123456789abcdefABCDEF" for literal in literals[1:-1]):
+            problem = "between two columns there must be a separator, which is no hexadecimal digit and no %"
+        if problem:
+            raise RefusedError(f"{where}: template {text!r} can't be used: {problem}", "write it as in user:{id}")
+        return cls(text, literals, columns)
+
+    def render(self, row: Mapping[str, Json]) -> str | None:
+        """The text for this row; None where one of the columns is NULL."""
+        values = [row[column] for column in self.columns]
+        return None if None in values else self.fill([value_text(value) for value in values])
+
+    def fill(self, values: Sequence[str]) -> str:
+        """The text for these values, in the order of the columns."""
+        if len(values) == 1:
+            return f"{self.literals[0]}{values[0]}{self.literals[1]}"
+        parts = [self.literals[0]]
+        for value, literal in zip(values[:-1], self.literals[1:-1], strict=True):
+            parts += (_encoded(value, literal[0]), literal)
+        return "".join([*parts, values[-1], self.literals[-1]])
+
+    def check_columns(self, schema: TableSchema, where: str) -> None:
+        """Raises RefusedError for a column that the table does not have."""
+        unknown = next((name for name in self.columns if all(name != column.name for column in schema.columns)), None)
+        if unknown is not None:
+            names = ", ".join(column.name for column in schema.columns)
+            raise RefusedError(
+                f"{where}: template {self.text!r} names column {unknown}, which {schema.table} does not have",
+                f"its columns are {names}",
+            )
+
+    def check_only_key(self, schema: TableSchema, where: str) -> None:
+        """Raises RefusedError for a column outside the key: a delete does not know its value."""
+        self.check_columns(schema, where)
+        other = next((name for name in self.columns if name not in schema.key), None)
+        if other is not None:
+            raise RefusedError(
+                f"{where}: template {self.text!r} names column {other}, which is not part of the key of "
+                f"{schema.table}: a delete does not carry it",
+                f"use the key's columns ({', '.join(schema.key)}), or choose other ones in source.key_columns",
+            )
+
+    def check_unique(self, schema: TableSchema, where: str) -> None:
+        """Raises RefusedError where two rows could have the same text."""
+        self.check_only_key(schema, where)
+        lacking = [name for name in schema.key if name not in self.columns]
+        if lacking:
+            raise RefusedError(
+                f"{where}: template {self.text!r} is not unique: it lacks {', '.join(lacking)} of the key of "
+                f"{schema.table}",
+                f"name every column of the key: {', '.join(schema.key)}",
+            )
+
+    def parts(self, schema: TableSchema) -> list[Part]:
+        """What texts of this template consist of, for `overlap`."""
+        oids = {column.name: column.base_type_oid or column.type_oid for column in schema.columns}
+        made: list[Part] = [(frozenset(character), False) for character in self.literals[0]]
+        for column, literal in zip(self.columns, self.literals[1:], strict=True):
+            oid = oids[column]
+            kind = _DIGITS if oid in _INTEGERS else _HEXADECIMAL if oid == _UUID else _ANY
+            made.append((kind, True))
+            made += [(frozenset(character), False) for character in literal]
+        return made
+
+
+def parts_beginning(text: str) -> list[Part]:
+    """Any text that begins with this one, for `overlap`."""
+    return [*((frozenset(character), False) for character in text), (_ANY, True)]
+
+
+def overlap(left: Sequence[Part], right: Sequence[Part]) -> bool:
+    """Whether some text may be of both templates. Types are known by their characters only: the answer is never no
+    where it should be yes."""
+    seen: set[tuple[int, int]] = set()
+    waiting = [(0, 0)]
+    while waiting:
+        at = waiting.pop()
+        if at in seen:
+            continue
+        seen.add(at)
+        i, j = at
+        if i == len(left) and j == len(right):
+            return True
+        if i < len(left) and left[i][1]:
+            waiting.append((i + 1, j))
+        if j < len(right) and right[j][1]:
+            waiting.append((i, j + 1))
+        if i < len(left) and j < len(right) and _meet(left[i][0], right[j][0]):
+            waiting.append((i if left[i][1] else i + 1, j if right[j][1] else j + 1))
+    return False
+
+
+def check_apart(
+    table: TableId, own: Mapping[str, list[Part]], others: Mapping[tuple[TableId, str], list[Part]], where: str
+) -> None:
+    """Raises RefusedError where templates (text → parts) of one store could make the same text."""
+    texts = list(own)
+    for number, text in enumerate(texts):
+        clash = next((other for other in texts[:number] if overlap(own[text], own[other])), None)
+        owner = table
+        if clash is None:
+            found = next((key for key, parts in others.items() if key[0] != table and overlap(own[text], parts)), None)
+            if found is None:
+                continue
+            owner, clash = found
+        raise RefusedError(
+            f"{where}: templates {text!r} of {table} and {clash!r} of {owner} can make the same text",
+            "let each begin with a text of its own",
+        )
+
+
+def value_text(value: Json) -> str:
+    """A value inside a key: a text as it is, anything else as JSON."""
+    return value if type(value) is str else encode_json(value).decode()
+
+
+def _encoded(value: str, separator: str) -> str:
+    codes = "".join(f"%{byte:02X}" for byte in separator.encode())
+    return value.replace("%", "%25").replace(separator, codes)
+
+
+def _meet(left: frozenset[str], right: frozenset[str]) -> bool:
+    return left is _ANY or right is _ANY or not left.isdisjoint(right)
