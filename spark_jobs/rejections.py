@@ -19,7 +19,7 @@ from sinks.contract import Change, Outcome, Result
 from sinks.records import RecordCoordinates, encode_json
 from sinks.reduction import document_id
 
-ROW_BYTES_MAX: Final = 256 * 1024  # of a letter
+ROW_BYTES_MAX: Final = 16 * 1024  # of a letter: the driver holds all open ones
 REASON_CHARS_MAX: Final = 500
 
 Letters = dict[str, RejectedRow | None]  # by letter_key; None: the letter is closed

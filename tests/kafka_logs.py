@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import pytest
 
+from cdc.kafka.transaction_log import TOPIC, TransactionEntry, TransactionState, decode_entry, entry_key
 from devstack.endpoints import Servers
 from devstack.place import servers_home
 from devstack.stack import Stack
-from tests.kafka_transaction_log import TOPIC, TransactionEntry, TransactionState, decode_entry, entry_key
 
 SEGMENT = "00000000000000000000.log"
 _HEAD = struct.Struct(">qiibIhiqqqhii")  # of a record batch, version 2

@@ -21,7 +21,7 @@ class Store(Held):
     # A row that the store can never take: `stop` the sink before it, or publish a `dead_letter` and go on.
     on_rejected: Literal["stop", "dead_letter"] = "dead_letter"
     dead_letters_max: Annotated[int, Field(ge=1, le=100_000)] = 10_000  # open ones; at more of them the sink stops
-    dead_letter_rows: bool = False  # whether letters have the row's values
+    dead_letter_rows: bool = False  # whether letters have the row's values, where these are not large
 
 
 class SearchConfig(Store):

@@ -22,7 +22,8 @@ FAILPOINTS = {
     "transaction.part-committed": "a part of a large PostgreSQL transaction is committed to Kafka",
     "kafka.before-commit": "records and position are produced, not committed",
     "kafka.after-commit": "the Kafka transaction is committed, the server has not been told",
-    "hanging.aborted": "a hanging Kafka transaction is aborted, that it is lost is not said",
+    "left-open.recorded": "what the brokers left open is about to be aborted and written again",
+    "left-open.aborted": "what the brokers left open is aborted, and not yet written again",
     "status.sent": "the server was told a newer confirmed LSN",
 }
 VARIABLE = "CDC_FAILPOINT"

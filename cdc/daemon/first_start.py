@@ -103,7 +103,7 @@ class Bootstrap:
             resources.callback(broker.close)
             broker.fence_predecessors(nobody_waits)
             with suppress(GapError):  # whatever is lost, all rows are read under a new epoch
-                HangingTransactions(self._config, self._admin, broker, self._probe).require_none(nobody_waits)
+                HangingTransactions(self._config, self._admin, broker, self._probe).end(nobody_waits)
             # Now that nobody else can write: what did the last one write until it was fenced?
             if read_position(self._config) != previous:
                 raise ConnectionLost("another instance has gone on meanwhile")

@@ -129,7 +129,7 @@ class Session:
         resources.callback(broker.close)
         stay_connected()
         broker.fence_predecessors(stay_connected)
-        HangingTransactions(self._config, self._admin, broker, self._probe).require_none(stay_connected)
+        HangingTransactions(self._config, self._admin, broker, self._probe).end(stay_connected)
         state = read_state(self._config)
         current = state.position
         stay_connected()

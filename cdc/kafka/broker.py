@@ -44,13 +44,15 @@ STOPPING_S_MAX = 3.0
 _NEVER = -1
 
 
-class PartitionRecord(NamedTuple):
-    """A record for a certain partition."""
+class StoredRecord(NamedTuple):
+    """A record as it stands, or is to stand, in a partition."""
 
     topic: str
     partition: int
-    key: bytes
+    key: bytes | None
     value: bytes | None
+    headers: Sequence[tuple[str, bytes | None]] = ()
+    timestamp_ms: int = 0  # since 1970; 0: now
 
 
 class KafkaBroker:
@@ -143,13 +145,14 @@ class KafkaBroker:
         finally:
             producer = None  # type: ignore[assignment] # a traceback must not keep one alive that is given up
 
-    def put(self, records: Iterable[PartitionRecord], while_waiting: WhileWaiting) -> None:
+    def put(self, records: Iterable[StoredRecord], while_waiting: WhileWaiting) -> None:
         """Like `produce`, to the partitions that the records name, whatever is open there."""
         topic = ""
         try:
             self._begin()
-            for topic, partition, key, value in records:
-                self._hand_over(while_waiting, topic, value, key, partition=partition)
+            for topic, partition, key, value, headers, timestamp_ms in records:
+                where = {"partition": partition, "timestamp": timestamp_ms}
+                self._hand_over(while_waiting, topic, value, key, headers=[*headers], **where)
         except KafkaException as exception:
             raise self._translate("produce", exception, topic) from exception
 

@@ -18,8 +18,8 @@ class OpenPart(Record):
 
 
 class HangingTransactionRecord(Record):
-    """A Kafka transaction that the brokers did not end in these partitions is about to be aborted there. While this
-    stands its records may be lost."""
+    """A committed Kafka transaction that the brokers did not end in these partitions is about to be aborted there and
+    written again. Its records are lost where this stands and the partitions are closed."""
 
     parts: tuple[OpenPart, ...]
 

@@ -38,8 +38,8 @@ class TableShape:
         self._check(schema, lineage, is_strict=not is_pattern(pattern), checks_excluded=checks_excluded)
         self._names = self._stored_names(schema)
         self._pairs = tuple(self._names.items())
-        self.schema = self._schema(schema, self._names)
-        self.earlier = tuple(self._schema(older, self._earlier_names(older)) for older in lineage.earlier)
+        self.schema = self._schema(schema)
+        self.earlier = tuple(self._schema(older) for older in lineage.earlier)
         self._is_renamed = any(name != stored for name, stored in self._names.items())
         self._masks = {
             mask.column: _on_text(masked(mask))
@@ -102,16 +102,9 @@ class TableShape:
                 raise self._refused(f"{other} and column {name} would both be named {stored}")
         return names
 
-    def _earlier_names(self, schema: TableSchema) -> dict[str, str]:
-        """Of a version whose columns may be others: those that have the newest's names and those that are gone."""
-        taken = {*self._names.values(), *self._mapping.constants}
-        return {
-            column.name: self._names.get(column.name, column.name)
-            for column in schema.columns
-            if column.name in self._names or (column.name not in taken and column.name not in self._mapping.exclude)
-        }
-
-    def _schema(self, schema: TableSchema, names: dict[str, str]) -> TableSchema:
+    def _schema(self, schema: TableSchema) -> TableSchema:
+        """A version of the schema, the newest or an earlier one, in the newest's names."""
+        names = self._names
         columns = [self._column(column, names[column.name]) for column in schema.columns if column.name in names]
         for name, value in self._mapping.constants.items():
             oid, type_name = _CONSTANT_TYPES[type(value)]

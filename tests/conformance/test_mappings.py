@@ -12,10 +12,13 @@ import pytest
 from cdc.config.store_mapping import Held
 from cdc.model.events import pack_version
 from sinks.contract import Change, Sink
+from sinks.lineage import Lineage
 from sinks.reduction import reduce_changes
 from sinks.shaping.sink import shaped
 from tests.conformance.model import Model, assert_rows
 from tests.conformance.tables import CUSTOMERS, Table
+from tests.conformance.test_evolution import FIRST as FIRST_SCHEMA
+from tests.conformance.test_evolution import NEW_ROW, ROW, SECOND
 from tests.conformance.trial import History, Trial, delivered
 
 FIRST = pack_version(1, 0)
@@ -140,3 +143,39 @@ def seen(sink: Sink) -> dict[int, Any]:
     """Name by key."""
     sink.make_readable({CUSTOMERS.id})
     return {row.key["id"]: row.row["name"] for row in sink.rows(CUSTOMERS.id)}
+
+
+@pytest.mark.promise(2)
+def test_a_schema_that_changes_under_a_mapping(sink_under_test: Trial) -> None:
+    """Renamed columns that widen keep their values under the store's name; a column that is left out may go."""
+    v = pack_version(1, 100)
+    held = Held.model_validate(
+        {
+            "mapping": {
+                "public.living": {
+                    "include": ["small", "kept", "photo"],
+                    "rename": {"small": "size", "kept": "note", "id": "number"},
+                    "where": "small > 1",
+                }
+            }
+        }
+    )
+    sink = shaped(sink_under_test.another(), held)
+    sink.prepare(FIRST_SCHEMA.schema)
+    sink.apply([FIRST_SCHEMA.upsert(v, id=number, **ROW | {"small": number}) for number in (1, 2, 3)])
+    sink.prepare(SECOND.schema, [FIRST_SCHEMA.schema])
+    lineage = Lineage((FIRST_SCHEMA.schema, SECOND.schema))
+    late = FIRST_SCHEMA.upsert(v + 1, id=4, **ROW)
+    assert late.row is not None
+    row, unchanged = lineage.in_newest(1, late.row, frozenset())
+    sink.apply(
+        [
+            replace(late, row=row, unchanged=unchanged),
+            SECOND.upsert(v + 2, id=3, **NEW_ROW),
+            SECOND.upsert(v + 2, id=2, **NEW_ROW | {"small": 0}),
+        ]
+    )
+    sink.make_readable({FIRST_SCHEMA.id})
+    shown = {row.key["number"]: (row.row["size"], row.row["note"], set(row.row)) for row in sink.rows(FIRST_SCHEMA.id)}
+    columns = {"number", "size", "note", "photo"}
+    assert shown == {3: (2**40, "k", columns), 4: (7, "k", columns)}

@@ -24,7 +24,7 @@ from tests.kafka_logs import data_of, forget_ends, is_over, last_transaction
 from tests.outbox_workload import Writers, with_outbox
 from tests.topics import create_topic, delete_topic
 from tests.waiting import eventually
-from tests.workload import SCHEMA, TABLES
+from tests.workload import SCHEMA, TABLES, Workload
 
 PARTITIONS = 4
 
@@ -73,7 +73,51 @@ def forgotten(captured: Captured, kafka: KafkaBroker, *topics: str, state: bool 
     kafka.stack.restart("kafka")
 
 
-@pytest.mark.promise(4)
+def goes_on(captured: Captured) -> str:
+    process = captured.start()
+    with Workload(captured.dsn, seed=5, transactions=5):
+        pass
+    captured.await_caught_up()
+    assert captured.judge().epoch == 1
+    captured.end()
+    return process.said()
+
+
+@pytest.mark.promise(1)
+def test_what_was_committed_is_there_once(captured: Captured, kafka: KafkaBroker) -> None:
+    """Wherever its end is missing, and where the next process dies over it."""
+    dies_with_rows(captured, 1)
+    forgotten(captured, kafka, state=False)
+    captured.start_and_die("left-open.recorded")
+    assert "ended what the brokers left open" in goes_on(captured)
+    dies_with_rows(captured, 1001)
+    forgotten(captured, kafka)
+    captured.start_and_die("left-open.aborted")
+    assert "left a Kafka transaction open" not in goes_on(captured)
+
+
+@pytest.mark.promise(1)
+def test_what_was_aborted_is_not_there(captured: Captured, kafka: KafkaBroker) -> None:
+    name = f"watershed-{captured.name}"
+    predecessor = confluent_kafka.Producer(
+        {"bootstrap.servers": kafka.bootstrap_servers, "transactional.id": name, "log_level": 0}
+    )
+    predecessor.init_transactions(30)
+    predecessor.begin_transaction()
+    for topic, partition in [("public.lines", 0), ("public.lines", 3), ("control", 0), ("state", 0)]:
+        predecessor.produce(f"{captured.name}.{topic}", b"never to be seen", b"position", partition)
+    predecessor.flush(30)
+    predecessor.abort_transaction(30)
+    killed_when_ended(kafka, name)
+    data = data_of(kafka.stack)
+    is_committed, places = last_transaction(data, name)
+    assert not is_committed
+    forget_ends(data, places)
+    kafka.stack.restart("kafka")
+    assert "left a Kafka transaction open" in goes_on(captured)
+
+
+@pytest.mark.promise(1)
 def test_who_lives_notices(captured: Captured, kafka: KafkaBroker) -> None:
     """Who has nothing to publish too: readers would wait for ever."""
     idle_topic = f"{captured.name}-idle"
@@ -84,7 +128,8 @@ def test_who_lives_notices(captured: Captured, kafka: KafkaBroker) -> None:
     forgotten(captured, kafka, idle_topic)
     process.signal(signal.SIGCONT)
     eventually(lambda: finds_open(idle, idle_topic), 60.0, "the open transaction is seen")
-    assert "whether it had been committed or not" in process.await_refusal()
+    captured.await_caught_up()
+    assert captured.judge().epoch == 1
     assert "the brokers left a transaction open in" in process.said()
     delete_topic(kafka.bootstrap_servers, idle_topic)
 
@@ -113,15 +158,15 @@ def finds_open(producer: Producer, topic: str) -> bool:
 
 
 @pytest.mark.promise(4)
-@pytest.mark.parametrize("state", [True, False], ids=["with the position", "without the position"])
-def test_what_hangs_is_a_gap_until_it_is_healed(captured: Captured, kafka: KafkaBroker, *, state: bool) -> None:
-    """Also where the process that aborts it dies over it."""
+def test_what_is_lost_is_a_gap(captured: Captured, kafka: KafkaBroker) -> None:
+    """The position is committed, its rows are aborted, and who would have written them again is dead."""
     dies_with_rows(captured, 1)
-    forgotten(captured, kafka, state=state)
-    captured.start_and_die("hanging.aborted")
-    assert "whether it had been committed or not" in captured.start().await_refusal()
+    forgotten(captured, kafka, state=False)
+    captured.start_and_die("left-open.aborted")
+    process = captured.start()
+    assert "lost: capture died while it wrote it again" in process.await_refusal()
     captured.end()
-    assert "whether it had been committed or not" in captured.start().await_refusal()
+    assert "is lost" in captured.start().await_refusal()
     captured.cdc("snapshot", "--heal")
     captured.await_caught_up()
     assert captured.epoch() == 2
@@ -129,7 +174,7 @@ def test_what_hangs_is_a_gap_until_it_is_healed(captured: Captured, kafka: Kafka
     captured.end()
     process = captured.start()
     process.await_said("streaming")
-    assert "state GAP" not in process.said()
+    assert "is lost" not in process.said()
 
 
 @pytest.mark.promise(1)

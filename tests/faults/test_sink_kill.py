@@ -107,7 +107,7 @@ def _wait_for_batches(job: SinkJob, sinks: Sequence[str]) -> None:
 
     def seen() -> bool:
         assert job.process.poll() is None, "the job ended"
-        lines = [line for line in job.said().splitlines() if " round " in line and " records=0 " not in line]
+        lines = [line for line in job.said().splitlines() if "] written " in line]
         return all(any(f"sink={sink}" in line for line in lines) for sink in sinks)
 
     eventually(seen, 200, f"a batch of {', '.join(sinks)}")

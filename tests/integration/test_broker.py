@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, Producer
 
 from cdc.config.settings import KafkaConfig, TopicConfig
 from cdc.daemon.logs import configure_logs
-from cdc.kafka.broker import QUEUE_MESSAGES_MAX, KafkaBroker, PartitionRecord
+from cdc.kafka.broker import QUEUE_MESSAGES_MAX, KafkaBroker, StoredRecord
 from cdc.kafka.client import MESSAGE_BYTES_MAX
 from cdc.kafka.daemon_thread import nobody_waits
 from cdc.kafka.event_topics import EventTopics
@@ -252,7 +252,7 @@ def test_where_a_server_is_down_what_is_open_stops_a_transaction_and_not_who_end
     broker = eventually(unlucky)
     assert broker is not None
     assert [part.partition for part in broker.still_open([topic], nobody_waits)] == [0]
-    broker.put([PartitionRecord(topic, 1, b"ours", b"v")], nobody_waits)
+    broker.put([StoredRecord(topic, 1, b"ours", b"v")], nobody_waits)
     broker.commit(nobody_waits)
     with pytest.raises(ConnectionLost, match=f"left a transaction open in {topic}"):
         broker.produce([record(topic, 1)], nobody_waits)

@@ -1,4 +1,4 @@
-"""A hanging Kafka transaction is aborted and a gap, in which order. On real brokers, with kills in between:
+"""What is done about a transaction that the brokers left open, in which order. On real brokers, with kills in between:
 tests/faults/test_left_open.py."""
 
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ import pytest
 
 from cdc.config.settings import Config
 from cdc.kafka import hanging_transactions as hanging
-from cdc.kafka.broker import PartitionRecord
+from cdc.kafka.broker import StoredRecord
 from cdc.kafka.daemon_thread import nobody_waits
 from cdc.kafka.hanging_transactions import HangingTransactions
 from cdc.kafka.state_reader import State
@@ -21,6 +21,7 @@ ROWS_0 = OpenPart(topic="p.public.t", partition=0, start=4, end=6)
 ROWS_1 = OpenPart(topic="p.public.t", partition=1, start=9, end=10)
 STATE = OpenPart(topic="p.state", partition=0, start=20, end=21)
 EVENTS = OpenPart(topic="things", partition=0, start=6, end=8)
+PROGRESS = OpenPart(topic="p.progress", partition=0, start=2, end=4)
 
 
 class Message:
@@ -58,10 +59,13 @@ class World:
         self.parts = list(parts)
         self.closes = True
         self.others_open: set[str] = set()  # topics where somebody else has a transaction open
-        self.committed: set[tuple[str, int]] = set()  # topic and offset of records that are committed
+        self.theirs: set[tuple[str, int]] = set()  # topic and offset of what is committed by others
         self.has_lost_connection = False
+        self.state_keys = [b"position"]
         self.done: list[object] = []
+        self.transactional_id = "watershed-p"
         self.state = State(None, (), (), 0, {}, {}, event_topics=(EVENTS.topic,))
+        self.decided: dict[tuple[str, int], bool] | None = {(part.topic, part.partition): True for part in parts}
 
     # ---- of the admin
 
@@ -77,12 +81,13 @@ class World:
 
     # ---- of the broker
 
-    def put(self, records: Iterable[PartitionRecord], while_waiting: object) -> None:  # noqa: ARG002
+    def put(self, records: Iterable[StoredRecord], while_waiting: object) -> None:  # noqa: ARG002
         for record in records:
             if record.topic == STATE.topic and record.value != b"" and record.key == HANGING_KEY.encode():
                 self.done.append(("note" if record.value else "forget", record.topic, HANGING_KEY))
             else:
-                self.done.append(("put", record.topic, record.partition))
+                told = (record.topic, record.partition, record.value, tuple(record.headers), record.timestamp_ms)
+                self.done.append(("put", *told))
 
     def still_open(self, names: Iterable[str], while_waiting: object) -> list[OpenPart]:
         return self.open_parts(names, 0, while_waiting)
@@ -112,11 +117,16 @@ class Reader:
 
 def end(world: World, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     def records(consumer: Reader, place: Any, until: int, while_waiting: object) -> list[Message]:
-        part = OpenPart(topic=place.topic, partition=place.partition, start=place.offset, end=until)
-        found = [Message(part, offset, b"key") for offset in range(part.start, until)]
-        return [one for one in found if consumer.is_uncommitted or (part.topic, one.offset()) in world.committed]
+        part = next(part for part in before if (part.topic, part.partition) == (place.topic, place.partition))
+        keys = [b"progress" if offset % 2 else b"sink/x" for offset in range(part.start, until)]
+        if part.topic == STATE.topic:
+            keys = world.state_keys
+        found = [Message(part, offset, key) for offset, key in enumerate(keys, part.start)]
+        return [one for one in found if consumer.is_uncommitted or (part.topic, one.offset()) in world.theirs]
 
+    before = list(world.parts)
     monkeypatch.setattr(hanging, "read_state", lambda _: world.state)
+    monkeypatch.setattr(hanging, "outcomes", lambda *_: world.decided)
     monkeypatch.setattr(hanging, "read_records", records)
     monkeypatch.setattr(hanging, "new_client", lambda _, settings: Reader(settings))
     config = Config.model_validate(
@@ -126,18 +136,16 @@ def end(world: World, monkeypatch: pytest.MonkeyPatch) -> list[object]:
             "topics": {"prefix": "p"},
         }
     )
-    HangingTransactions(config, world, world, lambda name: world.done.append(name)).require_none(nobody_waits)  # type: ignore[arg-type]
+    HangingTransactions(config, world, world, lambda name: world.done.append(name)).end(nobody_waits)  # type: ignore[arg-type]
     return world.done
 
 
-def abort_of(part: OpenPart) -> object:
-    return ("put", part.topic, part.partition)
+def backfill(part: OpenPart) -> object:
+    return ("put", part.topic, part.partition, b"", (), 0)
 
 
-def noted(world: World, *parts: OpenPart) -> World:
-    """An earlier start noted these, and died."""
-    world.state = replace(world.state, hanging=HangingTransactionRecord(parts=parts))
-    return world
+def again(part: OpenPart, offset: int) -> object:
+    return ("put", part.topic, part.partition, b"value of %d" % offset, (("h", b"1"),), 1000 + offset)
 
 
 NOTE, FORGET = ("note", "p.state", HANGING_KEY), ("forget", "p.state", HANGING_KEY)
@@ -147,54 +155,148 @@ def test_where_nothing_is_open_nothing_is_done(monkeypatch: pytest.MonkeyPatch) 
     assert end(World(), monkeypatch) == []
 
 
-def test_what_hangs_is_noted_then_aborted_and_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = World(ROWS_0, ROWS_1, STATE)
-    with pytest.raises(GapError, match=r"was aborted in p\.public\.t-0,1 p\.state-0, whether"):
-        end(world, monkeypatch)
-    aborts = [abort_of(part) for part in (ROWS_0, STATE, ROWS_1)]
-    assert world.done[:2] == [NOTE, "commit"]
-    assert sorted(map(str, world.done[2:5])) == sorted(map(str, aborts))
-    assert world.done[5:] == ["abort", "hanging.aborted"]
+def test_what_was_aborted_is_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(ROWS_0, STATE)
+    world.decided = {("p.public.t", 0): False, ("p.state", 0): False}
+    assert end(world, monkeypatch) == [backfill(ROWS_0), backfill(STATE), "abort"]
 
 
-def test_what_was_noted_is_a_gap_each_time_although_nothing_is_open_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = noted(World(), ROWS_0)
-    with pytest.raises(GapError, match=r"was aborted in p\.public\.t-0,"):
-        end(world, monkeypatch)
-    assert NOTE not in world.done
-    assert FORGET not in world.done
+def test_with_the_position_all_is_aborted_and_written_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = end(World(ROWS_0, STATE), monkeypatch)
+    assert done == [
+        *("left-open.recorded", backfill(ROWS_0), backfill(STATE), "abort", "left-open.aborted"),
+        *(again(ROWS_0, 4), again(ROWS_0, 5), again(STATE, 20), "commit"),
+    ]
 
 
-def test_what_hangs_beside_a_note_is_noted_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = noted(World(ROWS_1), ROWS_0)
-    with pytest.raises(GapError, match=r"was aborted in p\.public\.t-0,1,"):
-        end(world, monkeypatch)
-    assert world.done[:2] == [NOTE, "commit"]
+def test_without_the_position_it_is_noted_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = end(World(ROWS_0, ROWS_1), monkeypatch)
+    assert done == [
+        *(NOTE, "commit", "left-open.recorded", backfill(ROWS_0), backfill(ROWS_1), "abort", "left-open.aborted"),
+        *(again(ROWS_0, 4), again(ROWS_0, 5), again(ROWS_1, 9), FORGET, "commit"),
+    ]
 
 
-def test_events_of_ours_that_hang_are_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of two records there was an application's, and is committed."""
+def test_what_others_told_of_their_progress_is_not_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = end(World(PROGRESS, STATE), monkeypatch)
+    assert again(PROGRESS, 3) in done
+    assert again(PROGRESS, 2) not in done
+
+
+def test_what_others_wrote_between_to_a_topic_of_events_is_not_written_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(EVENTS, STATE)
+    world.theirs = {(EVENTS.topic, 7)}
+    done = end(world, monkeypatch)
+    assert done[-3:] == [again(EVENTS, 6), again(STATE, 20), "commit"]
+    assert again(EVENTS, 7) not in done
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_what_others_have_open_in_a_topic_of_events_is_left_to_them(
+    monkeypatch: pytest.MonkeyPatch, *, is_known: bool
+) -> None:
+    """Although we have written there too."""
     world = World(EVENTS)
-    world.committed = {(EVENTS.topic, 7)}
-    with pytest.raises(GapError, match=r"was aborted in things-0,"):
-        end(world, monkeypatch)
-    assert world.done[-1] == "hanging.aborted"
+    world.others_open = {EVENTS.topic}
+    world.decided = {(EVENTS.topic, 0): True} if is_known else None
+    done = end(world, monkeypatch)
+    assert done[-2:] == [FORGET, "commit"]
+    assert again(EVENTS, 6) not in done
 
 
-def test_what_an_application_committed_meanwhile_is_no_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_part_was_committed_and_another_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(ROWS_0, ROWS_1)
+    world.decided = {("p.public.t", 0): False, ("p.public.t", 1): True}
+    done = end(world, monkeypatch)
+    assert done[:2] == [backfill(ROWS_0), "abort"]
+    assert again(ROWS_1, 9) in done
+    assert again(ROWS_0, 4) not in done
+
+
+def test_somebody_elses_transaction_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(EVENTS)
-    world.committed = {(EVENTS.topic, 6), (EVENTS.topic, 7)}
+    world.decided = {}
+    assert end(world, monkeypatch) == []
+
+
+def test_in_a_topic_of_ours_what_the_coordinators_log_has_no_more_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is compacted: after a while only the last entry of an id is there."""
+    world = World(ROWS_0)
+    world.decided = {}
+    with pytest.raises(GapError, match="the brokers don't say"):
+        end(world, monkeypatch)
+    assert world.done == [NOTE, "commit", backfill(ROWS_0), "abort"]
+
+
+def test_what_is_not_known_is_closed_and_a_gap_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(ROWS_0, STATE)
+    world.decided = None
+    with pytest.raises(GapError, match=r"open in p\.public\.t-0 p\.state-0 is lost: the brokers don't say"):
+        end(world, monkeypatch)
+    assert world.done == [NOTE, "commit", backfill(ROWS_0), backfill(STATE), "abort"]
+    world.state = State(None, (), (), 0, {}, {}, hanging=HangingTransactionRecord(parts=(ROWS_0,)))
+    with pytest.raises(GapError, match=r"open in p\.public\.t-0 is lost: capture died"):
+        end(world, monkeypatch)
+
+
+def test_of_state_nobody_else_writes_to_it_an_open_part_is_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So the brokers have forgotten what they decided."""
+    world = World(STATE)
+    world.decided = {}
+    with pytest.raises(GapError, match=r"open in p\.state-0 is lost: the brokers don't say"):
+        end(world, monkeypatch)
+
+
+@pytest.mark.parametrize("part", [EVENTS, ROWS_1], ids=["somebody else's", "aborted"])
+def test_what_was_noted_is_lost_whatever_else_is_open(monkeypatch: pytest.MonkeyPatch, part: OpenPart) -> None:
+    world = World(part)
+    world.decided = {("p.public.t", 1): False}
+    world.state = replace(world.state, hanging=HangingTransactionRecord(parts=(ROWS_0,)))
+    with pytest.raises(GapError, match=r"open in p\.public\.t-0 is lost: capture died"):
+        end(world, monkeypatch)
+
+
+def test_who_died_before_the_abort_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(ROWS_0, ROWS_1)
+    world.state = State(None, (), (), 0, {}, {}, hanging=HangingTransactionRecord(parts=(ROWS_0, ROWS_1)))
     assert end(world, monkeypatch)[-2:] == [FORGET, "commit"]
 
 
-def test_what_an_application_has_open_is_looked_at_again_by_the_next_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours may be among its records."""
-    world = World(EVENTS)
-    world.others_open = {EVENTS.topic}
-    assert end(world, monkeypatch) == [NOTE, "commit", abort_of(EVENTS), "abort", "hanging.aborted"]
-    world = noted(World(), EVENTS)
-    with pytest.raises(GapError, match=r"was aborted in things-0,"):
+def test_of_what_was_noted_a_part_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(ROWS_1)
+    world.state = State(None, (), (), 0, {}, {}, hanging=HangingTransactionRecord(parts=(ROWS_0, ROWS_1)))
+    with pytest.raises(GapError, match="capture died while it wrote it again"):
         end(world, monkeypatch)
+    assert world.done == [backfill(ROWS_1), "abort"]
+
+
+def test_of_what_was_noted_a_part_is_gone_and_the_other_was_aborted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers died again while they ended it."""
+    world = World(ROWS_1)
+    world.decided = {("p.public.t", 1): False}
+    world.state = State(None, (), (), 0, {}, {}, hanging=HangingTransactionRecord(parts=(ROWS_0, ROWS_1)))
+    with pytest.raises(GapError, match=r"open in p\.public\.t-0,1 is lost: capture died while it wrote it again"):
+        end(world, monkeypatch)
+    assert world.done == [backfill(ROWS_1), "abort"]
+
+
+def test_a_note_that_was_left_open_itself_is_no_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(ROWS_0, STATE)
+    world.state_keys = [HANGING_KEY.encode()]
+    assert end(world, monkeypatch) == [
+        *(NOTE, "commit", "left-open.recorded", backfill(ROWS_0), "abort", "left-open.aborted"),
+        *(again(ROWS_0, 4), again(ROWS_0, 5), FORGET, "commit"),
+    ]
+
+
+def test_nothing_is_written_anew_behind_what_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be there twice when that is ended, and be written again by each start until then."""
+    world = World(ROWS_0, STATE)
+    world.closes = False
+    with pytest.raises(BrokerError, match="open in"):
+        end(world, monkeypatch)
+    assert world.done[-1] == "abort"
+    assert "commit" not in world.done
 
 
 def test_brokers_that_go_away_meanwhile_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,13 +305,13 @@ def test_brokers_that_go_away_meanwhile_are_waited_for(monkeypatch: pytest.Monke
     monkeypatch.setattr(hanging, "FAILS_OVER_S_MAX", 0)
     with pytest.raises(ConnectionLost, match="still open"):
         end(world, monkeypatch)
-    assert FORGET not in world.done
+    assert world.done[-1] == "abort"
 
 
 def test_what_stays_open_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(ROWS_1)
     world.closes = False
-    with pytest.raises(BrokerError, match=r"hangs in p\.public\.t-1, by a producer id") as caught:
+    with pytest.raises(BrokerError, match=r"open in p\.public\.t-1, by a producer id") as caught:
         end(world, monkeypatch)
     assert f"--topic {ROWS_1.topic} --partition 1 --start-offset 9" in caught.value.hint
     assert Topics("p").state == STATE.topic

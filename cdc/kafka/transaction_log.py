@@ -1,6 +1,6 @@
 """How the brokers ended the transactions of a transactional id: their own record of it, `__transaction_state`.
 
-The format is that of Kafka's TransactionLogKey and
+No admin call tells it once the id's producer has restarted. The format is that of Kafka's TransactionLogKey and
 TransactionLogValue (versions 0 and 1, of which 1 is flexible: KIP-482), described in transaction-coordinator/src/main/
 resources/common/message of its source.
 """
@@ -11,11 +11,22 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final, TypeVar
 
-from cdc.model.errors import WatershedError
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from cdc.config.settings import KafkaConfig
+from cdc.kafka.client import broker_error, kafka_error, new_client, tail_settings
+from cdc.kafka.compacted import ANSWER_S_MAX, read_records
+from cdc.model.errors import UnreachableError, WatershedError
+from cdc.ports.stream import WhileWaiting
 
 TOPIC: Final = "__transaction_state"
 _FIXED: Final = struct.Struct(">hqhib")  # version, producer's id and epoch, timeout in ms, state
 _INT32: Final = struct.Struct(">i")
+_REFUSED: Final = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+}
 Item = TypeVar("Item")
 
 
@@ -38,6 +49,50 @@ class TransactionEntry:
 
     state: TransactionState
     partitions: frozenset[tuple[str, int]]  # that the transaction writes to; none once it is complete
+
+
+def outcomes(
+    kafka: KafkaConfig, transactional_id: str, while_waiting: WhileWaiting
+) -> dict[tuple[str, int], bool] | None:
+    """Topic and partition → whether the last transaction of the id that wrote there and was ended was committed. None
+    where the brokers don't say: the topic may not be read, is kept elsewhere, or has another format.
+
+    Raises UnreachableError.
+    """
+    consumer = new_client(Consumer, tail_settings(kafka, "watershed-reader", **{"auto.offset.reset": "earliest"}))
+    found: dict[tuple[str, int], bool] = {}
+    try:
+        partitions = consumer.list_topics(timeout=ANSWER_S_MAX).topics.get(TOPIC)
+        if partitions is None or not partitions.partitions:
+            return None
+        place = TopicPartition(TOPIC, partition_of(transactional_id, len(partitions.partitions)))
+        wanted = entry_key(transactional_id)
+        for message in read_records(consumer, place, while_waiting=while_waiting):
+            value = message.value()
+            if message.key() == wanted and value is not None:
+                entry = decode_entry(value)
+                if entry.state in (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT):
+                    found |= dict.fromkeys(entry.partitions, entry.state is TransactionState.PREPARE_COMMIT)
+    except KafkaException as exception:
+        if kafka_error(exception).code() in _REFUSED:
+            return None
+        raise broker_error(f"can't read topic {TOPIC}", exception) from exception
+    except UnreachableError:
+        raise
+    except WatershedError:
+        return None
+    finally:
+        consumer.close()
+    return found
+
+
+def partition_of(transactional_id: str, count: int) -> int:
+    """Where the brokers keep an id: the absolute value of Java's String.hashCode, 0 for the one that has none."""
+    hashed = 0
+    for (unit,) in struct.iter_unpack(">H", transactional_id.encode("utf-16-be")):
+        hashed = (hashed * 31 + unit) & 0xFFFFFFFF
+    absolute = min(hashed, (1 << 32) - hashed)
+    return 0 if absolute == 1 << 31 else absolute % count
 
 
 def decode_entry(value: bytes) -> TransactionEntry:
