@@ -54,6 +54,7 @@ def write_config(folder: Path, endpoints: Endpoints) -> Path:
         "outbox": {"tables": [{"table": "cdc.outbox", **_EVENT_TYPE}], "messages": _EVENT_TYPE},
         "kafka": {"bootstrap_servers": endpoints.bootstrap_servers},
         "topics": {"prefix": PREFIX, "partitions": 2},
+        "http": {"port": None, "sink_port": None},
         "sinks": {
             "search": {"url": endpoints.opensearch_url},
             "cache": {"url": endpoints.redis_url},

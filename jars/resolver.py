@@ -72,11 +72,27 @@ def resolve_sets(
         if missing:
             _fetch_all(missing, folder, repository or _default_repository(), progress)
     except OSError as error:
-        raise StackError(
-            f"the cache {folder} can't be used: {error.strerror}",
-            f"name a folder that can be written in {CACHE_VARIABLE}",
-        ) from error
+        raise _unusable(folder, error) from error
     return {name: [folder / jar.coordinates.path for jar in jars] for name, jars in sets.items()}
+
+
+def missing_jars(set_names: Sequence[str], cache: Path | None = None, *, lock: Lock | None = None) -> list[Jar]:
+    """Jars that the cache lacks, or holds damaged. Raises StackError where it can't be read."""
+    lock = lock or read_lock()
+    folder = (cache or default_cache()) / "jars"
+    wanted = dict.fromkeys(jar for name in set_names for jar, _ in lock.placed(name))
+    try:
+        with ThreadPoolExecutor(WORKERS) as pool:
+            good = pool.map(lambda jar: _is_good(folder / jar.coordinates.path, jar), wanted)
+            return [jar for jar, is_good in zip(wanted, good, strict=True) if not is_good]
+    except OSError as error:
+        raise _unusable(folder, error) from error
+
+
+def _unusable(folder: Path, error: OSError) -> StackError:
+    return StackError(
+        f"the cache {folder} can't be used: {error.strerror}", f"name a folder that can be written in {CACHE_VARIABLE}"
+    )
 
 
 def _fetch_all(jars: Sequence[Jar], folder: Path, repository: Repository, console: Console | None) -> None:

@@ -84,7 +84,7 @@ class SinkProcess:
     def __init__(self, config: Config, config_file: Path, sinks: Sequence[str], command: Sequence[str] = CDC) -> None:
         self._sinks = sinks
         self.log = sink_folder(config.spark.checkpoint_location, config.topics.prefix, sinks[0]) / LOG_NAME
-        self._command = [*command, "sink", "run", *sinks, "--config", str(config_file)]
+        self._command = [*command, "sink", "run", *sinks, "--config", str(config_file), "--http-port", "0"]
         self._child: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:

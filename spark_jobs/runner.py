@@ -22,6 +22,8 @@ from rich.console import Console
 from cdc.config.settings import Config
 from cdc.config.sink_settings import StoreConfig, WarehouseConfig, sink_config
 from cdc.model.errors import SinkError
+from cdc.status.conditions import Conditions
+from cdc.status.facts import Condition
 from jars.java import spark_java
 from jars.resolver import resolve_sets
 from sinks.registry import make_sink
@@ -55,11 +57,15 @@ LEAVE_S_MAX: Final = FINISH_S_MAX + 2.0
 JVM_END_S_MAX: Final = 1.5
 
 
-def run_sinks(config: Config, names: Sequence[str]) -> NoReturn:
+def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | None = None) -> NoReturn:
     """Run until SIGTERM or SIGINT, then end the process. Exit code 0: told to stop; 1: a sink met what no restart can
-    mend (the others went on until they were told to stop, or met the same). Raises ConfigError and StackError before
-    anything is written."""
+    mend (the others went on until they were told to stop, or met the same). `conditions` are told how each sink is.
+    Raises ConfigError and StackError before anything is written."""
     openers = _check(config, names)
+    told_of = conditions or Conditions()
+    for name in names:
+        starting = Condition("sink", name, "starting", f"{name} is starting", "nothing: wait for it", is_failure=True)
+        told_of.report(starting)
     stop = threading.Event()
 
     def told(_: int, __: FrameType | None) -> None:
@@ -73,7 +79,7 @@ def run_sinks(config: Config, names: Sequence[str]) -> NoReturn:
     spark, task_count = _started(config, len(names))
     log.info("spark started", took_s=round(time.monotonic() - begun, 1), sinks=" ".join(names))
     workers = [
-        SinkWorker(name, config, spark, partial(open_sink, spark, task_count), stop)
+        SinkWorker(name, config, spark, partial(open_sink, spark, task_count), stop, told_of)
         for name, open_sink in openers.items()
     ]
     threads = [threading.Thread(target=worker.run, name=worker.name, daemon=True) for worker in workers]

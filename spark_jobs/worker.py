@@ -4,6 +4,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,10 +17,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from cdc.config.settings import Config
+from cdc.kafka.daemon_thread import begin
+from cdc.kafka.signals import deliver
 from cdc.model.errors import ConfigError, RefusedError, SinkError, WatershedError
 from cdc.model.events import TableId
+from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.records.control import SinkRecord, sink_key
+from cdc.records.control import SinkErrorRecord, SinkRecord, sink_error_key, sink_key
+from cdc.status.conditions import Conditions
+from cdc.status.facts import Condition
 from sinks.contract import Sink
 from sinks.shaping.table import TableShape
 from spark_jobs.applied import Applied, AppliedPosition
@@ -47,6 +53,10 @@ RETRY_S_MAX: Final = 30.0
 FINISH_S_MAX: Final = 6.0
 # Otherwise, a batch that does not end in this time is left alone: what it still writes is guarded by the version.
 BATCH_S_MAX: Final = 600.0
+# A query that has not failed for so long works, also where nothing is to be written.
+WORKS_S: Final = 3.0
+ERROR_S_MAX: Final = 3.0  # until the last error is published
+NEXT_RETRY: Final = "nothing, if it passes: the sink tries again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +73,17 @@ class SinkWorker:
     """Runs until it is told to stop, or until its sink meets what no restart can mend (`refusal`)."""
 
     def __init__(
-        self, name: str, config: Config, spark: SparkSession, open_sink: Callable[[], OpenSink], stop: threading.Event
+        self,
+        name: str,
+        config: Config,
+        spark: SparkSession,
+        open_sink: Callable[[], OpenSink],
+        stop: threading.Event,
+        conditions: Conditions,
     ) -> None:
+        """`conditions`: told how the sink is."""
         self.name = name
+        self._conditions = conditions
         self.refusal: WatershedError | None = None
         self._config = config
         self._spark = spark
@@ -88,6 +106,7 @@ class SinkWorker:
             except (WatershedError, PySparkException, Py4JError, OSError) as error:
                 self.refusal = error if isinstance(error, RefusedError | ConfigError) else None
                 if self.refusal is None and not self._stop.is_set():
+                    self._report("retrying", error)
                     delay_s = RETRY_S_FIRST if self._sync and self._sync.rounds_done else delay_s
                     log.warning("sink starts again", sink=self.name, after_s=delay_s, **_said(error))
                     self._stop.wait(delay_s)
@@ -97,7 +116,28 @@ class SinkWorker:
                 log.exception("sink failed", sink=self.name)
                 self.refusal = SinkError(f"{self.name}: {type(error).__name__}", "report this with the log's traceback")
         if self.refusal is not None:
+            self._report("stopped", self.refusal)
             log.error("sink stopped", sink=self.name, **_said(self.refusal))
+
+    def _report(self, state: str, error: Exception | None = None) -> None:
+        """For the status of this process."""
+        said = {} if error is None else _said(error)
+        hint = said.get("next") or NEXT_RETRY
+        message = f"{self.name}: {said['because']}" if said else ""
+        self._conditions.report(
+            Condition("sink", self.name, state, message, hint if said else "", is_failure=error is not None)
+        )
+        if error is not None:
+            self._publish_error(message, hint, is_final=state == "stopped")
+
+    def _publish_error(self, message: str, hint: str, *, is_final: bool) -> None:
+        """For who asks elsewhere. Brokers that are away don't hold the sink up."""
+        now_us = time.time_ns() // 1000
+        record = SinkErrorRecord(sink=self.name, message=message, next=hint, is_final=is_final, at_us=now_us)
+        told = TopicRecord(self._topics.progress, sink_error_key(self.name).encode(), record.encode())
+        publishing = begin(lambda: deliver(self._config.kafka, told))
+        if is_final:  # the process may end with it
+            wait([publishing], ERROR_S_MAX)
 
     def _run_once(self) -> None:
         with ExitStack() as stack:
@@ -242,6 +282,7 @@ class SinkWorker:
     def _watch(self, query: StreamingQuery, sync: SinkSync, topics: frozenset[str]) -> None:
         """Returns when told to stop, or when the query must be started with other topics."""
         pause_s = TEND_S_MIN
+        began, is_reported = time.monotonic(), False
         while not self._stop.is_set():
             sync.has_news.wait(WATCH_S)
             if self._stop.wait(pause_s):
@@ -251,6 +292,9 @@ class SinkWorker:
             begun = time.monotonic()
             sync.tend()
             took_s = time.monotonic() - begun
+            if not is_reported and (sync.rounds_done or begun - began >= WORKS_S):
+                is_reported = True
+                self._report("running")
             pause_s = min(max(TEND_S_MIN, took_s), TEND_PAUSE_S_MAX)
             if sync.topics != topics:
                 log.info("tables were added", sink=self.name, tables=len(sync.topics))

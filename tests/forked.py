@@ -94,10 +94,14 @@ def start(
     return Forked(arguments, ours)
 
 
-def run(arguments: Sequence[str], *, deadline_s: float) -> subprocess.CompletedProcess[str]:
-    """To its end; it is killed at the deadline, which raises subprocess.TimeoutExpired."""
+def run(
+    arguments: Sequence[str], *, deadline_s: float, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """To its end; it is killed at the deadline, which raises subprocess.TimeoutExpired. `environment`: what goes before
+    ours."""
+    whole = None if environment is None else {**os.environ, **environment}
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-        process = start(arguments, output, errors)
+        process = start(arguments, output, errors, environment=whole)
         try:
             code = process.wait(deadline_s)
         except subprocess.TimeoutExpired:

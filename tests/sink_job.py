@@ -105,6 +105,7 @@ def write_config(folder: Path, bootstrap_servers: str, prefix: str, sinks: Mappi
         "source": {"dsn": "postgresql://nobody@127.0.0.1/none", "tables": ["public.customers"]},
         "kafka": {"bootstrap_servers": bootstrap_servers},
         "topics": {"prefix": prefix},
+        "http": {"port": None, "sink_port": None},
         "sinks": dict(sinks),
         "spark": {
             "checkpoint_location": str(folder / "checkpoints"),

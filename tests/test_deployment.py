@@ -1,7 +1,6 @@
 """What users copy: the example configuration, the images, docker-compose.yml. Docker is not needed to check them."""
 
 import re
-import shlex
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -124,9 +123,13 @@ def test_our_containers_run_commands_that_exist() -> None:
         service = compose()["services"][name]
         assert service["command"][0] in COMMANDS
         assert service["build"]["target"] in stages()
-        kind, program, *_ = shlex.split(" ".join(service["healthcheck"]["test"]))
-        assert kind in ("CMD", "CMD-SHELL")
-        assert program in ("cdc", "grep")
+        kind, program, option, code = service["healthcheck"]["test"]
+        assert (kind, program, option) == ("CMD", "python", "-c")
+        compile(code, name, "exec")
+        http = load_config(EXAMPLE).http
+        port = http.port if name == "capture" else http.sink_port
+        assert f"http://127.0.0.1:{port}/readyz" in code
+        assert service["ports"] == [f"127.0.0.1:{port}:{port}"]
 
 
 def test_every_container_is_waited_for_by_its_health() -> None:

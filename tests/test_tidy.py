@@ -37,6 +37,7 @@ LONG_FUNCTIONS: dict[str, str] = {}
 # Source files without a test file of their own: what tests them, and why there.
 _CAPTURE = "tests/integration/test_capture.py"
 _SINK_RUN = "tests/integration/test_sink_run.py"
+_WAIT = "tests/integration/test_wait.py"
 COVERED_ELSEWHERE: dict[str, str] = {
     "cdc/daemon/first_start.py": f"{_CAPTURE}: wiring of real servers at the first start",
     "cdc/daemon/adding_tables.py": "tests/integration/test_joining.py: tables added to a real publication",
@@ -49,6 +50,22 @@ COVERED_ELSEWHERE: dict[str, str] = {
     "cdc/postgres/outbox_tables.py": "tests/integration/test_outbox.py: keys and rows of a real database",
     "cdc/config/section.py": "tests/unit/cdc/config/test_settings.py: names and errors of every section",
     "cdc/daemon/streaming_session.py": f"{_CAPTURE}: wiring of real servers in every session",
+    "cdc/cli/check.py": "tests/integration/test_check.py: broken set-ups of real servers",
+    "cdc/cli/init.py": "tests/integration/test_init.py: a real database, whose file is then checked",
+    "cdc/cli/status.py": "tests/integration/test_readiness.py: a pipeline of real servers",
+    "cdc/cli/teardown.py": "tests/integration/test_init.py: what capture made on real servers",
+    "cdc/cli/wait.py": f"{_WAIT}: a store that is written meanwhile",
+    "cdc/client/waiting.py": f"{_WAIT}: a store that is written meanwhile",
+    "cdc/daemon/findings.py": "tests/integration/test_check.py: broken set-ups of real servers",
+    "cdc/http/server.py": "tests/integration/test_readiness.py: in a capture process",
+    "cdc/http/waits.py": "tests/unit/cdc/http/test_routes.py: requests that wait, over a socket",
+    "cdc/kafka/sink_positions.py": f"{_WAIT}: topics of a real broker",
+    "cdc/kafka/topic_facts.py": "tests/integration/test_readiness.py: topics of a real broker",
+    "cdc/model/findings.py": "tests/integration/test_check.py: made of errors of real servers",
+    "cdc/postgres/prospects.py": "tests/integration/test_init.py: a real database",
+    "cdc/postgres/source_facts.py": "tests/integration/test_readiness.py: slots of a real server",
+    "cdc/postgres/source_findings.py": "tests/integration/test_check.py: broken set-ups of a real server",
+    "cdc/status/model.py": "tests/unit/cdc/status/test_problems.py: which problems concern which process",
     "cdc/cli/run.py": f"{_CAPTURE}: started as a user does, as a process",
     "cdc/cli/sink.py": f"{_SINK_RUN}: started as a user does, as a process",
     "cdc/cli/demo.py": "tests/integration/test_demo.py: started as a user does, as a process",

@@ -1,7 +1,8 @@
 """The command `cdc`: finds the command that was asked for, imports only that one, and says errors as sentences."""
 
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Annotated
@@ -9,9 +10,8 @@ from typing import Annotated
 import typer
 
 from cdc import __version__
+from cdc.cli.exit_codes import EPILOG, INTERRUPTED
 from cdc.model.errors import WatershedError
-
-INTERRUPTED = 130  # what a shell reports for a command that Ctrl-C ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +23,21 @@ class Entry:
 
 
 COMMANDS = {
-    "check": Entry("cdc.cli.run:check", "Look at source and brokers as `run` would; write nothing."),
+    "init": Entry("cdc.cli.init:init", "Look at a database; write a configuration, and the SQL that it needs."),
+    "check": Entry("cdc.cli.check:check", "All findings about source, brokers, stores, Java and jars; writes nothing."),
     "config": Entry("cdc.cli.config:app", "About the configuration file: its JSON Schema."),
-    "demo": Entry("cdc.cli.demo:demo", "The whole path on servers of its own, with kill -9 in the middle."),
-    "dlq": Entry("cdc.cli.dlq:app", "Rows that stores rejected: list, show, replay, discard."),
-    "outbox": Entry("cdc.cli.outbox:app", "The outbox table and the function that publishes: create, prune."),
     "run": Entry("cdc.cli.run:run", "Capture: publish every committed change to Kafka."),
     "sink": Entry("cdc.cli.sink:app", "Keep a search index, a cache and warehouse tables in step with the topics."),
-    "snapshot": Entry("cdc.cli.snapshot:snapshot", "Read existing rows again beside the stream; fill a new store."),
-    "stack": Entry("cdc.cli.stack:app", "Start and stop PostgreSQL, Kafka, OpenSearch and Redis for development."),
+    "status": Entry("cdc.cli.status:status", "How the pipeline is: source, WAL budget, capture, tables, sinks."),
+    "lag": Entry("cdc.cli.status:lag", "How far behind capture and each sink are, a line each."),
+    "wait": Entry("cdc.cli.wait:wait", "Wait until stores show everything up to an LSN."),
     "table": Entry("cdc.cli.table:app", "Which tables are captured or stopped; stop one, start it again."),
+    "snapshot": Entry("cdc.cli.snapshot:snapshot", "Read existing rows again beside the stream; fill a new store."),
+    "outbox": Entry("cdc.cli.outbox:app", "The outbox table and the function that publishes: create, prune."),
+    "dlq": Entry("cdc.cli.dlq:app", "Rows that stores rejected: list, show, replay, discard."),
+    "teardown": Entry("cdc.cli.teardown:teardown", "Remove slot and publication, and on request the topics."),
+    "demo": Entry("cdc.cli.demo:demo", "The whole path on servers of its own, with kill -9 in the middle."),
+    "stack": Entry("cdc.cli.stack:app", "Start and stop PostgreSQL, Kafka, OpenSearch and Redis for development."),
 }
 
 
@@ -40,12 +45,19 @@ def main() -> None:
     """Entry point. Ends with the command's exit code; a WatershedError is said without a traceback."""
     arguments = sys.argv[1:]
     try:
-        application(arguments)(arguments, prog_name="cdc")
+        application(words_to_complete(os.environ) or arguments)(arguments, prog_name="cdc")
     except WatershedError as error:
         typer.secho(f"error: {error}", fg=typer.colors.RED if sys.stderr.isatty() else None, err=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+
+
+def words_to_complete(environ: Mapping[str, str]) -> list[str]:
+    """What has been typed, where a shell asks how it may go on; nothing otherwise. The words are in the environment."""
+    if "_CDC_COMPLETE" not in environ:
+        return []
+    return (environ.get("_TYPER_COMPLETE_ARGS") or environ.get("COMP_WORDS") or "").split()[1:]
 
 
 def application(arguments: Sequence[str]) -> typer.Typer:
@@ -55,7 +67,7 @@ def application(arguments: Sequence[str]) -> typer.Typer:
         name="cdc",
         help="Watershed: keeps derived data in step with PostgreSQL.",
         no_args_is_help=True,
-        add_completion=False,
+        epilog=EPILOG,
         pretty_exceptions_enable=False,
     )
     app.callback()(_options)

@@ -1,4 +1,4 @@
-"""`cdc sink run`."""
+"""`cdc sink`: run sinks here or on a cluster, and show how far they are."""
 
 import os
 import sys
@@ -10,6 +10,8 @@ import typer
 
 from cdc.config.settings import load_config
 from cdc.daemon.logs import configure_logs
+from cdc.model.errors import WatershedError
+from cdc.status.model import Part
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -29,13 +31,58 @@ def run(
     ),
     log_level: Annotated[Literal["debug", "info", "warning", "error"], typer.Option(envvar="CDC_LOG_LEVEL")] = "info",
     log_json: Annotated[bool, typer.Option("--log-json", help="Log lines as JSON.", envvar="CDC_LOG_JSON")] = False,
+    http_port: Annotated[
+        int | None, typer.Option("--http-port", help="Instead of the configured port; 0: no server.", min=0, max=65535)
+    ] = None,
 ) -> None:
     """Run sinks until SIGTERM, all in one Spark application."""
     configure_logs(level=log_level, as_json=log_json)
     settings = load_config(config)
+    from cdc.status.conditions import Conditions
     from spark_jobs.runner import run_sinks  # brings Spark
 
-    run_sinks(settings, list(dict.fromkeys(names)))
+    sinks, conditions = list(dict.fromkeys(names)), Conditions()
+    port = settings.http.sink_port if http_port is None else http_port
+    if port:
+        from cdc.http.routes import sinks_scope
+        from cdc.http.server import serve
+
+        serve(settings, port, "http.sink_port", sinks_scope(frozenset(sinks)), conditions)
+    run_sinks(settings, sinks, conditions)
+
+
+@app.command()
+def status(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="One sink; all by default.")] = None,
+    config: Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")] = Path(
+        "watershed.yml"
+    ),
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
+) -> None:
+    """How far each sink is, and what is wrong with it. Exits 1 when one stands still."""
+    from rich.console import Console
+
+    from cdc.cli.status import WIDTH_PLAIN, sink_status
+    from cdc.cli.status_screen import problem_lines, sinks_table
+
+    now = sink_status(name, config, as_json=as_json)
+    scope: frozenset[Part] = frozenset({"brokers", "sink"})
+    problems = now.errors(scope, None if name is None else frozenset({name}))
+    if name is not None and not now.sinks and now.brokers.is_reachable:
+        raise WatershedError(
+            f"no sink {name!r} has published a position", f"start it: cdc sink run {name}; cdc status shows all sinks"
+        )
+    if not as_json:
+        console = Console()
+        console = console if console.is_terminal else Console(width=WIDTH_PLAIN)
+        if now.sinks:
+            console.print(sinks_table(now))
+        elif now.brokers.is_reachable:
+            console.print("no sink has published a position yet")
+        for line in problem_lines(now.model_copy(update={"problems": problems})):
+            console.print(line)
+    if problems:
+        raise typer.Exit(1)
 
 
 @app.command(context_settings={"ignore_unknown_options": True})

@@ -13,6 +13,7 @@ from typing import Annotated, Final, Literal, NoReturn
 import typer
 from rich.console import Console
 
+from cdc.cli.exit_codes import INTERRUPTED
 from cdc.cli.snapshot_screen import Screen, screen_for, status_table
 from cdc.config.settings import Config, load_config
 from cdc.daemon.logs import configure_logs
@@ -31,7 +32,6 @@ Action = Literal["snapshot", "pause", "resume", "cancel", "heal"]
 ANSWER_S_MAX: Final = 20.0
 HEAL_ANSWER_S_MAX: Final = 120.0  # a slot is made first, which waits for transactions that run
 LOOK_S: Final = 0.25
-INTERRUPTED: Final = 130
 GOES_ON: Final = "the snapshot goes on; `cdc snapshot --status` shows how far it is"
 
 

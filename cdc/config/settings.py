@@ -275,6 +275,16 @@ class SparkConfig(Section):
     options: dict[str, str] = Field(default_factory=dict)  # spark.* properties
 
 
+class HttpConfig(Section):
+    """The read-only HTTP server of `cdc run` and of `cdc sink run`: health, status, metrics."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Field(ge=1, le=65535)] | None = 8480  # of `cdc run`; null: no server
+    sink_port: Annotated[int, Field(ge=1, le=65535)] | None = 8481  # of `cdc sink run`
+    # How much WAL the disk can hold for the slot, where max_slot_wal_keep_size sets no limit or a greater one.
+    wal_bytes_max: Annotated[int, Field(ge=1)] | None = None
+
+
 class Config(BaseSettings):
     """The whole file. Values from the environment go before the file's."""
 
@@ -293,6 +303,7 @@ class Config(BaseSettings):
     outbox: OutboxConfig = OutboxConfig()
     sinks: SinksConfig = Field(default_factory=dict)
     spark: SparkConfig = SparkConfig()
+    http: HttpConfig = HttpConfig()
 
     @classmethod
     def settings_customise_sources(

@@ -50,6 +50,8 @@ from cdc.postgres.replication import (
 from cdc.postgres.source import Source, check_source, read_flush_lsn, read_slot, source_now
 from cdc.postgres.start_lock import StartLock
 from cdc.records.control import PositionRecord
+from cdc.status.conditions import Conditions
+from cdc.status.facts import Condition
 from cdc.tables.continuity import require_same_database, require_same_source
 
 log = structlog.get_logger(__name__)
@@ -61,6 +63,8 @@ RETRY_S_FIRST = 0.2
 RETRY_S_MAX = 10.0
 # Bytes that are damaged on their way differ from one reading to the next; the third time shows that they do not.
 READINGS_MAX = 3
+NEXT_SLOT = "wait: a slot waits for transactions that began earlier, which the log names"
+NEXT_RETRY = "nothing, if it passes: capture tries again"
 
 
 class SystemClock:
@@ -119,9 +123,12 @@ class Rereads:
 class Service:
     """Capture as a daemon. `check` writes nothing; `run` returns when it was asked to stop."""
 
-    def __init__(self, config: Config, probe: Probe) -> None:
+    def __init__(self, config: Config, probe: Probe, conditions: Conditions | None = None) -> None:
+        """`conditions`: told how the service is."""
         self._config = config
         self._probe = probe
+        self._conditions = conditions or Conditions()
+        self._report("starting", "capture is starting", "nothing: it streams in a moment", is_failure=True)
         self._topics = Topics(config.topics.prefix)
         self._table_topics = [self._topics.table(table) for table in config.source.table_ids]
         keyless = [table for table in config.source.table_ids if config.source.chosen(table).key == ()]
@@ -183,6 +190,7 @@ class Service:
                     log.warning("not drained, the next start goes on from the position record", error=error.message)
                 else:
                     in_s = backoff.next_s()
+                    self._report("retrying", error.message, error.hint or NEXT_RETRY, is_failure=True)
                     log.warning("session lost, restarting", error=error.message, in_s=round(in_s, 1))
                     self._stop.wait(in_s)
             except UnsupportedChangeError as error:
@@ -190,14 +198,17 @@ class Service:
                     if error.table is None or self._is_loading:
                         raise failure from error  # there is no session that could go on without the table
                     self._failures[TableId(*error.table)] = failure
+                self._report("retrying", error.message, error.hint or NEXT_RETRY, is_failure=True)
                 self._stop.wait(backoff.next_s())
             except ProtocolError as error:
                 if self._rereads.is_final(error):
                     raise
+                self._report("retrying", error.message, NEXT_RETRY, is_failure=True)
                 self._stop.wait(backoff.next_s())
             except LoadStopped:
                 log.info("initial load interrupted, the next start restarts it")
             except GapError as error:
+                self._report("gap", f"state GAP: {error.message}", error.hint or NEXT_AFTER_GAP, is_failure=True)
                 gap = Gap(
                     error,
                     self._topics,
@@ -277,6 +288,7 @@ class Service:
             capture = session.prepare(resources, connection, identity, patience_s, position, self._reads_all_again)
             self._reads_all_again = False
             self._failures.clear()  # recorded
+            self._report("streaming")
             capture.run()
             if not self._stop.is_set():
                 log.info("restarting with other tables")
@@ -295,6 +307,9 @@ class Service:
             return position
         self._take_over()
         self._is_loading = True
+        # Who loads consistently publishes rows, for hours perhaps; otherwise this is the making of a slot.
+        is_reading = self._config.snapshot.method == "consistent"
+        self._report("loading", "the first start: the slot is being made", NEXT_SLOT, is_failure=not is_reading)
         bootstrap = Bootstrap(self._config, self._admin, self._clock, self._stop.is_set, self._probe)
         position = bootstrap.run(position, self._heal)
         self._is_loading = False  # what follows can go on without a table
@@ -342,6 +357,7 @@ class Service:
         if not self._is_standby:
             self._is_standby = True
             log.info("standing by", reason=why)
+        self._report("standby", why)
         while not self._stop.wait(STANDBY_POLL_S):
             if attempt():
                 return True
@@ -351,3 +367,8 @@ class Service:
         if self._is_standby:
             self._is_standby = False
             log.info("taking over")
+            self._report("starting", "capture is taking over", "nothing: it streams in a moment", is_failure=True)
+
+    def _report(self, state: str, message: str = "", hint: str = "", *, is_failure: bool = False) -> None:
+        """For the status of this process."""
+        self._conditions.report(Condition("capture", "", state, message, hint, is_failure))

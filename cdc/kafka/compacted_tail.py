@@ -11,6 +11,7 @@ from cdc.kafka.client import NEXT_REACHABLE, broker_error, new_client, tail_sett
 from cdc.model.errors import BrokerError, UnreachableError, WatershedError
 
 ANSWER_S_MAX: Final = 8.0
+LEADER_S_MAX: Final = 3.0
 READ_S_MAX: Final = 60.0
 _STEP_S: Final = 0.05
 _FETCH_COUNT: Final = 5_000
@@ -53,6 +54,18 @@ class CompactedTail:
                 raise UnreachableError(f"Kafka: the end of {missing} was not met in {READ_S_MAX:.0f} s", NEXT_REACHABLE)
             self.poll(_STEP_S)
 
+    def exist(self) -> bool:
+        """Whether all topics are there. Raises UnreachableError, BrokerError."""
+        return not missing_topics(self._consumer, self._latest)
+
+    def require_answer(self) -> None:
+        """Raises UnreachableError or BrokerError when a topic's leader does not answer: `poll` says nothing of that."""
+        for topic in self._latest:
+            try:
+                self._consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=LEADER_S_MAX)
+            except KafkaException as exception:
+                raise broker_error(f"the leader of topic {topic} does not answer", exception) from exception
+
     def poll(self, timeout_s: float) -> set[tuple[str, str]]:
         """Gather for `timeout_s` what is new: (topic, key) of it. While brokers are away there is nothing new. Raises
         BrokerError when they refuse."""
@@ -78,16 +91,20 @@ class CompactedTail:
         self._consumer.close()
 
 
-def require_topics(client: Consumer | Producer, names: Iterable[str]) -> None:
-    """Raises WatershedError for a topic that capture has not made yet, UnreachableError, BrokerError."""
+def missing_topics(client: Consumer | Producer, names: Iterable[str]) -> list[str]:
+    """Topics that do not exist. Raises UnreachableError, BrokerError."""
     try:
         # All topics: a question about one would make brokers create it, where they are set so.
         existing = client.list_topics(timeout=ANSWER_S_MAX).topics
     except KafkaException as exception:
         raise broker_error("no broker answers", exception) from exception
-    for name in names:
-        if name not in existing:
-            raise WatershedError(
-                f"there is no topic {name}: capture has never run on prefix {name.rpartition('.')[0]}",
-                "start capture with `cdc run`, or correct topics.prefix",
-            )
+    return [name for name in names if name not in existing]
+
+
+def require_topics(client: Consumer | Producer, names: Iterable[str]) -> None:
+    """Raises WatershedError for a topic that capture has not made yet, UnreachableError, BrokerError."""
+    for name in missing_topics(client, names):
+        raise WatershedError(
+            f"there is no topic {name}: capture has never run on prefix {name.rpartition('.')[0]}",
+            "start capture with `cdc run`, or correct topics.prefix",
+        )

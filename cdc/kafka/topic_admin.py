@@ -98,6 +98,13 @@ class TopicAdmin:
         except KafkaException as exception:
             raise broker_error(f"no broker answers at {self._servers}", exception) from exception
 
+    def broker_count(self) -> int:
+        """Brokers that are up. Raises UnreachableError, BrokerError."""
+        try:
+            return len(self._admin.list_topics(timeout=ANSWER_S_MAX).brokers)
+        except KafkaException as exception:
+            raise broker_error(f"no broker answers at {self._servers}", exception) from exception
+
     def describe(self, names: Iterable[str]) -> dict[str, TopicDescription]:
         """Those of `names` that exist."""
         try:
@@ -193,6 +200,20 @@ class TopicAdmin:
                     hint = _creation_hint(kafka_error(exception), wanted[name])
                     raise broker_error(f"can't create topic {name}", exception, hint) from exception
         self._await_leaders([topic.topic for topic in new])
+
+    def delete(self, names: Iterable[str]) -> int:
+        """Delete those that exist, with what is in them; how many there were. Raises UnreachableError, BrokerError."""
+        try:
+            existing = self._admin.list_topics(timeout=ANSWER_S_MAX).topics
+            found = [name for name in dict.fromkeys(names) if name in existing]
+            deleted = self._admin.delete_topics(found, operation_timeout=ANSWER_S_MAX) if found else {}
+            for future in deleted.values():
+                future.result(ANSWER_S_MAX * 2)
+        except KafkaException as exception:
+            raise broker_error("can't delete topics", exception, "grant Delete on the prefix's topics") from exception
+        except TimeoutError as error:
+            raise UnreachableError(f"Kafka: topics not deleted in {ANSWER_S_MAX * 2:.0f} s", NEXT_REACHABLE) from error
+        return len(found)
 
     def open_event_topic(self, name: str, config: TopicConfig) -> dict[str, TopicDescription]:
         """The topic, created if need be: not compacted, with the brokers' own retention. Somebody else may create it at

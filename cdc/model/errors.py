@@ -48,6 +48,8 @@ class BrokerError(WatershedError):
 class UnreachableError(WatershedError):
     """A server does not answer. At a start that is the user's business; later it is tried again."""
 
+    exit_code = 3
+
 
 class StackError(WatershedError):
     """A server of the development stack could not be started or died."""
@@ -67,6 +69,8 @@ class ProtocolError(WatershedError):
 
 class GapError(WatershedError):
     """History that may hide a change: slot lost, timeline changed, topic truncated. Publishing stops (P4)."""
+
+    exit_code = 4
 
 
 class UnsupportedChangeError(WatershedError):

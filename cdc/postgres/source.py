@@ -1,7 +1,7 @@
 """The source database: checked before anything is written, described as capture needs it."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -65,7 +65,7 @@ def check_source(config: SourceConfig, snapshot: SnapshotConfig, *, is_running_o
     with connect(config) as connection:
         _check_settings(connection)
         if not is_running_on:
-            _check_slots(connection, config.slot)
+            check_slots(connection, config.slot)
         publication = read_publication(connection, config.publication, config.table_ids)
         tables: tuple[SourceTable, ...] = ()
         for table in config.table_ids:
@@ -79,10 +79,10 @@ def check_source(config: SourceConfig, snapshot: SnapshotConfig, *, is_running_o
                 (found.table, name) for found in tables for name in (*(c.name for c in found.columns), *found.left_out)
             )
         if snapshot.method == "chunked" and not is_running_on:
-            _check_chunkable(connection, [found for found in tables if not config.is_outbox(found.table)])
+            check_chunkable(connection, [found for found in tables if not config.is_outbox(found.table)])
         if publication is None:
-            _check_may_create(connection, config, tables)
-        _check_may_mark(connection)
+            check_may_create(connection, config, tables)
+        check_may_mark(connection)
         replication = ReplicationConnection(config)  # refuses a role that may not replicate
         try:
             identity = replication.identify()
@@ -91,33 +91,45 @@ def check_source(config: SourceConfig, snapshot: SnapshotConfig, *, is_running_o
         return Source(identity, tables, publication)
 
 
-@says_lost
 def _check_settings(connection: psycopg.Connection) -> None:
+    for error in setting_errors(connection):
+        raise error
+
+
+def setting_errors(connection: psycopg.Connection) -> Iterator[SourceError]:
+    """What is wrong with the server itself. Raises ConnectionLost."""
     version = connection.info.server_version
     if version < OLDEST_VERSION:
-        raise SourceError(
+        yield SourceError(
             f"PostgreSQL {version // 10000} is older than {OLDEST_VERSION // 10000}", "upgrade the source database"
         )
-    if connection.execute("SELECT pg_is_in_recovery()").fetchone() == (True,):
-        raise SourceError("the server is a standby", "name the primary in source.dsn")
-    settings: dict[str, str] = dict(
-        connection.execute(
-            "SELECT name, setting FROM pg_settings"
-            " WHERE name IN ('wal_level', 'max_replication_slots', 'max_wal_senders')"
-        ).fetchall()
-    )
+    is_standby, settings = _read_settings(connection)
+    if is_standby:
+        yield SourceError("the server is a standby", "name the primary in source.dsn")
     if settings["wal_level"] != "logical":
-        raise SourceError(
+        yield SourceError(
             f"wal_level is {settings['wal_level']}, not logical: the log does not hold row changes",
             "ALTER SYSTEM SET wal_level = logical; then restart PostgreSQL",
         )
     for name in ("max_replication_slots", "max_wal_senders"):
         if int(settings[name]) == 0:
-            raise SourceError(f"{name} is 0", f"ALTER SYSTEM SET {name} = 10; then restart PostgreSQL")
+            yield SourceError(f"{name} is 0", f"ALTER SYSTEM SET {name} = 10; then restart PostgreSQL")
 
 
 @says_lost
-def _check_slots(connection: psycopg.Connection, slot: str) -> None:
+def _read_settings(connection: psycopg.Connection) -> tuple[bool, dict[str, str]]:
+    """(whether the server is a standby, its settings by name)."""
+    row = connection.execute("SELECT pg_is_in_recovery()").fetchone()
+    return row == (True,), dict(
+        connection.execute(
+            "SELECT name, setting FROM pg_settings"
+            " WHERE name IN ('wal_level', 'max_replication_slots', 'max_wal_senders')"
+        ).fetchall()
+    )
+
+
+@says_lost
+def check_slots(connection: psycopg.Connection, slot: str) -> None:
     row = connection.execute(
         "SELECT count(*) FROM pg_replication_slots HAVING count(*) >= current_setting('max_replication_slots')::int"
     ).fetchone()
@@ -208,7 +220,7 @@ def _check_key(found: SourceTable, chosen: Chosen) -> None:
         )
 
 
-def _check_chunkable(connection: psycopg.Connection, tables: Sequence[SourceTable]) -> None:
+def check_chunkable(connection: psycopg.Connection, tables: Sequence[SourceTable]) -> None:
     for found in tables:
         if not found.key:
             raise SourceError(
@@ -258,7 +270,7 @@ def _check_identities(connection: psycopg.Connection, root: SourceTable) -> None
 
 
 @says_lost
-def _check_may_create(connection: psycopg.Connection, config: SourceConfig, tables: tuple[SourceTable, ...]) -> None:
+def check_may_create(connection: psycopg.Connection, config: SourceConfig, tables: tuple[SourceTable, ...]) -> None:
     row = connection.execute("SELECT has_database_privilege(current_database(), 'CREATE')").fetchone()
     statement = create_publication_statement(config.publication, config.table_ids).as_string(connection)
     if row != (True,) or not all(table.is_owned for table in tables):
@@ -270,7 +282,7 @@ def _check_may_create(connection: psycopg.Connection, config: SourceConfig, tabl
 
 
 @says_lost
-def _check_may_mark(connection: psycopg.Connection) -> None:
+def check_may_mark(connection: psycopg.Connection) -> None:
     """Everybody may write logical messages, unless that was taken away."""
     row = connection.execute(
         "SELECT bool_or(has_function_privilege(oid, 'EXECUTE')), min(oid::regprocedure::text) FROM pg_proc"

@@ -16,6 +16,7 @@
 | `<prefix>.progress` | `progress`                   | ProgressRecord |
 | `<prefix>.progress` | `snapshot/<table>`           | SnapshotProgress |
 | `<prefix>.progress` | `sink/<sink>/<generation>`   | SinkRecord     |
+| `<prefix>.progress` | `sink-error/<sink>`          | SinkErrorRecord |
 | `<prefix>.signals`  | the signal's id              | SignalRecord   |
 
 Each topic has one partition and is compacted (signals are kept for a time instead): the last record of a key is the
@@ -384,8 +385,23 @@ class SinkRecord(Record):
     job: tuple[int, str] = (0, "")  # a number that grows with each start, and a random text; the greater one goes on
 
 
+class SinkErrorRecord(Record):
+    """The last error of a sink's job. It has passed where the sink's own record is newer."""
+
+    sink: str
+    message: str
+    next: str
+    is_final: bool  # no restart can mend it: the sink has stopped
+    at_us: int  # µs since 1970
+
+
 PROGRESS_KEY = "progress"
+SINK_ERROR_KEY = "sink-error/"
 
 
 def sink_key(sink: str, generation: int) -> str:
     return f"sink/{sink}/{generation}"
+
+
+def sink_error_key(sink: str) -> str:
+    return f"{SINK_ERROR_KEY}{sink}"

@@ -65,8 +65,8 @@ def refusal(captured: Captured, exit_code: int = 1) -> str:
         (f"postgresql://me:{SECRET}@[db/shop", 2, "source.dsn is not a PostgreSQL connection string"),
         (f"host=db password={SECRET} no_such_option=1", 2, "source.dsn is not a PostgreSQL connection string"),
         (f"host=db password={SECRET} connect_timeout=soon", 2, "source.dsn: bad value for connect_timeout: 'soon'"),
-        (f"postgresql://me:{SECRET}@nowhere.invalid/shop", 1, "can't connect to PostgreSQL"),
-        (f"postgresql://me:{SECRET}@127.0.0.1:1/shop", 1, "check source.dsn and that the server runs"),
+        (f"postgresql://me:{SECRET}@nowhere.invalid/shop", 3, "can't connect to PostgreSQL"),
+        (f"postgresql://me:{SECRET}@127.0.0.1:1/shop", 3, "check source.dsn and that the server runs"),
     ],
     ids=["syntax", "option", "value", "host", "port"],
 )

@@ -11,8 +11,9 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from cdc import __version__
-from cdc.cli.main import COMMANDS, Entry, application, main
-from cdc.model.errors import ConfigError, WatershedError
+from cdc.cli.exit_codes import EPILOG, INTERRUPTED, PARTIAL
+from cdc.cli.main import COMMANDS, Entry, application, main, words_to_complete
+from cdc.model.errors import ConfigError, GapError, UnreachableError, WatershedError
 
 Run = Callable[..., tuple[int, str, str]]
 HEAVY = ("pyspark", "confluent_kafka", "psycopg", "opensearchpy", "redis", "pyarrow")
@@ -55,6 +56,32 @@ def test_an_error_is_its_sentence_and_the_next_step(run: Run) -> None:
 
 def test_ctrl_c_ends_without_a_word(run: Run) -> None:
     assert run("interrupt") == (130, "", "")
+
+
+def test_errors_of_servers_and_of_history_have_codes_of_their_own() -> None:
+    codes = [kind.exit_code for kind in (WatershedError, ConfigError, UnreachableError, GapError)]
+    assert codes == [1, 2, 3, 4]
+    assert all(f"{code} " in EPILOG for code in (*codes, PARTIAL, INTERRUPTED))
+
+
+def test_a_shell_may_complete_what_the_command_has() -> None:
+    """Of the command that has been typed, which is the only one that is imported."""
+    assert words_to_complete({"COMP_WORDS": "cdc sink r"}) == [], "no shell asks"
+    assert words_to_complete({"_CDC_COMPLETE": "complete_bash", "COMP_WORDS": "cdc sink r"}) == ["sink", "r"]
+    zsh = {"_CDC_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "cdc wait --l"}
+    assert words_to_complete(zsh) == ["wait", "--l"]
+    asked = {"_CDC_COMPLETE": "complete_bash", "COMP_WORDS": "cdc sink r", "COMP_CWORD": "2"}
+    done = subprocess.run(
+        [sys.executable, "-c", "from cdc.cli.main import main; main()"],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(Path(__file__).parents[4]), **asked},
+    )
+    assert done.stdout.split() == ["run"], done.stderr
+
+
+def test_what_is_for_development_stands_last_in_the_help() -> None:
+    assert list(COMMANDS)[-2:] == ["demo", "stack"]
 
 
 def test_the_version_is_told(run: Run) -> None:

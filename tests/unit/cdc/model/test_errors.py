@@ -14,4 +14,4 @@ def test_without_a_next_step_it_is_one_line() -> None:
 
 
 def test_a_configuration_error_has_its_own_exit_code() -> None:
-    assert (ConfigError.exit_code, GapError.exit_code) == (2, 1)
+    assert (ConfigError.exit_code, GapError.exit_code) == (2, 4)

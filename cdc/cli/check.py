@@ -1,0 +1,170 @@
+"""`cdc check`: what is right and wrong with source, brokers, stores, Java and jars, each with what mends it."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+
+from cdc.config.settings import Config, load_config
+from cdc.config.sink_settings import StoreConfig, WarehouseConfig
+from cdc.daemon.findings import capture_findings
+from cdc.daemon.logs import configure_logs
+from cdc.kafka.state_reader import read_lost_events
+from cdc.model.errors import SinkError, WatershedError
+from cdc.model.findings import Finding
+from cdc.model.topics import Topics
+from cdc.outbox.lost import NEXT as NEXT_AFTER_LOSS
+from cdc.outbox.lost import LostEventsRecord
+from cdc.ports.source_table import SourceTable
+from cdc.postgres.catalog import schema_of
+from sinks.shaping.check import PlannedTable, planned_tables
+
+ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")]
+STYLES: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+def check(
+    config: ConfigOption = Path("watershed.yml"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
+) -> None:
+    """Look at source, brokers, stores, Java and jars; write nothing. Lists every finding as ok, warn or fail, each with
+    the statement or command that mends it. Exits 1 when something would keep capture or a sink from its work."""
+    configure_logs(level="error")
+    settings = load_config(config)
+    tables: list[SourceTable] = []
+    planned: list[PlannedTable] = []
+    findings: list[Finding] = []
+    for finding in all_findings(settings, tables, planned):
+        findings.append(finding)
+        if not as_json:
+            show(finding)
+    lost = _lost_events(settings)
+    has_failed = any(finding.level == "fail" for finding in findings)
+    if as_json:
+        told = {
+            "is_fit": not has_failed,
+            "findings": [asdict(finding) for finding in findings],
+            "sinks": [asdict(one) for one in planned],
+            "lost_events": [record.model_dump(mode="json") for record in lost],
+            "tables": [{"table": str(t.table), "key": list(t.key), "columns": len(t.columns)} for t in tables],
+        }
+        typer.echo(json.dumps(told))
+    else:
+        for record in lost:
+            then = "; rows that were still there are published again" if record.settled_us else f"; {NEXT_AFTER_LOSS}"
+            typer.echo(f"epoch {record.epoch}: {record}{then}")
+        counts = {level: sum(1 for finding in findings if finding.level == level) for level in STYLES}
+        typer.echo(f"{counts['ok']} ok, {counts['warn']} warn, {counts['fail']} fail")
+    if has_failed:
+        raise typer.Exit(1)
+
+
+def all_findings(config: Config, tables: list[SourceTable], planned: list[PlannedTable]) -> Iterator[Finding]:
+    """Each as soon as it is known. Tables that can be captured are put into `tables`, what sinks are to hold into
+    `planned`."""
+    yield from capture_findings(config, tables)
+    yield from _mapping_findings(config, tables, planned)
+    for name, section in config.sinks.items():
+        yield store_finding(config, name, section)
+    if config.sinks:
+        yield from _spark_findings()
+
+
+def show(finding: Finding) -> None:
+    """Failures go to standard error, like every error."""
+    console = Console(stderr=finding.level == "fail", soft_wrap=True, highlight=False)
+    console.print(f"{finding.level:4}", style=STYLES[finding.level], end=" ")
+    console.print(f"{finding.about}: {finding.message}", markup=False)
+    if finding.next:
+        console.print(f"  next: {finding.next}", markup=False)
+
+
+def _lost_events(config: Config) -> list[LostEventsRecord]:
+    if not config.outbox.is_used:
+        return []
+    try:
+        return read_lost_events(config)
+    except WatershedError:
+        return []  # that the brokers are away is a finding
+
+
+# ---- sinks
+
+
+def _mapping_findings(config: Config, tables: list[SourceTable], planned: list[PlannedTable]) -> Iterator[Finding]:
+    """What each sink is to hold; into `planned`, too."""
+    topics = Topics(config.topics.prefix)
+    try:
+        planned += planned_tables(config.sinks, [schema_of(table, None, topics) for table in tables])
+    except WatershedError as error:
+        yield Finding.failed("mappings", error)
+        return
+    for one in planned:
+        rows = f", rows where {one.where}" if one.where else ""
+        yield Finding(f"sink {one.sink}", "ok", f"holds {one.table}: {', '.join(one.columns)}{rows}")
+
+
+def store_finding(config: Config, name: str, section: StoreConfig) -> Finding:
+    """Whether the store answers, and is as the sink needs it."""
+    about = f"store {name}"
+    try:
+        if isinstance(section, WarehouseConfig):
+            return Finding(about, "ok", f"its tables will be in {_warehouse(config, section)}")
+        from sinks.registry import make_sink
+
+        with closing(make_sink(name, section, config.topics.prefix)) as sink:
+            generation = sink.generation()
+    except WatershedError as error:
+        return Finding.failed(about, error)
+    return Finding(about, "ok", "empty" if generation is None else f"holds generation {generation}")
+
+
+def _warehouse(config: Config, section: WarehouseConfig) -> str:
+    """Where it is. Raises WatershedError where it can't be written."""
+    from sinks.warehouse.catalog import catalog_place
+
+    place = catalog_place(section, config.topics.prefix)
+    folders = [place.database.parent]
+    if place.location.startswith("file://"):
+        folders.append(Path(place.location.removeprefix("file://")))
+    for folder in folders:
+        existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+        if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+            raise SinkError(
+                f"warehouse: {folder} can't be written: {existing} is not a folder that this user may write to",
+                f"mkdir -p {folder}, and give it to the user that runs `cdc sink run`",
+            )
+    return place.location
+
+
+def _spark_findings() -> Iterator[Finding]:
+    """Java, Spark and its jars, which all sinks need."""
+    if find_spec("pyspark") is None:
+        yield Finding("Spark", "fail", "PySpark is not installed", "pip install 'watershed-cdc[spark]'")
+        return
+    yield Finding("Spark", "ok", "PySpark is installed")
+    from jars.java import spark_java
+    from jars.resolver import missing_jars
+    from spark_jobs.class_archive import JAR_SETS
+
+    try:
+        yield Finding("Java", "ok", str(spark_java()))
+    except WatershedError as error:
+        yield Finding.failed("Java", error)
+    try:
+        missing = missing_jars(JAR_SETS)
+    except WatershedError as error:
+        yield Finding.failed("jars", error)
+        return
+    if missing:
+        what = f"{len(missing)} are not in the cache, or damaged there; `cdc sink run` fetches them at its start"
+        yield Finding("jars", "warn", what, "python -m jars")
+    else:
+        yield Finding("jars", "ok", "all are in the cache, and are those that were locked")

@@ -1,0 +1,139 @@
+"""`cdc status` and `cdc lag`: how the pipeline is, from the source and the topics alone, whatever runs or does not."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.live import Live
+
+from cdc.cli.status_screen import screen
+from cdc.config.settings import Config, load_config
+from cdc.daemon.logs import configure_logs
+from cdc.http.server import make_monitor
+from cdc.status.conditions import Conditions
+from cdc.status.model import SinkStatus, Status
+from cdc.status.monitor import Monitor
+
+ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object.")]
+DEFAULT: Final = Path("watershed.yml")
+ANSWER_S_MAX: Final = 20.0
+# Rates and ages of lags are measured between two observations.
+GLANCE_S: Final = 2.2
+WATCH_S: Final = 1.0
+WIDTH_PLAIN: Final = 160  # where standard output is a file or a pipe, tables must not be cut to 80 columns
+
+
+def status(
+    config: ConfigFile = DEFAULT,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it until Ctrl-C, every second.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Source, slot and WAL budget, capture, tables, snapshots and sinks. Exits 1 when something keeps the pipeline from
+    its work. With --watch and --json: an object a line."""
+    configure_logs(level="error")
+    settings = load_config(config)
+    with closing(_monitor(settings)) as monitor:
+        now = _glance(monitor)
+        if watch:
+            _watch(monitor.status, now, as_json=as_json)
+        elif as_json:
+            typer.echo(now.model_dump_json())
+        else:
+            _console().print(screen(now))
+    if any(problem.severity == "error" for problem in now.problems):
+        raise typer.Exit(1)
+
+
+def lag(config: ConfigFile = DEFAULT, as_json: AsJson = False) -> None:
+    """One line for capture and each sink: how far behind it is."""
+    for _, text in lag_lines(config, as_json=as_json, with_capture=True):
+        typer.echo(text)
+
+
+def lag_lines(config: Path, *, as_json: bool, with_capture: bool) -> Iterator[tuple[str, str]]:
+    """(name, line) of each."""
+    configure_logs(level="error")
+    settings = load_config(config)
+    with closing(_monitor(settings)) as monitor:
+        now = _glance(monitor)
+    for problem in now.problems:
+        if problem.part in ("source", "brokers") and not as_json:
+            typer.echo(f"{problem.part}: {problem.message}\n  next: {problem.next}", err=True)
+    if with_capture and now.capture.lsn is not None:
+        capture = now.capture
+        fields: dict[str, object] = {
+            "name": "capture",
+            "lsn": capture.lsn,
+            "lag_bytes": capture.lag_bytes,
+            "lag_records": None,
+            "lag_seconds": capture.lag_seconds,
+        }
+        yield "capture", json.dumps(fields) if as_json else _line(fields)
+    for sink in now.sinks:
+        yield sink.sink, json.dumps(_sink_fields(sink)) if as_json else _line(_sink_fields(sink))
+
+
+def sink_status(name: str | None, config: Path, *, as_json: bool) -> Status:
+    """The status, of which only sinks are to be shown; of one sink where it is named."""
+    configure_logs(level="error")
+    with closing(_monitor(load_config(config))) as monitor:
+        now = _glance(monitor)
+    if name is not None:
+        now = now.model_copy(update={"sinks": tuple(sink for sink in now.sinks if sink.sink == name)})
+    if as_json:
+        typer.echo(json.dumps({"sinks": [sink.model_dump(mode="json") for sink in now.sinks]}))
+    return now
+
+
+def _sink_fields(sink: SinkStatus) -> dict[str, object]:
+    return {
+        "name": sink.sink,
+        "lsn": sink.applied_lsn,
+        "lag_bytes": sink.lag_bytes,
+        "lag_records": sink.lag_records,
+        "lag_seconds": sink.lag_seconds,
+    }
+
+
+def _line(fields: dict[str, object]) -> str:
+    units = {"lag_bytes": "bytes", "lag_records": "records", "lag_seconds": "s"}
+    parts = [f"{fields[name]:,} {unit}" for name, unit in units.items() if fields[name] is not None]
+    return f"{fields['name']}: {', '.join(parts)} behind, at {fields['lsn']}"
+
+
+def _monitor(config: Config) -> Monitor:
+    monitor = make_monitor(config, Conditions())
+    monitor.start()
+    return monitor
+
+
+def _glance(monitor: Monitor) -> Status:
+    monitor.await_answers(ANSWER_S_MAX)
+    until = time.monotonic() + GLANCE_S
+    now = monitor.status()
+    while time.monotonic() < until:
+        time.sleep(min(WATCH_S / 2, max(0.0, until - time.monotonic())))
+        now = monitor.status()
+    return now
+
+
+def _watch(status: Callable[[], Status], first: Status, *, as_json: bool) -> None:
+    if as_json:
+        while True:
+            typer.echo(status().model_dump_json())
+            time.sleep(WATCH_S)
+    with Live(screen(first), console=_console(), auto_refresh=False) as live:
+        while True:
+            time.sleep(WATCH_S)
+            live.update(screen(status()), refresh=True)
+
+
+def _console() -> Console:
+    console = Console()
+    return console if console.is_terminal else Console(width=WIDTH_PLAIN)

@@ -1,0 +1,143 @@
+"""The status for people: tables for what there is, sentences for what is wrong."""
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+from cdc.cli.snapshot_screen import span
+from cdc.status.model import Status, TableStatus
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def screen(status: Status) -> Group:
+    """Everything."""
+    parts: list[RenderableType] = [_pipeline(status), ""]
+    if status.tables:
+        parts += [_tables(status), ""]
+    parts += [sinks_table(status) if status.sinks else "no sink has published a position yet", ""]
+    for sink in status.sinks:
+        if sink.error:
+            parts.append(f"{escape(sink.sink)}, last error: {escape(sink.error)}\n  next: {escape(sink.next)}")
+    return Group(*parts, *problem_lines(status))
+
+
+def problem_lines(status: Status) -> list[str]:
+    """A line for each, and one with its next step."""
+    if not status.problems:
+        return ["[green]no problems[/]"]
+    lines = []
+    for problem in status.problems:
+        colour = "red" if problem.severity == "error" else "yellow"
+        about = f"{problem.part} {problem.name}".strip()
+        lines.append(f"[{colour}]{problem.severity}[/] {escape(about)}: {escape(problem.message)}")
+        if problem.next:
+            lines.append(f"  next: {escape(problem.next)}")
+    return lines
+
+
+def _pipeline(status: Status) -> Table:
+    table = Table(box=None, show_header=False)
+    source, capture = status.source, status.capture
+    if source.is_reachable:
+        table.add_row("source", f"{source.database}, PostgreSQL {source.version}, timeline {source.timeline}, at "
+                      f"{source.lsn}")  # fmt: skip
+    else:
+        table.add_row("source", "does not answer")
+    if source.slot is not None:
+        table.add_row("slot", _slot(status))
+        table.add_row("WAL budget", _budget(status))
+    table.add_row("brokers", "answer" if status.brokers.is_reachable else "do not answer")
+    if capture.lsn is None:
+        table.add_row("capture", capture.state)
+    else:
+        reached = f"{capture.state}, epoch {capture.epoch}, {capture.seq or 0:,} records, at {capture.lsn}"
+        table.add_row("capture", f"{reached}, {size(capture.lag_bytes)} and {seconds(capture.lag_seconds)} behind")
+    return table
+
+
+def _slot(status: Status) -> str:
+    slot = status.source.slot
+    assert slot is not None, "the caller has looked"
+    if not slot.exists:
+        return f"{slot.name} does not exist"
+    use = "active" if slot.is_active else "not active"
+    return f"{slot.name}, {use}, WAL {slot.wal_status}, confirmed {slot.confirmed_lsn}"
+
+
+def _budget(status: Status) -> str:
+    slot = status.source.slot
+    assert slot is not None, "the caller has looked"
+    budget = slot.budget
+    parts = [f"{size(budget.retained_bytes)} retained"]
+    if budget.limit_bytes is None:
+        parts.append("no limit: the disk can fill (max_slot_wal_keep_size, http.wal_bytes_max)")
+    else:
+        parts.append(f"{size(budget.remaining_bytes)} left of {size(budget.limit_bytes)}")
+    if budget.rate_bytes_per_second is not None:
+        parts.append(f"{size(round(budget.rate_bytes_per_second))}/s written")
+    if budget.seconds_left is not None:
+        parts.append(f"used up in {span(budget.seconds_left)} if nothing is confirmed")
+    return ", ".join(parts)
+
+
+def _tables(status: Status) -> Table:
+    shown = Table("table", "state", "snapshot", "left out", box=None)
+    for table in status.tables:
+        left_out = table.dead_letters + table.skipped
+        shown.add_row(escape(table.table), table.state, _snapshot(table), f"{left_out:,}" if left_out else "")
+    return shown
+
+
+def _snapshot(table: TableStatus) -> str:
+    found = table.snapshot
+    if found is None:
+        return ""
+    parts = [f"{found.status}, {found.rows:,} rows"]
+    if found.status in ("running", "waiting", "paused"):
+        if found.rows_total:
+            parts.append(f"{found.rows * 100 // found.rows_total} % of about {found.rows_total:,}")
+        if found.rows_per_second:
+            parts.append(f"{found.rows_per_second:,.0f}/s")
+        if found.seconds_left is not None:
+            parts.append(f"{span(found.seconds_left)} left")
+    return escape(", ".join([*parts, *filter(None, [found.message])]))
+
+
+def sinks_table(status: Status) -> Table:
+    """A line for each sink."""
+    measures = ("lag", "records", "lag in time", "freshness", "written", "stale", "dead letters")
+    shown = Table("sink", "generation", "applied", *measures, box=None)
+    for sink in status.sinks:
+        shown.add_row(
+            escape(sink.sink),
+            str(sink.generation),
+            sink.applied_lsn,
+            size(sink.lag_bytes),
+            f"{sink.lag_records:,}",
+            seconds(sink.lag_seconds),
+            seconds(sink.freshness_seconds),
+            f"{sink.written:,}",
+            f"{sink.stale:,}",
+            f"{sink.dead_letters:,}",
+        )
+    return shown
+
+
+def size(count: int | None) -> str:
+    """`42 B`, `1.5 MiB`; `?` where it is not known."""
+    if count is None:
+        return "?"
+    value = float(count)
+    for unit in _UNITS:
+        if abs(value) < 1024 or unit == _UNITS[-1]:
+            return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
+        value /= 1024
+    raise AssertionError("the last unit takes every number")
+
+
+def seconds(value: float | None) -> str:
+    """`0.25 s`, `3 m 05 s`; `?` where it is not known."""
+    if value is None:
+        return "?"
+    return f"{value:.2f} s" if value < 10 else span(value)

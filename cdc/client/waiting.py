@@ -1,0 +1,128 @@
+"""Read your writes: wait until derived stores show everything up to an LSN.
+
+with psycopg.connect(...) as connection:
+    connection.execute("UPDATE ...")
+    connection.commit()
+    (lsn,) = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
+cdc.client.wait_for(Path("watershed.yml"), "search", lsn, timeout=10)
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from cdc.config.settings import Config, load_config
+from cdc.kafka.sink_positions import LOOK_S, POLL_S, SinkPositions
+from cdc.model.errors import WatershedError
+from cdc.model.lsn import format_lsn, parse_lsn
+from cdc.model.topics import Topics
+from cdc.postgres.source_facts import PostgresSourceReader
+from cdc.snapshots.status import newest
+from cdc.status.waiting import WaitError, is_shown, target_of
+
+TIMEOUT_S: Final = 30.0
+
+
+class WaitTimeoutError(WatershedError):
+    """The stores did not show it in time."""
+
+
+def wait_for(
+    config: Config | Path,
+    sink: str | Sequence[str] | None,
+    lsn: str | int,
+    timeout: float = TIMEOUT_S,
+    timeline: int | None = None,
+) -> None:
+    """Return when the sink's store (those of several; None: of every sink that has published a position) shows
+    everything that committed up to `lsn`. Raises WaitTimeoutError, WaitError for a sink that does not exist or an LSN
+    that the source has not reached, GapError where the LSN is of another history, UnreachableError. It connects to
+    the source and the brokers; who waits often keeps a `Waiter`."""
+    with Waiter(config) as waiter:
+        waiter.wait_for(sink, lsn, timeout, timeline)
+
+
+class Waiter:
+    """Stays connected between waits. One thread at a time waits; others queue up."""
+
+    def __init__(self, config: Config | Path) -> None:
+        loaded = load_config(config) if isinstance(config, Path) else config
+        self._source = PostgresSourceReader(loaded.source)
+        self._positions = SinkPositions(loaded.kafka, Topics(loaded.topics.prefix))
+        self._is_begun = False
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def wait_for(
+        self,
+        sink: str | Sequence[str] | None,
+        lsn: str | int,
+        timeout: float = TIMEOUT_S,
+        timeline: int | None = None,
+    ) -> None:
+        """See the function."""
+        deadline = time.monotonic() + timeout
+        with self._lock:
+            self._wait(sink, read_lsn(lsn), deadline, timeout, timeline)
+
+    def close(self) -> None:
+        self._source.close()
+        self._positions.close()
+
+    def _wait(
+        self, sink: str | Sequence[str] | None, lsn: int, deadline: float, timeout: float, timeline: int | None
+    ) -> None:
+        positions = self._positions
+        if not self._is_begun:
+            positions.read_to_end()
+            self._is_begun = True
+        positions.poll(0)
+        target = target_of(lsn, self._source.read_end(), positions.position, timeline)
+        looked = time.monotonic()
+        while True:
+            names = sinks_of(sink, [record.sink for record in positions.sinks])
+            late = [name for name in names if not is_shown(target, name, positions.sinks, positions.position)]
+            if not late:
+                return
+            now = time.monotonic()
+            if now >= deadline:
+                raise WaitTimeoutError(*_too_late(late, positions, target.lsn, timeout))
+            if now - looked > LOOK_S:
+                looked = now
+                positions.require_answer()
+            positions.poll(min(POLL_S, max(0.0, deadline - now)))
+
+
+def read_lsn(lsn: str | int) -> int:
+    """Raises WaitError for what is no LSN."""
+    try:
+        return lsn if isinstance(lsn, int) else parse_lsn(lsn)
+    except ValueError as error:
+        raise WaitError(str(error), "as PostgreSQL prints it, for example 0/16B3748") from error
+
+
+def sinks_of(sink: str | Sequence[str] | None, known: Sequence[str]) -> list[str]:
+    """Names of those to wait for. Raises WaitError where none is known."""
+    names = sorted(set(known)) if sink is None else [sink] if isinstance(sink, str) else list(sink)
+    if not names:
+        raise WaitError("no sink has published a position yet", "start one: cdc sink run NAME")
+    return names
+
+
+def _too_late(late: Sequence[str], positions: SinkPositions, lsn: int, timeout: float) -> tuple[str, str]:
+    reached = []
+    for name in late:
+        record = newest(positions.sinks, name)
+        reached.append(f"{name} is at {format_lsn(record.applied_lsn) if record is not None else 'nothing'}")
+    return (
+        f"LSN {format_lsn(lsn)} was not shown in {timeout:g} s: {', '.join(reached)}",
+        "`cdc status` says whether capture and sinks move; wait again, or longer",
+    )

@@ -1,0 +1,107 @@
+"""The text of a new configuration file, with comments, and the SQL that the source needs for it. Pure."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cdc.model.events import TableId
+from cdc.model.sql_names import sql_name
+
+
+@dataclass(frozen=True, slots=True)
+class TableProspect:
+    """A table of the database, and why it can't be captured as it is (empty: it can)."""
+
+    table: TableId
+    key: tuple[str, ...]
+    trouble: str = ""
+    mend: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NewConfiguration:
+    dsn: str  # without a password
+    bootstrap_servers: str
+    prefix: str
+    slot: str  # also of the publication
+    role: str
+    is_logical: bool  # wal_level
+    has_wal_limit: bool
+    tables: Sequence[TableProspect]
+
+
+def source_sql(new: NewConfiguration) -> list[str]:
+    """Statements for a superuser, or the owner of the tables, in order."""
+    tables = [found.table for found in new.tables if not found.trouble]
+    role = sql_name(new.role)
+    statements = []
+    if not new.is_logical:
+        statements.append("ALTER SYSTEM SET wal_level = logical;  -- then restart PostgreSQL")
+    if not new.has_wal_limit:
+        statements.append("ALTER SYSTEM SET max_slot_wal_keep_size = '50GB';  -- what the disk can spare for the slot")
+        statements.append("SELECT pg_reload_conf();")
+    statements.append(f"CREATE ROLE {role} LOGIN REPLICATION PASSWORD '…';")
+    for schema in dict.fromkeys(table.schema for table in tables):
+        statements.append(f"GRANT USAGE ON SCHEMA {sql_name(schema)} TO {role};")
+    statements += [f"GRANT SELECT ON {sql_name(*table)} TO {role};" for table in tables]
+    if tables:
+        names = ", ".join(f"ONLY {sql_name(*table)}" for table in tables)
+        statements.append(
+            f"CREATE PUBLICATION {sql_name(new.slot)} FOR TABLE {names} WITH (publish_via_partition_root = true);"
+        )
+    return statements
+
+
+def configuration_text(new: NewConfiguration) -> str:
+    """YAML. Tables that can't be captured are comments, with what would mend that."""
+    lines = [
+        "# Made by `cdc init`. `cdc check` says what is missing; watershed.example.yml has every key with its default.",
+        "# CDC__SECTION__KEY in the environment goes before this file.",
+        "#",
+        "# What the source needs, as a superuser or the tables' owner:",
+        *(f"#   {statement}" for statement in source_sql(new)),
+        "",
+        "source:",
+        f"  dsn: {_text(new.dsn)}",
+        "  # The password is not written here: CDC__SOURCE__DSN, PGPASSWORD or ~/.pgpass has it.",
+        "  tables:                      # each with a primary key, or a unique index as replica identity",
+    ]
+    for found in new.tables:
+        if not found.trouble:
+            lines.append(f"    - {_text(str(found.table))}  # key: {', '.join(found.key)}")
+    for found in new.tables:
+        if found.trouble:
+            lines.append(f"    # - {_text(str(found.table))}  # {found.trouble}")
+            lines.append(f"    #     {found.mend}")
+    lines += [
+        f"  publication: {_text(new.slot)}",
+        f"  slot: {_text(new.slot)}                # made at the first start; it holds back WAL while capture is down",
+        "",
+        "kafka:",
+        f"  bootstrap_servers: {_text(new.bootstrap_servers)}",
+        "",
+        "topics:",
+        f"  prefix: {_text(new.prefix)}                # {new.prefix}.public.orders, {new.prefix}.state, …",
+        "  partitions: 4                # of each table's topic; to be chosen once",
+        "  replication_factor: 1        # 3 where there are three brokers",
+        "",
+        "# sinks:                         # then: cdc sink run search cache warehouse",
+        '#   search: {url: "http://localhost:9200"}',
+        '#   cache: {url: "redis://localhost:6379/0"}',
+        "#   warehouse:",
+        "#     catalog_uri: jdbc:sqlite:.watershed/warehouse/catalog.db",
+        "#     location: .watershed/warehouse/tables",
+        "",
+        "http:                          # /readyz, /metrics, /v1/status; read-only",
+        "  host: 127.0.0.1",
+        "  port: 8480",
+        "  sink_port: 8481",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _text(value: str) -> str:
+    """A scalar that YAML reads as this text. JSON's strings are YAML's."""
+    is_plain = all(c.isascii() and (c.isalnum() or c in "._-") for c in value) and value[:1].isalpha()
+    reserved = value.lower() in ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
+    return value if is_plain and not reserved else json.dumps(value, ensure_ascii=False)

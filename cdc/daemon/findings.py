@@ -1,0 +1,113 @@
+"""What `cdc run` would meet at a start: source, brokers and history, all of it and not just the first trouble."""
+
+from collections.abc import Iterator, Sequence
+
+from cdc.config.settings import Config
+from cdc.daemon.failpoints import armed_probe
+from cdc.daemon.outbox_setup import open_outbox
+from cdc.daemon.service import Service
+from cdc.formats.profiles import column_formats
+from cdc.kafka.topic_admin import TopicAdmin
+from cdc.model.errors import WatershedError
+from cdc.model.findings import Finding
+from cdc.model.topics import Topics
+from cdc.ports.source_table import SourceTable
+from cdc.postgres.catalog import schema_of
+from cdc.postgres.source import Source, check_source
+from cdc.postgres.source_findings import SOURCE, reached_source, source_findings
+
+BROKERS = "brokers"
+
+
+def capture_findings(config: Config, tables: list[SourceTable]) -> Iterator[Finding]:
+    """Writes nothing. Tables that can be captured are put into `tables`."""
+    is_source_well, are_brokers_well = True, True
+    for finding in _source(config, tables):
+        is_source_well = is_source_well and finding.level != "fail"
+        yield finding
+    yield from _formats(config, tables)
+    for finding in broker_findings(config):
+        are_brokers_well = are_brokers_well and finding.level != "fail"
+        yield finding
+    if is_source_well and are_brokers_well:
+        yield from _history(config)
+
+
+def _source(config: Config, tables: list[SourceTable]) -> Iterator[Finding]:
+    try:
+        with reached_source(config.source) as connection:
+            yield from source_findings(connection, config.source, config.snapshot, tables)
+    except WatershedError as error:
+        yield Finding.failed(SOURCE, error)
+
+
+def _formats(config: Config, tables: Sequence[SourceTable]) -> Iterator[Finding]:
+    topics = Topics(config.topics.prefix)
+    try:
+        outbox = open_outbox(config, promises_utf8=True)
+    except WatershedError as error:
+        yield Finding.failed("outbox", error)
+        return
+    for table in tables:
+        schema = schema_of(table, None, topics)
+        try:
+            column_formats(schema, config.format_options)
+            if outbox is not None and outbox.takes(schema.table):
+                outbox.describe(schema.oid, schema)
+        except WatershedError as error:
+            yield Finding.failed(f"table {table.table}", error)
+    if outbox is not None:
+        yield Finding("outbox", "ok", "what events need is there")
+
+
+def broker_findings(config: Config) -> Iterator[Finding]:
+    """Brokers, and topics that exist already."""
+    topics = Topics(config.topics.prefix)
+    keyless = [topics.table(table) for table in config.source.table_ids if config.source.chosen(table).key == ()]
+    try:
+        admin = TopicAdmin(config.kafka, frozenset([*keyless, topics.dead_letter]))
+        admin.require_reachable()
+        count = admin.broker_count()
+    except WatershedError as error:
+        yield Finding.failed(BROKERS, error)
+        return
+    factor = config.topics.replication_factor
+    if factor > count:
+        yield Finding(
+            BROKERS,
+            "fail",
+            f"topics.replication_factor is {factor}, and there are {count} brokers",
+            f"topics.replication_factor: {count}",
+        )
+    elif factor == 1 and count >= 3:
+        yield Finding(
+            BROKERS,
+            "warn",
+            f"{count} brokers, and topics.replication_factor is 1: one broker that dies takes topics with it",
+            "topics.replication_factor: 3",
+        )
+    else:
+        yield Finding(BROKERS, "ok", f"{count} answer, topics have {factor} replicas")
+    own = [topics.state, topics.control, topics.progress]
+    existing = 0
+    for name in [*map(topics.table, config.source.table_ids), topics.dead_letter, *own, topics.signals]:
+        try:
+            existing += len(admin.check([name]) if name != topics.signals else admin.describe([name]))
+            if name in own:
+                admin.check_single([name], [])
+            elif name in (topics.signals, *keyless):
+                admin.check_single([], [name])
+        except WatershedError as error:
+            yield Finding.failed(f"topic {name}", error)
+    yield Finding("topics", "ok", f"{existing} exist, the others are created at the first start")
+
+
+def _history(config: Config) -> Iterator[Finding]:
+    """What a start would find of an earlier one."""
+    try:
+        source: Source = check_source(config.source, config.snapshot, is_running_on=True)
+        Service(config, armed_probe({})).check_history(source)
+    except WatershedError as error:
+        yield Finding.failed("history", error)
+    else:
+        yield Finding("history", "ok", "a start goes on where the last one stopped, or is the first")

@@ -1,0 +1,1 @@
+"""The read-only HTTP server of `cdc run` and `cdc sink run`: health, status, metrics."""

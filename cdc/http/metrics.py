@@ -1,0 +1,159 @@
+"""Metrics in Prometheus' text format, made from the status at each scrape."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from cdc import __version__
+from cdc.model.lsn import parse_lsn
+from cdc.status.model import Part, SinkStatus, Status, TableStatus, WalBudget
+
+CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+_PARTS: Final[tuple[Part, ...]] = ("source", "brokers", "capture", "table", "sink")
+NO_BUDGET: Final = WalBudget(
+    retained_bytes=None, limit_bytes=None, remaining_bytes=None, rate_bytes_per_second=None, seconds_left=None
+)
+_SNAPSHOT: Final = ("waiting", "running", "paused", "done", "cancelled", "failed")
+_WAL: Final = ("reserved", "extended", "unreserved", "lost")
+
+
+def metrics_text(status: Status, *, is_ready: bool) -> bytes:
+    """What is not known has no sample."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collected([*_process(status, is_ready=is_ready), *_source(status), *_capture(status),
+                                  *_tables(status.tables), *_sinks(status.sinks)]))  # fmt: skip
+    return generate_latest(registry)
+
+
+class _Collected(Collector):
+    def __init__(self, families: Sequence[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
+
+
+def _gauge(name: str, text: str, value: float | None) -> Metric:
+    family = GaugeMetricFamily(f"watershed_{name}", text)
+    if value is not None:
+        family.add_metric([], value)
+    return family
+
+
+def _counter(name: str, text: str, value: float | None) -> Metric:
+    family = CounterMetricFamily(f"watershed_{name}", text)
+    if value is not None:
+        family.add_metric([], value)
+    return family
+
+
+def _process(status: Status, *, is_ready: bool) -> Iterable[Metric]:
+    build = GaugeMetricFamily("watershed_build_info", "The version that runs.", labels=["version", "prefix"])
+    build.add_metric([__version__, status.prefix], 1)
+    yield build
+    yield _gauge("ready", "Whether /readyz is green.", is_ready)
+    problems = GaugeMetricFamily("watershed_problems", "Errors and warnings by part of the pipeline.",
+                                 labels=["part", "severity"])  # fmt: skip
+    for part in _PARTS:
+        for severity in ("error", "warning"):
+            count = sum(1 for one in status.problems if (one.part, one.severity) == (part, severity))
+            problems.add_metric([part, severity], count)
+    yield problems
+
+
+def _source(status: Status) -> Iterable[Metric]:
+    source, slot = status.source, status.source.slot
+    yield _gauge("source_up", "Whether PostgreSQL answers.", source.is_reachable)
+    yield _gauge("brokers_up", "Whether Kafka answers.", status.brokers.is_reachable)
+    lsn = None if source.lsn is None else float(parse_lsn(source.lsn))
+    yield _gauge("source_wal_position_bytes", "The end of the durable log, as a byte position.", lsn)
+    budget = NO_BUDGET if slot is None else slot.budget
+    yield _gauge("slot_active", "Whether a process streams from the slot.", None if slot is None else slot.is_active)
+    yield _gauge("slot_retained_wal_bytes", "WAL that the slot holds back.", budget.retained_bytes)
+    yield _gauge("slot_wal_limit_bytes", "WAL that the slot may hold back.", budget.limit_bytes)
+    yield _gauge("slot_wal_remaining_bytes", "WAL that may still be written before the limit.",
+                 budget.remaining_bytes)  # fmt: skip
+    yield _gauge("slot_wal_exhaustion_seconds", "Time until the limit, if nothing is confirmed from now on.",
+                 budget.seconds_left)  # fmt: skip
+    states = GaugeMetricFamily("watershed_slot_wal_status", "pg_replication_slots.wal_status.", labels=["status"])
+    if slot is not None and slot.exists:
+        for state in _WAL:
+            states.add_metric([state], slot.wal_status == state)
+    yield states
+
+
+def _capture(status: Status) -> Iterable[Metric]:
+    capture = status.capture
+    lsn = None if capture.lsn is None else float(parse_lsn(capture.lsn))
+    yield _gauge("capture_position_bytes", "Everything that committed before is published.", lsn)
+    yield _gauge("capture_epoch", "Epoch: it rises when history was broken and healed.", capture.epoch)
+    yield _counter("capture_records_total", "Row records published in this epoch.", capture.seq)
+    yield _gauge("capture_lag_bytes", "WAL behind the position.", capture.lag_bytes)
+    yield _gauge("capture_lag_seconds", "Age of the oldest WAL that is not published.", capture.lag_seconds)
+    yield _gauge("capture_silent_seconds", "Time since the position moved.", capture.silent_seconds)
+    yield _gauge("capture_last_commit_timestamp_seconds", "Commit time of the newest transaction published.",
+                 capture.last_commit_unix_seconds)  # fmt: skip
+    yield _gauge("capture_lost_event_ranges", "Gaps whose events were not published, and not settled.",
+                 capture.lost_events)  # fmt: skip
+
+
+def _by(kind: str, name: str, text: str, samples: Iterable[tuple[str, float | None]]) -> Metric:
+    family = GaugeMetricFamily(f"watershed_{name}", text, labels=[kind])
+    for label, value in samples:
+        if value is not None:
+            family.add_metric([label], value)
+    return family
+
+
+def _count_by(kind: str, name: str, text: str, samples: Iterable[tuple[str, float]]) -> Metric:
+    family = CounterMetricFamily(f"watershed_{name}", text, labels=[kind])
+    for label, value in samples:
+        family.add_metric([label], value)
+    return family
+
+
+def _tables(tables: Sequence[TableStatus]) -> Iterable[Metric]:
+    states = GaugeMetricFamily("watershed_table_state", "1 for the state that the table is in.",
+                               labels=["table", "state"])  # fmt: skip
+    snapshots = GaugeMetricFamily("watershed_snapshot_status", "1 for the status of the table's last snapshot.",
+                                  labels=["table", "status"])  # fmt: skip
+    for table in tables:
+        for state in ("streaming", "snapshotting", "stopped", "not captured"):
+            states.add_metric([table.table, state], table.state == state)
+        for known in _SNAPSHOT if table.snapshot is not None else ():
+            snapshots.add_metric([table.table, known], table.snapshot is not None and table.snapshot.status == known)
+    yield states
+    yield snapshots
+    read = [(table.table, table.snapshot) for table in tables if table.snapshot is not None]
+    yield _by("table", "snapshot_rows", "Rows that the last snapshot has published.",
+              [(name, one.rows) for name, one in read])  # fmt: skip
+    yield _by("table", "snapshot_rows_expected", "Rows of the last snapshot, estimated.",
+              [(name, one.rows_total or None) for name, one in read])  # fmt: skip
+    yield _count_by("table", "table_dead_letters_total", "Changes that became dead letters of capture.",
+                    [(table.table, table.dead_letters) for table in tables])  # fmt: skip
+    yield _count_by("table", "table_skipped_changes_total", "Changes that were skipped as unpublishable.",
+                    [(table.table, table.skipped) for table in tables])  # fmt: skip
+
+
+def _sinks(sinks: Sequence[SinkStatus]) -> Iterable[Metric]:
+    def by(name: str, text: str, value: Callable[[SinkStatus], float | None]) -> Metric:
+        return _by("sink", name, text, [(sink.sink, value(sink)) for sink in sinks])
+
+    yield by("sink_generation", "Generation of the store.", lambda sink: sink.generation)
+    yield by("sink_applied_position_bytes", "Everything that committed before is readable in the store.",
+             lambda sink: float(parse_lsn(sink.applied_lsn)))  # fmt: skip
+    yield by("sink_lag_bytes", "WAL behind the applied position.", lambda sink: sink.lag_bytes)
+    yield by("sink_lag_records", "Records that are published and not applied.", lambda sink: sink.lag_records)
+    yield by("sink_lag_seconds", "Age of the oldest WAL that is not applied.", lambda sink: sink.lag_seconds)
+    yield by("sink_freshness_seconds", "From the newest applied commit until it was readable.",
+             lambda sink: sink.freshness_seconds)  # fmt: skip
+    yield by("sink_dead_letters", "Rows that the store rejected, and of which it has taken no later version.",
+             lambda sink: sink.dead_letters)  # fmt: skip
+    yield by("sink_silent_seconds", "Time since the sink's position moved.", lambda sink: sink.silent_seconds)
+    yield _count_by("sink", "sink_written_changes_total", "Changes written since the job started.",
+                    [(sink.sink, sink.written) for sink in sinks])  # fmt: skip
+    yield _count_by("sink", "sink_stale_changes_total", "Changes that the store had already, or newer ones.",
+                    [(sink.sink, sink.stale) for sink in sinks])  # fmt: skip

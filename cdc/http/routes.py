@@ -1,0 +1,216 @@
+"""The routes, and their description as OpenAPI. Each answers from the last observation and waits for no server."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict
+from pydantic.json_schema import models_json_schema
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from cdc import __version__
+from cdc.client.waiting import WaitTimeoutError
+from cdc.http.metrics import CONTENT_TYPE, metrics_text
+from cdc.http.waits import TIMEOUT_S, TIMEOUT_S_MAX, Waits
+from cdc.model.errors import ConnectionLost, GapError, UnreachableError, WatershedError
+from cdc.status.model import Part, Problem, SinkStatus, Status, TableStatus
+from cdc.status.waiting import WaitError
+
+
+class Health(BaseModel):
+    """The process answers."""
+
+    model_config = ConfigDict(frozen=True)
+    is_alive: bool
+
+
+class Readiness(BaseModel):
+    """Whether this process does its work, and what keeps it from that."""
+
+    model_config = ConfigDict(frozen=True)
+    is_ready: bool
+    reasons: tuple[Problem, ...]
+
+
+class Tables(BaseModel):
+    model_config = ConfigDict(frozen=True)
+    tables: tuple[TableStatus, ...]
+
+
+class Sinks(BaseModel):
+    model_config = ConfigDict(frozen=True)
+    sinks: tuple[SinkStatus, ...]
+
+
+class Failure(BaseModel):
+    model_config = ConfigDict(frozen=True)
+    error: str
+    next: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The parts of the pipeline that a process answers for."""
+
+    parts: frozenset[Part]
+    sinks: frozenset[str] | None = None  # None: all
+
+
+CAPTURE: Final = Scope(frozenset({"source", "brokers", "capture", "table"}))
+
+
+def sinks_scope(names: frozenset[str]) -> Scope:
+    """Of a process that runs these sinks."""
+    return Scope(frozenset({"brokers", "sink"}), names)
+
+
+def application(status: Callable[[], Status], scope: Scope, waits: Waits) -> Starlette:
+    """`status` is called for each request."""
+
+    def healthz(_: Request) -> Response:
+        return _json(Health(is_alive=True))
+
+    def readyz(_: Request) -> Response:
+        reasons = status().errors(scope.parts, scope.sinks)
+        return _json(Readiness(is_ready=not reasons, reasons=reasons), 503 if reasons else 200)
+
+    def whole(_: Request) -> Response:
+        return _json(status())
+
+    def tables(_: Request) -> Response:
+        return _json(Tables(tables=status().tables))
+
+    async def sinks(request: Request) -> Response:
+        return await _waited(waits, request, None) or _json(Sinks(sinks=status().sinks))
+
+    async def sink(request: Request) -> Response:
+        name = request.path_params["name"]
+        if (refusal := await _waited(waits, request, name)) is not None:
+            return refusal
+        found = status().sinks
+        for one in found:
+            if one.sink == name:
+                return _json(one)
+        known = ", ".join(one.sink for one in found) or "none"
+        return _json(Failure(error=f"no sink {name!r} has published a position", next=f"there are: {known}"), 404)
+
+    def metrics(_: Request) -> Response:
+        now = status()
+        is_ready = not now.errors(scope.parts, scope.sinks)
+        return Response(metrics_text(now, is_ready=is_ready), media_type=CONTENT_TYPE)
+
+    def openapi(_: Request) -> Response:
+        return JSONResponse(description())
+
+    # Plain functions run in threads of the server's, so that no request waits for another.
+    return Starlette(
+        routes=[
+            Route("/healthz", healthz),
+            Route("/readyz", readyz),
+            Route("/v1/status", whole),
+            Route("/v1/tables", tables),
+            Route("/v1/sinks", sinks),
+            Route("/v1/sinks/{name}", sink),
+            Route("/metrics", metrics),
+            Route("/openapi.json", openapi),
+        ],
+        exception_handlers={HTTPException: _refused},
+    )
+
+
+async def _waited(waits: Waits, request: Request, sink: str | None) -> Response | None:
+    """None once what the query asks to wait for is shown, or where it asks for nothing; otherwise why not."""
+    asked = request.query_params
+    if "wait_for" not in asked:
+        return None
+    try:
+        timeout_s = float(asked.get("timeout", TIMEOUT_S))
+        timeline = int(asked["timeline"]) if "timeline" in asked else None
+    except ValueError:
+        return _json(Failure(error="timeout and timeline are numbers", next="GET /openapi.json has all routes"), 400)
+    if not 0 <= timeout_s <= TIMEOUT_S_MAX:
+        return _json(Failure(error=f"timeout is not within 0 and {TIMEOUT_S_MAX:g} s", next="ask again later"), 400)
+    try:
+        await waits.wait_for(sink, asked["wait_for"], timeout_s, timeline)
+    except WatershedError as error:
+        code = next((code for kind, code in _CODES.items() if isinstance(error, kind)), 502)
+        return _json(Failure(error=error.message, next=error.hint), code)
+    return None
+
+
+# A timeout says nothing of the LSN; a conflict can't be waited out.
+_CODES: Final[Mapping[type[WatershedError], int]] = {
+    WaitTimeoutError: 504,
+    WaitError: 404,
+    GapError: 409,
+    UnreachableError: 503,
+    ConnectionLost: 503,
+}
+
+
+def _json(model: BaseModel, code: int = 200) -> Response:
+    return Response(model.model_dump_json(), code, media_type="application/json")
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return _json(Failure(error=error.detail, next="GET /openapi.json has all routes"), error.status_code)
+
+
+# ---- OpenAPI
+
+_MODELS: Final = (Health, Readiness, Status, Tables, Sinks, SinkStatus, Failure)
+_NAME: Final = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+_WAITS: Final = [
+    {"name": name, "in": "query", "required": False, "description": text, "schema": {"type": kind}}
+    for name, text, kind in (
+        ("wait_for", "Answer when the store shows everything that committed up to this LSN.", "string"),
+        ("timeout", f"Seconds, {TIMEOUT_S:g} by default, {TIMEOUT_S_MAX:g} at most.", "number"),
+        ("timeline", "Of the LSN; another one than the source's is refused.", "integer"),
+    )
+]
+_WAIT_ANSWERS: Final = dict.fromkeys((400, 404, 409, 502, 503, 504), Failure)
+# Path → what it says, its answers.
+_PATHS: Final[Mapping[str, tuple[str, Mapping[int, type[BaseModel]]]]] = {
+    "/healthz": ("Whether the process is alive.", {200: Health}),
+    "/readyz": ("Whether the process does its work; if not, why.", {200: Readiness, 503: Readiness}),
+    "/v1/status": ("Everything: source, slot, capture, tables, sinks, problems.", {200: Status}),
+    "/v1/tables": ("Each configured table.", {200: Tables}),
+    "/v1/sinks": ("Each sink that has published a position.", {200: Sinks, **_WAIT_ANSWERS}),
+    "/v1/sinks/{name}": ("One sink.", {200: SinkStatus, **_WAIT_ANSWERS}),
+}
+
+
+def description() -> dict[str, Any]:
+    """The OpenAPI document."""
+    _, schemas = models_json_schema(
+        [(model, "serialization") for model in _MODELS], ref_template="#/components/schemas/{model}"
+    )
+    paths: dict[str, Any] = {path: {"get": _operation(path, *said)} for path, said in _PATHS.items()}
+    text = {"description": "Prometheus' text format", "content": {"text/plain": {"schema": {"type": "string"}}}}
+    paths["/metrics"] = {"get": {"summary": "Metrics.", "responses": {"200": text}}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Watershed", "version": __version__, "description": "Read-only: health, status, metrics."},
+        "paths": paths,
+        "components": {"schemas": schemas["$defs"]},
+    }
+
+
+def _operation(path: str, summary: str, answers: Mapping[int, type[BaseModel]]) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "summary": summary,
+        "responses": {
+            str(code): {
+                "description": (model.__doc__ or summary).splitlines()[0],
+                "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}},
+            }
+            for code, model in answers.items()
+        },
+    }
+    parameters = [*([_NAME] if "{name}" in path else []), *(_WAITS if path.startswith("/v1/sinks") else [])]
+    return found | ({"parameters": parameters} if parameters else {})

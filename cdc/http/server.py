@@ -1,0 +1,82 @@
+"""The server in a thread of its own. Nothing in capture or in a sink waits for it, and it ends with the process."""
+
+import socket
+import threading
+from signal import SIG_BLOCK, SIGINT, SIGTERM, pthread_sigmask
+from typing import Final
+
+import structlog
+import uvicorn
+
+from cdc.config.settings import Config
+from cdc.http.routes import Scope, application
+from cdc.http.waits import Waits
+from cdc.kafka.sink_positions import FollowedPositions, SinkPositions
+from cdc.kafka.topic_facts import KafkaTopicReader
+from cdc.model.errors import ConfigError
+from cdc.model.topics import Topics
+from cdc.postgres.source_facts import PostgresSourceReader
+from cdc.status.conditions import Conditions
+from cdc.status.monitor import Monitor
+
+log = structlog.get_logger(__name__)
+
+KEEP_ALIVE_S: Final = 15
+REQUESTS_MAX: Final = 200  # at once; more get 503
+BACKLOG: Final = 64
+
+
+def make_monitor(config: Config, conditions: Conditions) -> Monitor:
+    """Observes the source and the brokers of this configuration."""
+    topics = KafkaTopicReader(config.kafka, Topics(config.topics.prefix))
+    return Monitor(config, PostgresSourceReader(config.source), topics, conditions.all)
+
+
+def serve(config: Config, port: int, key: str, scope: Scope, conditions: Conditions) -> None:
+    """Listen, and answer from now on. `key`: of the configuration, from which the port is. Raises ConfigError where the
+    address can't be taken."""
+    listener = listening_socket(config.http.host, port, key)
+    monitor = make_monitor(config, conditions)
+    topics = Topics(config.topics.prefix)
+    followed = FollowedPositions(lambda: SinkPositions(config.kafka, topics))
+    waits = Waits(PostgresSourceReader(config.source).read_end, followed)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            application(monitor.status, scope, waits),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            http="h11",
+            loop="asyncio",
+            timeout_keep_alive=KEEP_ALIVE_S,
+            limit_concurrency=REQUESTS_MAX,
+        )
+    )
+
+    def run() -> None:
+        # SIGTERM is for the thread that waits for it. Threads that are started here inherit this.
+        pthread_sigmask(SIG_BLOCK, {SIGTERM, SIGINT})
+        monitor.start()
+        server.run(sockets=[listener])
+
+    threading.Thread(target=run, name="http", daemon=True).start()
+    log.info("listening", http=f"http://{config.http.host}:{port}")
+
+
+def listening_socket(host: str, port: int, key: str) -> socket.socket:
+    """Raises ConfigError where it can't be had, now rather than in a thread."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"can't listen on {host} port {port}: {error.strerror}",
+            f"another port in {key} (CDC__HTTP__{key.rpartition('.')[2].upper()}, or --http-port), or null for no "
+            "server; or end what has the port",
+        ) from error
+    return listener

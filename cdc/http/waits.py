@@ -1,0 +1,74 @@
+"""Waiting for stores over HTTP, without a thread for each who waits."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+import anyio
+from anyio.to_thread import run_sync
+
+from cdc.client.waiting import WaitTimeoutError, read_lsn, sinks_of
+from cdc.model.errors import UnreachableError
+from cdc.model.lsn import format_lsn
+from cdc.records.control import PositionRecord, SinkRecord
+from cdc.status.waiting import SourceEnd, Target, is_shown, target_of
+
+TIMEOUT_S: Final = 30.0
+TIMEOUT_S_MAX: Final = 300.0
+WAITING_MAX: Final = 100
+# All who wait look at most so often in a second, together.
+LOOKS_PER_S: Final = 500.0
+LOOK_S_MIN: Final = 0.02
+QUESTIONS_MAX: Final = 4  # to the source at once
+
+
+class Positions(Protocol):
+    """cdc.kafka.sink_positions.FollowedPositions."""
+
+    def last(self) -> tuple[Sequence[SinkRecord], PositionRecord | None]: ...
+
+
+class Waits:
+    """One for a server. Its questions to the source go over one connection."""
+
+    def __init__(self, read_end: Callable[[], SourceEnd], positions: Positions) -> None:
+        self._read_end = read_end
+        self._positions = positions
+        self._asking = threading.Lock()
+        self._waiting = 0
+        self._limiter: anyio.CapacityLimiter | None = None  # is made in the server's event loop
+
+    async def wait_for(self, sink: str | None, lsn: str, timeout_s: float, timeline: int | None) -> None:
+        """Return when the sink (None: every sink that has published a position) shows the LSN. Raises WatershedError as
+        cdc.client.wait_for does."""
+        if self._waiting >= WAITING_MAX:
+            raise UnreachableError(f"{WAITING_MAX} requests wait already", "ask again in a moment")
+        self._waiting += 1
+        try:
+            await self._wait(sink, read_lsn(lsn), timeout_s, timeline)
+        finally:
+            self._waiting -= 1
+
+    async def _wait(self, sink: str | None, lsn: int, timeout_s: float, timeline: int | None) -> None:
+        if self._limiter is None:
+            self._limiter = anyio.CapacityLimiter(QUESTIONS_MAX)
+        deadline = time.monotonic() + timeout_s
+        target = await run_sync(self._target, lsn, timeline, limiter=self._limiter)
+        while not self._is_shown(target, sink):
+            if time.monotonic() >= deadline:
+                raise WaitTimeoutError(
+                    f"LSN {format_lsn(target.lsn)} was not shown in {timeout_s:g} s",
+                    "GET /v1/status says whether capture and sinks move; wait again, or longer",
+                )
+            await anyio.sleep(max(LOOK_S_MIN, self._waiting / LOOKS_PER_S))
+
+    def _target(self, lsn: int, timeline: int | None) -> Target:
+        with self._asking:
+            end = self._read_end()
+        return target_of(lsn, end, self._positions.last()[1], timeline)
+
+    def _is_shown(self, target: Target, sink: str | None) -> bool:
+        records, position = self._positions.last()
+        names = sinks_of(sink, [record.sink for record in records])
+        return all(is_shown(target, name, records, position) for name in names)

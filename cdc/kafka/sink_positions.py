@@ -1,0 +1,111 @@
+"""The positions of sinks as they are published, for those who wait for them."""
+
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from cdc.config.settings import KafkaConfig
+from cdc.kafka.compacted_tail import CompactedTail
+from cdc.model.errors import WatershedError
+from cdc.model.topics import Topics
+from cdc.records.control import POSITION_KEY, PositionRecord, SinkRecord
+
+POLL_S: Final = 0.02
+LOOK_S: Final = 2.0  # between two questions whether the brokers answer
+
+
+class SinkPositions:
+    """Follows state and progress. For one thread, or with `FollowedPositions` for several."""
+
+    def __init__(self, kafka: KafkaConfig, topics: Topics) -> None:
+        self._topics = topics
+        self._tail = CompactedTail(kafka, [topics.state, topics.progress])
+        self._sinks: dict[str, SinkRecord] = {}
+        self._position: PositionRecord | None = None
+
+    def read_to_end(self) -> None:
+        """Begin. Raises WatershedError where capture has never run on the prefix, UnreachableError, BrokerError."""
+        self._tail.read_to_end()
+        self._take({(topic, key) for topic, values in self._tail.latest.items() for key in values})
+
+    def poll(self, timeout_s: float) -> None:
+        """Gather for so long what is new. Raises WatershedError."""
+        self._take(self._tail.poll(timeout_s))
+
+    def require_answer(self) -> None:
+        """Raises UnreachableError, BrokerError."""
+        self._tail.require_answer()
+
+    @property
+    def sinks(self) -> tuple[SinkRecord, ...]:
+        return tuple(self._sinks.values())
+
+    @property
+    def position(self) -> PositionRecord | None:
+        return self._position
+
+    def close(self) -> None:
+        self._tail.close()
+
+    def _take(self, changed: set[tuple[str, str]]) -> None:
+        """What has not changed is not decoded again."""
+        for topic, key in changed:
+            value = self._tail.latest[topic].get(key)
+            where = f"topic {topic}, key {key}"
+            if topic == self._topics.progress and key.startswith("sink/"):
+                if value is None:
+                    self._sinks.pop(key, None)
+                else:
+                    self._sinks[key] = SinkRecord.decode(value, where)
+            elif topic == self._topics.state and key == POSITION_KEY:
+                self._position = None if value is None else PositionRecord.open(value, where)
+
+
+class FollowedPositions:
+    """Positions that a thread of its own keeps up to date, begun with the first question."""
+
+    def __init__(self, make: Callable[[], SinkPositions]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._last: tuple[tuple[SinkRecord, ...], PositionRecord | None] = ((), None)
+        self._error: WatershedError | None = None
+        self._answered = threading.Event()
+
+    def last(self) -> tuple[tuple[SinkRecord, ...], PositionRecord | None]:
+        """As of a few milliseconds ago; waits only until there is a first answer. Raises WatershedError while the
+        brokers are away."""
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="positions of sinks", daemon=True)
+                self._thread.start()
+        self._answered.wait()
+        if self._error is not None:
+            raise self._error
+        return self._last
+
+    def _run(self) -> None:
+        pause = threading.Event()
+        while True:
+            try:
+                self._follow()
+            except WatershedError as error:
+                self._error = error
+                self._answered.set()
+            pause.wait(1.0)
+
+    def _follow(self) -> None:
+        """Until something fails."""
+        positions = self._make()
+        try:
+            positions.read_to_end()
+            polls = 0
+            while True:
+                self._last, self._error = (positions.sinks, positions.position), None
+                self._answered.set()
+                positions.poll(POLL_S)
+                polls += 1
+                if polls % int(LOOK_S / POLL_S) == 0:
+                    positions.require_answer()
+        finally:
+            positions.close()

@@ -1,0 +1,87 @@
+"""The state and progress topics as the status shows them, followed from their beginning."""
+
+from typing import Final
+
+from cdc.config.settings import KafkaConfig
+from cdc.formats.unpublishable import UNPUBLISHED_KEY, UnpublishedRecord
+from cdc.kafka.compacted_tail import CompactedTail
+from cdc.kafka.snapshot_watch import SnapshotWatch
+from cdc.model.errors import GapError
+from cdc.model.topics import Topics
+from cdc.outbox.lost import LOST_KEY, LostEventsRecord
+from cdc.records.control import SINK_ERROR_KEY, SinkErrorRecord
+from cdc.records.table_state import TABLE_KEY, TableRecord
+from cdc.status.facts import TopicFacts
+
+POLL_S: Final = 0.1
+
+
+class KafkaTopicReader:
+    """Implements cdc.status.facts.TopicReader. For one thread."""
+
+    def __init__(self, kafka: KafkaConfig, topics: Topics) -> None:
+        self._kafka = kafka
+        self._topics = topics
+        self._tail: CompactedTail | None = None
+        self._watch: SnapshotWatch | None = None
+
+    def read(self) -> TopicFacts | None:
+        """None where capture has never run on the prefix. Raises WatershedError when the brokers do not answer."""
+        tail, watch = self._tail, self._watch
+        if tail is None or watch is None:
+            tail = CompactedTail(self._kafka, [self._topics.state, self._topics.progress])
+            watch = SnapshotWatch(self._topics, tail)
+            try:
+                if not tail.exist():
+                    tail.close()
+                    return None
+                watch.read_to_end()
+            except BaseException:
+                tail.close()
+                raise
+            self._tail, self._watch = tail, watch
+        tail.require_answer()
+        watch.poll(POLL_S)
+        return self._facts(tail, watch)
+
+    def _facts(self, tail: CompactedTail, watch: SnapshotWatch) -> TopicFacts:
+        position, damage = None, None
+        try:
+            position = watch.position()
+        except GapError as error:
+            damage = error
+        values = tail.latest[self._topics.state]
+        tables, unpublished, lost = [], [], []
+        for key, value in values.items():
+            where = f"topic {self._topics.state}, key {key}"
+            if key.startswith(TABLE_KEY):
+                tables.append(TableRecord.decode(value, where))
+            elif key.startswith(UNPUBLISHED_KEY):
+                unpublished.append(UnpublishedRecord.decode(value, where))
+            elif key.startswith(LOST_KEY):
+                lost.append(LostEventsRecord.decode(value, where))
+        return TopicFacts(
+            position=position,
+            damage=damage,
+            progress=watch.published(),
+            tables={record.table: record for record in tables},
+            snapshots={table: watch.standing(record) for table, record in watch.snapshots().items()},
+            dead_letters={record.table: record.dead_letters for record in unpublished},
+            skipped={record.table: record.skipped for record in unpublished},
+            lost_events=tuple(lost),
+            sinks=tuple(watch.sinks()),
+            sink_errors={record.sink: record for record in self._sink_errors(tail)},
+        )
+
+    def _sink_errors(self, tail: CompactedTail) -> list[SinkErrorRecord]:
+        topic = self._topics.progress
+        return [
+            SinkErrorRecord.decode(value, f"topic {topic}, key {key}")
+            for key, value in tail.latest[topic].items()
+            if key.startswith(SINK_ERROR_KEY)
+        ]
+
+    def close(self) -> None:
+        if self._tail is not None:
+            self._tail.close()
+            self._tail, self._watch = None, None

@@ -1,0 +1,104 @@
+"""A database that is to be captured, as `cdc init` finds it, and what `cdc teardown` takes out of it."""
+
+import psycopg
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from cdc.config.new_file import TableProspect
+from cdc.config.settings import SourceConfig
+from cdc.model.errors import SourceError
+from cdc.model.events import TableId
+from cdc.postgres.catalog import create_index_statement, read_table
+from cdc.postgres.connection import connect, says_lost
+from cdc.postgres.source import read_slot
+
+
+def without_password(dsn: str) -> str:
+    """A connection string with everything but the password. Raises SourceError for one that libpq does not read."""
+    try:
+        given = conninfo_to_dict(dsn)
+    except psycopg.ProgrammingError as error:
+        raise SourceError(
+            "--dsn is not a PostgreSQL connection string", "for example postgresql://user@host:5432/database"
+        ) from error
+    return make_conninfo("", **{name: value for name, value in given.items() if name != "password"})
+
+
+@says_lost
+def database_settings(connection: psycopg.Connection) -> tuple[str, bool, bool]:
+    """(name of the database, whether wal_level is logical, whether max_slot_wal_keep_size limits slots)."""
+    row = connection.execute(
+        "SELECT current_database()::text, current_setting('wal_level') = 'logical',"
+        " (SELECT setting::int8 >= 0 FROM pg_settings WHERE name = 'max_slot_wal_keep_size')"
+    ).fetchone()
+    assert row is not None, "a row without a table"
+    return row[0], row[1], row[2]
+
+
+@says_lost
+def table_prospects(connection: psycopg.Connection, schemas: list[str]) -> list[TableProspect]:
+    """Tables of these schemas (none: of all but the system's and extensions'), partitions aside: their root stands for
+    them."""
+    rows = connection.execute(
+        "SELECT n.nspname::text, c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+        " WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'"
+        "   AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'"
+        "   AND (cardinality(%(schemas)s::text[]) = 0 OR n.nspname = ANY (%(schemas)s::text[]))"
+        "   AND NOT EXISTS (SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid"
+        "                   AND d.deptype = 'e')"
+        " ORDER BY 1, 2",
+        {"schemas": schemas},
+    ).fetchall()
+    return [_prospect(connection, TableId(schema, name)) for schema, name in rows]
+
+
+def _prospect(connection: psycopg.Connection, table: TableId) -> TableProspect:
+    try:
+        found = read_table(connection, table, None)
+    except SourceError as error:
+        return TableProspect(table, (), error.message, error.hint)
+    name = sql.Identifier(*table).as_string(connection)
+    if not found.key:
+        return TableProspect(table, (), "it has no key", f"ALTER TABLE {name} ADD PRIMARY KEY (…);")
+    if not found.is_chunkable:
+        index = create_index_statement(table, found.key).as_string(connection)
+        return TableProspect(table, found.key, "no unique index has exactly its key columns", f"{index};")
+    return TableProspect(table, found.key)
+
+
+# ---- taking it out again
+
+
+def remove_slot(config: SourceConfig) -> bool:
+    """Whether there was one. Raises SourceError while it is in use, or where the role may not."""
+    with connect(config, application="watershed teardown") as connection:
+        slot = read_slot(connection, config.slot)
+        if slot is None:
+            return False
+        if slot.active_pid is not None:
+            raise SourceError(
+                f"slot {config.slot} is in use by the server's process {slot.active_pid}",
+                "stop every `cdc run` that streams from it, then the same command again",
+            )
+        _execute(connection, sql.SQL("SELECT pg_drop_replication_slot({})").format(sql.Literal(config.slot)))
+    return True
+
+
+def remove_publication(config: SourceConfig) -> bool:
+    """Whether there was one. Raises SourceError where the role may not."""
+    with connect(config, application="watershed teardown") as connection:
+        row = connection.execute("SELECT FROM pg_publication WHERE pubname = %s", (config.publication,)).fetchone()
+        if row is None:
+            return False
+        _execute(connection, sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(config.publication)))
+    return True
+
+
+def _execute(connection: psycopg.Connection, statement: sql.Composed) -> None:
+    try:
+        connection.execute(statement)
+    except psycopg.Error as error:
+        said = statement.as_string(connection)
+        raise SourceError(
+            f"{said}: {error.diag.message_primary or error}", f"as its owner or a superuser: {said};"
+        ) from error

@@ -1,0 +1,157 @@
+"""Everything that is right or wrong with the source database, instead of the first thing that is wrong."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import psycopg
+
+from cdc.config.settings import SnapshotConfig, SourceConfig
+from cdc.model.errors import ConfigError, ConnectionLost, WatershedError
+from cdc.model.findings import Finding
+from cdc.ports.source_table import SourceTable
+from cdc.postgres.catalog import Publication, read_publication
+from cdc.postgres.connection import connect, says_lost
+from cdc.postgres.replication import ReplicationConnection
+from cdc.postgres.source import (
+    check_chunkable,
+    check_may_create,
+    check_may_mark,
+    check_slots,
+    checked_table,
+    setting_errors,
+)
+
+SOURCE: Final = "source"
+TIMEOUT_MS_MIN: Final = 10_000
+
+
+def source_findings(
+    connection: psycopg.Connection, config: SourceConfig, snapshot: SnapshotConfig, found: list[SourceTable]
+) -> Iterator[Finding]:
+    """Writes nothing. Tables that can be captured are put into `found`. Raises ConnectionLost."""
+    settings = list(setting_errors(connection))
+    yield from (Finding.failed(SOURCE, error) for error in settings)
+    if not settings:
+        version = connection.info.parameter_status("server_version")
+        yield Finding(SOURCE, "ok", f"PostgreSQL {version}, wal_level logical, the primary")
+    yield from _attempt(SOURCE, lambda: check_slots(connection, config.slot), "a replication slot is free or ours")
+    yield from _replication(config)
+    yield from _attempt(SOURCE, lambda: check_may_mark(connection), "the role may write logical messages")
+    yield from _limits(connection)
+    publication = read_publication(connection, config.publication, config.table_ids)
+    yield from _tables(connection, config, snapshot, publication, found)
+    yield from _publication(connection, config, publication, found)
+
+
+def _attempt(about: str, check: object, well: str) -> Iterator[Finding]:
+    assert callable(check)
+    try:
+        check()
+    except ConnectionLost:
+        raise
+    except WatershedError as error:
+        yield Finding.failed(about, error)
+    else:
+        yield Finding(about, "ok", well)
+
+
+def _replication(config: SourceConfig) -> Iterator[Finding]:
+    try:
+        replication = ReplicationConnection(config)
+    except WatershedError as error:
+        yield Finding.failed(SOURCE, error)
+        return
+    try:
+        identity = replication.identify()
+    finally:
+        replication.close()
+    yield Finding(SOURCE, "ok", f"the role may replicate; database {identity.database}, timeline {identity.timeline}")
+
+
+@says_lost
+def _read_limits(connection: psycopg.Connection) -> dict[str, int]:
+    return dict(
+        connection.execute(
+            "SELECT name, setting::int8 FROM pg_settings WHERE name IN ('max_slot_wal_keep_size',"
+            " 'wal_sender_timeout', 'idle_replication_slot_timeout')"
+        ).fetchall()
+    )
+
+
+def _limits(connection: psycopg.Connection) -> Iterator[Finding]:
+    limits = _read_limits(connection)
+    if limits["max_slot_wal_keep_size"] < 0:
+        yield Finding(
+            SOURCE,
+            "warn",
+            "max_slot_wal_keep_size is not set: while capture is down the slot holds back WAL until the disk is full",
+            "ALTER SYSTEM SET max_slot_wal_keep_size = '50GB'; SELECT pg_reload_conf(); "
+            "-- what the disk can spare; beyond it the slot is lost, and rows are read again",
+        )
+    else:
+        yield Finding(SOURCE, "ok", f"the slot may hold back {limits['max_slot_wal_keep_size']:,} MB of WAL")
+    if 0 < limits["wal_sender_timeout"] < TIMEOUT_MS_MIN:
+        yield Finding(
+            SOURCE,
+            "warn",
+            f"wal_sender_timeout is {limits['wal_sender_timeout']} ms: a short pause ends the stream",
+            "ALTER SYSTEM SET wal_sender_timeout = '60s'; SELECT pg_reload_conf()",
+        )
+    if limits.get("idle_replication_slot_timeout", 0) > 0:
+        yield Finding(
+            SOURCE,
+            "warn",
+            "idle_replication_slot_timeout is set: the slot is lost when capture is down for so long",
+            "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf()",
+        )
+
+
+def _tables(
+    connection: psycopg.Connection,
+    config: SourceConfig,
+    snapshot: SnapshotConfig,
+    publication: Publication | None,
+    found: list[SourceTable],
+) -> Iterator[Finding]:
+    for table in config.table_ids:
+        about = f"table {table}"
+        try:
+            one = checked_table(connection, table, publication, config.chosen(table))
+            if snapshot.method == "chunked" and not config.is_outbox(table):
+                check_chunkable(connection, [one])
+        except ConnectionLost:
+            raise
+        except WatershedError as error:
+            yield Finding.failed(about, error)
+        else:
+            found.append(one)
+            key = f"key {', '.join(one.key)}" if one.key else "records without a key"
+            yield Finding(about, "ok", f"{key}, {len(one.columns)} columns")
+    if len(found) == len(config.table_ids):
+        try:
+            config.columns.require_meaning(
+                (one.table, name) for one in found for name in (*(c.name for c in one.columns), *one.left_out)
+            )
+        except ConfigError as error:
+            yield Finding.failed("columns", error)
+
+
+def _publication(
+    connection: psycopg.Connection,
+    config: SourceConfig,
+    publication: Publication | None,
+    found: Sequence[SourceTable],
+) -> Iterator[Finding]:
+    about = f"publication {config.publication}"
+    if publication is None:
+        yield from _attempt(
+            about, lambda: check_may_create(connection, config, tuple(found)), "will be created at the first start"
+        )
+        return
+    missing = [str(one.table) for one in found if one.table not in publication.columns]
+    yield Finding(about, "ok", f"will take in {', '.join(missing)}" if missing else "exists")
+
+
+def reached_source(config: SourceConfig) -> psycopg.Connection:
+    """For who asks several questions. Raises WatershedError."""
+    return connect(config, application="watershed check")

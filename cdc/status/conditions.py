@@ -1,0 +1,21 @@
+"""What the parts of a process say of themselves, for those who show it."""
+
+import threading
+
+from cdc.status.facts import Condition
+
+
+class Conditions:
+    """The last condition of each part. Called from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last: dict[tuple[str, str], Condition] = {}
+
+    def report(self, condition: Condition) -> None:
+        with self._lock:
+            self._last[condition.part, condition.name] = condition
+
+    def all(self) -> tuple[Condition, ...]:
+        with self._lock:
+            return tuple(self._last.values())

@@ -1,0 +1,94 @@
+"""Observations from which the status is computed, and the ports that they are read through. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from cdc.model.errors import WatershedError
+from cdc.model.events import TableId
+from cdc.outbox.lost import LostEventsRecord
+from cdc.records.control import PositionRecord, ProgressRecord, SinkErrorRecord, SinkRecord
+from cdc.records.table_state import TableRecord
+from cdc.snapshots.status import Standing
+
+
+@dataclass(frozen=True, slots=True)
+class SlotFacts:
+    """A row of pg_replication_slots."""
+
+    is_active: bool
+    restart_lsn: int | None
+    confirmed_lsn: int | None
+    wal_status: str | None  # reserved, extended, unreserved, lost
+    safe_wal_bytes: int | None  # how much WAL may be written before the slot can be lost; None: no limit, or lost
+    invalidation: str | None  # why the server invalidated it (PostgreSQL 17 and later)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFacts:
+    """The source database at one moment."""
+
+    database: str
+    version: str
+    timeline: int
+    flush_lsn: int
+    slot: SlotFacts | None
+    slot_wal_bytes_max: int | None  # max_slot_wal_keep_size; None: unlimited
+    has_publication: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """The state and progress topics at one moment."""
+
+    position: PositionRecord | None
+    damage: WatershedError | None  # why the position record can't be read
+    progress: ProgressRecord | None
+    tables: Mapping[TableId, TableRecord]
+    snapshots: Mapping[TableId, Standing]
+    dead_letters: Mapping[TableId, int]
+    skipped: Mapping[TableId, int]
+    lost_events: tuple[LostEventsRecord, ...]
+    sinks: tuple[SinkRecord, ...]
+    sink_errors: Mapping[str, SinkErrorRecord]  # by the sink's name
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What a process knows of its own part of the pipeline and publishes nowhere."""
+
+    part: Literal["capture", "sink"]
+    name: str  # the sink's; empty for capture
+    state: str  # starting, standby, streaming, retrying, gap, stopped
+    message: str = ""
+    next: str = ""
+    is_failure: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Everything that was observed for one status. None with an error: the server did not answer."""
+
+    source: SourceFacts | None
+    source_error: WatershedError | None
+    topics: TopicFacts | None  # None without an error: capture has never run on the prefix
+    topics_error: WatershedError | None
+    conditions: tuple[Condition, ...] = ()
+
+
+class SourceReader(Protocol):
+    """Looks at the source database."""
+
+    def read(self) -> SourceFacts:
+        """Raises WatershedError when the database does not answer."""
+
+    def close(self) -> None: ...
+
+
+class TopicReader(Protocol):
+    """Follows the state and progress topics."""
+
+    def read(self) -> TopicFacts | None:
+        """None where capture has never run on the prefix. Raises WatershedError when the brokers do not answer."""
+
+    def close(self) -> None: ...

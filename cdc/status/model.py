@@ -1,0 +1,131 @@
+"""The status of a pipeline as people and machines see it. Times are seconds, sizes are bytes, LSNs are as PostgreSQL
+prints them; null means not known."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
+
+Part = Literal["source", "brokers", "capture", "table", "sink"]
+
+
+class Node(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Problem(Node):
+    """Something that keeps a part of the pipeline from its work (error), or that somebody should know (warning)."""
+
+    part: Part
+    name: str  # of the table or sink; otherwise empty
+    severity: Literal["error", "warning"]
+    message: str
+    next: str
+
+
+class WalBudget(Node):
+    """How much WAL the slot holds back, and how long that can go on if capture confirms nothing from now on."""
+
+    retained_bytes: int | None
+    limit_bytes: int | None  # the smaller of max_slot_wal_keep_size and http.wal_bytes_max; null: neither is set
+    remaining_bytes: int | None
+    rate_bytes_per_second: float | None  # at which the source writes WAL
+    seconds_left: float | None
+
+
+class SlotStatus(Node):
+    name: str
+    exists: bool
+    is_active: bool
+    wal_status: str | None
+    restart_lsn: str | None
+    confirmed_lsn: str | None
+    budget: WalBudget
+
+
+class SourceStatus(Node):
+    is_reachable: bool
+    database: str | None
+    version: str | None
+    timeline: int | None
+    lsn: str | None  # the end of the durable log
+    slot: SlotStatus | None
+
+
+class BrokerStatus(Node):
+    is_reachable: bool
+
+
+class CaptureStatus(Node):
+    """How far capture has published, from the position record; the same whichever process it is asked of."""
+
+    state: str  # of the process that was asked, where it is capture; else what the position record says
+    epoch: int | None
+    seq: int | None  # records published in this epoch
+    lsn: str | None  # everything that committed before is published
+    lag_bytes: int | None
+    lag_seconds: float | None
+    silent_seconds: float | None  # since the position moved
+    last_commit_unix_seconds: float | None
+    lost_events: int  # ranges of the log whose events were not published after a gap, and not settled since
+
+
+class SnapshotStatus(Node):
+    status: str  # waiting, running, paused, done, cancelled, failed
+    rows: int
+    rows_total: int  # estimated; 0: not known
+    rows_per_second: float
+    seconds_left: float | None
+    message: str
+
+
+class TableStatus(Node):
+    table: str
+    state: Literal["streaming", "snapshotting", "stopped", "not captured"]
+    message: str  # why it is stopped
+    next: str
+    starts_by_itself: bool
+    dead_letters: int
+    skipped: int
+    snapshot: SnapshotStatus | None
+
+
+class SinkStatus(Node):
+    """How far a sink's newest generation is, from its record in the progress topic."""
+
+    sink: str
+    generation: int
+    epoch: int
+    applied_lsn: str
+    lag_bytes: int | None  # behind the source, or behind what is published where the source does not answer
+    lag_records: int  # offsets behind what is published; transaction markers count
+    lag_seconds: float | None
+    freshness_seconds: float | None  # from the newest applied commit until it was readable; by two clocks
+    silent_seconds: float | None  # since its record changed
+    waiting_seconds: float  # for which records have been seen to wait for it
+    written: int  # since its job started
+    stale: int
+    dead_letters: int  # rows that the store rejected, and of which it has taken no later version
+    state: str  # of the job in the process that was asked; empty: it runs elsewhere
+    error: str  # the last one, until the sink's position has moved
+    next: str
+
+
+class Status(Node):
+    prefix: str
+    unix_seconds: float
+    source: SourceStatus
+    brokers: BrokerStatus
+    capture: CaptureStatus
+    tables: tuple[TableStatus, ...]
+    sinks: tuple[SinkStatus, ...]
+    problems: tuple[Problem, ...]
+
+    def errors(self, parts: frozenset[Part], sinks: frozenset[str] | None = None) -> tuple[Problem, ...]:
+        """Those that concern these parts of the pipeline; of sinks only the named ones (None: all)."""
+        return tuple(
+            problem
+            for problem in self.problems
+            if problem.severity == "error"
+            and problem.part in parts
+            and (problem.part != "sink" or sinks is None or problem.name in sinks)
+        )

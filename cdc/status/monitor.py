@@ -1,0 +1,130 @@
+"""Observations in the background: a thread for the source and one for the topics, so that neither waits for the other
+and nobody who asks for the status waits for a server."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Generic, TypeVar
+
+from cdc.config.settings import Config
+from cdc.model.errors import WatershedError
+from cdc.status.compute import Moment, status_of
+from cdc.status.facts import Condition, Reading, SourceFacts, SourceReader, TopicFacts, TopicReader
+from cdc.status.history import History
+from cdc.status.model import Status
+
+T = TypeVar("T")
+INTERVAL_S: Final = 1.0
+# A server that hangs gives no answer at all; an answer that is older than this is none.
+ANSWER_AGE_S_MAX: Final = 6.0
+NOT_ASKED: Final = WatershedError("the first answer has not come yet", "ask again in a moment")
+
+
+class _Poll(Generic[T]):
+    """Asks one server again and again in a thread of its own, and keeps the last answer."""
+
+    def __init__(self, name: str, read: Callable[[], T], silence: WatershedError, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._read = read
+        self._silence = silence  # the error of a server that does not answer in time
+        self._ended = threading.Event()
+        self.answered = threading.Event()
+        self._lock = threading.Lock()
+        self._answer: T | None = None
+        self._error: WatershedError | None = None
+        self._at = float("-inf")
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self.thread.start()
+
+    def end(self) -> None:
+        self._ended.set()
+
+    def last(self) -> tuple[T | None, WatershedError | None]:
+        """The last answer, or why there is none."""
+        with self._lock:
+            if not self.answered.is_set():
+                return None, NOT_ASKED
+            if self._clock() - self._at > ANSWER_AGE_S_MAX:
+                return None, self._error or self._silence
+            return (None, self._error) if self._error is not None else (self._answer, None)
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            try:
+                answer, error = self._read(), None
+            except WatershedError as failure:
+                answer, error = None, failure
+            with self._lock:
+                self._answer, self._error, self._at = answer, error, self._clock()
+            self.answered.set()
+            self._ended.wait(INTERVAL_S)
+
+
+class Monitor:
+    """The status, as of the last second. Threads are daemons and hold nothing that capture or a sink waits for."""
+
+    def __init__(
+        self,
+        config: Config,
+        source: SourceReader,
+        topics: TopicReader,
+        conditions: Callable[[], Sequence[Condition]] = lambda: (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._conditions = conditions
+        self._source: _Poll[SourceFacts] = _Poll(
+            "status of the source",
+            source.read,
+            WatershedError("PostgreSQL does not answer", "check source.dsn and that the server runs"),
+            clock,
+        )
+        self._topics: _Poll[TopicFacts | None] = _Poll(
+            "status of the topics",
+            topics.read,
+            WatershedError("Kafka does not answer", "check kafka.bootstrap_servers and that the brokers run"),
+            clock,
+        )
+        self._close: tuple[tuple[_Poll[Any], Callable[[], None]], ...] = (
+            (self._source, source.close),
+            (self._topics, topics.close),
+        )
+        self._history = History()
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        self._source.start()
+        self._topics.start()
+
+    def await_answers(self, timeout_s: float) -> None:
+        """Until both servers have answered once, or refused to."""
+        deadline = time.monotonic() + timeout_s
+        for poll in (self._source, self._topics):
+            poll.answered.wait(max(0.0, deadline - time.monotonic()))
+
+    def close(self) -> None:
+        """Releases connections once the threads are back from them; does not wait for one that hangs."""
+        for poll, close in self._close:
+            poll.end()
+            if poll.thread.ident is not None:  # it was started
+                poll.thread.join(INTERVAL_S)
+            if not poll.thread.is_alive():
+                close()
+
+    def status(self) -> Status:
+        """Never waits for a server. May be called by several threads."""
+        source, source_error = self._source.last()
+        topics, topics_error = self._topics.last()
+        reading = Reading(
+            source=source,
+            source_error=source_error,
+            topics=topics,
+            topics_error=topics_error,
+            conditions=tuple(self._conditions()),
+        )
+        with self._lock:
+            now = Moment(self._clock(), time.time_ns() // 1000)
+            return status_of(self._config, reading, self._history, now)

@@ -1,0 +1,179 @@
+"""What keeps the pipeline from its work, each with the next step. Pure."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from cdc.config.settings import Config
+from cdc.model.errors import NEXT_AFTER_GAP, WatershedError
+from cdc.status.facts import Condition, Reading, SourceFacts
+from cdc.status.model import Part, Problem, SinkStatus, Status
+
+STALLED_S: Final = 5.0  # the source moves and a position has not for so long
+GLANCE_S: Final = 1.0  # for which `cdc status` looks at least
+GLANCE_PATIENCE: Final = 3.0  # times as long a silence, then
+BUDGET_SHARE_MIN: Final = 0.2  # of the WAL budget that must be left
+
+
+def problems_of(config: Config, reading: Reading, status: Status) -> tuple[Problem, ...]:
+    """`status`: everything else of it."""
+    return (
+        *_unreachable(reading),
+        *_source(config, reading, status),
+        *_capture(config, reading, status),
+        *_tables(status),
+        *_sinks(config, reading, status),
+    )
+
+
+def _problem(part: Part, message: str, hint: str, name: str = "", *, is_warning: bool = False) -> Problem:
+    return Problem(part=part, name=name, severity="warning" if is_warning else "error", message=message, next=hint)
+
+
+def _unreachable(reading: Reading) -> Iterator[Problem]:
+    errors: tuple[tuple[Part, WatershedError | None], ...] = (
+        ("source", reading.source_error),
+        ("brokers", reading.topics_error),
+    )
+    for part, error in errors:
+        if error is not None:
+            yield _problem(part, error.message, error.hint)
+
+
+def _source(config: Config, reading: Reading, status: Status) -> Iterator[Problem]:
+    source, slot = reading.source, config.source.slot
+    is_streaming = (
+        reading.topics is not None
+        and reading.topics.position is not None
+        and reading.topics.position.phase == "streaming"
+    )
+    if source is None:
+        return
+    if source.slot is None:
+        if is_streaming:
+            yield _problem("source", f"replication slot {slot} does not exist any more", NEXT_AFTER_GAP)
+    elif source.slot.wal_status == "lost":
+        why = f" ({source.slot.invalidation})" if source.slot.invalidation else ""
+        yield _problem("source", f"replication slot {slot} is lost{why}", NEXT_AFTER_GAP)
+    elif (reason := _budget_problem(source, status)) is not None:
+        yield _problem(
+            "source",
+            f"the WAL budget of replication slot {slot} runs out: {reason}",
+            "start capture or make it faster; or raise max_slot_wal_keep_size and give the server more disk: ALTER "
+            "SYSTEM SET max_slot_wal_keep_size = '…'; SELECT pg_reload_conf()",
+        )
+    if is_streaming and not source.has_publication:
+        name = config.source.publication
+        yield _problem("source", f"publication {name} does not exist any more", NEXT_AFTER_GAP)
+
+
+def _budget_problem(source: SourceFacts, status: Status) -> str | None:
+    slot = status.source.slot
+    assert slot is not None, "the source was read"
+    assert source.slot is not None, "the caller has looked"
+    budget = slot.budget
+    if source.slot.wal_status == "unreserved":
+        return "the server may remove WAL that capture still needs at its next checkpoint"
+    if budget.remaining_bytes is None or not budget.limit_bytes:
+        return None
+    # Segments are removed whole, so that of a small limit a part can't be used.
+    if budget.remaining_bytes < BUDGET_SHARE_MIN * budget.limit_bytes:
+        return f"{budget.remaining_bytes:,} bytes of {budget.limit_bytes:,} are left"
+    return None
+
+
+def _capture(config: Config, reading: Reading, status: Status) -> Iterator[Problem]:
+    for condition in reading.conditions:
+        if condition.part == "capture" and condition.is_failure:
+            yield _own(condition)
+    if reading.topics is None:
+        return
+    if reading.topics.damage is not None:
+        yield _problem("capture", reading.topics.damage.message, reading.topics.damage.hint)
+    capture = status.capture
+    if capture.lost_events:
+        yield _problem("capture", f"events of {capture.lost_events} gaps were not published", "cdc check names them; "
+                       "cdc outbox republish publishes rows again that are still there", is_warning=True)  # fmt: skip
+    if reading.source is None or capture.lag_seconds is None or capture.silent_seconds is None:
+        return
+    # An idle source's position is recorded at this rhythm.
+    grace_s = max(STALLED_S, config.capture.idle_position_s + 2)
+    if capture.lag_seconds >= grace_s and capture.silent_seconds >= grace_s:
+        slot = reading.source.slot
+        streams = "a process streams from the slot" if slot is not None and slot.is_active else "no process streams"
+        yield _problem(
+            "capture",
+            f"the source moves and capture does not: its position has stood still for {capture.silent_seconds:.0f} s, "
+            f"{capture.lag_bytes or 0:,} bytes behind; {streams}",
+            "start `cdc run`; where it runs, its log says what it waits for",
+        )
+
+
+def _own(condition: Condition) -> Problem:
+    return _problem(condition.part, condition.message, condition.next, condition.name)
+
+
+def _tables(status: Status) -> Iterator[Problem]:
+    for table in status.tables:
+        if table.state == "stopped":
+            yield _problem("table", table.message, table.next, table.table)
+        if table.snapshot is not None and table.snapshot.status == "failed":
+            yield _problem(
+                "table",
+                f"the snapshot of {table.table} has failed: {table.snapshot.message}",
+                f"mend its cause, then: cdc snapshot --resume --table {table.table}",
+                table.table,
+                is_warning=True,
+            )
+        if left_out := table.dead_letters + table.skipped:
+            what = f"{left_out:,} changes of {table.table} could not be published"
+            yield _problem("table", f"{what}: {table.dead_letters:,} are dead letters, {table.skipped:,} were skipped",
+                           "read the dead letters; once the cause is mended: "
+                           f"cdc snapshot --table {table.table}", table.table, is_warning=True)  # fmt: skip
+
+
+def _sinks(config: Config, reading: Reading, status: Status) -> Iterator[Problem]:
+    failed = {
+        condition.name: condition
+        for condition in reading.conditions
+        if condition.part == "sink" and condition.is_failure
+    }
+    for condition in failed.values():
+        yield _own(condition)
+    topics = reading.topics
+    for name, error in topics.sink_errors.items() if topics is not None else ():
+        known = {sink.sink for sink in status.sinks}
+        if name not in known and name not in failed and name in config.sinks:
+            yield _problem("sink", error.message, error.next, name)
+    for sink in status.sinks:
+        if sink.dead_letters:
+            yield _problem(
+                "sink",
+                f"{sink.sink}: its store rejected {sink.dead_letters:,} rows, which are dead letters",
+                f"cdc dlq list {sink.sink} says why; once the cause is mended: cdc dlq replay {sink.sink}",
+                sink.sink,
+                is_warning=True,
+            )
+        if sink.sink not in failed and is_stalled(config, sink):
+            why = f"; its last error: {sink.error}" if sink.error else ""
+            yield _problem(
+                "sink",
+                f"{sink.sink} stands still: {sink.lag_records:,} records are published that it has not applied, and "
+                f"nothing has changed for {sink.silent_seconds or 0:.0f} s{why}",
+                sink.next or f"start `cdc sink run {sink.sink}`; where it runs, its log says what it waits for",
+                sink.sink,
+                # The record of a sink that is used no more stays where it is.
+                is_warning=sink.sink not in config.sinks,
+            )
+
+
+def is_stalled(config: Config, sink: SinkStatus) -> bool:
+    """Whether records wait and the sink has not moved for longer than it may take to begin a batch. Who looks only for
+    a moment can't know for how long they have been waiting, and needs a longer silence."""
+    spark = config.spark
+    section = config.sinks.get(sink.sink)
+    is_warehouse = section is not None and section.type == "warehouse"
+    trigger_s = (spark.warehouse_trigger_ms if is_warehouse else spark.trigger_ms) / 1000
+    patience_s = STALLED_S + 2 * trigger_s
+    silent_s = sink.silent_seconds or 0.0
+    is_seen = sink.waiting_seconds >= patience_s and silent_s >= patience_s
+    return is_seen or (sink.waiting_seconds >= GLANCE_S and silent_s >= GLANCE_PATIENCE * patience_s)

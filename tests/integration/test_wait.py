@@ -1,0 +1,245 @@
+"""`cdc sink run` beside capture: its readiness and metrics, and reading what was written once it is waited for."""
+
+import json
+import random
+import secrets
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+import redis as redis_client
+from prometheus_client.parser import text_string_to_metric_families
+
+from cdc.client import Waiter
+from cdc.kafka.compacted import read_latest
+from cdc.model.errors import GapError
+from cdc.status.waiting import WaitError
+from devstack.endpoints import Servers
+from devstack.stack import Stack
+from sinks.reduction import document_id
+from tests.captured import Captured, frozen, under_capture
+from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
+from tests.forked import run
+from tests.http_server import HttpServer, free_port
+from tests.integration.conftest import ITEMS, SMALL
+from tests.sink_job import SinkJob
+from tests.test_monitoring import METRIC, expressions
+from tests.waiting import eventually
+
+WRITES = 150
+END = "SELECT pg_current_wal_insert_lsn()::text"
+
+
+@dataclass
+class Pipeline:
+    items: Captured
+    job: SinkJob
+    config: Path
+    capture_http: HttpServer
+    sink_http: HttpServer
+    redis: str
+
+    def write(self, connection: psycopg.Connection, key: int, name: str) -> str:
+        """Committed; the LSN behind it."""
+        connection.execute(
+            "INSERT INTO items VALUES (%s, %s) ON CONFLICT (id) DO UPDATE SET name = %s", (key, name, name)
+        )
+        row = connection.execute(END).fetchone()
+        assert row is not None
+        return str(row[0])
+
+    def read(self, client: redis_client.Redis, key: int) -> str | None:
+        """The item's name, as a reader of the cache has it."""
+        row = f"{self.items.name}:public.items:{document_id({'id': key})}"
+        raw: Any = client.hget(row, "doc")
+        return None if raw is None else str(json.loads(raw)["name"])
+
+
+@pytest.fixture(scope="module")
+def pipeline(
+    postgres: PostgresServer, kafka: KafkaBroker, redis: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Pipeline]:
+    folder, name = tmp_path_factory.mktemp("wait"), f"t{secrets.token_hex(5)}"
+    capture_port, sink_port = free_port(), free_port()
+    with (
+        new_database(postgres) as dsn,
+        under_capture(postgres, kafka, dsn, name, folder, SMALL, [ITEMS]) as items,
+    ):
+        items.settings = {
+            "http": {"port": capture_port, "sink_port": sink_port},
+            "sinks": {"cache": {"url": redis}},
+            "spark": {"checkpoint_location": str(folder / "checkpoints"), "options": INTERPRETED},
+        }
+        items.query("INSERT INTO items SELECT n, 'before' FROM generate_series(1, 50) n")
+        items.start()
+        items.await_caught_up()
+        config = items.config()
+        with SinkJob(config, "cache", log_level="info") as job:
+            found = Pipeline(items, job, config, HttpServer(capture_port), HttpServer(sink_port), redis)
+            found.sink_http.await_ready(120.0)
+            yield found
+
+
+def test_both_processes_are_ready_and_their_scrapes_have_every_metric(pipeline: Pipeline) -> None:
+    pipeline.capture_http.await_ready()
+    pipeline.items.query("INSERT INTO items VALUES (1000, 'x')")
+    named = {name.removesuffix("_total") for expression in expressions() for name in METRIC.findall(expression)}
+    for server in (pipeline.capture_http, pipeline.sink_http):
+        server.await_sample("watershed_ready 1.0")
+        text = server.await_sample('watershed_sink_lag_records{sink="cache"} 0.0')
+        assert named <= {family.name for family in text_string_to_metric_families(text)}
+
+
+def test_the_commands_show_the_sink(pipeline: Pipeline) -> None:
+    assert "cache" in pipeline.items.cdc("status")
+    assert [line.partition(":")[0] for line in pipeline.items.cdc("lag").splitlines()] == ["capture", "cache"]
+    (told,) = json.loads(pipeline.items.cdc("sink", "status", "--json"))["sinks"]
+    assert (told["sink"], told["generation"], told["written"] >= 50) == ("cache", 1, True)
+    done = run(["sink", "status", "none", "--config", str(pipeline.config)], deadline_s=60.0)
+    assert (done.returncode, "no sink 'none' has published a position" in done.stderr) == (1, True)
+
+
+def test_what_was_waited_for_is_read_each_time_under_load(pipeline: Pipeline) -> None:
+    stop = threading.Event()
+
+    def load() -> None:
+        with psycopg.connect(pipeline.items.dsn, autocommit=True) as connection:
+            while not stop.is_set():
+                connection.execute("INSERT INTO items SELECT n, 'load' FROM generate_series(5001, 5020) n"
+                                   " ON CONFLICT (id) DO UPDATE SET name = items.name || '.'")  # fmt: skip
+                connection.execute("UPDATE items SET name = 'load' WHERE length(name) > 50")
+                stop.wait(0.05)
+
+    thread = threading.Thread(target=load, daemon=True)
+    thread.start()
+    dice, stale = random.Random(18), []
+    client = redis_client.Redis.from_url(pipeline.redis, decode_responses=True)
+    try:
+        with psycopg.connect(pipeline.items.dsn, autocommit=True) as connection, Waiter(pipeline.config) as waiter:
+            for number in range(WRITES):
+                key, name = dice.randrange(1, 40), f"write {number}"
+                lsn = pipeline.write(connection, key, name)
+                waiter.wait_for("cache", lsn, 30.0)
+                if pipeline.read(client, key) != name:
+                    stale.append(number)
+            for number in range(20):
+                key, name = dice.randrange(1, 40), f"asked {number}"
+                lsn = pipeline.write(connection, key, name)
+                code, body = pipeline.capture_http.get(f"/v1/sinks/cache?wait_for={lsn}&timeout=30", 40.0)
+                assert code == 200, body
+                if pipeline.read(client, key) != name:
+                    stale.append(WRITES + number)
+    finally:
+        stop.set()
+        thread.join(10.0)
+        client.close()
+    assert stale == []
+
+
+def test_a_truncate_is_waited_for_with_its_sweep(pipeline: Pipeline) -> None:
+    client = redis_client.Redis.from_url(pipeline.redis, decode_responses=True)
+    with psycopg.connect(pipeline.items.dsn, autocommit=True) as connection, Waiter(pipeline.config) as waiter:
+        for number in range(5):
+            waiter.wait_for(None, pipeline.write(connection, 1, "there"))
+            assert pipeline.read(client, 1) == "there"
+            connection.execute("TRUNCATE items")
+            (lsn,) = connection.execute(END).fetchone() or ("",)
+            waiter.wait_for(None, lsn)
+            assert pipeline.read(client, 1) is None, number
+    client.close()
+
+
+def test_questions_that_cannot_be_answered(pipeline: Pipeline) -> None:
+    (lsn,) = pipeline.items.query(END)[0]
+    assert pipeline.items.cdc("wait", "--sink", "cache", "--lsn", lsn) == ""
+    assert json.loads(pipeline.items.cdc("wait", "--lsn", lsn, "--json"))["is_applied"]
+    for words, code, says in (
+        (("--sink", "none", "--lsn", lsn), 1, "no sink 'none' has published a position; there are: cache"),
+        (("--lsn", "FFFFFF/0"), 1, "lies behind the end of the source's log"),
+        (("--lsn", lsn, "--timeline", "9"), 1, "is of timeline 9, the source is on timeline 1"),
+        (("--lsn", "soon"), 1, "not an LSN"),
+    ):
+        done = run(["wait", *words, "--config", str(pipeline.config)], deadline_s=60.0)
+        assert (done.returncode, says in done.stderr) == (code, True), done.stderr
+        assert "next: " in done.stderr
+
+
+def test_a_sink_that_stands_still_is_seen_and_its_waiters_are_told(pipeline: Pipeline) -> None:
+    """Its process is frozen: nobody who asks it gets an answer, and capture's server shows why."""
+    pipeline.job.process.send_signal(signal.SIGSTOP)
+    try:
+        pipeline.sink_http.await_reason("timed out")
+        with psycopg.connect(pipeline.items.dsn, autocommit=True) as connection:
+            lsn = pipeline.write(connection, 2, "late")
+        # The JVM and its workers go on for a moment without their driver.
+        done = run(["wait", "--lsn", lsn, "--timeout", "1", "--config", str(pipeline.config)], deadline_s=60.0)
+        assert (done.returncode, "was not shown in 1 s: cache is at" in done.stderr) == (1, True)
+
+        def problems() -> list[str]:
+            return [one["name"] for one in pipeline.capture_http.json("/v1/status")["problems"]]
+
+        eventually(lambda: problems() == ["cache"], 10.0, lambda: f"capture's server names the sink: {problems()}")
+        assert pipeline.capture_http.reasons() == [], "capture itself does its work"
+    finally:
+        pipeline.job.process.send_signal(signal.SIGCONT)
+    eventually(lambda: not pipeline.sink_http.reasons(), 30.0, "ready again")
+
+
+def test_a_store_that_is_away(pipeline: Pipeline, stack: Servers) -> None:
+    if not isinstance(stack, Stack):
+        pytest.skip("only a native server can be frozen")
+    with frozen(stack, "redis"):
+        pipeline.items.query("INSERT INTO items VALUES (77, 'while it is away')")
+        reason = pipeline.sink_http.await_reason("cache")
+        assert reason.startswith("sink cache: ")
+    pipeline.sink_http.await_ready(90.0)
+
+
+def test_a_sinks_last_error_is_published_with_its_remedy(pipeline: Pipeline) -> None:
+    """The store's data was deleted: the sink fails, and fills it again."""
+    with redis_client.Redis.from_url(pipeline.redis) as client:
+        client.delete(f"{pipeline.items.name}:watershed")
+
+    def published() -> dict[str, Any]:
+        found = read_latest(pipeline.job.config.kafka, f"{pipeline.items.name}.progress").get("sink-error/cache")
+        return {} if found is None else dict(json.loads(found))
+
+    error = eventually(published, 60.0, "the error is published")
+    assert "no longer holds generation 1" in error["message"]
+    assert error["next"].startswith("nothing: it is filled again")
+    eventually(lambda: pipeline.sink_http.json("/v1/sinks/cache")["generation"] == 2, 60.0, "it is filled again")
+    pipeline.sink_http.await_ready()
+    assert pipeline.sink_http.json("/v1/sinks/cache")["error"] == ""
+
+
+def test_a_healed_gap_ends_a_wait(pipeline: Pipeline) -> None:
+    """The last test: from here on it is another epoch."""
+    with Waiter(pipeline.config) as waiter:
+        (lsn,) = pipeline.items.query(END)[0]
+        waiter.wait_for("cache", lsn)
+        position = waiter._positions.position
+        assert position is not None
+        pipeline.items.running().kill()
+        pipeline.items.drop_slot()
+        pipeline.items.start()
+        pipeline.items.ask("heal")
+        eventually(lambda: pipeline.items.epoch() == position.epoch + 1, 60.0, "healed")
+        # Who asks while the new epoch begins is told so, and asks again.
+        eventually(lambda: _is_shown(pipeline, waiter), 60.0, "the store shows the new epoch")
+        record = pipeline.job.record("cache")
+        assert record is not None
+        assert record.epoch == position.epoch + 1
+
+
+def _is_shown(pipeline: Pipeline, waiter: Waiter) -> bool:
+    (lsn,) = pipeline.items.query(END)[0]
+    try:
+        waiter.wait_for("cache", lsn, 60.0)
+    except (GapError, WaitError):
+        return False
+    return True
