@@ -179,7 +179,6 @@ class Service:
         """Capture until SIGTERM or SIGINT. A lost server is waited for; any other error ends the service."""
         self._obey_signals()
         source = self.check(is_running_on=self._is_known())
-        self._admin.keep_control(self._topics.control)
         log.info("source checked", database=source.identity.database, tables=len(source.tables))
         backoff = Backoff(self._clock)
         while not self._stop.is_set():

@@ -23,7 +23,7 @@ from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.frames import XLOG_DATA_BYTES
 from cdc.pgoutput.light_rows import SHRINKS_TO, LightRow
-from cdc.records.control import Record, table_key
+from cdc.records.control import OfTable, table_key
 
 log = structlog.get_logger(__name__)
 
@@ -33,21 +33,15 @@ HEADER_OVERHEAD_BYTES: Final = 10
 UNPUBLISHED_KEY: Final = "unpublished/"
 
 
-class UnpublishedRecord(Record):
+class UnpublishedRecord(OfTable):
     """Changes of a table that could not be published, and were left out as configured. In the Kafka transaction that
     would have had the last of them."""
 
-    table_schema: str
-    table_name: str
     dead_letters: int = 0
     skipped: int = 0
     position: str = ""  # of the last one in the source
     reason: str = ""  # of the last one
     updated_us: int = 0  # µs since 1970
-
-    @property
-    def table(self) -> TableId:
-        return TableId(self.table_schema, self.table_name)
 
 
 def unpublished_key(table: TableId) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource, ConfigSource
+from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
@@ -214,45 +214,6 @@ class TopicAdmin:
         except TimeoutError as error:
             raise UnreachableError(f"Kafka: topics not deleted in {ANSWER_S_MAX * 2:.0f} s", NEXT_REACHABLE) from error
         return len(found)
-
-    def keep_control(self, name: str) -> None:
-        """Give a control topic that an earlier version created the retention that topics of tables have; what somebody
-        set there stays. Returns at once where there is no such topic. Where the brokers refuse, a warning says which
-        settings are missing. Raises UnreachableError, BrokerError."""
-        missing = self._unset(name, _KEPT)
-        if not missing:
-            return
-        entries = [ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in missing]
-        resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
-        try:
-            for future in self._admin.incremental_alter_configs([resource], request_timeout=ANSWER_S_MAX).values():
-                future.result(ANSWER_S_MAX)
-        except (KafkaException, TimeoutError) as exception:
-            settings = ",".join(f"{key}={value}" for key, value in missing)
-            log.warning(
-                "sweeps are kept for a shorter time than rows: readers who count seq see gaps",
-                topic=name,
-                error=str(exception),
-                next=f"kafka-configs --alter --topic {name} --add-config {settings}",
-            )
-            return
-        log.info("sweeps are kept as long as rows from now on", topic=name, **dict(missing))
-
-    def _unset(self, name: str, settings: Mapping[str, str]) -> list[tuple[str, str]]:
-        """Those of the settings that have the brokers' default in this topic; none where there is no such topic."""
-        try:
-            if name not in self._admin.list_topics(timeout=ANSWER_S_MAX).topics:
-                return []
-            asked = self._admin.describe_configs(
-                [ConfigResource(ResourceType.TOPIC, name)], request_timeout=ANSWER_S_MAX
-            )
-            (now,) = [future.result(ANSWER_S_MAX) for future in asked.values()]
-        except KafkaException as exception:
-            raise broker_error(f"can't describe topic {name}", exception) from exception
-        except TimeoutError as error:
-            raise UnreachableError(f"Kafka: topics not described in {ANSWER_S_MAX:.0f} s", NEXT_REACHABLE) from error
-        set_here = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
-        return [(key, value) for key, value in settings.items() if now[key].source != set_here]
 
     def open_event_topic(self, name: str, config: TopicConfig) -> dict[str, TopicDescription]:
         """The topic, created if need be: not compacted, with the brokers' own retention. Somebody else may create it at

@@ -62,6 +62,17 @@ class Record(BaseModel):
             ) from error
 
 
+class OfTable(Record):
+    """A record of a table."""
+
+    table_schema: str
+    table_name: str
+
+    @property
+    def table(self) -> TableId:
+        return TableId(self.table_schema, self.table_name)
+
+
 # ---- state
 
 
@@ -149,12 +160,10 @@ ENDED = frozenset({"done", "cancelled", "failed"})
 """Statuses of snapshots that go on no more by themselves."""
 
 
-class SnapshotRecord(Record):
+class SnapshotRecord(OfTable):
     """How far the existing rows of a table are published. In the Kafka transaction of the rows that it covers."""
 
     request: str  # the signal's id, or what else began it
-    table_schema: str
-    table_name: str
     status: Literal["running", "paused", "done", "cancelled", "failed"]
     where: str | None = None  # a condition in SQL
     sweeps: bool  # whether rows that were not met are gone at the end; never with a condition or a range
@@ -168,37 +177,21 @@ class SnapshotRecord(Record):
     deleted: int = 0  # such keys so far
     key_order: str | None = None  # in which the ranges are to be understood; null until the table was looked at
 
-    @property
-    def table(self) -> TableId:
-        return TableId(self.table_schema, self.table_name)
 
-
-class TombstonesRecord(Record):
+class TombstonesRecord(OfTable):
     """Every key of the table's topic whose row was swept below `floor` has its tombstone."""
 
-    table_schema: str
-    table_name: str
     floor: U64
 
-    @property
-    def table(self) -> TableId:
-        return TableId(self.table_schema, self.table_name)
 
-
-class IncompleteRowsRecord(Record):
+class IncompleteRowsRecord(OfTable):
     """Rows of a table whose last records may lack large values, and which are still to be read for that. In the Kafka
     transaction of these records, and of the rows that were read."""
 
-    table_schema: str
-    table_name: str
     keys: tuple[tuple[str, ...], ...]  # as texts of the key's columns
     is_whole: bool = False  # there were too many: besides `keys` the whole table is read
     ranges: tuple[RangeRecord, ...] = ()  # of that reading; none until it has begun
     key_order: str | None = None  # in which the ranges are to be understood
-
-    @property
-    def table(self) -> TableId:
-        return TableId(self.table_schema, self.table_name)
 
 
 class SignalsRecord(Record):
@@ -236,11 +229,9 @@ class ColumnRecord(Record):
         return Column(type_name=fields.pop("type"), **fields)
 
 
-class SchemaRecord(Record):
+class SchemaRecord(OfTable):
     """One version of a table's shape."""
 
-    table_schema: str
-    table_name: str
     oid: int
     version: int
     topic: str
@@ -261,7 +252,7 @@ class SchemaRecord(Record):
 
     def table_schema_of(self) -> TableSchema:
         return TableSchema(
-            table=TableId(self.table_schema, self.table_name),
+            table=self.table,
             version=self.version,
             oid=self.oid,
             topic=self.topic,
@@ -270,18 +261,12 @@ class SchemaRecord(Record):
         )
 
 
-class SweepRecord(Record):
+class SweepRecord(OfTable):
     """Rows of the table whose version is below `floor` are gone, once a consumer has applied up to `as_of_lsn`."""
 
-    table_schema: str
-    table_name: str
     floor: U64
     as_of_lsn: U64
     epoch: Epoch
-
-    @property
-    def table(self) -> TableId:
-        return TableId(self.table_schema, self.table_name)
 
 
 def table_key(table: TableId) -> str:

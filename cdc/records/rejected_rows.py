@@ -7,14 +7,12 @@ later version of the row, that the row is gone, or that an operator discarded th
 from typing import Any
 
 from cdc.model.events import TableId
-from cdc.records.control import U64, Record, table_key
+from cdc.records.control import U64, OfTable, table_key
 
 
-class RejectedRow(Record):
+class RejectedRow(OfTable):
     """One row, at the newest version that the store rejected. What the store holds of the row is older."""
 
-    table_schema: str
-    table_name: str
     key: dict[str, Any]  # column → value, as in the record's key
     version: U64
     reason: str
@@ -24,10 +22,6 @@ class RejectedRow(Record):
     commit_lsn: int | None = None
     rejected_us: int  # µs since 1970
     row: dict[str, Any] | None = None  # the source's, where the sink keeps rows and it is not too large
-
-    @property
-    def table(self) -> TableId:
-        return TableId(self.table_schema, self.table_name)
 
 
 def letter_key(table: TableId, row_id: str) -> str:

@@ -10,7 +10,7 @@ from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.records.control import Record, table_key
+from cdc.records.control import OfTable, Record, table_key
 
 TABLE_KEY = "table/"
 
@@ -47,21 +47,15 @@ class TableFacts(Record):
     labels: tuple[str, ...] = ()  # oid and xmin of the labels of its enums, also of those within other types
 
 
-class TableRecord(Record):
+class TableRecord(OfTable):
     """In state, key `table/<table>`."""
 
-    table_schema: str
-    table_name: str
     status: Literal["captured", "stopped"]
     message: str = ""  # why it is stopped
     next: str = ""  # and what to do
     is_held: bool = False  # stopped until an operator starts it; else it joins again when the catalog allows it
     changed_us: int  # µs since 1970
     facts: TableFacts | None = None  # None: the catalog's next look tells
-
-    @property
-    def table(self) -> TableId:
-        return TableId(self.table_schema, self.table_name)
 
     @classmethod
     def captured(cls, table: TableId, facts: TableFacts | None, now_us: int) -> Self:

@@ -11,7 +11,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from cdc.model.events import TableId
-from cdc.ports.chunk_reader import ChunkRead, DescribeTable, ReadFailed
+from cdc.ports.chunk_reader import ChunkRead, DescribeTable, ReadFailed, TableDescribed
 from tests.chunk_reading import Source, chunk, lines_of, nonce
 from tests.conftest import PostgresServer, new_database
 from tests.waiting import eventually
@@ -350,8 +350,9 @@ def test_a_mark_is_in_the_log_after_its_answer(source: Source) -> None:
     with source.reader(schema) as reader, source.slot() as slot:
         asked = DescribeTable(nonce(), schema, 1)
         begun = reader.ask(asked)
+        assert isinstance(begun, TableDescribed)
         eventually(lambda: source.watermarks(slot) == [asked.nonce])
-        read = chunk(schema, getattr(begun, "shape", ""))
+        read = chunk(schema, begun.fingerprint)
         reader.ask(read)
         eventually(lambda: source.watermarks(slot) == [read.nonce])
         eventually(lambda: reader.passed == ["chunk.read", "chunk.marked"])

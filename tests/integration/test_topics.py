@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
@@ -15,9 +15,7 @@ from cdc.kafka.compacted import read_latest
 from cdc.kafka.daemon_thread import nobody_waits
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.errors import BrokerError, UnreachableError
-from tests.captured import Captured
 from tests.conftest import KafkaBroker
-from tests.integration.conftest import ITEMS
 from tests.topics import create_topic
 from tests.waiting import eventually
 
@@ -84,46 +82,6 @@ def test_control_is_kept_as_long_as_rows(settings: KafkaConfig, topics: list[str
     rows = lag_and_retention(settings, topics[0])
     assert rows == ("86400000", "604800000")
     assert lag_and_retention(settings, topics[3]) == rows
-
-
-def test_a_control_topic_of_an_earlier_version_is_kept_as_long_from_the_next_start_on(
-    settings: KafkaConfig, topics: list[str], unique: str
-) -> None:
-    admin = TopicAdmin(settings)
-    admin.keep_control(topics[0])  # there is none yet
-    admin.create([], topics[:1], [], TopicConfig(prefix=unique))  # as it was created
-    assert lag_and_retention(settings, topics[0]) == ("0", "86400000")
-    for _ in range(2):
-        admin.keep_control(topics[0])
-        eventually(lambda: lag_and_retention(settings, topics[0]) == ("86400000", "604800000"))
-
-
-def test_every_start_of_capture_sees_to_that(items: Captured, settings: KafkaConfig) -> None:
-    control = f"{items.name}.control"
-    capture = items.start()
-    items.await_caught_up()
-    rows = lag_and_retention(settings, f"{items.name}.{ITEMS}")
-    assert lag_and_retention(settings, control) == rows
-    assert capture.terminate() == 0
-    unset = [
-        ConfigEntry(name, "", incremental_operation=AlterConfigOpType.DELETE)
-        for name in ("min.compaction.lag.ms", "delete.retention.ms")
-    ]
-    client = AdminClient({"bootstrap.servers": settings.bootstrap_servers})
-    topic = ConfigResource(ResourceType.TOPIC, control, incremental_configs=unset)
-    client.incremental_alter_configs([topic])[topic].result(10)
-    eventually(lambda: lag_and_retention(settings, control) == ("0", "86400000"))
-    items.start().await_said("sweeps are kept as long as rows from now on")
-    eventually(lambda: lag_and_retention(settings, control) == rows)
-
-
-def test_what_somebody_set_for_a_control_topic_stays(settings: KafkaConfig, topics: list[str]) -> None:
-    client = AdminClient({"bootstrap.servers": settings.bootstrap_servers})
-    own = {"cleanup.policy": "compact", "min.compaction.lag.ms": "5000", "delete.retention.ms": "6000"}
-    client.create_topics([NewTopic(topics[0], 1, config=own)])[topics[0]].result(10)
-    eventually(lambda: topics[0] in client.list_topics(timeout=10).topics)
-    TopicAdmin(settings).keep_control(topics[0])
-    assert lag_and_retention(settings, topics[0]) == ("5000", "6000")
 
 
 def test_a_topic_that_is_not_compacted_is_refused(settings: KafkaConfig, topics: list[str]) -> None:

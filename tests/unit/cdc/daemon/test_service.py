@@ -59,7 +59,6 @@ class Sessions(Service):
         self.begun = 0
         self.waited: list[float] = []
         self._end = end
-        self._admin.keep_control = lambda _: None  # type: ignore[method-assign, assignment]
         self._stop.wait = self._wait  # type: ignore[method-assign, assignment]
 
     def _wait(self, timeout_s: float) -> bool:
