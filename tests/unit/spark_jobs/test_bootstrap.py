@@ -102,7 +102,7 @@ def test_the_process_is_the_command_for_these_sinks_and_ends_when_it_is_told(con
     with process(config, OBEDIENT) as child:
         eventually(lambda: "warehouse" in child.log.read_text(), 20, "it runs")
         child.check()
-        assert child.log.read_text() == "['sink', 'run', 'warehouse', '--config', 'shop.yml']\n"
+        assert child.log.read_text() == "['sink', 'run', 'warehouse', '--config', 'shop.yml', '--http-port', '0']\n"
     with pytest.raises(SinkError, match="exit code -15"):
         child.check()
 

@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from typing import NoReturn
 
 import pytest
@@ -18,7 +19,7 @@ from tests.sink_job import write_config
 CACHE = {"cache": {"url": "redis://127.0.0.1:1"}}
 
 
-def config(folder: Path, sinks: Mapping[str, object], **spark: object) -> Config:
+def config(folder: Path, sinks: Mapping[str, object], **spark: Any) -> Config:
     return load_config(write_config(folder, "127.0.0.1:1", "shop", sinks, **spark))
 
 
