@@ -3,8 +3,7 @@
 import signal
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 from py4j.protocol import Py4JNetworkError
