@@ -1,10 +1,12 @@
 """A place where `cdc sink run` runs, with the processes of its job; and what the jobs of all places publish."""
 
+import os
 import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+import psutil  # type: ignore[import-untyped]
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from cdc.config.settings import Config
@@ -105,7 +107,15 @@ class Machine:
         return [process for process in self._python() if process.pid not in workers]
 
     def workers(self) -> list[Process]:
-        return [child for daemon in self._python() for child in with_descendants(daemon)[1:]]
+        return [child for daemon in self._python() for child in with_descendants(daemon)[1:]] + self._orphans()
+
+    def _orphans(self) -> list[Process]:
+        """Workers whose daemon was killed: the JVM goes on using them."""
+        if self.exit_code is not None:
+            return []
+        session = os.getsid(self.job.process.pid)
+        found = [identify(pid) for pid in psutil.pids() if _is_orphan(pid, session)]
+        return [process for process in found if process is not None and DAEMON in _command(process)]
 
     def _python(self) -> list[Process]:
         if self.exit_code is not None:
@@ -115,6 +125,13 @@ class Machine:
     def send(self, number: signal.Signals, *processes: Process) -> None:
         for process in processes:
             send(process, number)
+
+
+def _is_orphan(pid: int, session: int) -> bool:
+    try:
+        return os.getsid(pid) == session and psutil.Process(pid).ppid() == 1
+    except (OSError, psutil.Error):
+        return False
 
 
 def _command(process: Process) -> bytes:
