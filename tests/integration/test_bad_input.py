@@ -339,7 +339,7 @@ def test_an_override_with_mistakes(items: Captured, monkeypatch: pytest.MonkeyPa
 
 def test_brokers_that_do_not_answer(items: Captured) -> None:
     items.settings = {"kafka": {"bootstrap_servers": "127.0.0.1:1"}}
-    said = refusal(items)
+    said = refusal(items, 3)
     assert "no broker answers at 127.0.0.1:1" in said
     assert "check kafka.bootstrap_servers" in said
 
