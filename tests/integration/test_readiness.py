@@ -103,6 +103,9 @@ def test_a_slot_that_is_gone(items: Captured, server: HttpServer) -> None:
 def test_a_capture_that_stands_still_is_seen_from_outside(items: Captured, server: HttpServer) -> None:
     """A process that is frozen keeps its slot, and nobody who asks it gets an answer."""
     capture = items.running()
+    # Before anything was published, one look can't tell for how long the position has stood still.
+    items.query("INSERT INTO items VALUES (1000, 'published')")
+    items.await_caught_up()
     capture.signal(signal.SIGSTOP)
     try:
         items.query("INSERT INTO items SELECT n, 'b' FROM generate_series(2, 100) n")
@@ -111,7 +114,7 @@ def test_a_capture_that_stands_still_is_seen_from_outside(items: Captured, serve
             code, found = status(items)
             return code == 1 and any("does not: its position" in problem["message"] for problem in found["problems"])
 
-        eventually(stands_still, 30.0, "cdc status says that capture stands still")
+        eventually(stands_still, 30.0, lambda: f"cdc status says that capture stands still: {status(items)}")
     finally:
         capture.signal(signal.SIGCONT)
     items.await_caught_up()
