@@ -26,6 +26,7 @@ def hot(
 
 
 @pytest.mark.promise(2)
+@pytest.mark.invariant(13)
 def test_no_row_is_stale_or_comes_back(hot: Captured, redis: str, tmp_path: Path) -> None:
     """Neither in the topics nor in a store."""
     sinks: dict[str, Any] = {"cache": {"url": redis}}

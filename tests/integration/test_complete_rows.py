@@ -127,6 +127,7 @@ def news(captured: Captured, n: int) -> list[Change]:
 
 
 @pytest.mark.promise(6)
+@pytest.mark.invariant(7)
 def test_under_writers_frozen_commits_and_kills_every_last_record_is_the_whole_row(holed: Captured) -> None:
     with holed.connect() as connection:
         fill(connection)

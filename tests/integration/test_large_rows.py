@@ -15,6 +15,7 @@ SMALLEST_HEAP = "480m"  # Spark refuses less
 
 
 @pytest.mark.promise(5)
+@pytest.mark.invariant(8)
 def test_memory_does_not_grow_with_the_size_of_rows(
     kafka: KafkaBroker, opensearch: str, redis: str, unique: str, tmp_path: Path
 ) -> None:

@@ -221,6 +221,7 @@ CHANGES_OF_A_TABLE = 40
 
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(tables(), st.binary(max_size=30), st.integers(0, 2**32))
+@pytest.mark.invariant(7)
 def test_a_change_gives_the_oracles_records_or_both_refuse(table: Table, frame: bytes, seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(CHANGES_OF_A_TABLE):

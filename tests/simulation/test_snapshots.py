@@ -43,6 +43,11 @@ def run(seed: int) -> Run:
     return simulated
 
 
+@pytest.mark.invariant(5)
+@pytest.mark.invariant(7)
+@pytest.mark.invariant(13)
+@pytest.mark.invariant(14)
+@pytest.mark.invariant(15)
 def test_a_chunk_never_publishes_a_stale_row_and_stores_end_equal() -> None:
     seen: Counter[str] = Counter()
     for seed in [int(GIVEN_SEED)] if GIVEN_SEED else range(SEEDS):

@@ -264,6 +264,7 @@ CASES: Final[dict[str, tuple[Case, int]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.invariant(8)
 def test_twice_as_many_messages_cost_twice_as_much(name: str) -> None:
     case, n = CASES[name]
     case(n)()  # what is made once for all, such as generated code
