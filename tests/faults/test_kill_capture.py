@@ -14,16 +14,16 @@ import pytest
 
 from cdc.config.settings import TopicConfig
 from cdc.daemon.failpoints import FAILPOINTS
-from tests.captured import Captured, under_capture
 from tests.checker.judge import table_topic
 from tests.checker.large import SCHEMA as LARGE
 from tests.checker.large import TABLE as LARGE_TABLE
 from tests.checker.large import Plan
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.faults.large_campaign import judged, publish
-from tests.halves import watched_for_halves
-from tests.waiting import eventually
-from tests.workload import SCHEMA, TABLES, Workload, fill
+from tests.support.captured import Captured, under_capture
+from tests.support.halves import watched_for_halves
+from tests.support.waiting import eventually
+from tests.support.workload import SCHEMA, TABLES, Workload, fill
 
 LOAD_FAILPOINTS = [name for name in FAILPOINTS if name.startswith("load.")]
 PARTITIONS = TopicConfig(prefix="t").partitions

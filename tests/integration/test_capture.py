@@ -11,11 +11,11 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tests.captured import Captured, frozen
 from tests.checker.records import read_topics
 from tests.conftest import KafkaBroker, PostgresServer
-from tests.waiting import eventually
-from tests.workload import Client, Workload, fill
+from tests.support.captured import Captured, frozen
+from tests.support.waiting import eventually
+from tests.support.workload import Client, Workload, fill
 
 EXISTING_ROWS = 3_000
 STOP_S_MAX = 10.0

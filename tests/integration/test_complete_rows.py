@@ -10,13 +10,13 @@ from typing import Any, Final, LiteralString
 import psycopg
 import pytest
 
-from tests.captured import Captured, under_capture
 from tests.checker.records import Change, Record, changes_of, parse
 from tests.conftest import KafkaBroker, PostgresServer, new_database
-from tests.hole_workload import SCHEMA, TABLES, TYPES, HoleClient, fill
-from tests.hot_workload import FrozenCommits, thaw
-from tests.waiting import eventually
-from tests.workload import Workload
+from tests.support.captured import Captured, under_capture
+from tests.support.hole_workload import SCHEMA, TABLES, TYPES, HoleClient, fill
+from tests.support.hot_workload import FrozenCommits, thaw
+from tests.support.waiting import eventually
+from tests.support.workload import Workload
 
 TYPED: Final = "public.typed"
 

@@ -21,7 +21,7 @@ from confluent_kafka import Producer
 from opensearchpy import OpenSearch
 
 from devstack.processes import Process, identify, runs, with_descendants
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 RUN_S_MAX = 600.0  # a minute and a half on an idle machine; other tests' servers may share it
 END_S_MAX = 60.0

@@ -7,10 +7,10 @@ import psycopg
 import pytest
 from confluent_kafka.cimpl import NewPartitions
 
-from tests.captured import Captured
 from tests.conftest import PostgresServer, new_database
 from tests.integration.conftest import ITEMS, SMALL
-from tests.topics import admin_of, recreate_topic
+from tests.support.captured import Captured
+from tests.support.topics import admin_of, recreate_topic
 
 
 def written(captured: Captured) -> tuple[Any, ...]:

@@ -6,10 +6,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.captured import Captured, CaptureProcess, under_capture
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.integration.conftest import ITEMS, OTHER
-from tests.waiting import eventually
+from tests.support.captured import Captured, CaptureProcess, under_capture
+from tests.support.waiting import eventually
 
 ROWS = 200
 DIED = -9

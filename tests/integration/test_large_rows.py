@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import KafkaBroker
-from tests.feed import Feed
-from tests.sink_job import SinkJob, write_config
-from tests.stores import ALL, sinks_section, stored_rows
+from tests.support.feed import Feed
+from tests.support.sink_job import SinkJob, write_config
+from tests.support.stores import ALL, sinks_section, stored_rows
 
 COLUMNS = {"id": (20, "bigint"), "text": (25, "text")}
 ROWS = 2000

@@ -10,12 +10,12 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tests import forked
-from tests.captured import Captured
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.integration.conftest import ITEMS, OTHER
-from tests.schema_cases import CASES, TYPES, make, run
-from tests.waiting import eventually
+from tests.support import forked
+from tests.support.captured import Captured
+from tests.support.schema_cases import CASES, TYPES, make, run
+from tests.support.waiting import eventually
 
 NEIGHBOUR: Final = "public.neighbour"
 

@@ -2,14 +2,14 @@
 
 import pytest
 
-from tests.captured import Captured, CaptureProcess
 from tests.checker.history import fold
 from tests.checker.positions import sweeps_of
 from tests.checker.records import Change, Record, key_text, parse
 from tests.checker.rules import deletes_have_tombstones, seq_without_gap_or_repetition, versions_rise_for_each_key
 from tests.integration.conftest import ITEMS, OTHER
-from tests.topics import create_topic, set_topics
-from tests.waiting import eventually
+from tests.support.captured import Captured, CaptureProcess
+from tests.support.topics import create_topic, set_topics
+from tests.support.waiting import eventually
 
 BYTES_MAX = 20_000
 FORMAT = {"time.precision.mode": "nanoseconds"}  # in which some times have no place

@@ -18,8 +18,8 @@ from cdc.model.topic_record import TopicRecord
 from cdc.ports.row_reader import Found, Unreadable, Wanted
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.toast.batch import Batch
-from tests.holes import OID, U, consumed, delete, insert, update
-from tests.wire import truncate
+from tests.support.holes import OID, U, consumed, delete, insert, update
+from tests.support.wire import truncate
 
 KEYS: Final = range(4)
 XID: Final = 100  # of the first transaction

@@ -14,9 +14,9 @@ from cdc.model.errors import WatershedError
 from cdc.model.events import Column, TableId
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
-from tests import wire
-from tests.holes import without_holes
 from tests.property.oracle import Oracle
+from tests.support import wire
+from tests.support.holes import without_holes
 
 OID = 16385
 CONTEXT = EnvelopeContext('sh"op', "dätabase", 3, "0.1.0")

@@ -13,8 +13,8 @@ from cdc.model.errors import ConfigError, SinkError
 from cdc.records.control import SinkRecord
 from spark_jobs.bootstrap import SinkProcess, Store, generation_to_watch, look_at_store
 from spark_jobs.checkpoint import Checkpoints
-from tests.sink_job import write_config
-from tests.waiting import eventually
+from tests.support.sink_job import write_config
+from tests.support.waiting import eventually
 
 # In place of `cdc`: says what it was called with, then does as its first argument tells.
 OBEDIENT = "import sys, time; print(sys.argv[1:], flush=True); time.sleep(60)"

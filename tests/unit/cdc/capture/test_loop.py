@@ -26,8 +26,15 @@ from cdc.ports.stream_state import StreamState
 from cdc.records.control import PositionRecord, ProgressRecord, SourceIdentity
 from cdc.snapshots.coordination import Snapshots
 from cdc.snapshots.signal_answers import Answers
-from tests import wire
-from tests.snapshot_ports import ScriptedReader, ScriptedSignals, UnfollowedTables, engine_of, no_backfill, sweeps_of
+from tests.support import wire
+from tests.support.snapshot_ports import (
+    ScriptedReader,
+    ScriptedSignals,
+    UnfollowedTables,
+    engine_of,
+    no_backfill,
+    sweeps_of,
+)
 from tests.unit.cdc.capture.loops import CONTEXT, SCHEMA, TOPIC, TS_US, Script, transaction
 
 START = 1_000

@@ -13,7 +13,7 @@ from cdc.formats.profiles import PROFILES, ColumnFormat, UnconvertibleWarning, c
 from cdc.model.errors import ConfigError
 from cdc.model.events import Column, TableSchema
 from cdc.pgoutput.values import UnconvertibleError
-from tests import wire
+from tests.support import wire
 
 DEBEZIUM = FormatOptions(profile="debezium")
 

@@ -19,9 +19,9 @@ from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
 from cdc.ports.listeners import Listeners
 from cdc.ports.stream_state import StreamState
 from cdc.toast.batch import DraftRecord
-from tests import wire
-from tests.holes import finished
-from tests.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
+from tests.support import wire
+from tests.support.holes import finished
+from tests.support.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
 from tests.unit.cdc.capture.loops import COLUMNS, CONTEXT, RELATION, SCHEMA, TABLE, TOPIC, TS_US, transaction
 
 TOPICS = Topics("shop")

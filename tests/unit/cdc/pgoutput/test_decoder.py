@@ -25,7 +25,7 @@ from cdc.pgoutput.messages import (
     Type,
     Update,
 )
-from tests import wire
+from tests.support import wire
 
 RELATION = Relation(
     0x4001,

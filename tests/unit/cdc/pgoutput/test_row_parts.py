@@ -4,7 +4,7 @@ import pytest
 
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
 from cdc.pgoutput.row_parts import RawValue, RowTuple, put_together, take_apart
-from tests import wire
+from tests.support import wire
 
 ROW: list[TupleValue] = [b"text", NULL, b"\0\1", UNCHANGED, b""]
 MESSAGES = {

@@ -4,8 +4,8 @@ import pytest
 
 from cdc.model.errors import GapError
 from cdc.status.waiting import PAGE_HEADER_BYTES, SEGMENT_HEADER_BYTES, Target, WaitError, is_shown, target_of
-from tests.standings import position, sink
-from tests.status_facts import MIB, source_end
+from tests.support.standings import position, sink
+from tests.support.status_facts import MIB, source_end
 
 SEGMENT = 16 * MIB
 
