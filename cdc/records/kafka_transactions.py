@@ -18,8 +18,8 @@ class OpenPart(Record):
 
 
 class HangingTransactionRecord(Record):
-    """Says that a committed Kafka transaction that the brokers did not end in these partitions is about to be aborted there
-    and written again. If a start finds this record and no open transaction there, its records are lost."""
+    """Says that a committed Kafka transaction, not ended by the brokers in these partitions, is about to be aborted
+    there and written again. If a start finds this record and no open transaction there, its records are lost."""
 
     parts: tuple[OpenPart, ...]
 
