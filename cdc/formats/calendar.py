@@ -23,7 +23,7 @@ _INTERVAL = re.compile(
 
 
 class Interval(NamedTuple):
-    """All parts have their own sign."""
+    """An interval as PostgreSQL prints it. Each part has its own sign."""
 
     years: int
     months: int
@@ -61,7 +61,7 @@ def epoch_us(text: str, *, has_zone: bool) -> int:
 
 
 def civil_timestamp(text: str, *, has_zone: bool) -> tuple[tuple[int, int, int], int]:
-    """The same as civil_date's day and µs since its midnight."""
+    """Returns the day as civil_date does, and the microseconds since its midnight."""
     found = _TIMESTAMP(text)
     if found is None or bool(found[3]) != has_zone:
         raise MalformedValueError("a timestamp in ISO style" + (" and UTC" if has_zone else ""))
@@ -99,7 +99,7 @@ def interval(text: str) -> Interval:
 
 
 def iso_date(days: int) -> str:
-    """As Java prints it: years above 9999 with a plus, 1 BC as 0000, 2 BC as -0001."""
+    """Returns the date as Java prints it: years above 9999 with a plus, 1 BC as 0000, 2 BC as -0001."""
     year, month, day = civil_from_days(days)
     return f"{iso_year(year)}-{month:02}-{day:02}"
 

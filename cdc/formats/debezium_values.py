@@ -1,6 +1,7 @@
-"""PostgreSQL's text of a value → JSON text as Debezium's connector and Kafka Connect's JsonConverter write it.
+"""Converts PostgreSQL's text of a value to JSON text as Debezium's connector and Kafka Connect's JsonConverter write
+it.
 
-Texts are latin-1 views, as in cdc.pgoutput.values. A value that has no place in its column's form (NaN in a decimal, a
+Texts are latin-1 views, as in cdc.pgoutput.values. A value that its column's form can't represent (NaN in a decimal, a
 timestamp outside nanoseconds) is an UnconvertibleError: see `event.converting.failure.handling.mode`.
 """
 
@@ -69,7 +70,7 @@ def decimal_string(text: str) -> str:
 
 
 def money(fraction_digits: int, encode_plain: Encoder) -> Encoder:
-    """What is printed in any locale: the last point or comma parts the fraction if so many digits follow it."""
+    """Reads money in any locale: the last point or comma separates the fraction if that many digits follow it."""
 
     def encode(text: str) -> str:
         digits = _NOT_MONEY.sub("", text).strip(".,")
@@ -113,7 +114,7 @@ def _integer(sign: str, digits: str) -> int:
 
 
 def _java_bytes(number: int) -> bytes:
-    """As BigInteger.toByteArray: as few bytes as hold the sign too."""
+    """Returns the bytes of BigInteger.toByteArray: as few as hold the number with its sign."""
     bits = (number if number >= 0 else ~number).bit_length()
     return number.to_bytes(bits // 8 + 1, "big", signed=True)
 

@@ -1,13 +1,13 @@
-"""Row changes that can't be published: a record that is larger than its topic takes, a value that its form can't hold.
+"""Row changes that can't be published: the record is larger than its topic allows, or its form can't represent a value.
 
-Its table stops before such a change, unless `capture.on_unpublishable` says that it is left out (`skip`), or that it
-goes to `<prefix>.dead-letter` instead (`dead_letter`). Then it takes no version, and its key's last record stays what
-it was; how many there were is in state, in the Kafka transaction that would have had them. Sizes are compared before
-compression: whether a row is published does not depend on what it is sent with. Pure.
+The table stops before such a change, unless `capture.on_unpublishable` says that it is left out (`skip`), or is sent to
+`<prefix>.dead-letter` instead (`dead_letter`). Then it takes no version, and its key's last record stays as it was. The
+number of such changes is in state, in the Kafka transaction that would have had them. Sizes are compared before
+compression, so that publishing a row does not depend on the other records of its batch. Pure.
 
-A dead letter has the record's key, its value as far as it fits, and headers: `watershed.topic` it was for,
+A dead letter has the record's key, as much of its value as fits, and headers: `watershed.topic` (its destination),
 `watershed.table`, `watershed.position` in the source, `watershed.reason`, and `watershed.size` of the value if it was
-cut. Where a value can't be encoded there is none, and no key.
+cut. If a value can't be encoded, the dead letter has neither value nor key.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -27,15 +27,15 @@ from cdc.records.control import OfTable, table_key
 
 log = structlog.get_logger(__name__)
 
-# What brokers and client count besides key, value and headers: the header of a batch, and lengths.
+# Bytes that brokers and client count besides key, value and headers: the header of a batch, and lengths.
 OVERHEAD_BYTES: Final = 128
 HEADER_OVERHEAD_BYTES: Final = 10
 UNPUBLISHED_KEY: Final = "unpublished/"
 
 
 class UnpublishedRecord(OfTable):
-    """Changes of a table that could not be published, and were left out as configured. In the Kafka transaction that
-    would have had the last of them."""
+    """The number of a table's changes that could not be published and were left out as configured. Written in the Kafka
+    transaction that would have had the last of them."""
 
     dead_letters: int = 0
     skipped: int = 0
@@ -49,7 +49,7 @@ def unpublished_key(table: TableId) -> str:
 
 
 def record_bytes(record: FinishedRecord) -> int:
-    """What a record takes of its topic's limit, at most."""
+    """Returns the bytes of the topic's limit that a record uses, at most."""
     key, value, headers = record
     named = sum(len(name.encode()) + len(content or b"") + HEADER_OVERHEAD_BYTES for name, content in headers or ())
     return OVERHEAD_BYTES + len(key) + len(value or b"") + named
@@ -61,7 +61,7 @@ def _of(schema: TableSchema) -> str:
 
 
 class Unpublishable:
-    """What becomes of such changes, and how many there were."""
+    """Handles such changes, and counts them."""
 
     def __init__(
         self,
@@ -79,12 +79,12 @@ class Unpublishable:
         self._records = {record.table: record for record in before}
         self._leaving = frozenset(leaving)
         self._said: set[TableId] = set()
-        # A value up to this size fits, whatever key and headers are: both are made of columns that it holds too.
+        # A value up to this size fits, whatever key and headers are: both consist of columns that the value has too.
         limits = self._bytes_max.values() or [1 << 62]
         self.value_bytes_safe = min(limits) // 4 - OVERHEAD_BYTES
-        # What is sent of a row is longer than this only if no record of it fits, or if records don't have all of it.
+        # A row's message is longer than this only if no record of it fits, or if records don't have all of its columns.
         self.row_bytes_usual = min(limits) * SHRINKS_TO
-        self.row_bytes_max = max(limits) * SHRINKS_TO  # no topic takes a record of a row above this
+        self.row_bytes_max = max(limits) * SHRINKS_TO  # no topic accepts a record of a row above this
 
     @property
     def counts(self) -> dict[str, int]:
@@ -92,16 +92,17 @@ class Unpublishable:
         return {str(table): record.dead_letters + record.skipped for table, record in self._records.items()}
 
     def fits(self, topic: str, record: FinishedRecord) -> bool:
-        """Whether the topic takes it."""
+        """Says whether the topic accepts a record of this size."""
         return record_bytes(record) <= self._bytes_max.get(topic, 1 << 62)
 
     def takes(self, record: TopicRecord) -> bool:
-        """Whether its topic takes the record."""
+        """Says whether its topic accepts the record."""
         return self.fits(record.topic, (record.key, record.value, record.headers))
 
     def lightened(self, encoder: TableEncoder, frame: bytes, position: Position) -> bytes:
-        """A frame of more than `row_bytes_usual` without what records don't have. Raises UnpublishableError where none
-        can hold the row, before one is made; with its keys, and no value."""
+        """Removes the columns that records don't have from a frame of more than `row_bytes_usual`. Raises
+        UnpublishableError with the change's keys and no value, before a record is made, if no record can hold the row.
+        """
         light = encoder.light.message(frame, XLOG_DATA_BYTES, self._bytes_max[encoder.schema.topic] * SHRINKS_TO)
         if light.column is None:
             return frame[:XLOG_DATA_BYTES] + light.row
@@ -109,7 +110,7 @@ class Unpublishable:
         raise self._too_large(encoder.schema, position, light, [key for key, _, _ in records])
 
     def lightened_line(self, encoder: TableEncoder, line: bytes, position: Position) -> bytes:
-        """The same for a line of COPY."""
+        """Does the same for a line of COPY."""
         light = encoder.light.line(line, self._bytes_max[encoder.schema.topic] * SHRINKS_TO)
         if light.column is None:
             return light.row
@@ -131,8 +132,8 @@ class Unpublishable:
         )
 
     def require_fits(self, schema: TableSchema, position: Position, records: Sequence[OutRecord]) -> None:
-        """The records of one change; a draft counts as it is without what is to be filled. Raises UnpublishableError:
-        none of them can be published then."""
+        """Checks the records of one change; a draft counts without the values that fill its holes. Raises
+        UnpublishableError if one does not fit: then none of them can be published."""
         for key, value, headers in records:
             record = key, value.without_holes() if isinstance(value, Draft) else value, headers
             if not self.fits(schema.topic, record):
@@ -151,9 +152,8 @@ class Unpublishable:
     def instead(
         self, schema: TableSchema, position: Position, error: UnsupportedChangeError, now_us: int
     ) -> list[TopicRecord]:
-        """What is produced in the place of the change that met `error`. Raises it again where the table is to stop, and
-        where the change may be sound: what was damaged on its way is read again.
-        `now_us`: our clock, µs since 1970."""
+        """Returns the records that are produced instead of the change that raised `error`. Raises it again if the table
+        must stop, and if the change may be sound: damaged text is read again. `now_us`: our clock, µs since 1970."""
         if isinstance(error, DamagedTextError):
             raise error
         if self._policy == "stop":
