@@ -1,4 +1,6 @@
-"""What `cdc run` would meet at a start: source, brokers and history, all of it and not just the first trouble."""
+"""Findings of `cdc check`: what `cdc run` would find at a start, for source, brokers and history; all of it, not just
+the first failure.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -57,7 +59,7 @@ def _formats(config: Config, tables: Sequence[SourceTable]) -> Iterator[Finding]
         except WatershedError as error:
             yield Finding.failed(f"table {table.table}", error)
     if outbox is not None:
-        yield Finding("outbox", "ok", "what events need is there")
+        yield Finding("outbox", "ok", "everything that events need exists")
 
 
 def broker_findings(config: Config) -> Iterator[Finding]:
@@ -83,7 +85,7 @@ def broker_findings(config: Config) -> Iterator[Finding]:
         yield Finding(
             BROKERS,
             "warn",
-            f"{count} brokers, and topics.replication_factor is 1: one broker that dies takes topics with it",
+            f"{count} brokers, and topics.replication_factor is 1: topics are lost with one broker",
             "topics.replication_factor: 3",
         )
     else:
@@ -103,11 +105,11 @@ def broker_findings(config: Config) -> Iterator[Finding]:
 
 
 def _history(config: Config) -> Iterator[Finding]:
-    """What a start would find of an earlier one."""
+    """Returns what a start would find of an earlier one."""
     try:
         source: Source = check_source(config.source, config.snapshot, is_running_on=True)
         Service(config, armed_probe({})).check_history(source)
     except WatershedError as error:
         yield Finding.failed("history", error)
     else:
-        yield Finding("history", "ok", "a start goes on where the last one stopped, or is the first")
+        yield Finding("history", "ok", "a start continues where the last one stopped, or is the first")

@@ -187,7 +187,7 @@ def test_no_secret_is_in_a_log_or_a_process_list(captured: Captured) -> None:
     activity = captured.query("SELECT application_name FROM pg_stat_activity WHERE application_name LIKE 'watershed%%'")
     assert ("watershed",) in activity
     captured.query("DROP TABLE lines")
-    capture.await_said("table stopped, the others go on")
+    capture.await_said("table stopped, the others continue")
     assert secret not in capture.said()
 
 

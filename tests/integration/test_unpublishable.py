@@ -95,7 +95,7 @@ def stops_and_starts_again(narrow: Captured, capture: CaptureProcess) -> None:
     execute = narrow.query
     execute("INSERT INTO items VALUES (6, 'f')")
     execute(f"INSERT INTO items VALUES (7, {TEXT})", 50_000)
-    capture.await_said("table stopped, the others go on")
+    capture.await_said("table stopped, the others continue")
     execute("INSERT INTO other VALUES (1)")
     narrow.await_caught_up()
     said = " ".join(capture.said().split())

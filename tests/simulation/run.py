@@ -244,7 +244,7 @@ class Process:
         broker = self._broker()
         broker.fence_predecessors()
         if self._read_position() != previous:
-            raise ConnectionLost("another instance has gone on meanwhile")
+            raise ConnectionLost("another instance has continued meanwhile")
         if previous is not None:
             self._run.events.add("load interrupted")
             self._step()
