@@ -1,4 +1,4 @@
-"""Kafka records to changes, and rows to the JSON that stores hold. Pure."""
+"""Converts Kafka records to changes, and rows to the JSON that stores hold. Pure."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ class UnknownSchemaError(SinkError):
 
 
 class RecordCoordinates(NamedTuple):
-    """Where a record stands in Kafka."""
+    """The place of a record in Kafka."""
 
     topic: str
     partition: int
@@ -32,13 +32,13 @@ class RecordCoordinates(NamedTuple):
 
 
 NEXT_AFTER_LOST_SCHEMA = (
-    "check that nobody deleted records of the control topic; if its records are gone, publish under a new prefix"
+    "check that nobody deleted records of the control topic; if its records were deleted, publish under a new prefix"
 )
 _NEXT_STEP = (
     "something other than Watershed, or a newer version of it, wrote to this topic: run that version, "
     "or use a topic prefix that nobody else writes to"
 )
-# orjson reads integers up to 64 bits; a longer one comes back as a float of at least this size.
+# orjson reads integers up to 64 bits; a longer one is read as a float of at least this size.
 _INTEGER_LIMIT = float(1 << 63)
 
 
@@ -51,12 +51,12 @@ def read_record(
     value: bytes | None,
     headers: Headers | None = None,
 ) -> Change:
-    """The change that a record of a table's topic says, in the shape of the table's newest schema.
+    """Returns the change in a record of a table's topic, in the table's newest schema version.
 
-    `lineages_by_topic` has the schema of each table in its versions; the job reads them from the control topic after
-    it knows the batch's end offsets, so that they cover every record of the batch. A null value is a tombstone, whose
+    `lineages_by_topic` has the schema of each table in its versions; the job reads them from the control topic after it
+    knows the batch's end offsets, so that they cover every record of the batch. A null value is a tombstone, whose
     version is in the header `watershed.version` (ASCII decimal). Raises UnknownSchemaError for a schema that
-    `lineages_by_topic` lacks; SinkError, naming topic, partition and offset, for anything that capture does not write.
+    `lineages_by_topic` lacks; SinkError, naming topic, partition and offset, for a record that capture did not write.
     """
     try:
         return _read(lineages_by_topic, topic, key, value, headers)
@@ -69,11 +69,11 @@ def read_record(
 
 
 class _UnknownSchema(Exception):  # noqa: N818
-    """Of a record; its coordinates are added by the caller, which does not build them for every record."""
+    """A record with an unknown schema. The caller adds the coordinates, which it does not build for every record."""
 
 
 class _ForeignRecord(Exception):  # noqa: N818
-    """Not written by capture; its coordinates are added by the caller."""
+    """A record that capture did not write. The caller adds the coordinates."""
 
 
 def _read(
@@ -91,7 +91,7 @@ def _read(
     if value is None:
         return Change(schema.table, key_columns, _header_version(headers), None, None)
     envelope = _decode_fast(value, "value")
-    # Of the rest nothing is used that may be a number of more than 64 bits; it sees every record.
+    # This sees every record, so only the fields in use are checked; the others may have numbers of more than 64 bits.
     if _may_have_lost_digits(envelope.get("after")):
         envelope = json.loads(value)
     source = envelope.get("source")
@@ -113,7 +113,8 @@ def _read(
     if row is not None and schema_version != schema.version:
         row, unchanged = lineage.in_newest(schema_version, row, unchanged)
     if unchanged and envelope["op"] == "c":
-        # A row that moved here: whatever a store holds under this key was another row, and this one is not known yet.
+        # A row with a changed key: the row that a store holds under this key is another one, and this one is not known
+        # yet.
         return Change(schema.table, key_columns, version, None, schema_version)
     return Change(schema.table, key_columns, version, row, schema_version, unchanged)
 
@@ -128,7 +129,7 @@ def encode_json(value: Json) -> bytes:
 
 
 def decode_json(content: bytes) -> Json:
-    """The reverse of encode_json. Raises ValueError for what is not JSON."""
+    """Reads JSON, the reverse of encode_json. Raises ValueError for other text."""
     value = orjson.loads(content)
     return json.loads(content) if _may_have_lost_digits(value) else value
 
@@ -185,7 +186,7 @@ def _source_version(source: dict[str, Json]) -> int:
 def _header_version(headers: Headers | None) -> int:
     for name, content in headers or ():
         if name == VERSION_HEADER:
-            # At most 19 digits: what int() takes is wider than what capture writes.
+            # At most 19 digits: int() accepts more than capture writes.
             if content is not None and content.isdigit() and len(content) <= 19 and int(content) < 1 << 63:
                 return int(content)
             raise _ForeignRecord(f"its header {VERSION_HEADER} is not a version")
@@ -199,7 +200,7 @@ def _decode(content: bytes, part: str) -> dict[str, Any]:
 
 
 def _decode_fast(content: bytes, part: str) -> dict[str, Any]:
-    """Integers above 64 bits come back as floats."""
+    """Decodes with orjson. Integers above 64 bits become floats."""
     try:
         decoded = orjson.loads(content)
     except ValueError as error:
@@ -210,7 +211,7 @@ def _decode_fast(content: bytes, part: str) -> dict[str, Any]:
 
 
 def _may_have_lost_digits(value: Json) -> bool:
-    """Whether an integer may have become a float in orjson. A loop over dicts, because it sees every record."""
+    """Says whether an integer may have become a float in orjson. A loop over dicts, because it sees every record."""
     kind = type(value)
     if kind is dict:
         for inner in value.values():
