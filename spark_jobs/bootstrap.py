@@ -31,12 +31,13 @@ class Store:
     """A derived store as it is found."""
 
     sink: str
-    generation: int | None  # that it holds; None: none
+    generation: int | None  # the one that it holds; None: none
     is_running: bool  # a process on this machine runs the sink
 
 
 def look_at_store(config: Config, sink: str) -> Store:
-    """Raises ConfigError for a sink that is not configured, SinkError for a store that can't be used."""
+    """Reads the state of a store. Raises ConfigError for a sink that is not configured, SinkError for a store that
+    can't be used."""
     sink_config(config.sinks, sink)
     checkpoints = Checkpoints(config.spark.checkpoint_location, config.topics.prefix, sink)
     generation = _generation(config, sink)
@@ -67,7 +68,7 @@ def generation_to_watch(store: Store, published: Sequence[SinkRecord], *, is_fre
     if store.generation is None:
         return max(own, default=0) + 1
     record = own.get(store.generation)
-    if record is None or record.applied_lsn == 0:  # an earlier filling did not come to its end: it goes on
+    if record is None or record.applied_lsn == 0:  # an earlier filling was interrupted: it continues
         return store.generation
     if not is_fresh:
         raise SinkError(
@@ -95,7 +96,7 @@ class SinkProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # the terminal's Ctrl-C is for us: we tell the child
+                start_new_session=True,  # the terminal's Ctrl-C is for this process, which tells the child
                 preexec_fn=_end_with_parent(),
             )
         return self
@@ -104,7 +105,7 @@ class SinkProcess:
         self.stop()
 
     def check(self) -> None:
-        """Raises SinkError when it has ended by itself."""
+        """Raises SinkError if the job has ended by itself."""
         assert self._child is not None
         code = self._child.poll()
         if code is not None:

@@ -1,4 +1,4 @@
-"""The Java process that PySpark starts, and what is said when it is gone."""
+"""The Java process that PySpark starts, and the error for its unexpected end."""
 
 import subprocess
 from typing import Any
@@ -9,7 +9,7 @@ from cdc.model.errors import SinkError
 
 
 def jvm_process(spark: SparkSession) -> Any:
-    """None where Spark was started by something else (`spark-submit`), which then ends with it."""
+    """Returns the process; None if Spark was started by `spark-submit`, which ends with it."""
     return getattr(spark.sparkContext._gateway, "proc", None)
 
 

@@ -1,4 +1,4 @@
-"""Publishes what a sink has applied."""
+"""Publishes the applied position of a sink."""
 
 from typing import Final
 
@@ -28,7 +28,7 @@ class ProgressWriter:
         )
 
     def publish(self, record: SinkRecord) -> None:
-        """Raises BrokerError."""
+        """Publishes a record. Raises BrokerError."""
         self._error = None
         try:
             self._producer.produce(

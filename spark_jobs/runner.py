@@ -42,12 +42,12 @@ from spark_jobs.worker import FINISH_S_MAX, OpenSink, SinkWorker
 log = structlog.get_logger(__name__)
 
 ROUND_S: Final = 10.0  # of tasks that report while they run
-# Of tasks that can't reach the driver: they report what they wrote at their end, and applied positions are that old.
+# For tasks that can't reach the driver: they report at their end, and applied positions are that old.
 SILENT_ROUND_S: Final = 0.25
-IDLE_S_MAX: Final = 2.0  # of a silent round in which nothing arrives; the job can be told to stop between two
+IDLE_S_MAX: Final = 2.0  # of a silent round in which nothing arrives; a stop takes effect between two rounds
 STAGE_IDLE_S_MAX: Final = 20.0  # for records that are known to be there
 PIECE_BYTES_MAX: Final = 8 * 1024 * 1024
-# A batch goes on with what arrives: a batch of Spark's begins some 0.2 s after the record that it is for.
+# A batch continues with records that arrive, because Spark starts a batch some 0.2 s after the record that it is for.
 BATCH_S: Final = 30.0
 MERGES_AT_ONCE_MAX: Final = 4  # a merge is planned and committed in one thread of the driver
 OpenBy = Callable[[SparkSession, int], OpenSink]  # with how many tasks it may run at once
@@ -58,9 +58,9 @@ JVM_END_S_MAX: Final = 1.5
 
 
 def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | None = None) -> NoReturn:
-    """Run until SIGTERM or SIGINT, then end the process. Exit code 0: told to stop; 1: a sink met what no restart can
-    mend (the others went on until they were told to stop, or met the same). `conditions` are told how each sink is.
-    Raises ConfigError and StackError before anything is written."""
+    """Runs until SIGTERM or SIGINT, then ends the process. Exit code 0: after a request to stop; 1: a sink had an error
+    that no restart helps against (the others continued until the request, or had one too). `conditions` receive the
+    state of each sink. Raises ConfigError and StackError before anything is written."""
     openers = _check(config, names)
     told_of = conditions or Conditions()
     for name in names:
@@ -73,7 +73,7 @@ def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | Non
 
     signal.signal(signal.SIGTERM, told)
     signal.signal(signal.SIGINT, told)
-    # What fails reaches us as an exception and is said once, by us; py4j's root logger would add tracebacks.
+    # We get failures as exceptions and log them once; py4j's root logger would add tracebacks.
     logging.getLogger().addHandler(logging.NullHandler())
     begun = time.monotonic()
     spark, task_count = _started(config, len(names))
@@ -118,7 +118,7 @@ def _session(config: Config, sink_count: int) -> SparkSession:
 
 
 def _check(config: Config, names: Sequence[str]) -> dict[str, OpenBy]:
-    """How to open each sink that was named. Raises ConfigError for what the configuration lacks."""
+    """Returns the way to open each named sink. Raises ConfigError for what the configuration lacks."""
     sections = {name: sink_config(config.sinks, name) for name in names}
     java_properties(config.kafka)
     return {
@@ -176,7 +176,7 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
 
 
 def _leave(spark: SparkSession, code: int) -> NoReturn:
-    """End at once: a thread that hangs in a call to a store must not hold the process. The JVM ends when its standard
+    """Ends at once: a thread that hangs in a call to a store must not hold the process. The JVM ends when its standard
     input does, and removes its temporary files."""
     jvm = jvm_process(spark)
     if jvm is not None:

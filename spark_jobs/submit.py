@@ -1,4 +1,4 @@
-"""Sinks on a cluster: what spark-submit is given, and the program that it runs.
+"""Sinks on a cluster: the arguments of spark-submit, and the program that it runs.
 
     spark-submit … spark_jobs/submit.py --config watershed.yml cache search
 

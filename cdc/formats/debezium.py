@@ -161,8 +161,8 @@ class TableEncoder:
             self._end = "}}"
         self._has_tombstones = context.format.tombstones_on_delete
         self._headers = _context_headers(context) if context.format.has_context_headers else None
-        # For each column, the text for an unknown value of an old row, and for a large value that is not known
-        # available; None: it is absent then.
+        # For each column, the text for an unknown value of an old row, and for a large value that is not
+        # available; None: it is absent.
         self._unknown = [found.form.unknown for found in formats]
         self._unavailable = [
             unavailable(column, context.format) or unknown
