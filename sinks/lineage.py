@@ -33,7 +33,7 @@ class Lineage:
     """The known versions of one table's schema, at least one, oldest first."""
 
     versions: tuple[TableSchema, ...]
-    _shapes: dict[int, "_Shape"] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _conversions: dict[int, "_Conversion"] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @classmethod
     def of(cls, schemas: Iterable[TableSchema]) -> Self:
@@ -63,16 +63,16 @@ class Lineage:
     def carried(self, version: int) -> frozenset[str]:
         """Returns columns of the newest version whose values in `version` are still valid: the same column in all known
         versions between, with types that can represent each other's values."""
-        return self._shape(version).carried
+        return self._conversion(version).carried
 
     def column_count(self, version: int) -> int | None:
         """Returns the number of columns; None for an unknown version."""
-        return self._shape(version).column_count
+        return self._conversion(version).column_count
 
     def in_newest(self, version: int, row: Row, unchanged: frozenset[str]) -> tuple[Row, frozenset[str]]:
         """Converts a row of `version`, and the columns that it lacks, to the newest version. If a column did not stay
         the same, the store's value is another column's too: it becomes NULL and is not kept."""
-        carried = self._shape(version).carried
+        carried = self._conversion(version).carried
         kept = unchanged & carried
         return {
             column.name: row.get(column.name) if column.name in carried else None
@@ -80,22 +80,22 @@ class Lineage:
             if column.name not in kept
         }, kept
 
-    def _shape(self, version: int) -> "_Shape":
-        shape = self._shapes.get(version)
-        if shape is None:
-            shape = self._shapes[version] = _shape(self.versions, version)
-        return shape
+    def _conversion(self, version: int) -> "_Conversion":
+        conversion = self._conversions.get(version)
+        if conversion is None:
+            conversion = self._conversions[version] = _conversion(self.versions, version)
+        return conversion
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
+class _Conversion:
     """The columns that an older version has in common with the newest."""
 
     column_count: int | None
     carried: frozenset[str]
 
 
-def _shape(versions: tuple[TableSchema, ...], version: int) -> _Shape:
+def _conversion(versions: tuple[TableSchema, ...], version: int) -> _Conversion:
     later = [schema for schema in versions if schema.version >= version]
     known = bool(later) and later[0].version == version
     # A key column only ever widens, and a row without its key is none.
@@ -107,7 +107,7 @@ def _shape(versions: tuple[TableSchema, ...], version: int) -> _Shape:
             for column in newer.columns
             if column.name in columns and (column.name in newer.key or reads_as(columns[column.name], column))
         }
-    return _Shape(len(later[0].columns) if known else None, frozenset(carried))
+    return _Conversion(len(later[0].columns) if known else None, frozenset(carried))
 
 
 def reads_as(old: Column, new: Column) -> bool:

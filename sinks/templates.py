@@ -130,7 +130,7 @@ def overlap(left: Sequence[Part], right: Sequence[Part]) -> bool:
             waiting.append((i + 1, j))
         if j < len(right) and right[j][1]:
             waiting.append((i, j + 1))
-        if i < len(left) and j < len(right) and _meet(left[i][0], right[j][0]):
+        if i < len(left) and j < len(right) and _share_a_character(left[i][0], right[j][0]):
             waiting.append((i if left[i][1] else i + 1, j if right[j][1] else j + 1))
     return False
 
@@ -164,5 +164,5 @@ def _encoded(value: str, separator: str) -> str:
     return value.replace("%", "%25").replace(separator, codes)
 
 
-def _meet(left: frozenset[str], right: frozenset[str]) -> bool:
+def _share_a_character(left: frozenset[str], right: frozenset[str]) -> bool:
     return left is _ANY or right is _ANY or not left.isdisjoint(right)

@@ -35,7 +35,7 @@ class Store:
     is_running: bool  # a process on this machine runs the sink
 
 
-def look_at_store(config: Config, sink: str) -> Store:
+def read_store(config: Config, sink: str) -> Store:
     """Reads the state of a store. Raises ConfigError for a sink that is not configured, SinkError for a store that
     can't be used."""
     sink_config(config.sinks, sink)

@@ -137,9 +137,9 @@ class SparkEngine:
         snapshot = self._call(found.currentSnapshot)
         while snapshot is not None:
             # One text, because each property would be a call of its own.
-            said = json.loads(self._jvm.org.apache.iceberg.SnapshotParser.toJson(snapshot))
-            parent_id = said.get("parent-snapshot-id")
-            yield Snapshot(said["snapshot-id"], parent_id, said["summary"])
+            found_snapshot = json.loads(self._jvm.org.apache.iceberg.SnapshotParser.toJson(snapshot))
+            parent_id = found_snapshot.get("parent-snapshot-id")
+            yield Snapshot(found_snapshot["snapshot-id"], parent_id, found_snapshot["summary"])
             snapshot = None if parent_id is None else found.snapshot(parent_id)
 
     def table_properties(self, table: tuple[str, ...]) -> Mapping[str, str] | None:

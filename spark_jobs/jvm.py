@@ -23,9 +23,9 @@ def jvm_failure(spark: SparkSession, wait_s: float = 0.0) -> SinkError | None:
         code = process.wait(wait_s)
     except subprocess.TimeoutExpired:
         return None
-    said = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+    ended = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
     return SinkError(
-        f"Spark's Java process ended by itself ({said})",
+        f"Spark's Java process ended by itself ({ended})",
         "start the command again: it goes on where it was; if it ran out of memory, raise spark.driver_memory or "
         "lower spark.bytes_per_write_max",
     )

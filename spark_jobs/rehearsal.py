@@ -77,7 +77,7 @@ def rehearse(spark: SparkSession, folder: Path) -> None:
     query.awaitTermination()
     sink.sweep(TABLE.table, pack_version(2, 0))
     sink.generation()
-    _ask_nobody(spark, folder / "unanswered")
+    _query_unreachable_broker(spark, folder / "unanswered")
 
 
 def _change(number: int, batch_id: int) -> Change:
@@ -85,7 +85,7 @@ def _change(number: int, batch_id: int) -> Change:
     return Change(TABLE.table, {"id": number}, pack_version(1, 1 + number + 100 * batch_id), row, TABLE.version)
 
 
-def _ask_nobody(spark: SparkSession, checkpoint: Path) -> None:
+def _query_unreachable_broker(spark: SparkSession, checkpoint: Path) -> None:
     """A query on topics of a broker that is not there: it goes as far as asking for their offsets."""
     stream = spark.readStream.format("kafka").options(**NOBODY).load()
     query = stream.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()

@@ -102,7 +102,7 @@ def _coordinates(message: Message) -> RecordCoordinates:
 def _commit_lsn(value: bytes | None) -> int | None:
     """Returns the commit LSN in the record's source block."""
     try:
-        said = orjson.loads(value or b"null")["source"]["commit_lsn"]
+        commit_lsn = orjson.loads(value or b"null")["source"]["commit_lsn"]
     except (ValueError, KeyError, TypeError):
         return None
-    return said if type(said) is int else None
+    return commit_lsn if type(commit_lsn) is int else None

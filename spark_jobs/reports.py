@@ -120,12 +120,12 @@ def open_reporter(address: Address) -> Reporter | None:
     try:
         return Reporter(address)
     except (OSError, EOFError, AuthenticationError) as error:
-        _say_unreachable(address.host, type(error).__name__)
+        _log_unreachable(address.host, type(error).__name__)
         return None
 
 
 @cache
-def _say_unreachable(host: str, reason: str) -> None:
+def _log_unreachable(host: str, reason: str) -> None:
     log.warning(
         "tasks report at their end only",
         because=f"the driver at {host} can't be reached ({reason})",

@@ -24,7 +24,7 @@ def reshaped_tables(section: Held, lineages: Iterable[Lineage], last: SinkRecord
     )
 
 
-def noted_mappings(section: Held, tables: Collection[TableId], earlier: Mapping[str, str]) -> dict[str, str]:
+def recorded_mappings(section: Held, tables: Collection[TableId], earlier: Mapping[str, str]) -> dict[str, str]:
     """Returns the fingerprints for the sink's record. A table that the sink does not hold now keeps its `earlier` one:
     rows of that form may still be in the store when the table is included again."""
     names = set(map(str, tables))

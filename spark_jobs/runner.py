@@ -51,7 +51,7 @@ PIECE_BYTES_MAX: Final = 8 * 1024 * 1024
 BATCH_S: Final = 30.0
 MERGES_AT_ONCE_MAX: Final = 4  # a merge is planned and committed in one thread of the driver
 OpenBy = Callable[[SparkSession, int], OpenSink]  # with how many tasks it may run at once
-LOOK_S: Final = 0.25
+POLL_S: Final = 0.25
 # After the last batch is done: the query's end, and closing clients.
 LEAVE_S_MAX: Final = FINISH_S_MAX + 2.0
 JVM_END_S_MAX: Final = 1.5
@@ -62,30 +62,30 @@ def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | Non
     that no restart helps against (the others continued until the request, or had one too). `conditions` receive the
     state of each sink. Raises ConfigError and StackError before anything is written."""
     openers = _check(config, names)
-    told_of = conditions or Conditions()
+    reports_to = conditions or Conditions()
     for name in names:
         starting = Condition("sink", name, "starting", f"{name} is starting", "nothing: wait for it", is_failure=True)
-        told_of.report(starting)
+        reports_to.report(starting)
     stop = threading.Event()
 
-    def told(_: int, __: FrameType | None) -> None:
+    def on_signal(_: int, __: FrameType | None) -> None:
         stop.set()
 
-    signal.signal(signal.SIGTERM, told)
-    signal.signal(signal.SIGINT, told)
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)
     # We get failures as exceptions and log them once; py4j's root logger would add tracebacks.
     logging.getLogger().addHandler(logging.NullHandler())
     begun = time.monotonic()
     spark, task_count = _started(config, len(names))
     log.info("spark started", took_s=round(time.monotonic() - begun, 1), sinks=" ".join(names))
     workers = [
-        SinkWorker(name, config, spark, partial(open_sink, spark, task_count), stop, told_of)
+        SinkWorker(name, config, spark, partial(open_sink, spark, task_count), stop, reports_to)
         for name, open_sink in openers.items()
     ]
     threads = [threading.Thread(target=worker.run, name=worker.name, daemon=True) for worker in workers]
     for thread in threads:
         thread.start()
-    while not stop.wait(LOOK_S) and any(thread.is_alive() for thread in threads):
+    while not stop.wait(POLL_S) and any(thread.is_alive() for thread in threads):
         if (failure := jvm_failure(spark)) is not None:
             raise failure
     stopped = time.monotonic()

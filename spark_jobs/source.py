@@ -50,14 +50,14 @@ def java_properties(kafka: KafkaConfig) -> Mapping[str, str]:
                 f"kafka.options: {name} is not understood by the Spark source",
                 f"known are {', '.join(sorted({*_SAME_MEANING, *_TRANSLATED}))}",
             )
-    said = {_SAME_MEANING[name]: value for name, value in given.items() if name in _SAME_MEANING}
-    if "security.protocol" in said:
-        said["security.protocol"] = said["security.protocol"].upper()
+    used = {_SAME_MEANING[name]: value for name, value in given.items() if name in _SAME_MEANING}
+    if "security.protocol" in used:
+        used["security.protocol"] = used["security.protocol"].upper()
     if "sasl.username" in given:
-        said["sasl.jaas.config"] = _login(said.get("sasl.mechanism", ""), given)
+        used["sasl.jaas.config"] = _login(used.get("sasl.mechanism", ""), given)
     if "ssl.ca.location" in given:
-        said |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": given["ssl.ca.location"]}
-    return said
+        used |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": given["ssl.ca.location"]}
+    return used
 
 
 def _login(mechanism: str, given: Mapping[str, str]) -> str:

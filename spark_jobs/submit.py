@@ -70,10 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="watershed-sinks", description="Run sinks as a job of spark-submit.")
     parser.add_argument("--config", type=Path, default=Path("watershed.yml"))
     parser.add_argument("names", nargs="+", metavar="NAME")
-    said = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     configure_logs(level=os.environ.get("CDC_LOG_LEVEL", "info"), as_json=bool(os.environ.get("CDC_LOG_JSON")))
     try:
-        run_sinks(load_config(said.config), said.names)
+        run_sinks(load_config(options.config), options.names)
     except WatershedError as error:
         print(error, file=sys.stderr)
         return error.exit_code

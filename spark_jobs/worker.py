@@ -34,7 +34,7 @@ from spark_jobs.control_reader import ControlReader, News
 from spark_jobs.dead_letters import DeadLetters
 from spark_jobs.failures import reason
 from spark_jobs.progress_writer import ProgressWriter
-from spark_jobs.reshaping import noted_mappings, reshaped_tables
+from spark_jobs.reshaping import recorded_mappings, reshaped_tables
 from spark_jobs.rounds import Rounds
 from spark_jobs.source import changes
 from spark_jobs.sync import SinkSync, World
@@ -108,7 +108,7 @@ class SinkWorker:
                 if self.refusal is None and not self._stop.is_set():
                     self._report("retrying", error)
                     delay_s = RETRY_S_FIRST if self._sync and self._sync.rounds_done else delay_s
-                    log.warning("sink starts again", sink=self.name, after_s=delay_s, **_said(error))
+                    log.warning("sink starts again", sink=self.name, after_s=delay_s, **_error_fields(error))
                     self._stop.wait(delay_s)
                     delay_s = min(delay_s * 2, RETRY_S_MAX)
             except Exception as error:
@@ -117,15 +117,15 @@ class SinkWorker:
                 self.refusal = SinkError(f"{self.name}: {type(error).__name__}", "report this with the log's traceback")
         if self.refusal is not None:
             self._report("stopped", self.refusal)
-            log.error("sink stopped", sink=self.name, **_said(self.refusal))
+            log.error("sink stopped", sink=self.name, **_error_fields(self.refusal))
 
     def _report(self, state: str, error: Exception | None = None) -> None:
         """Reports to the status of this process."""
-        said = {} if error is None else _said(error)
-        hint = said.get("next") or NEXT_RETRY
-        message = f"{self.name}: {said['because']}" if said else ""
+        fields = {} if error is None else _error_fields(error)
+        hint = fields.get("next") or NEXT_RETRY
+        message = f"{self.name}: {fields['because']}" if fields else ""
         self._conditions.report(
-            Condition("sink", self.name, state, message, hint if said else "", is_failure=error is not None)
+            Condition("sink", self.name, state, message, hint if fields else "", is_failure=error is not None)
         )
         if error is not None:
             self._publish_error(message, hint, is_final=state == "stopped")
@@ -134,8 +134,8 @@ class SinkWorker:
         """Publishes an error for the status of other processes. Unreachable brokers do not delay the sink."""
         now_us = time.time_ns() // 1000
         record = SinkErrorRecord(sink=self.name, message=message, next=hint, is_final=is_final, at_us=now_us)
-        told = TopicRecord(self._topics.progress, sink_error_key(self.name).encode(), record.encode())
-        publishing = begin(lambda: deliver(self._config.kafka, told))
+        error_record = TopicRecord(self._topics.progress, sink_error_key(self.name).encode(), record.encode())
+        publishing = begin(lambda: deliver(self._config.kafka, error_record))
         if is_final:  # the process may end with it
             wait([publishing], ERROR_S_MAX)
 
@@ -171,7 +171,7 @@ class SinkWorker:
                 try:
                     opened.maintain()
                 except (WatershedError, PySparkException, Py4JError, OSError) as error:
-                    log.warning("maintenance failed", sink=self.name, **_said(error))
+                    log.warning("maintenance failed", sink=self.name, **_error_fields(error))
 
         thread = threading.Thread(target=maintain, name=f"{self.name} maintenance", daemon=True)
         thread.start()
@@ -255,7 +255,7 @@ class SinkWorker:
 
     def _publish(self, control: ControlReader, writer: ProgressWriter, record: SinkRecord) -> None:
         excluded = {*map(str, control.excluded), *self._section.excluded_names}
-        self._mappings = noted_mappings(self._section, control.lineages, self._mappings)
+        self._mappings = recorded_mappings(self._section, control.lineages, self._mappings)
         shape = {"excluded": tuple(sorted(excluded)), "mappings": self._mappings}
         writer.publish(record.model_copy(update=shape))
 
@@ -312,10 +312,10 @@ class SinkWorker:
                 time.sleep(WATCH_S / 5)
             query.stop()
         except (PySparkException, Py4JError, OSError) as error:
-            log.debug("query ended with an error", sink=self.name, **_said(error))
+            log.debug("query ended with an error", sink=self.name, **_error_fields(error))
 
 
-def _said(error: Exception) -> dict[str, str]:
+def _error_fields(error: Exception) -> dict[str, str]:
     """An error as fields of a log line: a sentence and the next step, or the telling line of a foreign message."""
     if isinstance(error, WatershedError):
         return {"because": error.message, "next": error.hint}

@@ -103,7 +103,7 @@ class Rereads:
     def __init__(self) -> None:
         self._seen: Counter[bytes] = Counter()
 
-    def judged(self, error: UnsupportedChangeError) -> UnsupportedChangeError | None:
+    def stopping_error(self, error: UnsupportedChangeError) -> UnsupportedChangeError | None:
         """Returns the error that stops the table; None if another session is to read the change again."""
         if not isinstance(error, DamagedTextError):
             return error
@@ -197,7 +197,7 @@ class Service:
                     log.warning("session lost, restarting", error=error.message, in_s=round(in_s, 1))
                     self._stop.wait(in_s)
             except UnsupportedChangeError as error:
-                if (failure := self._rereads.judged(error)) is not None:
+                if (failure := self._rereads.stopping_error(error)) is not None:
                     if error.table is None or self._is_loading:
                         raise failure from error  # no session could continue without the table
                     self._failures[TableId(*error.table)] = failure

@@ -338,7 +338,7 @@ class Session:
         reader = resources.enter_context(
             closing(PostgresRowReader(self._config.source, these.publication, these.schemas))
         )
-        return ToastBackfill(reader, engine.complete, self._clock, time.sleep, fits=unpublishable.takes)
+        return ToastBackfill(reader, engine.complete, self._clock, time.sleep, fits=unpublishable.accepts)
 
     def _snapshots(
         self,

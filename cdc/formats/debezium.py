@@ -231,7 +231,7 @@ class TableEncoder:
         if now_us != self._clock_us:
             self._set_clock(now_us)
         if not self._is_plain:
-            return self._chosen(op, before, after, old_key, new_key, lsn, tx_index, seq)
+            return self._as_configured(op, before, after, old_key, new_key, lsn, tx_index, seq)
         if old_key == new_key:
             key = new_key.encode("latin-1")
             value = self._value(op, before, after, lsn, tx_index, seq)
@@ -245,7 +245,7 @@ class TableEncoder:
         here = self._value("c", "null", after, lsn, tx_index, seq + 1)
         return self._moved(key, moved_to, gone, here, seq)
 
-    def _chosen(
+    def _as_configured(
         self, op: str, before: str, after: str, old_key: str, new_key: str, lsn: int, tx_index: int, seq: int
     ) -> list[FinishedRecord]:
         """Returns the records with schemas, with context headers, or without tombstones, as configured."""
@@ -299,7 +299,7 @@ class TableEncoder:
         here = key.decode("latin-1")
         row = self._old_row(here) if any(self._unknown) else here
         if not self._is_plain:
-            return self._chosen("d", row, "null", here, here, lsn, tx_index, seq)
+            return self._as_configured("d", row, "null", here, here, lsn, tx_index, seq)
         value = self._value("d", row, "null", lsn, tx_index, seq)
         return [(key, value, None), (key, None, [(VERSION_HEADER, self._version(seq))])]
 

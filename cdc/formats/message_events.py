@@ -45,7 +45,7 @@ class MessageEvents:
             self._value_head = f'{{"schema":{connect.dumps(value)},"payload":'
             self._end = "}"
 
-    def takes(self, prefix: str) -> bool:
+    def publishes(self, prefix: str) -> bool:
         """Says whether messages of this prefix are published; patterns match the whole prefix."""
         if self._include and not any(re.fullmatch(pattern, prefix) for pattern in self._include):
             return False

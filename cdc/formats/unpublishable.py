@@ -23,7 +23,7 @@ from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.frames import XLOG_DATA_BYTES
 from cdc.pgoutput.light_rows import SHRINKS_TO, LightRow
-from cdc.records.control import OfTable, table_key
+from cdc.records.control import PerTableRecord, table_key
 
 log = structlog.get_logger(__name__)
 
@@ -33,7 +33,7 @@ HEADER_OVERHEAD_BYTES: Final = 10
 UNPUBLISHED_KEY: Final = "unpublished/"
 
 
-class UnpublishedRecord(OfTable):
+class UnpublishedRecord(PerTableRecord):
     """The number of a table's changes that could not be published and were left out as configured. Written in the Kafka
     transaction that would have had the last of them."""
 
@@ -55,7 +55,7 @@ def record_bytes(record: FinishedRecord) -> int:
     return OVERHEAD_BYTES + len(key) + len(value or b"") + named
 
 
-def _of(schema: TableSchema) -> str:
+def _named(schema: TableSchema) -> str:
     columns = f" (key column{'s' * (len(schema.key) > 1)} {', '.join(schema.key)})" if schema.key else ""
     return f"{schema.table}{columns}"
 
@@ -78,7 +78,7 @@ class Unpublishable:
         self._bytes_max = dict(record_bytes_max or {})
         self._records = {record.table: record for record in before}
         self._leaving = frozenset(leaving)
-        self._said: set[TableId] = set()
+        self._warned: set[TableId] = set()
         # A value up to this size fits, whatever key and headers are: both consist of columns that the value has too.
         limits = self._bytes_max.values() or [1 << 62]
         self.value_bytes_safe = min(limits) // 4 - OVERHEAD_BYTES
@@ -95,7 +95,7 @@ class Unpublishable:
         """Says whether the topic accepts a record of this size."""
         return record_bytes(record) <= self._bytes_max.get(topic, 1 << 62)
 
-    def takes(self, record: TopicRecord) -> bool:
+    def accepts(self, record: TopicRecord) -> bool:
         """Says whether its topic accepts the record."""
         return self.fits(record.topic, (record.key, record.value, record.headers))
 
@@ -121,8 +121,8 @@ class Unpublishable:
         self, schema: TableSchema, position: Position, light: LightRow, keys: Sequence[bytes]
     ) -> UnpublishableError:
         return UnpublishableError(
-            f"{_of(schema)} at {position}: column {light.column} has {light.size} bytes, more than a record of topic "
-            f"{schema.topic} holds, which takes {self._bytes_max[schema.topic]}",
+            f"{_named(schema)} at {position}: column {light.column} has {light.size} bytes, more than a record of "
+            f"topic {schema.topic} holds, which takes {self._bytes_max[schema.topic]}",
             f"leave the column out of the publication, or name it in source.exclude_columns; or choose "
             f"capture.on_unpublishable: dead_letter; {NEXT_AFTER_STOP.format(table=schema.table)}",
             table=schema.table,
@@ -138,7 +138,7 @@ class Unpublishable:
             record = key, value.without_holes() if isinstance(value, Draft) else value, headers
             if not self.fits(schema.topic, record):
                 raise UnpublishableError(
-                    f"{_of(schema)} at {position}: a record of {record_bytes(record)} bytes is larger than "
+                    f"{_named(schema)} at {position}: a record of {record_bytes(record)} bytes is larger than "
                     f"topic {schema.topic} takes, {self._bytes_max[schema.topic]}",
                     f"raise max.message.bytes of {schema.topic} (above 16 MiB message.max.bytes in kafka.options too), "
                     "leave the large column out of the publication, or choose capture.on_unpublishable: dead_letter; "
@@ -149,7 +149,7 @@ class Unpublishable:
                     value=record[1],
                 )
 
-    def instead(
+    def replacements(
         self, schema: TableSchema, position: Position, error: UnsupportedChangeError, now_us: int
     ) -> list[TopicRecord]:
         """Returns the records that are produced instead of the change that raised `error`. Raises it again if the table
@@ -173,8 +173,8 @@ class Unpublishable:
             }
         )
         self._records[table] = counted
-        if table not in self._said:
-            self._said.add(table)
+        if table not in self._warned:
+            self._warned.add(table)
             log.warning("row change not published", table=str(table), reason=error.message, policy=self._policy)
         letters = [self._letter(schema, position, error)] if is_letter else []
         return [*letters, TopicRecord(self._topics.state, unpublished_key(table).encode(), counted.encode())]

@@ -13,7 +13,7 @@ from typing import Final
 from cdc.model.events import TableSchema
 from cdc.pgoutput.messages import Relation
 from cdc.pgoutput.relations import sent_places
-from cdc.pgoutput.row_parts import NULL, TEXT, RawValue, RowParts, RowTuple, put_together, take_apart
+from cdc.pgoutput.row_parts import NULL, TEXT, RawValue, RowParts, RowTuple, join_message, split_message
 from cdc.pgoutput.values import ColumnForm
 
 SHRINKS_TO: Final = 8  # a record's bytes times this are at least its row's
@@ -42,15 +42,15 @@ class LightRows:
 
     def message(self, message: bytes, offset: int, row_bytes_max: int) -> LightRow:
         """Reads the row change in `message[offset:]`. Returns a message that is not a row change as it is."""
-        parts = take_apart(memoryview(message)[offset:])
+        parts = split_message(memoryview(message)[offset:])
         if parts is None or any(len(row.values) != len(self._sent) for row in parts.tuples):
             return LightRow(message[offset:])
         light = RowParts(parts.head, [self._without_hidden(row) for row in parts.tuples])
         largest = max(light.tuples, key=lambda row: self._size(row.values))
         if self._size(largest.values) <= row_bytes_max:
-            return LightRow(put_together(light))
+            return LightRow(join_message(light))
         size, column = self._largest(largest.values)
-        return LightRow(put_together(RowParts(light.head, list(map(self._key_alone, light.tuples)))), column, size)
+        return LightRow(join_message(RowParts(light.head, list(map(self._key_alone, light.tuples)))), column, size)
 
     def line(self, line: bytes, row_bytes_max: int) -> LightRow:
         """Reads a line of COPY's text format, with columns in the schema's order."""

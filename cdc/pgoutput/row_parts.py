@@ -46,7 +46,7 @@ class RowParts:
         return oid
 
 
-def take_apart(message: memoryview) -> RowParts | None:
+def split_message(message: memoryview) -> RowParts | None:
     """Splits a message. Returns None if it is not a row message."""
     if bytes(message[:1]) not in (b"I", b"U", b"D"):
         return None
@@ -72,7 +72,7 @@ def take_apart(message: memoryview) -> RowParts | None:
     return RowParts(message[:_HEAD_BYTES], tuples) if tuples and at == len(message) else None
 
 
-def put_together(parts: RowParts, before: bytes | memoryview = b"") -> bytes:
+def join_message(parts: RowParts, before: bytes | memoryview = b"") -> bytes:
     """Returns the message, after the bytes `before`. A value has less than 4 GiB."""
     pieces = [before, parts.head]
     for row in parts.tuples:

@@ -61,7 +61,7 @@ class Record(BaseModel):
             ) from error
 
 
-class OfTable(Record):
+class PerTableRecord(Record):
     """A record about one table."""
 
     table_schema: str
@@ -159,7 +159,7 @@ ENDED = frozenset({"done", "cancelled", "failed"})
 """Statuses of snapshots that do not continue by themselves."""
 
 
-class SnapshotRecord(OfTable):
+class SnapshotRecord(PerTableRecord):
     """How far a table's existing rows are published. Written in the Kafka transaction of the rows that it covers."""
 
     request: str  # the signal's id, or another cause
@@ -177,13 +177,13 @@ class SnapshotRecord(OfTable):
     key_order: str | None = None  # digest of the order in which the ranges hold; null before the table is described
 
 
-class TombstonesRecord(OfTable):
+class TombstonesRecord(PerTableRecord):
     """Says that every key of the table's topic whose row was swept below `floor` has its tombstone."""
 
     floor: U64
 
 
-class IncompleteRowsRecord(OfTable):
+class IncompleteRowsRecord(PerTableRecord):
     """Rows of a table whose last records may lack large values, and which are to be read again. Written in the Kafka
     transaction of these records, and of the rows that were read."""
 
@@ -228,7 +228,7 @@ class ColumnRecord(Record):
         return Column(type_name=fields.pop("type"), **fields)
 
 
-class SchemaRecord(OfTable):
+class SchemaRecord(PerTableRecord):
     """One version of a table's schema."""
 
     oid: int
@@ -260,7 +260,7 @@ class SchemaRecord(OfTable):
         )
 
 
-class SweepRecord(OfTable):
+class SweepRecord(PerTableRecord):
     """Rows of the table whose version is below `floor` are gone, once a consumer has applied up to `as_of_lsn`."""
 
     floor: U64

@@ -7,10 +7,10 @@ later version of the row, that the row is deleted, or that an operator discarded
 from typing import Any
 
 from cdc.model.events import TableId
-from cdc.records.control import U64, OfTable, table_key
+from cdc.records.control import U64, PerTableRecord, table_key
 
 
-class RejectedRow(OfTable):
+class RejectedRow(PerTableRecord):
     """One row, at the newest version that the store rejected. The store has an older version or none."""
 
     key: dict[str, Any]  # column → value, as in the record's key

@@ -10,7 +10,7 @@ from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.records.control import OfTable, Record, table_key
+from cdc.records.control import PerTableRecord, Record, table_key
 
 TABLE_KEY = "table/"
 
@@ -47,7 +47,7 @@ class TableFacts(Record):
     labels: tuple[str, ...] = ()  # oid and xmin of the labels of its enums, also of those within other types
 
 
-class TableRecord(OfTable):
+class TableRecord(PerTableRecord):
     """The record of a table in state, with the key `table/<table>`."""
 
     status: Literal["captured", "stopped"]
