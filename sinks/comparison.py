@@ -129,7 +129,7 @@ class SourceRows:
             yield number, orjson.loads(row)
 
     def key_of(self, row: Sequence[str | None]) -> str:
-        """A source row's key, as a difference shows it."""
+        """Returns a source row's key, as a difference shows it."""
         return _object(
             {
                 name: source_form(pg_type, row[at] or "")
@@ -184,7 +184,7 @@ def compare(
 
 
 class _Found:
-    """Counts rows by kind, keeps the first examples."""
+    """Counts rows by kind, and keeps the first examples."""
 
     def __init__(self, table: TableId, examples_max: int) -> None:
         self.counts = dict.fromkeys(Kind, 0)

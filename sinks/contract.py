@@ -123,4 +123,4 @@ class Sink(Protocol):
         """Yields every live row that readers see, each once, in no particular order, in bounded memory."""
 
     def close(self) -> None:
-        """Release connections. Idempotent."""
+        """Releases connections. Idempotent."""

@@ -24,7 +24,7 @@ Form = Any  # None, bool, int, float, str, Decimal, bytes, list, Unlike
 
 
 class Unlike:
-    """A store's value that no value of the type can have. Equal to nothing."""
+    """A store's value that no value of the type can have. It equals nothing."""
 
     __slots__ = ()
 
@@ -59,7 +59,7 @@ def same(pg_type: str, text: str | None, value: object) -> bool:
 
 
 def key_form(forms: list[Form]) -> str:
-    """A key as text, the same from either side's forms."""
+    """Returns a key as text, the same from the forms of either side."""
     return "\x00".join(_key_part(form) for form in forms)
 
 
@@ -267,7 +267,7 @@ def _store_date(value: object) -> Form:
 
 
 def _clock(value: datetime | time) -> str:
-    """hh:mm:ss with the fraction as PostgreSQL prints it: no trailing zeros."""
+    """Returns hh:mm:ss with the fraction as PostgreSQL prints it: no trailing zeros."""
     whole = f"{value.hour:02}:{value.minute:02}:{value.second:02}"
     return f"{whole}.{value.microsecond:06}".rstrip("0") if value.microsecond else whole
 

@@ -120,7 +120,7 @@ def _read(
 
 
 def encode_json(value: Json) -> bytes:
-    """Compact UTF-8 JSON. Integers of any size stay exact."""
+    """Returns compact UTF-8 JSON. Integers of any size stay exact."""
     try:
         # A copy: orjson's own bytes keep the room that it reserved for escapes, up to 13 times their length.
         return b"%b" % orjson.dumps(value)

@@ -22,7 +22,7 @@ class Retries:
     sleep: Callable[[float], None] = time.sleep
 
     def attempts(self) -> Iterator[int]:
-        """Attempt numbers from 1; the pause before each but the first happens here."""
+        """Yields attempt numbers from 1, and pauses before each but the first."""
         delay_s = self.delay_s_first
         for attempt in range(1, self.attempt_count_max + 1):
             if attempt > 1:

@@ -51,12 +51,12 @@ class Template:
         return cls(text, literals, columns)
 
     def render(self, row: Mapping[str, Json]) -> str | None:
-        """The text for this row; None where one of the columns is NULL."""
+        """Returns the text for this row; None if one of the columns is NULL."""
         values = [row[column] for column in self.columns]
         return None if None in values else self.fill([value_text(value) for value in values])
 
     def fill(self, values: Sequence[str]) -> str:
-        """The text for these values, in the order of the columns."""
+        """Returns the text for these values, in the order of the columns."""
         if len(values) == 1:
             return f"{self.literals[0]}{values[0]}{self.literals[1]}"
         parts = [self.literals[0]]
@@ -109,7 +109,7 @@ class Template:
 
 
 def parts_beginning(text: str) -> list[Part]:
-    """Any text that begins with this one, for `overlap`."""
+    """Returns parts for any text that begins with this one, for `overlap`."""
     return [*((frozenset(character), False) for character in text), (_ANY, True)]
 
 

@@ -40,7 +40,7 @@ def covers(offsets: Offsets, wanted: Offsets) -> bool:
 
 
 def furthest(left: Offsets, right: Offsets) -> dict[str, tuple[int, ...]]:
-    """The greater offset of each partition."""
+    """Returns the greater offset of each partition."""
     merged = dict(left)
     for topic, ends in right.items():
         have = merged.get(topic, ())
@@ -86,7 +86,7 @@ class AppliedPosition:
         self._advance()
 
     def reach(self, offsets: Offsets) -> None:
-        """Everything below `offsets` is applied and readable."""
+        """Takes offsets below which everything is applied and readable."""
         self.offsets = furthest(self.offsets, offsets)
         self._advance()
 
@@ -98,7 +98,7 @@ class AppliedPosition:
         return sorted(highest.values(), key=lambda sweep: sweep.floor)
 
     def finish(self, sweep: SweepRecord) -> None:
-        """The sweep is applied and readable; so is every lower one of its table."""
+        """Takes a sweep that is applied and readable; so is every lower one of its table."""
         table = table_key(sweep.table)
         self.sweeps[table] = max(self.sweeps.get(table, 0), sweep.floor)
         self._unfinished = {
@@ -128,7 +128,7 @@ class AppliedPosition:
         self._settle()
 
     def _settle(self) -> None:
-        """Applied LSN never passes an unfinished sweep, and never goes back."""
+        """Computes the applied LSN: it never passes an unfinished sweep, and never goes back."""
         if not any(_as_of(sweep) <= self._covered[:2] for sweep in self._unfinished.values()):
             self.applied = max(self.applied, self._covered)
 

@@ -28,7 +28,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A derived store as it is found."""
+    """The state of a derived store."""
 
     sink: str
     generation: int | None  # the one that it holds; None: none
@@ -116,7 +116,7 @@ class SinkProcess:
             )
 
     def stop(self) -> None:
-        """SIGTERM: it ends after its batch."""
+        """Sends SIGTERM: the job ends after its batch."""
         assert self._child is not None
         if self._child.poll() is None:
             self._child.terminate()
@@ -128,7 +128,7 @@ class SinkProcess:
 
 
 def _end_with_parent() -> Callable[[], None] | None:
-    """Linux's "signal me when my parent dies"."""
+    """Asks Linux to signal this process when its parent dies."""
     if sys.platform != "linux":
         return None
     libc = ctypes.CDLL(None)

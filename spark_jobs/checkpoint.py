@@ -25,7 +25,7 @@ def sink_folder(location: str, prefix: str, sink: str) -> Path:
 
 
 def next_generation(marker: int | None, published: Iterable[int]) -> int:
-    """A number that no store and no record of this sink ever had."""
+    """Returns a number that no store and no record of this sink ever had."""
     return max({0, *published} | ({marker} if marker is not None else set())) + 1
 
 

@@ -50,7 +50,7 @@ def archive_file(java_home: Path, jars: Sequence[Path]) -> Path:
 
 
 def flags(java_home: Path, jars: Sequence[Path]) -> str:
-    """The JVM's, to use the archive; empty if there is none."""
+    """Returns the JVM's flags to use the archive; none if it does not exist."""
     file = archive_file(java_home, jars)
     # Quiet: it warns of an archive that it can't use, and does without.
     return f'"-XX:SharedArchiveFile={file}" -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off' if file.exists() else ""

@@ -23,7 +23,7 @@ class LetterBox(Protocol):
 
     @property
     def open(self) -> Mapping[str, int]:
-        """letter_key → the version that was rejected."""
+        """Returns letter_key → the version that was rejected."""
 
     def follow(self) -> None:
         """Reads what others did to the topic: an operator discards dead letters."""
@@ -33,7 +33,7 @@ class LetterBox(Protocol):
 
 
 class DeadLetters:
-    """Implements LetterBox. The topic is made where it is not there."""
+    """Implements LetterBox. Creates the topic if it does not exist."""
 
     def __init__(self, kafka: KafkaConfig, topics: TopicConfig, sink: str) -> None:
         """Opens the topic. Raises BrokerError, UnreachableError."""
@@ -89,7 +89,7 @@ class DeadLetters:
                 self._open[key] = letter.version
 
     def close(self) -> None:
-        """Nothing is waiting: publish waits for each record."""
+        """Does nothing: publish waits for each record."""
         self._tail.close()
         self._producer.flush(0)
 

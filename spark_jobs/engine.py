@@ -223,7 +223,7 @@ class SparkEngine:
         self._call(lambda: self._catalog.dropView(identifier))
 
     def close(self) -> None:
-        """A session is only settings; the JVM is the process's."""
+        """Does nothing: a session is only settings, and the JVM is the process's."""
 
     def _read(self, properties: Callable[[], Any]) -> Mapping[str, str] | None:
         if not self._is_there():
@@ -266,7 +266,7 @@ class SparkEngine:
 
 
 def _is_there(location: str) -> bool:
-    """A metadata file. Of a store elsewhere the catalog is believed."""
+    """Says whether a metadata file exists. For a store elsewhere the catalog is trusted."""
     path = location.removeprefix("file:")
     return path == location or Path(path).exists()
 
@@ -281,7 +281,7 @@ def _sink_error(error: Exception) -> SinkError:
 
 
 def _causes(error: Exception) -> Iterator[tuple[str, str]]:
-    """(class, message) of a Java exception and its causes, outermost first."""
+    """Returns (class, message) of a Java exception and its causes, outermost first."""
     cause = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
     for _ in range(CAUSES_MAX):
         if cause is None:

@@ -117,7 +117,7 @@ class PieceWriter:
 
 
 def _behind(messages: Sequence[Message]) -> dict[Partition, int]:
-    """The offset behind each partition's last one of these records."""
+    """Returns for each partition the offset after the last one of these records."""
     return {
         Partition(message.topic() or "", message.partition() or 0): (message.offset() or 0) + 1 for message in messages
     }

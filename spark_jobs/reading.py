@@ -61,7 +61,7 @@ class PartitionReader:
         self._is_reading = False
 
     def seek(self, starts: Mapping[Partition, int]) -> None:
-        """Read these partitions from these offsets on."""
+        """Starts to read these partitions from these offsets on."""
         self._is_reading = True
         self._consumer.assign(
             [

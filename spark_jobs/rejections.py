@@ -26,7 +26,7 @@ Letters = dict[str, RejectedRow | None]  # by letter_key; None: the letter is cl
 
 
 class Rejections:
-    """Follows which letters are open for the keys of one task."""
+    """Keeps which dead letters are open for the keys of one task."""
 
     def __init__(
         self,

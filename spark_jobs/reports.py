@@ -39,7 +39,7 @@ class Address(NamedTuple):
 
 
 class ReportServer:
-    """The driver's end. One for each process."""
+    """The driver's end of the connections. One for each process."""
 
     def __init__(self, bind_host: str, host: str) -> None:
         """`host`: the name by which executors reach `bind_host`."""
@@ -85,7 +85,7 @@ class ReportServer:
 
 
 class Reporter:
-    """A task's end."""
+    """A task's end of the connection."""
 
     def __init__(self, address: Address) -> None:
         """Connects. Raises OSError, AuthenticationError if the driver can't be reached."""

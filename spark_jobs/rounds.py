@@ -143,7 +143,7 @@ class TopicEnds:
         self._partitions = {topic: len(found[topic].partitions) for topic in topics if topic in found}
 
     def ask(self) -> Offsets:
-        """Topic → last stable offset of each partition. Raises BrokerError."""
+        """Returns topic → last stable offset of each partition. Raises BrokerError."""
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         wanted = {
             TopicPartition(topic, number): latest

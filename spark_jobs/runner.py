@@ -130,7 +130,7 @@ def _check(config: Config, names: Sequence[str]) -> dict[str, OpenBy]:
 
 
 def _stored(config: Config, name: str, section: StoreConfig, spark: SparkSession, task_count: int) -> OpenSink:
-    """A sink whose store the tasks write."""
+    """Opens a sink whose store is written by tasks."""
     piece_bytes = min(config.spark.bytes_per_write_max, PIECE_BYTES_MAX)
     limits = Limits(SILENT_ROUND_S, IDLE_S_MAX, piece_bytes, reporting_duration_s=ROUND_S)
 

@@ -114,7 +114,7 @@ class SinkSync:
         return self._admitted
 
     def dismiss(self) -> None:
-        """Ends the batch that runs after its round, and allows no other."""
+        """Ends the running batch after its round, and allows no other."""
         self._admitted = 0
 
     # ---- the query's thread
@@ -238,7 +238,7 @@ class SinkSync:
             log.info("swept", sink=self._sink.name, table=str(sweep.table), rows=swept)
 
     def _letters_below(self, sweep: SweepRecord) -> Letters:
-        """Letters of rows that the sweep has removed are closed."""
+        """Closes the dead letters of rows that the sweep has removed."""
         table = table_key(sweep.table)
         return {
             letter: None

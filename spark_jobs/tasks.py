@@ -137,7 +137,7 @@ class TaskRunner:
         return target
 
     def _forget(self, job: Job) -> None:
-        """After a failure connections may be in any state."""
+        """Drops connections, which may be in any state after a failure."""
         if (held := self._targets.pop(job.sink, None)) is not None:
             held[2].close()
         if (reader := self._readers.pop(job.sink, None)) is not None:
@@ -146,7 +146,6 @@ class TaskRunner:
 
 @cache
 def _task_runner(open_target: OpenTarget) -> TaskRunner:
-    """Returns the runner of this worker process."""
     return TaskRunner(open_target, PartitionReader)
 
 

@@ -27,7 +27,7 @@ TIMEOUT_S: Final = 30.0
 
 
 class WaitTimeoutError(WatershedError):
-    """The stores did not show it in time."""
+    """The stores did not show the LSN in time."""
 
 
 def wait_for(
@@ -110,7 +110,7 @@ def read_lsn(lsn: str | int) -> int:
 
 
 def sinks_of(sink: str | Sequence[str] | None, known: Sequence[str]) -> list[str]:
-    """Names of those to wait for. Raises WaitError where none is known."""
+    """Returns the names of the sinks to wait for. Raises WaitError if none is known."""
     names = sorted(set(known)) if sink is None else [sink] if isinstance(sink, str) else list(sink)
     if not names:
         raise WaitError("no sink has published a position yet", "start one: cdc sink run NAME")

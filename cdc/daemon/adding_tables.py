@@ -102,7 +102,7 @@ class AdditionBarrier:
         return False
 
     def close(self) -> None:
-        """No transaction is waited for any more. Idempotent."""
+        """Ends the wait for transactions. Idempotent."""
         if self._wait is not None:
             self._wait.close()
             self._wait = None

@@ -22,7 +22,7 @@ BROKERS = "brokers"
 
 
 def capture_findings(config: Config, tables: list[SourceTable]) -> Iterator[Finding]:
-    """Writes nothing. Tables that can be captured are put into `tables`."""
+    """Checks the source; writes nothing. Adds the tables that can be captured to `tables`."""
     is_source_well, are_brokers_well = True, True
     for finding in _source(config, tables):
         is_source_well = is_source_well and finding.level != "fail"
@@ -63,7 +63,7 @@ def _formats(config: Config, tables: Sequence[SourceTable]) -> Iterator[Finding]
 
 
 def broker_findings(config: Config) -> Iterator[Finding]:
-    """Brokers, and topics that exist already."""
+    """Checks the brokers, and topics that exist already."""
     topics = Topics(config.topics.prefix)
     keyless = [topics.table(table) for table in config.source.table_ids if config.source.chosen(table).key == ()]
     try:
@@ -105,7 +105,6 @@ def broker_findings(config: Config) -> Iterator[Finding]:
 
 
 def _history(config: Config) -> Iterator[Finding]:
-    """Returns what a start would find of an earlier one."""
     try:
         source: Source = check_source(config.source, config.snapshot, is_running_on=True)
         Service(config, armed_probe({})).check_history(source)

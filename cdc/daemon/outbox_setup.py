@@ -38,7 +38,7 @@ def open_outbox(config: Config, *, promises_utf8: bool) -> OutboxStream | None:
 
 
 def _contract(files: Mapping[str, str]) -> Contract:
-    """Relative paths are from the working directory."""
+    """Reads JSON Schemas. Relative paths are from the working directory."""
     if not files:
         return no_contract
     try:

@@ -86,7 +86,7 @@ class Backoff:
         self._began = clock.monotonic()
 
     def begin(self) -> None:
-        """A session begins."""
+        """Starts the clock of a session."""
         self._began = self._clock.monotonic()
 
     def next_s(self) -> float:
@@ -374,5 +374,4 @@ class Service:
             self._report("starting", "capture is taking over", "nothing: it streams in a moment", is_failure=True)
 
     def _report(self, state: str, message: str = "", hint: str = "", *, is_failure: bool = False) -> None:
-        """Reports to the status of this process."""
         self._conditions.report(Condition("capture", "", state, message, hint, is_failure))

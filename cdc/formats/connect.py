@@ -20,7 +20,7 @@ BYTES: Final[Node] = {"type": "bytes"}
 def named(
     node: Node, name: str, parameters: Mapping[str, str] | None = None, *, version: int = 1, doc: str = ""
 ) -> Node:
-    """A semantic type."""
+    """Returns a semantic type: the node with a name."""
     more = {"doc": doc, "parameters": parameters}
     return {**node, "name": name, "version": version} | {part: more[part] for part in more if more[part]}
 
@@ -30,7 +30,7 @@ def array_of(element: Node) -> Node:
 
 
 def vector_of(element: Node) -> Node:
-    """An array whose elements are never null."""
+    """Returns an array whose elements are never null."""
     return {"type": "array", "items": required(element)}
 
 
@@ -68,7 +68,7 @@ def has_floats(node: Node) -> bool:
 
 
 def dumps(node: object) -> str:
-    """Compact JSON, as latin-1 view of UTF-8."""
+    """Returns compact JSON, as latin-1 view of UTF-8."""
     return json.dumps(node, ensure_ascii=False, separators=(",", ":")).encode().decode("latin-1")
 
 

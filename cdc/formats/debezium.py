@@ -83,7 +83,7 @@ class Draft:
         return self._encoder.columns_of(value)
 
     def without_holes(self) -> bytes:
-        """The value with nothing filled."""
+        """Returns the value with no hole filled."""
         return self.finished(self.columns, ())
 
     def finished(self, columns: Sequence[str | None], filled: Sequence[int]) -> bytes:
@@ -128,7 +128,7 @@ class TableEncoder:
         context: EnvelopeContext,
         metadata: TransactionMetadata | None = None,
     ) -> None:
-        """`metadata`: of the transaction that is received, where they are published."""
+        """`metadata`: of the current transaction, if it is published."""
         formats = column_formats(schema, context.format)
         relation = context.format.columns.marked(relation)
         forms = [found.form for found in formats]
@@ -286,7 +286,7 @@ class TableEncoder:
         return b"", self._value("t", "null", "null", lsn, tx_index, seq), self._headers
 
     def _count(self) -> None:
-        """Before an event whose transaction's metadata are published."""
+        """Counts an event before its record, if transaction metadata is published."""
         if self._metadata is not None:
             block = self._metadata.block(str(self.table))
             self._to_op = f"{self._to_end}{_TRANSACTION}{block}{_OP}"
@@ -326,12 +326,12 @@ class TableEncoder:
         return row[0]
 
     def row_of(self, columns: Sequence[str | None]) -> str:
-        """`after` of a row of which these columns are known."""
+        """Returns `after` of a row of which these columns are known."""
         there = zip(columns, self._unavailable, strict=True)
         return self._codec.row_of([placeholder if value is None else value for value, placeholder in there])
 
     def key_of(self, key: str) -> bytes:
-        """The record key, from the object of key columns."""
+        """Returns the record key, from the object of key columns."""
         encoded = key.encode("latin-1")
         return self._key_head + encoded + b"}" if self._key_head else encoded
 
@@ -424,5 +424,5 @@ def _context_headers(context: EnvelopeContext) -> list[tuple[str, bytes]]:
 
 
 def _json(text: str) -> str:
-    """A JSON string, as latin-1 view of its UTF-8 bytes."""
+    """Returns a JSON string, as latin-1 view of its UTF-8 bytes."""
     return encode_basestring(text.encode().decode("latin-1"))

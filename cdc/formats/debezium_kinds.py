@@ -238,7 +238,7 @@ def bytea(mode: BinaryMode) -> Kind:
 
 
 def bits(modifier: int) -> Kind:
-    """The modifier is the length; none: of any length."""
+    """`modifier` is the length; without one the length is not limited."""
     if modifier == 1:
         return Kind(values.bit, BOOLEAN, "false")
     length = modifier if modifier > 0 else _BITS_MAX

@@ -114,7 +114,7 @@ def zoned_time(precision: int) -> Encoder:
 
 
 def interval(precision: int) -> Encoder:
-    """Every part has its own sign, but those of the time the same."""
+    """Each part has its own sign; those of the time share one."""
 
     def encode(text: str) -> str:
         if text in _SPECIAL:

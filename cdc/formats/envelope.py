@@ -7,8 +7,6 @@ from cdc.config.format_options import READABLE, FormatOptions
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeContext:
-    """The values that all records of one run share."""
-
     prefix: str
     database: str
     epoch: int

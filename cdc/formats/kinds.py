@@ -9,7 +9,7 @@ from cdc.pgoutput.values import Encoder
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Values of one type in one form."""
+    """The values of one type in one form."""
 
     encode: Encoder
     node: Node  # Connect's schema, without `optional`

@@ -31,7 +31,7 @@ class MessagePosition:
 
 
 class MessageEvents:
-    """Makes them for one run."""
+    """Makes message events for one run."""
 
     def __init__(self, context: EnvelopeContext) -> None:
         self._context = context

@@ -178,7 +178,7 @@ def _null_where_unconvertible(encode: Encoder, where: str, options: FormatOption
 
 
 def shown(schema: TableSchema, formats: Sequence[ColumnFormat]) -> list[tuple[str, Node]]:
-    """(name, node) of the columns that records have."""
+    """Returns (name, node) of the columns that records have."""
     return [
         (column.name, found.node)
         for column, found in zip(schema.columns, formats, strict=True)

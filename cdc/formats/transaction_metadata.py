@@ -37,7 +37,7 @@ class TransactionMetadata:
 
     @property
     def counts(self) -> dict[str, int] | None:
-        """Events so far of each collection; None before the transaction's BEGIN."""
+        """Returns the number of events so far of each collection; None before the transaction's BEGIN."""
         return None if self._counts is None else dict(self._counts)
 
     def start(

@@ -88,7 +88,7 @@ class Unpublishable:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Changes that were not published, by table."""
+        """Returns the number of changes that were not published, by table."""
         return {str(table): record.dead_letters + record.skipped for table, record in self._records.items()}
 
     def fits(self, topic: str, record: FinishedRecord) -> bool:
@@ -96,7 +96,6 @@ class Unpublishable:
         return record_bytes(record) <= self._bytes_max.get(topic, 1 << 62)
 
     def accepts(self, record: TopicRecord) -> bool:
-        """Says whether its topic accepts the record."""
         return self.fits(record.topic, (record.key, record.value, record.headers))
 
     def lightened(self, encoder: TableEncoder, frame: bytes, position: Position) -> bytes:

@@ -54,7 +54,7 @@ class Failure(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The parts of the pipeline that a process answers for."""
+    """The parts of the pipeline for which a process answers."""
 
     parts: frozenset[Part]
     sinks: frozenset[str] | None = None  # None: all
@@ -64,12 +64,11 @@ CAPTURE: Final = Scope(frozenset({"source", "brokers", "capture", "table"}))
 
 
 def sinks_scope(names: frozenset[str]) -> Scope:
-    """Returns the scope of a process that runs these sinks."""
     return Scope(frozenset({"brokers", "sink"}), names)
 
 
 def application(status: Callable[[], Status], scope: Scope, waits: Waits) -> Starlette:
-    """`status` is called for each request."""
+    """Makes the application. `status` is called for each request."""
 
     def healthz(_: Request) -> Response:
         return _json(Health(is_alive=True))
@@ -187,7 +186,7 @@ _PATHS: Final[Mapping[str, tuple[str, Mapping[int, type[BaseModel]]]]] = {
 
 
 def description() -> dict[str, Any]:
-    """The OpenAPI document."""
+    """Returns the OpenAPI document."""
     _, schemas = models_json_schema(
         [(model, "serialization") for model in _MODELS], ref_template="#/components/schemas/{model}"
     )

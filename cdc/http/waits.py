@@ -30,7 +30,7 @@ class Positions(Protocol):
 
 
 class Waits:
-    """One for a server. Its questions to the source go over one connection."""
+    """Waits of one server. Its queries to the source use one connection."""
 
     def __init__(self, read_end: Callable[[], SourceEnd], positions: Positions) -> None:
         self._read_end = read_end

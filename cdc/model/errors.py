@@ -42,7 +42,7 @@ class SourceError(WatershedError):
 
 
 class BrokerError(WatershedError):
-    """Kafka is not as capture needs it (unreachable, a topic of the wrong kind)."""
+    """Kafka does not meet capture's requirements (unreachable, a topic of the wrong kind)."""
 
 
 class UnreachableError(WatershedError):

@@ -20,6 +20,6 @@ class SeqCounter:
         return self.last + 1
 
     def take(self, count: int = 1) -> int:
-        """Use the next `count` numbers. Returns the last of them."""
+        """Uses the next `count` numbers. Returns the last of them."""
         self.last += count
         return self.last

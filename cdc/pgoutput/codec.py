@@ -272,7 +272,7 @@ class _Exact:
         return self._object(self._codec._known_of_old, encoded), self._key_object(encoded)
 
     def _encoded(self, values: Tuple, wanted: Collection[int]) -> dict[int, str]:
-        """JSON text of these columns."""
+        """Returns the JSON text of these columns."""
         return {i: self._value(i, values[i]) for i in wanted}
 
     def _value(self, i: int, value: TupleValue) -> str:

@@ -73,7 +73,6 @@ def start_lsn(payload: bytes) -> int:
 
 
 def is_commit(payload: bytes) -> bool:
-    """Says whether this is the end of a transaction."""
     return payload[XLOG_DATA_BYTES : XLOG_DATA_BYTES + 1] == b"C" and payload[:1] == b"w"
 
 

@@ -67,7 +67,7 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """Name of a type that is not built in; for a domain its base type's."""
+    """The name of a type that is not built in; for a domain its base type's."""
 
     oid: int
     schema: str
@@ -106,7 +106,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
-    """Written by pg_logical_emit_message()."""
+    """A message that pg_logical_emit_message() wrote."""
 
     transactional: bool
     lsn: Lsn

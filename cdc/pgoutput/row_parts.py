@@ -27,7 +27,7 @@ class RawValue:
 
 @dataclass(frozen=True, slots=True)
 class RowTuple:
-    """An old row, or the new one."""
+    """The old row or the new one of a message."""
 
     kind: bytes  # N, K or O
     values: Sequence[RawValue]

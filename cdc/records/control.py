@@ -44,12 +44,12 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def encode(self) -> bytes:
-        """Compact JSON."""
+        """Returns compact JSON."""
         return self.model_dump_json().encode()
 
     @classmethod
     def decode(cls, value: bytes, where: str) -> Self:
-        """Raises WatershedError with `where` for bytes that are not such a record."""
+        """Reads a record. Raises WatershedError with `where` for bytes that are not such a record."""
         try:
             return cls.model_validate_json(value)
         except ValidationError as error:
@@ -301,7 +301,7 @@ def holes_key(table: TableId) -> str:
 
 
 class SignalRecord(Record):
-    """A request of an operator. Without tables it is for all that are captured."""
+    """A request of an operator. Without tables it is for all captured tables."""
 
     action: Literal["snapshot", "pause", "resume", "cancel", "heal", "stop_table", "start_table"]
     tables: tuple[str, ...] = ()  # schema.table

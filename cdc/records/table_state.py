@@ -79,5 +79,4 @@ def table_state_key(table: TableId) -> str:
 
 
 def table_record(topics: Topics, record: TableRecord) -> TopicRecord:
-    """Returns the record for the state topic."""
     return TopicRecord(topics.state, table_state_key(record.table).encode(), record.encode())

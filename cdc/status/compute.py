@@ -30,7 +30,7 @@ _US: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When an observation was made."""
+    """The time of an observation."""
 
     monotonic_s: float
     unix_us: int
@@ -243,7 +243,7 @@ def published_error(topics: TopicFacts, sink: str) -> Condition | None:
 def _sink(
     record: SinkRecord, missing: int, end: int | None, history: History, now: Moment, condition: Condition | None
 ) -> SinkStatus:
-    """`end`: where the source's log ends, if that is in the record's epoch."""
+    """`end`: the end of the source's log, if it is in the record's epoch."""
     name, applied = record.sink, (record.generation, record.end_offsets, record.applied_lsn)
     told_s = (now.unix_us - record.applied_ts_us) / _US
     silent_s = history.silent_s(f"sink/{name}", applied, now.monotonic_s, told_s)

@@ -14,14 +14,14 @@ Place = tuple[int, int]  # epoch, LSN
 
 
 class History:
-    """Fed with one observation at a time. Times are monotonic seconds."""
+    """Remembers observations, which are added one at a time. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._ends: deque[tuple[float, Place]] = deque(maxlen=SAMPLES_MAX)
         self._values: dict[str, tuple[Any, float, bool]] = {}  # name → value, since when, whether it had another
 
     def observe_end(self, now: float, end: Place) -> None:
-        """The source's log ended there."""
+        """Adds an observation of the end of the source's log."""
         if self._ends and end < self._ends[-1][1]:
             self._ends.clear()  # another history: LSNs went back
         self._ends.append((now, end))

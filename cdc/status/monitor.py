@@ -43,7 +43,7 @@ class _Poll(Generic[T]):
         self._ended.set()
 
     def last(self) -> tuple[T | None, WatershedError | None]:
-        """The last answer, or why there is none."""
+        """The last answer, or the error."""
         with self._lock:
             if not self.answered.is_set():
                 return None, NOT_ASKED
@@ -116,7 +116,7 @@ class Monitor:
                 close()
 
     def status(self) -> Status:
-        """Never waits for a server. May be called by several threads."""
+        """Returns the status without waiting for a server. May be called by several threads."""
         source, source_error = self._source.last()
         topics, topics_error = self._topics.last()
         reading = Reading(

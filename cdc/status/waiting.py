@@ -25,7 +25,7 @@ class WaitError(WatershedError):
 
 @dataclass(frozen=True, slots=True)
 class SourceEnd:
-    """The source's history, and where its log ends."""
+    """The source's history, and the end of its log."""
 
     system_identifier: str
     timeline: int
