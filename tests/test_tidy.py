@@ -93,6 +93,8 @@ COVERED_ELSEWHERE: dict[str, str] = {
     "cdc/postgres/table_descriptions.py": "tests/integration/test_schema_changes.py: a real server's catalog",
     "cdc/postgres/catalog_poll.py": "tests/integration/test_schema_changes.py: tables altered on a real server",
     "cdc/postgres/table_rows.py": "tests/integration/test_table_rows.py: rows as a real server prints them",
+    "spark_jobs/pieces.py": "tests/unit/spark_jobs/test_tasks.py: pieces of a task, written while the next is read",
+    "spark_jobs/task_report.py": "tests/unit/spark_jobs/test_tasks.py: what a task reports",
     "spark_jobs/reading.py": "tests/integration/test_reading.py: topics of a real broker",
     "spark_jobs/session.py": f"{_SINK_RUN}: starts Spark",
     "spark_jobs/worker.py": f"{_SINK_RUN}: a query of Spark, its failures and its end",
@@ -151,6 +153,19 @@ def test_all_files(rule: Callable[[Source], Iterator[Violation]]) -> None:
 
 def test_every_source_file_has_its_test_file() -> None:
     assert_none(sources_have_tests(tree(), COVERED_ELSEWHERE))
+
+
+@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md"])
+def test_documents_name_files_and_definitions_that_exist(name: str) -> None:
+    """Paths in code spans, and `name` in `path`, as the section "Where to find what" has them."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    rooms = "cdc|sinks|spark_jobs|tests|demo|bench|devstack|docker|jars|migrations"
+    paths = set(re.findall(rf"`((?:{rooms})/[\w/.-]+)`", text))
+    assert sorted(path for path in paths if not (ROOT / path).exists()) == []
+    for definition, path in re.findall(rf"`(\w+)(?:\(\))?` in `((?:{rooms})/[\w/.]+)`", text):
+        assert re.search(
+            rf"^\s*(?:def |class )?{definition}\b", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE
+        ), f"{path} has no {definition}"
 
 
 def test_support_code_of_tests_is_in_its_folder() -> None:
