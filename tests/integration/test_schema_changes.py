@@ -184,7 +184,7 @@ def test_an_operator_stops_a_table_and_starts_it(items: Captured) -> None:
     assert items.ask("start_table", tables=[OTHER]).message == f"table {OTHER} is not stopped"
     config = str(items.config())
     assert forked.run(["table", "stop", OTHER, "--config", config], deadline_s=90.0).stdout == f"stopped: {OTHER}\n"
-    capture.await_said("changes of a table are not published any more")
+    capture.await_said("changes of a table are no longer published")
     items.query("INSERT INTO other VALUES (1)")
     items.query("INSERT INTO items VALUES (1, 'one')")
     items.await_caught_up()
