@@ -74,7 +74,7 @@ def generation_to_watch(store: Store, published: Sequence[SinkRecord], *, is_fre
         raise SinkError(
             f"the {store.sink} store holds generation {store.generation} already: it is not a new one",
             f"`cdc sink run {store.sink}` keeps it in step; --fresh brings every row of the source to it again; a "
-            "store whose data was deleted is filled anew",
+            "store whose data was deleted is filled again",
         )
     return store.generation
 

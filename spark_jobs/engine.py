@@ -143,8 +143,8 @@ class SparkEngine:
             snapshot = None if parent_id is None else found.snapshot(parent_id)
 
     def table_properties(self, table: tuple[str, ...]) -> Mapping[str, str] | None:
-        # The metadata file says all about a table, and is never changed: what is looked at every few seconds for each
-        # table is read again only when the catalog names another file.
+        # A metadata file describes a table completely and never changes: it is read again only if the catalog names
+        # another one. (Properties are read every few seconds for each table.)
         location = self._metadata_location(table)
         if location is None or not _is_there(location):
             self._known.pop(table, None)

@@ -26,6 +26,6 @@ def jvm_failure(spark: SparkSession, wait_s: float = 0.0) -> SinkError | None:
     ended = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
     return SinkError(
         f"Spark's Java process ended by itself ({ended})",
-        "start the command again: it goes on where it was; if it ran out of memory, raise spark.driver_memory or "
+        "start the command again: it continues where it was; if it ran out of memory, raise spark.driver_memory or "
         "lower spark.bytes_per_write_max",
     )

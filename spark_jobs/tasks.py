@@ -78,7 +78,7 @@ class Reader(Protocol):
 
 
 OpenTarget = Callable[[Job, Catalog], Target]
-Report = Callable[[TaskReport], bool | None]  # to the driver; whether to go on; None: it may not have been taken
+Report = Callable[[TaskReport], bool | None]  # to the driver; says whether to continue; None: no answer came
 
 
 class TaskRunner:

@@ -56,7 +56,7 @@ class StackError(WatershedError):
 
 
 class SinkError(WatershedError):
-    """A derived store or a sink's job can't go on."""
+    """A derived store or a sink's job can't continue."""
 
 
 class RefusedError(SinkError):

@@ -127,7 +127,7 @@ def _tables(status: Status) -> Iterator[Problem]:
         if left_out := table.dead_letters + table.skipped:
             what = f"{left_out:,} changes of {table.table} could not be published"
             yield _problem("table", f"{what}: {table.dead_letters:,} are dead letters, {table.skipped:,} were skipped",
-                           "read the dead letters; once the cause is mended: "
+                           "read the dead letters; once the cause is removed: "
                            f"cdc snapshot --table {table.table}", table.table, is_warning=True)  # fmt: skip
 
 
@@ -157,7 +157,7 @@ def _sinks(config: Config, reading: Reading, status: Status) -> Iterator[Problem
             why = f"; its last error: {sink.error}" if sink.error else ""
             yield _problem(
                 "sink",
-                f"{sink.sink} stands still: {sink.lag_records:,} records are published that it has not applied, and "
+                f"{sink.sink} makes no progress: {sink.lag_records:,} records are published that it has not applied, and "
                 f"nothing has changed for {sink.silent_seconds or 0:.0f} s{why}",
                 sink.next or f"start `cdc sink run {sink.sink}`; if it runs, its log says what it waits for",
                 sink.sink,
