@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+import msgspec
 import orjson
 
 from cdc.model.errors import SinkError
@@ -38,8 +39,31 @@ _NEXT_STEP = (
     "something other than Watershed, or a newer version of it, wrote to this topic: run that version, "
     "or use a topic prefix that nobody else writes to"
 )
-# orjson reads integers up to 64 bits; a longer one is read as a float of at least this size.
-_INTEGER_LIMIT = float(1 << 63)
+
+
+class _Source(msgspec.Struct, gc=False):
+    """The fields in use of a source block. Their values are checked afterwards, for errors that name them."""
+
+    schema: Json = None
+    table: Json = None
+    epoch: Json = None
+    seq: Json = None
+    schema_version: Json = None
+    unchanged: Json = None
+
+
+class _Envelope(msgspec.Struct, gc=False):
+    """The fields in use of an envelope; the others, half of its bytes, are skipped without a Python object."""
+
+    op: Json = None
+    source: _Source | None = None
+    after: Json = None
+
+
+# Integers of any size stay exact in both.
+_read_envelope: Final = msgspec.json.Decoder(_Envelope).decode
+_read_json: Final = msgspec.json.Decoder().decode
+_NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def read_record(
@@ -90,17 +114,14 @@ def _read(
     key_columns = _read_key(schema, key)
     if value is None:
         return Change(schema.table, key_columns, _header_version(headers), None, None)
-    envelope = _decode_fast(value, "value")
-    # This sees every record, so only the fields in use are checked; the others may have numbers of more than 64 bits.
-    if _may_have_lost_digits(envelope.get("after")):
-        envelope = json.loads(value)
-    source = envelope.get("source")
-    if not isinstance(source, dict):
+    envelope = _decode_envelope(value)
+    source = envelope.source
+    if source is None:
         raise _ForeignRecord("its value has no source block")
-    if source.get("schema") != schema.table.schema or source.get("table") != schema.table.name:
+    if source.schema != schema.table.schema or source.table != schema.table.name:
         raise _ForeignRecord(f"its source block names another table than {schema.table}")
     version = _source_version(source)
-    schema_version = source.get("schema_version")
+    schema_version = source.schema_version
     if type(schema_version) is not int:
         raise _ForeignRecord("its source block has no schema_version")
     if schema_version > schema.version:
@@ -112,9 +133,8 @@ def _read(
     row = _read_row(lineage, envelope, schema_version, len(unchanged))
     if row is not None and schema_version != schema.version:
         row, unchanged = lineage.in_newest(schema_version, row, unchanged)
-    if unchanged and envelope["op"] == "c":
-        # A row with a changed key: the row that a store holds under this key is another one, and this one is not known
-        # yet.
+    if unchanged and envelope.op == "c":
+        # A row with a changed key: a store holds another row under this key, and this one is not known yet.
         return Change(schema.table, key_columns, version, None, schema_version)
     return Change(schema.table, key_columns, version, row, schema_version, unchanged)
 
@@ -130,26 +150,34 @@ def encode_json(value: Json) -> bytes:
 
 def decode_json(content: bytes) -> Json:
     """Reads JSON, the reverse of encode_json. Raises ValueError for other text."""
-    value = orjson.loads(content)
-    return json.loads(content) if _may_have_lost_digits(value) else value
+    try:
+        return _read_json(content)
+    except _NOT_JSON as error:
+        raise ValueError("not JSON") from error
 
 
 def _read_key(schema: TableSchema, key: bytes | None) -> dict[str, Json]:
     if key is None:
         raise _ForeignRecord("it has no key")
-    columns = _decode(key, "key")
+    try:
+        columns = _read_json(key)
+    except _NOT_JSON as error:
+        raise _ForeignRecord("its key is not JSON") from error
+    if type(columns) is not dict:
+        raise _ForeignRecord("its key is not a JSON object")
     if tuple(columns) != schema.key:
         raise _ForeignRecord(f"its key has not the columns ({', '.join(schema.key)}) of {schema.table}")
     if None in columns.values():
         raise _ForeignRecord("its key holds a null")
-    return columns
+    found: dict[str, Json] = columns
+    return found
 
 
 _WHOLE: Final[frozenset[str]] = frozenset()
 
 
-def _read_unchanged(schema: TableSchema, source: dict[str, Json]) -> frozenset[str]:
-    listed = source.get("unchanged")
+def _read_unchanged(schema: TableSchema, source: _Source) -> frozenset[str]:
+    listed = source.unchanged
     if listed is None:
         return _WHOLE
     if not isinstance(listed, list) or not all(type(name) is str and name not in schema.key for name in listed):
@@ -157,12 +185,12 @@ def _read_unchanged(schema: TableSchema, source: dict[str, Json]) -> frozenset[s
     return frozenset(listed)
 
 
-def _read_row(lineage: Lineage, envelope: dict[str, Json], schema_version: int, absent: int) -> dict[str, Json] | None:
-    match envelope.get("op"):
+def _read_row(lineage: Lineage, envelope: _Envelope, schema_version: int, absent: int) -> dict[str, Json] | None:
+    match envelope.op:
         case "d":
             return None
         case "c" | "u" | "r":
-            row = envelope.get("after")
+            row = envelope.after
             if not isinstance(row, dict):
                 raise _ForeignRecord("its after block is missing")
             # A sink writes whole rows: a column left out would be lost in the store. Counting is enough against that
@@ -176,8 +204,8 @@ def _read_row(lineage: Lineage, envelope: dict[str, Json], schema_version: int, 
             raise _ForeignRecord(f"its operation {op!r} is not c, u, d or r" if type(op) is str else "it has no op")
 
 
-def _source_version(source: dict[str, Json]) -> int:
-    epoch, seq = source.get("epoch"), source.get("seq")
+def _source_version(source: _Source) -> int:
+    epoch, seq = source.epoch, source.seq
     if type(epoch) is not int or type(seq) is not int or not (0 < epoch <= EPOCH_MAX and 0 <= seq <= SEQ_MAX):
         raise _ForeignRecord("its source block has no epoch and seq")
     return pack_version(epoch, seq)
@@ -193,35 +221,11 @@ def _header_version(headers: Headers | None) -> int:
     raise _ForeignRecord(f"it is a tombstone without the header {VERSION_HEADER}")
 
 
-def _decode(content: bytes, part: str) -> dict[str, Any]:
-    decoded = _decode_fast(content, part)
-    exact: dict[str, Any] = json.loads(content) if _may_have_lost_digits(decoded) else decoded
-    return exact
-
-
-def _decode_fast(content: bytes, part: str) -> dict[str, Any]:
-    """Decodes with orjson. Integers above 64 bits become floats."""
+def _decode_envelope(content: bytes) -> _Envelope:
     try:
-        decoded = orjson.loads(content)
-    except ValueError as error:
-        raise _ForeignRecord(f"its {part} is not JSON") from error
-    if not isinstance(decoded, dict):
-        raise _ForeignRecord(f"its {part} is not a JSON object")
-    return decoded
-
-
-def _may_have_lost_digits(value: Json) -> bool:
-    """Says whether an integer may have become a float in orjson. A loop over dicts, because it sees every record."""
-    kind = type(value)
-    if kind is dict:
-        for inner in value.values():
-            kind = type(inner)
-            if kind is float:
-                if not -_INTEGER_LIMIT < inner < _INTEGER_LIMIT:
-                    return True
-            elif (kind is dict or kind is list) and _may_have_lost_digits(inner):
-                return True
-        return False
-    if kind is list:
-        return any(map(_may_have_lost_digits, value))
-    return kind is float and not -_INTEGER_LIMIT < value < _INTEGER_LIMIT
+        return _read_envelope(content)
+    except msgspec.ValidationError as error:
+        part = "has no source block" if "$.source" in str(error) else "is not a JSON object"
+        raise _ForeignRecord(f"its value {part}") from error
+    except _NOT_JSON as error:
+        raise _ForeignRecord("its value is not JSON") from error

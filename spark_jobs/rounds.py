@@ -30,7 +30,7 @@ ANSWER_S_MAX: Final = 10.0
 # A task for each so many records that wait: fewer have no use for several tasks, which cost a start each.
 TASK_RECORDS_MIN: Final = 2_000
 # With a backlog the work is divided among the tasks again after this time.
-BACKLOG_ROUND_S: Final = 4.0
+BACKLOG_ROUND_S: Final = 15.0
 
 
 @dataclass(slots=True)

@@ -46,7 +46,9 @@ ROUND_S: Final = 10.0  # of tasks that report while they run
 SILENT_ROUND_S: Final = 0.25
 IDLE_S_MAX: Final = 2.0  # of a silent round in which nothing arrives; a stop takes effect between two rounds
 STAGE_IDLE_S_MAX: Final = 20.0  # for records that are known to be there
-PIECE_BYTES_MAX: Final = 8 * 1024 * 1024
+# A task writes one piece while it decodes the next: small ones keep both busy, and end together at a round's end.
+PIECE_BYTES_MAX: Final = 2 * 1024 * 1024
+STAGE_PIECE_BYTES_MAX: Final = 8 * 1024 * 1024
 # A batch continues with records that arrive, because Spark starts a batch some 0.2 s after the record that it is for.
 BATCH_S: Final = 30.0
 MERGES_AT_ONCE_MAX: Final = 4  # a merge is planned and committed in one thread of the driver
@@ -160,7 +162,7 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
             SparkEngine(spark, place), engines, WarehouseReader(place), place.namespace, staging, name=name
         )
         maintenance = Maintenance(SparkEngine(spark, place), time.time)
-        limits = Limits(math.inf, STAGE_IDLE_S_MAX, PIECE_BYTES_MAX, config.spark.bytes_per_write_max)
+        limits = Limits(math.inf, STAGE_IDLE_S_MAX, STAGE_PIECE_BYTES_MAX, config.spark.bytes_per_write_max)
 
         def rounds(generation: int) -> MergingRounds:
             job = Job(name, config.kafka, section, config.topics.prefix, generation, staging)

@@ -71,6 +71,7 @@ class SinkSync:
         """`batch_s`: a batch continues with records that arrive for this long after it began."""
         self.failure: Exception | None = None  # why the last batch failed
         self.rounds_done = 0
+        self.is_behind = False  # the last report of a task: more records than it could take at once
         self.has_news = threading.Event()  # something was written since the watching thread worked last
         self._sink = sink
         self._generation = generation
@@ -177,6 +178,7 @@ class SinkSync:
             self._written += report.written
             self._stale += report.stale
         self.rounds_done += 1
+        self.is_behind = report.is_behind
         if offsets:
             self.has_news.set()
         if report.records:

@@ -46,6 +46,8 @@ TEND_S_MIN: Final = 0.1  # at least between two
 # The pause is also as long as the last time: a busy index needs seconds to make rows readable (five of them 1 to 3 s on
 # two full cores), and must have time for other work.
 TEND_PAUSE_S_MAX: Final = 2.0
+# While a backlog is worked off, nobody waits for the newest row, and each refresh makes a segment that is merged later.
+TEND_PAUSE_BEHIND_S: Final = 2.0
 MAINTAIN_S: Final = 20.0
 RETRY_S_FIRST: Final = 1.0
 RETRY_S_MAX: Final = 30.0
@@ -296,7 +298,7 @@ class SinkWorker:
             if not is_reported and (sync.rounds_done or begun - began >= WORKS_S):
                 is_reported = True
                 self._report("running")
-            pause_s = min(max(TEND_S_MIN, took_s), TEND_PAUSE_S_MAX)
+            pause_s = TEND_PAUSE_BEHIND_S if sync.is_behind else min(max(TEND_S_MIN, took_s), TEND_PAUSE_S_MAX)
             if sync.topics != topics:
                 log.info("tables were added", sink=self.name, tables=len(sync.topics))
                 return

@@ -157,7 +157,7 @@ def _sinks(config: Config, reading: Reading, status: Status) -> Iterator[Problem
             why = f"; its last error: {sink.error}" if sink.error else ""
             yield _problem(
                 "sink",
-                f"{sink.sink} makes no progress: {sink.lag_records:,} records are published that it has not applied, and "
+                f"{sink.sink} makes no progress: {sink.lag_records:,} published records are not applied, and "
                 f"nothing has changed for {sink.silent_seconds or 0:.0f} s{why}",
                 sink.next or f"start `cdc sink run {sink.sink}`; if it runs, its log says what it waits for",
                 sink.sink,
