@@ -33,11 +33,11 @@ from cdc.model.topics import Topics
 from cdc.records.control import SinkRecord
 from devstack.endpoints import Endpoints
 from devstack.stack import Stack
-from tests.captured import Captured
-from tests.sink_job import SinkJob
-from tests.sink_machine import Positions
-from tests.stores import sinks_section
-from tests.waiting import eventually
+from tests.support.captured import Captured
+from tests.support.sink_job import SinkJob
+from tests.support.sink_machine import Positions
+from tests.support.stores import sinks_section
+from tests.support.waiting import eventually
 
 STORES: Final = ("cache", "search", "warehouse")
 PARTS: Final = ("backlog", "scaling", "freshness", "together")

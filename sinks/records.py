@@ -1,4 +1,4 @@
-"""Kafka records to changes, and rows to the JSON that stores hold. Pure."""
+"""Converts Kafka records to changes, and rows to the JSON that stores hold. Pure."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ class UnknownSchemaError(SinkError):
 
 
 class RecordCoordinates(NamedTuple):
-    """Where a record stands in Kafka."""
+    """The place of a record in Kafka."""
 
     topic: str
     partition: int
@@ -33,7 +33,7 @@ class RecordCoordinates(NamedTuple):
 
 
 NEXT_AFTER_LOST_SCHEMA = (
-    "check that nobody deleted records of the control topic; if its records are gone, publish under a new prefix"
+    "check that nobody deleted records of the control topic; if its records were deleted, publish under a new prefix"
 )
 _NEXT_STEP = (
     "something other than Watershed, or a newer version of it, wrote to this topic: run that version, "
@@ -42,7 +42,7 @@ _NEXT_STEP = (
 
 
 class _Source(msgspec.Struct, gc=False):
-    """What is read of a source block. Its values are checked afterwards, for errors that name them."""
+    """The fields in use of a source block. Their values are checked afterwards, for errors that name them."""
 
     schema: Json = None
     table: Json = None
@@ -53,7 +53,7 @@ class _Source(msgspec.Struct, gc=False):
 
 
 class _Envelope(msgspec.Struct, gc=False):
-    """What is read of an envelope; its other fields, half of its bytes, are passed over without a Python object."""
+    """The fields in use of an envelope; the others, half of its bytes, are skipped without a Python object."""
 
     op: Json = None
     source: _Source | None = None
@@ -75,12 +75,12 @@ def read_record(
     value: bytes | None,
     headers: Headers | None = None,
 ) -> Change:
-    """The change that a record of a table's topic says, in the shape of the table's newest schema.
+    """Returns the change in a record of a table's topic, in the table's newest schema version.
 
-    `lineages_by_topic` has the schema of each table in its versions; the job reads them from the control topic after
-    it knows the batch's end offsets, so that they cover every record of the batch. A null value is a tombstone, whose
+    `lineages_by_topic` has the schema of each table in its versions; the job reads them from the control topic after it
+    knows the batch's end offsets, so that they cover every record of the batch. A null value is a tombstone, whose
     version is in the header `watershed.version` (ASCII decimal). Raises UnknownSchemaError for a schema that
-    `lineages_by_topic` lacks; SinkError, naming topic, partition and offset, for anything that capture does not write.
+    `lineages_by_topic` lacks; SinkError, naming topic, partition and offset, for a record that capture did not write.
     """
     try:
         return _read(lineages_by_topic, topic, key, value, headers)
@@ -93,11 +93,11 @@ def read_record(
 
 
 class _UnknownSchema(Exception):  # noqa: N818
-    """Of a record; its coordinates are added by the caller, which does not build them for every record."""
+    """A record with an unknown schema. The caller adds the coordinates, which it does not build for every record."""
 
 
 class _ForeignRecord(Exception):  # noqa: N818
-    """Not written by capture; its coordinates are added by the caller."""
+    """A record that capture did not write. The caller adds the coordinates."""
 
 
 def _read(
@@ -134,13 +134,13 @@ def _read(
     if row is not None and schema_version != schema.version:
         row, unchanged = lineage.in_newest(schema_version, row, unchanged)
     if unchanged and envelope.op == "c":
-        # A row that moved here: whatever a store holds under this key was another row, and this one is not known yet.
+        # A row with a changed key: a store holds another row under this key, and this one is not known yet.
         return Change(schema.table, key_columns, version, None, schema_version)
     return Change(schema.table, key_columns, version, row, schema_version, unchanged)
 
 
 def encode_json(value: Json) -> bytes:
-    """Compact UTF-8 JSON. Integers of any size stay exact."""
+    """Returns compact UTF-8 JSON. Integers of any size stay exact."""
     try:
         # A copy: orjson's own bytes keep the room that it reserved for escapes, up to 13 times their length.
         return b"%b" % orjson.dumps(value)
@@ -149,7 +149,7 @@ def encode_json(value: Json) -> bytes:
 
 
 def decode_json(content: bytes) -> Json:
-    """The reverse of encode_json. Raises ValueError for what is not JSON."""
+    """Reads JSON, the reverse of encode_json. Raises ValueError for other text."""
     try:
         return _read_json(content)
     except _NOT_JSON as error:
@@ -214,7 +214,7 @@ def _source_version(source: _Source) -> int:
 def _header_version(headers: Headers | None) -> int:
     for name, content in headers or ():
         if name == VERSION_HEADER:
-            # At most 19 digits: what int() takes is wider than what capture writes.
+            # At most 19 digits: int() accepts more than capture writes.
             if content is not None and content.isdigit() and len(content) <= 19 and int(content) < 1 << 63:
                 return int(content)
             raise _ForeignRecord(f"its header {VERSION_HEADER} is not a version")
