@@ -11,8 +11,8 @@ _SECTIONS: Final = {"search": "SearchConfig", "cache": "CacheConfig", "warehouse
 
 
 def config_schema() -> dict[str, Any]:
-    """As the loader reads the file: options of Debezium's may have dots, and a sink that is named like a type needs no
-    type."""
+    """Returns the schema of the file as the loader reads it: Debezium's options may have dots, and a sink that is named
+    like a type needs no type."""
     schema = Config.model_json_schema()
     definitions: dict[str, Any] = schema["$defs"]
     for name in (kind.__name__ for kind in DebeziumSection.__subclasses__()):
