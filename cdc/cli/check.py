@@ -1,4 +1,4 @@
-"""`cdc check`: what is right and wrong with source, brokers, stores, Java and jars, each with what mends it."""
+"""`cdc check`: findings about source, brokers, stores, Java and jars, each with its remedy."""
 
 import json
 import os
@@ -34,8 +34,8 @@ def check(
     config: ConfigOption = Path("watershed.yml"),
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
 ) -> None:
-    """Look at source, brokers, stores, Java and jars; write nothing. Lists every finding as ok, warn or fail, each with
-    the statement or command that mends it. Exits 1 when something would keep capture or a sink from its work."""
+    """Check source, brokers, stores, Java and jars; write nothing. Lists every finding as ok, warn or fail, each with
+    the statement or command that corrects it. Exits 1 if something would prevent capture or a sink from working."""
     configure_logs(level="error")
     settings = load_config(config)
     tables: list[SourceTable] = []
@@ -67,8 +67,8 @@ def check(
 
 
 def all_findings(config: Config, tables: list[SourceTable], planned: list[PlannedTable]) -> Iterator[Finding]:
-    """Each as soon as it is known. Tables that can be captured are put into `tables`, what sinks are to hold into
-    `planned`."""
+    """Yields each finding as soon as it is known. Adds tables that can be captured to `tables`, and the content of
+    sinks to `planned`."""
     yield from capture_findings(config, tables)
     yield from _mapping_findings(config, tables, planned)
     for name, section in config.sinks.items():
@@ -99,7 +99,7 @@ def _lost_events(config: Config) -> list[LostEventsRecord]:
 
 
 def _mapping_findings(config: Config, tables: list[SourceTable], planned: list[PlannedTable]) -> Iterator[Finding]:
-    """What each sink is to hold; into `planned`, too."""
+    """Yields what each sink will hold, and adds it to `planned`."""
     topics = Topics(config.topics.prefix)
     try:
         planned += planned_tables(config.sinks, [schema_of(table, None, topics) for table in tables])
@@ -112,7 +112,7 @@ def _mapping_findings(config: Config, tables: list[SourceTable], planned: list[P
 
 
 def store_finding(config: Config, name: str, section: StoreConfig) -> Finding:
-    """Whether the store answers, and is as the sink needs it."""
+    """Checks that the store answers and meets the sink's requirements."""
     about = f"store {name}"
     try:
         if isinstance(section, WarehouseConfig):
@@ -127,7 +127,7 @@ def store_finding(config: Config, name: str, section: StoreConfig) -> Finding:
 
 
 def _warehouse(config: Config, section: WarehouseConfig) -> str:
-    """Where it is. Raises WatershedError where it can't be written."""
+    """Returns the warehouse's location. Raises WatershedError if it can't be written."""
     from sinks.warehouse.catalog import catalog_place
 
     place = catalog_place(section, config.topics.prefix)
