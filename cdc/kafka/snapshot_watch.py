@@ -20,7 +20,7 @@ from cdc.records.control import (
     SnapshotRecord,
     snapshot_key,
 )
-from cdc.snapshots.status import Standing, replaced, table_standing
+from cdc.snapshots.status import FillProgress, replaced, table_progress
 
 BEGUN_S_MAX: Final = 30.0  # from the answer until state shows what it says: both are in one Kafka transaction
 _STEP_S: Final = 0.05
@@ -91,13 +91,13 @@ class SnapshotWatch:
         ]
         return {record.table: record for record in sorted(records, key=lambda record: record.table)}
 
-    def standing(self, record: SnapshotRecord) -> Standing:
+    def progress_of(self, record: SnapshotRecord) -> FillProgress:
         """How far this snapshot is."""
         topic, key = self._topics.progress, snapshot_key(record.table)
         value = self._tail.latest[topic].get(key)
         progress = None if value is None else SnapshotProgress.decode(value, f"topic {topic}, key {key}")
         silent_s = self._clock() - max(self._began, self._heard.get(key, 0.0))
-        return table_standing(record, progress, silent_s)
+        return table_progress(record, progress, silent_s)
 
     def position(self) -> PositionRecord | None:
         """Raises GapError for a damaged one."""
@@ -127,13 +127,13 @@ class Followed:
         self._watch = watch
         self._requests = dict(requests)
 
-    def standings(self) -> list[Standing]:
+    def statuses(self) -> list[FillProgress]:
         """Of each table, by name."""
         told = []
         for table, record in self._watch.snapshots().items():
             wanted = self._requests.get(table)
             if wanted is not None:
-                standing = self._watch.standing(record)
+                standing = self._watch.progress_of(record)
                 told.append(standing if record.request == wanted else replaced(standing))
         return told
 

@@ -65,7 +65,7 @@ class KafkaTopicReader:
             damage=damage,
             progress=watch.published(),
             tables={record.table: record for record in tables},
-            snapshots={table: watch.standing(record) for table, record in watch.snapshots().items()},
+            snapshots={table: watch.progress_of(record) for table, record in watch.snapshots().items()},
             dead_letters={record.table: record.dead_letters for record in unpublished},
             skipped={record.table: record.skipped for record in unpublished},
             lost_events=tuple(lost),

@@ -1,4 +1,4 @@
-"""The reader of the source and that of the topics as one."""
+"""The reader of the source and the reader of topics as one ChunkReader."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -7,14 +7,14 @@ from cdc.ports.chunk_reader import Answer, KeyPage, Request
 
 
 class SourceReader(Protocol):
-    """See cdc.ports.chunk_reader.ChunkReader, without what is asked of topics."""
+    """A ChunkReader without the requests to topics."""
 
     def ask(self, request: Request) -> None: ...
     def answers(self) -> list[Answer]: ...
 
 
 class KeyReader(Protocol):
-    """Answers pages of a topic's keys, one scan at a time."""
+    """Reads the keys of a topic in pages, one scan at a time."""
 
     def ask(self, page: KeyPage) -> None: ...
     def answers(self) -> list[Answer]: ...
@@ -22,7 +22,7 @@ class KeyReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """See cdc.ports.chunk_reader.ChunkReader."""
+    """Implements cdc.ports.chunk_reader.ChunkReader."""
 
     source: SourceReader
     keys: KeyReader

@@ -199,7 +199,8 @@ def test_an_operator_stops_a_table_and_starts_it(items: Captured) -> None:
         (OTHER, "stopped", False),
     ]
     assert (
-        forked.run(["table", "start", OTHER, "--config", config], deadline_s=90.0).stdout == f"joins again: {OTHER}\n"
+        forked.run(["table", "start", OTHER, "--config", config], deadline_s=90.0).stdout
+        == f"captured again: {OTHER}\n"
     )
     eventually(lambda: items.states()[OTHER]["status"] == "captured" and not items.unlike([ITEMS, OTHER]))
 

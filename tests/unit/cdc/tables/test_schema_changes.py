@@ -184,7 +184,11 @@ FORMED = THEN.model_copy(
 @pytest.mark.parametrize(
     ("then", "facts", "says"),
     [
-        (FORMED, now(FORMED, columns=(column(1, "id", form="23"), column(2, "name", form="26"))), "its values have another text"),
+        (
+            FORMED,
+            now(FORMED, columns=(column(1, "id", form="23"), column(2, "name", form="26"))),
+            "its values have another text",
+        ),
         (THEN, FORMED, None),  # recorded before such was known
         (FORMED, now(FORMED, attributes=4), "added, and dropped again"),
         (FORMED, now(FORMED, attributes=4, columns=(*FORMED.columns, column(4, "more", "701"))), None),
