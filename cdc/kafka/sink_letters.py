@@ -1,4 +1,4 @@
-"""The dead letters of sinks, as an operator reads and discards them."""
+"""The dead letters of sinks: reading them, and discarding them by order of an operator."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ class Letter:
 
     sink: str
     topic: str
-    key: str  # in the topic
+    key: str  # record key in the topic
     row: RejectedRow
 
 
 def read_letters(config: Config, sinks: Iterable[str]) -> list[Letter]:
-    """The open letters of these sinks, by sink, table and key. Raises UnreachableError, BrokerError."""
+    """Returns the open letters of these sinks, by sink, table and key. Raises UnreachableError, BrokerError."""
     topics = Topics(config.topics.prefix)
     return [
         Letter(sink, topic, key, RejectedRow.decode(value, f"topic {topic}, key {key}"))
@@ -35,7 +35,7 @@ def read_letters(config: Config, sinks: Iterable[str]) -> list[Letter]:
 
 
 def discard_letters(config: Config, letters: Iterable[Letter]) -> None:
-    """Raises UnreachableError, BrokerError."""
+    """Deletes the letters from their topics. Raises UnreachableError, BrokerError."""
     for letter in letters:
         deliver(config.kafka, TopicRecord(letter.topic, letter.key.encode(), None))
 

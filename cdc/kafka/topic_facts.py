@@ -1,4 +1,4 @@
-"""The state and progress topics as the status shows them, followed from their beginning."""
+"""The contents of the state and progress topics for the status, followed from their beginning."""
 
 from typing import Final
 
@@ -17,7 +17,7 @@ POLL_S: Final = 0.1
 
 
 class KafkaTopicReader:
-    """Implements cdc.status.facts.TopicReader. For one thread."""
+    """Implements cdc.status.facts.TopicReader. Not thread-safe."""
 
     def __init__(self, kafka: KafkaConfig, topics: Topics) -> None:
         self._kafka = kafka
@@ -26,7 +26,8 @@ class KafkaTopicReader:
         self._watch: SnapshotWatch | None = None
 
     def read(self) -> TopicFacts | None:
-        """None where capture has never run on the prefix. Raises WatershedError when the brokers do not answer."""
+        """Returns the facts; None if capture has never run on the prefix. Raises WatershedError if the brokers do not
+        answer."""
         tail, watch = self._tail, self._watch
         if tail is None or watch is None:
             tail = CompactedTail(self._kafka, [self._topics.state, self._topics.progress])

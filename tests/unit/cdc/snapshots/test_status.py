@@ -4,9 +4,9 @@ import pytest
 
 from cdc.records.control import SnapshotRecord
 from cdc.snapshots.status import (
+    FillProgress,
     HistoryPosition,
     Rate,
-    FillProgress,
     are_complete,
     newest,
     replaced,
