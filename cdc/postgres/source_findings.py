@@ -1,4 +1,4 @@
-"""Everything that is right or wrong with the source database, instead of the first thing that is wrong."""
+"""All findings about the source database, for `cdc check`; a start stops at the first error."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -28,7 +28,7 @@ TIMEOUT_MS_MIN: Final = 10_000
 def source_findings(
     connection: psycopg.Connection, config: SourceConfig, snapshot: SnapshotConfig, found: list[SourceTable]
 ) -> Iterator[Finding]:
-    """Writes nothing. Tables that can be captured are put into `found`. Raises ConnectionLost."""
+    """Yields the findings; writes nothing. Appends tables that can be captured to `found`. Raises ConnectionLost."""
     settings = list(setting_errors(connection))
     yield from (Finding.failed(SOURCE, error) for error in settings)
     if not settings:
@@ -153,5 +153,5 @@ def _publication(
 
 
 def reached_source(config: SourceConfig) -> psycopg.Connection:
-    """For who asks several questions. Raises WatershedError."""
+    """Returns a connection for several checks. Raises WatershedError."""
     return connect(config, application="watershed check")
