@@ -280,8 +280,7 @@ class Assembler:
         self._describe(schema, relation)
 
     def _is_already_published(self) -> bool:
-        """True if changes at this index are already published. A schema other than the newest one is then an earlier
-        version."""
+        """True if changes at this index are published; their schema may then be an earlier version."""
         transaction = self._transaction
         return transaction is not None and transaction.next_index < transaction.skip_below
 
@@ -296,8 +295,7 @@ class Assembler:
         self._started.discard(relation.oid)
 
     def _adopt(self, schema: TableSchema) -> None:
-        """Adopts a schema that the catalog poll found. If the stream has it too, a relation message comes before its
-        first row."""
+        """Adopts a schema that the catalog poll found, and that the stream has announced already or will announce."""
         self._schema_of_oid[schema.oid] = self._schema_of_name[schema.table] = schema
         relation = self._relations.get(schema.oid)
         if relation is not None and relation_differs(schema, relation) is None:
@@ -416,7 +414,7 @@ class Assembler:
         else:
             made = self._side.message(message, self._last_commit_lsn, now_us, is_published=False)
             if made:
-                # Everything that commits before the message was sent before it: a restart may begin behind it.
+                # Everything that commits before it was sent before it: a restart may begin behind it.
                 self._resume_lsn = Lsn(message.lsn + 1)
                 self.received_lsn = max(self.received_lsn, self._resume_lsn)
         records += made
@@ -436,8 +434,7 @@ class Assembler:
                 continue
             if transaction.next_index >= transaction.skip_below and oid in self._schema_of_oid:
                 encoder, topic = captured
-                # The sweep takes a seq of its own, so that a sink that has swept does not take the next row for a
-                # replay.
+                # The sweep takes a seq, so that a sink that has swept does not take the next row for a replay.
                 floor = pack_version(self._context.epoch, self._seq.take())
                 records.append(self._sweeps.record(self._schema_of_oid[oid].table, floor, transaction.commit_lsn))
                 if encoder is not None and encoder.has_truncates:

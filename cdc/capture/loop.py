@@ -43,12 +43,6 @@ ANSWER_WAIT_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class _AskedProgress:
-    request: EndOffsetsRequest
-    state: StreamState
-
-
-@dataclass(frozen=True, slots=True)
 class Pipeline:
     """The stages of a change, in order. Chunks of existing rows enter at `snapshots`."""
 
@@ -100,7 +94,7 @@ class Capture:
         self._progress_asked_at = float("-inf")
         self._progress_lsn = Lsn(0)
         self._watched_at = self._clock.monotonic()
-        self._asked: _AskedProgress | None = None
+        self._progress_request: tuple[EndOffsetsRequest, StreamState] | None = None
         self._committed = self._assembler.state
         if self._committed.partial is not None:
             self._publisher.on_committed(is_begun=True)
@@ -159,7 +153,7 @@ class Capture:
 
     def _wait_s(self, now: float) -> float:
         """Returns the longest time in seconds to wait for input before something else is due."""
-        wait_s = WAIT_S_MAX if self._asked is None else ANSWER_WAIT_S
+        wait_s = WAIT_S_MAX if self._progress_request is None else ANSWER_WAIT_S
         if self._publisher.is_open and not self._publisher.would_split:
             wait_s = min(wait_s, max(0.0, self._publisher.wait_s(now)))
         return wait_s
@@ -237,15 +231,15 @@ class Capture:
     # ---- 4. progress: the offsets below which everything up to an LSN lies
 
     def _ask_progress(self, now: float) -> None:
-        if self._asked is not None:
+        if self._progress_request is not None:
             try:
-                end_offsets = self._asked.request.result()
+                end_offsets = self._progress_request[0].result()
             except ConnectionLost:
                 # The partitions may have other leaders now: request them again. A permanent error reaches the producer.
-                self._asked = None
+                self._progress_request = None
                 return
             if end_offsets is not None:
-                covered, self._asked = self._asked.state, None
+                covered, self._progress_request = self._progress_request[1], None
                 self._publisher.on_end_offsets(end_offsets)
                 self._publish_progress(covered, end_offsets)
         elif (
@@ -254,7 +248,7 @@ class Capture:
         ):
             # Requested after the commit of this LSN has returned, so the answer is above all of its records. The last
             # stable offset can still be below them: a commit returns before its markers are written.
-            self._asked = _AskedProgress(self._broker.request_end_offsets(), self._committed)
+            self._progress_request = self._broker.request_end_offsets(), self._committed
             self._progress_asked_at = now
 
     def _publish_progress(self, state: StreamState, end_offsets: Mapping[str, Sequence[int]]) -> None:

@@ -13,8 +13,9 @@ from cdc.model.findings import Finding
 from cdc.model.topics import Topics
 from cdc.ports.source_table import SourceTable
 from cdc.postgres.catalog import schema_of
+from cdc.postgres.connection import connect
 from cdc.postgres.source import Source, check_source
-from cdc.postgres.source_findings import SOURCE, reached_source, source_findings
+from cdc.postgres.source_findings import SOURCE, source_findings
 
 BROKERS = "brokers"
 
@@ -35,7 +36,7 @@ def capture_findings(config: Config, tables: list[SourceTable]) -> Iterator[Find
 
 def _source(config: Config, tables: list[SourceTable]) -> Iterator[Finding]:
     try:
-        with reached_source(config.source) as connection:
+        with connect(config.source, application="watershed check") as connection:
             yield from source_findings(connection, config.source, config.snapshot, tables)
     except WatershedError as error:
         yield Finding.failed(SOURCE, error)

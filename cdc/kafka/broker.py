@@ -56,8 +56,8 @@ class StoredRecord(NamedTuple):
 
 
 class KafkaBroker:
-    """The transactional producer. Constructing it does not touch the brokers' transaction state; `fence_predecessors`
-    does."""
+    """Implements cdc.ports.stream.Broker. Constructing it does not touch the brokers' transaction state;
+    `fence_predecessors` does."""
 
     def __init__(
         self,
@@ -120,7 +120,6 @@ class KafkaBroker:
         self._until_answered("init_transactions", while_waiting)
 
     def produce(self, records: Iterable[TopicRecord], while_waiting: WhileWaiting) -> None:
-        """Implements cdc.ports.stream.Broker."""
         topic = ""
         try:
             self._open(while_waiting)
@@ -232,8 +231,8 @@ class KafkaBroker:
 
     def _has_lost_brokers(self) -> bool:
         """Returns whether a connection was lost since the last check, and begins a new one."""
-        looked_after, self._checked_losses = self._checked_losses, self._losses()
-        return self._checked_losses != looked_after
+        checked, self._checked_losses = self._checked_losses, self._losses()
+        return self._checked_losses != checked
 
     def _names(self) -> set[str]:
         """Returns the names of the topics that this session writes to."""
@@ -306,7 +305,6 @@ class KafkaBroker:
         )
 
     def commit(self, while_waiting: WhileWaiting) -> None:
-        """Implements cdc.ports.stream.Broker."""
         self._until_answered("commit_transaction", while_waiting)
         self._is_open = False
         self._committed_at = time.monotonic()
@@ -329,7 +327,6 @@ class KafkaBroker:
             raise self._translate("the producer has failed", exception, is_final=True) from exception
 
     def abort(self) -> None:
-        """Implements cdc.ports.stream.Broker."""
         if not self._is_open:
             return
         self._is_open = False
@@ -349,7 +346,6 @@ class KafkaBroker:
         self._partition_counts = dict(partition_counts)
 
     def request_end_offsets(self) -> EndOffsets:
-        """Implements cdc.ports.stream.Broker."""
         return self._admin.request_end_offsets(self._partition_counts)
 
     def close(self) -> None:

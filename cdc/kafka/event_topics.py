@@ -78,17 +78,13 @@ class EventTopics:
         return None
 
     def _open(self, name: str, while_waiting: WhileWaiting) -> TopicDescription:
-        topic = self._known.get(name)
-        if topic is None:
-            topic = self._known[name] = self._opened(name, while_waiting)
+        if name not in self._known:
+            opened = call_in_thread(lambda: self._admin.open_event_topic(name, self._config), while_waiting)
+            topic = self._known[name] = opened[name]
+            log.info("topic of events", topic=name, partitions=topic.partition_count)
             self._unrecorded.append(name)
             self.record_bytes_max |= record_limits(self._kafka, [topic])
-        return topic
-
-    def _opened(self, name: str, while_waiting: WhileWaiting) -> TopicDescription:
-        topic = call_in_thread(lambda: self._admin.open_event_topic(name, self._config), while_waiting)[name]
-        log.info("topic of events", topic=name, partitions=topic.partition_count)
-        return topic
+        return self._known[name]
 
 
 def _bytes(record: TopicRecord) -> int:

@@ -83,10 +83,10 @@ class HangingTransactions:
         decided = outcomes(self._config.kafka, self._broker.transactional_id, while_waiting)
         foreign = [part for part in parts if _place(part) not in (decided or {})]
         if decided is None or any(self._is_own(part.topic) for part in foreign):
-            self._note(parts, while_waiting)
+            self._commit_note(parts, while_waiting)
             if lost := self._abort(parts, while_waiting):
                 raise self._lost(lost, "the brokers don't say whether it was committed")
-            self._forget(while_waiting)
+            self._commit_note((), while_waiting)
             return
         if foreign:
             log.warning(_THEIRS, where=_names(foreign))
@@ -126,7 +126,7 @@ class HangingTransactions:
             self._abort(parts, while_waiting)
             raise self._lost(state.hanging.parts, _DIED)
         if not has_position:
-            self._note(parts, while_waiting)
+            self._commit_note(parts, while_waiting)
         self._probe("left-open.recorded")
         parts = self._abort(parts, while_waiting)
         self._probe("left-open.aborted")
@@ -137,7 +137,7 @@ class HangingTransactions:
         if has_position:
             self._broker.commit(while_waiting)
         else:
-            self._forget(while_waiting)
+            self._commit_note((), while_waiting)
 
     def _is_position(self, message: Message) -> bool:
         """Returns whether the message is a position record, or the end of a note that records were written again:
@@ -150,14 +150,10 @@ class HangingTransactions:
         transactions; their records were seen, or come again."""
         return message.topic() != self._topics.progress or message.key() == PROGRESS_KEY.encode()
 
-    def _note(self, parts: Sequence[OpenPart], while_waiting: WhileWaiting) -> None:
-        note = HangingTransactionRecord(parts=tuple(parts)).encode()
+    def _commit_note(self, parts: Sequence[OpenPart], while_waiting: WhileWaiting) -> None:
+        """Commits the open transaction with a note of these parts; without parts, with the note's deletion."""
+        note = HangingTransactionRecord(parts=tuple(parts)).encode() if parts else None
         self._broker.put([StoredRecord(self._topics.state, 0, HANGING_KEY.encode(), note)], while_waiting)
-        self._broker.commit(while_waiting)
-
-    def _forget(self, while_waiting: WhileWaiting) -> None:
-        """Deletes the note, and commits."""
-        self._broker.put([StoredRecord(self._topics.state, 0, HANGING_KEY.encode(), None)], while_waiting)
         self._broker.commit(while_waiting)
 
     def _abort(self, parts: Sequence[OpenPart], while_waiting: WhileWaiting) -> list[OpenPart]:

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from cdc.config.settings import Config
 from cdc.kafka.compacted import read_latest
 from cdc.kafka.signals import deliver
-from cdc.model.events import TableId, TableSchema
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.records.control import SchemaRecord
 from cdc.records.rejected_rows import RejectedRow
 
 
@@ -38,15 +36,3 @@ def discard_letters(config: Config, letters: Iterable[Letter]) -> None:
     """Deletes the letters from their topics. Raises UnreachableError, BrokerError."""
     for letter in letters:
         deliver(config.kafka, TopicRecord(letter.topic, letter.key.encode(), None))
-
-
-def newest_schemas(config: Config) -> dict[TableId, TableSchema]:
-    """Of each published table."""
-    control = Topics(config.topics.prefix).control
-    newest: dict[TableId, TableSchema] = {}
-    for key, value in read_latest(config.kafka, control).items():
-        if key.startswith("schema/"):
-            schema = SchemaRecord.decode(value, f"topic {control}, key {key}").table_schema_of()
-            if schema.table not in newest or schema.version > newest[schema.table].version:
-                newest[schema.table] = schema
-    return newest

@@ -61,6 +61,12 @@ class KafkaTopicReader:
                 unpublished.append(UnpublishedRecord.decode(value, where))
             elif key.startswith(LOST_KEY):
                 lost.append(LostEventsRecord.decode(value, where))
+        topic = self._topics.progress
+        sink_errors = [
+            SinkErrorRecord.decode(value, f"topic {topic}, key {key}")
+            for key, value in tail.latest[topic].items()
+            if key.startswith(SINK_ERROR_KEY)
+        ]
         return TopicFacts(
             position=position,
             damage=damage,
@@ -71,16 +77,8 @@ class KafkaTopicReader:
             skipped={record.table: record.skipped for record in unpublished},
             lost_events=tuple(lost),
             sinks=tuple(watch.sinks()),
-            sink_errors={record.sink: record for record in self._sink_errors(tail)},
+            sink_errors={record.sink: record for record in sink_errors},
         )
-
-    def _sink_errors(self, tail: CompactedTail) -> list[SinkErrorRecord]:
-        topic = self._topics.progress
-        return [
-            SinkErrorRecord.decode(value, f"topic {topic}, key {key}")
-            for key, value in tail.latest[topic].items()
-            if key.startswith(SINK_ERROR_KEY)
-        ]
 
     def close(self) -> None:
         if self._tail is not None:

@@ -92,12 +92,8 @@ def lost_records(topics: Topics, lost: LostEventsRecord, earlier: Sequence[LostE
     ]
 
 
-def concerning(table: TableId, lost: Iterable[LostEventsRecord]) -> list[LostEventsRecord]:
-    """Returns the records that may include rows of this table and are not settled."""
-    return [record for record in lost if not record.settled_us and record.table in ("", str(table))]
-
-
 def require_settled(table: TableId, lost: Iterable[LostEventsRecord]) -> None:
     """Raises GapError if rows of the table may not be published although the slot is past them."""
-    for record in concerning(table, lost):
-        raise GapError(f"{record}; rows of {table} may be among them", NEXT_BEFORE_PRUNING)
+    for record in lost:
+        if not record.settled_us and record.table in ("", str(table)):
+            raise GapError(f"{record}; rows of {table} may be among them", NEXT_BEFORE_PRUNING)

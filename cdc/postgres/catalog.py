@@ -158,7 +158,7 @@ def read_publication(
         return None
     oid, xmin, publishes_all, publishes_roots, is_owned, publishes_generated, schemas = row
     found = {TableId(*names): entry for *names, entry in connection.execute(_ENTRIES, {"publication": oid})}
-    entries = {table: _digest(found[table]) for table in tables if table in found}
+    entries = {table: digest(found[table]) for table in tables if table in found}
     columns: dict[TableId, tuple[str, ...]] = {}
     row_filters: dict[TableId, str] = {}
     asked = {
@@ -172,11 +172,11 @@ def read_publication(
         columns[TableId(schema, table)] = tuple(names)
         if row_filter is not None:
             row_filters[TableId(schema, table)] = row_filter
-    fingerprint = f"{name}:{_digest(f'{oid}:{xmin}:{schemas}')}"
+    fingerprint = f"{name}:{digest(f'{oid}:{xmin}:{schemas}')}"
     return Publication(name, publishes_all, publishes_roots, is_owned, fingerprint, entries, columns, row_filters)
 
 
-def _digest(text: str) -> str:
+def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

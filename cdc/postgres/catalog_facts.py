@@ -1,6 +1,5 @@
 """Reads the facts of many tables from the catalog, and the types in a relation message."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import LiteralString
@@ -9,7 +8,7 @@ import psycopg
 
 from cdc.model.events import Column, TableId
 from cdc.pgoutput.messages import RelationColumn
-from cdc.postgres.catalog import column_types
+from cdc.postgres.catalog import column_types, digest
 from cdc.postgres.connection import says_lost
 from cdc.records.table_state import ColumnFacts, StorageFacts, TableFacts
 
@@ -96,7 +95,7 @@ def read_facts(connection: psycopg.Connection, tables: Sequence[TableId]) -> dic
                 StorageFacts(oid=part, file=file, attached=_short(rows)) for part, file, rows in storage or ()
             ),
             generated=generated,
-            others=_digest(others),
+            others=digest(others),
             attributes=attributes,
             labels=tuple(labels or ()),
         )
@@ -106,12 +105,8 @@ def read_facts(connection: psycopg.Connection, tables: Sequence[TableId]) -> dic
     }
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 def _short(text: str | None) -> str:
-    return text or "" if len(text or "") <= 16 else _digest(text or "")
+    return text or "" if len(text or "") <= 16 else digest(text or "")
 
 
 @says_lost

@@ -16,12 +16,19 @@ PASSING_ERRORS: Final = (ConnectionLost, UnreachableError, TableAlteredError)
 _EMITS_FLUSHED: Final = 170_000  # from this version on pg_logical_emit_message has a fourth argument
 
 
+def may_succeed_later(error: Exception) -> bool:
+    """Returns whether a retry after this error may succeed."""
+    if isinstance(error, psycopg.Error):
+        return error.sqlstate is None or error.sqlstate[:2] in PASSING_CLASSES
+    return isinstance(error, PASSING_ERRORS)
+
+
 def failed(request: Request, error: Exception) -> ReadFailed:
     """Returns the answer to a request that ended with this error."""
+    is_passing = may_succeed_later(error)
     if isinstance(error, WatershedError):
-        return ReadFailed(request.nonce, error, is_permanent=not isinstance(error, PASSING_ERRORS))
+        return ReadFailed(request.nonce, error, is_permanent=not is_passing)
     if isinstance(error, psycopg.Error):
-        is_passing = error.sqlstate is None or error.sqlstate[:2] in PASSING_CLASSES
         return ReadFailed(request.nonce, _described(request, error, is_passing), is_permanent=not is_passing)
     # A defect of ours; its text may have values of a row.
     words = f"reading existing rows of {_where(request)} failed: {type(error).__name__}"

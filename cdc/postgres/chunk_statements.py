@@ -93,18 +93,15 @@ def chunk_statement(
     """Copies the rows of a chunk. `conditions`: SQL of PostgreSQL or an operator. `keys`: if given, only rows with
     these keys."""
     # A condition may end in a comment, which the newline ends.
-    wanted: list[sql.Composable] = [sql.SQL("({}\n)").format(sql.SQL(condition)) for condition in conditions]
-    if after is not None:
-        wanted.append(_compare(key, after, _ABOVE))
-    if up_to is not None:
-        wanted.append(_compare(key, up_to, _UP_TO))
+    wanted = [sql.SQL("({}\n)").format(sql.SQL(condition)) for condition in conditions]
+    wanted += _in_range(key, after, up_to)
     if keys is not None:
         wanted.append(_among(key, keys))
     return sql.SQL("COPY (SELECT {} FROM {} {} {} ORDER BY {} LIMIT {}) TO STDOUT").format(
         _names(column.name for column in columns),
         _only(is_partitioned),
         sql.Identifier(*table),
-        sql.SQL("WHERE {}").format(sql.SQL(" AND ").join(wanted)) if wanted else sql.SQL(""),
+        _where(wanted),
         _order(key),
         sql.Literal(rows_max),
     )
@@ -130,11 +127,6 @@ def lookup_statement(
     """Copies those candidates that lie in the range: the key as PostgreSQL prints it, then the key of its row, or nulls
     if there is none."""
     names = [column.name for column in key]
-    wanted = []
-    if after is not None:
-        wanted.append(_compare(key, after, _ABOVE))
-    if up_to is not None:
-        wanted.append(_compare(key, up_to, _UP_TO))
 
     def of(side: str) -> sql.Composed:
         return sql.SQL(", ").join(sql.Identifier(side, name) for name in names)
@@ -149,7 +141,7 @@ def lookup_statement(
             sql.SQL("({})").format(sql.SQL(", ").join(map(_literal, key, texts))) for texts in candidates
         ),
         names=_names(names),
-        range=sql.SQL("WHERE {}").format(sql.SQL(" AND ").join(wanted)) if wanted else sql.SQL(""),
+        range=_where(_in_range(key, after, up_to)),
         only=_only(is_partitioned),
         table=sql.Identifier(*table),
         filter=sql.SQL(f"WHERE {row_filter}" if row_filter else ""),
@@ -211,6 +203,14 @@ def reread_statement(
         filter=sql.SQL(f"WHERE ({row_filter}\n)" if row_filter else ""),
         is_same=is_same,
     )
+
+
+def _in_range(key: Sequence[KeyColumn], after: Key | None, up_to: Key | None) -> list[sql.Composable]:
+    return [_compare(key, end, to) for end, to in ((after, _ABOVE), (up_to, _UP_TO)) if end is not None]
+
+
+def _where(conditions: Sequence[sql.Composable]) -> sql.Composable:
+    return sql.SQL("WHERE {}").format(sql.SQL(" AND ").join(conditions)) if conditions else sql.SQL("")
 
 
 def _among(key: Sequence[KeyColumn], keys: Sequence[Key]) -> sql.Composable:

@@ -206,7 +206,6 @@ class ReplicationConnection:
         return frames
 
     def wait(self, timeout_s: float) -> None:
-        """Implements cdc.ports.stream.LogStream."""
         if self._pgconn.status != pq.ConnStatus.OK:
             raise lost("the connection is closed")
         readable, _, _ = select.select([self._pgconn.socket], [], [], timeout_s)
@@ -230,7 +229,6 @@ class ReplicationConnection:
             )
 
     def send_status(self, received: Lsn, confirmed: Lsn, *, reply_requested: bool) -> None:
-        """Implements cdc.ports.stream.LogStream."""
         reply_requested = reply_requested or time.monotonic() - self._heard_at > ASK_S
         payload = standby_status(received, confirmed, confirmed, time.time_ns() // 1000, reply_requested)
         deadline = time.monotonic() + SEND_S_MAX

@@ -63,7 +63,8 @@ def check_source(config: SourceConfig, snapshot: SnapshotConfig, *, is_running_o
     """Checks everything that capture needs; writes nothing. `is_running_on`: tables that can't be captured are left
     out. Raises SourceError with the next step."""
     with connect(config) as connection:
-        _check_settings(connection)
+        for error in setting_errors(connection):
+            raise error
         if not is_running_on:
             check_slots(connection, config.slot)
         publication = read_publication(connection, config.publication, config.table_ids)
@@ -89,11 +90,6 @@ def check_source(config: SourceConfig, snapshot: SnapshotConfig, *, is_running_o
         finally:
             replication.close()
         return Source(identity, tables, publication)
-
-
-def _check_settings(connection: psycopg.Connection) -> None:
-    for error in setting_errors(connection):
-        raise error
 
 
 def setting_errors(connection: psycopg.Connection) -> Iterator[SourceError]:

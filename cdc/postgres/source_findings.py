@@ -10,7 +10,7 @@ from cdc.model.errors import ConfigError, ConnectionLost, WatershedError
 from cdc.model.findings import Finding
 from cdc.ports.source_table import SourceTable
 from cdc.postgres.catalog import Publication, read_publication
-from cdc.postgres.connection import connect, says_lost
+from cdc.postgres.connection import says_lost
 from cdc.postgres.replication import ReplicationConnection
 from cdc.postgres.source import (
     check_chunkable,
@@ -150,8 +150,3 @@ def _publication(
         return
     missing = [str(one.table) for one in found if one.table not in publication.columns]
     yield Finding(about, "ok", f"will take in {', '.join(missing)}" if missing else "exists")
-
-
-def reached_source(config: SourceConfig) -> psycopg.Connection:
-    """Returns a connection for several checks. Raises WatershedError."""
-    return connect(config, application="watershed check")

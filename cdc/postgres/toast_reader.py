@@ -24,7 +24,7 @@ from cdc.ports.row_reader import Found, Unreadable, Wanted, WantedRow
 from cdc.ports.stream import WhileWaiting
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.postgres.catalog import Publication
-from cdc.postgres.chunk_failures import PASSING_CLASSES, PASSING_ERRORS
+from cdc.postgres.chunk_failures import may_succeed_later
 from cdc.postgres.chunk_statements import reread_statement, watermark_statement
 from cdc.postgres.chunk_table import ChunkTable, TableUnlikeError, begin_read, describe_for_chunks
 from cdc.postgres.connection import SourceConnection
@@ -70,7 +70,6 @@ class PostgresRowReader:
         )
 
     def read(self, wanted: Wanted, bytes_max: int, while_waiting: WhileWaiting) -> Found | Unreadable | None:
-        """Implements cdc.ports.row_reader.RowReader."""
         self._number += 1
         self._worker.start()
         with suppress(queue.Empty):
@@ -175,11 +174,8 @@ def _failure(error: Exception) -> Unreadable | None:
     if isinstance(error, TableUnlikeError):
         # The stream has to reach the change of the table first, and must not wait for itself
         return Unreadable(error.message)
-    if isinstance(error, PASSING_ERRORS):
+    if may_succeed_later(error):
         return None
     if isinstance(error, WatershedError):
         return Unreadable(error.message)
-    if isinstance(error, psycopg.Error):
-        is_passing = error.sqlstate is None or error.sqlstate[:2] in PASSING_CLASSES
-        return None if is_passing else Unreadable(f"SQLSTATE {error.sqlstate}")
-    return Unreadable(type(error).__name__)
+    return Unreadable(f"SQLSTATE {error.sqlstate}" if isinstance(error, psycopg.Error) else type(error).__name__)
