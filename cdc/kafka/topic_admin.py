@@ -1,8 +1,9 @@
 """Describes, checks and creates the topics that capture publishes to."""
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,6 +82,17 @@ def _creation_hint(error: KafkaError, topic: NewTopic) -> str:
             return f"grant Create, or create it with cleanup.policy={policy} and --partitions {topic.num_partitions}"
 
 
+@contextmanager
+def _errors(what: str, hint: str = NEXT_REACHABLE) -> Iterator[None]:
+    """Translates the client's errors. `what`: what failed, for the message."""
+    try:
+        yield
+    except KafkaException as exception:
+        raise broker_error(what, exception, hint) from exception
+    except TimeoutError as error:
+        raise UnreachableError(f"Kafka: {what}: the brokers did not answer in time", NEXT_REACHABLE) from error
+
+
 class TopicAdmin:
     """Admin calls. Each raises BrokerError or UnreachableError if the brokers refuse or do not answer."""
 
@@ -92,23 +104,15 @@ class TopicAdmin:
         self._admin = new_client(AdminClient, client_settings(kafka, **{"socket.timeout.ms": 10_000}))
         self._servers = kafka.bootstrap_servers
 
-    def require_reachable(self) -> None:
-        """Raises BrokerError when no broker answers."""
-        try:
-            self._admin.list_topics(timeout=ANSWER_S_MAX)
-        except KafkaException as exception:
-            raise broker_error(f"no broker answers at {self._servers}", exception) from exception
-
     def broker_count(self) -> int:
         """Returns the number of brokers that are up."""
-        try:
+        with _errors(f"no broker answers at {self._servers}"):
             return len(self._admin.list_topics(timeout=ANSWER_S_MAX).brokers)
-        except KafkaException as exception:
-            raise broker_error(f"no broker answers at {self._servers}", exception) from exception
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicDescription]:
         """Returns the descriptions of those topics that exist."""
-        try:
+        found = {}
+        with _errors("can't describe topics"):
             existing = self._admin.list_topics(timeout=ANSWER_S_MAX).topics
             wanted = [name for name in names if name in existing]
             if not wanted:
@@ -118,17 +122,10 @@ class TopicAdmin:
                 [ConfigResource(ResourceType.TOPIC, name) for name in wanted], request_timeout=ANSWER_S_MAX
             )
             values = {resource.name: future.result(ANSWER_S_MAX) for resource, future in settings.items()}
-            found = {}
             for name, future in described.items():
                 topic = future.result(ANSWER_S_MAX)
                 policy, size = (values[name][setting].value for setting in ("cleanup.policy", "max.message.bytes"))
                 found[name] = TopicDescription(name, str(topic.topic_id), len(topic.partitions), policy, int(size))
-        except KafkaException as exception:
-            raise broker_error("can't describe topics", exception) from exception
-        except TimeoutError as error:
-            raise UnreachableError(
-                f"Kafka: topics were not described within {ANSWER_S_MAX:.0f} s", NEXT_REACHABLE
-            ) from error
         return found
 
     def check(self, names: Iterable[str]) -> dict[str, TopicDescription]:
@@ -207,16 +204,12 @@ class TopicAdmin:
 
     def delete(self, names: Iterable[str]) -> int:
         """Deletes those topics that exist, with their contents. Returns their number."""
-        try:
+        with _errors("can't delete topics", "grant Delete on the prefix's topics"):
             existing = self._admin.list_topics(timeout=ANSWER_S_MAX).topics
             found = [name for name in dict.fromkeys(names) if name in existing]
             deleted = self._admin.delete_topics(found, operation_timeout=ANSWER_S_MAX) if found else {}
             for future in deleted.values():
                 future.result(ANSWER_S_MAX * 2)
-        except KafkaException as exception:
-            raise broker_error("can't delete topics", exception, "grant Delete on the prefix's topics") from exception
-        except TimeoutError as error:
-            raise UnreachableError(f"Kafka: topics not deleted in {ANSWER_S_MAX * 2:.0f} s", NEXT_REACHABLE) from error
         return len(found)
 
     def open_event_topic(self, name: str, config: TopicConfig) -> dict[str, TopicDescription]:
@@ -253,10 +246,8 @@ class TopicAdmin:
     def partition_counts(self, names: Collection[str], required: Collection[str] = ()) -> dict[str, int]:
         """Returns the number of partitions of those topics that exist. Raises UnreachableError also if brokers that
         just started do not know all yet: a `required` topic is missing, or one has no partition."""
-        try:
+        with _errors("can't list topics"):
             topics = self._admin.list_topics(timeout=ANSWER_S_MAX).topics
-        except KafkaException as exception:
-            raise broker_error("can't list topics", exception) from exception
         counts = {name: len(topics[name].partitions) for name in names if name in topics}
         for name in required:
             if not counts.get(name):
