@@ -104,7 +104,6 @@ class Assembler:
 
     @property
     def in_transaction(self) -> bool:
-        """True between the Begin and the Commit of a PostgreSQL transaction."""
         return self._transaction is not None
 
     @property

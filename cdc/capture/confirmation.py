@@ -15,16 +15,13 @@ class Confirmation:
 
     @property
     def confirmed(self) -> Lsn:
-        """The LSN that a status update may confirm."""
         return self._recorded
 
     @property
     def received(self) -> Lsn:
-        """The newest LSN that the server sent."""
         return self._received
 
     def on_received(self, lsn: Lsn) -> None:
-        """The server has sent everything up to this LSN."""
         self._received = max(self._received, lsn)
 
     def on_recorded(self, resume_lsn: Lsn) -> None:

@@ -235,7 +235,6 @@ class KafkaBroker:
         return self._checked_losses != checked
 
     def _names(self) -> set[str]:
-        """Returns the names of the topics that this session writes to."""
         return {*self._partition_counts, *self._events.record_bytes_max, *self._own}
 
     def _find_hanging(self) -> list[OpenPart]:
@@ -342,7 +341,6 @@ class KafkaBroker:
             log.warning("could not abort the Kafka transaction", error=said)
 
     def follow(self, partition_counts: Mapping[str, int]) -> None:
-        """Sets the topics of tables, after a table was added or removed."""
         self._partition_counts = dict(partition_counts)
 
     def request_end_offsets(self) -> EndOffsets:

@@ -89,7 +89,6 @@ def note_error(error: KafkaError) -> None:
 
 
 def kafka_error(exception: KafkaException) -> KafkaError:
-    """Returns the KafkaError of an exception."""
     error = exception.args[0]
     assert isinstance(error, KafkaError)
     return error

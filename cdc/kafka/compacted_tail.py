@@ -30,7 +30,6 @@ class CompactedTail:
 
     @property
     def latest(self) -> Mapping[str, Mapping[str, bytes]]:
-        """Topic → key → last committed value."""
         return self._latest
 
     @property

@@ -33,6 +33,5 @@ def read_letters(config: Config, sinks: Iterable[str]) -> list[Letter]:
 
 
 def discard_letters(config: Config, letters: Iterable[Letter]) -> None:
-    """Deletes the letters from their topics. Raises UnreachableError, BrokerError."""
     for letter in letters:
         deliver(config.kafka, TopicRecord(letter.topic, letter.key.encode(), None))

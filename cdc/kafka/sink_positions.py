@@ -34,7 +34,6 @@ class SinkPositions:
         self._take(self._tail.poll(timeout_s))
 
     def require_answer(self) -> None:
-        """Raises UnreachableError or BrokerError if the brokers don't answer."""
         self._tail.require_answer()
 
     @property

@@ -7,6 +7,7 @@ from typing import Final, Protocol, Self
 from cdc.config.settings import Config
 from cdc.kafka.client import NEXT_REACHABLE
 from cdc.kafka.compacted_tail import CompactedTail
+from cdc.kafka.state_reader import records_of
 from cdc.model.errors import GapError, UnreachableError
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
@@ -53,7 +54,6 @@ class SnapshotWatch:
 
     @classmethod
     def of(cls, config: Config) -> Self:
-        """Makes the watch of the configuration's prefix."""
         topics = Topics(config.topics.prefix)
         return cls(topics, CompactedTail(config.kafka, [topics.state, topics.progress]))
 
@@ -64,14 +64,12 @@ class SnapshotWatch:
         self._began = self._clock()
 
     def poll(self, timeout_s: float) -> None:
-        """Reads new records for `timeout_s` seconds."""
         changed = self._tail.poll(timeout_s)
         now = self._clock()
         self._heard.update({key: now for _, key in changed if key.startswith("snapshot/")})
 
     @property
     def is_at_end(self) -> bool:
-        """See CompactedTail.forget_end."""
         return self._tail.is_at_end
 
     def forget_end(self) -> None:
@@ -84,12 +82,7 @@ class SnapshotWatch:
 
     def snapshots(self) -> dict[TableId, SnapshotRecord]:
         """Returns the last snapshot of each table that ever had one, by name."""
-        topic = self._topics.state
-        records = [
-            SnapshotRecord.decode(value, f"topic {topic}, key {key}")
-            for key, value in self._tail.latest[topic].items()
-            if key.startswith("snapshot/")
-        ]
+        records = records_of(SnapshotRecord, "snapshot/", self._topics.state, self._tail.latest[self._topics.state])
         return {record.table: record for record in sorted(records, key=lambda record: record.table)}
 
     def progress_of(self, record: SnapshotRecord) -> FillProgress:
@@ -114,11 +107,7 @@ class SnapshotWatch:
     def sinks(self) -> list[SinkRecord]:
         """Returns the record of every sink and generation."""
         topic = self._topics.progress
-        return [
-            SinkRecord.decode(value, f"topic {topic}, key {key}")
-            for key, value in self._tail.latest[topic].items()
-            if key.startswith("sink/")
-        ]
+        return [*records_of(SinkRecord, "sink/", topic, self._tail.latest[topic])]
 
 
 class Followed:

@@ -68,7 +68,7 @@ def read_state(config: Config) -> State:
     value, signals, hanging = (values.get(key) for key in (POSITION_KEY, SIGNALS_KEY, HANGING_KEY))
 
     def of(kind: type[T], prefix: str) -> tuple[T, ...]:
-        return _records(kind, prefix, topic, values)
+        return records_of(kind, prefix, topic, values)
 
     return State(
         position=None if value is None else PositionRecord.open(value, f"{topic}, key {POSITION_KEY}"),
@@ -113,7 +113,7 @@ def read_lost_events(config: Config) -> list[LostEventsRecord]:
     """Returns the records of lost events by epoch, even if the position is damaged. Raises BrokerError,
     UnreachableError."""
     topic = Topics(config.topics.prefix).state
-    records = _records(LostEventsRecord, LOST_KEY, topic, read_latest(config.kafka, topic))
+    records = records_of(LostEventsRecord, LOST_KEY, topic, read_latest(config.kafka, topic))
     return sorted(records, key=lambda record: (record.epoch, record.table))
 
 
@@ -141,6 +141,8 @@ def highest_epoch(config: Config) -> int:
     return max(epochs)
 
 
-def _records(kind: type[T], prefix: str, topic: str, values: Mapping[str, bytes]) -> tuple[T, ...]:
-    """Returns the records whose keys begin with `prefix`."""
-    return tuple(kind.decode(value, f"{topic}, key {key}") for key, value in values.items() if key.startswith(prefix))
+def records_of(kind: type[T], prefix: str, topic: str, values: Mapping[str, bytes]) -> tuple[T, ...]:
+    """Returns the records whose keys begin with `prefix`. Raises WatershedError for a damaged one."""
+    return tuple(
+        kind.decode(value, f"topic {topic}, key {key}") for key, value in values.items() if key.startswith(prefix)
+    )

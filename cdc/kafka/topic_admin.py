@@ -105,7 +105,6 @@ class TopicAdmin:
         self._servers = kafka.bootstrap_servers
 
     def broker_count(self) -> int:
-        """Returns the number of brokers that are up."""
         with _errors(f"no broker answers at {self._servers}"):
             return len(self._admin.list_topics(timeout=ANSWER_S_MAX).brokers)
 
@@ -156,11 +155,10 @@ class TopicAdmin:
             if topic.partition_count != 1:
                 raise BrokerError(
                     f"topic {topic.name} exists with {topic.partition_count} partitions: capture needs it with one",
-                    f"delete {topic.name}, capture creates it again; or choose another topics.prefix",
+                    f"delete {topic.name}: capture creates it again; or choose another topics.prefix",
                 )
 
     def ensure(self, side: SideTopics, config: TopicConfig) -> None:
-        """Creates the topics that do not exist."""
         found = self.describe([*side.compacted, *side.logs]) if side.compacted or side.logs else {}
         compacted, logs = ([name for name in names if name not in found] for names in (side.compacted, side.logs))
         self.create([], compacted, [], config, logs)

@@ -6,6 +6,7 @@ from cdc.config.settings import KafkaConfig
 from cdc.formats.unpublishable import UNPUBLISHED_KEY, UnpublishedRecord
 from cdc.kafka.compacted_tail import CompactedTail
 from cdc.kafka.snapshot_watch import SnapshotWatch
+from cdc.kafka.state_reader import records_of
 from cdc.model.errors import GapError
 from cdc.model.topics import Topics
 from cdc.outbox.lost import LOST_KEY, LostEventsRecord
@@ -51,33 +52,19 @@ class KafkaTopicReader:
             position = watch.position()
         except GapError as error:
             damage = error
-        values = tail.latest[self._topics.state]
-        tables, unpublished, lost = [], [], []
-        for key, value in values.items():
-            where = f"topic {self._topics.state}, key {key}"
-            if key.startswith(TABLE_KEY):
-                tables.append(TableRecord.decode(value, where))
-            elif key.startswith(UNPUBLISHED_KEY):
-                unpublished.append(UnpublishedRecord.decode(value, where))
-            elif key.startswith(LOST_KEY):
-                lost.append(LostEventsRecord.decode(value, where))
-        topic = self._topics.progress
-        sink_errors = [
-            SinkErrorRecord.decode(value, f"topic {topic}, key {key}")
-            for key, value in tail.latest[topic].items()
-            if key.startswith(SINK_ERROR_KEY)
-        ]
+        state, progress = ((topic, tail.latest[topic]) for topic in (self._topics.state, self._topics.progress))
+        unpublished = records_of(UnpublishedRecord, UNPUBLISHED_KEY, *state)
         return TopicFacts(
             position=position,
             damage=damage,
             progress=watch.published(),
-            tables={record.table: record for record in tables},
+            tables={record.table: record for record in records_of(TableRecord, TABLE_KEY, *state)},
             snapshots={table: watch.progress_of(record) for table, record in watch.snapshots().items()},
             dead_letters={record.table: record.dead_letters for record in unpublished},
             skipped={record.table: record.skipped for record in unpublished},
-            lost_events=tuple(lost),
+            lost_events=records_of(LostEventsRecord, LOST_KEY, *state),
             sinks=tuple(watch.sinks()),
-            sink_errors={record.sink: record for record in sink_errors},
+            sink_errors={one.sink: one for one in records_of(SinkErrorRecord, SINK_ERROR_KEY, *progress)},
         )
 
     def close(self) -> None:

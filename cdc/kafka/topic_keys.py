@@ -66,18 +66,15 @@ class KafkaKeyReader:
         self._thread: threading.Thread | None = None
 
     def ask(self, page: KeyPage) -> None:
-        """Queues the request; does not wait."""
         if self._thread is None and not self._closing.is_set():
             self._thread = threading.Thread(target=self._run, name="watershed keys", daemon=True)
             self._thread.start()
         self._requests.put(page)
 
     def answers(self) -> list[Answer]:
-        """Returns the answers that arrived since the last call; does not wait."""
         return [self._answers.get_nowait() for _ in range(self._answers.qsize())]
 
     def close(self) -> None:
-        """Idempotent."""
         self._closing.set()
         self._requests.put(None)
         if self._thread is not None:

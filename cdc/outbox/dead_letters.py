@@ -73,5 +73,4 @@ def _cut(record: TopicRecord, destination: EventDestination, value: dict[str, An
 
 
 def event_of(names: Sequence[str], row: Sequence[str | None]) -> dict[str, str | None]:
-    """Returns the row's texts by column."""
     return dict(zip(names, row, strict=True))

@@ -98,7 +98,6 @@ class OutboxStream:
     def event(
         self, what: memoryview | LogicalMessage, xid: int, position: Position, now_us: int, commit_ts_us: int
     ) -> list[TopicRecord]:
-        """Returns the records of a row change or a message; see `row` and `message`."""
         if isinstance(what, LogicalMessage):
             return self.message(what, xid, position, now_us, commit_ts_us)
         return self.row(what, position, now_us, commit_ts_us)
@@ -106,7 +105,6 @@ class OutboxStream:
     # ---- tables
 
     def takes(self, table: TableId) -> bool:
-        """Returns whether the table's rows are events."""
         return table in self._tables
 
     def describe(self, oid: int, schema: TableSchema) -> None:

@@ -204,7 +204,6 @@ class Router:
         return Event(topic, self._converted_key(row), value, (*headers, *more), partition, timestamp_ms, identity.plain)
 
     def is_same_event(self, old: Sequence[object], new: Sequence[object]) -> bool:
-        """Returns whether two rows have the same event id."""
         return old[self._id.place] == new[self._id.place]
 
     # ---- parts

@@ -349,7 +349,6 @@ def create_publication_statement(name: str, tables: Sequence[TableId]) -> sql.Co
 
 
 def add_tables_statement(name: str, tables: Sequence[TableId]) -> sql.Composed:
-    """Returns ALTER PUBLICATION that adds these tables."""
     return sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(sql.Identifier(name), _published(tables))
 
 

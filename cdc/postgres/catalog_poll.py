@@ -50,7 +50,6 @@ class PostgresCatalogReader:
         return [self._answers.get_nowait() for _ in range(self._answers.qsize())]
 
     def close(self) -> None:
-        """Idempotent."""
         self._closing.set()
         close_workers([self._worker])
 

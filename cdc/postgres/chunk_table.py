@@ -102,7 +102,6 @@ class ChunkTable:
 
     @property
     def order(self) -> str:
-        """Digest of the key's order in its index."""
         columns = [(column.name, column.type, column.collation, column.operators) for column in self.key]
         return hashlib.sha256(repr(columns).encode()).hexdigest()[:32]
 
@@ -161,7 +160,6 @@ def describe_for_chunks(
 
 
 def size(connection: psycopg.Connection, schema: TableSchema) -> Size:
-    """Returns the size of the table. Raises psycopg.Error."""
     row = connection.execute(_SIZES, {"oid": schema.oid}).fetchone()
     assert row is not None
     rows, known_bytes, pages = row

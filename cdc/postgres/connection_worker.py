@@ -47,7 +47,6 @@ class ConnectionWorker(Generic[T]):
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Idempotent."""
         if self._thread is None and not self._closing.is_set():
             # A daemon thread: a server that hangs must not keep the process from ending.
             self._thread = threading.Thread(target=self._run, name="watershed snapshot", daemon=True)

@@ -20,7 +20,6 @@ PRUNE_ROWS: Final = 10_000  # rows deleted in one transaction
 
 
 def transactional_connection(source: SourceConfig) -> SourceConnection:
-    """Returns a connection that is not in autocommit mode."""
     connection = connect(source, application="watershed migrate")
     connection.autocommit = False
     return connection

@@ -104,7 +104,6 @@ class ReplicationConnection:
             self._row("SET client_encoding = 'SQL_ASCII'")
 
     def close(self) -> None:
-        """Idempotent."""
         if self._pgconn.status == pq.ConnStatus.OK:
             self._pgconn.finish()
 
@@ -114,7 +113,6 @@ class ReplicationConnection:
     # ---- commands
 
     def identify(self) -> SystemIdentity:
-        """Returns the identity of the server."""
         self._row(SET_WHERE_KNOWN)  # a standby instance and the owner of a snapshot are idle for a long time
         row = self._row("IDENTIFY_SYSTEM")
         return SystemIdentity(row[0], int(row[1]), parse_lsn(row[2]), row[3], not holds_any_bytes(self._pgconn))

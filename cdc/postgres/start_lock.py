@@ -23,7 +23,6 @@ class StartLock(AbstractContextManager["StartLock"]):
         return self._connection.execute("SELECT pg_try_advisory_lock(%s)", (self._key,)).fetchone() == (True,)
 
     def release(self) -> None:
-        """Idempotent."""
         self._connection.close()
 
     def __exit__(

@@ -91,7 +91,6 @@ class PostgresRowReader:
         return None
 
     def close(self) -> None:
-        """Idempotent."""
         self._closing.set()
         close_workers([self._worker])
 

@@ -101,7 +101,6 @@ class Wait:
         return self._is_passed
 
     def close(self) -> None:
-        """Ends the wait."""
         self._closing.set()
 
     def _run(self) -> None:
@@ -115,7 +114,6 @@ class Wait:
 
 
 def barrier_wait(source: SourceConfig) -> Wait:
-    """Returns a wait for the transaction barrier, beside the stream."""
     return Wait(source, "watershed barrier", lambda connection, closing: pass_barrier(connection, closing) is not None)
 
 

@@ -55,7 +55,6 @@ class AbsentKeys:
         return bool(self.pages) or is_silent
 
     def take_page(self, answer: KeysRead) -> None:
-        """Takes the requested page."""
         self.page = None
         self.is_scanned = answer.is_end
         if answer.keys:

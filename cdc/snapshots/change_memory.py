@@ -187,7 +187,6 @@ class ChangeMemory:
             self._bound_transactions()
 
     def end(self) -> None:
-        """The current transaction was received completely."""
         self._stamp = None
 
     # ---- what a snapshot does not see

@@ -103,7 +103,6 @@ class SnapshotEngine:
 
     @property
     def tables(self) -> Mapping[TableId, TableSchema]:
-        """The captured tables."""
         return self._schemas
 
     # ---- the stream, as the assembler receives it
@@ -113,7 +112,6 @@ class SnapshotEngine:
         return self._is_active and self._memory.begin(xid, next_seq)
 
     def touch(self, topic: str, key: bytes) -> None:
-        """A record of the current transaction has this key."""
         self._memory.touch(topic, key)
 
     def truncate(self, topic: str) -> None:
@@ -159,11 +157,8 @@ class SnapshotEngine:
             match answer:
                 case BarrierPassed():
                     if answer.nonce == self._barrier:
-                        self._passed = answer.snapshot
-                        log.info(
-                            "transaction barrier passed, snapshots begin",
-                            tables=sum(job.is_active for job in self._all_jobs()),
-                        )
+                        self._passed, tables = answer.snapshot, sum(job.is_active for job in self._all_jobs())
+                        log.info("transaction barrier passed, snapshots begin", tables=tables)
                 case TableDescribed():
                     if answer.nonce in self._begun:
                         self._begun[answer.nonce] = (*self._begun[answer.nonce][:2], answer)

@@ -52,7 +52,6 @@ class CompletionJob(Job):
 
     @property
     def has_rows(self) -> bool:
-        """True if there is anything to read."""
         return bool(self._noted or self._batch or self._is_whole)
 
     def note(self, key: Key, xid: int) -> None:
@@ -65,7 +64,6 @@ class CompletionJob(Job):
 
     @property
     def is_too_long(self) -> bool:
-        """True if there are more rows than can be noted."""
         return len(self._noted) + len(self._batch) > self._noted_max or self._bytes > NOTED_BYTES_MAX
 
     def rewind(self, now: float) -> list[OpenChunk]:
@@ -156,7 +154,6 @@ class Completions:
         self.settle()
 
     def alter(self, schema: TableSchema) -> None:
-        """The table has this schema from here on."""
         self._schemas[schema.table] = schema
 
     def note(self, rows: Iterable[Unfilled]) -> list[CompletionJob]:

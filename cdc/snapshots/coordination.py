@@ -272,7 +272,6 @@ class _Reports:
         return True
 
     def rate(self, job: Job, now: float) -> float:
-        """Returns the rows/s over the last reports."""
         began, rows = self._past[job.schema.table][0]
         return round((job.rows - rows) / (now - began), 1) if now > began else 0.0
 
@@ -311,5 +310,4 @@ def _table(name: str) -> TableId:
 
 
 def _partition(tables: Sequence[TableId], others: Collection[TableId]) -> tuple[list[TableId], list[TableId]]:
-    """Returns the tables that are among `others`, and the rest."""
     return [table for table in tables if table in others], [table for table in tables if table not in others]

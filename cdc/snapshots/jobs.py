@@ -93,7 +93,6 @@ class Job:
 
     @property
     def is_read_out(self) -> bool:
-        """True if every row is published."""
         return self.fingerprint is not None and all(part.is_done for part in self.ranges)
 
     @property
@@ -143,7 +142,6 @@ class Job:
 
     @property
     def parts(self) -> "list[Range | AbsentKeys]":
-        """The ranges, and the lookups of absent keys."""
         return [*self.ranges, *([] if self.absent is None else [self.absent])]
 
     def look_for_absent(self) -> None:
@@ -154,7 +152,6 @@ class Job:
 
     @property
     def is_complete(self) -> bool:
-        """True if nothing is left to do."""
         return self.is_read_out and (self.absent is None or self.absent.is_done)
 
     def rewind(self, now: float) -> list[OpenChunk]:

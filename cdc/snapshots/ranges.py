@@ -37,7 +37,6 @@ class Range:
     not_before: float = 0.0
 
     def wants(self, now: float) -> bool:
-        """Returns whether to request the next chunk."""
         if self.is_done or now < self.not_before or len(self.open) >= AHEAD_MAX:
             return False
         last = self._last_read

@@ -53,7 +53,6 @@ class Answers:
 
 
 def is_late(signal: SignalRecord, now_us: int) -> bool:
-    """Returns whether the signal is too old to take effect."""
     return signal.requested_us < now_us - SIGNAL_S_MAX * 1_000_000
 
 
@@ -62,7 +61,6 @@ def too_late() -> SignalAnswer:
 
 
 def answer_record(topics: Topics, signal: Signal, answer: SignalAnswer, now_us: int) -> TopicRecord:
-    """Returns the record of the answer, for the control topic."""
     value = answer.model_copy(update={"answered_us": now_us}).encode()
     return TopicRecord(topics.control, signal_key(signal.identity).encode(), value)
 

@@ -116,7 +116,7 @@ class HistoryPosition:
 
 
 def newest(sinks: Iterable[SinkRecord], name: str, generation_min: int = 0) -> SinkRecord | None:
-    """Of the sink, the newest generation's; `generation_min`: earlier ones belong to stores that are gone."""
+    """Returns the record of the sink's newest generation. `generation_min`: earlier ones belong to discarded stores."""
     own = [sink for sink in sinks if sink.sink == name and sink.generation >= generation_min]
     return max(own, key=lambda sink: sink.generation, default=None)
 

@@ -57,6 +57,5 @@ class Tombstones:
             self._floors = {table: self._sweeps.floor(table) for table in self._schemas}
 
     def done(self, job: Job) -> None:
-        """Notes the end of a job."""
         if self._written is not None and job.below is not None:
             self._written[job.schema.table] = job.below

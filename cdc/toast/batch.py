@@ -142,7 +142,6 @@ class Batch:
 
     @property
     def is_done(self) -> bool:
-        """True if every record was returned."""
         return self._published == len(self._records)
 
     @property

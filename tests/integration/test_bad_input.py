@@ -361,7 +361,7 @@ def test_a_topic_of_ours_that_exists_with_several_partitions(items: Captured, to
     create_topic(items.bootstrap_servers, name, "delete" if topic == "signals" else "compact", partitions=4)
     said = refusal(items)
     assert f"topic {name} exists with 4 partitions: capture needs it with one" in said
-    assert f"delete {name}, capture creates it again" in said
+    assert f"delete {name}: capture creates it again" in said
 
 
 def check_refuses(items: Captured) -> str:
