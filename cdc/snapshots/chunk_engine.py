@@ -85,9 +85,9 @@ class SnapshotEngine:
         self._barrier: str | None = None  # nonce of the requested barrier
         self._barrier_not_before = 0.0
         # The newest known transaction snapshot; None before the barrier is passed
-        self._passed: TransactionSnapshot | None = None
+        self._latest_snapshot: TransactionSnapshot | None = None
         # Nonce → job, a snapshot that is not newer than the answer's, the answer
-        self._begun: dict[str, tuple[Job, TransactionSnapshot, TableDescribed | None]] = {}
+        self._descriptions: dict[str, tuple[Job, TransactionSnapshot, TableDescribed | None]] = {}
         self._chunks: dict[str, tuple[Job, Range | AbsentKeys, OpenChunk]] = {}
         self.tombstones = Tombstones(self._schemas, sweeps, recorded.tombstones)
         self._watermarks: list[str] = []  # nonces of our watermarks in the current transaction
@@ -120,7 +120,7 @@ class SnapshotEngine:
     def watermark(self, content: bytes) -> None:
         """Notes a watermark of the current transaction. Those of other processes and earlier sessions are ignored."""
         nonce = content.decode("ascii", "replace")
-        if nonce in self._chunks or nonce in self._begun:
+        if nonce in self._chunks or nonce in self._descriptions:
             self._watermarks.append(nonce)
 
     def end(self, commit_lsn: Lsn, seq: SeqCounter, now_us: int) -> list[TopicRecord]:
@@ -131,9 +131,9 @@ class SnapshotEngine:
         if not self._watermarks:
             return records
         for nonce in self._watermarks:
-            if nonce in self._begun:
-                job, _, begun = self._begun.pop(nonce)
-                self._on_described(job, begun, seq)
+            if nonce in self._descriptions:
+                job, _, described = self._descriptions.pop(nonce)
+                self._on_described(job, described, seq)
                 if self._is_done(job):
                     records += job.state(self._topics)
             elif nonce in self._chunks:
@@ -157,11 +157,11 @@ class SnapshotEngine:
             match answer:
                 case BarrierPassed():
                     if answer.nonce == self._barrier:
-                        self._passed, tables = answer.snapshot, sum(job.is_active for job in self._all_jobs())
+                        self._latest_snapshot, tables = answer.snapshot, sum(job.is_active for job in self._all_jobs())
                         log.info("transaction barrier passed, snapshots begin", tables=tables)
                 case TableDescribed():
-                    if answer.nonce in self._begun:
-                        self._begun[answer.nonce] = (*self._begun[answer.nonce][:2], answer)
+                    if answer.nonce in self._descriptions:
+                        self._descriptions[answer.nonce] = (*self._descriptions[answer.nonce][:2], answer)
                 case ChunkRead() | LookedUp():
                     if answer.nonce in self._chunks:
                         self._chunks[answer.nonce][2].read = answer
@@ -187,7 +187,7 @@ class SnapshotEngine:
             # From now on changes are remembered; the reader lists the running transactions after this request.
             self._barrier = self._new_nonce()
             return [TransactionBarrier(self._barrier)]
-        if self._passed is None:
+        if self._latest_snapshot is None:
             return []
         wanted: list[Request | KeyPage] = []
         reading = sum(chunk.read is None for _, _, chunk in self._chunks.values())
@@ -230,7 +230,7 @@ class SnapshotEngine:
     @property
     def waits_for(self) -> str:
         """Why nothing is read yet; empty if nothing is waited for."""
-        return "" if self._passed or not self.is_active else "transactions that began earlier"
+        return "" if self._latest_snapshot or not self.is_active else "transactions that began earlier"
 
     def alter(self, schema: TableSchema) -> None:
         """The table has this schema from here on."""
@@ -267,9 +267,9 @@ class SnapshotEngine:
     # ---- inside
 
     def _describe_table(self, job: Job) -> DescribeTable:
-        assert self._passed is not None
+        assert self._latest_snapshot is not None
         job.description_nonce = self._new_nonce()
-        self._begun[job.description_nonce] = (job, self._passed, None)
+        self._descriptions[job.description_nonce] = (job, self._latest_snapshot, None)
         return DescribeTable(job.description_nonce, job.schema, self._limits.workers if job.splits else 1)
 
     def _read_chunk(self, job: Job, part: Range) -> Chunk:
@@ -299,8 +299,8 @@ class SnapshotEngine:
         return request
 
     def _open(self, job: Job, part: Range | AbsentKeys, request: Chunk | Lookup) -> None:
-        assert self._passed is not None
-        chunk = OpenChunk(request, since=self._passed, asked_at=self._now)
+        assert self._latest_snapshot is not None
+        chunk = OpenChunk(request, since=self._latest_snapshot, asked_at=self._now)
         part.open.append(chunk)
         self._chunks[request.nonce] = (job, part, chunk)
 
@@ -323,15 +323,15 @@ class SnapshotEngine:
         return next((job for job in self._all_jobs() if job.absent is not None and job.absent.page == nonce), None)
 
     def _note_snapshot(self, snapshot: TransactionSnapshot) -> None:
-        assert self._passed is not None
-        self._passed = max(self._passed, snapshot, key=TransactionSnapshot.order)
+        assert self._latest_snapshot is not None
+        self._latest_snapshot = max(self._latest_snapshot, snapshot, key=TransactionSnapshot.order)
 
     def _on_failure(self, failure: ReadFailed) -> None:
         if failure.nonce == self._barrier:
             self._barrier, self._barrier_not_before = None, self._now + RETRY_S  # another barrier serves as well
             return
-        if failure.nonce in self._begun:
-            job: Job | None = self._begun.pop(failure.nonce)[0]
+        if failure.nonce in self._descriptions:
+            job: Job | None = self._descriptions.pop(failure.nonce)[0]
         elif failure.nonce in self._chunks:
             job = self._chunks[failure.nonce][0]
         else:
@@ -349,16 +349,16 @@ class SnapshotEngine:
         else:
             job.failed(failure.error.message, self._now)
 
-    def _on_described(self, job: Job, begun: TableDescribed | None, seq: SeqCounter) -> None:
+    def _on_described(self, job: Job, described: TableDescribed | None, seq: SeqCounter) -> None:
         """The watermark behind a table's description was received."""
-        assert begun is not None, "the answer is there before its watermark is written"
+        assert described is not None, "the answer is there before its watermark is written"
         job.description_nonce = None
-        self._note_snapshot(begun.snapshot)
-        if not job.may_begin(begun.snapshot, self._now):
+        self._note_snapshot(described.snapshot)
+        if not job.may_begin(described.snapshot, self._now):
             return
         if job.sweeps and job.floor is None:
-            job.fix_floor(self._epoch, seq.next, self._memory.lowest_unseen_seq(job.schema.topic, begun.snapshot))
-        if not job.take_description(begun, (self._limits.chunk_rows_max, self._limits.chunk_bytes_max)):
+            job.fix_floor(self._epoch, seq.next, self._memory.lowest_unseen_seq(job.schema.topic, described.snapshot))
+        if not job.take_description(described, (self._limits.chunk_rows_max, self._limits.chunk_bytes_max)):
             log.warning("the order of the key's index changed, all rows are read again", table=job.table)
         job.look_for_absent()
 
@@ -414,10 +414,10 @@ class SnapshotEngine:
 
     def _prune(self) -> None:
         """Forgets changes that every open chunk sees. Of a backlog that all of them see, nothing is remembered."""
-        if self._passed is not None:
+        if self._latest_snapshot is not None:
             open_chunks = [chunk.read.snapshot if chunk.read else chunk.since for _, _, chunk in self._chunks.values()]
-            begun = [answer.snapshot if answer else since for _, since, answer in self._begun.values()]
-            self._memory.forget_seen_by([self._passed, *open_chunks, *begun])
+            described = [answer.snapshot if answer else since for _, since, answer in self._descriptions.values()]
+            self._memory.forget_seen_by([self._latest_snapshot, *open_chunks, *described])
 
     def _all_jobs(self) -> Iterable[Job]:
         """All jobs; the completion of incomplete rows comes first, since those are few."""
@@ -427,7 +427,7 @@ class SnapshotEngine:
         """Makes the open requests of these jobs void."""
         for job in jobs:
             self._forget_chunks(job.rewind(self._now))
-            self._begun = {nonce: entry for nonce, entry in self._begun.items() if entry[0] is not job}
+            self._descriptions = {nonce: entry for nonce, entry in self._descriptions.items() if entry[0] is not job}
 
     def _forget_chunks(self, chunks: Iterable[OpenChunk]) -> None:
         for chunk in chunks:
@@ -440,6 +440,6 @@ class SnapshotEngine:
         self._is_active = any(job.is_active for job in self._all_jobs())
         if self._barrier is not None and not self._is_active:
             self._memory.clear()
-            self._barrier = self._passed = None
-            self._begun.clear()
+            self._barrier = self._latest_snapshot = None
+            self._descriptions.clear()
             self._chunks.clear()

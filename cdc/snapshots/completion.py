@@ -103,11 +103,11 @@ class CompletionJob(Job):
             self.not_before = now + UNSEEN_RETRY_S
         return may_begin
 
-    def take_description(self, begun: TableDescribed, size: tuple[int, int]) -> bool:
-        is_same = self.key_order in (None, begun.order)
+    def take_description(self, described: TableDescribed, size: tuple[int, int]) -> bool:
+        is_same = self.key_order in (None, described.order)
         if not is_same:
             self._restart()
-        return super().take_description(begun, size) and is_same
+        return super().take_description(described, size) and is_same
 
     def end(self) -> None:
         log.info("rows completed", table=self.table, rows=self.rows, of=None if self._is_whole else len(self._batch))

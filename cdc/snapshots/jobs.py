@@ -122,21 +122,22 @@ class Job:
         those; `unseen` is the lowest. Transactions that the description's snapshot sees, later snapshots see too."""
         self.floor = pack_version(epoch, seq if unseen is None else min(unseen, seq))
 
-    def take_description(self, begun: TableDescribed, size: tuple[int, int]) -> bool:
+    def take_description(self, described: TableDescribed, size: tuple[int, int]) -> bool:
         """Takes a description of the table. `size`: the maximum rows and bytes of a chunk. Returns False if the order
         of the keys differs from the recorded one: then the recorded ranges are void, and everything is read from the
         beginning."""
-        self.fingerprint = begun.fingerprint
-        self.rows_estimated = begun.rows_estimated
-        is_same = self.key_order in (None, begun.order)
+        self.fingerprint = described.fingerprint
+        self.rows_estimated = described.rows_estimated
+        is_same = self.key_order in (None, described.order)
         if not is_same:
             self.rows, self.absent = 0, None
         asked = self._record.deletes_in
         known = self._record.ranges if is_same else (asked,) if asked is not None else ()
-        self.key_order = begun.order
-        ranges = () if self.below is not None else known or _split(begun.bounds)
+        self.key_order = described.order
+        ranges = () if self.below is not None else known or _split(described.bounds)
         self.ranges = [
-            Range(part.after, part.up_to, part.is_done, ChunkSize(*size, begun.row_bytes), part.keys) for part in ranges
+            Range(part.after, part.up_to, part.is_done, ChunkSize(*size, described.row_bytes), part.keys)
+            for part in ranges
         ]
         return is_same
 

@@ -95,10 +95,10 @@ class DeafToTruncate(SnapshotEngine):
 class FloorAtTheMark(SnapshotEngine):
     """The naive floor: where the snapshot of the table began."""
 
-    def _on_described(self, job: Job, begun: TableDescribed | None, seq: SeqCounter) -> None:
+    def _on_described(self, job: Job, described: TableDescribed | None, seq: SeqCounter) -> None:
         if job.sweeps and job.floor is None:
             job.floor = pack_version(self._epoch, seq.next)
-        super()._on_described(job, begun, seq)
+        super()._on_described(job, described, seq)
 
 
 class FloorFixedTooEarly(SnapshotEngine):
@@ -106,24 +106,24 @@ class FloorFixedTooEarly(SnapshotEngine):
 
     def take(self, answers: Sequence[Answer], now: float) -> None:
         for answer in answers:
-            if isinstance(answer, TableDescribed) and answer.nonce in self._begun:
-                job = self._begun[answer.nonce][0]
+            if isinstance(answer, TableDescribed) and answer.nonce in self._descriptions:
+                job = self._descriptions[answer.nonce][0]
                 job.early = self._memory.lowest_unseen_seq(job.schema.topic, answer.snapshot)  # type: ignore[attr-defined]
         super().take(answers, now)
 
-    def _on_described(self, job: Job, begun: TableDescribed | None, seq: SeqCounter) -> None:
+    def _on_described(self, job: Job, described: TableDescribed | None, seq: SeqCounter) -> None:
         early: int | None = job.early  # type: ignore[attr-defined]
         if job.sweeps and job.floor is None:
             job.floor = pack_version(self._epoch, seq.next if early is None else early)
-        super()._on_described(job, begun, seq)
+        super()._on_described(job, described, seq)
 
 
 class ForgetsWhatTheNewestSees(SnapshotEngine):
     """Not what every chunk sees that is still to be merged."""
 
     def _prune(self) -> None:
-        if self._passed is not None:
-            self._memory.forget_seen_by([self._passed])
+        if self._latest_snapshot is not None:
+            self._memory.forget_seen_by([self._latest_snapshot])
             self._memory._is_too_old = lambda snapshot: False  # type: ignore[method-assign] # noqa: ARG005
 
 
@@ -148,9 +148,9 @@ class KeepsTheBarrier(SnapshotEngine):
     """The first one covers all snapshots of the session, also after nothing was remembered for a while."""
 
     def _settle(self) -> None:
-        passed, barrier = self._passed, self._barrier
+        passed, barrier = self._latest_snapshot, self._barrier
         super()._settle()
-        self._passed, self._barrier = passed, barrier
+        self._latest_snapshot, self._barrier = passed, barrier
 
 
 class DeletesWhatWasTouched(SnapshotEngine):
