@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cdc.config.sink_settings import CacheConfig, SearchConfig, StoreConfig
+from cdc.config.sink_settings import CacheConfig, SearchConfig, SqlConfig, StoreConfig
 from cdc.model.errors import SinkError
 from sinks.contract import Sink
 from sinks.shaping.sink import shaped
@@ -25,6 +25,10 @@ def make_sink(name: str, section: StoreConfig, prefix: str) -> Sink:
             with _needs("redis", extra="cache"):
                 from sinks.cache.sink import CacheSink
             return shaped(CacheSink.open(section, prefix, name=name), section)
+        case SqlConfig():
+            with _needs("sqlalchemy", extra="sql"):
+                from sinks.sql.sink import SqlSink
+            return shaped(SqlSink.open(section, prefix, name=name), section)
         case _:
             raise SinkError(f"the warehouse {name} is written by Spark", f"cdc sink run {name}")
 

@@ -7,7 +7,12 @@ from cdc.config.settings import Config
 from cdc.config.sink_settings import SINK_TYPES
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
-_SECTIONS: Final = {"search": "SearchConfig", "cache": "CacheConfig", "warehouse": "WarehouseConfig"}
+_SECTIONS: Final = {
+    "search": "SearchConfig",
+    "cache": "CacheConfig",
+    "warehouse": "WarehouseConfig",
+    "sql": "SqlConfig",
+}
 
 
 def config_schema() -> dict[str, Any]:

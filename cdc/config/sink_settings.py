@@ -8,11 +8,11 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, SecretStr
 
 from cdc.config.store_mapping import Held, matches
-from cdc.config.store_shapes import CacheOptions, SearchOptions
+from cdc.config.store_shapes import CacheOptions, SearchOptions, SqlOptions
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
 
-SINK_TYPES: Final = ("search", "cache", "warehouse")
+SINK_TYPES: Final = ("search", "cache", "warehouse", "sql")
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")  # as a topic prefix: it is part of topics' and folders' names
 
 
@@ -65,11 +65,28 @@ class WarehouseConfig(Store):
         return (self.catalog_uri.get_secret_value(), namespace), (self.location.rstrip("/"), namespace)
 
 
-StoreConfig = SearchConfig | CacheConfig | WarehouseConfig
+class SqlConfig(Store, SqlOptions):
+    """PostgreSQL or SQLite, through SQLAlchemy."""
+
+    type: Literal["sql"] = "sql"
+    url: SecretStr  # postgresql://user:password@host:5432/database, sqlite:////folder/file.db
+    own_schema: str | None = None  # of the sink's own tables; default: watershed_<topic prefix>
+
+    def beginning(self, topic_prefix: str) -> str:
+        """The schema of the sink's own tables; where there are no schemas, what their names begin with."""
+        return f"watershed_{topic_prefix}" if self.own_schema is None else self.own_schema
+
+    def store_names(self, topic_prefix: str) -> tuple[tuple[str, str], ...]:
+        """The database, and where the sink's own tables are in it."""
+        return ((_server(self.url, 5432), self.beginning(topic_prefix)),)
+
+
+StoreConfig = SearchConfig | CacheConfig | WarehouseConfig | SqlConfig
 _OPTION_OF_NAMES: Final[Mapping[str, str]] = {
     "search": "index_prefix",
     "cache": "key_prefix",
     "warehouse": "namespace",
+    "sql": "own_schema",
 }
 
 
