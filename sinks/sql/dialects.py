@@ -3,12 +3,11 @@
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from sqlalchemy import Connection, Insert, Table, text
 from sqlalchemy.dialects import postgresql, sqlite
 
-from cdc.config.store_shapes import SqlShape
 from cdc.model.errors import RefusedError
 from cdc.model.events import Column, TableId
 from sinks.records import encode_json
@@ -22,6 +21,12 @@ _DIGEST_CHARS: Final = 12
 Row = dict[str, Any]  # stage column → value
 
 
+class Probe(Protocol):
+    """Raises what the database raises for a value that it refuses."""
+
+    def __call__(self, connection: Connection, form: "TableForm", packed: Any, column: str) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Dialect:
     """One kind of database."""
@@ -33,9 +38,8 @@ class Dialect:
     insert: Callable[[Table], Any]  # an INSERT that knows ON CONFLICT
     pack: Callable[[Row], tuple[Any, int]]  # a row as `fill` takes it, and its size in bytes
     fill: Callable[[Connection, "TableForm", Sequence[Any]], None]  # packed rows into the stage
-    # Reads one column of a packed row as it is staged, to find the column that is refused; None: values are checked
-    # before they are packed.
-    probe: Callable[[Connection, "TableForm", Any, str], None] | None
+    # Reads one column of a packed row as `fill` does, to find the one that is refused.
+    probe: "Probe"
     begin: str | None  # what begins a transaction that writes; None: the driver does it
     settings: tuple[str, ...]  # statements for each new connection
 
@@ -109,6 +113,10 @@ def _fill_by_rows(connection: Connection, form: "TableForm", packed: Sequence[Ro
         connection.execute(form.stage.insert(), [{name: row.get(name) for name in names} for row in packed])
 
 
+def _probe_nothing(connection: Connection, form: "TableForm", packed: Row, column: str) -> None:
+    """Values were checked before they were packed."""
+
+
 def _postgres_insert(table: Table) -> Insert:
     return postgresql.insert(table)
 
@@ -145,7 +153,7 @@ DIALECTS: Final[dict[str, Dialect]] = {
         insert=_sqlite_insert,
         pack=_pack_as_values,
         fill=_fill_by_rows,
-        probe=None,
+        probe=_probe_nothing,
         begin="BEGIN IMMEDIATE",
         settings=("PRAGMA busy_timeout = 30000", "PRAGMA journal_mode = WAL"),
     ),
@@ -161,14 +169,3 @@ def dialect_of(scheme: str) -> Dialect:
             f"its url begins with one of: {', '.join(f'{name}://' for name in DIALECTS)}",
         )
     return known
-
-
-def placed_twice(dialect: Dialect, shapes: Iterable[tuple[TableId, SqlShape]]) -> str | None:
-    """Which two tables would have one name in the store; None: none."""
-    owners: dict[tuple[str | None, str], TableId] = {}
-    for table, shape in shapes:
-        place = dialect.place(shape.table, table)
-        other = owners.setdefault(place, table)
-        if other != table:
-            return f"{other} and {table} would both be the table {'.'.join(filter(None, place))}"
-    return None

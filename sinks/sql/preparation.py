@@ -103,6 +103,19 @@ class Preparation:
 
         self._run(prepare, table)
 
+    def check(self, form: TableForm) -> None:
+        """Raises RefusedError for types that the database does not have, and for a table that is another's."""
+
+        def look(connection: Connection) -> None:
+            if self._server.dialect.has_schemas:
+                nulls = ", ".join(f"CAST(NULL AS {column.ddl})" for column in form.forms.values())
+                connection.exec_driver_sql(f"SELECT {nulls}")
+            is_known = self._is_there(connection, (self._own.schema, self._own.tables.name))
+            if not is_known or self._row(connection, form.source) is None:
+                self._check_free(connection, form)
+
+        self._run(look, form.schema.table)
+
     def _run(self, work: Any, table: TableId) -> None:
         try:
             self._server.transaction(work)
@@ -145,13 +158,8 @@ class Preparation:
         connection.execute(self._own.tables.delete().where(self._own.tables.c.source == row["source"]))
 
     def _create(self, connection: Connection, form: TableForm) -> None:
+        self._check_free(connection, form)
         schema, _ = form.place
-        if self._is_there(connection, form.place):
-            raise RefusedError(
-                f"SQL table of {form.schema.table}: {'.'.join(filter(None, form.place))} is there already, and the "
-                "sink did not make it for this table",
-                "set another table in the sink's shapes, or drop the table that is there",
-            )
         if schema is not None:
             connection.execute(CreateSchema(schema, if_not_exists=True))
         connection.execute(DropTable(form.versions, if_exists=True))
@@ -159,6 +167,14 @@ class Preparation:
         connection.execute(CreateTable(form.versions))
         described = {**self._described(form), "source": form.source, "batches": 0}
         connection.execute(self._own.tables.insert(), described)
+
+    def _check_free(self, connection: Connection, form: TableForm) -> None:
+        if self._is_there(connection, form.place):
+            raise RefusedError(
+                f"SQL table of {form.schema.table}: {form.name} is there already, and the sink did not make it for "
+                "this table",
+                "set another table in the sink's shapes, or drop the table that is there",
+            )
 
     def _described(self, form: TableForm) -> dict[str, Any]:
         return {
@@ -241,8 +257,7 @@ def later(table: TableId) -> SinkError:
 
 
 def _other_key(form: TableForm, what: str) -> RefusedError:
-    name = ".".join(filter(None, form.place))
     return RefusedError(
-        f"SQL table of {form.schema.table}: {name} can't become what the source's table is now: {what}",
-        f"drop the table {name} and start the sink again: it is then filled from the topics",
+        f"SQL table of {form.schema.table}: {form.name} can't become what the source's table is now: {what}",
+        f"drop the table {form.name} and start the sink again: it is then filled from the topics",
     )

@@ -105,6 +105,12 @@ class SqlSink:
                 f"SQL table of {schema.table}: {error.message}", "correct types in the sink's shapes"
             ) from None
 
+    def check(self, schema: TableSchema) -> str:
+        """The name of the table that `prepare` would make, without making it. Raises RefusedError where it would."""
+        form = TableForm(self._server.dialect, self._own, schema, self._shape(schema.table))
+        self._preparation.check(form)
+        return form.name
+
     def attach(self, schema: TableSchema) -> None:
         self._forms[schema.table] = TableForm(self._server.dialect, self._own, schema, self._shape(schema.table))
 
@@ -215,10 +221,10 @@ class SqlSink:
         raise later(form.schema.table) if is_there else lost(form.schema.table)
 
     def _reason(self, form: TableForm, staged: _Staged, condition: str) -> str:
-        probe = self._server.dialect.probe
-        for name in form.forms if probe is not None else ():
+        for name in form.forms:
+            probe = partial(self._server.dialect.probe, form=form, packed=staged.packed, column=name)
             try:
-                self._server.transaction(lambda connection, name=name: probe(connection, form, staged.packed, name))
+                self._server.transaction(probe)
             except RefusedValue:
                 return f"column {name}: its type {form.forms[name].ddl} refuses the value ({condition})"
         return f"the table refuses the row ({condition})"

@@ -107,6 +107,11 @@ class TableForm:
         oids = {column.name: column.base_type_oid or column.type_oid for column in schema.columns}
         self.has_exact_key = all(oids[name] in _EXACT_KEYS and name not in shape.types for name in schema.key)
 
+    @property
+    def name(self) -> str:
+        """Of the readers' table, for messages."""
+        return ".".join(filter(None, self.place))
+
     def same_key(self, left: FromClause, right: FromClause) -> ColumnElement[bool]:
         """The condition that rows of two of the three tables, or of their aliases, have one key."""
         return and_(*(a == b for a, b in zip(self.key_of(left), self.key_of(right), strict=True)))

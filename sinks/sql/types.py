@@ -120,7 +120,8 @@ def postgres_form(column: Column, chosen: str | None = None) -> ColumnForm:
     ddl = chosen or _postgres_ddl(column, oid)
     if oid == 17 and chosen is None:
         return ColumnForm(ddl, _hexadecimal, bytes, read_as=ddl)
-    read_as = "text" if chosen or oid in _JSON else ddl
+    # JSON comes as a text. All else is read as its type is: a cast would cut a text that varchar(n) does not hold.
+    read_as = "text" if oid in _JSON or ddl in ("json", "jsonb") else ddl
     if oid in _NATIVE and chosen is None:
         return ColumnForm(ddl, _same, _same, read_as)
     write = _hexadecimal if oid == 17 else _same
