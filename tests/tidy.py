@@ -50,7 +50,8 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "devstack": ("devstack", "jars", "cdc.model"),
     "demo": ("demo", "devstack", "jars", "migrations", "sinks", "spark_jobs", "cdc"),
     "bench": ("bench", "demo", "devstack", "jars", "migrations", "sinks", "spark_jobs", "cdc", "tests"),
-    "tests": ("tests", "bench", "demo", "devstack", "jars", "migrations", "sinks", "spark_jobs", "cdc"),
+    "examples": ("examples", "sinks", "cdc.config", "cdc.model"),
+    "tests": ("tests", "examples", "bench", "demo", "devstack", "jars", "migrations", "sinks", "spark_jobs", "cdc"),
 }
 OURS: Final = tuple(name for name in ROOMS if "." not in name)
 

@@ -20,6 +20,7 @@ from sqlalchemy.engine import URL
 from cdc.config.sink_settings import CacheConfig, SearchConfig, SqlConfig
 from cdc.config.store_shapes import CacheShape, SearchShape, SqlShape
 from cdc.model.events import TableId
+from examples.jsonlines.jsonlines_store import JsonLinesConfig, JsonLinesSink
 from sinks.cache.sink import CacheSink
 from sinks.contract import Change, Sink
 from sinks.search.sink import SearchSink
@@ -247,6 +248,38 @@ class SqlStore:
         self._engine.dispose()
 
 
+class JsonLinesStore:
+    """The example of the documentation."""
+
+    nested_arrays = True
+    exact_json = True
+    tells_stale = True
+    history_count = 4
+    writer_count = 2
+    batch_rows = 300
+    batch_memory_bytes_max: int | None = 64 * 1024 * 1024
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def open(self) -> Sink:
+        return JsonLinesSink.open(JsonLinesConfig(folder=str(self._folder)), "shop")
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """It has no shapes."""
+
+    def delete_table(self, table: TableId) -> None:
+        (self._folder / "shop" / f"{table.schema}.{table.name}.jsonl").unlink()
+
+    def delete_all(self) -> None:
+        for path in (self._folder / "shop").iterdir():
+            path.unlink()
+
+    def unholdable(self, change: Change) -> tuple[Change, str] | None:
+        del change
+        return None
+
+
 def url_of(dsn: str) -> str:
     """A database's address as the SQL sink takes it."""
     parts = {name: str(value) for name, value in conninfo_to_dict(dsn).items()}
@@ -358,6 +391,12 @@ def _sqlite(request: pytest.FixtureRequest, unique: str) -> Iterator[Store]:
         yield store
 
 
+@contextmanager
+def _jsonlines(request: pytest.FixtureRequest, unique: str) -> Iterator[Store]:
+    folder: Path = request.getfixturevalue("tmp_path")
+    yield JsonLinesStore(folder / unique)
+
+
 _SQL_SHAPES: Final = {
     "public.customers": SqlShape(
         table="own.rows of {table}",
@@ -379,5 +418,6 @@ STORES: Final[dict[str, Callable[[pytest.FixtureRequest, str], AbstractContextMa
     "sql": _sql,
     "sql-shaped": partial(_sql, shapes=_SQL_SHAPES),
     "sql-sqlite": _sqlite,
+    "jsonlines": _jsonlines,
     "warehouse": _warehouse,
 }

@@ -149,7 +149,8 @@ def test_a_database_follows_the_source(shop: tuple[Captured, Store]) -> None:
 
         # Columns come, go and change while the job runs.
         made.query(
-            "ALTER TABLE people DISABLE TRIGGER USER, DROP COLUMN note, ADD COLUMN level int, ALTER COLUMN score TYPE numeric(12,4)"
+            "ALTER TABLE people DISABLE TRIGGER USER, DROP COLUMN note, ADD COLUMN level int,"
+            " ALTER COLUMN score TYPE numeric(12,4)"
         )
         made.query("UPDATE people SET level = id WHERE id % 2 = 0")
         made.query("INSERT INTO late VALUES (gen_random_uuid(), '12:30')")
