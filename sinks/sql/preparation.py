@@ -111,7 +111,8 @@ class Preparation:
                 nulls = ", ".join(f"CAST(NULL AS {column.ddl})" for column in form.forms.values())
                 connection.exec_driver_sql(f"SELECT {nulls}")
             is_known = self._is_there(connection, (self._own.schema, self._own.tables.name))
-            if not is_known or self._row(connection, form.source) is None:
+            row = self._row(connection, form.source) if is_known else None
+            if row is None or form.place not in self._places(row):
                 self._check_free(connection, form)
 
         self._run(look, form.schema.table)

@@ -149,6 +149,15 @@ class CacheStore:
         self.delete_all()
         self._client.close()
 
+    def lookups(self, table: TableId) -> dict[str, str]:
+        """What the lookup keys of `cache-lookups` hold, by the value that they name."""
+        beginning = f"{self._shaped}/{table.name}/by/".encode()
+        keys = [key for key in self._client.scan_iter(count=1000) if key.startswith(beginning)]
+        held: list[Any] = []
+        for start in range(0, len(keys), 1000):
+            held += self._client.mget(keys[start : start + 1000])
+        return {key[len(beginning) :].decode(): value.decode() for key, value in zip(keys, held, strict=True)}
+
     def _delete(self, beginning: str) -> None:
         keys = [key for key in self._client.scan_iter(count=1000) if key.startswith(beginning.encode())]
         if keys:

@@ -108,6 +108,11 @@ def equal(shop: tuple[Captured, Store], source: str, store: str) -> None:
     eventually(is_equal, DEADLINE_S, lambda: f"{store}: {len(seen)} rows, such as {seen[:2]}")
 
 
+def letters(made: Captured) -> list[Any]:
+    found: list[Any] = json.loads(made.cdc("dlq", "list", "--json"))["dead_letters"]
+    return found
+
+
 def test_a_database_follows_the_source(shop: tuple[Captured, Store]) -> None:
     made, store = shop
     with SinkJob(made.config(), "report") as job:
@@ -136,16 +141,13 @@ def test_a_database_follows_the_source(shop: tuple[Captured, Store]) -> None:
         made.query("DELETE FROM people WHERE id BETWEEN 10 AND 19; UPDATE people SET id = 300 WHERE id = 20")
         made.query("UPDATE people SET id = 5000 WHERE id = 21; UPDATE lines SET a = -a WHERE a > 10")
         equal(shop, f"{PEOPLE} WHERE id <> 7 AND id < 1000", f"{PERSONS} WHERE id <> 7")
-        (letter,) = json.loads(made.cdc("dlq", "list", "--json"))["dead_letters"]
+        eventually(lambda: len(letters(made)) == 1, DEADLINE_S, "one dead letter")
+        (letter,) = letters(made)
         assert letter["key"] == {"id": 7}
         assert letter["reason"] == ("column email: its type varchar(20) refuses the value (StringDataRightTruncation)")
         made.query("UPDATE people SET email = 'short' WHERE id = 7")
         equal(shop, f"{PEOPLE} WHERE id < 1000", PERSONS)
-        eventually(
-            lambda: not json.loads(made.cdc("dlq", "list", "--json"))["dead_letters"],
-            DEADLINE_S,
-            "the letter is closed",
-        )
+        eventually(lambda: not letters(made), DEADLINE_S, "the letter is closed")
 
         # Columns come, go and change while the job runs.
         made.query(
@@ -178,17 +180,28 @@ def test_check_names_the_problem_and_no_password(shop: tuple[Captured, Store], t
     told = json.loads(made.cdc("check", "--json"))
     assert [one["table"] for one in told["sinks"]] == ["public.people", "public.lines", "public.late"]
     store.query("CREATE SCHEMA IF NOT EXISTS foreigner; CREATE TABLE IF NOT EXISTS foreigner.rows (id int)")
-    cases = {
-        "at 127.0.0.1:1/none does not answer": {"url": "postgresql://someone:hunt%40er@127.0.0.1:1/none"},
-        "can't write databases of oracle": {"url": "oracle://someone:hunt%40er@127.0.0.1/none"},
-        "url is not a database's address": {"url": "hunt%40er"},
-        "both be the table one.name": {"shapes": {"*": {"table": "one.name"}}},
-        "indexes names column nme": {"shapes": {"public.people": {"indexes": [["nme"]]}}},
-        "foreigner.rows is there already": {"shapes": {"public.people": {"table": "foreigner.rows"}}},
+    shapes = {
+        "public.people": {"table": "foreigner.rows"},
+        "public.lines": {"table": "one.name", "indexes": [["nme"]]},
+        "public.late": {"table": "public.lines"},
     }
-    for said, changes in cases.items():
+    cases: list[tuple[dict[str, Any], list[str]]] = [
+        (
+            {"url": "postgresql://someone:hunt%40er@127.0.0.1:1/none"},
+            ["the SQL database at 127.0.0.1:1/none does not answer (OperationalError)"],
+        ),
+        (
+            {"shapes": shapes},
+            [
+                "foreigner.rows is there already",
+                "SQL table of public.lines: indexes names column nme, which it does not have",
+                "public.lines is there already, and the sink did not make it for this table",
+            ],
+        ),
+    ]
+    for changes, said in cases:
         made.settings["sinks"]["report"] = report | changes
         done = made.run_once("check")
         output = " ".join((done.stdout + done.stderr).split())
-        assert done.returncode == 1 and said in output, output
+        assert done.returncode == 1 and not [one for one in said if one not in output], output
         assert "hunt" not in output and "Traceback" not in output
