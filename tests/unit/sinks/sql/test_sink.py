@@ -1,0 +1,150 @@
+"""The fence: a writer that is paused anywhere between its check and its commit neither loses a change nor brings an
+older row back. And versions of deleted rows are forgotten after a while."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import psycopg
+import pytest
+from sqlalchemy import Connection
+
+from cdc.model.errors import SinkError
+from cdc.model.events import pack_version
+from sinks.contract import Outcome
+from sinks.sql.sink import SqlSink
+from tests.conformance.tables import CUSTOMERS, LABELS
+from tests.unit.sinks.sql.conftest import Open
+from tests.waiting import eventually
+
+V = pack_version(1, 100)
+OLDER = [CUSTOMERS.upsert(V + number, id=number, name="older") for number in (1, 2, 3, 4)]
+NEWER = [
+    CUSTOMERS.upsert(V + 11, id=1, name="newer"),
+    CUSTOMERS.delete(V + 12, id=2),
+    CUSTOMERS.update(V + 13, ["photo"], id=3, name="newer"),
+]
+AT_THE_END = {1: "newer", 3: "newer", 4: "older"}
+
+
+def names(sink: SqlSink) -> dict[int, Any]:
+    return {row.key["id"]: row.row["name"] for row in sink.rows(CUSTOMERS.id)}
+
+
+class Pause:
+    """Holds a writer until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.is_reached = threading.Event()
+        self.goes_on = threading.Event()
+
+    def __call__(self) -> None:
+        self.is_reached.set()
+        assert self.goes_on.wait(60)
+
+
+def paused_before_the_fence(sink: SqlSink, pause: Pause, monkeypatch: pytest.MonkeyPatch) -> None:
+    fence = sink._fence
+
+    def paused(connection: Connection, form: Any) -> None:
+        pause()
+        fence(connection, form)
+
+    monkeypatch.setattr(sink, "_fence", paused)
+
+
+def paused_before_the_commit(sink: SqlSink, pause: Pause, monkeypatch: pytest.MonkeyPatch) -> None:
+    transaction = sink._server.transaction
+
+    def paused(work: Callable[[Connection], Any]) -> Any:
+        def whole(connection: Connection) -> Any:
+            done = work(connection)
+            pause()
+            return done
+
+        return transaction(whole)
+
+    monkeypatch.setattr(sink._server, "transaction", paused)
+
+
+@pytest.mark.promise(2)
+def test_an_older_writer_that_wakes_up_before_the_fence_is_stale(
+    open_sink: Open, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    if url.startswith("sqlite"):
+        pytest.skip("its transactions that write begin one after the other")
+    older, newer, pause = open_sink(), open_sink(), Pause()
+    for sink in (older, newer):
+        sink.prepare(CUSTOMERS.schema)
+    newer.apply([CUSTOMERS.upsert(V, id=3, name="first", photo="YQ==")])
+    paused_before_the_fence(older, pause, monkeypatch)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(older.apply, OLDER)
+        assert pause.is_reached.wait(60)
+        assert {result.outcome for result in newer.apply(NEWER)} == {Outcome.WRITTEN}
+        pause.goes_on.set()
+        outcomes = [result.outcome for result in running.result()]
+    assert outcomes == [Outcome.STALE] * 3 + [Outcome.WRITTEN]
+    assert names(newer) == AT_THE_END
+
+
+@pytest.mark.promise(2)
+def test_a_newer_writer_waits_for_an_older_one_between_check_and_commit(
+    open_sink: Open, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    older, newer, pause = open_sink(), open_sink(), Pause()
+    for sink in (older, newer):
+        sink.prepare(CUSTOMERS.schema)
+    paused_before_the_commit(older, pause, monkeypatch)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(older.apply, OLDER)
+        assert pause.is_reached.wait(60)
+        second = pool.submit(newer.apply, NEWER)
+        if not url.startswith("sqlite"):
+            waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            with psycopg.connect(url, autocommit=True) as connection:
+                eventually(lambda: connection.execute(waiting.encode()).fetchone(), 30, "the newer writer waits")
+        assert not second.done()
+        pause.goes_on.set()
+        assert {result.outcome for result in (*first.result(), *second.result())} == {Outcome.WRITTEN}
+    assert names(newer) == AT_THE_END
+
+
+def test_a_writer_with_another_schema_does_not_pass_the_fence(open_sink: Open) -> None:
+    zombie, sink = open_sink(), open_sink()
+    zombie.prepare(LABELS.schema)
+    newest = replace(LABELS.schema, version=2, columns=LABELS.schema.columns[:1])
+    sink.prepare(newest, [LABELS.schema])
+    with pytest.raises(SinkError, match=r"public\.labels was prepared with a later schema"):
+        zombie.apply([LABELS.upsert(V, name="a", uses=1)])
+    with pytest.raises(SinkError, match="later schema"):
+        zombie.prepare(LABELS.schema)
+    assert list(sink.rows(LABELS.id)) == []
+
+
+def test_versions_of_deleted_rows_go_after_a_while_and_no_others(open_sink: Open) -> None:
+    sink = open_sink()
+    sink.prepare(LABELS.schema)
+    sink.apply([LABELS.upsert(V, name="a"), LABELS.delete(V + 1, name="b")])
+    sink.purge({LABELS.id}, before_s=1.0)
+    assert [result.outcome for result in sink.apply([LABELS.upsert(V, name="b")])] == [Outcome.STALE]
+    sink.purge({LABELS.id}, before_s=2**40)
+    changes = [LABELS.upsert(V, name="a"), LABELS.upsert(V, name="b")]
+    assert [result.outcome for result in sink.apply(changes)] == [Outcome.STALE, Outcome.WRITTEN]
+
+
+def test_a_poisoned_row_is_found_among_many(open_sink: Open) -> None:
+    """Each by its column, the others are written; keys that no index can hold are refused too."""
+    sink = open_sink(shapes={"*": {"types": {"uses": "smallint"}}})
+    sink.prepare(LABELS.schema)
+    changes = [LABELS.upsert(V + number, name=f"{number}", uses=number) for number in range(3_000)]
+    poisoned = {17: "many", 1_234: 1 << 70, 2_999: [1]}
+    for number, value in poisoned.items():
+        changes[number] = LABELS.upsert(V + number, name=f"{number}", uses=value)
+    results = sink.apply(changes)
+    refused = {number for number, result in enumerate(results) if result.outcome is Outcome.REJECTED}
+    assert refused == poisoned.keys()
+    assert all(results[number].reason.startswith("column uses: ") for number in refused)
+    assert sum(1 for _ in sink.rows(LABELS.id)) == 3_000 - len(poisoned)
