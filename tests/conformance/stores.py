@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from sqlalchemy import create_engine, inspect
 from sqlalchemy.engine import URL
 
-from cdc.config.sink_settings import CacheConfig, SearchConfig, SqlConfig
+from cdc.config.sink_settings import CacheConfig, SearchConfig, SqlConfig, StoreConfig
 from cdc.config.store_shapes import CacheShape, SearchShape, SqlShape
 from cdc.model.events import TableId
 from examples.jsonlines.jsonlines_store import JsonLinesConfig, JsonLinesSink
@@ -79,6 +79,11 @@ class SearchStore:
         self._prefix = prefix
         self._client = OpenSearch(url, timeout=60)
 
+    @property
+    def section(self) -> tuple[StoreConfig, str]:
+        """With the topic prefix, for a sink in another process."""
+        return self._config, self._prefix
+
     def open(self) -> Sink:
         return SearchSink.open(self._config, self._prefix)
 
@@ -122,6 +127,11 @@ class CacheStore:
         # Characters that mean something in a SCAN pattern: keys of other prefixes must not be met.
         self._prefix = f"{prefix}[a-z]*"
         self._client = redis.Redis.from_url(url)
+
+    @property
+    def section(self) -> tuple[StoreConfig, str]:
+        """As SearchStore."""
+        return self._config, self._prefix
 
     def open(self) -> Sink:
         return CacheSink.open(self._config, self._prefix)
@@ -215,6 +225,11 @@ class SqlStore:
         self._config = SqlConfig(url=SecretStr(url), shapes=self._shapes)
         self._is_sqlite = url.startswith("sqlite")
         self._engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+
+    @property
+    def section(self) -> tuple[StoreConfig, str]:
+        """As SearchStore."""
+        return self._config, "shop"
 
     def open(self) -> Sink:
         return SqlSink.open(self._config, "shop")

@@ -3,7 +3,6 @@
 import json
 import secrets
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import psycopg
@@ -101,7 +100,7 @@ def equal(shop: tuple[Captured, Store], source: str, store: str) -> None:
     def is_equal() -> bool:
         try:
             seen[:] = target.query(f"SELECT to_jsonb(r)::text FROM ({store}) AS r ORDER BY 1")
-        except psycopg.errors.UndefinedTable:
+        except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn):
             return False
         return bool(seen == made.query(f"SELECT to_jsonb(r)::text FROM ({source}) AS r ORDER BY 1"))
 
@@ -174,10 +173,11 @@ def test_a_database_follows_the_source(shop: tuple[Captured, Store]) -> None:
         assert (code, "Traceback" in job.said()) == (0, False), job.said()
 
 
-def test_check_names_the_problem_and_no_password(shop: tuple[Captured, Store], tmp_path: Path) -> None:
+def test_check_names_the_tables_and_what_keeps_the_sink_from_making_them(shop: tuple[Captured, Store]) -> None:
     made, store = shop
     report = made.settings["sinks"]["report"]
     told = json.loads(made.cdc("check", "--json"))
+    assert "writes report.persons, public.lines, public.late" in json.dumps(told["findings"])
     assert [one["table"] for one in told["sinks"]] == ["public.people", "public.lines", "public.late"]
     store.query("CREATE SCHEMA IF NOT EXISTS foreigner; CREATE TABLE IF NOT EXISTS foreigner.rows (id int)")
     shapes = {
@@ -185,23 +185,13 @@ def test_check_names_the_problem_and_no_password(shop: tuple[Captured, Store], t
         "public.lines": {"table": "one.name", "indexes": [["nme"]]},
         "public.late": {"table": "public.lines"},
     }
-    cases: list[tuple[dict[str, Any], list[str]]] = [
-        (
-            {"url": "postgresql://someone:hunt%40er@127.0.0.1:1/none"},
-            ["the SQL database at 127.0.0.1:1/none does not answer (OperationalError)"],
-        ),
-        (
-            {"shapes": shapes},
-            [
-                "foreigner.rows is there already",
-                "SQL table of public.lines: indexes names column nme, which it does not have",
-                "public.lines is there already, and the sink did not make it for this table",
-            ],
-        ),
+    said = [
+        "foreigner.rows is there already",
+        "SQL table of public.lines: indexes names column nme, which it does not have",
+        "public.lines is there already, and the sink did not make it for this table",
     ]
-    for changes, said in cases:
-        made.settings["sinks"]["report"] = report | changes
-        done = made.run_once("check")
-        output = " ".join((done.stdout + done.stderr).split())
-        assert done.returncode == 1 and not [one for one in said if one not in output], output
-        assert "hunt" not in output and "Traceback" not in output
+    made.settings["sinks"]["report"] = report | {"shapes": shapes}
+    done = made.run_once("check")
+    output = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode == 1 and not [one for one in said if one not in output], output
+    assert "Traceback" not in output
