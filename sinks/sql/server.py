@@ -1,5 +1,6 @@
 """Calls to the database: repeated where that can help; every failure is a SinkError without values or secrets."""
 
+import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ READ_ROWS: Final = 200  # that the driver holds at once
 _TRANSIENT: Final = ("08", "40", "53", "57P", "55P03", "55006")
 _REFUSED_VALUE: Final = ("22", "23", "54")
 _REFUSED_VALUE_WITHOUT_STATE: Final = ("IntegrityError", "DataError")
+_FATAL: Final = re.compile(r"FATAL: +(.*)")
 _NO_SUCH_OBJECT: Final = ("42P01", "42703", "3F000")
 
 T = TypeVar("T")
@@ -71,10 +73,11 @@ class SqlServer:
 
         def once() -> T:
             with self._engine.begin() as connection:
+                info = connection.info  # which a connection that was lost does not give
                 try:
                     return work(connection)
                 except BaseException:
-                    connection.info.pop(STAGES, None)  # those that were made in this transaction are gone
+                    info.pop(STAGES, None)  # those that were made in this transaction are gone
                     raise
 
         with self._explained():
@@ -123,15 +126,16 @@ class SqlServer:
             return RefusedValue(condition)
         if state.startswith(_NO_SUCH_OBJECT) or "no such table" in str(error.orig):
             return LostTable()
-        if state.startswith("28"):
-            return SinkError(f"{where} refuses this user", "check user and password of the sink's url")
         if state == "42501":
             return SinkError(
                 f"{where} does not permit this user what the sink does: {_said(error)}",
                 "give it the right to create schemas and tables there, or create the schemas for it",
             )
-        if state == "3D000":
-            return SinkError(f"{where} does not exist", "create it, or correct the sink's url")
+        if fatal := _FATAL.search(str(error.orig)):  # an unknown user or database; without a SQLSTATE
+            return SinkError(
+                f"{where} refuses the connection: {fatal[1]}",
+                "check database, user and password of the sink's url; the sink tries again by itself",
+            )
         if state == "25006" or "readonly" in str(error.orig):
             return SinkError(f"{where} is read-only", "give the primary's address in the sink's url")
         if state and not state.startswith(_TRANSIENT):

@@ -291,9 +291,9 @@ def _merged(connection: Connection, form: TableForm, unchanged: frozenset[str], 
     if unchanged:
         is_stale.append(~exists(held.where(versions.c.deleted_at.is_(None))))
     if not form.has_exact_key:  # of keys that are equal for the database the newest change counts
-        other = stage.alias()
-        newer = select(other.c.version).where(form.same_key(other, stage), other.c.version > stage.c.version)
-        is_stale.append(exists(newer.correlate(stage)))
+        newest_first = func.row_number().over(partition_by=form.key_of(stage), order_by=stage.c.version.desc())
+        ranked = select(stage.c.number, newest_first.label("rank")).subquery()
+        is_stale.append(stage.c.number.in_(select(ranked.c.number).where(ranked.c.rank > 1)))
     stale = set(connection.execute(stage.delete().where(or_(*is_stale)).returning(stage.c.number)).scalars())
     insert = form.dialect.insert
     deleted_at = case((stage.c.is_deleted, int(time.time())))

@@ -113,7 +113,7 @@ class TableForm:
         return ".".join(filter(None, self.place))
 
     def same_key(self, left: FromClause, right: FromClause) -> ColumnElement[bool]:
-        """The condition that rows of two of the three tables, or of their aliases, have one key."""
+        """The condition that rows of two of the three tables have one key."""
         return and_(*(a == b for a, b in zip(self.key_of(left), self.key_of(right), strict=True)))
 
     def key_of(self, table: FromClause) -> list[ColumnElement[Any]]:

@@ -15,12 +15,11 @@ import pytest
 from cdc.model.events import pack_version
 from sinks.reduction import reduce_changes
 from tests.conformance.stores import STORES, CacheStore, SearchStore, SqlStore
-from tests.conformance.tables import CUSTOMERS, ORDER_LINES
+from tests.conformance.tables import ORDER_LINES
 from tests.conformance.trial import History, Trial, delivered
 
 PAUSES_MIN: Final = 10
-CHANGES: Final = 3_000
-TABLES: Final = {"search": ORDER_LINES, "cache-lookups": ORDER_LINES, "sql": ORDER_LINES, "sql-sqlite": CUSTOMERS}
+CHANGES: Final = 1_000
 
 
 def stopped_now_and_then(process: subprocess.Popen[bytes], random: Random) -> int:
@@ -36,11 +35,11 @@ def stopped_now_and_then(process: subprocess.Popen[bytes], random: Random) -> in
 
 
 @pytest.mark.promise(2)
-@pytest.mark.parametrize("store_name", list(TABLES))
+@pytest.mark.parametrize("store_name", ["search", "cache-lookups", "sql"])
 def test_a_writer_that_is_stopped_at_any_moment_ends_equal(
     store_name: str, request: pytest.FixtureRequest, unique: str
 ) -> None:
-    random, table = Random(23), TABLES[store_name]
+    random, table = Random(23), ORDER_LINES
     changes = History(random, [table] * 40, first_id=0, first_version=pack_version(1, 0)).changes(CHANGES)
     with STORES[store_name](request, unique) as store:
         assert isinstance(store, SearchStore | CacheStore | SqlStore)

@@ -40,7 +40,9 @@ def test_an_address_that_can_t_be_used(url: str, said: str) -> None:
 def test_a_server_that_is_away_or_refuses(fresh_database: str) -> None:
     url = url_of(fresh_database)
     assert "127.0.0.1:1/db does not answer" in refused("postgresql://me:secret@127.0.0.1:1/db")
-    assert "no_such_database does not exist" in refused(url.rpartition("/")[0] + "/no_such_database")
+    assert 'refuses the connection: database "no_such_database" does not exist' in refused(
+        url.rpartition("/")[0] + "/no_such_database"
+    )
     assert "is read-only" in refused(url, "SET TRANSACTION READ ONLY; CREATE TABLE t (i int)")
     assert 'refuses a statement: type "secre" does not exist' in refused(url, "SELECT NULL::secre")
     assert "does not permit" in refused(url, "SELECT * FROM pg_authid")
