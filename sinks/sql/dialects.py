@@ -137,12 +137,15 @@ DIALECTS: Final[dict[str, Dialect]] = {
         probe=_probe_json,
         begin=None,
         settings=(
+            "SET client_encoding = 'UTF8'",
             "SET timezone = 'UTC'",
             "SET datestyle = 'ISO, YMD'",
             "SET intervalstyle = 'postgres'",
             "SET extra_float_digits = 1",
             "SET bytea_output = 'hex'",
             "SET lock_timeout = '30s'",
+            # Of a writer that is stopped while it has a fence: the server ends its transaction.
+            "SET idle_in_transaction_session_timeout = '60s'",
         ),
     ),
     "sqlite": Dialect(

@@ -19,7 +19,7 @@ STAGES: Final = "stages"  # of a connection's info: names of the temporary table
 READ_ROWS: Final = 200  # that the driver holds at once
 
 # Classes and codes of SQLSTATE. See PostgreSQL's appendix A.
-_TRANSIENT: Final = ("08", "40", "53", "57P", "55P03", "55006")
+_TRANSIENT: Final = ("08", "25P03", "40", "53", "57P", "55P03", "55006")
 _REFUSED_VALUE: Final = ("22", "23", "54")
 _REFUSED_VALUE_WITHOUT_STATE: Final = ("IntegrityError", "DataError")
 _FATAL: Final = re.compile(r"FATAL: +(.*)")

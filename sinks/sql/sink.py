@@ -141,11 +141,13 @@ class SqlSink:
         return self._of(table, lambda: self._server.transaction(sweep))
 
     def make_readable(self, tables: Collection[TableId]) -> None:
-        """Commits show what they wrote. Versions of rows that were deleted long ago are purged here, once an hour."""
+        """Commits show what they wrote. Versions of rows that were deleted long ago are purged here, of all tables,
+        once an hour."""
+        del tables
         if time.monotonic() < self._purge_due_s:
             return
         self._purge_due_s = time.monotonic() + PURGE_PAUSE_S
-        self.purge(tables, time.time() - self._tombstone_ttl_s)
+        self.purge(self._forms, time.time() - self._tombstone_ttl_s)
 
     def purge(self, tables: Collection[TableId], before_s: float) -> None:
         """Forget the versions of rows that were deleted before that time; see sinks.search.tombstones for what makes

@@ -112,6 +112,32 @@ def test_a_newer_writer_waits_for_an_older_one_between_check_and_commit(
     assert names(newer) == AT_THE_END
 
 
+def test_a_writer_that_stays_away_with_the_fence_loses_it(
+    open_sink: Open, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    """The server ends its transaction; when it wakes up it does its work again, and finds it stale."""
+    if url.startswith("sqlite"):
+        pytest.skip("a process that is stopped in a transaction holds up the others")
+    older, newer, pause = open_sink(), open_sink(), Pause()
+    for sink in (older, newer):
+        sink.prepare(CUSTOMERS.schema)
+    newer.apply([CUSTOMERS.upsert(V, id=3, name="first", photo="YQ==")])
+    server = older._server
+    assert "SET idle_in_transaction_session_timeout = '60s'" in server.dialect.settings
+    soon = (*server.dialect.settings, "SET idle_in_transaction_session_timeout = '300ms'")
+    monkeypatch.setattr(server, "dialect", replace(server.dialect, settings=soon))
+    server.close()  # connections are made anew
+    paused_before_the_commit(older, pause, monkeypatch)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(older.apply, OLDER)
+        assert pause.is_reached.wait(60)
+        assert {result.outcome for result in newer.apply(NEWER)} == {Outcome.WRITTEN}
+        pause.goes_on.set()
+        outcomes = [result.outcome for result in running.result()]
+    assert outcomes == [Outcome.STALE] * 3 + [Outcome.WRITTEN]
+    assert names(newer) == AT_THE_END
+
+
 def test_a_writer_with_another_schema_does_not_pass_the_fence(open_sink: Open) -> None:
     zombie, sink = open_sink(), open_sink()
     zombie.prepare(LABELS.schema)
