@@ -1,7 +1,7 @@
 """What differs between the databases that the SQL sink can write. Adding one is an entry in DIALECTS."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -16,6 +16,7 @@ from sinks.sql.types import ColumnForm, postgres_form, sqlite_form
 if TYPE_CHECKING:
     from sinks.sql.tables import TableForm
 
+CONNECT_TIMEOUT_S: Final = 5
 _DIGEST_CHARS: Final = 12
 
 Row = dict[str, Any]  # stage column → value
@@ -32,7 +33,9 @@ class Dialect:
     """One kind of database."""
 
     driver: str  # SQLAlchemy's name of dialect and driver
+    options: Mapping[str, Any]  # of a connection, as the driver takes them
     has_schemas: bool
+    alters_types: bool  # of columns that are there; types mean something
     name_bytes_max: int
     form: Callable[[Column, str | None], ColumnForm]
     insert: Callable[[Table], Any]  # an INSERT that knows ON CONFLICT
@@ -128,7 +131,15 @@ def _sqlite_insert(table: Table) -> Insert:
 DIALECTS: Final[dict[str, Dialect]] = {
     "postgresql": Dialect(
         "postgresql+psycopg",
+        {
+            "connect_timeout": CONNECT_TIMEOUT_S,
+            "application_name": "watershed",
+            "keepalives_idle": 30,
+            "tcp_user_timeout": 60_000,  # ms; a server that went away without a word
+            "prepare_threshold": None,  # a plan must not outlive the columns that it was made for
+        },
         has_schemas=True,
+        alters_types=True,
         name_bytes_max=63,
         form=postgres_form,
         insert=_postgres_insert,
@@ -150,7 +161,9 @@ DIALECTS: Final[dict[str, Dialect]] = {
     ),
     "sqlite": Dialect(
         "sqlite",
+        {},
         has_schemas=False,
+        alters_types=False,
         name_bytes_max=200,
         form=sqlite_form,
         insert=_sqlite_insert,

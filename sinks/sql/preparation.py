@@ -51,7 +51,10 @@ class Preparation:
                     return None
             return None if held is None else int(held["generation"])
 
-        return self._server.transaction(read)
+        try:
+            return self._server.transaction(read)
+        except LostTable:  # dropped just now
+            return None
 
     def begin_generation(self, generation: int) -> None:
         """The store holds this generation; no table is prepared in it yet."""
@@ -66,7 +69,13 @@ class Preparation:
             connection.execute(own.sink.insert(), {"id": 1, "generation": generation})
             connection.execute(own.tables.update().values(is_prepared=False))
 
-        self._server.transaction(begin)
+        try:
+            self._make(begin)
+        except RefusedValue as error:
+            raise SinkError(
+                f"SQL store: the sink's own tables could not be made ({error})",
+                "nothing: the sink starts again; stop a second job, if there is one",
+            ) from None
 
     def discard(self, table: TableId) -> None:
         """Drop the table with its versions, if it is the sink's."""
@@ -107,7 +116,7 @@ class Preparation:
         """Raises RefusedError for types that the database does not have, and for a table that is another's."""
 
         def look(connection: Connection) -> None:
-            if self._server.dialect.has_schemas:
+            if self._server.dialect.alters_types:  # else it takes any type
                 nulls = ", ".join(f"CAST(NULL AS {column.ddl})" for column in form.forms.values())
                 connection.exec_driver_sql(f"SELECT {nulls}")
             is_known = self._is_there(connection, (self._own.schema, self._own.tables.name))
@@ -117,9 +126,16 @@ class Preparation:
 
         self._run(look, form.schema.table)
 
-    def _run(self, work: Any, table: TableId) -> None:
+    def _make(self, work: Callable[[Connection], None]) -> None:
+        """Another job that makes the same schema or table at the same moment is a duplicate key, once."""
         try:
             self._server.transaction(work)
+        except RefusedValue:
+            self._server.transaction(work)
+
+    def _run(self, work: Callable[[Connection], None], table: TableId) -> None:
+        try:
+            self._make(work)
         except (RefusedStatement, RefusedValue) as error:
             said = error.message if isinstance(error, SinkError) else f"its rows do not fit ({error})"
             raise RefusedError(
@@ -219,7 +235,7 @@ class Preparation:
 
     def _fits(self, held: str, wanted: str) -> bool:
         """Whether a column's type can become the other in place."""
-        return held == wanted or self._server.dialect.has_schemas
+        return held == wanted or self._server.dialect.alters_types
 
     def _widen(self, connection: Connection, table: str, column: str, ddl: str) -> None:
         """Through text: a real becomes the double that has its digits."""

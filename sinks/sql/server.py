@@ -14,7 +14,6 @@ from cdc.model.errors import SinkError
 from sinks.retries import Retries
 from sinks.sql.dialects import dialect_of
 
-CONNECT_TIMEOUT_S: Final = 5
 STAGES: Final = "stages"  # of a connection's info: names of the temporary tables that it has
 READ_ROWS: Final = 200  # that the driver holds at once
 
@@ -47,18 +46,9 @@ class SqlServer:
         parsed = _parsed(url)
         self.dialect = dialect_of(parsed.get_backend_name())
         self.name = _name(parsed)
-        options: dict[str, Any] = {}
-        if self.dialect.has_schemas:
-            options = {
-                "connect_timeout": CONNECT_TIMEOUT_S,
-                "application_name": "watershed",
-                "keepalives_idle": 30,
-                "tcp_user_timeout": 60_000,  # ms; a server that went away without a word
-                "prepare_threshold": None,  # a plan must not outlive the columns that it was made for
-            }
         self._engine = create_engine(
             parsed.set(drivername=self.dialect.driver),
-            connect_args=options,
+            connect_args=dict(self.dialect.options),
             hide_parameters=True,  # of messages: they are rows
             pool_size=1,
             max_overflow=2,

@@ -138,7 +138,13 @@ class SqlSink:
             swept = versions.update().where(*is_below).values(version=floor, deleted_at=int(time.time()))
             return int(connection.execute(swept).rowcount)
 
-        return self._of(table, lambda: self._server.transaction(sweep))
+        try:
+            return self._of(table, lambda: self._server.transaction(sweep))
+        except RefusedValue as error:
+            raise RefusedError(
+                f"SQL store: rows of {table} that the source has no more can't be deleted ({error})",
+                "drop the constraint that holds them, then start the sink again",
+            ) from None
 
     def make_readable(self, tables: Collection[TableId]) -> None:
         """Commits show what they wrote. Versions of rows that were deleted long ago are purged here, of all tables,

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 from sqlalchemy import Connection
 
-from cdc.model.errors import SinkError
+from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import pack_version
 from sinks.contract import Change, Outcome
 from sinks.sql.sink import SqlSink
@@ -217,6 +217,19 @@ def test_seventeen_poisoned_rows_of_five_kinds_among_a_hundred_thousand(open_sin
     again = sink.apply([changes[number] for number in poisoned])
     outcomes = [result.outcome for result in again]
     assert outcomes.count(Outcome.WRITTEN) == 6 and outcomes.count(Outcome.REJECTED) == 11
+
+
+def test_a_sweep_that_a_constraint_holds_up_is_refused(open_sink: Open, url: str) -> None:
+    if url.startswith("sqlite"):
+        pytest.skip("does not look at references by itself")
+    sink = open_sink()
+    sink.prepare(LABELS.schema)
+    sink.apply([LABELS.upsert(V, name="a")])
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("CREATE TABLE mine (label text REFERENCES public.labels); INSERT INTO mine VALUES ('a')")
+    with pytest.raises(RefusedError, match=r"public\.labels .* can't be deleted \(ForeignKeyViolation\)"):
+        sink.sweep(LABELS.id, V + 1)
+    assert sum(1 for _ in sink.rows(LABELS.id)) == 1
 
 
 def test_a_value_that_sqlite_would_store_as_another_is_refused(open_sink: Open, url: str) -> None:
