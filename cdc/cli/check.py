@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -13,11 +13,12 @@ import typer
 from rich.console import Console
 
 from cdc.config.settings import Config, load_config
-from cdc.config.sink_settings import StoreConfig, WarehouseConfig
+from cdc.config.sink_settings import SqlConfig, StoreConfig, WarehouseConfig
 from cdc.daemon.findings import capture_findings
 from cdc.daemon.logs import configure_logs
 from cdc.kafka.state_reader import read_lost_events
 from cdc.model.errors import SinkError, WatershedError
+from cdc.model.events import TableSchema
 from cdc.model.findings import Finding
 from cdc.model.topics import Topics
 from cdc.outbox.lost import NEXT as NEXT_AFTER_LOSS
@@ -71,8 +72,9 @@ def all_findings(config: Config, tables: list[SourceTable], planned: list[Planne
     sinks to `planned`."""
     yield from capture_findings(config, tables)
     yield from _mapping_findings(config, tables, planned)
+    schemas = [schema_of(table, None, Topics(config.topics.prefix)) for table in tables]
     for name, section in config.sinks.items():
-        yield store_finding(config, name, section)
+        yield store_finding(config, name, section, schemas)
     if config.sinks:
         yield from _spark_findings()
 
@@ -111,8 +113,8 @@ def _mapping_findings(config: Config, tables: list[SourceTable], planned: list[P
         yield Finding(f"sink {one.sink}", "ok", f"holds {one.table}: {', '.join(one.columns)}{rows}")
 
 
-def store_finding(config: Config, name: str, section: StoreConfig) -> Finding:
-    """Checks that the store answers and meets the sink's requirements."""
+def store_finding(config: Config, name: str, section: StoreConfig, schemas: Sequence[TableSchema]) -> Finding:
+    """Checks that the store answers and meets the sink's requirements for tables with these schemas."""
     about = f"store {name}"
     try:
         if isinstance(section, WarehouseConfig):
@@ -121,9 +123,14 @@ def store_finding(config: Config, name: str, section: StoreConfig) -> Finding:
 
         with closing(make_sink(name, section, config.topics.prefix)) as sink:
             generation = sink.generation()
+        holds = "empty" if generation is None else f"holds generation {generation}"
+        if isinstance(section, SqlConfig):
+            from sinks.sql.check import places
+
+            holds += f"; writes {', '.join(places(name, section, config.topics.prefix, schemas)) or 'no table'}"
     except WatershedError as error:
         return Finding.failed(about, error)
-    return Finding(about, "ok", "empty" if generation is None else f"holds generation {generation}")
+    return Finding(about, "ok", holds)
 
 
 def _warehouse(config: Config, section: WarehouseConfig) -> str:

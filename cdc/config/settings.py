@@ -37,7 +37,8 @@ from cdc.config.kafka_options import without_ours
 from cdc.config.masking import Mask
 from cdc.config.outbox_settings import OutboxConfig, with_outbox_tables
 from cdc.config.section import DebeziumSection, Section
-from cdc.config.sink_settings import SINK_TYPES, SinksConfig, shared_names, unmatched_pattern
+from cdc.config.sink_settings import shared_names, unmatched_pattern
+from cdc.config.store_types import SINK_TYPES, SinksConfig
 from cdc.config.topic_names import problem
 from cdc.config.yaml_file import read_config_file
 from cdc.model.errors import ConfigError
