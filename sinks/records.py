@@ -8,7 +8,7 @@ import orjson
 
 from cdc.model.errors import SinkError
 from cdc.model.events import EPOCH_MAX, SEQ_MAX, TableSchema, pack_version
-from sinks.contract import Change, Json
+from sinks.contract import Change, Json, Origin
 from sinks.lineage import Lineage
 
 VERSION_HEADER: Final = "watershed.version"
@@ -112,10 +112,11 @@ def _read(
     row = _read_row(lineage, envelope, schema_version, len(unchanged))
     if row is not None and schema_version != schema.version:
         row, unchanged = lineage.in_newest(schema_version, row, unchanged)
-    if unchanged and envelope["op"] == "c":
+    origin = Origin(envelope["op"], source.get("ts_us"))
+    if unchanged and origin.operation == "c":
         # A row that moved here: whatever a store holds under this key was another row, and this one is not known yet.
-        return Change(schema.table, key_columns, version, None, schema_version)
-    return Change(schema.table, key_columns, version, row, schema_version, unchanged)
+        return Change(schema.table, key_columns, version, None, schema_version, origin=origin)
+    return Change(schema.table, key_columns, version, row, schema_version, unchanged, origin)
 
 
 def encode_json(value: Json) -> bytes:

@@ -141,6 +141,9 @@ class SparkEngine:
             yield Snapshot(said["snapshot-id"], parent_id, said["summary"])
             snapshot = None if parent_id is None else found.snapshot(parent_id)
 
+    def state(self, table: tuple[str, ...]) -> str | None:
+        return self._metadata_location(table)
+
     def table_properties(self, table: tuple[str, ...]) -> Mapping[str, str] | None:
         # The metadata file says all about a table, and is never changed: what is looked at every few seconds for each
         # table is read again only when the catalog names another file.
@@ -207,19 +210,9 @@ class SparkEngine:
         spark_type = self._jvm.org.apache.spark.sql.types.DataType.fromDDL(kind)
         return self._jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(spark_type)
 
-    def view_properties(self, view: tuple[str, ...]) -> Mapping[str, str] | None:
-        def read() -> Mapping[str, str] | None:
-            identifier = self._identifier(view)
-            return (
-                dict(self._catalog.loadView(identifier).properties()) if self._catalog.viewExists(identifier) else None
-            )
-
-        return self._call(read)
-
     def drop(self, name: tuple[str, ...]) -> None:
         identifier = self._identifier(name)
         self._call(lambda: self._catalog.dropTable(identifier, False))
-        self._call(lambda: self._catalog.dropView(identifier))
 
     def close(self) -> None:
         """A session is only settings; the JVM is the process's."""

@@ -157,7 +157,13 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
         delete_leftovers(folders)
         engines = [SparkEngine(spark, place) for _ in range(min(task_count, MERGES_AT_ONCE_MAX))]
         sink = WarehouseSink(
-            SparkEngine(spark, place), engines, WarehouseReader(place), place.namespace, staging, name=name
+            SparkEngine(spark, place),
+            engines,
+            WarehouseReader(place),
+            place.namespace,
+            staging,
+            name=name,
+            options=section,
         )
         maintenance = Maintenance(SparkEngine(spark, place), time.time)
         limits = Limits(math.inf, STAGE_IDLE_S_MAX, PIECE_BYTES_MAX, config.spark.bytes_per_write_max)

@@ -8,7 +8,7 @@ died): every write is guarded by its change's version.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -19,10 +19,9 @@ from cdc.config.sink_settings import StoreConfig
 from cdc.kafka.client import broker_error
 from cdc.model.errors import BrokerError, ConfigError, RefusedError, SinkError, UnreachableError, WatershedError
 from cdc.model.events import TableId
-from sinks.contract import Change, Outcome, Result
+from sinks.contract import Change, Origin, Outcome, Result
 from sinks.lineage import Lineage
 from sinks.records import UnknownSchemaError, read_record
-from sinks.reduction import reduce_changes
 from spark_jobs.reading import Partition, PartitionReader, Piece
 from spark_jobs.rejections import Letters, Rejections
 from spark_jobs.reports import Address, open_reporter
@@ -121,6 +120,9 @@ class TaskReport:
 
 class Target(Protocol):
     """Takes a task's changes."""
+
+    def reduced(self, changes: Sequence[Change]) -> list[Change]:
+        """Those of the changes that the store needs, in order: the newest of each key, where it keeps no others."""
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:
         """As `sinks.contract.Sink.apply`."""
@@ -287,7 +289,7 @@ def _apply(piece: Piece, target: Target, catalog: Catalog, report: TaskReport, r
     """Write a piece; whether the task may go on."""
     changes, known = _changes(piece.records, catalog, report)
     if changes:
-        reduced = reduce_changes(changes)
+        reduced = target.reduced(changes)
         begun = time.monotonic()
         results = target.apply(reduced)
         report.write_s += time.monotonic() - begun
@@ -316,17 +318,18 @@ def _changes(
         # Only a tombstone's headers say something that its value does not.
         headers: Any = message.headers() if value is None else None
         try:
-            changes.append(
-                read_record(
-                    catalog.lineages,
-                    message.topic() or "",
-                    message.partition() or 0,
-                    message.offset() or 0,
-                    message.key(),
-                    value,
-                    headers,
-                )
+            change = read_record(
+                catalog.lineages,
+                message.topic() or "",
+                message.partition() or 0,
+                message.offset() or 0,
+                message.key(),
+                value,
+                headers,
             )
+            if value is None:  # compaction may have removed the delete before it
+                change = replace(change, origin=Origin("d", message.timestamp()[1] * 1000))
+            changes.append(change)
         except UnknownSchemaError as error:
             report.unknown_schema = error.message
             return changes, messages[:index]

@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field, SecretStr
 
 from cdc.config.store_mapping import Held, matches
-from cdc.config.store_shapes import CacheOptions, SearchOptions
+from cdc.config.store_shapes import CacheOptions, SearchOptions, WarehouseOptions
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
 
@@ -51,7 +51,7 @@ class CacheConfig(Store, CacheOptions):
         return ((_server(self.url, 6379), topic_prefix if self.key_prefix is None else self.key_prefix),)
 
 
-class WarehouseConfig(Store):
+class WarehouseConfig(Store, WarehouseOptions):
     """Iceberg tables through Spark, with a JDBC catalog."""
 
     type: Literal["warehouse"] = "warehouse"
@@ -63,6 +63,13 @@ class WarehouseConfig(Store):
         """The catalog and the folder, and what all names of the sink in them begin with."""
         namespace = (self.namespace or topic_prefix).lower()
         return (self.catalog_uri.get_secret_value(), namespace), (self.location.rstrip("/"), namespace)
+
+    def fingerprints(self, tables: Iterable[TableId]) -> dict[str, str]:
+        """A table's mode is part of its rows' shape; its partitions and its order are not."""
+        tables = list(tables)
+        made = super().fingerprints(tables)
+        modes = {str(table): self.shape(table).mode for table in tables}
+        return made | {name: f"{mode}:{made.get(name, '')}" for name, mode in modes.items() if mode != "current"}
 
 
 StoreConfig = SearchConfig | CacheConfig | WarehouseConfig
@@ -123,8 +130,8 @@ def unmatched_pattern(sinks: Mapping[str, StoreConfig], captured: Iterable[Table
     """The first pattern that matches no captured table, with its place: it may be a mistyped name."""
     captured = list(captured)
     for name, section in sinks.items():
-        shapes = {} if isinstance(section, WarehouseConfig) else section.shapes
-        for option, patterns in (("tables", section.tables), ("mapping", section.mapping), ("shapes", shapes)):
+        named = (("tables", section.tables), ("mapping", section.mapping), ("shapes", section.shapes))
+        for option, patterns in named:
             for pattern in patterns:
                 if not any(matches(pattern, table) for table in captured):
                     return f"{name}.{option}: {pattern} matches no table of source.tables"
