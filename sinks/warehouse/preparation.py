@@ -85,9 +85,8 @@ class Preparation:
         if table.mode == "current":
             self._create_namespaces(where.deleted)
             columns = {**key_types, **statements.DELETED_COLUMNS}
-            self._engine.run(
-                statements.create_table(where.deleted, columns, {properties.TABLE: shape[properties.TABLE]})
-            )
+            owner = {properties.TABLE: shape[properties.TABLE], properties.DELETED_KEYS: "true"}
+            self._engine.run(statements.create_table(where.deleted, columns, owner))
         self._create_namespaces(where.rows)
         columns = {**table.form.types, **OWN_COLUMNS[table.mode]}
         noted = {**shape, properties.LAYOUT: _said(layout)}

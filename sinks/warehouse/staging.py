@@ -39,7 +39,6 @@ KEY_CHARS_MAX: Final = 200
 # What a process on another machine left is deleted when it is that old: it may live, and a round takes minutes at most.
 LEFTOVER_S: Final = 3600.0
 _WRITTEN: Final = Result(Outcome.WRITTEN)
-_UNKNOWN: Final = Origin("d", None)  # of a tombstone
 
 
 class Staged(NamedTuple):
@@ -103,7 +102,7 @@ class TableForm:
             if lacks:
                 columns[UNCHANGED] = pa.array([sorted(change.unchanged) for change in changes], pa.list_(pa.string()))
             return pa.table(columns)
-        origins = [change.origin or _UNKNOWN for change in changes]
+        origins = [_origin(change) for change in changes]
         columns[OPERATION] = pa.array([origin.operation for origin in origins], pa.string())
         columns[AT] = pa.array([origin.at_us for origin in origins], pa.timestamp("us", tz="UTC"))
         columns[UNCHANGED] = pa.array([self._unchanged(change) for change in changes], pa.list_(pa.string()))
@@ -121,6 +120,11 @@ class TableForm:
         if len(row) + len(change.unchanged) != len(self.columns):
             raise Unholdable("the row has other columns than the table")
         return dict.fromkeys(change.unchanged) | row if change.unchanged else row
+
+
+def _origin(change: Change) -> Origin:
+    """Of a change that does not say what it was, as a tombstone does not."""
+    return change.origin or Origin("d" if change.row is None else "u", None)
 
 
 def is_unknown(change: Change) -> bool:
@@ -145,7 +149,7 @@ class _EveryChange:
         for change in changes:
             if len(self.keys) <= KEYS_MAX:
                 self.keys.add(_key(change))
-            self.compares = self.compares or (change.origin or _UNKNOWN).operation == "r"
+            self.compares = self.compares or _origin(change).operation == "r"
             self.lacks = self.lacks or bool(change.unchanged)
 
 

@@ -212,11 +212,28 @@ def compact(table: tuple[str, ...]) -> str:
     )
 
 
-def expire(table: tuple[str, ...], older_than: str, retain_last: int) -> str:
-    """`older_than`: a timestamp in UTC."""
+def rewrite(table: tuple[str, ...], *, is_sorted: bool) -> str:
+    """All files that are not of the size that the table asks for. In small groups, each committed by itself: a group
+    that a batch writes to meanwhile is given up, the others are done."""
+    strategy = "strategy => 'sort', " if is_sorted else ""
+    return (
+        f"CALL {CATALOG}.system.rewrite_data_files(table => {literal(quoted(*table))}, {strategy}"
+        f"options => map('min-input-files', '2', 'partial-progress.enabled', 'true', "
+        f"'partial-progress.max-commits', '1000', 'partial-progress.max-failed-commits', '1000', "
+        f"'max-file-group-size-bytes', '{4 * SETTLED_FILE_BYTES}'))"
+    )
+
+
+def snapshots(table: tuple[str, ...]) -> str:
+    return f"SELECT snapshot_id, unix_micros(committed_at) / 1e6 AS at_s FROM {full(table)}.snapshots"
+
+
+def expire(table: tuple[str, ...], snapshot_ids: Sequence[int], older_than: str) -> str:
+    """`older_than`: a timestamp in UTC; snapshots from before it are expired, too."""
     return (
         f"CALL {CATALOG}.system.expire_snapshots(table => {literal(quoted(*table))}, "
-        f"older_than => TIMESTAMP {literal(older_than)}, retain_last => {retain_last})"
+        f"snapshot_ids => ARRAY({', '.join(f'{number}L' for number in snapshot_ids)}), "
+        f"older_than => TIMESTAMP {literal(older_than)}, retain_last => 1)"
     )
 
 

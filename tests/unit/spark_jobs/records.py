@@ -8,6 +8,7 @@ from cdc.config.sink_settings import SearchConfig
 from cdc.model.events import Column, TableId, TableSchema, pack_version
 from sinks.contract import Change, Outcome, Result
 from sinks.lineage import Lineage
+from sinks.reduction import reduce_changes
 from spark_jobs.reading import Partition, Piece
 from spark_jobs.tasks import Catalog, Job
 
@@ -104,6 +105,9 @@ class FakeTarget:
         self.error: Exception | None = None
         self.is_closed = False
         self.finished = 0
+
+    def reduced(self, changes: Sequence[Change]) -> list[Change]:
+        return reduce_changes(changes)
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:
         if self.error is not None:
