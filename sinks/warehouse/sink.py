@@ -101,6 +101,10 @@ class WarehouseSink:
 
     # ---- rows
 
+    def reduced(self, changes: Sequence[Change]) -> list[Change]:
+        """See spark_jobs.tasks.Target."""
+        return Stager(self._staging, self._schemas.values(), self.mode).reduced(changes)
+
     def apply(self, changes: Sequence[Change]) -> list[Result]:
         """What tasks and driver do, in one process: stage the changes and take them."""
         stager = Stager(self._staging, self._schemas.values(), self.mode)

@@ -106,6 +106,7 @@ class ScriptedEngine:
         return iter(self.snapshots[::-1]) if "__deleted" not in table[1] else iter(())
 
     def state(self, table: tuple[str, ...]) -> str | None:
+        del table
         return str(self.deleted)
 
     def table_properties(self, table: tuple[str, ...]) -> Mapping[str, str] | None:

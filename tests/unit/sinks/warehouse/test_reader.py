@@ -78,7 +78,7 @@ def test_a_table_that_is_not_there_is_said(where: CatalogPlace) -> None:
     with pytest.raises(SinkError, match=r"shop\.public\.a is not there"):
         list(WarehouseReader(where).rows(TABLE))
     write(where)
-    with pytest.raises(SinkError, match="public.b"):
+    with pytest.raises(SinkError, match=r"public\.b"):
         list(WarehouseReader(where).rows(TableId("public", "b")))
 
 
