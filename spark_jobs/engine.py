@@ -213,6 +213,7 @@ class SparkEngine:
     def drop(self, name: tuple[str, ...]) -> None:
         identifier = self._identifier(name)
         self._call(lambda: self._catalog.dropTable(identifier, False))
+        self._call(lambda: self._catalog.dropView(identifier))
 
     def close(self) -> None:
         """A session is only settings; the JVM is the process's."""

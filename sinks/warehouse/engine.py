@@ -70,7 +70,7 @@ class Engine(Protocol):
         """None for a namespace, or a catalog, that is not there."""
 
     def drop(self, name: tuple[str, ...]) -> None:
-        """Forget a table of the catalog, also one whose metadata is gone. Its files stay. Idempotent."""
+        """Forget a table or view of the catalog, also one whose metadata is gone. Its files stay. Idempotent."""
 
     def close(self) -> None:
         """Release the session. Idempotent."""

@@ -29,7 +29,7 @@ def layout_of(shape: WarehouseShape, schema: TableSchema) -> Layout:
     """`schema`: in the store's names. Raises RefusedError, naming table and column, where the columns don't have what
     the shape asks for, or are named like the mode's own."""
     check_columns(schema, shape.mode)
-    types = {column.name: column_type(column).sql for column in schema.columns} | OWN_COLUMNS[shape.mode]
+    types = {column.name: column_type(column).sql for column in schema.columns} | dict(OWN_COLUMNS[shape.mode])
     where = f"warehouse: table {schema.table}"
     partitions = [_partition(parse_transform(text), types, where) for text in shape.partition_by]
     if len(set(partitions)) != len(partitions):
