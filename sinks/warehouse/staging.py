@@ -213,10 +213,9 @@ class Stager:
 
     def reduced(self, changes: Sequence[Change]) -> list[Change]:
         """The newest change of each key, and every change of tables that keep them."""
-        if not any(self._keeps_every(table) for table in {change.table for change in changes}):
-            return reduce_changes(changes)
-        every = [change for change in changes if self._keeps_every(change.table)]
-        return [*every, *reduce_changes(change for change in changes if not self._keeps_every(change.table))]
+        kept = {table for table in {change.table for change in changes} if self._keeps_every(table)}
+        every = [change for change in changes if change.table in kept]
+        return [*every, *reduce_changes(change for change in changes if change.table not in kept)]
 
     def _keeps_every(self, table: TableId) -> bool:
         return self._form(table).mode != "current"
@@ -228,9 +227,10 @@ class Stager:
         seen: set[tuple[TableId, int]] = set()
         for number, change in enumerate(changes):
             if self._keeps_every(change.table):
-                if self._is_news(change) and (change.table, change.version) not in seen:
-                    seen.add((change.table, change.version))
-                    whole.setdefault(change.table, []).append(number)
+                if not self._is_news(change) or (change.table, change.version) in seen:
+                    continue
+                seen.add((change.table, change.version))
+                whole.setdefault(change.table, []).append(number)
             elif change.unchanged:
                 self._apply_lacking(number, change, results)
             else:
