@@ -318,11 +318,11 @@ class Stager:
                 for group in groups:
                     writer.write_table(group, row_group_size=len(group))
             rows, size = sum(map(len, groups)), sum(group.nbytes for group in groups)
-            versions = [pc.min_max(group.column(VERSION)) for group in groups]
-            lowest = min(found["min"].as_py() for found in versions)
-            highest = max(found["max"].as_py() for found in versions)
+            found = [pc.min_max(group.column(VERSION)).as_py() for group in groups]
+            lowest, highest = min(one["min"] for one in found), max(one["max"] for one in found)
+            deletes = sum(pc.sum(group.column(DELETED)).as_py() for group in groups if DELETED in group.column_names)
             said = _sayable(keys) if len(files) == 1 else None
-            yield Staged(table, uri, rows, size, lacks, said, lowest, highest, sum(map(_deletes, groups)))
+            yield Staged(table, uri, rows, size, lacks, said, lowest, highest, deletes)
 
     def _of(self, table: TableId) -> _Held:
         return self._held.setdefault(table, _Held())
@@ -443,10 +443,6 @@ def _sayable(keys: Sequence[Any] | None) -> tuple[tuple[Json, ...], ...] | None:
     if keys is None or any(type(value) is str and len(value) > KEY_CHARS_MAX for key in keys for value in key):
         return None
     return tuple(keys)
-
-
-def _deletes(group: pa.Table) -> int:
-    return pc.sum(group.column(DELETED)).as_py() or 0 if DELETED in group.column_names else 0
 
 
 def _has_floats(kind: pa.DataType) -> bool:

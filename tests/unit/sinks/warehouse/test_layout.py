@@ -18,7 +18,7 @@ SCHEMA = TableSchema(
     TableId("public", "orders"),
     1,
     1,
-    (column("id", 20), column("at", 1184), column("born", 1082), column("ratio", 701), column("tags", 1009)),
+    (column("id", 20), column("at", 1184), column("born", 1082), column("ratio", 701), column("tags", 1016)),
     ("id",),
     "shop.public.orders",
 )
