@@ -156,7 +156,7 @@ def _unlike_journal(history: Sequence[dict[str, Any]], journal: Sequence[tuple[A
         by_key.setdefault(row["id"], []).append(row)
     entries: dict[int, list[tuple[str, dict[str, Any] | None, datetime, int]]] = {}
     for key, *entry in journal:
-        entries.setdefault(key, []).append(tuple(entry))  # type: ignore[arg-type]
+        entries.setdefault(key, []).append(tuple(entry))
     for key, lives in by_key.items():
         if lives[0]["operation"] == "r":  # from before the journal, or the stream
             continue

@@ -26,7 +26,7 @@ def shop(postgres: PostgresServer, kafka: KafkaBroker, tmp_path_factory: pytest.
     ):
         made.settings = settings(folder)
         made.query(FILL)
-        made.query(TRIGGERS)  # type: ignore[arg-type]
+        made.query(TRIGGERS)
         made.start()
         yield made
 
@@ -42,13 +42,13 @@ def becomes_equal(shop: Captured) -> None:
 
 
 def test_each_mode_holds_what_the_source_says(shop: Captured) -> None:
+    shop.await_caught_up()
     told = json.loads(shop.cdc("check", "--json"))["sinks"]
     assert {one["table"]: one["layout"] for one in told} == {
         "public.orders": "partitioned by day(created_at), sorted by customer_id, id desc",
         "public.customers": "as history, partitioned by bucket(4, id)",
         "public.events": "as changelog, partitioned by day(committed_at)",
     }
-    shop.await_caught_up()
     random = Random(17)
     with shop.connect() as connection:
         change(connection, random, 100)
