@@ -189,6 +189,11 @@ class SparkEngine:
                 raise Conflict
             # The transaction's base is the table as it was loaded: any commit in between makes it fail.
             transaction = loaded.newTransaction()
+            if change.renamed:
+                columns = transaction.updateSchema()
+                for name, other in change.renamed:
+                    columns = columns.renameColumn(name, other)
+                columns.commit()
             if change:
                 columns = transaction.updateSchema()
                 for name in change.dropped:

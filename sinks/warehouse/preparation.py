@@ -20,7 +20,7 @@ from sinks.warehouse.engine import Conflict, Engine
 from sinks.warehouse.evolution import Evolution, evolution
 from sinks.warehouse.layout import Layout
 from sinks.warehouse.merging import PreparedTable
-from sinks.warehouse.naming import OWN_COLUMNS, Place
+from sinks.warehouse.naming import OWN_COLUMNS, Place, quoted
 
 log = structlog.get_logger(__name__)
 
@@ -103,7 +103,7 @@ class Preparation:
         found = self._engine.table_properties(where.rows) or {}
         if found.get(properties.LAYOUT) == _said(layout):
             return
-        held = Layout(*map(tuple, json.loads(found.get(properties.LAYOUT, "[[], []]"))))
+        held = _layout(found)
         for transform in held.partitions:
             if transform not in layout.partitions:
                 self._engine.run(statements.partition(where.rows, "DROP", transform))
@@ -131,10 +131,15 @@ class Preparation:
                 held.pop(ours, None)
             carried: Collection[str] = lineage.carried(version) if version else types
             change = evolution(held, types, carried)
+            lost = next((name for name in change.dropped if name in schema.key), None)
+            if table.mode != "current":
+                change = change.keeping(schema.version)
             if not change and shape.items() <= found.items():
                 return
-            if lost := next((name for name in change.dropped if name in schema.key), None):
+            if lost is not None:
                 raise _other_key(schema, where, f"column {lost} of its key has another type")
+            if self._release(where, found, change.dropped):
+                continue
             try:
                 if table.mode == "current":  # first: a key must fit there before it can be deleted
                     self._widen_keys(table, [pair for pair in change.widened if pair[0] in schema.key])
@@ -155,11 +160,26 @@ class Preparation:
             "one job may write a warehouse: stop the others",
         )
 
+    def _release(self, where: Place, found: Mapping[str, str], dropped: Collection[str]) -> bool:
+        """Partitions and order by columns that are to be dropped go first. Whether there were any."""
+        held = _layout(found)
+        gone = {part for part in (*held.partitions, *held.sorts) if any(quoted(name) in part for name in dropped)}
+        if gone:
+            left = Layout(
+                *(tuple(part for part in parts if part not in gone) for parts in (held.partitions, held.sorts))
+            )
+            self._lay_out(where, left)
+        return bool(gone)
+
     def _widen_keys(self, table: PreparedTable, widened: Sequence[tuple[str, str]]) -> None:
         deleted = table.place.deleted
         held = self._engine.table_columns(deleted) if widened else {}
         if change := Evolution(widened=tuple(pair for pair in widened if held[pair[0]] != pair[1])):
             self._engine.evolve(deleted, change, self._engine.table_properties(deleted) or {}, {})
+
+
+def _layout(found: Mapping[str, str]) -> Layout:
+    return Layout(*map(tuple, json.loads(found.get(properties.LAYOUT, "[[], []]"))))
 
 
 def _said(layout: Layout) -> str:

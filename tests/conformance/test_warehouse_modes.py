@@ -5,7 +5,7 @@ Keys live in order; batches are cut anywhere, mixed among keys, delivered again 
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -62,12 +62,16 @@ class Warehouse:
     def __post_init__(self) -> None:
         self.place = CatalogPlace(self.folder / "catalog.db", (self.folder / "tables").as_uri(), "shop")
 
-    def open(self) -> WarehouseSink:
+    def open(self, options: WarehouseOptions = OPTIONS, *schemas: TableSchema) -> WarehouseSink:
+        """`schemas`: versions of one table instead of the three."""
         engines = [SparkEngine(self.spark, self.place) for _ in range(2)]
         staging = (self.folder / "staged").as_uri()
         reader = WarehouseReader(self.place)
-        sink = WarehouseSink(engines[0], engines[1:], reader, "shop", staging, options=OPTIONS)
+        sink = WarehouseSink(engines[0], engines[1:], reader, "shop", staging, options=options)
         sink.begin_generation(1)
+        if schemas:
+            sink.prepare(schemas[-1], schemas[:-1])
+            return sink
         for table in (CURRENT, HISTORY, LOG):
             sink.prepare(TableSchema(table, 1, 1, COLUMNS, ("id",), f"shop.{table}"))
         return sink
@@ -302,3 +306,34 @@ def test_a_row_that_a_condition_leaves_out_ends_only_what_was_there(warehouse: W
     assert [(held["id"], held["operation"]) for held in warehouse.read(HISTORY)] == [(1, "c"), (1, "d")]
     assert [held["ws_version"] for held in warehouse.read(LOG)] == [1, 3, 4, 5]
     sink.close()
+
+
+def test_no_value_of_a_history_is_lost_with_its_column(warehouse: Warehouse) -> None:
+    """Of the source's rows a column that is another from now on is empty until they come again; partitions by it go."""
+    options = WarehouseOptions.model_validate(
+        {
+            "shapes": {
+                str(HISTORY): {"mode": "history", "partition_by": ["price", "name"]},
+                str(CURRENT): {"partition_by": ["note", "bucket(2, id)"], "sort_by": ["note"]},
+            }
+        }
+    )
+    without = WarehouseOptions.model_validate({"shapes": {str(HISTORY): {"mode": "history"}}})
+    row = NOTHING | {"id": 1, "name": "a", "price": "1.50", "note": "n"}
+    retyped = tuple(
+        replace(column, type_oid=25, base_type_oid=25, type_name="text", type_modifier=-1)
+        if column.name == "price"
+        else column
+        for column in COLUMNS[:3]
+    )
+    for table in (HISTORY, CURRENT):
+        first = TableSchema(table, 1, 1, COLUMNS, ("id",), f"shop.{table}")
+        for options_of, schemas in ((options, [first]), (without, [first, replace(first, version=2, columns=retyped)])):
+            sink = warehouse.open(options_of, *schemas)
+            values = {name: row[name] for name in (column.name for column in schemas[-1].columns)}
+            apply(sink, [change(table, 1, schemas[-1].version, "u", values | {"name": str(len(schemas))})])
+            sink.close()
+    old, new = warehouse.read(HISTORY)
+    assert (str(old["price__before_v2"]), old["price"], old["note"], old["name"]) == ("1.50", None, "n", "1")
+    assert (new["price__before_v2"], new["price"], new["note"], new["name"]) == (None, "1.50", None, "2")
+    assert warehouse.read(CURRENT) == [{"id": 1, "name": "2", "price": "1.50", "ws_version": 2}]
