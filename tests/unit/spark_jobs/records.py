@@ -10,7 +10,8 @@ from sinks.contract import Change, Outcome, Result
 from sinks.lineage import Lineage
 from sinks.reduction import reduce_changes
 from spark_jobs.reading import Partition, Piece
-from spark_jobs.tasks import Catalog, Job
+from spark_jobs.task_report import Catalog
+from spark_jobs.tasks import Job
 
 TOPIC = "shop.public.a"
 PARTITION = Partition(TOPIC, 0)
