@@ -2,8 +2,10 @@
 
 Triggers in the source write a journal of every change, which the warehouse is compared with."""
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from itertools import zip_longest
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -21,6 +23,8 @@ SCHEMA: Final = """
 CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint, amount numeric(12,2), created_at timestamptz NOT NULL);
 CREATE TABLE customers (id bigint PRIMARY KEY, name text, city text);
 CREATE TABLE events (id bigint PRIMARY KEY, kind text, payload text);
+ALTER TABLE customers REPLICA IDENTITY FULL;
+ALTER TABLE events REPLICA IDENTITY FULL;
 CREATE TABLE journal (n bigserial PRIMARY KEY, tab text, id bigint, op text, row jsonb, at timestamptz,
   tx bigint DEFAULT txid_current());
 CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -118,7 +122,8 @@ def unlike(source: Captured) -> str | None:
     for name, in_source, in_warehouse in _QUESTIONS:
         wanted, found = source.query(in_source), duck(tables, in_warehouse)
         if wanted != found:
-            return f"{name}: {found[:20]}, expected {wanted[:20]}"
+            first = next(pair for pair in zip_longest(found, wanted) if pair[0] != pair[1])
+            return f"{name}: {len(found)} rows, expected {len(wanted)}; found and expected: {_short(first)}"
     journal = source.query("SELECT id, op, row, at, tx FROM journal WHERE tab = 'customers' ORDER BY n")
     return _unlike_journal(tables["customers"].to_pylist(), journal)
 
@@ -148,6 +153,10 @@ _QUESTIONS: Final[Sequence[tuple[Any, Any, str]]] = (
 )
 
 
+def _short(what: object) -> str:
+    return re.sub(r"([0-9a-f]{8})[0-9a-f]{100,}", r"\1...", repr(what))
+
+
 def _unlike_journal(history: Sequence[dict[str, Any]], journal: Sequence[tuple[Any, ...]]) -> str | None:
     """Each change is an interval, which began between its statement and the next one of its key, and ends where that
     one's begins."""
@@ -163,18 +172,18 @@ def _unlike_journal(history: Sequence[dict[str, Any]], journal: Sequence[tuple[A
         told = [(row["operation"], None if row["operation"] == "d" else _values(row)) for row in lives]
         wanted = [(op, row) for op, row, *_ in entries.get(key, [])]
         if told != wanted:
-            return f"customer {key}: {told}, expected {wanted}"
+            return f"customer {key}: {_short(told)}, expected {_short(wanted)}"
     for key, lives in by_key.items():
         for row, after in zip(lives, [*lives[1:], None], strict=True):
             ends = row["valid_from"] if row["operation"] == "d" else after and after["valid_from"]
             if (row["valid_to"], row["is_current"]) != (ends, ends is None):
-                return f"customer {key}: {row} ends at {ends}"
+                return f"customer {key}: {_short(row)} ends at {ends}"
         changes = [row for row in lives if row["operation"] != "r"]
         ours = entries.get(key, [])[-len(changes) :] if changes else []
         for number, (row, (_, _, at, tx)) in enumerate(zip(changes, ours, strict=True)):
             until = next((later[2] for later in ours[number:] if later[3] != tx), None)
             if row["valid_from"] < at or (until is not None and row["valid_from"] > until):
-                return f"customer {key}: {row} began before {at} or after the next change"
+                return f"customer {key}: {_short(row)} began before {at} or after the next change"
     if missing := entries.keys() - by_key.keys():
         return f"customers {missing} have no history"
     return None
