@@ -3,7 +3,7 @@
 import math
 import random
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
@@ -143,8 +143,13 @@ class Merger:
 
     def _settled(self, table: PreparedTable) -> Snapshot | None:
         """The newest snapshot, after what a writer that was killed may have left undone."""
-        planned = next(self._engine.history(table.place.rows), None)
-        if planned is None or planned.summary.get(properties.PLANNED) in (None, str(planned.parent_id or 0)):
+        recent = self._engine.history(table.place.rows)
+        planned = last = next(recent, None)
+        for _ in range(HISTORY_MAX):  # compactions stand between
+            if last is None or properties.MENDED in last.summary or properties.PLANNED in last.summary:
+                break
+            last = next(recent, None)
+        if last is None or last.summary.get(properties.PLANNED) in (None, str(last.parent_id or 0)):
             return planned
         self._mend(table, of_source=False)
         return next(self._engine.history(table.place.rows), None)
@@ -171,12 +176,12 @@ class Merger:
         elif table.mode == "history":
             mending.append(table.history.mend())
         for statement in mending:
-            self._run_until_alone(table, statement)
+            self._run_until_alone(table, statement, {properties.MENDED: "true"} if statement is mending[-1] else {})
 
-    def _run_until_alone(self, table: PreparedTable, statement: str) -> None:
+    def _run_until_alone(self, table: PreparedTable, statement: str, noted: Mapping[str, str]) -> None:
         for _ in range(ATTEMPT_COUNT_MAX):
             try:
-                return self._engine.run(statement)
+                return self._engine.run(statement, noted)
             except Conflict:
                 continue
         raise SinkError(

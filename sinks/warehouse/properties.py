@@ -15,9 +15,10 @@ DELETED_KEYS = "watershed.deleted_keys"  # of a table of deleted keys, instead o
 MODE = "watershed.mode"  # of a table
 LAYOUT = "watershed.layout"  # of a table: JSON list of its partitions and of its sorts, as SQL names them
 # In a snapshot's summary: which attempt to write made it, so that a writer knows its own commits; and on which snapshot
-# this was planned, 0 for none.
+# this was planned, 0 for none; of a commit that put in order what another had left: that it did.
 BATCH = "watershed.batch"
 PLANNED = "watershed.planned"
+MENDED = "watershed.mended"
 
 
 def listed_tables(namespace: Mapping[str, str]) -> list[TableId]:

@@ -49,13 +49,13 @@ class ScriptedEngine:
         partitions: int | None = None,
     ) -> None:
         self.statements.append(statement)
-        if properties:
+        if BATCH in (properties or {}):
             self.partitions.append(partitions)
         if by_row:
             self.by_row.append(statement)
         kind = statement.split()[0]
         if kind in ("MERGE", "UPDATE", "CALL"):
-            if self.before_merge and properties:
+            if self.before_merge and BATCH in (properties or {}):
                 intrude, self.before_merge = self.before_merge, None
                 intrude()
             if self.conflicts:

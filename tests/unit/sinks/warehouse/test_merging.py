@@ -109,11 +109,14 @@ def test_a_key_that_another_writer_doubled_in_between_is_mended(bench: Bench) ->
 def test_what_a_killed_writer_left_undone_is_done_before_the_next_merge(bench: Bench) -> None:
     bench.merge((1, 10))
     bench.engine.snapshots.append(Snapshot(2, 1, {"watershed.batch": "another's", "watershed.planned": "0"}))
+    bench.engine.snapshots.append(Snapshot(3, 2, {"operation": "replace"}))  # a compaction
     bench.merge((2, 11))
     *_, doubles, deleted, ours = bench.engine.begun("MERGE")
     assert "ws_rank > 1" in doubles and "SEMI JOIN" not in doubles
     assert "GROUP BY `id`" in deleted
     assert "WHEN NOT MATCHED" in ours
+    bench.merge((2, 12))
+    assert len(bench.engine.begun("MERGE")) == 5, "once is enough"
 
 
 def test_deleted_keys_are_looked_at_only_for_changes_that_may_be_older(bench: Bench) -> None:
