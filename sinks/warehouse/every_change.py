@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sinks.warehouse.naming import NEXT_VERSION, UNCHANGED, VERSION, quoted
+from sinks.warehouse.naming import NEXT_VERSION, SEEN_VERSION, UNCHANGED, VERSION, quoted
 from sinks.warehouse.statements import AT, OPERATION, SOURCE, full, literal, same_key
 
 STAGED_COLUMNS: Final[Mapping[str, str]] = {
@@ -28,8 +28,8 @@ STAGED_COLUMNS: Final[Mapping[str, str]] = {
 }
 SWEPT: Final = "t"  # a change log's operation for: rows of lower versions are gone
 _IS_ROW: Final = "IN ('c', 'u', 'r')"
-_END: Final = ", ".join(f"t.{name} = n.{name}" for name in ("valid_to", "is_current", NEXT_VERSION))
-_OWN: Final = ("operation", "valid_from", "valid_to", "is_current", VERSION, NEXT_VERSION)
+_END: Final = ", ".join(f"t.{name} = n.{name}" for name in ("valid_to", "is_current", NEXT_VERSION, SEEN_VERSION))
+_OWN: Final = ("operation", "valid_from", "valid_to", "is_current", VERSION, NEXT_VERSION, SEEN_VERSION)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +54,20 @@ class History:
             f"INSERT ({', '.join(every)}) VALUES ({', '.join(f'n.{name}' for name in every)})"
         )
 
+    def count_below(self, floor: int) -> str:
+        """Rows that a sweep ends."""
+        return f"SELECT count(*) AS rows FROM {full(self.table)} WHERE is_current AND {SEEN_VERSION} < {floor}L"
+
     def sweep(self, floor: int) -> str:
         """Rows of lower versions end now."""
         keys = ", ".join(map(quoted, self.key))
-        below = f"FROM {full(self.table)} WHERE is_current AND {VERSION} < {floor}L"
+        below = f"FROM {full(self.table)} WHERE is_current AND {SEEN_VERSION} < {floor}L"
         begun = f"SELECT {keys}, {VERSION}, false AS ws_ends, valid_from {below}"
         ends = f"SELECT {keys}, {floor}L AS {VERSION}, true AS ws_ends, valid_from {below}"
         at = "greatest(n.valid_from, current_timestamp())"
-        inserted = [*map(quoted, self.key), "operation", "valid_from", "valid_to", "is_current", VERSION]
-        values = [*(f"n.{quoted(name)}" for name in self.key), "'d'", at, at, "false", f"n.{VERSION}"]
+        inserted = [*map(quoted, self.key), "operation", "valid_from", "valid_to", "is_current", VERSION, SEEN_VERSION]
+        ours = ["'d'", at, at, "false", f"n.{VERSION}", f"n.{VERSION}"]
+        values = [*(f"n.{quoted(name)}" for name in self.key), *ours]
         return (
             f"MERGE INTO {full(self.table)} t USING ({begun} UNION ALL {ends}) n "
             f"ON {same_key(self.key, f't.{VERSION} = n.{VERSION}', right='n')} "
@@ -83,33 +88,49 @@ class History:
         )
         if lacks:
             others = "".join(f", {self._filled(name, partition)}" for name in self.types if name not in self.key)
-            ours = ", ".join([*map(quoted, self.key), VERSION, OPERATION, AT, UNCHANGED, "ws_stored", "ws_was_next"])
+            ours = ", ".join(
+                [*map(quoted, self.key), VERSION, OPERATION, AT, UNCHANGED, "ws_stored", "ws_was_next", "ws_was_seen"]
+            )
             once = f"SELECT {ours}{others} FROM ({once})"
         row = f"struct({columns})"
         same = f"{row} <=> lag({row}) OVER ({partition})" if compares else "false"
         kept = (
             f"SELECT * FROM (SELECT *, coalesce(lag({OPERATION}) OVER ({partition}) {_IS_ROW}, false) AS ws_follows, "
-            f"{same} AS ws_same FROM ({once})) WHERE ws_stored OR CASE WHEN {OPERATION} IN ('x', 'n') THEN ws_follows "
-            f"WHEN {OPERATION} = 'r' THEN NOT (ws_follows AND ws_same) "
-            f"WHEN size({UNCHANGED}) > 0 THEN ws_follows ELSE true END"
+            f"{same} AS ws_same FROM ({once}))"
         )
-        return self._with_ends(kept, partition, columns)
+        is_kept = (
+            f"(ws_stored OR CASE WHEN {OPERATION} IN ('x', 'n') THEN ws_follows "
+            f"WHEN {OPERATION} = 'r' THEN NOT (ws_follows AND ws_same) "
+            f"WHEN size({UNCHANGED}) > 0 THEN ws_follows ELSE true END)"
+        )
+        if not compares:
+            return self._with_ends(f"{kept} WHERE {is_kept}", partition, columns, "ws_was_seen")
+        # A row that a snapshot found as it was: its version is noted, else a sweep would end it.
+        lives = f"SELECT *, sum(if({is_kept}, 1, 0)) OVER ({partition}) AS ws_life FROM ({kept})"
+        keys = ", ".join(map(quoted, self.key))
+        seen = (
+            f"SELECT *, max(if({is_kept} OR {OPERATION} = 'r', {VERSION}, NULL)) OVER (PARTITION BY {keys}, ws_life) "
+            f"AS ws_seen FROM ({lives})"
+        )
+        return self._with_ends(f"SELECT * FROM ({seen}) WHERE {is_kept}", partition, columns, "ws_seen")
 
     def mend(self) -> str:
         """Give every row the end that the row after it asks for."""
         keys = ", ".join(map(quoted, self.key))
         stored = (
             f"SELECT {keys}, {VERSION}, operation AS {OPERATION}, valid_from AS {AT}, true AS ws_stored, "
-            f"{NEXT_VERSION} AS ws_was_next FROM {full(self.table)}"
+            f"{NEXT_VERSION} AS ws_was_next, {SEEN_VERSION} AS ws_was_seen FROM {full(self.table)}"
         )
         return (
             f"MERGE INTO {full(self.table)} t "
-            f"USING ({self._with_ends(stored, f'PARTITION BY {keys} ORDER BY {VERSION}', keys)}) n "
+            f"USING ({self._with_ends(stored, f'PARTITION BY {keys} ORDER BY {VERSION}', keys, 'ws_was_seen')}) n "
             f"ON {same_key(self.key, f't.{VERSION} = n.{VERSION}', right='n')} WHEN MATCHED THEN UPDATE SET {_END}"
         )
 
-    def _with_ends(self, rows: str, partition: str, columns: str) -> str:
-        """Of rows in the order of their versions: those that are new, and those of the table that get another end."""
+    def _with_ends(self, rows: str, partition: str, columns: str, seen: str) -> str:
+        """Of rows in the order of their versions: those that are new, and those of the table that get another end or
+        were seen later. `seen`: the column that says when."""
+        seen = f"greatest({seen}, ws_was_seen, {VERSION})"  # leaves out NULL
         ended = (
             f"SELECT *, {OPERATION} {_IS_ROW} AS ws_is_row, lead({VERSION}) OVER ({partition}) AS ws_then, "
             f"lead({AT}) OVER ({partition}) AS ws_until FROM ({rows})"
@@ -119,8 +140,9 @@ class History:
             f"if(ws_is_row, {OPERATION}, 'd') AS operation, "
             # A clock that went back makes an empty interval, none that ends before it begins.
             f"CASE WHEN NOT ws_is_row THEN {AT} WHEN ws_then IS NULL THEN NULL ELSE greatest({AT}, ws_until) END "
-            f"AS valid_to, ws_is_row AND ws_then IS NULL AS is_current, if(ws_is_row, ws_then, NULL) AS {NEXT_VERSION} "
-            f"FROM ({ended}) WHERE NOT ws_stored OR (ws_is_row AND NOT ws_then <=> ws_was_next)"
+            f"AS valid_to, ws_is_row AND ws_then IS NULL AS is_current, "
+            f"if(ws_is_row, ws_then, NULL) AS {NEXT_VERSION}, {seen} AS {SEEN_VERSION} FROM ({ended}) "
+            f"WHERE NOT ws_stored OR (ws_is_row AND (NOT ws_then <=> ws_was_next OR {seen} > ws_was_seen))"
         )
 
     def _together(self, near: str, condition: str, *, reads_rows: bool) -> str:
@@ -133,10 +155,12 @@ class History:
         where = " AND ".join(filter(None, [near, condition]))
         return (
             f"SELECT {stored}, t.{VERSION}, t.operation AS {OPERATION}, t.valid_from AS {AT}, "
-            f"CAST(NULL AS array<string>) AS {UNCHANGED}, true AS ws_stored, t.{NEXT_VERSION} AS ws_was_next "
+            f"CAST(NULL AS array<string>) AS {UNCHANGED}, true AS ws_stored, t.{NEXT_VERSION} AS ws_was_next, "
+            f"t.{SEEN_VERSION} AS ws_was_seen "
             f"FROM {full(self.table)} t LEFT SEMI JOIN {SOURCE} s ON {same_key(self.key)} WHERE {where} "
             f"UNION ALL SELECT {', '.join(map(quoted, self.types))}, {VERSION}, {OPERATION}, "
-            f"coalesce({AT}, current_timestamp()), {UNCHANGED}, false, CAST(NULL AS bigint) FROM {SOURCE}"
+            f"coalesce({AT}, current_timestamp()), {UNCHANGED}, false, CAST(NULL AS bigint), CAST(NULL AS bigint) "
+            f"FROM {SOURCE}"
         )
 
     def _filled(self, name: str, partition: str) -> str:

@@ -9,6 +9,7 @@ from cdc.model.events import TableId, TableSchema
 
 VERSION = "ws_version"
 NEXT_VERSION = "ws_next_version"  # of the row that follows in a history, None for the newest
+SEEN_VERSION = "ws_seen_version"  # the last at which a history's row was read or written as it is
 UNCHANGED = "ws_unchanged"  # names of the columns that a row lacks
 RESERVED_PREFIX = "ws_"
 
@@ -22,6 +23,7 @@ OWN_COLUMNS: Mapping[WarehouseMode, Mapping[str, str]] = {
         "is_current": "boolean",
         VERSION: "bigint",
         NEXT_VERSION: "bigint",
+        SEEN_VERSION: "bigint",
     },
     "changelog": {"operation": "string", "committed_at": "timestamp", VERSION: "bigint", UNCHANGED: "array<string>"},
 }

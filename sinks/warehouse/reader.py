@@ -14,7 +14,7 @@ from cdc.model.events import TableId
 from sinks.contract import StoredRow
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.every_change import SWEPT
-from sinks.warehouse.naming import OWN_COLUMNS, VERSION, place
+from sinks.warehouse.naming import OWN_COLUMNS, SEEN_VERSION, VERSION, place
 from sinks.warehouse.properties import GENERATION, KEY, MODE, listed_tables
 from sinks.warehouse.statements import CATALOG
 
@@ -61,6 +61,7 @@ class WarehouseReader:
                     version = row[VERSION]
                     if newest is not None and newest.get(_identity(row, key)) != version:
                         continue
+                    version = row.get(SEEN_VERSION, version)
                     for own in OWN_COLUMNS[mode]:
                         del row[own]
                     yield StoredRow({column: row[column] for column in key}, row, version)

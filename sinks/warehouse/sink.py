@@ -153,9 +153,9 @@ class WarehouseSink:
     def sweep(self, table: TableId, floor: int) -> int:
         known = self._tables[table]
         rows, deleted = known.place.rows, known.place.deleted
-        condition = {"current": "true", "history": "is_current", "changelog": "true"}[known.mode]
+        below = known.history.count_below(floor) if known.mode == "history" else statements.count_below(rows, floor)
         for _ in range(ATTEMPT_COUNT_MAX):
-            count = int(self._engine.query(statements.count_below(rows, floor, condition)).column(0)[0].as_py())
+            count = int(self._engine.query(below).column(0)[0].as_py())
             if not count:
                 return 0
             try:

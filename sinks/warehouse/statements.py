@@ -200,8 +200,8 @@ def forget_deleted(deleted: tuple[str, ...], older_than: str) -> str:
     return f"DELETE FROM {full(deleted)} WHERE {DELETED_AT} < TIMESTAMP {literal(older_than)}"
 
 
-def count_below(table: tuple[str, ...], floor: int, condition: str = "true") -> str:
-    return f"SELECT count(*) AS rows FROM {full(table)} WHERE {VERSION} < {floor} AND {condition}"
+def count_below(table: tuple[str, ...], floor: int) -> str:
+    return f"SELECT count(*) AS rows FROM {full(table)} WHERE {VERSION} < {floor}"
 
 
 def compact(table: tuple[str, ...]) -> str:

@@ -143,6 +143,7 @@ def expected_history(changes: Sequence[Change]) -> list[dict[str, Any]]:
         values = NOTHING | {"id": key} if row is None else row
         is_row = before is not None and before["operation"] != "d"
         if assert_operation.operation == "r" and is_row and before and all(before[n] == values[n] for n in values):
+            before["ws_seen_version"] = one.version
             continue
         begun = at(one.version)
         ours: dict[str, Any] = {
@@ -153,6 +154,7 @@ def expected_history(changes: Sequence[Change]) -> list[dict[str, Any]]:
             "is_current": row is not None,
             "ws_version": one.version,
             "ws_next_version": None,
+            "ws_seen_version": one.version,
         }
         if before is not None and is_row:
             before |= {"valid_to": begun, "is_current": False, "ws_next_version": one.version}
