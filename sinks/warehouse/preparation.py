@@ -89,10 +89,10 @@ class Preparation:
             self._engine.run(statements.create_table(where.deleted, columns, owner))
         self._create_namespaces(where.rows)
         columns = {**table.form.types, **OWN_COLUMNS[table.mode]}
-        noted = {**shape, properties.LAYOUT: _said(layout)}
-        self._engine.run(statements.create_table(where.rows, columns, noted, layout.partitions))
-        if layout.sorts:
-            self._engine.run(statements.order(where.rows, layout.sorts))
+        first = Layout(tuple(part for part in layout.partitions if not statements.is_column(part)))
+        noted = {**shape, properties.LAYOUT: _said(first)}
+        self._engine.run(statements.create_table(where.rows, columns, noted, first.partitions))
+        self._lay_out(where, layout)
 
     def _create_namespaces(self, name: tuple[str, ...]) -> None:
         for depth in range(1, len(name)):
@@ -138,7 +138,7 @@ class Preparation:
                 return
             if lost is not None:
                 raise _other_key(schema, where, f"column {lost} of its key has another type")
-            if self._release(where, found, change.dropped):
+            if self._release(where, found, [*change.dropped, *(name for name, _ in change.renamed)]):
                 continue
             try:
                 if table.mode == "current":  # first: a key must fit there before it can be deleted

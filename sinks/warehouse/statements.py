@@ -74,7 +74,17 @@ def create_table(
 
 def partition(table: tuple[str, ...], change: str, transform: str) -> str:
     """`change`: ADD or DROP. Files that are there stay as they are."""
-    return f"ALTER TABLE {full(table)} {change} PARTITION FIELD {transform}"
+    alter = f"ALTER TABLE {full(table)} {change} PARTITION FIELD"
+    if not is_column(transform):
+        return f"{alter} {transform}"
+    # Named like its column, it would keep another column from ever getting that name.
+    name = f"{transform[:-1]}_value`"
+    return f"{alter} {transform} AS {name}" if change == "ADD" else f"{alter} {name}"
+
+
+def is_column(transform: str) -> bool:
+    """Whether a partition is by a column's values as they are."""
+    return transform.startswith("`")
 
 
 def order(table: tuple[str, ...], sorts: Sequence[str]) -> str:

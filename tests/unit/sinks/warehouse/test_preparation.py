@@ -65,9 +65,12 @@ def prepare(engine: ScriptedEngine, *versions: TableSchema, layout: Layout = NO_
 def test_partitions_and_order_change_in_place(engine: ScriptedEngine) -> None:
     engine.tables[WHERE.rows]["watershed.layout"] = '[["days(`at`)", "`number`"], []]'
     prepare(engine, FIRST, layout=Layout(("`number`", "bucket(4, `id`)"), ("`id` DESC",)))
-    dropped, added, ordered, noted = engine.statements
+    dropped, added, ordered, noted = engine.statements[:4]
     assert dropped.endswith("DROP PARTITION FIELD days(`at`)")
     assert added.endswith("ADD PARTITION FIELD bucket(4, `id`)")
+    engine.tables[WHERE.rows]["watershed.layout"] = '[["`number`"], []]'
+    prepare(engine, FIRST)
+    assert any(text.endswith("DROP PARTITION FIELD `number_value`") for text in engine.statements)
     assert ordered.endswith("WRITE LOCALLY ORDERED BY `id` DESC")
     assert "watershed.layout" in noted
 
