@@ -236,7 +236,7 @@ def test_every_mode_holds_what_the_changes_say_after_replays_and_cuts(warehouse:
 
 
 def test_two_writers_of_the_same_changes_write_each_once(warehouse: Warehouse) -> None:
-    tables = {table: lives(Random(7), table, 60) for table in (CURRENT, HISTORY, LOG)}
+    tables = {table: lives(Random(7), table, 40) for table in (CURRENT, HISTORY, LOG)}
     sinks = [warehouse.open() for _ in range(2)]
 
     def write(sink: WarehouseSink, random: Random) -> None:
