@@ -13,6 +13,7 @@ from cdc.model.topics import Topics
 from jars.java import spark_java
 from jars.resolver import resolve_sets
 from sinks.contract import Change, Outcome, Result
+from sinks.reduction import reduce_changes
 from spark_jobs.applied import covers
 from spark_jobs.class_archive import JAR_SETS
 from spark_jobs.control_reader import ControlReader
@@ -29,7 +30,10 @@ _WRITTEN: Final = Result(Outcome.WRITTEN)
 
 
 class NullTarget:
-    """Implements spark_jobs.tasks.Target."""
+    """Implements spark_jobs.pieces.Target."""
+
+    def reduced(self, changes: Sequence[Change]) -> list[Change]:
+        return reduce_changes(changes)
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:
         return [_WRITTEN] * len(changes)

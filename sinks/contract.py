@@ -35,6 +35,15 @@ from cdc.model.events import TableId, TableSchema
 Json = Any  # a decoded JSON value: None, bool, int, float, str, list, dict
 
 
+class Origin(NamedTuple):
+    """What was done in the source, and when. Only tables that keep every change ask."""
+
+    # c, u, d, r as in the record. A mapping's condition adds x: a row that it leaves out now, and may have held before;
+    # n: a row that it leaves out from its beginning.
+    operation: str
+    at_us: int | None  # the commit, or the reading of a snapshot's row, in µs since 1970; None: the record lacks it
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """The newest known state of one key, from a record. Values are the record's JSON values."""
@@ -46,6 +55,7 @@ class Change:
     row: dict[str, Json] | None
     schema_version: int | None  # that the record was written with; None for a tombstone, which does not carry it
     unchanged: frozenset[str] = frozenset()  # columns that the row lacks, never of its key
+    origin: Origin | None = None  # None for a tombstone, which does not carry it
 
 
 class Outcome(Enum):

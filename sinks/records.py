@@ -9,7 +9,7 @@ import orjson
 
 from cdc.model.errors import SinkError
 from cdc.model.events import EPOCH_MAX, SEQ_MAX, TableSchema, pack_version
-from sinks.contract import Change, Json
+from sinks.contract import Change, Json, Origin
 from sinks.lineage import Lineage
 
 VERSION_HEADER: Final = "watershed.version"
@@ -50,6 +50,7 @@ class _Source(msgspec.Struct, gc=False):
     seq: Json = None
     schema_version: Json = None
     unchanged: Json = None
+    ts_us: Json = None
 
 
 class _Envelope(msgspec.Struct, gc=False):
@@ -133,10 +134,11 @@ def _read(
     row = _read_row(lineage, envelope, schema_version, len(unchanged))
     if row is not None and schema_version != schema.version:
         row, unchanged = lineage.in_newest(schema_version, row, unchanged)
+    origin = Origin(envelope.op, source.ts_us)
     if unchanged and envelope.op == "c":
         # A row with a changed key: a store holds another row under this key, and this one is not known yet.
-        return Change(schema.table, key_columns, version, None, schema_version)
-    return Change(schema.table, key_columns, version, row, schema_version, unchanged)
+        return Change(schema.table, key_columns, version, None, schema_version, origin=origin)
+    return Change(schema.table, key_columns, version, row, schema_version, unchanged, origin)
 
 
 def encode_json(value: Json) -> bytes:

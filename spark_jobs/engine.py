@@ -142,6 +142,9 @@ class SparkEngine:
             yield Snapshot(found_snapshot["snapshot-id"], parent_id, found_snapshot["summary"])
             snapshot = None if parent_id is None else found.snapshot(parent_id)
 
+    def state(self, table: tuple[str, ...]) -> str | None:
+        return self._metadata_location(table)
+
     def table_properties(self, table: tuple[str, ...]) -> Mapping[str, str] | None:
         # A metadata file describes a table completely and never changes: it is read again only if the catalog names
         # another one. (Properties are read every few seconds for each table.)
@@ -187,6 +190,11 @@ class SparkEngine:
                 raise Conflict
             # The transaction's base is the table as it was loaded: any commit in between makes it fail.
             transaction = loaded.newTransaction()
+            if change.renamed:
+                columns = transaction.updateSchema()
+                for name, other in change.renamed:
+                    columns = columns.renameColumn(name, other)
+                columns.commit()
             if change:
                 columns = transaction.updateSchema()
                 for name in change.dropped:
@@ -207,15 +215,6 @@ class SparkEngine:
     def _iceberg_type(self, kind: str) -> Any:
         spark_type = self._jvm.org.apache.spark.sql.types.DataType.fromDDL(kind)
         return self._jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(spark_type)
-
-    def view_properties(self, view: tuple[str, ...]) -> Mapping[str, str] | None:
-        def read() -> Mapping[str, str] | None:
-            identifier = self._identifier(view)
-            return (
-                dict(self._catalog.loadView(identifier).properties()) if self._catalog.viewExists(identifier) else None
-            )
-
-        return self._call(read)
 
     def drop(self, name: tuple[str, ...]) -> None:
         identifier = self._identifier(name)

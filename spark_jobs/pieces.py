@@ -3,15 +3,14 @@
 import time
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from confluent_kafka import Message
 
 from cdc.model.errors import RefusedError, SinkError
-from sinks.contract import Change, Outcome, Result
+from sinks.contract import Change, Origin, Outcome, Result
 from sinks.records import UnknownSchemaError, read_record
-from sinks.reduction import reduce_changes
 from spark_jobs.reading import Partition, Piece
 from spark_jobs.rejections import Rejections
 from spark_jobs.task_report import Catalog, TaskReport
@@ -19,6 +18,9 @@ from spark_jobs.task_report import Catalog, TaskReport
 
 class Target(Protocol):
     """Takes a task's changes."""
+
+    def reduced(self, changes: Sequence[Change]) -> list[Change]:
+        """Those of the changes that the store needs, in order: the newest of each key, where it keeps no others."""
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:
         """Applies changes as `sinks.contract.Sink.apply` does. Every call of a worker process comes from the same
@@ -67,7 +69,7 @@ class PieceWriter:
         earlier piece."""
         changes, known = self._decode(piece.records)
         is_whole = len(known) == len(piece.records)
-        batch = _Batch(changes, known, reduce_changes(changes), piece.positions if is_whole else _behind(known))
+        batch = _Batch(changes, known, self._target.reduced(changes), piece.positions if is_whole else _behind(known))
         self.finish()
         self.positions |= batch.positions
         if not changes:
@@ -109,7 +111,10 @@ class PieceWriter:
             headers: Any = message.headers() if value is None else None
             topic, partition, offset = message.topic() or "", message.partition() or 0, message.offset() or 0
             try:
-                changes.append(read_record(lineages, topic, partition, offset, message.key(), value, headers))
+                change = read_record(lineages, topic, partition, offset, message.key(), value, headers)
+                if value is None:  # compaction may have removed the delete before it
+                    change = replace(change, origin=Origin("d", message.timestamp()[1] * 1000))
+                changes.append(change)
             except UnknownSchemaError as error:
                 self._report.unknown_schema = error.message
                 return changes, messages[:index]

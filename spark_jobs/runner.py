@@ -78,7 +78,7 @@ def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | Non
     # We get failures as exceptions and log them once; py4j's root logger would add tracebacks.
     logging.getLogger().addHandler(logging.NullHandler())
     begun = time.monotonic()
-    spark, task_count = _started(config, len(names))
+    spark, task_count = started(config, len(names))
     log.info("spark started", took_s=round(time.monotonic() - begun, 1), sinks=" ".join(names))
     workers = [
         SinkWorker(name, config, spark, partial(open_sink, spark, task_count), stop, reports_to)
@@ -98,7 +98,7 @@ def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | Non
     _leave(spark, code)
 
 
-def _started(config: Config, sink_count: int) -> tuple[SparkSession, int]:
+def started(config: Config, sink_count: int) -> tuple[SparkSession, int]:
     """The session, and how many tasks each sink may run at once. Raises SinkError."""
     try:
         spark = _session(config, sink_count)
@@ -159,9 +159,15 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
         delete_leftovers(folders)
         engines = [SparkEngine(spark, place) for _ in range(min(task_count, MERGES_AT_ONCE_MAX))]
         sink = WarehouseSink(
-            SparkEngine(spark, place), engines, WarehouseReader(place), place.namespace, staging, name=name
+            SparkEngine(spark, place),
+            engines,
+            WarehouseReader(place),
+            place.namespace,
+            staging,
+            name=name,
+            options=section,
         )
-        maintenance = Maintenance(SparkEngine(spark, place), time.time)
+        maintenance = Maintenance(SparkEngine(spark, place), time.time, section)
         limits = Limits(math.inf, STAGE_IDLE_S_MAX, STAGE_PIECE_BYTES_MAX, config.spark.bytes_per_write_max)
 
         def rounds(generation: int) -> MergingRounds:

@@ -1,12 +1,14 @@
 """The warehouse's rounds: tasks write rows as files, the driver merges the files into the tables."""
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 
-from cdc.model.events import TableSchema
+from cdc.config.sink_settings import WarehouseConfig
+from cdc.config.store_shapes import WarehouseMode
+from cdc.model.events import TableId, TableSchema
 from sinks.contract import Change, Result
 from sinks.lineage import Lineage
 from sinks.shaping.sink import apply_shaped
@@ -26,10 +28,19 @@ log = structlog.get_logger(__name__)
 class ShapedStager:
     """Stages a task's changes in the form of the sink's mapping."""
 
-    def __init__(self, location: str, shapes: TableShapes, schemas: Iterable[TableSchema]) -> None:
+    def __init__(
+        self,
+        location: str,
+        shapes: TableShapes,
+        schemas: Iterable[TableSchema],
+        mode_of: Callable[[TableId], WarehouseMode],
+    ) -> None:
         """`schemas`: after the mapping."""
         self._shapes = shapes
-        self._stager = Stager(location, schemas)
+        self._stager = Stager(location, schemas, mode_of)
+
+    def reduced(self, changes: Sequence[Change]) -> list[Change]:
+        return self._stager.reduced(changes)
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:
         return apply_shaped(self._shapes, self._stager.apply, changes)
@@ -45,7 +56,9 @@ def open_staging(job: Job, catalog: Catalog) -> ShapedStager:
     """Nothing is connected to: the files are written when the task has read its records."""
     shapes = TableShapes(job.sink, job.section)
     schemas = [shapes.learn(lineage).schema for lineage in catalog.lineages.values()]
-    return ShapedStager(job.staging, shapes, schemas)
+    assert isinstance(job.section, WarehouseConfig)
+    section = job.section
+    return ShapedStager(job.staging, shapes, schemas, lambda table: section.shape(table).mode)
 
 
 class MergingRounds:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from sinks.contract import Change, Result, Sink
+from sinks.reduction import reduce_changes
 from sinks.registry import make_sink
 from spark_jobs.task_report import Catalog
 from spark_jobs.tasks import Job
@@ -14,6 +15,9 @@ class StoreTarget:
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
+
+    def reduced(self, changes: Sequence[Change]) -> list[Change]:
+        return reduce_changes(changes)
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:
         return self._sink.apply(changes)

@@ -110,6 +110,7 @@ def _mapping_findings(config: Config, tables: list[SourceTable], planned: list[P
         return
     for one in planned:
         rows = f", rows where {one.where}" if one.where else ""
+        rows += f", {one.layout}" if one.layout else ""
         yield Finding(f"sink {one.sink}", "ok", f"holds {one.table}: {', '.join(one.columns)}{rows}")
 
 

@@ -34,6 +34,7 @@ COMMANDS = {
     "table": Entry("cdc.cli.table:app", "Which tables are captured or stopped; stop one, start it again."),
     "snapshot": Entry("cdc.cli.snapshot:snapshot", "Read existing rows again beside the stream; fill a new store."),
     "outbox": Entry("cdc.cli.outbox:app", "The outbox table and the function that publishes: create, prune."),
+    "warehouse": Entry("cdc.cli.warehouse:app", "The warehouse's tables: merge small files, expire old snapshots."),
     "dlq": Entry("cdc.cli.dlq:app", "Rows that stores rejected: list, show, replay, discard."),
     "teardown": Entry("cdc.cli.teardown:teardown", "Remove slot and publication, and on request the topics."),
     "demo": Entry("cdc.cli.demo:demo", "The whole path on servers of its own, with kill -9 in the middle."),

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, SecretStr
 
 from cdc.config.store_mapping import Held, matches
-from cdc.config.store_shapes import CacheOptions, SearchOptions, SqlOptions
+from cdc.config.store_shapes import CacheOptions, SearchOptions, SqlOptions, WarehouseOptions
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
 
@@ -65,7 +65,7 @@ class CacheConfig(Store, CacheOptions):
         return ((_server(self.url, 6379), topic_prefix if self.key_prefix is None else self.key_prefix),)
 
 
-class WarehouseConfig(Store):
+class WarehouseConfig(Store, WarehouseOptions):
     """Iceberg tables through Spark, with a JDBC catalog."""
 
     adapter: ClassVar[str] = ""  # it is opened by the job, which has Spark
@@ -80,6 +80,13 @@ class WarehouseConfig(Store):
         """The catalog and the folder, and what all names of the sink in them begin with."""
         namespace = (self.namespace or topic_prefix).lower()
         return (self.catalog_uri.get_secret_value(), namespace), (self.location.rstrip("/"), namespace)
+
+    def fingerprints(self, tables: Iterable[TableId]) -> dict[str, str]:
+        """A table's mode is part of its rows' shape; its partitions and its order are not."""
+        tables = list(tables)
+        made = super().fingerprints(tables)
+        modes = {str(table): self.shape(table).mode for table in tables}
+        return made | {name: f"{mode}:{made.get(name, '')}" for name, mode in modes.items() if mode != "current"}
 
 
 class SqlConfig(Store, SqlOptions):

@@ -1,4 +1,4 @@
-"""Sections `sinks.search.shapes` and `sinks.cache.shapes`: how a store keeps the rows of tables."""
+"""Sections `sinks.search.shapes`, `sinks.cache.shapes` and `sinks.warehouse.shapes`: how a store keeps tables' rows."""
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -6,11 +6,14 @@ from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
 from pydantic import Field, field_validator, model_validator
 
+from cdc.config.partitioning import parse_sort, parse_transform
 from cdc.config.section import Section
 from cdc.model.events import TableId
 
 TOMBSTONE_TTL_S: Final = 14 * 86400
+SNAPSHOT_DAYS: Final = 7.0
 CacheValue = Literal["document", "json", "columns"]
+WarehouseMode = Literal["current", "history", "changelog"]
 JsonForm = Literal["flat_object", "object", "text"]
 
 
@@ -126,6 +129,47 @@ class SqlOptions(Section):
     # How long a deleted row's version is remembered, in which time no older change of the row may still be on its way.
     tombstone_ttl_s: Annotated[int, Field(ge=60)] = TOMBSTONE_TTL_S
 
+
+class WarehouseShape(Section):
+    """The Iceberg table of a source table. Columns have the store's names, and those that the mode adds."""
+
+    # The source's rows; each version of a row with its interval; one row for each change.
+    mode: WarehouseMode = "current"
+    partition_by: tuple[str, ...] = ()  # transforms, such as day(created_at), bucket(16, id), country
+    sort_by: tuple[str, ...] = ()  # columns, each with desc behind it where wanted
+
+    @field_validator("partition_by")
+    @classmethod
+    def _are_transforms(cls, transforms: tuple[str, ...]) -> tuple[str, ...]:
+        for text in transforms:
+            parse_transform(text)
+        return transforms
+
+    @field_validator("sort_by")
+    @classmethod
+    def _are_sorts(cls, sorts: tuple[str, ...]) -> tuple[str, ...]:
+        for text in sorts:
+            parse_sort(text)
+        return sorts
+
+
+class WarehouseOptions(Section):
+    """Options of a warehouse that say how rows are kept."""
+
+    # Pattern over schema.table, such as public.*: the shape of these tables. The first that matches counts.
+    shapes: dict[str, WarehouseShape] = Field(default_factory=dict)
+    # How long the version of a deleted row is remembered, in which time no older change may still be on its way.
+    tombstone_ttl_s: Annotated[int, Field(ge=60)] = TOMBSTONE_TTL_S
+    # How long readers can go back. Of snapshots that are older than an hour, one for each hour is kept.
+    snapshot_days: Annotated[float, Field(gt=0, le=3650)] = SNAPSHOT_DAYS
+    # Whether the sink's job compacts tables that have too many small files; else `cdc warehouse maintain` alone does.
+    compacts: bool = True
+
+    def shape(self, table: TableId) -> WarehouseShape:
+        return shape_of(self.shapes, table, _DEFAULT_WAREHOUSE_SHAPE)
+
+
+_DEFAULT_WAREHOUSE_SHAPE: Final = WarehouseShape()
 
 Shape = TypeVar("Shape")
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cdc.config.sink_settings import StoreConfig
+from cdc.config.sink_settings import StoreConfig, WarehouseConfig
 from cdc.config.store_mapping import Held, is_pattern, matches
 from cdc.model.errors import ConfigError, RefusedError
 from cdc.model.events import TableSchema
@@ -20,6 +20,7 @@ class PlannedTable:
     table: str
     columns: tuple[str, ...]  # in the store
     where: str | None
+    layout: str = ""  # of a warehouse's table
 
 
 def planned_tables(sinks: Mapping[str, StoreConfig], schemas: Iterable[TableSchema]) -> list[PlannedTable]:
@@ -35,13 +36,33 @@ def planned_tables(sinks: Mapping[str, StoreConfig], schemas: Iterable[TableSche
             except RefusedError as error:
                 problems.append(error.message)
                 continue
+            layout = ""
+            if isinstance(section, WarehouseConfig):
+                try:
+                    layout = _layout(section, stored)
+                except RefusedError as error:
+                    problems.append(f"sink {name}: {error.message}")
+                    continue
             columns = tuple(column.name for column in stored.columns)
             where = section.mapped(schema.table)[1].where
-            planned.append(PlannedTable(name, section.type, str(schema.table), columns, where))
+            planned.append(PlannedTable(name, section.type, str(schema.table), columns, where, layout))
         problems += _unmatched(name, section, held)
     if problems:
         raise ConfigError("; ".join(problems), "correct section sinks of the configuration")
     return planned
+
+
+def _layout(section: WarehouseConfig, stored: TableSchema) -> str:
+    """What the warehouse makes of a table. Raises RefusedError."""
+    try:
+        from sinks.warehouse.layout import layout_of  # brings Arrow
+    except ModuleNotFoundError:
+        return ""  # what is not installed is a finding of its own
+    layout, shape = layout_of(section.shape(stored.table), stored), section.shape(stored.table)
+    parts = [f"as {shape.mode}"] if shape.mode != "current" else []
+    parts += [f"partitioned by {', '.join(shape.partition_by)}"] if layout.partitions else []
+    parts += [f"sorted by {', '.join(shape.sort_by)}"] if layout.sorts else []
+    return ", ".join(parts)
 
 
 def _unmatched(sink: str, section: Held, schemas: Sequence[TableSchema]) -> list[str]:

@@ -8,7 +8,7 @@ from cdc.config.store_mapping import Held, is_pattern
 from cdc.formats.masks import is_text, masked
 from cdc.model.errors import RefusedError
 from cdc.model.events import Column, TableSchema
-from sinks.contract import Change, Json
+from sinks.contract import Change, Json, Origin
 from sinks.lineage import Lineage
 from sinks.shaping.condition import RowCondition
 
@@ -60,17 +60,20 @@ class TableShape:
             return change
         key = {self._names[name]: value for name, value in change.key.items()} if self._is_renamed else change.key
         if change.row is None:
-            return Change(change.table, key, change.version, None, change.schema_version)
+            gone = change.origin if self._condition is None else _left_out(change.origin)
+            return Change(change.table, key, change.version, None, change.schema_version, origin=gone)
         if self._condition is not None:
             is_held = self._condition.decide(change.row, change.unchanged)
             if is_held is None:
                 return None
             if not is_held:
-                return Change(change.table, key, change.version, None, change.schema_version)
+                gone = _left_out(change.origin)
+                return Change(change.table, key, change.version, None, change.schema_version, origin=gone)
         unchanged = change.unchanged
         if unchanged:
             unchanged = frozenset(self._names[name] for name in unchanged if name in self._names)
-        return Change(change.table, key, change.version, self.row(change.row), change.schema_version, unchanged)
+        row = self.row(change.row)
+        return Change(change.table, key, change.version, row, change.schema_version, unchanged, change.origin)
 
     def row(self, row: dict[str, Json]) -> dict[str, Json]:
         """A row's columns in the store."""
@@ -166,6 +169,11 @@ class TableShapes:
     def shaped(self, changes: Sequence[Change]) -> list[Change | None]:
         """Each change as the store is to take it; see TableShape.change."""
         return [self._shapes[change.table].change(change) for change in changes]
+
+
+def _left_out(origin: Origin | None) -> Origin | None:
+    """Of a row that a condition leaves out."""
+    return origin and origin._replace(operation="n" if origin.operation in ("c", "r") else "x")
 
 
 def _on_text(mask: Callable[[str], str]) -> Callable[[Json], Json]:

@@ -51,6 +51,9 @@ class Engine(Protocol):
     def history(self, table: tuple[str, ...]) -> Iterator[Snapshot]:
         """The table's commits, newest first, as far back as they are kept."""
 
+    def state(self, table: tuple[str, ...]) -> str | None:
+        """A text that is another one after each commit to the table; None for a table that is not there. Cheap."""
+
     def table_properties(self, table: tuple[str, ...]) -> Mapping[str, str] | None:
         """None for a table that is not there, or whose metadata is gone."""
 
@@ -62,9 +65,6 @@ class Engine(Protocol):
     ) -> None:
         """Change columns and note properties, all in one commit. Raises Conflict where the table's properties are not
         `found` any more, or anything else is committed to it meanwhile."""
-
-    def view_properties(self, view: tuple[str, ...]) -> Mapping[str, str] | None:
-        """None for a view that the catalog does not list."""
 
     def namespace_properties(self, namespace: tuple[str, ...]) -> Mapping[str, str] | None:
         """None for a namespace, or a catalog, that is not there."""

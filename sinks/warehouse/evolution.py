@@ -7,7 +7,7 @@ until its rows are written again.
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 _WIDER: Final[Mapping[str, str]] = {"int": "bigint", "float": "double"}
@@ -21,9 +21,17 @@ class Evolution:
     dropped: tuple[str, ...] = ()
     added: tuple[tuple[str, str], ...] = ()
     widened: tuple[tuple[str, str], ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()  # before all others
 
     def __bool__(self) -> bool:
-        return bool(self.dropped or self.added or self.widened)
+        return bool(self.dropped or self.added or self.widened or self.renamed)
+
+    def keeping(self, version: int) -> "Evolution":
+        """The same for a table whose rows are never written again: a column that the source has no more stays, one that
+        is another from now on stays under another name. `version`: of the schema that the table gets."""
+        added = {name for name, _ in self.added}
+        renamed = tuple((name, f"{name}__before_v{version}") for name in self.dropped if name in added)
+        return replace(self, dropped=(), renamed=renamed)
 
 
 def evolution(held: Mapping[str, str], wanted: Mapping[str, str], carried: Collection[str]) -> Evolution:

@@ -1,25 +1,45 @@
-"""Small files pile up at one commit for each batch: merged, and old snapshots forgotten, at a rhythm.
+"""Small files pile up at one commit for each batch: merged, and old snapshots forgotten.
 
-Every statement opens every file of its table, so that without this a stream of hours slows down steadily.
+Every statement opens every file of its table, so that without this a stream of hours slows down steadily. The sink's
+job merges small files at a rhythm, and its own merges into the table wait for that. `cdc warehouse maintain` does more,
+in a process of its own beside the job: it holds nobody up, and where a batch was faster it gives way.
 """
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
+import pyarrow as pa
 import structlog
 
-from sinks.warehouse import statements
+from cdc.config.store_shapes import WarehouseOptions
+from cdc.model.events import TableId
+from sinks.warehouse import properties, statements
 from sinks.warehouse.engine import Conflict, Engine
+from sinks.warehouse.naming import place
 
 log = structlog.get_logger(__name__)
 
 # Files beyond those that the table's size asks for. At a commit every 10 s, this is a compaction every few minutes.
 SMALL_FILE_COUNT_MAX: Final = 50
-# A reader that began this long ago still finds its snapshot's files.
-SNAPSHOT_AGE_S: Final = 3600
-SNAPSHOTS_KEPT: Final = 10
+# A reader that began this long ago still finds its snapshot's files, however many batches there were since.
+HOUR_S: Final = 3600
+DAY_S: Final = 86400
+ATTEMPT_COUNT_MAX: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Maintained:
+    """What was done to one table."""
+
+    table: str
+    rewritten_files: int = 0
+    added_files: int = 0
+    expired_snapshots: int = 0
+    gave_way: bool = False  # to batches: what was not compacted is left to the next time
 
 
 def needs_compaction(file_count: int, size_bytes: int) -> bool:
@@ -27,18 +47,36 @@ def needs_compaction(file_count: int, size_bytes: int) -> bool:
     return file_count - size_bytes // statements.SETTLED_FILE_BYTES > SMALL_FILE_COUNT_MAX
 
 
+def expired(snapshots: Iterable[tuple[int, float]], now_s: float, days: float) -> list[int]:
+    """Which snapshots (id, time) are to be forgotten: all that are older than `days`; of those that are older than an
+    hour all but the last of each hour. The newest of all stays."""
+    kept: dict[int, int] = {}  # hour → the last snapshot in it
+    gone: list[int] = []
+    by_time = sorted(snapshots, key=lambda snapshot: snapshot[1])
+    for number, at_s in by_time[:-1]:
+        if now_s - at_s > days * DAY_S:
+            gone.append(number)
+        elif now_s - at_s > HOUR_S:
+            if (earlier := kept.get(int(at_s // HOUR_S))) is not None:
+                gone.append(earlier)
+            kept[int(at_s // HOUR_S)] = number
+    return gone
+
+
 class Maintenance:
     """Keeps tables of one engine in shape."""
 
-    def __init__(self, engine: Engine, now: Callable[[], float]) -> None:
+    def __init__(self, engine: Engine, now: Callable[[], float], options: WarehouseOptions | None = None) -> None:
         self._engine = engine
         self._now = now
+        self._options = options or WarehouseOptions()
 
     def tend(self, table: tuple[str, ...], alone: AbstractContextManager[object]) -> None:
-        """Compact the table and expire its old snapshots, if it is time. Cheap if not. `alone`: entered while no merge
-        of this process may write to the table: under a constant stream a compaction would always lose to one."""
+        """Merge the table's small files and expire its old snapshots, if it is time. Cheap if not. `alone`: entered
+        while no merge of this process may write to the table: under a constant stream a compaction would always lose to
+        one."""
         newest = next(self._engine.history(table), None)
-        if newest is None:
+        if newest is None or not self._options.compacts:
             return
         file_count = int(newest.summary.get("total-data-files", 0))
         if not needs_compaction(file_count, int(newest.summary.get("total-files-size", 0))):
@@ -46,10 +84,67 @@ class Maintenance:
         started = self._now()
         try:
             with alone:
+                if properties.DELETED_KEYS in (self._engine.table_properties(table) or {}):
+                    self._forget_deleted(table)
                 self._engine.run(statements.compact(table), by_row=True)
         except Conflict:
             log.info("compaction gave way to another writer", table=".".join(table))
             return
-        older_than = datetime.fromtimestamp(started - SNAPSHOT_AGE_S, UTC).strftime("%Y-%m-%d %H:%M:%S")
-        self._engine.run(statements.expire(table, older_than, SNAPSHOTS_KEPT))
+        self._expire(table)
         log.info("compacted", table=".".join(table), files=file_count, took_s=round(self._now() - started, 1))
+
+    def maintain(self, namespace: str) -> list[Maintained]:
+        """All tables of a warehouse, one after the other, whether it is time or not."""
+        noted = self._engine.namespace_properties((namespace,)) or {}
+        return [done for table in properties.listed_tables(noted) for done in self._maintain(namespace, table)]
+
+    def _maintain(self, namespace: str, table: TableId) -> Iterable[Maintained]:
+        where = place(namespace, table)
+        if self._engine.table_properties(where.rows) is not None:
+            yield self._rewrite(where.rows)
+        if self._engine.table_properties(where.deleted) is not None:
+            # Its writer only adds rows, so nothing here can be in the way of a batch.
+            self._retried(lambda: self._forget_deleted(where.deleted))
+            yield self._rewrite(where.deleted)
+
+    def _forget_deleted(self, table: tuple[str, ...]) -> None:
+        older_than = _timestamp(self._now() - self._options.tombstone_ttl_s)
+        self._engine.run(statements.forget_deleted(table, older_than))
+
+    def _rewrite(self, table: tuple[str, ...]) -> Maintained:
+        done: list[pa.Table] = []
+        _, sorts = json.loads((self._engine.table_properties(table) or {}).get(properties.LAYOUT, "[[], []]"))
+        statement = statements.rewrite(table, is_sorted=bool(sorts))
+        gave_way = not self._retried(lambda: done.append(self._engine.query(statement)))
+        counts = done[0].to_pylist()[0] if done else {}
+        gave_way = gave_way or bool(counts.get("failed_data_files_count"))
+        return Maintained(
+            ".".join(table),
+            int(counts.get("rewritten_data_files_count", 0)),
+            int(counts.get("added_data_files_count", 0)),
+            self._expire(table),
+            gave_way,
+        )
+
+    def _retried(self, work: Callable[[], object]) -> bool:
+        """Whether it was done: batches may come first every time."""
+        for _ in range(ATTEMPT_COUNT_MAX):
+            try:
+                work()
+            except Conflict:
+                continue
+            return True
+        return False
+
+    def _expire(self, table: tuple[str, ...]) -> int:
+        """How many snapshots were forgotten."""
+        found = self._engine.query(statements.snapshots(table)).to_pylist()
+        now_s, days = self._now(), self._options.snapshot_days
+        gone = expired([(row["snapshot_id"], row["at_s"]) for row in found], now_s, days)
+        if gone:
+            self._engine.run(statements.expire(table, gone, _timestamp(now_s - days * DAY_S)))
+        return len(gone)
+
+
+def _timestamp(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%S")

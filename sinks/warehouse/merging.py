@@ -3,17 +3,20 @@
 import math
 import random
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
 
+from cdc.config.store_shapes import WarehouseMode
 from cdc.model.errors import SinkError
 from sinks.contract import Json
-from sinks.warehouse import properties, statements
+from sinks.warehouse import every_change, properties, statements
+from sinks.warehouse.deleted_keys import DeletedKeys
 from sinks.warehouse.engine import Conflict, Engine, Snapshot
+from sinks.warehouse.every_change import History
 from sinks.warehouse.maintenance import needs_compaction
-from sinks.warehouse.naming import Place
+from sinks.warehouse.naming import VERSION, Place
 from sinks.warehouse.staging import KEYS_MAX, Staged, TableForm
 
 # A zombie beside us loses or wins a few commits, then its job ends; each attempt costs about a second.
@@ -44,6 +47,19 @@ class PreparedTable:
     def key(self) -> tuple[str, ...]:
         return self.form.key
 
+    @property
+    def mode(self) -> WarehouseMode:
+        return self.form.mode
+
+    @property
+    def history(self) -> History:
+        return History(self.place.rows, self.form.types, self.key)
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The columns of whose values no two rows have the same."""
+        return {"current": self.key, "history": (*self.key, VERSION), "changelog": (VERSION,)}[self.mode]
+
 
 @dataclass(frozen=True, slots=True)
 class Merged:
@@ -54,63 +70,118 @@ class Merged:
 
 
 class Merger:
-    """Merges on one engine. Not for use by two threads."""
+    """Merges on one engine. Not for use by two threads.
 
-    def __init__(self, engine: Engine, pause: Callable[[float], None]) -> None:
+    **Deleted keys** are in a table of their own, and no commit of Iceberg's covers two tables. A merge notes the keys
+    that it deletes, reads which keys were deleted later than its rows, and commits, also if nothing changes. So of two
+    writers, one of which brings back a row that the other deletes, one finds that its commit does not stand on the
+    snapshot that it was planned on: it looks again, and removes the row. If it is killed before that, the next merge
+    of the table sees the same in the snapshot's summary."""
+
+    def __init__(self, engine: Engine, pause: Callable[[float], None], deleted: DeletedKeys) -> None:
         self._engine = engine
         self._pause = pause
+        self._deleted = deleted
 
     def merge(self, table: PreparedTable, staged: Sequence[Staged], *, lacks: bool) -> Merged:
-        """One commit. `lacks`: these files' rows lack columns, and can only change others that are there."""
+        """One commit, and one more for deleted keys. `lacks`: some of these files' rows lack columns; in a table of the
+        source's rows all of them do, and can only change rows that are there."""
         batch = uuid.uuid4().hex
         condition = _condition(table, staged)
-        types = {name: kind.sql for name, kind in table.form.columns.items()}
+        is_noted = not any(part.delete_count for part in staged)
         for attempt in range(ATTEMPT_COUNT_MAX):
-            planned = next(self._engine.history(table.place.rows), None)
+            planned = self._settled(table)
             partitions = _partitions(staged, 0 if condition or planned is None else _total(planned, "total-records"))
             self._engine.staged_source(
                 statements.SOURCE,
                 [part.path for part in staged],
-                statements.source_columns(types, lacks=lacks),
-                table.key if table.form.has_float_key else None,
+                statements.source_columns(table.form.types, table.form.staged_columns(lacks=lacks)),
+                table.key if table.form.has_float_key and table.mode == "current" else None,
                 is_small=partitions == 1,
             )
-            write = statements.merge_columns if lacks else statements.merge
+            statement = self._statement(table, staged, condition, lacks=lacks)
+            if not is_noted:
+                self._deleted.note(self._engine, table.place.deleted, table.key, staged)
+                is_noted = True
             try:
                 self._engine.run(
-                    write(table.place.rows, table.columns, table.key, condition),
-                    {properties.BATCH: batch},
-                    by_row=lacks,
+                    statement,
+                    {properties.BATCH: batch, properties.PLANNED: str(planned.id if planned else 0)},
+                    by_row=lacks or table.mode == "history",
                     partitions=partitions,
                 )
             except Conflict:
                 # Two writers that lose to each other in step must not do so again.
                 self._pause(random.random() * min(2.0, 0.1 * 2**attempt))  # noqa: S311
                 continue
-            return self._look_back(table, batch, planned)
+            merged, is_alone = self._look_back(table, batch, planned)
+            if is_alone:
+                return replace(merged, written=merged.written + sum(part.delete_count for part in staged))
+            self._mend(table, of_source=True)
+            return merged
         raise SinkError(
             f"warehouse: table {'.'.join(table.place.rows)}: other writers' commits came before ours "
             f"{ATTEMPT_COUNT_MAX} times",
             "one job may write a warehouse: stop the others",
         )
 
-    def _look_back(self, table: PreparedTable, batch: str, planned: Snapshot | None) -> Merged:
-        """Our commit must stand directly on the snapshot that it was planned on. If another's came between, the
-        catalog's own check for conflicts may have had a hole (two MERGEs that match nothing are both appends)."""
+    def _statement(self, table: PreparedTable, staged: Sequence[Staged], condition: str, *, lacks: bool) -> str:
+        lowest, highest = min(part.lowest for part in staged), max(part.highest for part in staged)
+        rows, deleted = table.place.rows, table.place.deleted
+        match table.mode:
+            case "history":
+                compares = any(part.compares for part in staged)
+                return table.history.merge(lowest, condition, compares=compares, lacks=lacks)
+            case "changelog":
+                return every_change.append(rows, table.columns, lowest, highest)
+        if lacks:  # a key that is deleted has no row to change
+            return statements.merge_columns(rows, table.columns, table.key, condition)
+        source = statements.SOURCE
+        if self._deleted.highest(self._engine, deleted) >= lowest:
+            source = statements.without_deleted(deleted, table.key, lowest)
+        return statements.merge(rows, table.columns, table.key, condition, source)
+
+    def _settled(self, table: PreparedTable) -> Snapshot | None:
+        """The newest snapshot, after what a writer that was killed may have left undone."""
+        recent = self._engine.history(table.place.rows)
+        planned = last = next(recent, None)
+        for _ in range(HISTORY_MAX):  # compactions stand between
+            if last is None or properties.MENDED in last.summary or properties.PLANNED in last.summary:
+                break
+            last = next(recent, None)
+        if last is None or last.summary.get(properties.PLANNED) in (None, str(last.parent_id or 0)):
+            return planned
+        self._mend(table, of_source=False)
+        return next(self._engine.history(table.place.rows), None)
+
+    def _look_back(self, table: PreparedTable, batch: str, planned: Snapshot | None) -> tuple[Merged, bool]:
+        """What our commit did, and whether it stands directly on the snapshot that it was planned on. If another's came
+        between, the catalog's own check for conflicts may have had a hole (two MERGEs that match nothing are both
+        appends; keys that were deleted meanwhile are in another table)."""
         recent = islice(self._engine.history(table.place.rows), HISTORY_MAX)
         ours = next((snapshot for snapshot in recent if snapshot.summary.get(properties.BATCH) == batch), None)
-        if ours is None or ours.parent_id != (planned.id if planned else None):
-            self._remove_doubles(table)
         if ours is None:
-            return Merged(0, needs_compaction=True)
+            return Merged(0, needs_compaction=True), False
         files, size = _total(ours, "total-data-files"), _total(ours, "total-files-size")
-        return Merged(_total(ours, "added-records"), needs_compaction(files, size))
+        merged = Merged(_total(ours, "added-records"), needs_compaction(files, size))
+        return merged, ours.parent_id == (planned.id if planned else None)
 
-    def _remove_doubles(self, table: PreparedTable) -> None:
-        """Leave one row for each of the registered keys, the newest."""
+    def _mend(self, table: PreparedTable, *, of_source: bool) -> None:
+        """Leave one row for each identity (`of_source`: that the source has), the newest, and none that was deleted;
+        rows of a history get the ends that they have beside another writer's."""
+        rows, deleted = table.place.rows, table.place.deleted
+        mending = [statements.remove_doubles(rows, table.identity, of_source=of_source)]
+        if table.mode == "current":
+            mending.append(statements.remove_deleted(rows, deleted, table.key))
+        elif table.mode == "history":
+            mending.append(table.history.mend())
+        for statement in mending:
+            self._run_until_alone(table, statement, {properties.MENDED: "true"} if statement is mending[-1] else {})
+
+    def _run_until_alone(self, table: PreparedTable, statement: str, noted: Mapping[str, str]) -> None:
         for _ in range(ATTEMPT_COUNT_MAX):
             try:
-                return self._engine.run(statements.remove_doubles(table.place.rows, table.key))
+                return self._engine.run(statement, noted)
             except Conflict:
                 continue
         raise SinkError(

@@ -1,13 +1,32 @@
 """Names in the warehouse: where a source table lives, and which column names are taken."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from cdc.config.store_shapes import WarehouseMode
 from cdc.model.errors import RefusedError
 from cdc.model.events import TableId, TableSchema
 
 VERSION = "ws_version"
-DELETED = "ws_deleted"
+NEXT_VERSION = "ws_next_version"  # of the row that follows in a history, None for the newest
+SEEN_VERSION = "ws_seen_version"  # the last at which a history's row was read or written as it is
+UNCHANGED = "ws_unchanged"  # names of the columns that a row lacks
 RESERVED_PREFIX = "ws_"
+
+# The columns that each mode adds to those of the source, with Spark's names of their types.
+OWN_COLUMNS: Mapping[WarehouseMode, Mapping[str, str]] = {
+    "current": {VERSION: "bigint"},
+    "history": {
+        "operation": "string",
+        "valid_from": "timestamp",
+        "valid_to": "timestamp",
+        "is_current": "boolean",
+        VERSION: "bigint",
+        NEXT_VERSION: "bigint",
+        SEEN_VERSION: "bigint",
+    },
+    "changelog": {"operation": "string", "committed_at": "timestamp", VERSION: "bigint", UNCHANGED: "array<string>"},
+}
 
 # Iceberg's metadata columns: a column of such a name can't be told from them in a statement.
 _METADATA_COLUMNS = frozenset(
@@ -32,14 +51,14 @@ _MERGE_PREFIXES = ("__row_", "__original_row_id_")
 class Place:
     """Where a source table's rows are. Each is a name in parts, the catalog's left out."""
 
-    rows: tuple[str, ...]  # the Iceberg table, deleted rows included
-    live: tuple[str, ...]  # the view without them
+    rows: tuple[str, ...]  # the table that readers read
+    deleted: tuple[str, ...]  # the versions of deleted keys
 
 
 def place(namespace: str, table: TableId) -> Place:
     """Characters outside A-Z, a-z, 0-9 and _ become _: the names are folders and files too."""
     schema, name = _safe(table.schema), _safe(table.name)
-    return Place(rows=(namespace, schema, f"{name}_with_deleted"), live=(namespace, schema, name))
+    return Place(rows=(namespace, schema, name), deleted=(namespace, f"{schema}__deleted", name))
 
 
 def quoted(*parts: str) -> str:
@@ -47,9 +66,10 @@ def quoted(*parts: str) -> str:
     return ".".join("`" + part.replace("`", "``") + "`" for part in parts)
 
 
-def check_columns(schema: TableSchema) -> None:
+def check_columns(schema: TableSchema, mode: WarehouseMode = "current") -> None:
     """Raises RefusedError for a table with a column name that the warehouse can't have."""
     seen: dict[str, str] = {}
+    own = OWN_COLUMNS[mode]
     for column in schema.columns:
         folded = _folded(column.name)
         if folded.startswith((RESERVED_PREFIX, *_MERGE_PREFIXES)) or folded in _METADATA_COLUMNS:
@@ -57,6 +77,11 @@ def check_columns(schema: TableSchema) -> None:
                 f"warehouse: table {schema.table}: the column name {column.name!r} is reserved (names that start with "
                 f"{RESERVED_PREFIX!r}, Iceberg's metadata columns, and those of Spark's MERGE)",
                 "rename the column, or add the table to the sink's exclude_tables",
+            )
+        if folded in own:
+            raise RefusedError(
+                f"warehouse: table {schema.table}: mode {mode} has a column {folded} of its own, and the table too",
+                "give the table's column another name with rename in the sink's mapping",
             )
         if folded in seen:
             raise RefusedError(

@@ -1,12 +1,12 @@
 """A table's objects in the warehouse: made, or brought to a new version of the schema while rows and readers are there.
 
 Columns and the note of what they are change in one commit of the catalog, so that whoever is killed or comes second
-finds the one version or the other. The view follows; until then it may ask for a column that is gone.
+finds the one version or the other.
 """
 
 import json
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -17,8 +17,10 @@ from cdc.records.control import table_key
 from sinks.lineage import Lineage
 from sinks.warehouse import properties, statements
 from sinks.warehouse.engine import Conflict, Engine
-from sinks.warehouse.evolution import evolution
-from sinks.warehouse.naming import DELETED, VERSION, Place
+from sinks.warehouse.evolution import Evolution, evolution
+from sinks.warehouse.layout import Layout
+from sinks.warehouse.merging import PreparedTable
+from sinks.warehouse.naming import OWN_COLUMNS, Place, quoted
 
 log = structlog.get_logger(__name__)
 
@@ -35,16 +37,25 @@ class Preparation:
         self._pause = pause
 
     def discard(self, table: TableId, where: Place) -> None:
-        """Drop the table and its view, files included, if they are this table's."""
+        """Drop the table and its deleted keys, files included, if they are this table's. Raises RefusedError for one
+        that keeps every change: the topics no longer have all of them."""
         found = self._engine.table_properties(where.rows)
         if found is None or found.get(properties.TABLE) != table_key(table):
             return
-        self._engine.drop(where.live)
-        self._engine.run(statements.purge_table(where.rows))
+        mode, name = found.get(properties.MODE, "current"), ".".join(where.rows)
+        if mode != "current":
+            raise RefusedError(
+                f"warehouse: {name} is a {mode}, whose rows can't be made again from the topics: it is not replaced by "
+                "a table of another shape",
+                f"rename it in the catalog (ALTER TABLE {name} RENAME TO ...) or drop it, then start the sink again; "
+                "or take the mapping and the mode that it was made with",
+            )
+        for name_parts in (where.deleted, where.rows):
+            self._engine.run(statements.purge_table(name_parts))
 
-    def prepare(self, lineage: Lineage, where: Place, types: Mapping[str, str]) -> None:
-        """`types`: Spark's types of the newest version's columns. See `sinks.contract.Sink.prepare`."""
-        schema = lineage.newest
+    def prepare(self, lineage: Lineage, table: PreparedTable, layout: Layout) -> None:
+        """See `sinks.contract.Sink.prepare`."""
+        schema, where, types = lineage.newest, table.place, table.form.types
         noted = self._engine.namespace_properties(self._namespace) or {}
         marker, tables = noted.get(properties.GENERATION), properties.listed_tables(noted)
         found = self._engine.table_properties(where.rows)
@@ -54,42 +65,57 @@ class Preparation:
             properties.TABLE: table_key(schema.table),
             properties.KEY: json.dumps(schema.key),
             properties.COLUMNS: json.dumps(list(types.items())),
+            properties.MODE: table.mode,
             properties.SCHEMA_VERSION: str(schema.version),
             properties.GENERATION: marker,
         }
         if found is None:
-            self._check_free(schema, where)
-            self._create(where, types, shape)
+            self._create(table, layout, shape)
         else:
-            self._evolve(lineage, where, types, shape)
-        self._show(schema, where, types, shape)
+            self._evolve(lineage, table, shape)
+            self._lay_out(where, layout)
         if schema.table not in tables:
             listed = {properties.TABLES: json.dumps(sorted([*tables, schema.table]))}
             self._engine.run(statements.set_namespace_properties(self._namespace, listed))
 
-    def _check_free(self, schema: TableSchema, where: Place) -> None:
-        """Neither name is another table's: making this one would drop what is there. Table `a` has its rows where
-        readers look for a table `a_with_deleted`."""
-        views, tables = self._engine.view_properties, self._engine.table_properties
-        if views(where.rows) is None and tables(where.live) is None:
+    def _create(self, table: PreparedTable, layout: Layout, shape: Mapping[str, str]) -> None:
+        where, key_types = table.place, {name: table.form.types[name] for name in table.key}
+        for name in (where.deleted, where.rows):
+            self._engine.drop(name)  # what is left of a table whose files are gone
+        if table.mode == "current":
+            self._create_namespaces(where.deleted)
+            columns = {**key_types, **statements.DELETED_COLUMNS}
+            owner = {properties.TABLE: shape[properties.TABLE], properties.DELETED_KEYS: "true"}
+            self._engine.run(statements.create_table(where.deleted, columns, owner))
+        self._create_namespaces(where.rows)
+        columns = {**table.form.types, **OWN_COLUMNS[table.mode]}
+        first = Layout(tuple(part for part in layout.partitions if not statements.is_column(part)))
+        noted = {**shape, properties.LAYOUT: _said(first)}
+        self._engine.run(statements.create_table(where.rows, columns, noted, first.partitions))
+        self._lay_out(where, layout)
+
+    def _create_namespaces(self, name: tuple[str, ...]) -> None:
+        for depth in range(1, len(name)):
+            self._engine.run(statements.create_namespace(name[:depth]))
+
+    def _lay_out(self, where: Place, layout: Layout) -> None:
+        """Rows that are written from now on are partitioned and sorted so."""
+        found = self._engine.table_properties(where.rows) or {}
+        if found.get(properties.LAYOUT) == _said(layout):
             return
-        raise RefusedError(
-            f"warehouse: table {schema.table} would share a name with another: {'.'.join(where.rows)} is there as a "
-            f"view, or {'.'.join(where.live)} as a table",
-            "add one of both to the sink's exclude_tables, or drop what is of no use from the catalog",
-        )
+        held = _layout(found)
+        for transform in held.partitions:
+            if transform not in layout.partitions:
+                self._engine.run(statements.partition(where.rows, "DROP", transform))
+        for transform in layout.partitions:
+            if transform not in held.partitions:
+                self._engine.run(statements.partition(where.rows, "ADD", transform))
+        if held.sorts != layout.sorts:
+            self._engine.run(statements.order(where.rows, layout.sorts))
+        self._engine.run(statements.set_table_properties(where.rows, {properties.LAYOUT: _said(layout)}))
 
-    def _create(self, where: Place, types: Mapping[str, str], shape: Mapping[str, str]) -> None:
-        # What is left of objects whose files are gone.
-        self._engine.drop(where.live)
-        self._engine.drop(where.rows)
-        namespace = where.rows[:-1]
-        for depth in range(1, len(namespace) + 1):
-            self._engine.run(statements.create_namespace(namespace[:depth]))
-        self._engine.run(statements.create_table(where, types.items(), shape))
-
-    def _evolve(self, lineage: Lineage, where: Place, types: Mapping[str, str], shape: Mapping[str, str]) -> None:
-        schema = lineage.newest
+    def _evolve(self, lineage: Lineage, table: PreparedTable, shape: Mapping[str, str]) -> None:
+        schema, where, types = lineage.newest, table.place, table.form.types
         for attempt in range(ATTEMPT_COUNT_MAX):
             found = self._engine.table_properties(where.rows)
             if found is None:
@@ -101,23 +127,32 @@ class Preparation:
             if version > schema.version:
                 raise _later(schema, where)
             held = dict(self._engine.table_columns(where.rows))
-            for ours in (VERSION, DELETED):
+            for ours in OWN_COLUMNS[table.mode]:
                 held.pop(ours, None)
             carried: Collection[str] = lineage.carried(version) if version else types
             change = evolution(held, types, carried)
+            lost = next((name for name in change.dropped if name in schema.key), None)
+            if table.mode != "current":
+                change = change.keeping(schema.version)
             if not change and shape.items() <= found.items():
                 return
-            if lost := next((name for name in change.dropped if name in schema.key), None):
+            if lost is not None:
                 raise _other_key(schema, where, f"column {lost} of its key has another type")
+            if self._release(where, found, [*change.dropped, *(name for name, _ in change.renamed)]):
+                continue
             try:
+                if table.mode == "current":  # first: a key must fit there before it can be deleted
+                    self._widen_keys(table, [pair for pair in change.widened if pair[0] in schema.key])
                 self._engine.evolve(where.rows, change, found, shape)
             except Conflict:
                 self._pause(random.random() * min(1.0, 0.05 * 2**attempt))  # noqa: S311
                 continue
             if change:
                 added, widened = (", ".join(name for name, _ in some) for some in (change.added, change.widened))
-                table, dropped = str(schema.table), ", ".join(change.dropped)
-                log.info("warehouse table changed", table=table, dropped=dropped, added=added, widened=widened)
+                dropped = ", ".join(change.dropped)
+                log.info(
+                    "warehouse table changed", table=str(schema.table), dropped=dropped, added=added, widened=widened
+                )
             return
         raise SinkError(
             f"warehouse: table {'.'.join(where.rows)}: other writers' commits came before its new columns "
@@ -125,15 +160,30 @@ class Preparation:
             "one job may write a warehouse: stop the others",
         )
 
-    def _show(self, schema: TableSchema, where: Place, types: Mapping[str, str], shape: Mapping[str, str]) -> None:
-        shown = {properties.COLUMNS: shape[properties.COLUMNS]}
-        view = self._engine.view_properties(where.live)
-        if view is not None and shown.items() <= view.items():
-            return
-        self._engine.run(statements.create_view(where, types, shown))
-        found = self._engine.table_properties(where.rows) or {}
-        if found.get(properties.SCHEMA_VERSION) != shape[properties.SCHEMA_VERSION]:
-            raise _later(schema, where)  # its job makes the view anew when it starts again
+    def _release(self, where: Place, found: Mapping[str, str], dropped: Collection[str]) -> bool:
+        """Partitions and order by columns that are to be dropped go first. Whether there were any."""
+        held = _layout(found)
+        gone = {part for part in (*held.partitions, *held.sorts) if any(quoted(name) in part for name in dropped)}
+        if gone:
+            left = Layout(
+                *(tuple(part for part in parts if part not in gone) for parts in (held.partitions, held.sorts))
+            )
+            self._lay_out(where, left)
+        return bool(gone)
+
+    def _widen_keys(self, table: PreparedTable, widened: Sequence[tuple[str, str]]) -> None:
+        deleted = table.place.deleted
+        held = self._engine.table_columns(deleted) if widened else {}
+        if change := Evolution(widened=tuple(pair for pair in widened if held[pair[0]] != pair[1])):
+            self._engine.evolve(deleted, change, self._engine.table_properties(deleted) or {}, {})
+
+
+def _layout(found: Mapping[str, str]) -> Layout:
+    return Layout(*map(tuple, json.loads(found.get(properties.LAYOUT, "[[], []]"))))
+
+
+def _said(layout: Layout) -> str:
+    return json.dumps([layout.partitions, layout.sorts])
 
 
 def _check_owner(schema: TableSchema, where: Place, shape: Mapping[str, str], found: Mapping[str, str]) -> None:
@@ -145,6 +195,8 @@ def _check_owner(schema: TableSchema, where: Place, shape: Mapping[str, str], fo
         )
     if found.get(properties.KEY) != shape[properties.KEY]:
         raise _other_key(schema, where, "it has another key")
+    if (mode := found.get(properties.MODE, "current")) != shape[properties.MODE]:
+        raise _other_key(schema, where, f"its mode is {mode}")
 
 
 def _other_key(schema: TableSchema, where: Place, what: str) -> RefusedError:

@@ -10,9 +10,15 @@ TABLES = "watershed.tables"  # of the namespace: JSON list of [schema, name] of 
 TABLE = "watershed.table"  # of a table: the source table
 KEY = "watershed.key"  # JSON list of the key's columns, in key order
 COLUMNS = "watershed.columns"  # JSON list of [name, Spark type]
-SCHEMA_VERSION = "watershed.schema_version"  # of a table, and of its view: that it was prepared with
-# In a snapshot's summary: which attempt to write made it, so that a writer knows its own commits.
+SCHEMA_VERSION = "watershed.schema_version"  # of a table: that it was prepared with
+DELETED_KEYS = "watershed.deleted_keys"  # of a table of deleted keys, instead of all others but TABLE
+MODE = "watershed.mode"  # of a table
+LAYOUT = "watershed.layout"  # of a table: JSON list of its partitions and of its sorts, as SQL names them
+# In a snapshot's summary: which attempt to write made it, so that a writer knows its own commits; and on which snapshot
+# this was planned, 0 for none; of a commit that put in order what another had left: that it did.
 BATCH = "watershed.batch"
+PLANNED = "watershed.planned"
+MENDED = "watershed.mended"
 
 
 def listed_tables(namespace: Mapping[str, str]) -> list[TableId]:

@@ -1,17 +1,21 @@
 """The warehouse read without Spark, through the same catalog: what any other Iceberg reader would see."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.table import DataScan
 
+from cdc.config.store_shapes import WarehouseMode
 from cdc.model.errors import SinkError
 from cdc.model.events import TableId
 from sinks.contract import StoredRow
 from sinks.warehouse.catalog import CatalogPlace
-from sinks.warehouse.naming import DELETED, VERSION, place
-from sinks.warehouse.properties import GENERATION, KEY, listed_tables
+from sinks.warehouse.every_change import SWEPT
+from sinks.warehouse.naming import OWN_COLUMNS, SEEN_VERSION, VERSION, place
+from sinks.warehouse.properties import GENERATION, KEY, MODE, listed_tables
 from sinks.warehouse.statements import CATALOG
 
 
@@ -42,16 +46,24 @@ class WarehouseReader:
     def rows(self, table: TableId) -> Iterator[StoredRow]:
         """Every live row of the newest snapshot, one file's record batch at a time. Values are Python's for the
         column's type: int, float, bool, str, bytes, Decimal, date, datetime (aware for timestamps with time zone),
-        lists of these. Raises SinkError for a table that is not there."""
+        lists of these. Of a history its current rows; of a change log the newest row of each key, for which the keys
+        are held in memory. Raises SinkError for a table that is not there."""
         name = place(self._place.namespace, table).rows
         catalog = SqlCatalog(CATALOG, uri=self._place.sqlalchemy_uri, warehouse=self._place.location)
         try:
             found = catalog.load_table(name)
+            mode = _mode(found.properties.get(MODE))
             key = json.loads(found.properties[KEY])
-            for batch in found.scan(row_filter=f"{DELETED} = false").to_arrow_batch_reader():
+            scan = found.scan(row_filter="is_current = true") if mode == "history" else found.scan()
+            newest = _newest(found.scan(), key) if mode == "changelog" else None
+            for batch in scan.to_arrow_batch_reader():
                 for row in batch.to_pylist():
-                    version = row.pop(VERSION)
-                    del row[DELETED]
+                    version = row[VERSION]
+                    if newest is not None and newest.get(_identity(row, key)) != version:
+                        continue
+                    version = row.get(SEEN_VERSION, version)
+                    for own in OWN_COLUMNS[mode]:
+                        del row[own]
                     yield StoredRow({column: row[column] for column in key}, row, version)
         except (NoSuchTableError, NoSuchNamespaceError, FileNotFoundError) as error:
             raise SinkError(
@@ -60,3 +72,25 @@ class WarehouseReader:
             ) from error
         finally:
             catalog.close()
+
+
+def _mode(said: str | None) -> WarehouseMode:
+    return "history" if said == "history" else "changelog" if said == "changelog" else "current"
+
+
+def _newest(scan: DataScan, key: Sequence[str]) -> dict[str, int]:
+    """Of a change log: key → version of the newest change of each row that is there."""
+    newest: dict[str, tuple[int, bool]] = {}
+    floor = 0
+    for batch in scan.select(*key, VERSION, "operation").to_arrow_batch_reader():
+        for row in batch.to_pylist():
+            version, operation = row[VERSION], row["operation"]
+            if operation == SWEPT:
+                floor = max(floor, version)
+            elif version > newest.get(name := _identity(row, key), (0, False))[0]:
+                newest[name] = (version, operation != "d")
+    return {name: version for name, (version, is_there) in newest.items() if is_there and version >= floor}
+
+
+def _identity(row: Mapping[str, Any], key: Sequence[str]) -> str:
+    return repr([row[column] for column in key])

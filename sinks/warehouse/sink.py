@@ -7,14 +7,18 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from queue import SimpleQueue
 
+from cdc.config.store_shapes import WarehouseMode, WarehouseOptions
 from cdc.model.errors import SinkError
 from cdc.model.events import TableId, TableSchema
 from sinks.contract import Change, Result, StoredRow
 from sinks.lineage import Lineage
 from sinks.warehouse import properties, statements
+from sinks.warehouse.deleted_keys import DeletedKeys
 from sinks.warehouse.engine import Conflict, Engine
+from sinks.warehouse.every_change import sweep_log
+from sinks.warehouse.layout import layout_of
 from sinks.warehouse.merging import ATTEMPT_COUNT_MAX, Merger, PreparedTable, merges
-from sinks.warehouse.naming import check_columns, place
+from sinks.warehouse.naming import place
 from sinks.warehouse.preparation import Preparation
 from sinks.warehouse.reader import WarehouseReader
 from sinks.warehouse.staging import Staged, Stager, TableForm, delete_staged
@@ -32,6 +36,7 @@ class WarehouseSink:
         staging: str,
         pause: Callable[[float], None] = time.sleep,
         name: str = "warehouse",
+        options: WarehouseOptions | None = None,
     ) -> None:
         """`merging`: engines for merges alone, as many tables are merged at once; `engine`: for everything else, which
         another thread does meanwhile. `staging`: the URI of the folder for staged files."""
@@ -43,11 +48,13 @@ class WarehouseSink:
         self._staging = staging
         self._tables: dict[TableId, PreparedTable] = {}
         self._schemas: dict[TableId, TableSchema] = {}
+        self._options = options or WarehouseOptions()
+        self._deleted = DeletedKeys()
         self._preparation = Preparation(self._engine, namespace, pause)
         self._threads = ThreadPoolExecutor(len(merging), "merge")
         self._mergers: SimpleQueue[Merger] = SimpleQueue()
         for one in merging:
-            self._mergers.put(Merger(one, pause))
+            self._mergers.put(Merger(one, pause, self._deleted))
         self._state = threading.Lock()  # what follows
         self._locks: dict[tuple[str, ...], threading.Lock] = {}  # by table
         self._due: set[tuple[str, ...]] = set()  # tables that need compaction
@@ -80,21 +87,27 @@ class WarehouseSink:
         self._preparation.discard(table, place(self._namespace, table))
 
     def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
-        check_columns(schema)
+        layout = layout_of(self._options.shape(schema.table), schema)
         self.attach(schema)
-        table = self._tables[schema.table]
-        types = {name: kind.sql for name, kind in table.form.columns.items()}
-        self._preparation.prepare(Lineage.of([*earlier, schema]), table.place, types)
+        self._preparation.prepare(Lineage.of([*earlier, schema]), self._tables[schema.table], layout)
 
     def attach(self, schema: TableSchema) -> None:
         self._schemas[schema.table] = schema
-        self._tables[schema.table] = PreparedTable(place(self._namespace, schema.table), TableForm.of(schema))
+        form = TableForm.of(schema, self.mode(schema.table))
+        self._tables[schema.table] = PreparedTable(place(self._namespace, schema.table), form)
+
+    def mode(self, table: TableId) -> WarehouseMode:
+        return self._options.shape(table).mode
 
     # ---- rows
 
+    def reduced(self, changes: Sequence[Change]) -> list[Change]:
+        """See spark_jobs.tasks.Target."""
+        return Stager(self._staging, self._schemas.values(), self.mode).reduced(changes)
+
     def apply(self, changes: Sequence[Change]) -> list[Result]:
         """What tasks and driver do, in one process: stage the changes and take them."""
-        stager = Stager(self._staging, self._schemas.values())
+        stager = Stager(self._staging, self._schemas.values(), self.mode)
         results = stager.apply(changes)
         staged = stager.finish()
         try:
@@ -104,7 +117,8 @@ class WarehouseSink:
         return results
 
     def take(self, staged: Sequence[Staged]) -> int:
-        """Merge staged files, guarded by version: one commit for each table, and one more for rows that lack columns.
+        """Merge staged files, guarded by version: one commit for each table, one more for rows that lack columns, and
+        one for the keys that were deleted.
         Returns how many rows were written; the others were stale. Raises SinkError when all tables are done, or as far
         as they come."""
         files: dict[TableId, list[Staged]] = {}
@@ -121,25 +135,38 @@ class WarehouseSink:
         merger = self._mergers.get()
         try:
             with self._lock(table.place.rows):
-                # Whole rows first: what lacks columns is merged into rows that are there, in a commit of its own.
-                parts = [(lacks, [part for part in staged if part.lacks is lacks]) for lacks in (False, True)]
+                if table.mode == "current":
+                    # Whole rows first: what lacks columns is merged into rows that are there, in a commit of its own.
+                    parts = [(lacks, [part for part in staged if part.lacks is lacks]) for lacks in (False, True)]
+                else:
+                    parts = [(any(part.lacks for part in staged), list(staged))]
                 merged = [merger.merge(table, part, lacks=lacks) for lacks, all_ in parts for part in merges(all_)]
         finally:
             self._mergers.put(merger)
-        if merged[-1].needs_compaction:
-            with self._state:
+        with self._state:
+            if merged[-1].needs_compaction:
                 self._due.add(table.place.rows)
+            if any(part.delete_count for part in staged):
+                self._due.add(table.place.deleted)
         return sum(one.written for one in merged)
 
     def sweep(self, table: TableId, floor: int) -> int:
         known = self._tables[table]
+        rows, deleted = known.place.rows, known.place.deleted
+        below = known.history.count_below(floor) if known.mode == "history" else statements.count_below(rows, floor)
         for _ in range(ATTEMPT_COUNT_MAX):
-            count = int(self._engine.query(statements.count_below(known.place.rows, floor)).column(0)[0].as_py())
+            count = int(self._engine.query(below).column(0)[0].as_py())
             if not count:
                 return 0
             try:
-                with self._lock(known.place.rows):
-                    self._engine.run(statements.sweep(known.place.rows, known.columns, known.key, floor))
+                with self._lock(rows):
+                    if known.mode == "current":
+                        self._engine.run(statements.note_swept(rows, deleted, known.key, floor))
+                        self._engine.run(statements.remove_deleted(rows, deleted, known.key, floor))
+                    elif known.mode == "history":
+                        self._engine.run(known.history.sweep(floor))
+                    else:
+                        self._engine.run(sweep_log(rows, floor))
             except Conflict:
                 continue
             return count

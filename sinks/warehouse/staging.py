@@ -10,20 +10,23 @@ import re
 import socket
 import time
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
+from cdc.config.store_shapes import WarehouseMode
 from cdc.model.events import TableId, TableSchema
-from sinks.contract import Change, Json, Outcome, Result
+from sinks.contract import Change, Json, Origin, Outcome, Result
 from sinks.reduction import reduce_changes
 from sinks.warehouse.columns import ColumnType, Unholdable, column_type
-from sinks.warehouse.naming import DELETED, VERSION
-from sinks.warehouse.statements import UNCHANGED
+from sinks.warehouse.every_change import STAGED_COLUMNS
+from sinks.warehouse.naming import UNCHANGED, VERSION
+from sinks.warehouse.statements import AT, DELETED, OPERATION
 
 FOLDER: Final = ".staging"  # below the tables' location
 # Spark reads a row group into memory at once, however large its rows are.
@@ -47,6 +50,10 @@ class Staged(NamedTuple):
     byte_count: int  # in memory
     lacks: bool  # its rows lack columns, whose names are in the column UNCHANGED
     keys: tuple[tuple[Json, ...], ...] | None  # of its rows; None where there are many
+    lowest: int  # of its rows' versions
+    highest: int
+    delete_count: int = 0  # so many of its rows are deletes
+    compares: bool = False  # of a table that keeps every change: a snapshot read some of its rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,14 +62,27 @@ class TableForm:
 
     columns: dict[str, ColumnType]
     key: tuple[str, ...]
+    mode: WarehouseMode
     has_float_key: bool  # in which Spark takes -0.0 and 0.0 for one, as PostgreSQL does
     _no_values: dict[str, Json]
 
     @classmethod
-    def of(cls, schema: TableSchema) -> "TableForm":
+    def of(cls, schema: TableSchema, mode: WarehouseMode = "current") -> "TableForm":
         columns = {column.name: column_type(column) for column in schema.columns}
         has_float_key = any(_has_floats(columns[name].arrow) for name in schema.key)
-        return cls(columns, schema.key, has_float_key, dict.fromkeys(columns))
+        return cls(columns, schema.key, mode, has_float_key, dict.fromkeys(columns))
+
+    @property
+    def types(self) -> dict[str, str]:
+        """Spark's names of the columns' types."""
+        return {name: kind.sql for name, kind in self.columns.items()}
+
+    def staged_columns(self, *, lacks: bool) -> Mapping[str, str]:
+        """Of a staged file, beside the table's: name → Spark's type."""
+        if self.mode != "current":
+            return STAGED_COLUMNS
+        ours = {VERSION: "bigint", DELETED: "boolean"}
+        return ours | {UNCHANGED: "array<string>"} if lacks else ours
 
     def table(self, changes: Sequence[Change], *, lacks: bool = False) -> pa.Table:
         """The rows that MERGE reads; `lacks`: with the names of the columns that each of them lacks. Raises
@@ -77,10 +97,21 @@ class TableForm:
             except Unholdable as error:
                 raise Unholdable(f"column {name} ({kind.sql}): {error}") from None
         columns[VERSION] = pa.array([change.version for change in changes], pa.int64())
-        columns[DELETED] = pa.array([change.row is None for change in changes], pa.bool_())
-        if lacks:
-            columns[UNCHANGED] = pa.array([sorted(change.unchanged) for change in changes], pa.list_(pa.string()))
+        if self.mode == "current":
+            columns[DELETED] = pa.array([change.row is None for change in changes], pa.bool_())
+            if lacks:
+                columns[UNCHANGED] = pa.array([sorted(change.unchanged) for change in changes], pa.list_(pa.string()))
+            return pa.table(columns)
+        origins = [_origin(change) for change in changes]
+        columns[OPERATION] = pa.array([origin.operation for origin in origins], pa.string())
+        columns[AT] = pa.array([origin.at_us for origin in origins], pa.timestamp("us", tz="UTC"))
+        columns[UNCHANGED] = pa.array([self._unchanged(change) for change in changes], pa.list_(pa.string()))
         return pa.table(columns)
+
+    def _unchanged(self, change: Change) -> list[str] | None:
+        if is_unknown(change):
+            return [name for name in self.columns if name not in self.key]
+        return sorted(change.unchanged) or None
 
     def _row(self, change: Change) -> dict[str, Json]:
         row = change.row
@@ -89,6 +120,37 @@ class TableForm:
         if len(row) + len(change.unchanged) != len(self.columns):
             raise Unholdable("the row has other columns than the table")
         return dict.fromkeys(change.unchanged) | row if change.unchanged else row
+
+
+def _origin(change: Change) -> Origin:
+    """Of a change that does not say what it was, as a tombstone does not."""
+    return change.origin or Origin("d" if change.row is None else "u", None)
+
+
+def is_unknown(change: Change) -> bool:
+    """A row that moved to this key, and of which not all columns are known yet."""
+    return change.row is None and change.origin is not None and change.origin.operation == "c"
+
+
+@dataclass(slots=True)
+class _EveryChange:
+    """What a task has taken of a table that keeps every change."""
+
+    pieces: list[pa.Table] = field(default_factory=list)
+    versions: set[int] = field(default_factory=set)  # a delete and its tombstone have the same
+    keys: set[Any] = field(default_factory=set)  # no more than KEYS_MAX + 1
+    compares: bool = False
+    lacks: bool = False
+
+    def take(self, piece: pa.Table, changes: Sequence[Change]) -> None:
+        """`piece`: these changes, converted."""
+        self.pieces.append(piece)
+        self.versions.update(change.version for change in changes)
+        for change in changes:
+            if len(self.keys) <= KEYS_MAX:
+                self.keys.add(_key(change))
+            self.compares = self.compares or _origin(change).operation == "r"
+            self.lacks = self.lacks or bool(change.unchanged)
 
 
 @dataclass(slots=True)
@@ -135,19 +197,41 @@ class _Held:
 class Stager:
     """Takes the changes of one task after the other. Rejects a row that has a value which its column can't hold."""
 
-    def __init__(self, location: str, schemas: Iterable[TableSchema]) -> None:
+    def __init__(
+        self,
+        location: str,
+        schemas: Iterable[TableSchema],
+        mode_of: Callable[[TableId], WarehouseMode] = lambda _: "current",
+    ) -> None:
         """`location`: the URI of the folder for staged files."""
         self._location = location
+        self._mode_of = mode_of
+        self._every: dict[TableId, _EveryChange] = {}
         self._schemas = {schema.table: schema for schema in schemas}
         self._forms: dict[TableId, TableForm] = {}
         self._held: dict[TableId, _Held] = {}
+
+    def reduced(self, changes: Sequence[Change]) -> list[Change]:
+        """The newest change of each key, and every change of tables that keep them."""
+        kept = {table for table in {change.table for change in changes} if self._keeps_every(table)}
+        every = [change for change in changes if change.table in kept]
+        return [*every, *reduce_changes(change for change in changes if change.table not in kept)]
+
+    def _keeps_every(self, table: TableId) -> bool:
+        return self._form(table).mode != "current"
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:
         """One result for each change. WRITTEN means that it will be in a file, unless a newer one of its key is."""
         results = [_WRITTEN] * len(changes)
         whole: dict[TableId, list[int]] = {}
+        seen: set[tuple[TableId, int]] = set()
         for number, change in enumerate(changes):
-            if change.unchanged:
+            if self._keeps_every(change.table):
+                if not self._is_news(change) or (change.table, change.version) in seen:
+                    continue
+                seen.add((change.table, change.version))
+                whole.setdefault(change.table, []).append(number)
+            elif change.unchanged:
                 self._apply_lacking(number, change, results)
             else:
                 whole.setdefault(change.table, []).append(number)
@@ -166,6 +250,11 @@ class Stager:
             if lacking := held.still_lacking():
                 rows = self._form(table).table(lacking, lacks=True)
                 staged += self._write(table, [rows], None, lacks=True)
+        changed, self._every = self._every, {}
+        for table, every in changed.items():
+            keys = list(every.keys) if len(every.keys) <= KEYS_MAX else None
+            written = self._write(table, every.pieces, keys, lacks=every.lacks)
+            staged += [part._replace(compares=every.compares) for part in written]
         return tuple(staged)
 
     def close(self) -> None:
@@ -196,7 +285,17 @@ class Stager:
                 else:
                     taken.append(changes[number])
             piece = form.table(taken)
-        self._of(table).take(piece, taken)
+        if form.mode == "current":
+            self._of(table).take(piece, taken)
+        elif taken:
+            self._every.setdefault(table, _EveryChange()).take(piece, taken)
+
+    def _is_news(self, change: Change) -> bool:
+        """For a table that keeps every change. Of a row that moved and is not known yet a history has no version."""
+        held = self._every.get(change.table)
+        if held is not None and change.version in held.versions:
+            return False
+        return not is_unknown(change) or self._form(change.table).mode != "history"
 
     def _write(
         self, table: TableId, pieces: Iterable[pa.Table], keys: Sequence[Any] | None, *, lacks: bool
@@ -219,7 +318,11 @@ class Stager:
                 for group in groups:
                     writer.write_table(group, row_group_size=len(group))
             rows, size = sum(map(len, groups)), sum(group.nbytes for group in groups)
-            yield Staged(table, uri, rows, size, lacks, _sayable(keys) if len(files) == 1 else None)
+            found = [pc.min_max(group.column(VERSION)).as_py() for group in groups]
+            lowest, highest = min(one["min"] for one in found), max(one["max"] for one in found)
+            deletes = sum(pc.sum(group.column(DELETED)).as_py() for group in groups if DELETED in group.column_names)
+            said = _sayable(keys) if len(files) == 1 else None
+            yield Staged(table, uri, rows, size, lacks, said, lowest, highest, deletes)
 
     def _of(self, table: TableId) -> _Held:
         return self._held.setdefault(table, _Held())
@@ -227,7 +330,7 @@ class Stager:
     def _form(self, table: TableId) -> TableForm:
         form = self._forms.get(table)
         if form is None:
-            form = self._forms[table] = TableForm.of(self._schemas[table])
+            form = self._forms[table] = TableForm.of(self._schemas[table], self._mode_of(table))
         return form
 
 

@@ -3,11 +3,16 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from sinks.warehouse.naming import DELETED, VERSION, Place, quoted
+from sinks.warehouse.naming import UNCHANGED, VERSION, quoted
 
 CATALOG = "watershed"  # also the catalog's name inside its own tables: readers need the same
 SOURCE = "ws_source"  # the batch's rows
-UNCHANGED = "ws_unchanged"  # names of the columns that it lacks, where some of the batch's rows do
+# Columns of the batch's rows beside the table's.
+DELETED = "ws_deleted"
+OPERATION = "ws_operation"
+AT = "ws_at"
+DELETED_AT = "ws_deleted_at"  # of the table of deleted keys
+DELETED_COLUMNS: Final[Mapping[str, str]] = {VERSION: "bigint", DELETED_AT: "timestamp"}
 
 # Files of this size are left alone by compaction, which bounds what one compaction rewrites.
 SETTLED_FILE_BYTES: Final = 32 * 1024 * 1024
@@ -50,31 +55,50 @@ def set_namespace_properties(namespace: tuple[str, ...], properties: Mapping[str
     return f"ALTER NAMESPACE {full(namespace)} SET PROPERTIES ({_properties(properties)})"
 
 
-def create_table(place: Place, columns: Iterable[tuple[str, str]], properties: Mapping[str, str]) -> str:
-    """`columns`: name and Spark type, ours excluded."""
-    listed = [f"{quoted(name)} {sql_type}" for name, sql_type in columns]
-    listed += [f"{VERSION} bigint", f"{DELETED} boolean"]
+def set_table_properties(table: tuple[str, ...], properties: Mapping[str, str]) -> str:
+    return f"ALTER TABLE {full(table)} SET TBLPROPERTIES ({_properties(properties)})"
+
+
+def create_table(
+    table: tuple[str, ...],
+    columns: Mapping[str, str],
+    properties: Mapping[str, str],
+    partitions: Sequence[str] = (),
+) -> str:
+    """`columns`: name → Spark type, ours included."""
+    listed = ", ".join(f"{quoted(name)} {sql_type}" for name, sql_type in columns.items())
     every = {**TABLE_PROPERTIES, **properties}
-    return f"CREATE TABLE {full(place.rows)} ({', '.join(listed)}) USING iceberg TBLPROPERTIES ({_properties(every)})"
+    by = f" PARTITIONED BY ({', '.join(partitions)})" if partitions else ""
+    return f"CREATE TABLE {full(table)} ({listed}) USING iceberg{by} TBLPROPERTIES ({_properties(every)})"
+
+
+def partition(table: tuple[str, ...], change: str, transform: str) -> str:
+    """`change`: ADD or DROP. Files that are there stay as they are."""
+    alter = f"ALTER TABLE {full(table)} {change} PARTITION FIELD"
+    if not is_column(transform):
+        return f"{alter} {transform}"
+    # Named like its column, it would keep another column from ever getting that name.
+    name = f"{transform[:-1]}_value`"
+    return f"{alter} {transform} AS {name}" if change == "ADD" else f"{alter} {name}"
+
+
+def is_column(transform: str) -> bool:
+    """Whether a partition is by a column's values as they are."""
+    return transform.startswith("`")
+
+
+def order(table: tuple[str, ...], sorts: Sequence[str]) -> str:
+    """Within each file; files that are there stay as they are."""
+    return f"ALTER TABLE {full(table)} WRITE " + (f"LOCALLY ORDERED BY {', '.join(sorts)}" if sorts else "UNORDERED")
 
 
 def purge_table(table: tuple[str, ...]) -> str:
     return f"DROP TABLE IF EXISTS {full(table)} PURGE"
 
 
-def create_view(place: Place, columns: Iterable[str], properties: Mapping[str, str]) -> str:
-    """Instead of the one that is there, if there is one."""
-    return (
-        f"CREATE OR REPLACE VIEW {full(place.live)} TBLPROPERTIES ({_properties(properties)}) AS "
-        f"SELECT {', '.join(map(quoted, columns))} FROM {full(place.rows)} WHERE NOT {DELETED}"
-    )
-
-
-def source_columns(columns: Mapping[str, str], *, lacks: bool) -> str:
-    """The columns of staged files, as Spark declares a schema. `columns`: name → Spark type, ours excluded."""
-    listed = [f"{quoted(name)} {sql_type}" for name, sql_type in columns.items()]
-    listed += [f"{VERSION} bigint", f"{DELETED} boolean"]
-    return ", ".join([*listed, f"{UNCHANGED} array<string>"] if lacks else listed)
+def source_columns(columns: Mapping[str, str], staged: Mapping[str, str]) -> str:
+    """The columns of staged files, as Spark declares a schema: the table's, and ours (name → Spark type)."""
+    return ", ".join(f"{quoted(name)} {sql_type}" for name, sql_type in {**columns, **staged}.items())
 
 
 def one_of(values: Iterable[tuple[str, Sequence[int | str]]]) -> str:
@@ -88,21 +112,29 @@ def one_of(values: Iterable[tuple[str, Sequence[int | str]]]) -> str:
     return " AND ".join(parts)
 
 
-def merge(table: tuple[str, ...], columns: Sequence[str], key: Sequence[str], condition: str = "") -> str:
+def same_key(key: Sequence[str], *conditions: str, left: str = "t", right: str = "s") -> str:
+    equal = [f"{left}.{quoted(name)} = {right}.{quoted(name)}" for name in key]
+    return " AND ".join([*equal, *filter(None, conditions)])
+
+
+def merge(
+    table: tuple[str, ...], columns: Sequence[str], key: Sequence[str], condition: str = "", source: str = SOURCE
+) -> str:
     """The guarded write: in the commit itself a greater version wins. Key columns are written too: -0.0 has the key of
     0.0. `condition`: what is true of every row of the table that has a key of the source."""
-    every = [*map(quoted, columns), VERSION, DELETED]
+    every = [*map(quoted, columns), VERSION]
     return (
-        f"MERGE INTO {full(table)} t USING {SOURCE} s ON {_same_key(key, condition)} "
+        f"MERGE INTO {full(table)} t USING {source} s ON {same_key(key, condition)} "
+        f"WHEN MATCHED AND s.{VERSION} > t.{VERSION} AND s.{DELETED} THEN DELETE "
         f"WHEN MATCHED AND s.{VERSION} > t.{VERSION} THEN "
         f"UPDATE SET {', '.join(f't.{name} = s.{name}' for name in every)} "
-        f"WHEN NOT MATCHED THEN "
+        f"WHEN NOT MATCHED AND NOT s.{DELETED} THEN "
         f"INSERT ({', '.join(every)}) VALUES ({', '.join(f's.{name}' for name in every)})"
     )
 
 
 def merge_columns(table: tuple[str, ...], columns: Sequence[str], key: Sequence[str], condition: str = "") -> str:
-    """The same for rows that lack columns: live rows keep theirs, there is nothing to insert."""
+    """The same for rows that lack columns: rows that are there keep theirs, there is nothing to insert."""
     assigned = [
         f"t.{quoted(name)} = CASE WHEN array_contains(s.{UNCHANGED}, {literal(name)}) "
         f"THEN t.{quoted(name)} ELSE s.{quoted(name)} END"
@@ -110,19 +142,21 @@ def merge_columns(table: tuple[str, ...], columns: Sequence[str], key: Sequence[
         if name not in key
     ]
     return (
-        f"MERGE INTO {full(table)} t USING {SOURCE} s ON {_same_key(key, condition)} "
-        f"WHEN MATCHED AND s.{VERSION} > t.{VERSION} AND NOT t.{DELETED} THEN "
-        f"UPDATE SET {', '.join(assigned)}, t.{VERSION} = s.{VERSION}"
+        f"MERGE INTO {full(table)} t USING {SOURCE} s ON {same_key(key, condition)} "
+        f"WHEN MATCHED AND s.{VERSION} > t.{VERSION} THEN "
+        f"UPDATE SET {', '.join([*assigned, f't.{VERSION} = s.{VERSION}'])}"
     )
 
 
-def remove_doubles(table: tuple[str, ...], key: Sequence[str]) -> str:
-    """Of the batch's keys, keep one row each: the newest, among equals the first by file and position."""
+def remove_doubles(table: tuple[str, ...], identity: Sequence[str], *, of_source: bool) -> str:
+    """Keep one row for each value of these columns: the newest, among equals the first by file and position.
+    `of_source`: only where the source has this value, too."""
     same_row = "t._file = d.ws_file AND t._pos = d.ws_pos"
+    among = f"LEFT SEMI JOIN {SOURCE} s ON {same_key(identity)}" if of_source else ""
     ranked = (
         f"SELECT t._file AS ws_file, t._pos AS ws_pos, row_number() OVER (PARTITION BY "
-        f"{', '.join(f't.{quoted(name)}' for name in key)} ORDER BY t.{VERSION} DESC, t._file, t._pos) AS ws_rank "
-        f"FROM {full(table)} t JOIN {SOURCE} s ON {_same_key(key)}"
+        f"{', '.join(f't.{quoted(name)}' for name in identity)} ORDER BY t.{VERSION} DESC, t._file, t._pos) AS ws_rank "
+        f"FROM {full(table)} t {among}"
     )
     return (
         f"MERGE INTO {full(table)} t USING (SELECT ws_file, ws_pos FROM ({ranked}) WHERE ws_rank > 1) d "
@@ -130,14 +164,54 @@ def remove_doubles(table: tuple[str, ...], key: Sequence[str]) -> str:
     )
 
 
+# ---- deleted keys, of tables that hold the source's rows
+
+
+def without_deleted(deleted: tuple[str, ...], key: Sequence[str], lowest: int) -> str:
+    """The source without rows whose key was deleted at a later version. `lowest`: of the source's versions."""
+    return (
+        f"(SELECT s.* FROM {SOURCE} s LEFT ANTI JOIN {full(deleted)} d ON "
+        f"{same_key(key, left='s', right='d')} AND d.{VERSION} >= {lowest}L AND d.{VERSION} >= s.{VERSION} "
+        f"AND NOT s.{DELETED})"
+    )
+
+
+def note_deleted(deleted: tuple[str, ...], key: Sequence[str]) -> str:
+    """A key may be there several times: its highest version counts."""
+    return (
+        f"INSERT INTO {full(deleted)} SELECT {', '.join(map(quoted, key))}, {VERSION}, current_timestamp() "
+        f"FROM {SOURCE} WHERE {DELETED}"
+    )
+
+
+def note_swept(table: tuple[str, ...], deleted: tuple[str, ...], key: Sequence[str], floor: int) -> str:
+    return (
+        f"INSERT INTO {full(deleted)} SELECT {', '.join(map(quoted, key))}, {floor}L, current_timestamp() "
+        f"FROM {full(table)} WHERE {VERSION} < {floor}"
+    )
+
+
+def remove_deleted(table: tuple[str, ...], deleted: tuple[str, ...], key: Sequence[str], from_version: int = 0) -> str:
+    """Rows whose key was deleted at a later version; `from_version`: only deletions at this one or a later."""
+    keys = ", ".join(map(quoted, key))
+    return (
+        f"MERGE INTO {full(table)} t USING (SELECT {keys}, max({VERSION}) AS {VERSION} FROM {full(deleted)} "
+        f"WHERE {VERSION} >= {from_version}L GROUP BY {keys}) s ON {same_key(key)} "
+        f"WHEN MATCHED AND s.{VERSION} > t.{VERSION} THEN DELETE"
+    )
+
+
+def highest_version(table: tuple[str, ...]) -> str:
+    return f"SELECT coalesce(max({VERSION}), 0) AS highest FROM {full(table)}"
+
+
+def forget_deleted(deleted: tuple[str, ...], older_than: str) -> str:
+    """`older_than`: a timestamp in UTC."""
+    return f"DELETE FROM {full(deleted)} WHERE {DELETED_AT} < TIMESTAMP {literal(older_than)}"
+
+
 def count_below(table: tuple[str, ...], floor: int) -> str:
-    return f"SELECT count(*) AS rows FROM {full(table)} WHERE {VERSION} < {floor} AND NOT {DELETED}"
-
-
-def sweep(table: tuple[str, ...], columns: Sequence[str], key: Sequence[str], floor: int) -> str:
-    emptied = [f"{quoted(name)} = NULL" for name in columns if name not in key]
-    assigned = [*emptied, f"{VERSION} = {floor}L", f"{DELETED} = true"]
-    return f"UPDATE {full(table)} SET {', '.join(assigned)} WHERE {VERSION} < {floor} AND NOT {DELETED}"
+    return f"SELECT count(*) AS rows FROM {full(table)} WHERE {VERSION} < {floor}"
 
 
 def compact(table: tuple[str, ...]) -> str:
@@ -148,16 +222,29 @@ def compact(table: tuple[str, ...]) -> str:
     )
 
 
-def expire(table: tuple[str, ...], older_than: str, retain_last: int) -> str:
-    """`older_than`: a timestamp in UTC."""
+def rewrite(table: tuple[str, ...], *, is_sorted: bool) -> str:
+    """All files that are not of the size that the table asks for. In small groups, each committed by itself: a group
+    that a batch writes to meanwhile is given up, the others are done."""
+    strategy = "strategy => 'sort', " if is_sorted else ""
     return (
-        f"CALL {CATALOG}.system.expire_snapshots(table => {literal(quoted(*table))}, "
-        f"older_than => TIMESTAMP {literal(older_than)}, retain_last => {retain_last})"
+        f"CALL {CATALOG}.system.rewrite_data_files(table => {literal(quoted(*table))}, {strategy}"
+        f"options => map('min-input-files', '2', 'partial-progress.enabled', 'true', "
+        f"'partial-progress.max-commits', '1000', 'partial-progress.max-failed-commits', '1000', "
+        f"'max-file-group-size-bytes', '{4 * SETTLED_FILE_BYTES}'))"
     )
 
 
-def _same_key(key: Sequence[str], condition: str = "") -> str:
-    return " AND ".join([*(f"t.{quoted(name)} = s.{quoted(name)}" for name in key), *filter(None, [condition])])
+def snapshots(table: tuple[str, ...]) -> str:
+    return f"SELECT snapshot_id, unix_micros(committed_at) / 1e6 AS at_s FROM {full(table)}.snapshots"
+
+
+def expire(table: tuple[str, ...], snapshot_ids: Sequence[int], older_than: str) -> str:
+    """`older_than`: a timestamp in UTC; snapshots from before it are expired, too."""
+    return (
+        f"CALL {CATALOG}.system.expire_snapshots(table => {literal(quoted(*table))}, "
+        f"snapshot_ids => ARRAY({', '.join(f'{number}L' for number in snapshot_ids)}), "
+        f"older_than => TIMESTAMP {literal(older_than)}, retain_last => 1)"
+    )
 
 
 def _properties(properties: Mapping[str, str]) -> str:

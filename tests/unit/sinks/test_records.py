@@ -9,7 +9,7 @@ import pytest
 
 from cdc.model.errors import SinkError
 from cdc.model.events import Column, TableId, TableSchema, pack_version
-from sinks.contract import Change
+from sinks.contract import Change, Origin
 from sinks.lineage import Lineage
 from sinks.records import UnknownSchemaError, decode_json, encode_json, read_record
 
@@ -26,10 +26,11 @@ LINEAGE = Lineage((SCHEMA,))
 KEY = b'{"order_id":7,"line_no":1}'
 ROW = {"order_id": 7, "line_no": 1, "remark": "ünï\n"}
 VERSION = pack_version(2, 17)
+AT_US = 1_767_323_079_990_123
 
 
 def envelope(**changed: Any) -> dict[str, Any]:
-    source = {"schema": "public", "table": "order_lines", "epoch": 2, "seq": 17, "schema_version": 3}
+    source = {"schema": "public", "table": "order_lines", "epoch": 2, "seq": 17, "schema_version": 3, "ts_us": AT_US}
     return {"before": None, "after": ROW, "source": source, "op": "c"} | changed
 
 
@@ -41,21 +42,22 @@ def read(value: Any, key: bytes | None = KEY, headers: list[tuple[str, bytes | N
 @pytest.mark.parametrize("op", ["c", "u", "r"])
 def test_a_row_record_is_its_after_block_at_its_version(op: str) -> None:
     change = read(envelope(op=op))
-    assert change == Change(SCHEMA.table, {"order_id": 7, "line_no": 1}, VERSION, ROW, 3)
+    assert change == Change(SCHEMA.table, {"order_id": 7, "line_no": 1}, VERSION, ROW, 3, origin=Origin(op, AT_US))
 
 
 def holed(op: str, unchanged: object = ("remark",), row: object = None) -> dict[str, Any]:
-    source = {"schema": "public", "table": "order_lines", "epoch": 2, "seq": 17, "schema_version": 3}
+    source = {"schema": "public", "table": "order_lines", "epoch": 2, "seq": 17, "schema_version": 3, "ts_us": AT_US}
     return envelope(op=op, after=row or {"order_id": 7, "line_no": 1}, source=source | {"unchanged": unchanged})
 
 
 def test_a_row_that_lacks_large_values_says_which() -> None:
     key = {"order_id": 7, "line_no": 1}
-    assert read(holed("u")) == Change(SCHEMA.table, key, VERSION, key, 3, frozenset({"remark"}))
+    assert read(holed("u")) == Change(SCHEMA.table, key, VERSION, key, 3, frozenset({"remark"}), Origin("u", AT_US))
 
 
 def test_a_row_that_moved_here_and_is_not_whole_is_not_known_yet() -> None:
-    assert read(holed("c")) == Change(SCHEMA.table, {"order_id": 7, "line_no": 1}, VERSION, None, 3)
+    origin = Origin("c", AT_US)
+    assert read(holed("c")) == Change(SCHEMA.table, {"order_id": 7, "line_no": 1}, VERSION, None, 3, origin=origin)
 
 
 @pytest.mark.parametrize("unchanged", ["remark", [7], ["line_no"], [], ["remark", "more"]])
@@ -66,7 +68,7 @@ def test_a_list_that_does_not_fit_the_row_is_refused(unchanged: object) -> None:
 
 def test_a_delete_has_no_row_whatever_it_knows_of_the_old_one() -> None:
     assert read(envelope(op="d", before=ROW, after=None)) == Change(
-        SCHEMA.table, {"order_id": 7, "line_no": 1}, VERSION, None, 3
+        SCHEMA.table, {"order_id": 7, "line_no": 1}, VERSION, None, 3, origin=Origin("d", AT_US)
     )
 
 

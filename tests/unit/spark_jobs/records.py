@@ -8,6 +8,7 @@ from cdc.config.sink_settings import SearchConfig
 from cdc.model.events import Column, TableId, TableSchema, pack_version
 from sinks.contract import Change, Outcome, Result
 from sinks.lineage import Lineage
+from sinks.reduction import reduce_changes
 from spark_jobs.reading import Partition, Piece
 from spark_jobs.task_report import Catalog
 from spark_jobs.tasks import Job
@@ -55,6 +56,9 @@ class Record:
 
     def headers(self) -> Any:
         return self._headers
+
+    def timestamp(self) -> tuple[int, int]:
+        return 1, 1_767_326_400_000
 
 
 def upsert(offset: int, number: int, seq: int, schema_version: int = 1, partition: int = 0) -> Record:
@@ -105,6 +109,9 @@ class FakeTarget:
         self.error: Exception | None = None
         self.is_closed = False
         self.finished = 0
+
+    def reduced(self, changes: Sequence[Change]) -> list[Change]:
+        return reduce_changes(changes)
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:
         if self.error is not None:

@@ -135,7 +135,7 @@ def test_what_is_not_there_has_no_properties(engine: SparkEngine) -> None:
     assert engine.table_properties(("none", "t")) is None
     assert engine.namespace_properties(("none",)) is None
     assert engine.namespace_properties(("shop",)) is not None
-    assert engine.view_properties(("shop", "none")) is None
+    assert engine.state(("shop", "none")) is None
     engine.drop(("shop", "none"))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cdc.config.sink_settings import WarehouseConfig
 from cdc.model.errors import SinkError
 from cdc.model.events import Column, TableId, TableSchema
 from sinks.contract import Change
@@ -102,7 +103,8 @@ def test_the_rest_is_that_of_the_rounds(tmp_path: Path) -> None:
 
 
 def test_a_task_stages_rows_of_the_newest_schemas(tmp_path: Path) -> None:
-    job = replace(records.job(), staging=tmp_path.as_uri())
+    section = WarehouseConfig.model_validate({"catalog_uri": "jdbc:sqlite:c.db", "location": "tables"})
+    job = replace(records.job(), section=section, staging=tmp_path.as_uri())
     stager = open_staging(job, Catalog("one", LINEAGES))
     stager.apply([Change(TABLE, {"id": 1}, 10, {"id": 1}, 1)])
     (part,) = stager.finish()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cdc.config.sink_settings import CacheConfig, StoreConfig
+from cdc.config.sink_settings import CacheConfig, StoreConfig, WarehouseConfig
 from cdc.model.errors import ConfigError
 from sinks.shaping.check import PlannedTable, planned_tables
 from tests.conformance.tables import CUSTOMERS, ORDER_LINES
@@ -40,3 +40,28 @@ def test_a_column_that_no_table_of_a_pattern_has_is_no_column() -> None:
     planned_tables(sinks(**{"*": {"exclude": ["name", "remark"]}}), SCHEMAS)
     with pytest.raises(ConfigError, match=r"mapping of public\.\* names column nme, which none of its tables has"):
         planned_tables(sinks(**{"*": {"exclude": ["name", "nme"]}}), SCHEMAS)
+
+
+def lake(**shape: Any) -> dict[str, StoreConfig]:
+    section = {"catalog_uri": "jdbc:sqlite:c.db", "location": "tables", "shapes": {"public.customers": shape}}
+    mapping = {"public.customers": {"rename": {"name": "title"}}}
+    return {"lake": WarehouseConfig.model_validate({**section, "mapping": mapping, "tables": ["public.customers"]})}
+
+
+def test_tables_of_a_warehouse_are_told_as_they_will_be() -> None:
+    (planned,) = planned_tables(lake(mode="history", partition_by=["bucket(4, id)"], sort_by=["title"]), SCHEMAS)
+    assert planned.layout == "as history, partitioned by bucket(4, id), sorted by title"
+
+
+def test_partitions_are_made_of_columns_as_the_warehouse_names_them() -> None:
+    with pytest.raises(
+        ConfigError, match=r"sink lake: .*public\.customers: sort_by names column name, which the table"
+    ):
+        planned_tables(lake(sort_by=["name"]), SCHEMAS)
+
+
+def test_a_mode_alone_makes_another_shape_of_a_tables_rows() -> None:
+    table = CUSTOMERS.schema.table
+    marks = {mode: lake(mode=mode)["lake"].fingerprints([table])[str(table)] for mode in ("current", "history")}
+    assert marks["current"] != marks["history"]
+    assert lake(partition_by=["id"])["lake"].fingerprints([table])[str(table)] == marks["current"]

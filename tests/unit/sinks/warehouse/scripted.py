@@ -26,7 +26,8 @@ class ScriptedEngine:
         self.namespace: dict[str, str] | None = None
         self.tables: dict[tuple[str, ...], dict[str, str]] = {}
         self.columns: dict[tuple[str, ...], dict[str, str]] = {}
-        self.views: dict[tuple[str, ...], dict[str, str]] = {}
+        self.deleted = 0  # the highest version of a deleted key
+        self.snapshot_times: dict[int, float] = {}  # id → time
         self.evolutions: list[Evolution] = []
         self.before_evolution: Callable[[], None] | None = None  # called once
         self.by_row: list[str] = []  # of the statements
@@ -48,23 +49,26 @@ class ScriptedEngine:
         partitions: int | None = None,
     ) -> None:
         self.statements.append(statement)
-        if properties:
+        if BATCH in (properties or {}):
             self.partitions.append(partitions)
         if by_row:
             self.by_row.append(statement)
         kind = statement.split()[0]
         if kind in ("MERGE", "UPDATE", "CALL"):
-            if self.before_merge and properties:
+            if self.before_merge and BATCH in (properties or {}):
                 intrude, self.before_merge = self.before_merge, None
                 intrude()
             if self.conflicts:
                 self.conflicts -= 1
                 raise Conflict
         if kind == "MERGE":
-            self._merge(properties or {})
+            self._merge(statement, properties or {})
 
-    def _merge(self, properties: Mapping[str, str]) -> None:
+    def _merge(self, statement: str, properties: Mapping[str, str]) -> None:
         assert self._source is not None
+        if BATCH not in properties and "max(" in statement:  # the removal of rows whose key was deleted
+            self._commit(properties)
+            return
         if BATCH not in properties:  # the removal of doubles
             for number in self._source.column("id").to_pylist():
                 self.versions[number] = [max(self.versions[number])]
@@ -83,7 +87,11 @@ class ScriptedEngine:
         self.snapshots.append(Snapshot(number, number - 1 or None, {**FILES, **summary}))
 
     def query(self, statement: str) -> pa.Table:
+        if "max(" in statement:  # of deleted keys
+            return pa.table({"highest": [self.deleted]})
         self.statements.append(statement)
+        if ".snapshots" in statement:
+            return pa.table({"snapshot_id": [*self.snapshot_times], "at_s": [*self.snapshot_times.values()]})
         return pa.table({"rows": [sum(len(held) for held in self.versions.values())]})
 
     def staged_source(
@@ -95,8 +103,11 @@ class ScriptedEngine:
         self._source = pa.concat_tables(read)
 
     def history(self, table: tuple[str, ...]) -> Iterator[Snapshot]:
+        return iter(self.snapshots[::-1]) if "__deleted" not in table[1] else iter(())
+
+    def state(self, table: tuple[str, ...]) -> str | None:
         del table
-        return iter(self.snapshots[::-1])
+        return str(self.deleted)
 
     def table_properties(self, table: tuple[str, ...]) -> Mapping[str, str] | None:
         return self.tables.get(table)
@@ -120,9 +131,6 @@ class ScriptedEngine:
         columns = {name: kind for name, kind in self.columns[table].items() if name not in change.dropped}
         self.columns[table] = columns | dict(change.added) | dict(change.widened)
         self.tables[table] = {**found, **noted}
-
-    def view_properties(self, view: tuple[str, ...]) -> Mapping[str, str] | None:
-        return self.views.get(view)
 
     def drop(self, name: tuple[str, ...]) -> None:
         self.tables.pop(name, None)

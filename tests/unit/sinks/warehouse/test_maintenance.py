@@ -5,12 +5,13 @@ from contextlib import contextmanager, nullcontext
 
 import pytest
 
+from cdc.config.store_shapes import WarehouseOptions
 from sinks.warehouse.engine import Snapshot
-from sinks.warehouse.maintenance import SMALL_FILE_COUNT_MAX, Maintenance, needs_compaction
+from sinks.warehouse.maintenance import SMALL_FILE_COUNT_MAX, Maintenance, expired, needs_compaction
 from sinks.warehouse.statements import SETTLED_FILE_BYTES
 from tests.unit.sinks.warehouse.scripted import ScriptedEngine
 
-TABLE = ("shop", "public", "a_with_deleted")
+TABLE = ("shop", "public", "a")
 
 
 @pytest.mark.parametrize(
@@ -42,11 +43,38 @@ def test_a_table_in_shape_is_left_alone() -> None:
 
 def test_small_files_are_merged_and_old_snapshots_forgotten() -> None:
     engine = table_of(100)
+    engine.snapshot_times = {1: 0.0, 2: 1_767_326_000.0}
     Maintenance(engine, now=lambda: 1_767_326_400.0).tend(TABLE, nullcontext())  # 2026-01-02 04:00 UTC
-    compact, expire = engine.statements
+    compact, _, expire = engine.statements
     assert "rewrite_data_files" in compact
     assert engine.by_row == [compact], "it reads whole rows, which may be large"
-    assert "expire_snapshots" in expire and "'2026-01-02 03:00:00'" in expire
+    assert "expire_snapshots" in expire and "ARRAY(1L), older_than => TIMESTAMP '2025-12-26 04:00:00'" in expire
+
+
+def test_of_older_snapshots_the_last_of_each_hour_is_kept_until_their_days_are_over() -> None:
+    now_s = 100 * 86400.0
+    ages_s = [0, 600, 3599, 3700, 4000, 7300, 7400, 10900, 86400, 2 * 86400 + 1, 9 * 86400]
+    snapshots = [(age, now_s - age) for age in ages_s]
+    assert sorted(expired(snapshots, now_s, days=2)) == [4000, 7400, 2 * 86400 + 1, 9 * 86400]
+    assert expired([(1, 0.0)], now_s, days=2) == [], "the newest stays"
+
+
+def test_compaction_can_be_left_to_the_command() -> None:
+    engine = table_of(100)
+    Maintenance(engine, lambda: 0.0, WarehouseOptions(compacts=False)).tend(TABLE, nullcontext())
+    assert engine.statements == []
+
+
+def test_the_command_works_on_rows_and_deleted_keys_of_every_table() -> None:
+    engine = table_of(3)
+    engine.namespace = {"watershed.tables": '[["public", "a"]]'}
+    engine.tables = {TABLE: {"watershed.layout": '[[], ["`id` ASC"]]'}, ("shop", "public__deleted", "a"): {}}
+    done = Maintenance(engine, now=lambda: 1_767_326_400.0).maintain("shop")
+    assert [one.table for one in done] == ["shop.public.a", "shop.public__deleted.a"]
+    rows, _, forget, deleted, _ = engine.statements
+    assert "strategy => 'sort'" in rows and "'partial-progress.enabled', 'true'" in rows
+    assert forget.startswith("DELETE FROM") and "ws_deleted_at < TIMESTAMP '2025-12-19 04:00:00'" in forget
+    assert "`shop`.`public__deleted`.`a`" in deleted and "strategy" not in deleted
 
 
 def test_compaction_gives_way_to_a_writer() -> None:

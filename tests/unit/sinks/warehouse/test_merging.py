@@ -8,6 +8,7 @@ import pytest
 from cdc.model.errors import SinkError
 from cdc.model.events import Column, TableId, TableSchema
 from sinks.contract import Change, Json
+from sinks.warehouse.deleted_keys import DeletedKeys
 from sinks.warehouse.engine import Snapshot
 from sinks.warehouse.merging import (
     ATTEMPT_COUNT_MAX,
@@ -43,7 +44,7 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.engine = ScriptedEngine()
-        self._merger = Merger(self.engine, lambda _: None)
+        self._merger = Merger(self.engine, lambda _: None, DeletedKeys())
         self._folder = folder
         self._table = PreparedTable(place("shop", TABLE), TableForm.of(SCHEMA))
 
@@ -89,7 +90,7 @@ def test_what_the_winner_of_a_conflict_wrote_stays(bench: Bench) -> None:
 
 def test_endless_conflicts_are_an_error(bench: Bench) -> None:
     bench.engine.conflicts = ATTEMPT_COUNT_MAX + 1
-    with pytest.raises(SinkError, match=r"a_with_deleted.*other writers") as error:
+    with pytest.raises(SinkError, match=r"public.a.*other writers") as error:
         bench.merge((1, 10))
     assert "one job" in error.value.hint
 
@@ -102,7 +103,29 @@ def test_a_key_that_another_writer_doubled_in_between_is_mended(bench: Bench) ->
     engine.versions[1] = [5]
     assert bench.merge((1, 20), (2, 20), (3, 20)).written == 2
     assert engine.versions == {9: [1], 1: [20], 2: [30], 3: [20]}
-    assert len(engine.begun("MERGE")) == 2, "ours, and the removal of doubles"
+    assert len(engine.begun("MERGE")) == 3, "ours, the removal of doubles, and of rows whose key was deleted"
+
+
+def test_what_a_killed_writer_left_undone_is_done_before_the_next_merge(bench: Bench) -> None:
+    bench.merge((1, 10))
+    bench.engine.snapshots.append(Snapshot(2, 1, {"watershed.batch": "another's", "watershed.planned": "0"}))
+    bench.engine.snapshots.append(Snapshot(3, 2, {"operation": "replace"}))  # a compaction
+    bench.merge((2, 11))
+    *_, doubles, deleted, ours = bench.engine.begun("MERGE")
+    assert "ws_rank > 1" in doubles and "SEMI JOIN" not in doubles
+    assert "GROUP BY `id`" in deleted
+    assert "WHEN NOT MATCHED" in ours
+    bench.merge((2, 12))
+    assert len(bench.engine.begun("MERGE")) == 5, "once is enough"
+
+
+def test_deleted_keys_are_looked_at_only_for_changes_that_may_be_older(bench: Bench) -> None:
+    bench.engine.deleted = 20
+    bench.merge((1, 21))
+    bench.merge((1, 19), (2, 30))
+    later, earlier = bench.engine.begun("MERGE")
+    assert "ANTI JOIN" not in later
+    assert "ANTI JOIN `watershed`.`shop`.`public__deleted`.`a` d" in earlier and "d.ws_version >= 19L" in earlier
 
 
 def test_the_keys_are_named_if_they_are_few(bench: Bench) -> None:

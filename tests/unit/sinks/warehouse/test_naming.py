@@ -2,6 +2,7 @@
 
 import pytest
 
+from cdc.config.store_shapes import WarehouseMode
 from cdc.model.errors import RefusedError
 from cdc.model.events import Column, TableId, TableSchema
 from sinks.warehouse.naming import check_columns, place, quoted
@@ -12,14 +13,21 @@ def schema(*columns: str) -> TableSchema:
     return TableSchema(TableId("public", "customers"), 1, 1, listed, columns[:1], "shop.public.customers")
 
 
-def test_a_table_and_its_view() -> None:
+def test_a_table_and_its_deleted_keys() -> None:
     found = place("shop", TableId("public", "customers"))
-    assert found.live == ("shop", "public", "customers")
-    assert found.rows == ("shop", "public", "customers_with_deleted")
+    assert found.rows == ("shop", "public", "customers")
+    assert found.deleted == ("shop", "public__deleted", "customers")
+
+
+@pytest.mark.parametrize(("mode", "name"), [("history", "Valid_From"), ("changelog", "operation")])
+def test_columns_of_the_mode_are_taken(mode: WarehouseMode, name: str) -> None:
+    check_columns(schema("id", name))
+    with pytest.raises(RefusedError, match=f"mode {mode} has a column {name.lower()} of its own"):
+        check_columns(schema("id", name), mode)
 
 
 def test_names_are_safe_as_folders() -> None:
-    assert place("shop", TableId("Größe.eu", 'a/b "c"')).live == ("shop", "Gr__e_eu", "a_b__c_")
+    assert place("shop", TableId("Größe.eu", 'a/b "c"')).rows == ("shop", "Gr__e_eu", "a_b__c_")
 
 
 def test_names_are_quoted() -> None:

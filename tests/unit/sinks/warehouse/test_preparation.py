@@ -10,11 +10,15 @@ from cdc.model.events import Column, TableId, TableSchema
 from sinks.lineage import Lineage
 from sinks.warehouse.columns import column_type
 from sinks.warehouse.evolution import Evolution
+from sinks.warehouse.layout import Layout
+from sinks.warehouse.merging import PreparedTable
 from sinks.warehouse.naming import place
 from sinks.warehouse.preparation import ATTEMPT_COUNT_MAX, Preparation
+from sinks.warehouse.staging import TableForm
 from tests.unit.sinks.warehouse.scripted import ScriptedEngine
 
 TABLE = TableId("public", "a")
+NO_LAYOUT = Layout()
 WHERE = place("shop", TABLE)
 ID = Column("id", 20, -1, "bigint", False, "b", 20)
 NUMBER = Column("number", 23, -1, "integer", True, "b", 23)
@@ -35,7 +39,7 @@ def types(known: TableSchema) -> Mapping[str, str]:
 
 @pytest.fixture
 def engine() -> ScriptedEngine:
-    """With the table as version 1 in generation 1, and its view."""
+    """With the table as version 1 in generation 1."""
     made = ScriptedEngine()
     made.namespace = {"watershed.generation": "1", "watershed.tables": '[["public", "a"]]'}
     made.tables[WHERE.rows] = {
@@ -44,16 +48,45 @@ def engine() -> ScriptedEngine:
         "watershed.columns": '[["id", "bigint"], ["number", "int"]]',
         "watershed.generation": "1",
         "watershed.schema_version": "1",
+        "watershed.mode": "current",
+        "watershed.layout": "[[], []]",
         "owner": "somebody",
     }
-    made.columns[WHERE.rows] = {**types(FIRST), "ws_version": "bigint", "ws_deleted": "boolean"}
-    made.views[WHERE.live] = {"watershed.columns": '[["id", "bigint"], ["number", "int"]]'}
+    made.columns[WHERE.rows] = {**types(FIRST), "ws_version": "bigint"}
     return made
 
 
-def prepare(engine: ScriptedEngine, *versions: TableSchema) -> None:
+def prepare(engine: ScriptedEngine, *versions: TableSchema, layout: Layout = NO_LAYOUT) -> None:
     lineage = Lineage.of(versions)
-    Preparation(engine, "shop", lambda _: None).prepare(lineage, WHERE, types(lineage.newest))
+    table = PreparedTable(WHERE, TableForm.of(lineage.newest))
+    Preparation(engine, "shop", lambda _: None).prepare(lineage, table, layout)
+
+
+def test_partitions_and_order_change_in_place(engine: ScriptedEngine) -> None:
+    engine.tables[WHERE.rows]["watershed.layout"] = '[["days(`at`)", "`number`"], []]'
+    prepare(engine, FIRST, layout=Layout(("`number`", "bucket(4, `id`)"), ("`id` DESC",)))
+    dropped, added, ordered, noted = engine.statements[:4]
+    assert dropped.endswith("DROP PARTITION FIELD days(`at`)")
+    assert added.endswith("ADD PARTITION FIELD bucket(4, `id`)")
+    engine.tables[WHERE.rows]["watershed.layout"] = '[["`number`"], []]'
+    prepare(engine, FIRST)
+    assert any(text.endswith("DROP PARTITION FIELD `number_value`") for text in engine.statements)
+    assert ordered.endswith("WRITE LOCALLY ORDERED BY `id` DESC")
+    assert "watershed.layout" in noted
+
+
+@pytest.mark.parametrize("mode", ["history", "changelog"])
+def test_what_the_topics_cant_give_again_is_not_discarded(engine: ScriptedEngine, mode: str) -> None:
+    engine.tables[WHERE.rows]["watershed.mode"] = mode
+    with pytest.raises(RefusedError, match=f"shop.public.a is a {mode}, whose rows can't be made again") as refused:
+        Preparation(engine, "shop", lambda _: None).discard(TABLE, WHERE)
+    assert "RENAME" in refused.value.hint
+    assert engine.statements == []
+
+
+def test_a_table_of_the_sources_rows_is_discarded_with_its_deleted_keys(engine: ScriptedEngine) -> None:
+    Preparation(engine, "shop", lambda _: None).discard(TABLE, WHERE)
+    assert len(engine.begun("DROP TABLE")) == 2
 
 
 def test_what_is_as_it_should_be_is_left_alone(engine: ScriptedEngine) -> None:
@@ -61,35 +94,14 @@ def test_what_is_as_it_should_be_is_left_alone(engine: ScriptedEngine) -> None:
     assert (engine.evolutions, engine.statements) == ([], [])
 
 
-@pytest.mark.parametrize(("first", "second"), [("a", "a_with_deleted"), ("a_with_deleted", "a")])
-def test_tables_whose_names_meet_are_refused_before_anything_is_dropped(first: str, second: str) -> None:
-    engine = ScriptedEngine()
-    engine.namespace = {"watershed.generation": "1", "watershed.tables": "[]"}
-    held, refused = (place("shop", TableId("public", name)) for name in (first, second))
-    engine.tables[held.rows], engine.views[held.live] = {}, {}
-    later = replace(schema(1, ID), table=TableId("public", second))
-    with pytest.raises(RefusedError, match=f"table public.{second} would share a name"):
-        Preparation(engine, "shop", lambda _: None).prepare(Lineage.of([later]), refused, types(later))
-    assert (engine.statements, engine.tables) == ([], {held.rows: {}})
-
-
-def test_columns_and_their_note_change_at_once_and_the_view_follows(engine: ScriptedEngine) -> None:
+def test_columns_and_their_note_change_at_once(engine: ScriptedEngine) -> None:
     prepare(engine, FIRST, RETYPED)
     change = Evolution(dropped=("number",), added=(("number", "string"), ("label", "string")))
     assert engine.evolutions == [change]
     assert engine.tables[WHERE.rows]["watershed.schema_version"] == "2"
     assert engine.tables[WHERE.rows]["owner"] == "somebody"
-    (view,) = engine.begun("CREATE OR REPLACE VIEW")
-    assert "SELECT `id`, `number`, `label` FROM" in view
     prepare(engine, FIRST, RETYPED)
     assert len(engine.evolutions) == 1
-
-
-def test_a_view_that_a_killed_job_left_behind_is_made_anew(engine: ScriptedEngine) -> None:
-    prepare(engine, FIRST, RETYPED)
-    engine.statements.clear()
-    prepare(engine, FIRST, RETYPED)  # the scripted engine keeps the view of version 1
-    assert len(engine.begun("CREATE OR REPLACE VIEW")) == len(engine.statements) == 1
 
 
 def test_a_column_that_was_away_between_is_another(engine: ScriptedEngine) -> None:
@@ -122,7 +134,7 @@ def test_a_writer_that_knows_an_older_schema_reads_it_again(engine: ScriptedEngi
     engine.before_evolution = lambda: prepare(engine, FIRST, RETYPED, schema(3, ID))
     with pytest.raises(SinkError, match="prepared with a later schema than version 2"):
         prepare(engine, FIRST, RETYPED)
-    assert engine.columns[WHERE.rows].keys() == {"id", "ws_version", "ws_deleted"}
+    assert engine.columns[WHERE.rows].keys() == {"id", "ws_version"}
 
 
 def test_endless_conflicts_are_an_error(engine: ScriptedEngine) -> None:
@@ -141,11 +153,15 @@ def test_endless_conflicts_are_an_error(engine: ScriptedEngine) -> None:
 
 @pytest.mark.parametrize(
     ("noted", "said"),
-    [({"watershed.table": "public.b"}, "is not the table of"), ({"watershed.key": '["x"]'}, "it has another key")],
+    [
+        ({"watershed.table": "public.b"}, "is not the table of"),
+        ({"watershed.key": '["x"]'}, "it has another key"),
+        ({"watershed.mode": "history"}, "its mode is history"),
+    ],
 )
 def test_another_owner_or_key_is_refused(engine: ScriptedEngine, noted: dict[str, str], said: str) -> None:
     engine.tables[WHERE.rows] |= noted
-    with pytest.raises(RefusedError, match=rf"shop\.public\.a_with_deleted.*{said}"):
+    with pytest.raises(RefusedError, match=rf"shop\.public\.a.*{said}"):
         prepare(engine, FIRST)
 
 

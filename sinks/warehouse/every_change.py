@@ -1,0 +1,197 @@
+"""The SQL of tables that keep every change: histories and change logs. Pure text.
+
+**History** (type 2 by commit time). A change begins an interval `[valid_from, valid_to)`, which ends with the key's
+next change; a delete is a row of its own, with key and times alone, whose interval is empty. A row that a snapshot read
+begins none if it is equal to the row before it; a row that a condition leaves out ends the interval of a row that was
+there.
+
+A batch is put between the rows that the table has of its keys, in the order of their versions. Whatever order changes
+come in, and however often, the same rows result: a version that is there already is left alone, and each row's end is
+that of the next version's beginning. Of the table only rows are read that may get another neighbour: those without a
+later version, and those at, or ended by, a version of the batch or a later one.
+
+**Change log.** A change is a row. Versions are unique within a table, so a version that is there already is a replay.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from sinks.warehouse.naming import NEXT_VERSION, SEEN_VERSION, UNCHANGED, VERSION, quoted
+from sinks.warehouse.statements import AT, OPERATION, SOURCE, full, literal, same_key
+
+STAGED_COLUMNS: Final[Mapping[str, str]] = {
+    VERSION: "bigint",
+    OPERATION: "string",
+    AT: "timestamp",
+    UNCHANGED: "array<string>",
+}
+SWEPT: Final = "t"  # a change log's operation for: rows of lower versions are gone
+_IS_ROW: Final = "IN ('c', 'u', 'r')"
+_END: Final = ", ".join(f"t.{name} = n.{name}" for name in ("valid_to", "is_current", NEXT_VERSION, SEEN_VERSION))
+_OWN: Final = ("operation", "valid_from", "valid_to", "is_current", VERSION, NEXT_VERSION, SEEN_VERSION)
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """One history."""
+
+    table: tuple[str, ...]
+    types: Mapping[str, str]  # column of the source → Spark's type
+    key: Sequence[str]
+
+    def merge(self, lowest: int, condition: str, *, compares: bool, lacks: bool) -> str:
+        """`lowest`: of the batch's versions. `condition`: see statements.merge. `compares`: some of the batch's rows
+        were read by a snapshot, and may be those that the table has. `lacks`: some lack columns."""
+        near = f"(t.is_current OR t.{VERSION} >= {lowest}L OR t.{NEXT_VERSION} >= {lowest}L)"
+        every = [*map(quoted, self.types), *_OWN]
+        return (
+            f"MERGE INTO {full(self.table)} t USING ({self._placed(near, condition, compares, lacks)}) n "
+            f"ON {same_key(self.key, f't.{VERSION} = n.{VERSION}', near, condition, right='n')} "
+            f"WHEN MATCHED AND n.ws_stored THEN UPDATE SET "
+            f"{_END} "
+            f"WHEN NOT MATCHED THEN "
+            f"INSERT ({', '.join(every)}) VALUES ({', '.join(f'n.{name}' for name in every)})"
+        )
+
+    def count_below(self, floor: int) -> str:
+        """Rows that a sweep ends."""
+        return f"SELECT count(*) AS rows FROM {full(self.table)} WHERE is_current AND {SEEN_VERSION} < {floor}L"
+
+    def sweep(self, floor: int) -> str:
+        """Rows of lower versions end now."""
+        keys = ", ".join(map(quoted, self.key))
+        below = f"FROM {full(self.table)} WHERE is_current AND {SEEN_VERSION} < {floor}L"
+        begun = f"SELECT {keys}, {VERSION}, false AS ws_ends, valid_from {below}"
+        ends = f"SELECT {keys}, {floor}L AS {VERSION}, true AS ws_ends, valid_from {below}"
+        at = "greatest(n.valid_from, current_timestamp())"
+        inserted = [*map(quoted, self.key), "operation", "valid_from", "valid_to", "is_current", VERSION, SEEN_VERSION]
+        ours = ["'d'", at, at, "false", f"n.{VERSION}", f"n.{VERSION}"]
+        values = [*(f"n.{quoted(name)}" for name in self.key), *ours]
+        return (
+            f"MERGE INTO {full(self.table)} t USING ({begun} UNION ALL {ends}) n "
+            f"ON {same_key(self.key, f't.{VERSION} = n.{VERSION}', right='n')} "
+            f"WHEN MATCHED AND NOT n.ws_ends THEN "
+            f"UPDATE SET t.valid_to = {at}, t.is_current = false, t.{NEXT_VERSION} = {floor}L "
+            f"WHEN NOT MATCHED THEN INSERT ({', '.join(inserted)}) VALUES ({', '.join(values)})"
+        )
+
+    def _placed(self, near: str, condition: str, compares: bool, lacks: bool) -> str:
+        """The batch's rows that are new, and the table's that get another end."""
+        columns = ", ".join(map(quoted, self.types))
+        partition = f"PARTITION BY {', '.join(map(quoted, self.key))} ORDER BY {VERSION}"
+        # A version that is in the table already: its row comes first, what comes again is left out.
+        once = (
+            f"SELECT * FROM (SELECT *, lag({VERSION}) OVER ({partition}, NOT ws_stored) AS ws_before "
+            f"FROM ({self._together(near, condition, reads_rows=compares or lacks)})) "
+            f"WHERE NOT ws_before <=> {VERSION}"
+        )
+        if lacks:
+            others = "".join(f", {self._filled(name, partition)}" for name in self.types if name not in self.key)
+            ours = ", ".join(
+                [*map(quoted, self.key), VERSION, OPERATION, AT, UNCHANGED, "ws_stored", "ws_was_next", "ws_was_seen"]
+            )
+            once = f"SELECT {ours}{others} FROM ({once})"
+        row = f"struct({columns})"
+        same = f"{row} <=> lag({row}) OVER ({partition})" if compares else "false"
+        kept = (
+            f"SELECT * FROM (SELECT *, coalesce(lag({OPERATION}) OVER ({partition}) {_IS_ROW}, false) AS ws_follows, "
+            f"{same} AS ws_same FROM ({once}))"
+        )
+        is_kept = (
+            f"(ws_stored OR CASE WHEN {OPERATION} IN ('x', 'n') THEN ws_follows "
+            f"WHEN {OPERATION} = 'r' THEN NOT (ws_follows AND ws_same) "
+            f"WHEN size({UNCHANGED}) > 0 THEN ws_follows ELSE true END)"
+        )
+        if not compares:
+            return self._with_ends(f"{kept} WHERE {is_kept}", partition, columns, "ws_was_seen")
+        # A row that a snapshot found as it was: its version is noted, else a sweep would end it.
+        lives = f"SELECT *, sum(if({is_kept}, 1, 0)) OVER ({partition}) AS ws_life FROM ({kept})"
+        keys = ", ".join(map(quoted, self.key))
+        seen = (
+            f"SELECT *, max(if({is_kept} OR {OPERATION} = 'r', {VERSION}, NULL)) OVER (PARTITION BY {keys}, ws_life) "
+            f"AS ws_seen FROM ({lives})"
+        )
+        return self._with_ends(f"SELECT * FROM ({seen}) WHERE {is_kept}", partition, columns, "ws_seen")
+
+    def mend(self) -> str:
+        """Give every row the end that the row after it asks for."""
+        keys = ", ".join(map(quoted, self.key))
+        stored = (
+            f"SELECT {keys}, {VERSION}, operation AS {OPERATION}, valid_from AS {AT}, true AS ws_stored, "
+            f"{NEXT_VERSION} AS ws_was_next, {SEEN_VERSION} AS ws_was_seen FROM {full(self.table)}"
+        )
+        return (
+            f"MERGE INTO {full(self.table)} t "
+            f"USING ({self._with_ends(stored, f'PARTITION BY {keys} ORDER BY {VERSION}', keys, 'ws_was_seen')}) n "
+            f"ON {same_key(self.key, f't.{VERSION} = n.{VERSION}', right='n')} WHEN MATCHED THEN UPDATE SET {_END}"
+        )
+
+    def _with_ends(self, rows: str, partition: str, columns: str, seen: str) -> str:
+        """Of rows in the order of their versions: those that are new, and those of the table that get another end or
+        were seen later. `seen`: the column that says when."""
+        seen = f"greatest({seen}, ws_was_seen, {VERSION})"  # leaves out NULL
+        ended = (
+            f"SELECT *, {OPERATION} {_IS_ROW} AS ws_is_row, lead({VERSION}) OVER ({partition}) AS ws_then, "
+            f"lead({AT}) OVER ({partition}) AS ws_until FROM ({rows})"
+        )
+        return (
+            f"SELECT {columns}, {VERSION}, ws_stored, {AT} AS valid_from, "
+            f"if(ws_is_row, {OPERATION}, 'd') AS operation, "
+            # A clock that went back makes an empty interval, none that ends before it begins.
+            f"CASE WHEN NOT ws_is_row THEN {AT} WHEN ws_then IS NULL THEN NULL ELSE greatest({AT}, ws_until) END "
+            f"AS valid_to, ws_is_row AND ws_then IS NULL AS is_current, "
+            f"if(ws_is_row, ws_then, NULL) AS {NEXT_VERSION}, {seen} AS {SEEN_VERSION} FROM ({ended}) "
+            f"WHERE NOT ws_stored OR (ws_is_row AND (NOT ws_then <=> ws_was_next OR {seen} > ws_was_seen))"
+        )
+
+    def _together(self, near: str, condition: str, *, reads_rows: bool) -> str:
+        """The batch's rows, and those of the table that are near them. Of the table's rows columns beside the key are
+        read only if asked for."""
+        stored = ", ".join(
+            f"t.{quoted(name)}" if reads_rows or name in self.key else f"CAST(NULL AS {kind}) AS {quoted(name)}"
+            for name, kind in self.types.items()
+        )
+        where = " AND ".join(filter(None, [near, condition]))
+        return (
+            f"SELECT {stored}, t.{VERSION}, t.operation AS {OPERATION}, t.valid_from AS {AT}, "
+            f"CAST(NULL AS array<string>) AS {UNCHANGED}, true AS ws_stored, t.{NEXT_VERSION} AS ws_was_next, "
+            f"t.{SEEN_VERSION} AS ws_was_seen "
+            f"FROM {full(self.table)} t LEFT SEMI JOIN {SOURCE} s ON {same_key(self.key)} WHERE {where} "
+            f"UNION ALL SELECT {', '.join(map(quoted, self.types))}, {VERSION}, {OPERATION}, "
+            f"coalesce({AT}, current_timestamp()), {UNCHANGED}, false, CAST(NULL AS bigint), CAST(NULL AS bigint) "
+            f"FROM {SOURCE}"
+        )
+
+    def _filled(self, name: str, partition: str) -> str:
+        """A column with what it was before, where a row lacks it."""
+        column = quoted(name)
+        known = f"if(array_contains({UNCHANGED}, {literal(name)}), NULL, struct({column} AS v))"
+        return f"(last_value({known}, true) OVER ({partition})).v AS {column}"
+
+
+def append(table: tuple[str, ...], columns: Sequence[str], lowest: int, highest: int) -> str:
+    """The batch's changes into a change log. `lowest`, `highest`: of the batch's versions."""
+    every = [*map(quoted, columns), "operation", "committed_at", VERSION, UNCHANGED]
+    source = (
+        f"SELECT {', '.join(map(quoted, columns))}, if({OPERATION} = 'x', 'd', {OPERATION}) AS operation, "
+        f"coalesce({AT}, current_timestamp()) AS committed_at, {VERSION}, {UNCHANGED} FROM {SOURCE} "
+        f"WHERE {OPERATION} <> 'n'"
+    )
+    return _appending(table, source, every, lowest, highest)
+
+
+def sweep_log(table: tuple[str, ...], floor: int) -> str:
+    """One row, with the floor as its version."""
+    source = f"SELECT '{SWEPT}' AS operation, current_timestamp() AS committed_at, {floor}L AS {VERSION}"
+    return _appending(table, source, ["operation", "committed_at", VERSION], floor, floor)
+
+
+def _appending(table: tuple[str, ...], source: str, every: Sequence[str], lowest: int, highest: int) -> str:
+    # The first branch is never taken. Without it the commit is an append, which does not look for another writer's.
+    return (
+        f"MERGE INTO {full(table)} t USING ({source}) s ON t.{VERSION} = s.{VERSION} "
+        f"AND t.{VERSION} >= {lowest}L AND t.{VERSION} <= {highest}L "
+        f"WHEN MATCHED AND s.{VERSION} > t.{VERSION} THEN DELETE "
+        f"WHEN NOT MATCHED THEN INSERT ({', '.join(every)}) VALUES ({', '.join(f's.{name}' for name in every)})"
+    )

@@ -1,0 +1,32 @@
+"""`cdc warehouse maintain`: upkeep of warehouses in a Spark session of its own, beside the sinks' job."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+
+from cdc.config.settings import Config
+from cdc.config.sink_settings import WarehouseConfig, sink_config
+from sinks.warehouse.catalog import catalog_place
+from sinks.warehouse.maintenance import Maintained, Maintenance
+from spark_jobs.engine import SparkEngine
+from spark_jobs.runner import started
+
+
+@contextmanager
+def session(config: Config) -> Iterator[SparkSession]:
+    """Raises SinkError."""
+    spark, _ = started(config, sink_count=1)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def maintain_warehouse(config: Config, name: str, spark: SparkSession) -> list[Maintained]:
+    """What was done to each table of the sink. Raises SinkError."""
+    section = sink_config(config.sinks, name)
+    assert isinstance(section, WarehouseConfig)
+    where = catalog_place(section, config.topics.prefix)
+    return Maintenance(SparkEngine(spark, where), time.time, section).maintain(where.namespace)
