@@ -29,6 +29,7 @@ from cdc.ports.chunk_reader import (
     Chunk,
     ChunkRead,
     DescribeTable,
+    Key,
     KeyPage,
     KeysRead,
     LookedUp,
@@ -220,6 +221,16 @@ class SnapshotEngine:
         self._give_up(job for job in noted if job.is_too_long)
         self._settle()
         return [record for job in noted for record in job.state(self._topics)]
+
+    def republish(self, table: TableId, keys: Mapping[Key, bytes]) -> list[TopicRecord]:
+        """Publish rows of these keys again, and deletes of those that the table has not."""
+        job = self._completions.ask(table, keys)
+        self._settle()
+        return job.state(self._topics)
+
+    def waiting_keys(self, table: TableId) -> bool:
+        """Whether rows of the table are still to be completed or published again."""
+        return table in self._completions.jobs
 
     def endings(self) -> list[TopicRecord]:
         """Records of those that have failed, or found nothing more to do, since the last call."""

@@ -17,6 +17,7 @@ from cdc.ports.stream import Signal, Signals
 from cdc.records.control import SignalAnswer, SignalRecord, SnapshotProgress, SnapshotRecord, snapshot_key
 from cdc.records.table_state import TableRecord, table_record
 from cdc.snapshots.chunk_engine import SnapshotEngine
+from cdc.snapshots.completion import asked_keys
 from cdc.snapshots.jobs import Job
 from cdc.snapshots.signal_answers import Answers, is_late, too_late
 
@@ -24,6 +25,7 @@ log = structlog.get_logger(__name__)
 
 REPORT_INTERVAL_S: Final = 1.0
 SIGNAL_INTERVAL_S: Final = 0.2
+REPUBLISHED_MAX: Final = 1_000  # keys of one signal
 _RATE_REPORTS: Final = 10  # over which the rate is taken
 
 
@@ -167,6 +169,8 @@ class Snapshots:
             return SignalAnswer(is_accepted=False, message=message), []
         if not wanted:
             return SignalAnswer(is_accepted=False, message="no table is captured: `cdc table list` says why"), []
+        if signal.action == "republish":
+            return self._republish(wanted, signal.keys)
         if signal.action == "snapshot":
             is_whole = signal.where is None and signal.after is None and signal.up_to is None
             if not is_whole and len(wanted) != 1:
@@ -184,6 +188,23 @@ class Snapshots:
             return SignalAnswer(is_accepted=False, message=f"there is no snapshot to {signal.action}"), []
         told = [record for _, records in changed for record in records]
         return _accepted(status, [table for table, _ in changed]), told
+
+    def _republish(self, wanted: Sequence[TableId], keys: Sequence[str]) -> tuple[SignalAnswer, list[TopicRecord]]:
+        """Publish rows of one table again, by their keys, and deletes of those that it has not."""
+        problem, hint = "", ""
+        if len(wanted) != 1 or not 0 < len(keys) <= REPUBLISHED_MAX:
+            problem = f"1 to {REPUBLISHED_MAX} keys of exactly one table can be published again at once"
+        elif wanted[0] in self._unchunkable:
+            problem = self._why_barred(wanted)
+        elif self._engine.waiting_keys(wanted[0]):
+            problem, hint = f"rows of {wanted[0]} are being published again already", "ask again when they are"
+        else:
+            known = asked_keys(self._engine.tables[wanted[0]], keys)
+            if len(known) == len(keys):
+                records = self._engine.republish(wanted[0], known)
+                return _accepted(f"publishes {len(keys)} keys again", wanted), records
+            problem = f"{len(keys) - len(known)} of the keys are no record keys of {wanted[0]}"
+        return SignalAnswer(is_accepted=False, message=problem, next=hint), []
 
     def _switch(self, signal: SignalRecord) -> tuple[SignalAnswer, list[TopicRecord]]:
         """Stop tables, or let those that are stopped join again: the next session does."""
