@@ -18,11 +18,11 @@ def make_sink(name: str, section: StoreConfig, prefix: str) -> Sink:
     """
     match section:
         case SearchConfig():
-            with _needs("opensearchpy", extra="search"):
+            with needs("opensearchpy", extra="search"):
                 from sinks.search.sink import SearchSink
             return shaped(SearchSink.open(section, prefix, name=name), section)
         case CacheConfig():
-            with _needs("redis", extra="cache"):
+            with needs("redis", extra="cache"):
                 from sinks.cache.sink import CacheSink
             return shaped(CacheSink.open(section, prefix, name=name), section)
         case _:
@@ -30,7 +30,8 @@ def make_sink(name: str, section: StoreConfig, prefix: str) -> Sink:
 
 
 @contextmanager
-def _needs(module: str, extra: str) -> Iterator[None]:
+def needs(module: str, extra: str) -> Iterator[None]:
+    """Imports of a client library, and the package's extra that brings it."""
     try:
         yield
     except ModuleNotFoundError as error:

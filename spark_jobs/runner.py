@@ -76,7 +76,7 @@ def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | Non
     # What fails reaches us as an exception and is said once, by us; py4j's root logger would add tracebacks.
     logging.getLogger().addHandler(logging.NullHandler())
     begun = time.monotonic()
-    spark, task_count = _started(config, len(names))
+    spark, task_count = started(config, len(names))
     log.info("spark started", took_s=round(time.monotonic() - begun, 1), sinks=" ".join(names))
     workers = [
         SinkWorker(name, config, spark, partial(open_sink, spark, task_count), stop, told_of)
@@ -96,7 +96,7 @@ def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | Non
     _leave(spark, code)
 
 
-def _started(config: Config, sink_count: int) -> tuple[SparkSession, int]:
+def started(config: Config, sink_count: int) -> tuple[SparkSession, int]:
     """The session, and how many tasks each sink may run at once. Raises SinkError."""
     try:
         spark = _session(config, sink_count)

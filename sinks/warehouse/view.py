@@ -1,0 +1,119 @@
+"""What the warehouse holds, for comparison with the source: committed tables, read without Spark."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, Self
+
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, In
+from pyiceberg.table import Table
+
+from cdc.config.sink_settings import WarehouseConfig
+from cdc.model.errors import SinkError
+from cdc.model.events import Column, TableId, TableSchema
+from sinks.view import Held, Key
+from sinks.warehouse.catalog import CatalogPlace, catalog_place
+from sinks.warehouse.columns import Unholdable, column_type
+from sinks.warehouse.naming import DELETED, VERSION, Place, place
+from sinks.warehouse.properties import KEY
+from sinks.warehouse.statements import CATALOG
+
+_NAMEABLE: Final = frozenset({"int", "bigint", "string"})  # types whose values Iceberg compares in files' bounds
+
+
+Removal = Callable[[CatalogPlace, Place, Sequence[Column], Sequence[tuple[Key, int]]], None]
+"""Deletes rows of a table by key and version. The warehouse is written by Spark only, which is not for this module."""
+
+
+class WarehouseView:
+    """See sinks.view.StoreView. Each method reads the newest snapshot of the table."""
+
+    def __init__(self, catalog: CatalogPlace) -> None:
+        self._place = catalog
+        self._schemas: dict[TableId, TableSchema] = {}
+        self.removal: Removal | None = None
+
+    @classmethod
+    def open(cls, section: WarehouseConfig, prefix: str) -> Self:
+        """Raises SinkError where there is no catalog."""
+        found = catalog_place(section, prefix)
+        if not found.database.exists():  # opening it would make it
+            raise SinkError(f"warehouse: there is no catalog {found.database}", "start its sink, which makes it")
+        return cls(found)
+
+    def attach(self, schema: TableSchema) -> None:
+        self._schemas[schema.table] = schema
+
+    def is_partial(self, table: TableId) -> bool:  # noqa: ARG002 - the same for every table
+        return False
+
+    def rows(self, table: TableId) -> Iterator[tuple[Key, Held]]:
+        for key, version, row in self._rows(table, EqualTo(term=DELETED, value=False)):
+            yield key, Held(version, row)
+
+    def held(self, table: TableId, keys: Sequence[Key]) -> list[Held | None]:
+        columns = self._key_columns(table)
+        wanted = [_values(columns, key) for key in keys]
+        found: dict[tuple[Any, ...], Held] = {}
+        for key, version, row in self._rows(table, _among(columns, [values for values in wanted if values])):
+            values = tuple(map(_hashable, key.values()))
+            other = found.get(values)
+            live = [one for one in (other.row if other else None, row) if one is not None]
+            copies = (other.copies if other and other.row is not None else 0) + (row is not None)
+            newest = max(version, other.version) if other else version
+            found[values] = Held(newest, live[-1] if live else None, max(1, copies))
+        return [found.get(values) if values else None for values in wanted]
+
+    def remove(self, table: TableId, held: Sequence[tuple[Key, int]]) -> None:
+        assert self.removal is not None, "who removes rows says how"
+        self.removal(self._place, place(self._place.namespace, table), self._key_columns(table), held)
+
+    def close(self) -> None:
+        """Each method opens the catalog for itself."""
+
+    def _key_columns(self, table: TableId) -> list[Column]:
+        schema = self._schemas[table]
+        by_name = {column.name: column for column in schema.columns}
+        return [by_name[name] for name in schema.key]
+
+    def _rows(self, table: TableId, condition: BooleanExpression) -> Iterator[tuple[Key, int, dict[str, Any] | None]]:
+        """Key, version, and the row where it is live."""
+        name = place(self._place.namespace, table).rows
+        catalog = SqlCatalog(CATALOG, uri=self._place.sqlalchemy_uri, warehouse=self._place.location)
+        try:
+            found: Table = catalog.load_table(name)
+            key = json.loads(found.properties[KEY])
+            for batch in found.scan(row_filter=condition).to_arrow_batch_reader():
+                for row in batch.to_pylist():
+                    version, is_deleted = row.pop(VERSION), row.pop(DELETED)
+                    yield {column: row[column] for column in key}, version, None if is_deleted else row
+        except (NoSuchTableError, NoSuchNamespaceError, FileNotFoundError) as error:
+            raise SinkError(
+                f"warehouse: table {'.'.join(name)} is not there",
+                "start its sink; it creates the table and fills it from the topics",
+            ) from error
+        finally:
+            catalog.close()
+
+
+def _values(columns: Sequence[Column], key: Key) -> tuple[Any, ...] | None:
+    """As the warehouse gives them back; None for a key that it can't hold."""
+    try:
+        found = [column_type(column).array([key[column.name]]).to_pylist()[0] for column in columns]
+    except Unholdable:
+        return None
+    return tuple(map(_hashable, found))
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+
+
+def _among(columns: Sequence[Column], keys: Sequence[tuple[Any, ...]]) -> BooleanExpression:
+    """True of every row that has one of the keys, and perhaps of others."""
+    condition: BooleanExpression = AlwaysTrue()
+    for at, column in enumerate(columns):
+        if column_type(column).sql in _NAMEABLE:
+            condition = And(condition, In(term=column.name, literals={key[at] for key in keys}))
+    return condition
