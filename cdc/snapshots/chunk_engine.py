@@ -208,10 +208,9 @@ class SnapshotEngine:
                 if is_behind or is_full or now < self._next_chunk_at:
                     return wanted
                 if part.wants(now):
-                    if isinstance(part, Range):
-                        wanted.append(self._ask_for_chunk(job, part))
-                    else:
-                        wanted.append(self._ask_to_look_up(job, part))
+                    wanted.append(
+                        self._ask_for_chunk(job, part) if isinstance(part, Range) else self._ask_to_look_up(job, part)
+                    )
                     reading += 1
         return wanted
 
@@ -223,20 +222,15 @@ class SnapshotEngine:
         return [record for job in noted for record in job.state(self._topics)]
 
     def republish(self, table: TableId, keys: Mapping[Key, bytes]) -> list[TopicRecord]:
-        """Publish rows of these keys again, and deletes of those that the table has not."""
-        job = self._completions.ask(table, keys)
+        """Publish rows of these keys again, and deletes of those without a row. Nothing while earlier ones wait."""
+        jobs = [] if table in self._completions.jobs else [self._completions.ask(table, keys)]
         self._settle()
-        return job.state(self._topics)
-
-    def waiting_keys(self, table: TableId) -> bool:
-        """Whether rows of the table are still to be completed or published again."""
-        return table in self._completions.jobs
+        return [record for job in jobs for record in job.state(self._topics)]
 
     def endings(self) -> list[TopicRecord]:
         """Records of those that have failed, or found nothing more to do, since the last call."""
-        said = [record for job in self._unsaid for record in job.state(self._topics)]
-        self._unsaid.clear()
-        return said
+        unsaid, self._unsaid = self._unsaid, []
+        return [record for job in unsaid for record in job.state(self._topics)]
 
     @property
     def waits_for(self) -> str:

@@ -196,14 +196,14 @@ class Snapshots:
             problem = f"1 to {REPUBLISHED_MAX} keys of exactly one table can be published again at once"
         elif wanted[0] in self._unchunkable:
             problem = self._why_barred(wanted)
-        elif self._engine.waiting_keys(wanted[0]):
-            problem, hint = f"rows of {wanted[0]} are being published again already", "ask again when they are"
         else:
             known = asked_keys(self._engine.tables[wanted[0]], keys)
-            if len(known) == len(keys):
-                records = self._engine.republish(wanted[0], known)
+            if len(known) < len(keys):
+                problem = f"{len(keys) - len(known)} of the keys are no record keys of {wanted[0]}"
+            elif records := self._engine.republish(wanted[0], known):
                 return _accepted(f"publishes {len(keys)} keys again", wanted), records
-            problem = f"{len(keys) - len(known)} of the keys are no record keys of {wanted[0]}"
+            else:
+                problem, hint = f"rows of {wanted[0]} are being published again already", "ask again when they are"
         return SignalAnswer(is_accepted=False, message=problem, next=hint), []
 
     def _switch(self, signal: SignalRecord) -> tuple[SignalAnswer, list[TopicRecord]]:
