@@ -17,7 +17,6 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from cdc.config.settings import KafkaConfig, load_config
 from cdc.model.topics import Topics
 from cdc.postgres.table_rows import TableReader
-from demo.stores import table_lineages
 from sinks.comparison import SourceRows, TableComparison, compare
 from tests.captured import Captured, CaptureProcess
 from tests.checker import history, positions, truncations
@@ -29,6 +28,7 @@ from tests.stores import stored_rows
 from tests.topics import keep_every_record
 from tests.waiting import eventually
 from tests.workload import Workload
+from verification.verifier import table_lineages
 
 SETTINGS: Final[Mapping[str, Any]] = {
     # Lag is no reason to pause: chunks are to meet as many changes as they can.
