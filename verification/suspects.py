@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Final, Self
 
 CACHE_KIB: Final = 4 * 1024
-PAGE_KEYS: Final = 500
+PAGE_KEYS: Final = 2_000
 
 
 class Suspects:

@@ -1,6 +1,7 @@
 """What the search index holds, for comparison with the source. The version is the document's `_version`, which guards
 it; a document whose own version field says otherwise was edited by somebody."""
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Final, Self
@@ -18,6 +19,7 @@ from sinks.search.sink import SearchSink
 from sinks.view import Held, Key
 
 LOOK_DOCUMENTS_MAX: Final = 200  # in one request
+FORGETTING_S: Final = 1.0
 
 
 class SearchView:
@@ -50,13 +52,15 @@ class SearchView:
 
     def remove(self, table: TableId, held: Sequence[tuple[Key, int]]) -> None:
         """OpenSearch remembers the version of a document that it deletes for `index.gc_deletes`, and would go on
-        refusing lower ones. So that time is set to nothing meanwhile."""
+        refusing lower ones. So that time is set to nothing meanwhile; a refresh forgets what is older by its clock,
+        which goes in steps of 200 ms."""
         alias, _ = self._sink.place(table)
         self._set_memory(alias, "0s")
         try:
             for (_, version), found in zip(held, self._documents(table, [key for key, _ in held]), strict=True):
                 if found is not None and int(found["_version"]) == version:
                     self._delete(found)
+            time.sleep(FORGETTING_S)
             self._server.call(lambda client: client.indices.refresh(index=alias))
         finally:
             self._set_memory(alias, None)
@@ -94,8 +98,8 @@ class SearchView:
                 (404, 409),
             )
 
-    def _set_memory(self, alias: str, time: str | None) -> None:
-        body = {"index": {"gc_deletes": time}}
+    def _set_memory(self, alias: str, kept: str | None) -> None:
+        body = {"index": {"gc_deletes": kept}}
         self._server.call(lambda client: client.indices.put_settings(index=alias, body=body))
 
 
