@@ -3,7 +3,7 @@
 A view needs each table attached: with the schema in the store's shape (`sinks.shaping.table.TableShape.schema`).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -18,6 +18,10 @@ Key = Mapping[str, Json]
 
 
 T = TypeVar("T")
+
+
+Removal = Callable[..., None]
+"""How rows are removed from the warehouse, which Spark alone writes: (catalog, table's place, key columns, rows)."""
 
 
 class Held(NamedTuple):
@@ -52,8 +56,9 @@ class StoreView(Protocol):
         """Release connections. Idempotent."""
 
 
-def open_view(name: str, section: StoreConfig, prefix: str) -> StoreView:
-    """Raises SinkError when the client library is not installed, or nothing answers."""
+def open_view(name: str, section: StoreConfig, prefix: str, removal: Removal | None = None) -> StoreView:
+    """`removal`: for a warehouse from which rows are to be removed. Raises SinkError when the client library is not
+    installed, or nothing answers."""
     match section:
         case SearchConfig():
             with needs("opensearchpy", extra="search"):
@@ -66,7 +71,7 @@ def open_view(name: str, section: StoreConfig, prefix: str) -> StoreView:
         case WarehouseConfig():
             with needs("pyiceberg", extra="warehouse"):
                 from sinks.warehouse.view import WarehouseView
-            return WarehouseView.open(section, prefix)
+            return WarehouseView.open(section, prefix, removal)
     raise SinkError(f"the store of sink {name} can't be compared", "name other sinks by --sink")
 
 

@@ -15,7 +15,7 @@ from spark_jobs.runner import started
 
 
 class SparkRemoval:
-    """Implements sinks.warehouse.view.Removal."""
+    """Implements sinks.view.Removal."""
 
     def __init__(self, config: Config) -> None:
         self._config = config

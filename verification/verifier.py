@@ -26,7 +26,7 @@ from cdc.records.rejected_rows import RejectedRow
 from sinks.comparison import SourceRows
 from sinks.lineage import Lineage
 from sinks.records import encode_json
-from sinks.view import StoreView, open_view
+from sinks.view import Removal, StoreView, open_view
 from verification.expected import ExpectedRows, plain_key
 from verification.model import Difference, Kind, TableResult
 from verification.settling import Side, settle, told_apart
@@ -66,9 +66,11 @@ def table_lineages(config: Config) -> dict[TableId, Lineage]:
 class Verifier:
     """Use it in a with statement. Methods raise WatershedError."""
 
-    def __init__(self, config: Config, wanted: Wanted, world: World, tell: Tell) -> None:
-        """Raises ConfigError for a sink or a table that is not configured; SinkError for a store that does not
-        answer."""
+    def __init__(
+        self, config: Config, wanted: Wanted, world: World, tell: Tell, removal: Removal | None = None
+    ) -> None:
+        """`removal`: for a warehouse that is repaired. Raises ConfigError for a sink or a table that is not
+        configured."""
         self._config = config
         self._wanted = wanted
         self._world = world
@@ -78,8 +80,9 @@ class Verifier:
             raise ConfigError("no sink is configured", "add a store to section sinks")
         stored = config.source.stored_table_ids
         self._tables = [table for table in stored if any(matches(pattern, table) for pattern in wanted.tables)]
+        self._removal = removal
         self._open = ExitStack()
-        self.views: dict[str, StoreView] = {}
+        self._views: dict[str, StoreView] = {}
         for pattern in wanted.tables:
             if not any(matches(pattern, table) for table in self._tables):
                 names = ", ".join(map(str, stored)) or "none"
@@ -89,8 +92,8 @@ class Verifier:
         try:
             for name, section in self._sections.items():
                 self._world.require_sink(name)
-                self.views[name] = open_view(name, section, self._config.topics.prefix)
-                self._open.callback(self.views[name].close)
+                self._views[name] = open_view(name, section, self._config.topics.prefix, self._removal)
+                self._open.callback(self._views[name].close)
                 self._world.reach(name)
         except BaseException:
             self._open.close()
@@ -153,7 +156,7 @@ class Verifier:
     def _side(self, sink: str, lineage: Lineage, source: VerifiedTable) -> Side:
         masks = masks_of(lineage.newest, self._config.masking.masks(self._config.source.table_ids))
         expected = ExpectedRows(sink, self._sections[sink], lineage, source.types, masks)
-        view = self.views[sink]
+        view = self._views[sink]
         view.attach(expected.schema)
         return Side(sink, view, expected, source, view.is_partial(lineage.newest.table))
 

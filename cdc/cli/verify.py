@@ -16,10 +16,9 @@ from cdc.config.settings import Config, load_config
 from cdc.daemon.logs import configure_logs
 from cdc.model.events import TableId
 from cdc.snapshots.status import Standing
-from sinks.view import StoreView
 from verification.model import Difference, TableResult
 from verification.repairing import Repair
-from verification.verifier import Mend, Verifier, Wanted
+from verification.verifier import Verifier, Wanted
 from verification.world import World
 
 TIMEOUT_S: Final = 120.0
@@ -72,11 +71,14 @@ def repair(
 def _run(path: Path, wanted: Wanted, timeout: float, *, as_json: bool, repairs: bool = False) -> None:
     configure_logs(level="error")
     config = load_config(path)
-    screen = screen_for(Console(stderr=True), as_json=False) if not as_json else None
-    tell = _Telling(screen)
-    with World(config, timeout) as world, Verifier(config, wanted, world, tell) as verifier:
-        results = _repaired(config, verifier, Repair(config, world, tell)) if repairs else list(verifier.run())
-    tell.close()
+    tell = _Telling(None if as_json else screen_for(Console(stderr=True), as_json=False))
+    with (
+        closing(tell),
+        closing(_Removal(config)) as removal,
+        World(config, timeout) as world,
+        Verifier(config, wanted, world, tell, removal) as verifier,
+    ):
+        results = list(verifier.run(Repair(config, world, tell) if repairs else None))
     if as_json:
         typer.echo(json.dumps(_as_json(results)))
     else:
@@ -87,21 +89,23 @@ def _run(path: Path, wanted: Wanted, timeout: float, *, as_json: bool, repairs: 
         raise typer.Exit(PARTIAL)
 
 
-def _repaired(config: Config, verifier: Verifier, mend: Mend) -> list[TableResult]:
-    """The warehouse is written by Spark, which is imported only where there is one."""
-    warehouses = [view for view in verifier.views.values() if _is_warehouse(view)]
-    if not warehouses:
-        return list(verifier.run(mend))
-    from spark_jobs.removal import SparkRemoval
+class _Removal:
+    """See sinks.view.Removal: Spark is imported, and starts, with the first call."""
 
-    with closing(SparkRemoval(config)) as removal:
-        for view in warehouses:
-            view.removal = removal  # type: ignore[attr-defined]
-        return list(verifier.run(mend))
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._made: Any = None
 
+    def __call__(self, *arguments: Any) -> None:
+        if self._made is None:
+            from spark_jobs.removal import SparkRemoval
 
-def _is_warehouse(view: StoreView) -> bool:
-    return hasattr(view, "removal")
+            self._made = SparkRemoval(self._config)
+        self._made(*arguments)
+
+    def close(self) -> None:
+        if self._made is not None:
+            self._made.close()
 
 
 class _Telling:

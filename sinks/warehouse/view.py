@@ -1,7 +1,7 @@
 """What the warehouse holds, for comparison with the source: committed tables, read without Spark."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, Self
 
 from pyiceberg.catalog.sql import SqlCatalog
@@ -12,35 +12,31 @@ from pyiceberg.table import Table
 from cdc.config.sink_settings import WarehouseConfig
 from cdc.model.errors import SinkError
 from cdc.model.events import Column, TableId, TableSchema
-from sinks.view import Held, Key
+from sinks.view import Held, Key, Removal
 from sinks.warehouse.catalog import CatalogPlace, catalog_place
 from sinks.warehouse.columns import Unholdable, column_type
-from sinks.warehouse.naming import DELETED, VERSION, Place, place
+from sinks.warehouse.naming import DELETED, VERSION, place
 from sinks.warehouse.properties import KEY
 from sinks.warehouse.statements import CATALOG
 
 _NAMEABLE: Final = frozenset({"int", "bigint", "string"})  # types whose values Iceberg compares in files' bounds
 
 
-Removal = Callable[[CatalogPlace, Place, Sequence[Column], Sequence[tuple[Key, int]]], None]
-"""Deletes rows of a table by key and version. The warehouse is written by Spark only, which is not for this module."""
-
-
 class WarehouseView:
     """See sinks.view.StoreView. Each method reads the newest snapshot of the table."""
 
-    def __init__(self, catalog: CatalogPlace) -> None:
+    def __init__(self, catalog: CatalogPlace, removal: Removal | None = None) -> None:
         self._place = catalog
+        self._removal = removal
         self._schemas: dict[TableId, TableSchema] = {}
-        self.removal: Removal | None = None
 
     @classmethod
-    def open(cls, section: WarehouseConfig, prefix: str) -> Self:
+    def open(cls, section: WarehouseConfig, prefix: str, removal: Removal | None = None) -> Self:
         """Raises SinkError where there is no catalog."""
         found = catalog_place(section, prefix)
         if not found.database.exists():  # opening it would make it
             raise SinkError(f"warehouse: there is no catalog {found.database}", "start its sink, which makes it")
-        return cls(found)
+        return cls(found, removal)
 
     def attach(self, schema: TableSchema) -> None:
         self._schemas[schema.table] = schema
@@ -66,8 +62,8 @@ class WarehouseView:
         return [found.get(values) if values else None for values in wanted]
 
     def remove(self, table: TableId, held: Sequence[tuple[Key, int]]) -> None:
-        assert self.removal is not None, "who removes rows says how"
-        self.removal(self._place, place(self._place.namespace, table), self._key_columns(table), held)
+        assert self._removal is not None, "who removes rows says how"
+        self._removal(self._place, place(self._place.namespace, table), self._key_columns(table), held)
 
     def close(self) -> None:
         """Each method opens the catalog for itself."""

@@ -30,9 +30,7 @@ def view_of(trial: Trial) -> StoreView:
             return CacheView(sink)
         case WarehouseSink():
             store = cast(WarehouseStore, trial.store)
-            view = WarehouseView(store.place)
-            view.removal = lambda _, at, key, held: remove(store.engine(), at, key, held)
-            return view
+            return WarehouseView(store.place, lambda _, at, key, held: remove(store.engine(), at, key, held))
     raise AssertionError("a view of each store")
 
 
