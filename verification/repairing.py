@@ -16,7 +16,7 @@ from cdc.model.events import TableId
 from cdc.model.topics import Topics
 from cdc.postgres.verified_rows import VerifiedTable
 from cdc.records.control import SignalRecord
-from cdc.snapshots.coordination import REPUBLISHED_MAX
+from cdc.snapshots.coordination import NEXT_AFTER_OTHERS, REPUBLISHED_MAX
 from verification.model import Difference, Kind, TableResult
 from verification.settling import Side, settle, told_apart
 from verification.verifier import Tell
@@ -69,8 +69,8 @@ class Repair:
             answer = await_answer(self._config.kafka, self._topics, identity, ANSWER_S_MAX)
             if answer.is_accepted:
                 break
-            if not answer.next:  # for good
-                raise WatershedError(f"capture refuses to publish rows again: {answer.message}", "cdc table list")
+            if answer.next != NEXT_AFTER_OTHERS:
+                raise WatershedError(f"capture refuses to publish rows again: {answer.message}", answer.next)
             time.sleep(BUSY_S)
         else:
             raise WatershedError(f"capture does not publish rows again: {answer.message}", answer.next)

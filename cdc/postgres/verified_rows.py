@@ -29,7 +29,7 @@ SAMPLE_SURPLUS: Final = 2.0
 _WRITERS: LiteralString = """
 SELECT DISTINCT l.virtualtransaction
   FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid
- WHERE l.locktype = 'relation' AND l.granted AND a.state IS DISTINCT FROM 'idle in transaction'
+ WHERE l.locktype = 'relation' AND l.granted AND coalesce(a.state, '') NOT LIKE 'idle in transaction%%'
    AND l.mode IN ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
    AND (l.relation = %(oid)s OR l.relation IN (SELECT relid FROM pg_partition_tree(%(oid)s::oid::regclass)))

@@ -26,6 +26,7 @@ log = structlog.get_logger(__name__)
 REPORT_INTERVAL_S: Final = 1.0
 SIGNAL_INTERVAL_S: Final = 0.2
 REPUBLISHED_MAX: Final = 1_000  # keys of one signal
+NEXT_AFTER_OTHERS: Final = "ask again when they are"
 _RATE_REPORTS: Final = 10  # over which the rate is taken
 
 
@@ -203,7 +204,7 @@ class Snapshots:
             elif records := self._engine.republish(wanted[0], known):
                 return _accepted(f"publishes {len(keys)} keys again", wanted), records
             else:
-                problem, hint = f"rows of {wanted[0]} are being published again already", "ask again when they are"
+                problem, hint = f"rows of {wanted[0]} are being published again already", NEXT_AFTER_OTHERS
         return SignalAnswer(is_accepted=False, message=problem, next=hint), []
 
     def _switch(self, signal: SignalRecord) -> tuple[SignalAnswer, list[TopicRecord]]:
