@@ -23,7 +23,8 @@ from spark_jobs.applied import Offsets
 from spark_jobs.reading import Partition
 from spark_jobs.rejections import Letters
 from spark_jobs.reports import Address, ReportServer, report_server
-from spark_jobs.tasks import Catalog, Job, Limits, OpenTarget, Share, TaskReport, run_task
+from spark_jobs.task_report import Catalog, TaskReport
+from spark_jobs.tasks import Job, Limits, OpenTarget, Share, run_task
 
 ANSWER_S_MAX: Final = 10.0
 # A task for each so many records that wait: fewer have no use for several tasks, which cost a start each.

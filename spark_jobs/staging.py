@@ -12,7 +12,8 @@ from sinks.lineage import Lineage
 from sinks.shaping.sink import apply_shaped
 from sinks.shaping.table import TableShapes
 from sinks.warehouse.staging import Staged, Stager, delete_staged
-from spark_jobs.tasks import Catalog, Job
+from spark_jobs.task_report import Catalog
+from spark_jobs.tasks import Job
 
 if TYPE_CHECKING:  # each worker process reads this module, and has no use for what takes seconds to load
     from sinks.warehouse.sink import WarehouseSink

@@ -5,7 +5,8 @@ from typing import Any
 
 from sinks.contract import Change, Result, Sink
 from sinks.registry import make_sink
-from spark_jobs.tasks import Catalog, Job
+from spark_jobs.task_report import Catalog
+from spark_jobs.tasks import Job
 
 
 class StoreTarget:

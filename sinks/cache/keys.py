@@ -8,6 +8,7 @@
 |                                      |        | with the row's lookup keys; in the field SHAPE the shape of the |
 |                                      |        | table's keys, which shows that they were not deleted as a group |
 | `<prefix>:<schema>.<table>.deleted:…`| string | the version of a deleted row; it expires                        |
+| `<prefix>:<schema>.<table>.deleted:` | string | empty; is there as long as the version of any deleted row       |
 | `<prefix>:<schema>.<table>:<row id>` | hash   | a live row, unless the table's shape has a key template         |
 
 Versions have 19 digits, the row id is sinks.reduction.document_id. Letters, digits, `_`, `-` and `~` of schema and

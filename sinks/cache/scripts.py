@@ -20,7 +20,8 @@ KEEP: Final = "\0"  # a lookup key that stays what it was
 
 # Writes or deletes rows of one table. KEYS[1]: the hash of the table's versions. ARGV, for all rows:
 #    1 the shape of the table's keys, which must be the one that the hash names; else the script returns false
-#    2 what keys of deleted rows' versions begin with   3 how long these stay, in ms
+#    2 what keys of deleted rows' versions begin with; the key of just this name is there while one of them is, so that
+#      a table of which nothing was deleted lately is not asked for them row by row   3 how long these stay, in ms
 #    4 how long a row's keys stay, in ms; empty: until they are deleted
 #    5 string, hash, fixed for a hash that always has the same fields, or none for a table whose keys are deleted by
 #      every change
@@ -39,6 +40,7 @@ if call('HGET', versions, '\\0') ~= ARGV[1] then return false end
 local deleted, deleted_ttl, ttl, kind = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local channel, stream, length, table_name, only_live = ARGV[6], ARGV[7], ARGV[8], ARGV[9], ARGV[10] == 'live'
 local written, has_room = {}, false
+local has_deleted, is_marked = call('EXISTS', deleted) == 1, false
 local at = 11
 while at <= #ARGV do
   local id, key, version, lookup_count = ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3])
@@ -47,7 +49,7 @@ while at <= #ARGV do
   local first_value = first_lookup + lookup_count + 1
   at = first_value + value_count
   local held = call('HGET', versions, id)
-  local dead = not held and call('GET', deleted .. id)
+  local dead = has_deleted and not held and call('GET', deleted .. id)
   local newest = held and string.sub(held, 1, 19) or dead
   if (only_live and not held) or (newest and newest >= version) then
     written[#written + 1] = 0
@@ -104,6 +106,10 @@ while at <= #ARGV do
     end
     if value_count == 0 then
       call('HDEL', versions, id)
+      if not is_marked then
+        call('SET', deleted, '', 'PX', deleted_ttl)
+        has_deleted, is_marked = true, true
+      end
       call('SET', deleted .. id, version, 'PX', deleted_ttl)
     else
       if dead then call('DEL', deleted .. id) end
