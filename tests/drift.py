@@ -18,6 +18,7 @@ from cdc.model.events import TableId, pack_version
 from sinks.cache.keys import CacheKeys, version_text
 from sinks.search.names import SearchNames
 from sinks.search.view import SearchView
+from sinks.shaping.table import TableShape
 from sinks.warehouse.catalog import catalog_place
 from sinks.warehouse.engine import Conflict, Engine
 from sinks.warehouse.naming import place
@@ -37,6 +38,7 @@ INSERT INTO goods SELECT n, 'name ' || n, n / 7.0, now(), repeat('ü', (n % 50):
 FROM generate_series(1, 2000) AS n
 """
 KINDS: Final = (Kind.MISSING, Kind.EXTRA, Kind.STALE, Kind.WRONG, Kind.FUTURE)
+OTHER: Final = 999  # a row that stays as it is, and that extra ones are made of
 HOT: Final = 1_000  # rows from here on are changed by the load
 STRANGERS: Final = 1_000_000  # ids that the source never has begin here
 AHEAD: Final = 1_000_000_000  # versions
@@ -79,7 +81,7 @@ class Load:
 
 def chosen(store: str, count: int, stores: Sequence[str]) -> dict[Kind, list[int]]:
     """For each kind of difference the ids of its rows, others for each store."""
-    first = 1 + stores.index(store) * 200
+    first = 101 + stores.index(store) * 200
     ids = {kind: list(range(first + at * count, first + (at + 1) * count)) for at, kind in enumerate(KINDS)}
     ids[Kind.EXTRA] = [STRANGERS + key for key in ids[Kind.EXTRA]]
     return ids
@@ -103,13 +105,13 @@ def inject(store: str, config: Config, ids: Mapping[Kind, Sequence[int]], engine
 def _search(section: SearchConfig, config: Config, ids: Mapping[Kind, Sequence[int]], old: int, ahead: int) -> None:
     index = SearchNames(config.topics.prefix).alias(TABLE)
     view = SearchView.open(section, config.topics.prefix, "search")
-    view.attach(table_lineages(config)[TABLE].newest)
+    view.attach(TableShape("search", section, table_lineages(config)[TABLE]).schema)
     with OpenSearch([section.url.get_secret_value()]) as client:
 
         def put(key: int, version: int, **changed: Any) -> None:
-            known: Any = client.mget(body={"docs": [{"_index": index, "_id": str(key)}]})["docs"][0]
-            row = known.get("_source") or {"id": key, "name": "x", "price": "1.00", "seen": None, "note": None}
-            body = row | changed | {"ws_version": version, "ws_deleted": False}
+            wanted = [{"_index": index, "_id": str(number)} for number in (key, OTHER)]
+            found: Any = [one.get("_source") for one in client.mget(body={"docs": wanted})["docs"]]
+            body = (found[0] or found[1] | {"id": key}) | changed | {"ws_version": version, "ws_deleted": False}
             kind: Any = {"version": version, "version_type": "external_gte"}
             client.index(index=index, id=str(key), body=body, params=kind)
 
@@ -137,7 +139,8 @@ def _cache(section: CacheConfig, config: Config, ids: Mapping[Kind, Sequence[int
 
         def put(key: int, version: int | None, **changed: Any) -> None:
             known: Any = client.hget(f"{versions}{key}", "doc")
-            row = json.loads(known) if known else {"id": key, "name": "x", "price": "1.00", "seen": None, "note": None}
+            other: Any = client.hget(f"{versions}{OTHER}", "doc")
+            row = json.loads(known) if known else json.loads(other) | {"id": key}
             document = json.dumps(row | changed, ensure_ascii=False)
             client.hset(f"{versions}{key}", mapping={"v": version_text(version or 0), "doc": document})
             if version is not None:
