@@ -17,7 +17,7 @@ from cdc.model.topics import Topics
 from cdc.postgres.verified_rows import VerifiedTable
 from cdc.records.control import SignalRecord
 from cdc.snapshots.coordination import NEXT_AFTER_OTHERS, REPUBLISHED_MAX
-from verification.model import Difference, Kind, TableResult
+from verification.model import Difference, TableResult
 from verification.settling import Side, settle, told_apart
 from verification.verifier import Tell
 from verification.world import World
@@ -95,8 +95,10 @@ class Repair:
         alien = [one for one in result.differences if one.key not in reasons]
         result.repaired = len(differences) - len(left) - undecided
         result.undecided += undecided
-        result.counts, result.differences = dict.fromkeys(Kind, 0), []
-        for one in [*alien, *left]:
+        result.differences = alien
+        for one in differences:
+            result.counts[one.kind] -= 1
+        for one in left:
             rejected = reasons.get(one.key, "")
             result.add(Difference(one.key, one.kind, one.columns, one.version, one.is_foreign, rejected))
 

@@ -22,7 +22,7 @@ from cdc.model.events import TableSchema
 from cdc.postgres.verified_rows import RowsTooLargeError, SourceRow, VerifiedTable
 from sinks.view import Held, StoreView
 from verification.expected import ExpectedRows, plain_key
-from verification.model import LISTED_MAX, ColumnDifference, Difference, Kind
+from verification.model import ColumnDifference, Difference, Kind
 from verification.world import World
 
 ROUNDS_MAX: Final = 10
@@ -143,7 +143,7 @@ def _await_writers(source: VerifiedTable) -> bool:
 
 def told_apart(kafka: KafkaConfig, schema: TableSchema, differences: Sequence[Difference]) -> list[Difference]:
     """Rows with other values: those with a lower version than the last record of their key are stale."""
-    wrong = {one.key: one for one in differences[:LISTED_MAX] if one.kind is Kind.WRONG}
+    wrong = {one.key: one for one in differences if one.kind is Kind.WRONG}
     if not wrong:
         return list(differences)
     last = last_versions(kafka, schema.topic, wrong.keys(), plain_key)

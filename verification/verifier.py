@@ -28,12 +28,13 @@ from sinks.lineage import Lineage
 from sinks.records import encode_json
 from sinks.view import Removal, StoreView, open_view
 from verification.expected import ExpectedRows, plain_key
-from verification.model import Difference, Kind, TableResult
+from verification.model import LISTED_MAX, Difference, Kind, TableResult
 from verification.settling import Side, settle, told_apart
 from verification.suspects import Suspects
 from verification.world import World
 
 TELL_ROWS: Final = 1_000
+REPAIRED_MAX: Final = 100_000  # rows of one table and sink that one command repairs: they are in memory
 
 Tell = Callable[[str, TableId, str, int, int], None]
 """Sink ("" for the source), table, what is done, rows so far, rows in all (0: not known)."""
@@ -161,7 +162,7 @@ class Verifier:
         return Side(sink, view, expected, source, view.is_partial(lineage.newest.table))
 
     def _compare(self, side: Side, result: TableResult, rows: SourceRows | None, *, keep: bool) -> list[Difference]:
-        """All differences where they are to be kept; the result has as many as it lists."""
+        """REPAIRED_MAX differences where they are to be kept; the result has as many as it lists."""
         kept: list[Difference] = []
         letters = self._letters(side.sink, result.table)
         with Suspects() as suspects:
@@ -174,12 +175,15 @@ class Verifier:
             for page in suspects.pages():
                 settled = settle(side, self._world, page)
                 result.undecided += settled.undecided
-                for one in told_apart(self._config.kafka, side.source.schema, settled.differences):
+                found = settled.differences
+                if result.drift < LISTED_MAX:  # each time the topic is read
+                    found = told_apart(self._config.kafka, side.source.schema, found)
+                for one in found:
                     known = Difference(
                         one.key, one.kind, one.columns, one.version, one.is_foreign, letters.get(one.key, "")
                     )
                     result.add(known)
-                    if keep:
+                    if keep and len(kept) < REPAIRED_MAX:
                         kept.append(known)
                 done += len(page)
                 self._tell(side.sink, result.table, "deciding", done, total)
