@@ -17,7 +17,7 @@ from cdc.formats.masks import masks_of
 from cdc.kafka.compacted import read_latest
 from cdc.kafka.sink_letters import read_letters
 from cdc.kafka.state_reader import read_state
-from cdc.model.errors import ConfigError, RefusedError, SourceError
+from cdc.model.errors import ConfigError, RefusedError, SinkError, SourceError
 from cdc.model.events import TableId, TableSchema
 from cdc.model.topics import Topics
 from cdc.postgres.verified_rows import VerifiedTable
@@ -31,7 +31,7 @@ from verification.expected import ExpectedRows, plain_key
 from verification.model import LISTED_MAX, Difference, Kind, TableResult
 from verification.settling import Side, settle, told_apart
 from verification.suspects import Suspects
-from verification.world import World
+from verification.world import StandsStillError, World
 
 TELL_ROWS: Final = 1_000
 REPAIRED_MAX: Final = 100_000  # rows of one table and sink that one command repairs: they are in memory
@@ -84,6 +84,7 @@ class Verifier:
         self._removal = removal
         self._open = ExitStack()
         self._views: dict[str, StoreView] = {}
+        self._away: dict[str, str] = {}  # sinks that were not asked for by name and can't be compared: why
         for pattern in wanted.tables:
             if not any(matches(pattern, table) for table in self._tables):
                 names = ", ".join(map(str, stored)) or "none"
@@ -91,15 +92,24 @@ class Verifier:
 
     def __enter__(self) -> Self:
         try:
-            for name, section in self._sections.items():
-                self._world.require_sink(name)
-                self._views[name] = open_view(name, section, self._config.topics.prefix, self._removal)
-                self._open.callback(self._views[name].close)
-                self._world.reach(name)
+            for name in self._sections:
+                try:
+                    self._open_sink(name)
+                except (SinkError, StandsStillError) as error:
+                    if self._wanted.sinks:
+                        raise
+                    self._away[name] = error.message
         except BaseException:
             self._open.close()
             raise
         return self
+
+    def _open_sink(self, name: str) -> None:
+        self._world.require_sink(name)
+        view = open_view(name, self._sections[name], self._config.topics.prefix, self._removal)
+        self._open.callback(view.close)
+        self._world.reach(name)
+        self._views[name] = view
 
     def __exit__(self, *_: object) -> None:
         self._open.close()
@@ -109,7 +119,9 @@ class Verifier:
         lineages = table_lineages(self._config)
         records = read_state(self._config).tables
         for table in self._tables:
-            sinks = [name for name, section in self._sections.items() if section.holds(table)]
+            held = [name for name, section in self._sections.items() if section.holds(table)]
+            yield from (TableResult(name, table, why_not=self._away[name]) for name in held if name in self._away)
+            sinks = [name for name in held if name in self._views]
             record = records.get(table)
             if record is not None and record.status == "stopped":
                 reason = f"capture has stopped the table: {record.message or 'cdc table list says why'}"
@@ -117,7 +129,7 @@ class Verifier:
                 reason = "capture has not published the table yet"
             else:
                 reason = self._world.unsettled(table)
-            if reason:
+            if reason or not sinks:
                 yield from (TableResult(sink, table, why_not=reason) for sink in sinks)
                 continue
             yield from self._table(lineages[table], sinks, mend)

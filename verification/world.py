@@ -12,9 +12,13 @@ from cdc.model.topics import Topics
 from cdc.postgres.source_facts import PostgresSourceReader
 from cdc.records.control import IncompleteRowsRecord, SnapshotRecord, holes_key, snapshot_key
 from cdc.snapshots.status import newest
-from cdc.status.waiting import WaitError, is_shown, target_of
+from cdc.status.waiting import is_shown, target_of
 
 SETTLED_S_MAX: Final = 10.0
+
+
+class StandsStillError(WatershedError):
+    """A sink that has never run, or does not move: its store has not reached what it is to be compared with."""
 
 
 class World:
@@ -58,7 +62,7 @@ class World:
             if applied != seen:
                 seen, moved = applied, now
             if now - moved > self._timeout_s:
-                raise WatershedError(
+                raise StandsStillError(
                     f"sink {sink} does not move: it has been at {format_lsn(applied)} for {self._timeout_s:g} s, and a "
                     f"store is compared at a position that it has reached, here {format_lsn(target.lsn)}",
                     f"start capture and the sink (cdc run, cdc sink run {sink}), or wait longer: --timeout",
@@ -69,9 +73,11 @@ class World:
             positions.poll(POLL_S)
 
     def require_sink(self, sink: str) -> None:
-        """Raises WaitError for a sink that has never published a position."""
+        """Raises StandsStillError for a sink that has never published a position."""
         if newest(self._positions.sinks, sink) is None:
-            raise WaitError(f"sink {sink} has never run: its store holds nothing", f"start it: cdc sink run {sink}")
+            raise StandsStillError(
+                f"sink {sink} has never run: its store holds nothing", f"start it: cdc sink run {sink}"
+            )
 
     def read_on(self) -> None:
         """Take in what was published by now."""

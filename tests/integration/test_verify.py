@@ -98,6 +98,9 @@ def test_what_can_not_be_compared_is_said(goods: Captured) -> None:
     assert (code, "has no sink 'none'" in text) == (2, True), text
     code, text = said("--sink", "idle")
     assert (code, "sink idle has never run" in text) == (1, True), text
+    code, report = drift.command(goods, "verify")
+    told = {table["sink"]: table["not_compared"] for table in report["tables"]}
+    assert (code, report["drift"], told["cache"], "has never run" in told["idle"]) == (6, 0, "", True)
     code, text = said("--table", "public.none")
     assert (code, "no table that stores hold matches public.none" in text) == (2, True), text
     cache = goods.settings["sinks"]["cache"]
