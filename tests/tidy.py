@@ -118,7 +118,7 @@ REGISTRIES: Final = re.compile(
 )
 
 TESTED_ROOMS: Final = ("cdc", "migrations", "sinks", "spark_jobs", "verification", "devstack", "jars")
-SLEEPER: Final = PurePosixPath("tests/waiting.py")
+SLEEPER: Final = PurePosixPath("tests/support/waiting.py")
 
 
 @dataclass(frozen=True)

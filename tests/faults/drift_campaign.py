@@ -25,12 +25,12 @@ from sinks.warehouse.catalog import catalog_place
 from sinks.warehouse.engine import Engine
 from spark_jobs.engine import SparkEngine
 from spark_jobs.runner import started
-from tests import drift
-from tests.captured import Captured, under_capture
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
 from tests.faults.episodes import run_episodes
-from tests.sink_job import SinkJob
-from tests.stores import ALL, sinks_section
+from tests.support import drift
+from tests.support.captured import Captured, under_capture
+from tests.support.sink_job import SinkJob
+from tests.support.stores import ALL, sinks_section
 
 COUNT: Final = 17
 CLEAN_RUNS: Final = 4

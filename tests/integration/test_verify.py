@@ -7,14 +7,14 @@ from typing import Any, Final
 import pytest
 
 from sinks.warehouse.engine import Engine
-from tests import drift
-from tests.captured import Captured, under_capture
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
-from tests.forked import run
-from tests.http_server import free_port
-from tests.sink_job import SinkJob
-from tests.stores import sinks_section
-from tests.waiting import eventually
+from tests.support import drift
+from tests.support.captured import Captured, under_capture
+from tests.support.forked import run
+from tests.support.http_server import free_port
+from tests.support.sink_job import SinkJob
+from tests.support.stores import sinks_section
+from tests.support.waiting import eventually
 
 STORES = ("search", "cache")
 MAPPING: Final[dict[str, Any]] = {
