@@ -2,7 +2,7 @@
 
 import json
 
-from cdc.ports.chunk_reader import Chunk, DescribeTable, Lookup, TableDescribed, TransactionBarrier
+from cdc.ports.chunk_reader import Chunk, DescribeTable, Key, Lookup, TableDescribed, TransactionBarrier
 from cdc.records.control import IncompleteRowsRecord, RangeRecord
 from cdc.snapshots.completion import BATCH_KEYS_MAX, NOTED_BYTES_MAX, UNSEEN_RETRY_S, CompletionJob
 from cdc.snapshots.ranges import RETRY_S
@@ -177,7 +177,7 @@ def asked(*numbers: int) -> IncompleteRowsRecord:
 
 def test_asked_keys_are_published_again_and_those_without_a_row_are_deleted() -> None:
     made = Beside()
-    keys = {(str(number),): key(number) for number in (1, 2, 3)}
+    keys: dict[Key, bytes] = {(str(number),): key(number) for number in (1, 2, 3)}
     assert noted(made.engine.republish(SCHEMA.table, keys)) == [asked(1, 2, 3)]
     made = Beside(holes=[asked(1, 2, 3)])  # also behind a restart
     made.pass_barrier(snapshot(8))
