@@ -15,7 +15,7 @@ PYTHON =
 
 bench-sinks: ROWS = 500000
 
-CODE = cdc migrations sinks spark_jobs jars devstack demo bench examples tests
+CODE = cdc migrations sinks spark_jobs verification jars devstack demo bench examples tests
 BIN = .venv/bin
 CHAOTIC = $(if $(filter 0,$(CHAOS)),--no-chaos,--chaos)
 # Two jobs: while Spark shows what it loads, the code is checked.
@@ -62,6 +62,7 @@ prove-long: setup ## What takes hours, each part begun again where it was: MINUT
 	$(BIN)/python -m tests.faults.broker_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.faults.sink_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.faults.warehouse_campaign --minutes $(MINUTES)
+	$(BIN)/python -m tests.faults.drift_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.models --whole
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 

@@ -30,12 +30,13 @@ from demo.programs import Programs
 from demo.report import Run, print_balance, print_differences, print_figures
 from demo.rows import Stock
 from demo.screen import Screen, View
-from demo.stores import STORES, Probe, cache_probe, search_probe, stored_rows, table_lineages
+from demo.stores import STORES, Probe, cache_probe, search_probe, stored_rows
 from demo.workload import CommittedSample, Workload, create_shop, flushed_lsn_of
 from devstack.endpoints import Endpoints
 from devstack.stack import Stack
 from migrations import Names, migrate
 from sinks.comparison import SourceRows, TableComparison, compare
+from verification.verifier import table_lineages
 
 TICK_S = 0.25
 START_S_MAX = 300.0  # for Spark's start, several times what a busy machine of two cores takes

@@ -9,11 +9,8 @@ from opensearchpy.exceptions import TransportError
 
 from cdc.config.settings import Config
 from cdc.config.sink_settings import CacheConfig, SearchConfig, WarehouseConfig
-from cdc.kafka.compacted import read_latest
 from cdc.model.errors import WatershedError
-from cdc.model.events import TableId, TableSchema
-from cdc.model.topics import Topics
-from cdc.records.control import SchemaRecord
+from cdc.model.events import TableId
 from demo.workload import CommittedSample
 from sinks.cache.keys import DOCUMENT_FIELD, CacheKeys
 from sinks.cache.sink import CacheSink
@@ -77,17 +74,6 @@ def search_probe(config: Config) -> Probe:
         return [name in found for name in ids]
 
     return probe
-
-
-def table_lineages(config: Config) -> dict[TableId, Lineage]:
-    """Each table's schema in its versions, from the control topic."""
-    known: dict[TableId, list[TableSchema]] = {}
-    control = Topics(config.topics.prefix).control
-    for key, value in read_latest(config.kafka, control).items():
-        if key.startswith("schema/"):
-            schema = SchemaRecord.decode(value, f"topic {control}, key {key}").table_schema_of()
-            known.setdefault(schema.table, []).append(schema)
-    return {table: Lineage.of(schemas) for table, schemas in known.items()}
 
 
 def stored_rows(store: str, config: Config, lineage: Lineage) -> Iterator[StoredRow]:

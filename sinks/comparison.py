@@ -211,8 +211,8 @@ def _compare_row(
                 continue
             differing.append((name, _short_text(pg_type, text), "absent"))
         elif not same(pg_type, text, stored[name]):
-            differing.append((name, _short_text(pg_type, text), _short(stored[name])))
-    differing += [(name, "absent", _short(stored[name])) for name in stored if name not in source.columns]
+            differing.append((name, _short_text(pg_type, text), shown(stored[name])))
+    differing += [(name, "absent", shown(stored[name])) for name in stored if name not in source.columns]
     if differing:
         found.counts[Kind.DIFFERS] += 1
         key = source.key_of(row)
@@ -225,10 +225,11 @@ def _object(key: Mapping[str, Any]) -> str:
 
 
 def _short_text(pg_type: str, text: str | None) -> str:
-    return _short(None if text is None else source_form(pg_type, text))
+    return shown(None if text is None else source_form(pg_type, text))
 
 
-def _short(value: object) -> str:
+def shown(value: object) -> str:
+    """A value as a difference shows it, cut to VALUE_CHARS_MAX characters."""
     if value is None:
         return "null"
     # A string is quoted, so that "1" and 1, or a trailing blank, can be distinguished.

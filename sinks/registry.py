@@ -20,13 +20,13 @@ def make_sink(name: str, section: StoreConfig, prefix: str) -> Sink:
     module, _, adapter = section.adapter.partition(":")
     if not module:
         raise SinkError(f"the {section.type} {name} is written by Spark", f"cdc sink run {name}")
-    with _needs(section.needs):
+    with needs(section.needs):
         opened: Sink = getattr(import_module(module), adapter).open(section, prefix, name=name)
     return shaped(opened, section)
 
 
 @contextmanager
-def _needs(library: tuple[str, str] | None) -> Iterator[None]:
+def needs(library: tuple[str, str] | None) -> Iterator[None]:
     """`library`: its module, and our extra that installs it."""
     try:
         yield

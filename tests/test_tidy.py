@@ -38,6 +38,7 @@ LONG_FUNCTIONS: dict[str, str] = {}
 _CAPTURE = "tests/integration/test_capture.py"
 _SINK_RUN = "tests/integration/test_sink_run.py"
 _WAIT = "tests/integration/test_wait.py"
+_VERIFY = "tests/integration/test_verify.py"
 COVERED_ELSEWHERE: dict[str, str] = {
     "cdc/daemon/first_start.py": f"{_CAPTURE}: wiring of real servers at the first start",
     "cdc/daemon/adding_tables.py": "tests/integration/test_joining.py: tables added to a real publication",
@@ -66,6 +67,18 @@ COVERED_ELSEWHERE: dict[str, str] = {
     "cdc/postgres/source_facts.py": "tests/integration/test_readiness.py: slots of a real server",
     "cdc/postgres/source_findings.py": "tests/integration/test_check.py: broken set-ups of a real server",
     "cdc/status/model.py": "tests/unit/cdc/status/test_problems.py: which problems concern which process",
+    "cdc/cli/verify.py": f"{_VERIFY}: a pipeline of real servers",
+    "cdc/kafka/last_versions.py": f"{_VERIFY}: topics of a real broker",
+    "cdc/postgres/verified_rows.py": f"{_VERIFY}: rows of a real server",
+    "sinks/cache/view.py": "tests/conformance/test_views.py: rows of a real server",
+    "sinks/search/view.py": "tests/conformance/test_views.py: documents of a real server",
+    "sinks/view.py": f"{_VERIFY}: opens views of real stores",
+    "sinks/warehouse/view.py": "tests/conformance/test_views.py: committed tables",
+    "spark_jobs/removal.py": "tests/faults/drift_campaign.py: in a Spark session of its own",
+    "verification/model.py": f"{_VERIFY}: what a pipeline's comparison has found",
+    "verification/repairing.py": f"{_VERIFY}: stores that differ are repaired",
+    "verification/verifier.py": f"{_VERIFY}: stores that differ and stores that don't",
+    "verification/world.py": f"{_VERIFY}: topics of a real broker",
     "cdc/cli/run.py": f"{_CAPTURE}: started as a user does, as a process",
     "cdc/cli/sink.py": f"{_SINK_RUN}: started as a user does, as a process",
     "cdc/cli/demo.py": "tests/integration/test_demo.py: started as a user does, as a process",

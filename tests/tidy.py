@@ -42,16 +42,20 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
         f"cdc.{folder}": ("cdc.__version__", *(f"cdc.{above}" for above in LAYERS[: number + 1]))
         for number, folder in enumerate(LAYERS[:-1])
     },
-    "cdc.cli": ("cdc", "migrations", "sinks", "spark_jobs", "jars", "devstack", "demo"),
+    "cdc.cli": ("cdc", "migrations", "sinks", "spark_jobs", "verification", "jars", "devstack", "demo"),
     "migrations": ("migrations", "cdc.model", "cdc.config", "cdc.postgres"),
     "sinks": ("sinks", "cdc.model", "cdc.records", "cdc.config", "cdc.formats"),
     "spark_jobs": ("spark_jobs", "sinks", "jars", "cdc"),
+    "verification": ("verification", "sinks", "cdc"),
     "jars": ("jars", "cdc.model"),
     "devstack": ("devstack", "jars", "cdc.model"),
-    "demo": ("demo", "devstack", "jars", "migrations", "sinks", "spark_jobs", "cdc"),
+    "demo": ("demo", "devstack", "jars", "migrations", "sinks", "spark_jobs", "verification", "cdc"),
     "bench": ("bench", "demo", "devstack", "jars", "migrations", "sinks", "spark_jobs", "cdc", "tests"),
     "examples": ("examples", "sinks", "cdc.config", "cdc.model"),
-    "tests": ("tests", "examples", "bench", "demo", "devstack", "jars", "migrations", "sinks", "spark_jobs", "cdc"),
+    "tests": (
+        *("tests", "examples", "bench", "demo", "devstack", "jars", "migrations", "sinks", "spark_jobs"),
+        *("verification", "cdc"),
+    ),
 }
 OURS: Final = tuple(name for name in ROOMS if "." not in name)
 
@@ -115,7 +119,7 @@ REGISTRIES: Final = re.compile(
     r"|deb\.[d]ebian\.|docker\.[i]o|ghcr\.[i]o|quay\.[i]o|gcr\.[i]o)"
 )
 
-TESTED_ROOMS: Final = ("cdc", "migrations", "sinks", "spark_jobs", "devstack", "jars")
+TESTED_ROOMS: Final = ("cdc", "migrations", "sinks", "spark_jobs", "verification", "devstack", "jars")
 SLEEPER: Final = PurePosixPath("tests/support/waiting.py")
 
 

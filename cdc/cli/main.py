@@ -31,6 +31,8 @@ COMMANDS = {
     "status": Entry("cdc.cli.status:status", "How the pipeline is: source, WAL budget, capture, tables, sinks."),
     "lag": Entry("cdc.cli.status:lag", "The lag of capture and each sink, a line each."),
     "wait": Entry("cdc.cli.wait:wait", "Wait until stores show everything up to an LSN."),
+    "verify": Entry("cdc.cli.verify:verify", "Compare stores with the source, row by row, while both are written."),
+    "repair": Entry("cdc.cli.verify:repair", "Compare, and have rows that differ published again."),
     "table": Entry("cdc.cli.table:app", "Which tables are captured or stopped; stop one, start it again."),
     "snapshot": Entry("cdc.cli.snapshot:snapshot", "Read existing rows again beside the stream; fill a new store."),
     "outbox": Entry("cdc.cli.outbox:app", "The outbox table and the function that publishes: create, prune."),

@@ -1,17 +1,20 @@
 """The published positions of sinks, for clients that wait for them."""
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
 from cdc.config.settings import KafkaConfig
+from cdc.kafka.client import NEXT_REACHABLE
 from cdc.kafka.compacted_tail import CompactedTail
-from cdc.model.errors import WatershedError
+from cdc.model.errors import UnreachableError, WatershedError
 from cdc.model.topics import Topics
 from cdc.records.control import POSITION_KEY, PositionRecord, SinkRecord
 
 POLL_S: Final = 0.02
 CHECK_S: Final = 2.0  # interval of checks that the brokers answer
+READ_ON_S_MAX: Final = 30.0
 
 
 class SinkPositions:
@@ -33,6 +36,17 @@ class SinkPositions:
         """Reads new records for `timeout_s` seconds. Raises WatershedError."""
         self._take(self._tail.poll(timeout_s))
 
+    def read_on(self) -> None:
+        """Read whatever is committed by now. Raises WatershedError, UnreachableError where no end is met."""
+        self._tail.forget_end()
+        deadline = time.monotonic() + READ_ON_S_MAX
+        while True:
+            self.poll(POLL_S)
+            if self._tail.is_at_end:
+                return
+            if time.monotonic() > deadline:
+                raise UnreachableError("Kafka: the end of the topics of state and progress was not met", NEXT_REACHABLE)
+
     def require_answer(self) -> None:
         self._tail.require_answer()
 
@@ -43,6 +57,10 @@ class SinkPositions:
     @property
     def position(self) -> PositionRecord | None:
         return self._position
+
+    def state(self, key: str) -> bytes | None:
+        """The value of another key of state."""
+        return self._tail.latest[self._topics.state].get(key)
 
     def close(self) -> None:
         self._tail.close()

@@ -191,6 +191,7 @@ class IncompleteRowsRecord(PerTableRecord):
     is_whole: bool = False  # there were too many: besides `keys` the whole table is read
     ranges: tuple[RangeRecord, ...] = ()  # of that reading; none until it has begun
     key_order: str | None = None  # digest of the order in which the ranges hold
+    asked: tuple[str, ...] = ()  # record keys of `keys` that are deleted where the table has no row of them
 
 
 class SignalsRecord(Record):
@@ -303,12 +304,13 @@ def holes_key(table: TableId) -> str:
 class SignalRecord(Record):
     """A request of an operator. Without tables it is for all captured tables."""
 
-    action: Literal["snapshot", "pause", "resume", "cancel", "heal", "stop_table", "start_table"]
+    action: Literal["snapshot", "pause", "resume", "cancel", "heal", "stop_table", "start_table", "republish"]
     tables: tuple[str, ...] = ()  # schema.table
     where: str | None = None
     after: tuple[str, ...] | None = None  # key texts: rows above this
     up_to: tuple[str, ...] | None = None  # and not above this
     epoch: Epoch | None = None  # the new epoch for healing, if the previous one can't be known
+    keys: tuple[str, ...] = ()  # republish: record keys of one table's rows, as JSON texts
     requested_us: int
 
 

@@ -28,6 +28,7 @@ from cdc.ports.chunk_reader import (
     Chunk,
     ChunkRead,
     DescribeTable,
+    Key,
     KeyPage,
     KeysRead,
     LookedUp,
@@ -220,6 +221,12 @@ class SnapshotEngine:
         self._give_up(job for job in noted if job.is_too_long)
         self._settle()
         return [record for job in noted for record in job.state(self._topics)]
+
+    def republish(self, table: TableId, keys: Mapping[Key, bytes]) -> list[TopicRecord]:
+        """Publish rows of these keys again, and deletes of those without a row. Nothing while earlier ones wait."""
+        jobs = [] if table in self._completions.jobs else [self._completions.ask(table, keys)]
+        self._settle()
+        return [record for job in jobs for record in job.state(self._topics)]
 
     def endings(self) -> list[TopicRecord]:
         """Returns the records of jobs that failed or had nothing more to do since the last call."""

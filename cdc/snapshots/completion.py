@@ -3,9 +3,13 @@
 It differs from other snapshots in the rows that it reads, in the record of its progress, and in one rule: it begins
 when a transaction snapshot sees the transactions that left the values out. From then on a row that the merge drops
 needs nothing more: it is gone, or a later transaction touched it, whose record is complete or noted here again.
+
+Keys that an operator asks for (`cdc repair`) are read in the same way. Besides, those of them that the table has no row
+of are deleted: their lookups follow the rule of cdc/snapshots/absent_keys.py.
 """
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Final
 
@@ -14,11 +18,13 @@ import structlog
 from cdc.model.events import TableId, TableSchema
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
+from cdc.pgoutput.record_keys import RecordKeys
 from cdc.ports.chunk_reader import Key, TableDescribed
 from cdc.ports.row_reader import Unfilled
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.records.control import IncompleteRowsRecord, RangeRecord, SnapshotRecord
 from cdc.records.topic_records import incomplete_rows_record
+from cdc.snapshots.absent_keys import AbsentKeys
 from cdc.snapshots.change_memory import TRANSACTIONS_MAX, Transactions
 from cdc.snapshots.jobs import Job
 from cdc.snapshots.ranges import OpenChunk
@@ -49,6 +55,7 @@ class CompletionJob(Job):
         self._batch: frozenset[Key] = frozenset()  # rows to read now
         self._bytes = sum(map(_size, self._noted))  # size of the keys of both
         self._unseen = Transactions()  # transactions to wait for before the whole table is read
+        self._asked = asked_keys(schema, record.asked if record is not None else ())  # of noted keys: their record keys
 
     @property
     def has_rows(self) -> bool:
@@ -61,6 +68,14 @@ class CompletionJob(Job):
         else:
             self._bytes += _size(key)
         self._noted[key] = xid
+
+    def ask(self, keys: Mapping[Key, bytes]) -> None:
+        """Read these rows again, and delete those that the table has not. `keys`: with their record keys."""
+        for key in keys:
+            if key not in self._noted:
+                self._noted[key] = None
+                self._bytes += _size(key)
+        self._asked |= keys
 
     @property
     def is_too_long(self) -> bool:
@@ -109,7 +124,14 @@ class CompletionJob(Job):
             self._restart()
         return super().take_description(described, size) and is_same
 
+    def look_for_absent(self) -> None:
+        """Rows and lookups may come in any order: each is true as of its own watermark."""
+        keys = tuple(key for texts, key in self._asked.items() if self._is_whole or texts in self._batch)
+        if self.absent is None and keys:
+            self.absent = AbsentKeys(None, None, None, is_scanned=True, pages=deque([keys]))
+
     def end(self) -> None:
+        self._asked = {} if self._is_whole else {k: v for k, v in self._asked.items() if k not in self._batch}
         log.info("rows completed", table=self.table, rows=self.rows, of=None if self._is_whole else len(self._batch))
         self._bytes -= sum(map(_size, self._batch))
         self._is_whole, self._batch = False, frozenset()
@@ -127,6 +149,7 @@ class CompletionJob(Job):
             is_whole=self._is_whole,
             ranges=self.record().ranges if self._is_whole else (),
             key_order=self.key_order if self._is_whole else None,
+            asked=tuple(sorted(key.decode() for key in self._asked.values())),
         )
         return [incomplete_rows_record(topics, holes)]
 
@@ -134,7 +157,7 @@ class CompletionJob(Job):
         """Restarts with the batch, or with the whole table."""
         part = RangeRecord(after=None, up_to=None, keys=tuple(sorted(self._batch)))
         self._record = _reading(self.schema, (part,) if self._batch else ())
-        self.key_order, self.rows = None, 0
+        self.key_order, self.rows, self.absent = None, 0, None
 
 
 class Completions:
@@ -167,9 +190,23 @@ class Completions:
             noted[table].note(row.key, row.xid)
         return list(noted.values())
 
+    def ask(self, table: TableId, keys: Mapping[Key, bytes]) -> CompletionJob:
+        """See CompletionJob.ask."""
+        if table not in self.jobs:
+            self.jobs[table] = CompletionJob(self._schemas[table], None, self._noted_max)
+        self.jobs[table].ask(keys)
+        return self.jobs[table]
+
     def settle(self) -> None:
         """Removes jobs that have nothing to read."""
         self.jobs = {table: job for table, job in self.jobs.items() if job.has_rows}
+
+
+def asked_keys(schema: TableSchema, keys: Iterable[str]) -> dict[Key, bytes]:
+    """Record keys by their texts; without those that are no keys of the table, as it is now."""
+    records = RecordKeys(schema)
+    read = ((records.texts(key.encode()), key.encode()) for key in keys)
+    return {texts: key for texts, key in read if texts is not None}
 
 
 def _size(key: Key) -> int:

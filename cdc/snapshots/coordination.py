@@ -17,6 +17,7 @@ from cdc.ports.stream import Signal, Signals
 from cdc.records.control import SignalAnswer, SignalRecord, SnapshotProgress, SnapshotRecord, snapshot_key
 from cdc.records.table_state import TableRecord, table_record
 from cdc.snapshots.chunk_engine import SnapshotEngine
+from cdc.snapshots.completion import asked_keys
 from cdc.snapshots.jobs import Job
 from cdc.snapshots.signal_answers import Answers, is_late, too_late
 
@@ -25,6 +26,8 @@ log = structlog.get_logger(__name__)
 REPORT_INTERVAL_S: Final = 1.0
 SIGNAL_INTERVAL_S: Final = 0.2
 _RATE_REPORTS: Final = 10  # number of reports over which the rate is computed
+REPUBLISHED_MAX: Final = 1_000  # keys of one signal
+NEXT_AFTER_OTHERS: Final = "ask again when they are"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +174,8 @@ class Snapshots:
             return SignalAnswer(is_accepted=False, message=message), []
         if not wanted:
             return SignalAnswer(is_accepted=False, message="no table is captured: `cdc table list` says why"), []
+        if signal.action == "republish":
+            return self._republish(wanted, signal.keys)
         if signal.action == "snapshot":
             is_whole = signal.where is None and signal.after is None and signal.up_to is None
             if not is_whole and len(wanted) != 1:
@@ -187,6 +192,23 @@ class Snapshots:
         if not changed:
             return SignalAnswer(is_accepted=False, message=f"there is no snapshot to {signal.action}"), []
         return _accepted(status, [table for table, _ in changed]), [record for _, some in changed for record in some]
+
+    def _republish(self, wanted: Sequence[TableId], keys: Sequence[str]) -> tuple[SignalAnswer, list[TopicRecord]]:
+        """Publish rows of one table again, by their keys, and deletes of those that it has not."""
+        problem, hint = "", ""
+        if len(wanted) != 1 or not 0 < len(keys) <= REPUBLISHED_MAX:
+            problem = f"1 to {REPUBLISHED_MAX} keys of exactly one table can be published again at once"
+        elif wanted[0] in self._unchunkable:
+            problem = self._why_barred(wanted)
+        else:
+            known = asked_keys(self._engine.tables[wanted[0]], keys)
+            if len(known) < len(keys):
+                problem = f"{len(keys) - len(known)} of the keys are no record keys of {wanted[0]}"
+            elif records := self._engine.republish(wanted[0], known):
+                return _accepted(f"publishes {len(keys)} keys again", wanted), records
+            else:
+                problem, hint = f"rows of {wanted[0]} are being published again already", NEXT_AFTER_OTHERS
+        return SignalAnswer(is_accepted=False, message=problem, next=hint), []
 
     def _stop_or_start(self, signal: SignalRecord) -> tuple[SignalAnswer, list[TopicRecord]]:
         """Stops tables, or starts stopped ones; the next session applies that."""

@@ -120,9 +120,22 @@ class TableForm:
         """The row's key; empty where the script makes it of the table's key and the row's id."""
         return "" if self._key is None and bounded_id(row_id) is row_id else self._row_keys.key(row_id)
 
+    @property
+    def key_literals(self) -> tuple[str, ...]:
+        """What stands around the values in the keys of rows."""
+        return (self.versions, "") if self._key is None else self._key.literals
+
+    @property
+    def key_type(self) -> str:
+        """Of the keys of rows, as Redis names it."""
+        return "string" if self.shape.value == "json" else "hash"
+
     def read(self, row_id: str) -> Command:
         """The command whose answer `row` takes."""
-        key = self.row_key(row_id)
+        return self.read_key(self.row_key(row_id))
+
+    def read_key(self, key: str) -> Command:
+        """The same for the key of a row."""
         match self.shape.value:
             case "json":
                 return ("GET", key)
@@ -130,6 +143,15 @@ class TableForm:
                 return ("HGETALL", key)
             case _:
                 return ("HGET", key, DOCUMENT_FIELD)
+
+    def key_of(self, row_id: str) -> dict[str, Json]:
+        """The primary key, from its text (`sinks.reduction.key_text`)."""
+        names = self.schema.key
+        if len(names) > 1:
+            return dict(zip(names, decode_json(row_id.encode()), strict=True))
+        column = self._columns[names[0]]
+        is_json = column.element_oid or (column.base_type_oid or column.type_oid) in _STORED_AS_JSON
+        return {names[0]: decode_json(row_id.encode()) if is_json else row_id}
 
     def row(self, answer: Any) -> dict[str, Json] | None:
         """The row that a key holds; None where the key is not there."""

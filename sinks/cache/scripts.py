@@ -126,3 +126,25 @@ while at <= #ARGV do
 end
 return written
 """)
+
+# Removes what is held of rows, where the version is this one. KEYS[1]: the hash of the table's versions. ARGV, for all
+# rows: 1 what keys of deleted rows' versions begin with; and for each row: the text of its primary key, its key, the
+# version. Lookup keys that point to the row go with it.
+REMOVE: Final = Script("""
+local call, versions, deleted = redis.call, KEYS[1], ARGV[1]
+for at = 2, #ARGV, 3 do
+  local id, key, version = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+  local held = call('HGET', versions, id)
+  if held and string.sub(held, 1, 19) == version then
+    if #held > 19 then
+      for _, name in ipairs(cjson.decode(string.sub(held, 20))) do
+        if name ~= '' and call('GET', name) == id then call('DEL', name) end
+      end
+    end
+    call('HDEL', versions, id)
+    call('DEL', key)
+  elseif call('GET', deleted .. id) == version then
+    call('DEL', deleted .. id)
+  end
+end
+""")

@@ -109,7 +109,7 @@ class CacheSink:
         self._erase(table)
         # What is left: versions of deleted rows, and rows without their versions.
         beginnings = self._keys.table(table).encode(), self._keys.deleted(table).encode()
-        pattern = f"{_literal(self._keys.table(table)[:-1])}*"
+        pattern = f"{literal(self._keys.table(table)[:-1])}*"
         cursor = 0
         while True:
             cursor, found = self._server.run("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT)
@@ -195,6 +195,19 @@ class CacheSink:
 
     def close(self) -> None:
         self._server.close()
+
+    @property
+    def server(self) -> RedisServer:
+        return self._server
+
+    def form(self, table: TableId) -> TableForm:
+        """How the table's rows are kept."""
+        return self._form(table)
+
+    def versions(self, table: TableId) -> Iterator[dict[str, int]]:
+        """The versions of the table's live rows by the texts of their primary keys, some hundreds at a time."""
+        for page in self._pages(self._keys.table(table)):
+            yield {row_id: version for row_id, (version, _) in page.items()}
 
     def _held(self, changes: Sequence[Change]) -> Iterator[dict[str, Json] | None]:
         """The live rows that the cache holds of these keys, as of this moment."""
@@ -342,7 +355,7 @@ def _known(change: Change) -> Change:
     return replace(change, unchanged=frozenset()) if change.unchanged else change
 
 
-def _literal(text: str) -> str:
+def literal(text: str) -> str:
     """The text in a pattern of SCAN, where some characters have a meaning."""
     return "".join(f"\\{c}" if c in "*?[]\\^" else c for c in text)
 

@@ -17,7 +17,7 @@ _PAGE_ROWS_MAX: Final = 1_000
 
 
 def live_documents(server: SearchServer, index: str, query: dict[str, Any], with_row: bool) -> Iterator[dict[str, Any]]:
-    """Hits of the query, oldest version first; `_source` only `with_row`.
+    """Hits of the query with their `_version`, oldest version first; `_source` only `with_row`.
 
     Live documents of a table differ in version, so that it tells where the next page begins.
     """
@@ -34,6 +34,7 @@ def live_documents(server: SearchServer, index: str, query: dict[str, Any], with
                 "sort": [{VERSION_FIELD: "asc"}, {"_seq_no": "asc"}],
                 "track_total_hits": False,
                 "_source": with_row,
+                "version": True,
             }
             if last is not None:
                 body["search_after"] = last

@@ -148,6 +148,15 @@ class SearchSink:
     def close(self) -> None:
         self._server.close()
 
+    @property
+    def server(self) -> SearchServer:
+        return self._server
+
+    def place(self, table: TableId) -> tuple[str, DocumentForm]:
+        """The alias through which a table's documents are read, and their form."""
+        known = self._known(table)
+        return known.alias, known.form
+
     def _held(self, changes: Sequence[Change]) -> list[dict[str, Json] | None]:
         """The live rows that the index holds of these keys, as of this moment."""
         forms = [self._known(change.table).form for change in changes]

@@ -1,9 +1,10 @@
 """One table's rows in the shape that one store's mapping gives them. Pure."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from cdc.config.masking import Mask
 from cdc.config.store_mapping import Held, is_pattern
 from cdc.formats.masks import is_text, masked
 from cdc.model.errors import RefusedError
@@ -50,6 +51,27 @@ class TableShape:
             self._condition = None if self._mapping.where is None else RowCondition(self._mapping.where, schema)
         except ValueError as error:
             raise self._refused(str(error)) from None
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """Column → its name in the store, of those that the store has."""
+        return self._names
+
+    @property
+    def masks(self) -> Mapping[str, Mask]:
+        """Of those columns, by their names in the source."""
+        masks = self._mapping.mask.masks(self.schema.table)
+        return {mask.column: mask for mask in masks if mask.column in self._names}
+
+    @property
+    def constants(self) -> Mapping[str, Json]:
+        """Columns that the store has besides."""
+        return self._mapping.constants
+
+    @property
+    def condition(self) -> RowCondition | None:
+        """Which rows the store holds; None: all."""
+        return self._condition
 
     def change(self, change: Change) -> Change | None:
         """The change as the store is to take it: a row that does not meet the condition is deleted at its version.

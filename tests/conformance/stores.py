@@ -187,17 +187,20 @@ class WarehouseStore:
     def __init__(self, spark: "SparkSession", folder: Path) -> None:
         self._spark = spark
         self._folder = folder
-        self._place = CatalogPlace(folder / "catalog.db", (folder / "tables").as_uri(), "shop")
+        self.place = CatalogPlace(folder / "catalog.db", (folder / "tables").as_uri(), "shop")
+
+    def engine(self) -> SparkEngine:
+        return SparkEngine(self._spark, self.place)
 
     def open(self) -> Sink:
-        engines = [SparkEngine(self._spark, self._place) for _ in range(2)]
-        staging = own_folder(f"{self._place.location}/{FOLDER}/shop")
+        engines = [SparkEngine(self._spark, self.place) for _ in range(2)]
+        staging = own_folder(f"{self.place.location}/{FOLDER}/shop")
         return WarehouseSink(
-            SparkEngine(self._spark, self._place), engines, WarehouseReader(self._place), "shop", staging
+            SparkEngine(self._spark, self.place), engines, WarehouseReader(self.place), "shop", staging
         )
 
     def delete_table(self, table: TableId) -> None:
-        SparkEngine(self._spark, self._place).drop(place("shop", table).rows)
+        SparkEngine(self._spark, self.place).drop(place("shop", table).rows)
 
     def rename(self, names: Mapping[str, str]) -> None:
         """No shape of a table names columns."""

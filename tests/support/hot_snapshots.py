@@ -16,7 +16,6 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from cdc.config.settings import KafkaConfig, load_config
 from cdc.model.topics import Topics
 from cdc.postgres.table_rows import TableReader
-from demo.stores import table_lineages
 from sinks.comparison import SourceRows, TableComparison, compare
 from tests.checker import history, positions, truncations
 from tests.checker.judge import COMPLAINTS_MAX, Evidence, gather, judge
@@ -28,6 +27,7 @@ from tests.support.stores import stored_rows
 from tests.support.topics import keep_every_record
 from tests.support.waiting import eventually
 from tests.support.workload import Workload
+from verification.verifier import table_lineages
 
 SETTINGS: Final[Mapping[str, Any]] = {
     # Lag is no reason to pause: chunks are to meet as many changes as they can.

@@ -2,12 +2,12 @@
 
 import json
 
-from cdc.ports.chunk_reader import Chunk, DescribeTable, TableDescribed, TransactionBarrier
+from cdc.ports.chunk_reader import Chunk, DescribeTable, Key, Lookup, TableDescribed, TransactionBarrier
 from cdc.records.control import IncompleteRowsRecord, RangeRecord
 from cdc.snapshots.completion import BATCH_KEYS_MAX, NOTED_BYTES_MAX, UNSEEN_RETRY_S, CompletionJob
 from cdc.snapshots.ranges import RETRY_S
 from tests.unit.cdc.capture.loops import SCHEMA
-from tests.unit.cdc.snapshots.loops import Beside, noted, rows, snapshot, wanted
+from tests.unit.cdc.snapshots.loops import Beside, deletes, key, noted, rows, snapshot, wanted
 
 
 def record(*numbers: int, is_whole: bool = False, ranges: tuple[RangeRecord, ...] = ()) -> IncompleteRowsRecord:
@@ -169,3 +169,35 @@ def test_what_waits_for_a_frozen_transaction_does_not_keep_all_others_in_memory(
     made.engine.take([TableDescribed(begin.nonce, snapshot(60, 7), "shape", 1, 1, (), "order")], made.now)
     made.transaction(900, watermarks=[begin.nonce])
     assert not made.engine.begin(10, 1), "a transaction that every later snapshot sees is not remembered"
+
+
+def asked(*numbers: int) -> IncompleteRowsRecord:
+    return record(*numbers).model_copy(update={"asked": tuple(key(number).decode() for number in numbers)})
+
+
+def test_asked_keys_are_published_again_and_those_without_a_row_are_deleted() -> None:
+    made = Beside()
+    keys: dict[Key, bytes] = {(str(number),): key(number) for number in (1, 2, 3)}
+    assert noted(made.engine.republish(SCHEMA.table, keys)) == [asked(1, 2, 3)]
+    made = Beside(holes=[asked(1, 2, 3)])  # also behind a restart
+    made.pass_barrier(snapshot(8))
+    look(made, 9)
+    chunk, lookup = made.asks()
+    assert isinstance(chunk, Chunk) and isinstance(lookup, Lookup)
+    assert (chunk.keys, lookup.keys) == ((("1",), ("2",), ("3",)), (key(1), key(2), key(3)))
+    first = made.transaction(901, watermarks=[made.look_up(lookup, snapshot(10), 2, 3)])
+    assert (deletes(first), noted(first)) == ([2, 3], [asked(1, 2, 3)])
+    last = made.transaction(902, watermarks=[made.read(chunk, snapshot(11), 1, is_end=True)])
+    assert (rows(last), noted(last), made.engine.is_active) == ([1], [record()], False)
+
+
+def test_an_asked_key_that_a_transaction_touched_meanwhile_is_not_deleted() -> None:
+    made = Beside(holes=[asked(1, 2)])
+    made.pass_barrier(snapshot(8))
+    look(made, 9)
+    chunk, lookup = made.asks()
+    nonce = made.look_up(lookup, snapshot(10), 1, 2)
+    made.transaction(20, 2)  # inserted behind the lookup's snapshot
+    assert deletes(made.transaction(901, watermarks=[nonce])) == [1]
+    assert rows(made.transaction(902, watermarks=[made.read(chunk, snapshot(11), is_end=True)])) == []
+    assert not made.engine.is_active

@@ -11,8 +11,16 @@ from cdc.model.events import TableId, TableSchema
 from cdc.model.topic_record import TopicRecord
 from cdc.ports.chunk_reader import BarrierPassed, Chunk, DescribeTable, TableDescribed, TransactionBarrier
 from cdc.ports.stream import Signal
-from cdc.records.control import RangeRecord, SignalAnswer, SignalRecord, SignalsRecord, SnapshotProgress, SnapshotRecord
-from cdc.snapshots.coordination import Restrictions, Snapshots
+from cdc.records.control import (
+    IncompleteRowsRecord,
+    RangeRecord,
+    SignalAnswer,
+    SignalRecord,
+    SignalsRecord,
+    SnapshotProgress,
+    SnapshotRecord,
+)
+from cdc.snapshots.coordination import NEXT_AFTER_OTHERS, Restrictions, Snapshots
 from cdc.snapshots.signal_answers import KEPT_S, SIGNAL_S_MAX, Answers
 from tests.support.snapshot_ports import ScriptedReader, ScriptedSignals
 from tests.unit.cdc.capture.loops import SCHEMA
@@ -269,3 +277,41 @@ def test_progress_is_told_every_second_and_its_end_once() -> None:
 def test_nothing_is_told_of_a_snapshot_that_had_ended_before() -> None:
     session = Session(wanted(status="done"))
     assert session.advance() == []
+
+
+# ---- rows that are published again
+
+
+def test_keys_are_published_again_beside_a_snapshot_and_one_request_at_a_time() -> None:
+    session = Session(wanted())
+    answer, records = session.signal("republish", tables=("public.customers",), keys=('{"id":1}', '{"id":2}'))
+    assert (answer.is_accepted, answer.tables) == (True, ("public.customers",))
+    (noted,) = [IncompleteRowsRecord.decode(r.value or b"", "state") for r in records if r.topic == TOPICS.state]
+    assert (noted.keys, noted.asked) == ((("1",), ("2",)), ('{"id":1}', '{"id":2}'))
+    assert session.beside.engine.jobs[SCHEMA.table].status == "running", "it replaces no snapshot"
+    answer, _ = session.signal("republish", tables=("public.customers",), keys=('{"id":3}',))
+    assert (answer.is_accepted, answer.next) == (False, NEXT_AFTER_OTHERS)
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"keys": ('{"id":1}',), "tables": ("public.none",)}, "is not captured"),
+        ({"keys": (), "tables": ("public.customers",)}, "1 to 1000 keys of exactly one table"),
+        ({"keys": ('{"id":1}',) * 1_001, "tables": ("public.customers",)}, "1 to 1000 keys of exactly one table"),
+        ({"keys": ('{"no":1}', '{"id":1}'), "tables": ("public.customers",)}, "1 of the keys are no record keys"),
+        ({"keys": ("{",), "tables": ("public.customers",)}, "1 of the keys are no record keys"),
+    ],
+)
+def test_keys_that_can_not_be_published_again_are_refused(fields: dict[str, Any], why: str) -> None:
+    session = Session()
+    answer, records = session.signal("republish", **fields)
+    assert (answer.is_accepted, answer.next, records) == (False, "", [])
+    assert why in answer.message
+    assert not session.beside.engine.is_active
+
+
+def test_keys_of_a_table_without_an_index_to_read_them_by_are_refused() -> None:
+    session = Session(unchunkable=[SCHEMA.table])
+    answer, _ = session.signal("republish", tables=("public.customers",), keys=('{"id":1}',))
+    assert not answer.is_accepted and "no unique index" in answer.message

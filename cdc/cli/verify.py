@@ -1,0 +1,171 @@
+"""`cdc verify` and `cdc repair`: the source against every store, row by row, while both are written."""
+
+import json
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from cdc.cli.exit_codes import DRIFT, PARTIAL
+from cdc.cli.snapshot_screen import Screen, screen_for
+from cdc.config.settings import Config, load_config
+from cdc.daemon.logs import configure_logs
+from cdc.model.events import TableId
+from cdc.snapshots.status import FillProgress
+from verification.model import Difference, TableResult
+from verification.repairing import Repair
+from verification.verifier import Verifier, Wanted
+from verification.world import World
+
+TIMEOUT_S: Final = 120.0
+SHOWN_MAX: Final = 100  # differences of one table and sink in a terminal
+DEFAULT: Final = Path("watershed.yml")
+
+ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")]
+Sinks = Annotated[list[str] | None, typer.Option("--sink", metavar="NAME", help="One or several; all by default.")]
+Tables = Annotated[
+    list[str] | None,
+    typer.Option("--table", metavar="GLOB", help="schema.table, or a pattern such as 'public.*'; repeatable."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object.")]
+Timeout = Annotated[float, typer.Option(help="Seconds that a sink may stand still.", min=1)]
+Share = Annotated[
+    float, typer.Option("--source-share", help="Of the time that is spent reading the source.", min=0.01, max=1.0)
+]
+
+
+def verify(
+    sink: Sinks = None,
+    table: Tables = None,
+    sample: Annotated[
+        int | None, typer.Option(metavar="N", help="Compare so many rows of each side, chosen at random.", min=1)
+    ] = None,
+    source_share: Share = 0.5,
+    timeout: Timeout = TIMEOUT_S,
+    as_json: AsJson = False,
+    config: ConfigFile = DEFAULT,
+) -> None:
+    """Compare stores with the source while both are written. Exits 5 where a store differs, 6 where something could not
+    be compared."""
+    _run(config, Wanted(tuple(sink or ()), tuple(table or ("*",)), sample, source_share), timeout, as_json=as_json)
+
+
+def repair(
+    sink: Sinks = None,
+    table: Tables = None,
+    source_share: Share = 0.5,
+    timeout: Timeout = TIMEOUT_S,
+    as_json: AsJson = False,
+    config: ConfigFile = DEFAULT,
+) -> None:
+    """Compare, have capture publish rows that differ again, and wait until the stores show them. Rows with a version
+    that capture has never published are removed before. Exits 5 where something still differs."""
+    wanted = Wanted(tuple(sink or ()), tuple(table or ("*",)), None, source_share)
+    _run(config, wanted, timeout, as_json=as_json, repairs=True)
+
+
+def _run(path: Path, wanted: Wanted, timeout: float, *, as_json: bool, repairs: bool = False) -> None:
+    configure_logs(level="error")
+    config = load_config(path)
+    tell = _Telling(None if as_json else screen_for(Console(stderr=True), as_json=False))
+    with (
+        closing(tell),
+        closing(_Removal(config)) as removal,
+        World(config, timeout) as world,
+        Verifier(config, wanted, world, tell, removal) as verifier,
+    ):
+        results = list(verifier.run(Repair(config, world, tell) if repairs else None))
+    if as_json:
+        typer.echo(json.dumps(_as_json(results)))
+    else:
+        _print(results, repairs=repairs)
+    if any(result.drift for result in results):
+        raise typer.Exit(DRIFT)
+    if any(result.why_not or result.undecided for result in results):
+        raise typer.Exit(PARTIAL)
+
+
+class _Removal:
+    """See sinks.view.Removal: Spark is imported, and starts, with the first call."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._made: Any = None
+
+    def __call__(self, *arguments: Any) -> None:
+        if self._made is None:
+            from spark_jobs.removal import SparkRemoval
+
+            self._made = SparkRemoval(self._config)
+        self._made(*arguments)
+
+    def close(self) -> None:
+        if self._made is not None:
+            self._made.close()
+
+
+class _Telling:
+    """Shows how far each table is: a bar in a terminal, a line now and then elsewhere."""
+
+    def __init__(self, screen: Screen | None) -> None:
+        self._screen = screen
+        self._standings: dict[str, FillProgress] = {}
+
+    def __call__(self, sink: str, table: TableId, what: str, done: int, total: int) -> None:
+        if self._screen is None:
+            return
+        name = f"{table} in {sink}" if sink else str(table)
+        status = "done" if what == "done" else "running"
+        self._standings[name] = FillProgress(
+            "table", name, status, done, max(done, total), 0.0, "" if what == "done" else what
+        )
+        self._screen.show(list(self._standings.values()))
+
+    def close(self) -> None:
+        if self._screen is not None:
+            self._screen.close()
+
+
+def _as_json(results: Sequence[TableResult]) -> dict[str, Any]:
+    return {
+        "drift": sum(result.drift for result in results),
+        "undecided": sum(result.undecided for result in results),
+        "tables": [result.as_json() for result in results],
+    }
+
+
+def _print(results: Sequence[TableResult], *, repairs: bool) -> None:
+    shown = Table("sink", "table", "source", "store", "differ", *(["repaired"] if repairs else []), "")
+    for result in results:
+        rows = [f"{result.source_rows:,}", f"{result.store_rows:,}", f"{result.drift:,}"]
+        if repairs:
+            rows.append(f"{result.repaired:,}")
+        shown.add_row(result.sink, str(result.table), *rows, _remark(result))
+    Console().print(shown)
+    for result in results:
+        for difference in result.differences[:SHOWN_MAX]:
+            for line in _lines(result, difference):
+                typer.echo(line)
+        if result.drift > SHOWN_MAX:
+            typer.echo(f"{result.sink}: {result.table}: {result.drift - SHOWN_MAX:,} more; --json lists them")
+
+
+def _remark(result: TableResult) -> str:
+    if result.why_not:
+        return f"not compared: {result.why_not}"
+    said = [f"{count:,} {kind.value}" for kind, count in result.counts.items() if count]
+    if result.undecided:
+        said.append(f"{result.undecided:,} undecided: they change all the time, or their transactions do not end")
+    return ", ".join(said)
+
+
+def _lines(result: TableResult, difference: Difference) -> list[str]:
+    where = f"{result.sink}: {result.table} {difference.key.decode('utf-8', 'replace')}: {difference.kind.value}"
+    if difference.rejected:
+        where += f" (the store rejects the row: {difference.rejected}; cdc dlq list {result.sink})"
+    columns = [f"  {c.column} is {c.store} in the store, {c.source} in the source" for c in difference.columns]
+    return [where, *columns]

@@ -1,0 +1,82 @@
+"""What a store holds, for those who compare it with the source beside the sink's job. Nothing is written but removals.
+
+A view needs each table attached: with the schema in the store's shape (`sinks.shaping.table.TableShape.schema`).
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple, Protocol, TypeVar
+
+from cdc.config.sink_settings import CacheConfig, SearchConfig, StoreConfig, WarehouseConfig
+from cdc.model.errors import SinkError
+from cdc.model.events import TableId, TableSchema
+from sinks.contract import Json
+from sinks.registry import needs
+
+Key = Mapping[str, Json]
+"""Column of the store → the record's JSON value, in key order."""
+
+
+T = TypeVar("T")
+
+
+Removal = Callable[..., None]
+"""How rows are removed from the warehouse, which Spark alone writes: (catalog, table's place, key columns, rows)."""
+
+
+class Held(NamedTuple):
+    """What a store holds of one key. Two answers with the same version are about the same write of a sink's job."""
+
+    version: int
+    row: Mapping[str, Json] | None  # None: readers see no row
+    copies: int = 1  # live rows of the key: more than one is never right
+    is_edited: bool = False  # the store itself says that no sink's job wrote it like this
+
+
+class StoreView(Protocol):
+    """Methods raise SinkError."""
+
+    def attach(self, schema: TableSchema) -> None:
+        """The table has this schema in the store."""
+
+    def rows(self, table: TableId) -> Iterator[tuple[Key, Held]]:
+        """Every live row that readers see, also those that no sink's job has written; not necessarily once."""
+
+    def is_partial(self, table: TableId) -> bool:
+        """Whether the store may have lost rows of the table as it was told to (they expire)."""
+
+    def held(self, table: TableId, keys: Sequence[Key]) -> list[Held | None]:
+        """For each key what is held now; None: not even the version of a deleted row."""
+
+    def remove(self, table: TableId, held: Sequence[tuple[Key, int]]) -> None:
+        """Delete what is held of a key, where its version is this one, the version too: from then on any change is
+        taken. What was removed must be published again."""
+
+    def close(self) -> None:
+        """Release connections. Idempotent."""
+
+
+def open_view(name: str, section: StoreConfig, prefix: str, removal: Removal | None = None) -> StoreView:
+    """`removal`: for a warehouse from which rows are to be removed. Raises SinkError when the client library is not
+    installed, or nothing answers."""
+    match section:
+        case SearchConfig():
+            with needs(("opensearchpy", "search")):
+                from sinks.search.view import SearchView
+            return SearchView.open(section, prefix, name)
+        case CacheConfig():
+            with needs(("redis", "cache")):
+                from sinks.cache.view import CacheView
+            return CacheView.open(section, prefix, name)
+        case WarehouseConfig():
+            with needs(("pyiceberg", "warehouse")):
+                from sinks.warehouse.view import WarehouseView
+            return WarehouseView.open(section, prefix, removal)
+    raise SinkError(f"the store of sink {name} can't be compared", "name other sinks by --sink")
+
+
+def batched(items: Iterable[T], count: int) -> Iterator[tuple[T, ...]]:
+    """So many at a time; the last ones may be fewer."""
+    left = iter(items)
+    while part := tuple(islice(left, count)):
+        yield part

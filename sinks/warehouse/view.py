@@ -1,0 +1,143 @@
+"""What the warehouse holds, for comparison with the source: committed tables, read without Spark."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, Self
+
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, In
+from pyiceberg.table import Table
+
+from cdc.config.sink_settings import WarehouseConfig
+from cdc.model.errors import SinkError
+from cdc.model.events import Column, TableId, TableSchema
+from sinks.view import Held, Key, Removal
+from sinks.warehouse.catalog import CatalogPlace, catalog_place
+from sinks.warehouse.columns import Unholdable, column_type
+from sinks.warehouse.naming import OWN_COLUMNS, SEEN_VERSION, VERSION, place
+from sinks.warehouse.properties import KEY, MODE
+from sinks.warehouse.statements import CATALOG
+
+_NAMEABLE: Final = frozenset({"int", "bigint", "string"})  # types whose values Iceberg compares in files' bounds
+
+
+class WarehouseView:
+    """See sinks.view.StoreView. Each method reads the newest snapshot of the table."""
+
+    def __init__(self, catalog: CatalogPlace, removal: Removal | None = None) -> None:
+        self._place = catalog
+        self._removal = removal
+        self._schemas: dict[TableId, TableSchema] = {}
+
+    @classmethod
+    def open(cls, section: WarehouseConfig, prefix: str, removal: Removal | None = None) -> Self:
+        """Raises SinkError where there is no catalog."""
+        found = catalog_place(section, prefix)
+        if not found.database.exists():  # opening it would make it
+            raise SinkError(f"warehouse: there is no catalog {found.database}", "start its sink, which makes it")
+        return cls(found, removal)
+
+    def attach(self, schema: TableSchema) -> None:
+        self._schemas[schema.table] = schema
+
+    def is_partial(self, table: TableId) -> bool:  # noqa: ARG002 - the same for every table
+        return False
+
+    def rows(self, table: TableId) -> Iterator[tuple[Key, Held]]:
+        for key, version, row in self._rows(table, AlwaysTrue()):
+            yield key, Held(version, row)
+
+    def held(self, table: TableId, keys: Sequence[Key]) -> list[Held | None]:
+        columns = self._key_columns(table)
+        wanted = [_values(columns, key) for key in keys]
+        condition = _among(columns, [values for values in wanted if values])
+        found: dict[tuple[Any, ...], Held] = {}
+        for key, version in self._deleted(table, condition):
+            values = tuple(map(_hashable, key.values()))
+            found[values] = Held(max(version, found[values].version if values in found else 0), None)
+        for key, version, row in self._rows(table, condition):
+            values = tuple(map(_hashable, key.values()))
+            other = found.get(values)
+            copies = 1 + (other.copies if other and other.row is not None else 0)
+            found[values] = Held(max(version, other.version) if other else version, row, copies)
+        return [found.get(values) if values else None for values in wanted]
+
+    def remove(self, table: TableId, held: Sequence[tuple[Key, int]]) -> None:
+        assert self._removal is not None, "who removes rows says how"
+        self._removal(self._place, place(self._place.namespace, table), self._key_columns(table), held)
+
+    def close(self) -> None:
+        """Each method opens the catalog for itself."""
+
+    def _key_columns(self, table: TableId) -> list[Column]:
+        schema = self._schemas[table]
+        by_name = {column.name: column for column in schema.columns}
+        return [by_name[name] for name in schema.key]
+
+    def _rows(self, table: TableId, condition: BooleanExpression) -> Iterator[tuple[Key, int, dict[str, Any]]]:
+        """Key, version and row of the table that readers read; of a history its current rows."""
+        with self._loaded(place(self._place.namespace, table).rows) as found:
+            mode, key = found.properties.get(MODE), json.loads(found.properties[KEY])
+            if mode == "changelog":
+                raise SinkError(
+                    f"warehouse: {table} is a change log, which holds what was, not what is",
+                    "leave it out with --table; the other tables can be compared",
+                )
+            own = OWN_COLUMNS["history" if mode == "history" else "current"]
+            if mode == "history":
+                condition = And(condition, EqualTo(term="is_current", value=True))
+            for batch in found.scan(row_filter=condition).to_arrow_batch_reader():
+                for row in batch.to_pylist():
+                    version = row.get(SEEN_VERSION, row[VERSION])
+                    for name in own:
+                        del row[name]
+                    yield {column: row[column] for column in key}, version, row
+
+    def _deleted(self, table: TableId, condition: BooleanExpression) -> Iterator[tuple[Key, int]]:
+        """Key and version of deleted rows."""
+        where = place(self._place.namespace, table)
+        with self._loaded(where.rows) as rows:
+            key, has_deleted = json.loads(rows.properties[KEY]), rows.properties.get(MODE, "current") == "current"
+        if not has_deleted:
+            return
+        with self._loaded(where.deleted) as found:
+            for batch in found.scan(row_filter=condition).to_arrow_batch_reader():
+                for row in batch.to_pylist():
+                    yield {column: row[column] for column in key}, row[VERSION]
+
+    @contextmanager
+    def _loaded(self, name: tuple[str, ...]) -> Iterator[Table]:
+        catalog = SqlCatalog(CATALOG, uri=self._place.sqlalchemy_uri, warehouse=self._place.location)
+        try:
+            yield catalog.load_table(name)
+        except (NoSuchTableError, NoSuchNamespaceError, FileNotFoundError) as error:
+            raise SinkError(
+                f"warehouse: table {'.'.join(name)} is not there",
+                "start its sink; it creates the table and fills it from the topics",
+            ) from error
+        finally:
+            catalog.close()
+
+
+def _values(columns: Sequence[Column], key: Key) -> tuple[Any, ...] | None:
+    """As the warehouse gives them back; None for a key that it can't hold."""
+    try:
+        found = [column_type(column).array([key[column.name]]).to_pylist()[0] for column in columns]
+    except Unholdable:
+        return None
+    return tuple(map(_hashable, found))
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+
+
+def _among(columns: Sequence[Column], keys: Sequence[tuple[Any, ...]]) -> BooleanExpression:
+    """True of every row that has one of the keys, and perhaps of others."""
+    condition: BooleanExpression = AlwaysTrue()
+    for at, column in enumerate(columns):
+        if column_type(column).sql in _NAMEABLE:
+            condition = And(condition, In(term=column.name, literals={key[at] for key in keys}))
+    return condition

@@ -1,0 +1,69 @@
+"""What is seen of a store beside its sink's job: every live row, what is held of a key, and removals by version."""
+
+from typing import Any, cast
+
+import pytest
+
+from cdc.model.events import pack_version
+from sinks.cache.sink import CacheSink
+from sinks.cache.view import CacheView
+from sinks.search.sink import SearchSink
+from sinks.search.view import SearchView
+from sinks.view import Held, StoreView
+from sinks.warehouse.removal import remove
+from sinks.warehouse.sink import WarehouseSink
+from sinks.warehouse.view import WarehouseView
+from tests.conformance.stores import WarehouseStore
+from tests.conformance.tables import LABELS, ORDER_LINES, Table
+from tests.conformance.trial import Trial
+
+V = pack_version(1, 100)
+LINES = [{"order_id": number, "line_no": -number} for number in range(4)]
+NAMES = [{"name": text} for text in ("plain", "a:*[b]", "/ü%", "'\"\n")]
+
+
+def view_of(trial: Trial) -> StoreView:
+    match trial.sink:
+        case SearchSink() as sink:
+            return SearchView(sink)
+        case CacheSink() as sink:
+            return CacheView(sink)
+        case WarehouseSink():
+            store = cast(WarehouseStore, trial.store)
+            return WarehouseView(store.place, lambda _, at, key, held: remove(store.engine(), at, key, held))
+    raise AssertionError("a view of each store")
+
+
+def seen(view: StoreView, table: Table) -> list[tuple[list[Any], int]]:
+    rows = [(list(key.values()), held.version) for key, held in view.rows(table.id)]
+    return sorted(rows, key=repr)
+
+
+@pytest.mark.parametrize(("table", "keys"), [(ORDER_LINES, LINES), (LABELS, NAMES)], ids=["two columns", "text"])
+def test_rows_and_versions_are_seen_and_removed_by_version(
+    sink_under_test: Trial, table: Table, keys: list[dict[str, Any]]
+) -> None:
+    trial = sink_under_test
+    trial.apply(*(table.upsert(V + number, **key) for number, key in enumerate(keys)))
+    trial.apply(table.delete(V + 10, **keys[0]))
+    trial.check()
+    view = view_of(trial)
+    view.attach(table.schema)
+    assert seen(view, table) == sorted(
+        [(list(key.values()), V + number) for number, key in enumerate(keys) if number], key=repr
+    )
+    strange = {name: 99 if isinstance(value, int) else "99" for name, value in keys[0].items()}
+    deleted, live, nothing = view.held(table.id, [keys[0], keys[1], strange])
+    assert (deleted, nothing) == (Held(V + 10, None), None)
+    assert live is not None and (live.version, live.copies, live.is_edited) == (V + 1, 1, False)
+    assert live.row is not None and {name: live.row[name] for name in keys[1]} == keys[1]
+
+    view.remove(table.id, [(keys[0], V + 10), (keys[1], V + 1), (keys[2], V)])  # the last one has another version
+    assert view.held(table.id, keys[:2]) == [None, None]
+    trial.sink.apply(
+        [table.upsert(V - 50, **keys[0]), table.upsert(V - 49, **keys[1]), table.upsert(V - 48, **keys[2])]
+    )
+    trial.sink.make_readable({table.id})
+    found = view.held(table.id, keys)
+    assert [held.version for held in found if held] == [V - 50, V - 49, V + 2, V + 3]
+    assert len(seen(view, table)) == 4

@@ -1,0 +1,140 @@
+"""The long run of drift: 17 differences of each kind in each store, beside 300 changes/s, found exactly and repaired.
+
+    python -m tests.faults.drift_campaign --minutes 30 --folder .watershed/drift-campaign
+
+It is made of episodes, each a seed with a database and topics of its own. An episode compares the stores CLEAN_RUNS
+times while nothing is wrong, also while capture and the sinks' job stand still for a moment, then injects, compares,
+repairs and compares again. Each is a line in `episodes.jsonl`; a run that is started again goes on behind the last one.
+"""
+
+import os
+import random
+import secrets
+import shutil
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from cdc.config.settings import Config
+from devstack.stack import Stack
+from sinks.warehouse.catalog import catalog_place
+from sinks.warehouse.engine import Engine
+from spark_jobs.engine import SparkEngine
+from spark_jobs.runner import started
+from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
+from tests.faults.episodes import run_episodes
+from tests.support import drift
+from tests.support.captured import Captured, under_capture
+from tests.support.sink_job import SinkJob
+from tests.support.stores import ALL, sinks_section
+
+COUNT: Final = 17
+CLEAN_RUNS: Final = 4
+WAIT_S: Final = 240.0
+
+
+class Stops:
+    """Stops these processes for a moment now and then, one at a time, from entering to leaving."""
+
+    def __init__(self, seed: int, *pids: int) -> None:
+        self.count = 0
+        self._chance = random.Random(seed)
+        self._pids = pids
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._ended.set()
+        self._thread.join(30.0)
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._chance.uniform(0.5, 3.0)):
+            pid = self._chance.choice(self._pids)
+            os.kill(pid, signal.SIGSTOP)
+            self._ended.wait(self._chance.uniform(0.2, 3.0))
+            os.kill(pid, signal.SIGCONT)
+            self.count += 1
+
+
+def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
+    """Run one, and say how it went. Its folder stays when something is wrong."""
+    endpoints = stack.start("postgres", "kafka", "redis", "opensearch")
+    server = PostgresServer(endpoints.dsn, endpoints.superuser_dsn, stack)
+    kafka = KafkaBroker(endpoints.bootstrap_servers, stack)
+    folder.mkdir(parents=True)
+    name = f"d{seed}_{secrets.token_hex(3)}"
+    told: dict[str, Any] = {"seed": seed}
+    with (
+        new_database(server) as dsn,
+        under_capture(server, kafka, dsn, name, folder, drift.SCHEMA, [drift.GOODS]) as captured,
+    ):
+        captured.settings = {
+            "sinks": sinks_section(folder, endpoints.opensearch_url, endpoints.redis_url),
+            "spark": {
+                "checkpoint_location": str(folder / "checkpoints"),
+                "warehouse_trigger_ms": 500,
+                "options": INTERPRETED,
+            },
+        }
+        captured.query(drift.FILL)
+        captured.start()
+        captured.await_caught_up()
+        with SinkJob(captured.config(), *ALL, log_level="info") as job:
+            job.wait_applied(captured.progress(), *ALL, deadline_s=WAIT_S)
+            with drift.Load(dsn) as load:
+                began = time.monotonic()
+                with Stops(seed, captured.running().pid, job.process.pid) as stops:
+                    clean = [drift.command(captured, "verify") for _ in range(CLEAN_RUNS)]
+                told["false_alarms"] = [report for code, report in clean if code or report["drift"]]
+                told["clean_s"] = round((time.monotonic() - began) / CLEAN_RUNS, 1)
+                told |= _drift(captured)
+                told |= {"stops": stops.count, "changes_per_s": round(load.changes / (time.monotonic() - began))}
+    if is_true(told):
+        shutil.rmtree(folder)
+    return told
+
+
+def _drift(captured: Captured) -> dict[str, Any]:
+    """Inject, compare, repair, compare."""
+    config = drift.loaded(captured)
+    ids = {store: drift.chosen(store, COUNT, ALL) for store in ALL}
+    for store in ALL:
+        drift.inject(store, config, ids[store], lambda: _engine(config))
+    began = time.monotonic()
+    _, report = drift.command(captured, "verify")
+    verified = time.monotonic()
+    found = {store: drift.found(report, store) for store in ALL}
+    code, repaired = drift.command(captured, "repair")
+    done = time.monotonic()
+    return {
+        "found_wrongly": {s: found[s] for s in ALL if found[s] != drift.wanted(ids[s])},
+        "repaired": {table["sink"]: table["repaired"] for table in repaired["tables"]},
+        "left": [repaired] if code else [],
+        "exit_code_after": drift.command(captured, "verify")[0],
+        "verify_s": round(verified - began, 1),
+        "repair_s": round(done - verified, 1),
+    }
+
+
+def _engine(config: Config) -> Engine:
+    section: Any = config.sinks["warehouse"]
+    return SparkEngine(started(config, 1)[0], catalog_place(section, config.topics.prefix))
+
+
+def is_true(told: dict[str, Any]) -> bool:
+    """Of what an episode told."""
+    is_whole = told.get("repaired") == dict.fromkeys(ALL, COUNT * len(drift.KINDS))
+    is_clean = not (told["false_alarms"] or told["found_wrongly"] or told["left"] or told["exit_code_after"])
+    return is_whole and is_clean
+
+
+if __name__ == "__main__":
+    sys.exit(run_episodes(__doc__, "drift-campaign", episode, is_true))

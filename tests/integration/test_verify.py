@@ -1,0 +1,116 @@
+"""`cdc verify` and `cdc repair` beside a load: no drift is reported where there is none, and all where there is."""
+
+import secrets
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+
+from sinks.warehouse.engine import Engine
+from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
+from tests.support import drift
+from tests.support.captured import Captured, under_capture
+from tests.support.forked import run
+from tests.support.http_server import free_port
+from tests.support.sink_job import SinkJob
+from tests.support.stores import sinks_section
+from tests.support.waiting import eventually
+
+STORES = ("search", "cache")
+MAPPING: Final[dict[str, Any]] = {
+    "rename": {"price": "cost"},
+    "exclude": ["seen"],
+    "constants": {"origin": "shop"},
+    "where": "price > 3.0",
+    "mask": {"truncate": {"note": 3}},
+}
+COUNT = 5
+
+
+@pytest.fixture(scope="module")
+def goods(
+    postgres: PostgresServer,
+    kafka: KafkaBroker,
+    opensearch: str,
+    redis: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Captured]:
+    folder, name = tmp_path_factory.mktemp("verify"), f"t{secrets.token_hex(5)}"
+    with (
+        new_database(postgres) as dsn,
+        under_capture(postgres, kafka, dsn, name, folder, drift.SCHEMA, [drift.GOODS]) as made,
+    ):
+        sections = {
+            name: section for name, section in sinks_section(folder, opensearch, redis).items() if name in STORES
+        }
+        sections["search"]["mapping"] = {drift.GOODS: MAPPING}
+        made.settings = {
+            "sinks": sections | {"idle": {"type": "cache", "url": redis, "key_prefix": f"{name}-idle"}},
+            "spark": {"checkpoint_location": str(folder / "checkpoints"), "options": INTERPRETED},
+        }
+        made.query(drift.FILL)
+        made.start()
+        made.await_caught_up()
+        with SinkJob(made.config(), *STORES) as job:
+            job.wait_applied(made.progress(), *STORES)
+            yield made
+
+
+def nobody() -> Engine:
+    raise AssertionError("no warehouse is written here")
+
+
+SINKS = tuple(word for store in STORES for word in ("--sink", store))
+
+
+def test_stores_that_are_right_are_found_right_under_load(goods: Captured) -> None:
+    with drift.Load(goods.dsn):
+        for words in ((), ("--sample", "200")):
+            code, report = drift.command(goods, "verify", *SINKS, *words)
+            assert (code, report["drift"], report["undecided"]) == (0, 0, 0), report
+            assert all(table["source_rows"] > 150 for table in report["tables"])
+
+
+def test_what_differs_is_reported_exactly_and_repaired_under_load(goods: Captured) -> None:
+    config = drift.loaded(goods)
+    ids = {store: drift.chosen(store, COUNT, STORES) for store in STORES}
+    with drift.Load(goods.dsn):
+        for store in STORES:
+            drift.inject(store, config, ids[store], nobody)
+        code, report = drift.command(goods, "verify", *SINKS)
+        assert {store: drift.found(report, store) for store in STORES} == {s: drift.wanted(ids[s]) for s in STORES}
+        assert (code, report["drift"]) == (5, COUNT * len(drift.KINDS) * len(STORES))
+        code, repaired = drift.command(goods, "repair", *SINKS)
+        assert (code, repaired["drift"], repaired["undecided"]) == (0, 0, 0), repaired
+        assert {t["sink"]: t["repaired"] for t in repaired["tables"]} == dict.fromkeys(STORES, COUNT * len(drift.KINDS))
+        assert drift.command(goods, "verify", *SINKS)[0] == 0
+
+
+def test_what_can_not_be_compared_is_said(goods: Captured) -> None:
+    """Words that name nothing, a sink that never ran, a store that is away, a table that is stopped."""
+
+    def said(*words: str) -> tuple[int, str]:
+        done = run(["verify", *words, "--config", str(goods.config())], deadline_s=60.0)
+        assert "Traceback" not in done.stderr
+        return done.returncode, " ".join((done.stdout + done.stderr).split())
+
+    code, text = said("--sink", "none")
+    assert (code, "has no sink 'none'" in text) == (2, True), text
+    code, text = said("--sink", "idle")
+    assert (code, "sink idle has never run" in text) == (1, True), text
+    code, report = drift.command(goods, "verify")
+    told = {table["sink"]: table["not_compared"] for table in report["tables"]}
+    assert (code, report["drift"], told["cache"], "has never run" in told["idle"]) == (6, 0, "", True)
+    code, text = said("--table", "public.none")
+    assert (code, "no table that stores hold matches public.none" in text) == (2, True), text
+    cache = goods.settings["sinks"]["cache"]
+    there = dict(cache)
+    cache["url"] = f"redis://127.0.0.1:{free_port()}"
+    code, text = said("--sink", "cache")
+    assert (code, "does not answer" in text) == (1, True), text
+    cache |= there
+    goods.cdc("table", "stop", drift.GOODS)
+    eventually(lambda: goods.states()[drift.GOODS]["status"] == "stopped", 60.0, "the table is stopped")
+    code, report = drift.command(goods, "verify", "--sink", "cache")
+    assert (code, report["drift"]) == (6, 0)
+    assert "capture has stopped the table" in report["tables"][0]["not_compared"]

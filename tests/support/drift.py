@@ -1,0 +1,214 @@
+"""Drift that somebody makes: rows of a store that are changed behind the back of its sink, beside a steady load."""
+
+import json
+import random
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, LiteralString, Self
+
+import psycopg
+import redis as redis_client
+from opensearchpy import OpenSearch
+
+from cdc.config.settings import Config, load_config
+from cdc.config.sink_settings import CacheConfig, SearchConfig, WarehouseConfig
+from cdc.kafka.state_reader import read_position
+from cdc.model.events import TableId, pack_version
+from sinks.cache.keys import CacheKeys, version_text
+from sinks.search.names import SearchNames
+from sinks.search.view import SearchView
+from sinks.shaping.table import TableShape
+from sinks.warehouse.catalog import catalog_place
+from sinks.warehouse.engine import Conflict, Engine
+from sinks.warehouse.naming import place
+from sinks.warehouse.statements import full
+from tests.support.captured import Captured
+from tests.support.forked import run
+from verification.model import Kind
+from verification.verifier import table_lineages
+
+GOODS: Final = "public.goods"
+TABLE: Final = TableId("public", "goods")
+SCHEMA: LiteralString = """
+CREATE TABLE goods (id bigint PRIMARY KEY, name text NOT NULL, price numeric(12,2), seen timestamptz, note text);
+"""
+FILL: LiteralString = """
+INSERT INTO goods SELECT n, 'name ' || n, n / 7.0, now(), repeat('ü', (n % 50)::int)
+FROM generate_series(1, 2000) AS n
+"""
+KINDS: Final = (Kind.MISSING, Kind.EXTRA, Kind.STALE, Kind.WRONG, Kind.FUTURE)
+OTHER: Final = 999  # a row that stays as it is, and that extra ones are made of
+HOT: Final = 1_000  # rows from here on are changed by the load
+STRANGERS: Final = 1_000_000  # ids that the source never has begin here
+AHEAD: Final = 1_000_000_000  # versions
+
+
+class Load:
+    """About `per_s` changes each second of rows that nobody else touches, from entering to leaving."""
+
+    def __init__(self, dsn: str, per_s: int = 300) -> None:
+        self.changes = 0
+        self._dsn = dsn
+        self._each = max(1, per_s // 10)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._ended.set()
+        self._thread.join(10.0)
+
+    def _run(self) -> None:
+        dice = random.Random(23)
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            while not self._ended.wait(0.1):
+                for _ in range(self._each):
+                    key = dice.randrange(HOT, 3 * HOT)
+                    if dice.random() < 0.1:
+                        connection.execute("DELETE FROM goods WHERE id = %s", (key,))
+                    else:
+                        connection.execute(
+                            "INSERT INTO goods VALUES (%s, %s, %s, now(), '') ON CONFLICT (id) DO UPDATE "
+                            "SET name = excluded.name, price = excluded.price, seen = now()",
+                            (key, f"load {self.changes}", dice.randrange(10_000) / 100),
+                        )
+                    self.changes += 1
+
+
+def chosen(store: str, count: int, stores: Sequence[str]) -> dict[Kind, list[int]]:
+    """For each kind of difference the ids of its rows, others for each store."""
+    first = 101 + stores.index(store) * 200
+    ids = {kind: list(range(first + at * count, first + (at + 1) * count)) for at, kind in enumerate(KINDS)}
+    ids[Kind.EXTRA] = [STRANGERS + key for key in ids[Kind.EXTRA]]
+    return ids
+
+
+def inject(store: str, config: Config, ids: Mapping[Kind, Sequence[int]], engine: Callable[[], Engine]) -> None:
+    """Change the store's rows. Names of stale and wrong rows differ; of the future ones every second."""
+    position = read_position(config)
+    assert position is not None
+    old = pack_version(position.epoch, 1)
+    ahead = pack_version(position.epoch, position.seq + AHEAD)
+    match config.sinks[store]:
+        case SearchConfig() as section:
+            _search(section, config, ids, old, ahead)
+        case CacheConfig() as section:
+            _cache(section, config, ids, old, ahead)
+        case WarehouseConfig() as section:
+            _warehouse(section, config, ids, old, ahead, engine())
+
+
+def _search(section: SearchConfig, config: Config, ids: Mapping[Kind, Sequence[int]], old: int, ahead: int) -> None:
+    index = SearchNames(config.topics.prefix).alias(TABLE)
+    view = SearchView.open(section, config.topics.prefix, "search")
+    view.attach(TableShape("search", section, table_lineages(config)[TABLE]).schema)
+    with OpenSearch([section.url.get_secret_value()]) as client:
+
+        def put(key: int, version: int, **changed: Any) -> None:
+            wanted = [{"_index": index, "_id": str(number)} for number in (key, OTHER)]
+            found: Any = [one.get("_source") for one in client.mget(body={"docs": wanted})["docs"]]
+            body = (found[0] or found[1] | {"id": key}) | changed | {"ws_version": version, "ws_deleted": False}
+            kind: Any = {"version": version, "version_type": "external_gte"}
+            client.index(index=index, id=str(key), body=body, params=kind)
+
+        keys = [{"id": key} for key in (*ids[Kind.STALE], *ids[Kind.WRONG])]
+        held = {key["id"]: found for key, found in zip(keys, view.held(TABLE, keys), strict=True) if found}
+        for key in ids[Kind.MISSING]:
+            client.delete(index=index, id=str(key))
+        for key in ids[Kind.EXTRA]:
+            put(key, old)
+        for key in ids[Kind.WRONG]:
+            put(key, held[key].version, name="wrong")
+        for key in ids[Kind.FUTURE]:
+            put(key, ahead + key, **({"name": "ahead"} if key % 2 else {}))
+        stale = {key: dict(held[key].row or {}) for key in ids[Kind.STALE]}
+        view.remove(TABLE, [({"id": key}, held[key].version) for key in stale])
+        for key, row in stale.items():
+            put(key, old, **row | {"name": "stale"})
+        client.indices.refresh(index=index)
+    view.close()
+
+
+def _cache(section: CacheConfig, config: Config, ids: Mapping[Kind, Sequence[int]], old: int, ahead: int) -> None:
+    versions = CacheKeys(config.topics.prefix).table(TABLE)
+    with redis_client.Redis.from_url(section.url.get_secret_value(), decode_responses=True) as client:
+
+        def put(key: int, version: int | None, **changed: Any) -> None:
+            known: Any = client.hget(f"{versions}{key}", "doc")
+            other: Any = client.hget(f"{versions}{OTHER}", "doc")
+            row = json.loads(known) if known else json.loads(other) | {"id": key}
+            document = json.dumps(row | changed, ensure_ascii=False)
+            client.hset(f"{versions}{key}", mapping={"v": version_text(version or 0), "doc": document})
+            if version is not None:
+                client.hset(versions, str(key), version_text(version))
+
+        for key in ids[Kind.MISSING]:
+            client.delete(f"{versions}{key}")
+        for key in ids[Kind.EXTRA]:
+            put(key, old if key % 2 else None)  # or a key of which the sink knows nothing
+        for key in ids[Kind.STALE]:
+            put(key, old, name="stale")
+        for key in ids[Kind.WRONG]:
+            held: Any = client.hget(versions, str(key))
+            put(key, int(held), name="wrong")
+        for key in ids[Kind.FUTURE]:
+            put(key, ahead + key, **({"name": "ahead"} if key % 2 else {}))
+
+
+def _warehouse(
+    section: WarehouseConfig, config: Config, ids: Mapping[Kind, Sequence[int]], old: int, ahead: int, engine: Engine
+) -> None:
+    table = full(place(catalog_place(section, config.topics.prefix).namespace, TABLE).rows)
+
+    def listed(kind: Kind) -> str:
+        return ", ".join(map(str, ids[kind]))
+
+    extra = ", ".join(f"({key}, 'x', 1.00, NULL, NULL, {old}, false)" for key in ids[Kind.EXTRA])
+    statements = [
+        f"DELETE FROM {table} WHERE id IN ({listed(Kind.MISSING)})",
+        f"INSERT INTO {table} (id, name, price, seen, note, ws_version, ws_deleted) VALUES {extra}",
+        f"UPDATE {table} SET name = 'stale', ws_version = {old} WHERE id IN ({listed(Kind.STALE)})",
+        f"UPDATE {table} SET name = 'wrong' WHERE id IN ({listed(Kind.WRONG)})",
+    ]
+    if ids[Kind.FUTURE]:
+        name = "CASE WHEN id % 2 = 1 THEN 'ahead' ELSE name END"
+        statements.append(
+            f"UPDATE {table} SET ws_version = {ahead} + id, name = {name} WHERE id IN ({listed(Kind.FUTURE)})"
+        )
+    for statement in statements:
+        for attempt in range(20):
+            try:
+                engine.run(statement)
+                break
+            except Conflict:
+                assert attempt < 19, statement
+
+
+def command(captured: Captured, *words: str, deadline_s: float = 280.0) -> tuple[int, dict[str, Any]]:
+    """`cdc verify` or `cdc repair` with --json: its exit code, and what it found."""
+    done = run([*words, "--json", "--config", str(captured.config())], deadline_s=deadline_s)
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout)
+
+
+def found(report: Mapping[str, Any], sink: str) -> dict[str, list[int]]:
+    """Kind → ids of the rows that differ, rising."""
+    by_kind: dict[str, list[int]] = {}
+    for table in report["tables"]:
+        assert not table["not_compared"], table["not_compared"]
+        if table["sink"] == sink:
+            for one in table["differences"]:
+                by_kind.setdefault(one["kind"], []).append(json.loads(one["key"])["id"])
+    return {kind: sorted(keys) for kind, keys in by_kind.items()}
+
+
+def wanted(ids: Mapping[Kind, Sequence[int]]) -> dict[str, list[int]]:
+    return {kind.value: sorted(keys) for kind, keys in ids.items() if keys}
+
+
+def loaded(captured: Captured) -> Config:
+    return load_config(captured.config())

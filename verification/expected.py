@@ -1,0 +1,136 @@
+"""What a store is to hold of a source's row: through capture's masks and the sink's mapping. Pure.
+
+The source's values are PostgreSQL's texts, and are compared by sinks.equality: the code that encodes records takes no
+part, so that a mistake in it is found.
+"""
+
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from cdc.config.masking import Mask
+from cdc.config.store_mapping import Held as Section
+from cdc.formats.masks import masked
+from cdc.model.events import TableSchema
+from sinks.comparison import shown
+from sinks.contract import Json
+from sinks.equality import UNLIKE, same, source_form, store_form
+from sinks.lineage import Lineage
+from sinks.records import decode_json, encode_json
+from sinks.shaping.table import TableShape
+from sinks.view import Key
+from verification.model import ColumnDifference
+
+Texts = Sequence[str | None]
+
+
+class ExpectedRows:
+    """Of one table in one store. Raises RefusedError for a mapping that does not fit the table."""
+
+    def __init__(
+        self, sink: str, section: Section, lineage: Lineage, types: Mapping[str, str], masks: Mapping[str, Mask]
+    ) -> None:
+        """`types`: of the schema's columns, as sinks.equality names types. `masks`: capture's, by column."""
+        self._shape = TableShape(sink, section, lineage)
+        self._names = self._shape.names
+        self._source_names = {stored: name for name, stored in self._names.items()}
+        self._columns = [column.name for column in lineage.newest.columns]
+        self._types = dict(types)
+        self._masks = {name: _on_text(mask) for name, mask in masks.items()}
+        self._store_masks = {name: _on_text(mask) for name, mask in self._shape.masks.items()}
+        self._constants = self._shape.constants
+        self._key = lineage.newest.key
+        self._added = lineage.added
+
+    @property
+    def schema(self) -> TableSchema:
+        """In the store's shape."""
+        return self._shape.schema
+
+    def is_held(self, texts: Texts) -> bool:
+        """Whether the store is to hold the row."""
+        if self._shape.condition is None:
+            return True
+        row = {
+            name: None if text is None else source_form(self._types[name], text)
+            for name, text in self._published(texts).items()
+        }
+        return self._shape.condition.decide(row, frozenset()) is True
+
+    def differences(self, texts: Texts, stored: Mapping[str, Json]) -> tuple[ColumnDifference, ...]:
+        """Columns that are not what they are to be. Of a row that the store is to hold."""
+        found = []
+        published = self._published(texts)
+        for name, name_there in self._names.items():
+            text, pg_type = published[name], self._types[name]
+            if (mask := self._store_masks.get(name)) is not None and text is not None:
+                text = mask(text)
+            if name_there not in stored:
+                if not (text is None and name in self._added):
+                    found.append(ColumnDifference(name_there, _shown(pg_type, text), "absent"))
+            elif not same(pg_type, text, stored[name_there]):
+                found.append(ColumnDifference(name_there, _shown(pg_type, text), shown(stored[name_there])))
+        for name, value in self._constants.items():
+            if name not in stored or stored[name] != value or isinstance(stored[name], bool) != isinstance(value, bool):
+                there = shown(stored[name]) if name in stored else "absent"
+                found.append(ColumnDifference(name, shown(value), there))
+        known = {*self._source_names, *self._constants}
+        found += [ColumnDifference(name, "absent", shown(stored[name])) for name in stored if name not in known]
+        return tuple(found)
+
+    # ---- keys
+
+    def source_key(self, key: Key) -> dict[str, Json]:
+        """A store's key with the source's names."""
+        return {self._source_names.get(name, name): value for name, value in key.items()}
+
+    def record_key(self, key: Key) -> bytes | None:
+        """The record key for a store's key, whose values are a record's or of the column's type; None for a key that no
+        row of the table can have."""
+        values = self.source_key(key)
+        made: dict[str, Json] = {}
+        for name in self._key:
+            if (value := values.get(name)) is None:
+                return None
+            form = _json(store_form(self._types[name], value))
+            if form is UNLIKE:
+                return None
+            made[name] = form
+        return encode_json(made)
+
+    def store_key(self, record_key: bytes) -> dict[str, Json]:
+        """The store's key for a record key."""
+        return {self._names[name]: value for name, value in decode_json(record_key).items()}
+
+    def _published(self, texts: Texts) -> dict[str, str | None]:
+        """As records have them."""
+        row = dict(zip(self._columns, texts, strict=True))
+        for name, mask in self._masks.items():
+            if (text := row[name]) is not None:
+                row[name] = mask(text)
+        return row
+
+
+def plain_key(record_key: bytes) -> bytes:
+    """The same bytes for the same key, however its JSON was written."""
+    return encode_json(decode_json(record_key))
+
+
+def _json(form: Any) -> Json:
+    match form:
+        case Decimal():
+            return f"{form:f}"
+        case bytes():
+            return b64encode(form).decode()
+    return form
+
+
+def _on_text(mask: Mask) -> Callable[[str], str]:
+    """Masks are made for latin-1 views of UTF-8."""
+    hide = masked(mask)
+    return lambda text: hide(text.encode("utf-8", "surrogateescape").decode("latin-1")).encode("latin-1").decode()
+
+
+def _shown(pg_type: str, text: str | None) -> str:
+    return shown(None if text is None else source_form(pg_type, text))

@@ -1,0 +1,116 @@
+"""Repairing what differs: capture publishes the rows again, as the source has them, and deletes those that it has not.
+
+A store takes only greater versions than it holds. So a row with a version that capture has never published is removed
+from the store before, with its version; likewise a row that is stored twice. The rule is the same as for finding it:
+only versions above the highest that was published when the store was read.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from cdc.config.settings import Config
+from cdc.kafka.signals import await_answer, send_signal
+from cdc.model.errors import WatershedError
+from cdc.model.events import TableId
+from cdc.model.topics import Topics
+from cdc.postgres.verified_rows import VerifiedTable
+from cdc.records.control import SignalRecord
+from cdc.snapshots.coordination import NEXT_AFTER_OTHERS, REPUBLISHED_MAX
+from verification.model import Difference, TableResult
+from verification.settling import Side, settle, told_apart
+from verification.verifier import Tell
+from verification.world import World
+
+ANSWER_S_MAX: Final = 30.0
+KEYS_BYTES_MAX: Final = 128 * 1024  # of one signal
+PUBLISHED_S_MAX: Final = 300.0  # capture waits for transactions that run
+BUSY_S: Final = 1.0
+ATTEMPTS_MAX: Final = 30
+
+
+class Repair:
+    """Implements verification.verifier.Mend."""
+
+    def __init__(self, config: Config, world: World, tell: Tell) -> None:
+        self._config = config
+        self._topics = Topics(config.topics.prefix)
+        self._world = world
+        self._tell = tell
+
+    def __call__(self, source: VerifiedTable, found: Sequence[tuple[Side, TableResult, list[Difference]]]) -> None:
+        table = source.schema.table
+        for side, _, differences in found:
+            foreign = [
+                (side.expected.store_key(one.key), one.version)
+                for one in differences
+                if one.is_foreign and one.version is not None
+            ]
+            if foreign:
+                self._tell(side.sink, table, "removing", 0, len(foreign))
+                side.view.remove(side.expected.schema.table, foreign)
+        keys = sorted({one.key for _, _, differences in found for one in differences})
+        done = 0
+        for page in _pages(keys):
+            self._publish(table, page)
+            done += len(page)
+            self._tell("", table, "publishing", done, len(keys))
+        for side, result, differences in found:
+            self._look_again(side, result, differences)
+
+    def _publish(self, table: TableId, keys: Sequence[bytes]) -> None:
+        """Returns when capture has published them."""
+        names = tuple(key.decode() for key in keys)
+        for _ in range(ATTEMPTS_MAX):
+            record = SignalRecord(
+                action="republish", tables=(str(table),), keys=names, requested_us=time.time_ns() // 1000
+            )
+            identity = send_signal(self._config.kafka, self._topics, record)
+            answer = await_answer(self._config.kafka, self._topics, identity, ANSWER_S_MAX)
+            if answer.is_accepted:
+                break
+            if answer.next != NEXT_AFTER_OTHERS:
+                raise WatershedError(f"capture refuses to publish rows again: {answer.message}", answer.next)
+            time.sleep(BUSY_S)
+        else:
+            raise WatershedError(f"capture does not publish rows again: {answer.message}", answer.next)
+        deadline = time.monotonic() + PUBLISHED_S_MAX
+        while self._world.is_asked(table):
+            if time.monotonic() > deadline:
+                raise WatershedError(
+                    f"capture has not published rows of {table} again in {PUBLISHED_S_MAX:g} s",
+                    "it does so once transactions that run have ended; then cdc verify",
+                )
+
+    def _look_again(self, side: Side, result: TableResult, differences: Sequence[Difference]) -> None:
+        """The result says what is left."""
+        left: list[Difference] = []
+        undecided = 0
+        for start in range(0, len(differences), REPUBLISHED_MAX):
+            keys = [one.key for one in differences[start : start + REPUBLISHED_MAX]]
+            settled = settle(side, self._world, keys)
+            left += told_apart(self._config.kafka, side.source.schema, settled.differences)
+            undecided += settled.undecided
+        reasons = {one.key: one.rejected for one in differences}
+        alien = [one for one in result.differences if one.key not in reasons]
+        result.repaired = len(differences) - len(left) - undecided
+        result.undecided += undecided
+        result.differences = alien
+        for one in differences:
+            result.counts[one.kind] -= 1
+        for one in left:
+            rejected = reasons.get(one.key, "")
+            result.add(Difference(one.key, one.kind, one.columns, one.version, one.is_foreign, rejected))
+
+
+def _pages(keys: Sequence[bytes]) -> Iterator[list[bytes]]:
+    page: list[bytes] = []
+    size = 0
+    for key in keys:
+        if page and (len(page) == REPUBLISHED_MAX or size + len(key) > KEYS_BYTES_MAX):
+            yield page
+            page, size = [], 0
+        page.append(key)
+        size += len(key)
+    if page:
+        yield page

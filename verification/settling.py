@@ -1,0 +1,155 @@
+"""Which of the rows that differ are drift. A row differs for a moment whenever it changes; it is drift when nothing on
+its way can explain the difference. Each round: wait for writers, read the source, wait until the store shows what had
+committed by then, read the store. A difference is drift
+
+- where the store held the same write (the same version) in the round before: that write was in the log before the
+  source was read, and the writers that were awaited make it visible there. Had the key changed since, the store, which
+  shows everything up to the source's reading, would hold another write.
+- where the source's row stayed the same tuple over three readings, and the store differed at both readings between.
+
+Rows that a store holds nothing of have no version: only the second rule finds them. Whatever is not decided after
+ROUNDS_MAX rounds is neither drift nor right, and is told apart.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cdc.config.settings import KafkaConfig
+from cdc.kafka.last_versions import last_versions
+from cdc.model.events import TableSchema
+from cdc.postgres.verified_rows import RowsTooLargeError, SourceRow, VerifiedTable
+from sinks.view import Held, StoreView
+from verification.expected import ExpectedRows, plain_key
+from verification.model import ColumnDifference, Difference, Kind
+from verification.world import World
+
+ROUNDS_MAX: Final = 10
+BLIND_ROUNDS_MAX: Final = 3  # each waits for writers, snapshots and rows that are completed
+SAME_READINGS: Final = 2  # after the first
+WRITERS_S_MAX: Final = 10.0
+LOOK_S: Final = 0.02
+PAUSE_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    differences: list[Difference]
+    undecided: int
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One table of one sink, ready to be compared."""
+
+    sink: str
+    view: StoreView
+    expected: ExpectedRows
+    source: VerifiedTable
+    is_partial: bool  # rows that the store has not are not missing
+
+    def held(self, keys: Sequence[bytes]) -> dict[bytes, Held | None]:
+        schema = self.expected.schema
+        found = self.view.held(schema.table, [self.expected.store_key(key) for key in keys])
+        return dict(zip(keys, found, strict=True))
+
+    def rows(self, keys: Sequence[bytes]) -> dict[bytes, SourceRow]:
+        return {plain_key(key): row for key, row in self.source.by_keys(keys).items()}
+
+    def difference(self, key: bytes, row: SourceRow | None, held: Held | None, ceiling: int) -> Difference | None:
+        """STALE and WRONG are not told apart."""
+        is_wanted = row is not None and self.expected.is_held(row.texts)
+        version = None if held is None else held.version
+        is_stored = held is not None and held.row is not None
+        is_future = held is not None and held.version > ceiling and (is_wanted or is_stored)
+        columns: tuple[ColumnDifference, ...] = ()
+        kind: Kind | None = None
+        if is_wanted and not is_stored:
+            kind = None if self.is_partial else Kind.MISSING
+        elif is_stored and not is_wanted:
+            kind = Kind.EXTRA
+        elif is_wanted and row is not None and held is not None and held.row is not None:
+            columns = self.expected.differences(row.texts, held.row)
+            if held.is_edited:
+                columns = (*columns, ColumnDifference("(version)", str(held.version), "another one in the document"))
+            kind = Kind.WRONG if columns else None
+            if held.copies > 1:
+                kind = Kind.TWICE
+        if is_future:
+            kind = Kind.FUTURE
+        if kind is None:
+            return None
+        return Difference(key, kind, columns, version, is_foreign=is_future or kind is Kind.TWICE)
+
+
+def settle(side: Side, world: World, keys: Sequence[bytes]) -> Settled:
+    """Decide for each key whether it is drift. Raises WatershedError."""
+    try:
+        return _settle(side, world, keys)
+    except RowsTooLargeError:
+        half = len(keys) // 2
+        first, second = settle(side, world, keys[:half]), settle(side, world, keys[half:])
+        return Settled([*first.differences, *second.differences], first.undecided + second.undecided)
+
+
+def _settle(side: Side, world: World, keys: Sequence[bytes]) -> Settled:
+    confirmed: list[Difference] = []
+    held = side.held(keys)
+    pending = list(keys)
+    readings: dict[bytes, tuple[str, int]] = {}  # of keys that differed: the tuple, and how often it was read again
+    table = side.expected.schema.table
+    blind = 0  # rounds that could not decide
+    for number in range(ROUNDS_MAX):
+        if number:
+            time.sleep(PAUSE_S)
+        is_visible = _await_writers(side.source) and not world.unsettled(table)
+        blind += not is_visible
+        rows = side.rows(pending)
+        world.reach(side.sink)
+        now = side.held(pending)
+        ceiling = world.ceiling()
+        left: list[bytes] = []
+        for key in pending:
+            before, after, row = held[key], now[key], rows.get(key)
+            found = side.difference(key, row, after, ceiling)
+            if found is None:
+                continue
+            is_same_write = before is not None and after is not None and before.version == after.version
+            tuple_, again = readings.get(key, ("", 0))
+            readings[key] = (row.xmin, again + 1 if row.xmin == tuple_ else 0) if row is not None else ("", 0)
+            is_same_row = readings[key][1] >= SAME_READINGS and found.kind is not Kind.FUTURE
+            if is_visible and (is_same_write or is_same_row):
+                confirmed.append(found)
+            else:
+                left.append(key)
+        held, pending = now, left
+        if not pending or blind == BLIND_ROUNDS_MAX:
+            break
+    return Settled(confirmed, len(pending))
+
+
+def _await_writers(source: VerifiedTable) -> bool:
+    """Wait until all transactions that have written to the table by now have ended."""
+    deadline = time.monotonic() + WRITERS_S_MAX
+    writers = source.writers()
+    while writers:
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(LOOK_S)
+        writers &= source.writers()
+    return True
+
+
+def told_apart(kafka: KafkaConfig, schema: TableSchema, differences: Sequence[Difference]) -> list[Difference]:
+    """Rows with other values: those with a lower version than the last record of their key are stale."""
+    wrong = {one.key: one for one in differences if one.kind is Kind.WRONG}
+    if not wrong:
+        return list(differences)
+    last = last_versions(kafka, schema.topic, wrong.keys(), plain_key)
+    return [
+        Difference(one.key, Kind.STALE, one.columns, one.version)
+        if one.key in wrong and one.version is not None and one.version < last.get(one.key, 0)
+        else one
+        for one in differences
+    ]

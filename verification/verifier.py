@@ -1,0 +1,250 @@
+"""Comparing tables of the source with stores, while both are written.
+
+A table is read once, in short transactions, into a temporary file; each store's rows are compared with it as they come.
+What differs is suspect, most of it because it changed meanwhile, and is decided row by row (verification/settling.py).
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final, Self
+
+from cdc.config.settings import Config
+from cdc.config.sink_settings import sink_config
+from cdc.config.store_mapping import matches
+from cdc.formats.masks import masks_of
+from cdc.kafka.compacted import read_latest
+from cdc.kafka.sink_letters import read_letters
+from cdc.kafka.state_reader import read_state
+from cdc.model.errors import ConfigError, RefusedError, SinkError, SourceError
+from cdc.model.events import TableId, TableSchema
+from cdc.model.topics import Topics
+from cdc.postgres.verified_rows import VerifiedTable
+from cdc.records.control import SchemaRecord
+from cdc.records.rejected_rows import RejectedRow
+from sinks.comparison import SourceRows
+from sinks.lineage import Lineage
+from sinks.records import encode_json
+from sinks.view import Removal, StoreView, open_view
+from verification.expected import ExpectedRows, plain_key
+from verification.model import LISTED_MAX, Difference, Kind, TableResult
+from verification.settling import Side, settle, told_apart
+from verification.suspects import Suspects
+from verification.world import StandsStillError, World
+
+TELL_ROWS: Final = 1_000
+REPAIRED_MAX: Final = 100_000  # rows of one table and sink that one command repairs: they are in memory
+
+Tell = Callable[[str, TableId, str, int, int], None]
+"""Sink ("" for the source), table, what is done, rows so far, rows in all (0: not known)."""
+
+Mend = Callable[[VerifiedTable, Sequence[tuple[Side, TableResult, list[Difference]]]], None]
+"""What is done about the differences of one table, with all its sinks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be compared."""
+
+    sinks: tuple[str, ...] = ()  # all that are configured by default
+    tables: tuple[str, ...] = ("*",)  # patterns over schema.table
+    sample: int | None = None  # so many rows of each side instead of all
+    source_share: float = 0.5  # of the time that is spent reading the source
+
+
+def table_lineages(config: Config) -> dict[TableId, Lineage]:
+    """Each table's schema in its versions, from the control topic."""
+    known: dict[TableId, list[TableSchema]] = {}
+    control = Topics(config.topics.prefix).control
+    for key, value in read_latest(config.kafka, control).items():
+        if key.startswith("schema/"):
+            schema = SchemaRecord.decode(value, f"topic {control}, key {key}").table_schema_of()
+            known.setdefault(schema.table, []).append(schema)
+    return {table: Lineage.of(schemas) for table, schemas in known.items()}
+
+
+class Verifier:
+    """Use it in a with statement. Methods raise WatershedError."""
+
+    def __init__(
+        self, config: Config, wanted: Wanted, world: World, tell: Tell, removal: Removal | None = None
+    ) -> None:
+        """`removal`: for a warehouse that is repaired. Raises ConfigError for a sink or a table that is not
+        configured."""
+        self._config = config
+        self._wanted = wanted
+        self._world = world
+        self._tell = tell
+        self._sections = {name: sink_config(config.sinks, name) for name in wanted.sinks or config.sinks}
+        if not self._sections:
+            raise ConfigError("no sink is configured", "add a store to section sinks")
+        stored = config.source.stored_table_ids
+        self._tables = [table for table in stored if any(matches(pattern, table) for pattern in wanted.tables)]
+        self._removal = removal
+        self._open = ExitStack()
+        self._views: dict[str, StoreView] = {}
+        self._away: dict[str, str] = {}  # sinks that were not asked for by name and can't be compared: why
+        for pattern in wanted.tables:
+            if not any(matches(pattern, table) for table in self._tables):
+                names = ", ".join(map(str, stored)) or "none"
+                raise ConfigError(f"no table that stores hold matches {pattern}", f"tables are: {names}")
+
+    def __enter__(self) -> Self:
+        try:
+            for name in self._sections:
+                try:
+                    self._open_sink(name)
+                except (SinkError, StandsStillError) as error:
+                    if self._wanted.sinks:
+                        raise
+                    self._away[name] = error.message
+        except BaseException:
+            self._open.close()
+            raise
+        return self
+
+    def _open_sink(self, name: str) -> None:
+        self._world.require_sink(name)
+        view = open_view(name, self._sections[name], self._config.topics.prefix, self._removal)
+        self._open.callback(view.close)
+        self._world.reach(name)
+        self._views[name] = view
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def run(self, mend: Mend | None = None) -> Iterator[TableResult]:
+        """Compare all tables, one after the other. `mend`: what to do about each table's differences."""
+        lineages = table_lineages(self._config)
+        records = read_state(self._config).tables
+        for table in self._tables:
+            held = [name for name, section in self._sections.items() if section.holds(table)]
+            yield from (TableResult(name, table, why_not=self._away[name]) for name in held if name in self._away)
+            sinks = [name for name in held if name in self._views]
+            record = records.get(table)
+            if record is not None and record.status == "stopped":
+                reason = f"capture has stopped the table: {record.message or 'cdc table list says why'}"
+            elif table not in lineages:
+                reason = "capture has not published the table yet"
+            else:
+                reason = self._world.unsettled(table)
+            if reason or not sinks:
+                yield from (TableResult(sink, table, why_not=reason) for sink in sinks)
+                continue
+            yield from self._table(lineages[table], sinks, mend)
+
+    # ---- one table
+
+    def _table(self, lineage: Lineage, sinks: Sequence[str], mend: Mend | None) -> list[TableResult]:
+        table = lineage.newest.table
+        results = [TableResult(sink, table) for sink in sinks]
+        found: list[tuple[Side, TableResult, list[Difference]]] = []
+        try:
+            with VerifiedTable(self._config.source, lineage.newest) as source, ExitStack() as open_rows:
+                rows = None
+                if self._wanted.sample is None:
+                    rows = open_rows.enter_context(self._read(source))
+                for result in results:
+                    found.append((self._side(result.sink, lineage, source), result, []))
+                    found[-1][2].extend(self._compare(*found[-1][:2], rows, keep=mend is not None))
+                if mend is not None and any(differences for _, _, differences in found):
+                    mend(source, found)
+        except (SourceError, RefusedError) as error:  # the table was altered, is locked, or has no key to read it by
+            for result in results:
+                result.why_not = error.message
+        return results
+
+    def _read(self, source: VerifiedTable) -> SourceRows:
+        schema = source.schema
+
+        def rows() -> Iterator[Sequence[str | None]]:
+            for number, row in enumerate(source.rows(self._wanted.source_share)):
+                if number % TELL_ROWS == 0:
+                    self._tell("", schema.table, "reading", number, source.rows_estimated)
+                yield row
+
+        return SourceRows(schema.table, source.types, schema.key, rows())
+
+    def _side(self, sink: str, lineage: Lineage, source: VerifiedTable) -> Side:
+        masks = masks_of(lineage.newest, self._config.masking.masks(self._config.source.table_ids))
+        expected = ExpectedRows(sink, self._sections[sink], lineage, source.types, masks)
+        view = self._views[sink]
+        view.attach(expected.schema)
+        return Side(sink, view, expected, source, view.is_partial(lineage.newest.table))
+
+    def _compare(self, side: Side, result: TableResult, rows: SourceRows | None, *, keep: bool) -> list[Difference]:
+        """REPAIRED_MAX differences where they are to be kept; the result has as many as it lists."""
+        kept: list[Difference] = []
+        letters = self._letters(side.sink, result.table)
+        with Suspects() as suspects:
+            if rows is None:
+                assert self._wanted.sample is not None
+                self._sample(side, result, suspects, self._wanted.sample)
+            else:
+                self._scan(side, result, suspects, rows)
+            total, done = len(suspects), 0
+            for page in suspects.pages():
+                settled = settle(side, self._world, page)
+                result.undecided += settled.undecided
+                found = settled.differences
+                if result.drift < LISTED_MAX:  # each time the topic is read
+                    found = told_apart(self._config.kafka, side.source.schema, found)
+                for one in found:
+                    known = Difference(
+                        one.key, one.kind, one.columns, one.version, one.is_foreign, letters.get(one.key, "")
+                    )
+                    result.add(known)
+                    if keep and len(kept) < REPAIRED_MAX:
+                        kept.append(known)
+                done += len(page)
+                self._tell(side.sink, result.table, "deciding", done, total)
+        self._tell(side.sink, result.table, "done", result.store_rows, result.store_rows)
+        return kept
+
+    def _scan(self, side: Side, result: TableResult, suspects: Suspects, rows: SourceRows) -> None:
+        result.source_rows = rows.count
+        seen = bytearray(rows.count // 8 + 1)
+        expected, ceiling = side.expected, self._world.ceiling()
+        for key, held in side.view.rows(expected.schema.table):
+            if result.store_rows % TELL_ROWS == 0:
+                self._tell(side.sink, result.table, "comparing", result.store_rows, rows.count)
+                self._world.read_on()
+                ceiling = self._world.ceiling()
+            result.store_rows += 1
+            name = expected.record_key(key)
+            if name is None:
+                # No row of the source can have it, and no record either: it is not for capture to delete.
+                result.add(Difference(encode_json({n: str(v) for n, v in key.items()}), Kind.EXTRA, (), held.version))
+                continue
+            match = rows.find(expected.source_key(key))
+            if match is None:
+                suspects.add(name)
+                continue
+            number, texts = match
+            is_second = seen[number >> 3] & 1 << (number & 7)
+            seen[number >> 3] |= 1 << (number & 7)
+            assert held.row is not None, "rows are live"
+            is_right = expected.is_held(texts) and not expected.differences(texts, held.row)
+            if is_second or held.is_edited or held.version > ceiling or not is_right:
+                suspects.add(name)
+        if side.is_partial:
+            return
+        for number, texts in rows:
+            if not seen[number >> 3] & 1 << (number & 7) and expected.is_held(texts):
+                suspects.add(plain_key(side.source.record_key(texts)))
+
+    def _sample(self, side: Side, result: TableResult, suspects: Suspects, count: int) -> None:
+        """Rows of both sides; each of them is looked at as if it differed."""
+        keys = side.source.sample(count)
+        result.source_rows = len(keys)
+        for key in keys:
+            suspects.add(plain_key(key))
+        for stored, _ in islice(side.view.rows(side.expected.schema.table), count):
+            result.store_rows += 1
+            if (name := side.expected.record_key(stored)) is not None:
+                suspects.add(name)
+
+    def _letters(self, sink: str, table: TableId) -> Mapping[bytes, str]:
+        letters: Iterator[RejectedRow] = (letter.row for letter in read_letters(self._config, [sink]))
+        return {encode_json(row.key): row.reason for row in letters if row.table == table}

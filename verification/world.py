@@ -1,0 +1,124 @@
+"""How far capture and the sinks are, for one who compares: waiting until both sides have reached a position."""
+
+import time
+from typing import Final, Self
+
+from cdc.config.settings import Config
+from cdc.kafka.sink_positions import CHECK_S, POLL_S, SinkPositions
+from cdc.model.errors import WatershedError
+from cdc.model.events import TableId, pack_version
+from cdc.model.lsn import format_lsn
+from cdc.model.topics import Topics
+from cdc.postgres.source_facts import PostgresSourceReader
+from cdc.records.control import IncompleteRowsRecord, SnapshotRecord, holes_key, snapshot_key
+from cdc.snapshots.status import newest
+from cdc.status.waiting import is_shown, target_of
+
+SETTLED_S_MAX: Final = 10.0
+
+
+class StandsStillError(WatershedError):
+    """A sink that has never run, or does not move: its store has not reached what it is to be compared with."""
+
+
+class World:
+    """Follows the topics of state and progress, and asks the source for the end of its log. Use it in a with
+    statement."""
+
+    def __init__(self, config: Config, timeout_s: float) -> None:
+        """`timeout_s`: without any progress of a sink that is waited for."""
+        self._timeout_s = timeout_s
+        self._source = PostgresSourceReader(config.source)
+        self._positions = SinkPositions(config.kafka, Topics(config.topics.prefix))
+
+    def __enter__(self) -> Self:
+        try:
+            self._positions.read_to_end()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._source.close()
+        self._positions.close()
+
+    def reach(self, sink: str) -> None:
+        """Wait until the store shows everything that had committed when this was called, and the position record is
+        there too. Raises WatershedError where it does not move, GapError."""
+        positions = self._positions
+        positions.poll(0)
+        end = self._source.read_end()
+        target = target_of(end.insert_lsn, end, positions.position)
+        seen, moved = -1, time.monotonic()
+        looked = moved
+        while not self._is_reached(target.lsn) or not is_shown(target, sink, positions.sinks, positions.position):
+            now = time.monotonic()
+            record = newest(positions.sinks, sink)
+            applied = record.applied_lsn if record is not None else 0
+            if applied != seen:
+                seen, moved = applied, now
+            if now - moved > self._timeout_s:
+                raise StandsStillError(
+                    f"sink {sink} does not move: it has been at {format_lsn(applied)} for {self._timeout_s:g} s, and a "
+                    f"store is compared at a position that it has reached, here {format_lsn(target.lsn)}",
+                    f"start capture and the sink (cdc run, cdc sink run {sink}), or wait longer: --timeout",
+                )
+            if now - looked > CHECK_S:
+                looked = now
+                positions.require_answer()
+            positions.poll(POLL_S)
+
+    def require_sink(self, sink: str) -> None:
+        """Raises StandsStillError for a sink that has never published a position."""
+        if newest(self._positions.sinks, sink) is None:
+            raise StandsStillError(
+                f"sink {sink} has never run: its store holds nothing", f"start it: cdc sink run {sink}"
+            )
+
+    def read_on(self) -> None:
+        """Take in what was published by now."""
+        self._positions.read_on()
+
+    def ceiling(self) -> int:
+        """The highest version that was published, as of the position record that was read last."""
+        position = self._positions.position
+        return 0 if position is None else pack_version(position.epoch, position.seq)
+
+    def unsettled(self, table: TableId, wait_s: float = SETTLED_S_MAX) -> str:
+        """Why rows of the table are still to be published although nothing changes them; "" where none are, or when
+        that has passed in this time."""
+        deadline = time.monotonic() + wait_s
+        self._positions.read_on()
+        while (reason := self._unsettled(table)) and time.monotonic() < deadline:
+            self._positions.poll(POLL_S)
+        return reason
+
+    def is_asked(self, table: TableId) -> bool:
+        """Whether keys that capture was asked for are still to be published."""
+        self._positions.read_on()
+        holes = self._holes(table)
+        return holes is not None and bool(holes.asked)
+
+    def _unsettled(self, table: TableId) -> str:
+        key = snapshot_key(table)
+        if (value := self._positions.state(key)) is not None:
+            status = SnapshotRecord.decode(value, key).status
+            if status in ("running", "paused"):
+                return f"a snapshot of {table} is {status} (cdc snapshot --status)"
+        holes = self._holes(table)
+        if holes is not None and (holes.keys or holes.is_whole):
+            return f"rows of {table} are being completed"
+        return ""
+
+    def _holes(self, table: TableId) -> IncompleteRowsRecord | None:
+        key = holes_key(table)
+        value = self._positions.state(key)
+        return None if value is None else IncompleteRowsRecord.decode(value, key)
+
+    def _is_reached(self, lsn: int) -> bool:
+        position = self._positions.position
+        return position is not None and position.resume_lsn >= lsn
