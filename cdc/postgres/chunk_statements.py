@@ -93,7 +93,7 @@ def chunk_statement(
     """Copies the rows of a chunk. `conditions`: SQL of PostgreSQL or an operator. `keys`: if given, only rows with
     these keys."""
     # A condition may end in a comment, which the newline ends.
-    wanted = [sql.SQL("({}\n)").format(sql.SQL(condition)) for condition in conditions]
+    wanted: list[sql.Composable] = [sql.SQL("({}\n)").format(sql.SQL(condition)) for condition in conditions]
     wanted += _in_range(key, after, up_to)
     if keys is not None:
         wanted.append(_among(key, keys))
