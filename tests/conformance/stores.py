@@ -259,8 +259,9 @@ class SqlStore:
     def delete_all(self) -> None:
         with self._engine.begin() as connection:
             if self._is_sqlite:
+                quoted = connection.dialect.identifier_preparer.quote_identifier
                 for name in inspect(connection).get_table_names():
-                    connection.exec_driver_sql(f'DROP TABLE "{name}"')
+                    connection.exec_driver_sql(f"DROP TABLE {quoted(name)}")
                 return
             for name in inspect(connection).get_schema_names():
                 if name != "information_schema":
