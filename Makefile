@@ -6,6 +6,8 @@ HOLD = 0
 MINUTES = 60
 CHUNKS = 10000
 ROWS = 10000000
+P =
+I =
 CONFIG =
 TABLE =
 SINK =
@@ -13,7 +15,7 @@ PYTHON =
 
 bench-sinks: ROWS = 500000
 
-CODE = cdc migrations sinks spark_jobs jars devstack demo bench tests
+CODE = cdc migrations sinks spark_jobs jars devstack demo bench examples tests
 BIN = .venv/bin
 CHAOTIC = $(if $(filter 0,$(CHAOS)),--no-chaos,--chaos)
 # Two jobs: while Spark shows what it loads, the code is checked.
@@ -44,8 +46,8 @@ else
 	  $(if $(and $(SINK),$(TABLE)),--fresh)
 endif
 
-prove: setup ## Each promise of the README with its tests and their result. P=1: those of one promise.
-	$(BIN)/pytest --prove $(P)
+prove: setup ## List promises and invariants with their tests and the results. P=1, I=9: of one promise or invariant.
+	$(BIN)/pytest --prove $(or $(P),$(addprefix I,$(I:I%=%)))
 
 prove-long: setup ## What takes hours, each part begun again where it was: MINUTES=60 of faults, CHUNKS=10000, ROWS=10000000 in one transaction, the whole models.
 	$(BIN)/python -m tests.faults.campaign --minutes $(MINUTES) --folder .watershed/campaign
@@ -83,7 +85,7 @@ down: ## Stop what stack and up started. Data stays.
 lock: .venv/.packages ## Make the lock files again from pyproject.toml; versions that still fit stay.
 	$(LOCK) --all-extras --output-file requirements.lock
 	$(LOCK) --constraint requirements.lock --output-file docker/capture.lock
-	$(LOCK) --constraint requirements.lock $(addprefix --extra=,search cache spark warehouse) --output-file docker/sinks.lock
+	$(LOCK) --constraint requirements.lock $(addprefix --extra=,search cache spark warehouse sql) --output-file docker/sinks.lock
 
 clean: ## Back to a fresh clone. The cache of jars, which clones share, stays.
 	@if [ -x $(BIN)/cdc ]; then $(BIN)/cdc stack down --erase; fi

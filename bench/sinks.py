@@ -33,11 +33,11 @@ from cdc.model.topics import Topics
 from cdc.records.control import SinkRecord
 from devstack.endpoints import Endpoints
 from devstack.stack import Stack
-from tests.captured import Captured
-from tests.sink_job import SinkJob
-from tests.sink_machine import Positions
-from tests.stores import sinks_section
-from tests.waiting import eventually
+from tests.support.captured import Captured
+from tests.support.sink_job import SinkJob
+from tests.support.sink_machine import Positions
+from tests.support.stores import sinks_section
+from tests.support.waiting import eventually
 
 STORES: Final = ("cache", "search", "warehouse")
 PARTS: Final = ("backlog", "scaling", "freshness", "together")
@@ -55,7 +55,7 @@ CREATE TABLE {} (
   id bigint PRIMARY KEY, customer_id int NOT NULL, status text NOT NULL, amount numeric(12,2) NOT NULL,
   note text NOT NULL, is_gift boolean NOT NULL, changed_at timestamptz NOT NULL, counter int NOT NULL DEFAULT 0,
   city text NOT NULL, country text NOT NULL
-)
+) WITH (autovacuum_enabled = off)  -- which would take half a core while a backlog is worked off
 """
 FILL: LiteralString = """
 INSERT INTO {} SELECT n, n %% 9973, (ARRAY['new', 'paid', 'packed', 'shipped'])[n %% 4 + 1], (n %% 500000) / 100.0,

@@ -2,7 +2,7 @@
 
 PySpark calls `importlib.invalidate_caches()` before each task, which reads the directories of every archive on
 `sys.path` again: pyspark.zip, py4j's archive and a core jar cost up to 0.5 s a task. PySpark is installed in this
-environment, so these three entries serve nothing here. Other archives stay, those of `--py-files` among them.
+environment, so these three entries are not needed and are removed. Other archives stay, also those of `--py-files`.
 """
 
 import gc

@@ -1,20 +1,30 @@
-"""Derived stores on their way to hold everything: from the topics, and from fresh rows of the source where asked or
-where the topics may lack some."""
+"""Watches stores that are being filled from the topics, and from a new snapshot of the source if one was requested or
+the topics may lack rows.
+"""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from cdc.kafka.snapshot_watch import Followed, SnapshotWatch
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
-from cdc.snapshots.status import Mark, Rate, Standing, are_complete, is_whole, newest, sink_standing, will_be_complete
+from cdc.snapshots.status import (
+    FillProgress,
+    HistoryPosition,
+    Rate,
+    are_complete,
+    is_whole,
+    newest,
+    sink_progress,
+    will_be_complete,
+)
 
 
 def tables_to_read(
     watch: SnapshotWatch, captured: Collection[TableId], fresh: Collection[TableId]
 ) -> tuple[list[TableId], dict[TableId, str]]:
-    """(tables of which a snapshot is to be asked for, table → request of snapshots that run already and will do).
+    """Returns (tables that need a snapshot, table → request of a snapshot that runs already and is sufficient).
 
-    Raises WatershedError for a snapshot that somebody has paused.
+    Raises WatershedError for a snapshot that is paused.
     """
     records = watch.snapshots()
     wanted, running = [], {}
@@ -36,8 +46,8 @@ def tables_to_read(
 
 
 class Filling:
-    """Watches until each sink has applied everything that was published when this began; where rows of the source were
-    asked for, until after the last of them."""
+    """Watches until each sink has applied everything that was published when this began, and all rows of the snapshots
+    if rows of the source were requested."""
 
     def __init__(
         self,
@@ -53,11 +63,11 @@ class Filling:
         self._now = now
         self._rates = {sink: Rate() for sink in generations}
         self._are_read = False  # whether the tables' last rows were seen published
-        self._goal: Mark | None = None
+        self._goal: HistoryPosition | None = None
 
-    def standings(self) -> list[Standing]:
-        """Of each table that is read, then of each sink."""
-        tables = self._tables.standings()
+    def standings(self) -> list[FillProgress]:
+        """Returns the progress of each table that is read, then of each sink."""
+        tables = self._tables.statuses()
         if not self._are_read and all(table.status == "done" for table in tables):
             self._are_read = True
             self._watch.forget_end()
@@ -65,21 +75,22 @@ class Filling:
             self._goal = self._reached(after_rows=bool(tables))
         sinks, published = self._watch.sinks(), self._watch.published()
         return tables + [
-            sink_standing(name, newest(sinks, name, generation), published, self._goal, self._rates[name], self._now())
+            sink_progress(name, newest(sinks, name, generation), published, self._goal, self._rates[name], self._now())
             for name, generation in self._generations.items()
         ]
 
-    def _reached(self, *, after_rows: bool) -> Mark | None:
-        """How far publishing is now. The position that covers a snapshot's last rows is in their Kafka transaction;
-        without any, what progress says is enough, and is there also while capture is not."""
+    def _reached(self, *, after_rows: bool) -> HistoryPosition | None:
+        """Returns how far publishing is now. The position that covers a snapshot's last rows is in their Kafka
+        transaction; without a snapshot the progress record is enough, which exists also while capture is down."""
         if not after_rows:
             published = self._watch.published()
-            return None if published is None else Mark.published(published)
+            return None if published is None else HistoryPosition.published(published)
         position = self._watch.position()
-        return Mark.published(position) if position is not None and self._watch.is_at_end else None
+        return HistoryPosition.published(position) if position is not None and self._watch.is_at_end else None
 
     @staticmethod
-    def is_over(standings: Sequence[Standing]) -> bool:
-        """Whether nothing more will come: all have ended, or a table has in a way that leaves its topic incomplete."""
+    def is_over(standings: Sequence[FillProgress]) -> bool:
+        """Says whether nothing more will come: all have ended, or a table has ended in a way that leaves its topic
+        incomplete."""
         failed = [table for table in standings if table.what == "table" and table.is_ended and table.status != "done"]
         return bool(failed) or all(standing.is_ended for standing in standings)

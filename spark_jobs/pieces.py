@@ -23,10 +23,11 @@ class Target(Protocol):
         """Those of the changes that the store needs, in order: the newest of each key, where it keeps no others."""
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:
-        """As `sinks.contract.Sink.apply`. Every call of a worker process comes from the same thread."""
+        """Applies changes as `sinks.contract.Sink.apply` does. Every call of a worker process comes from the same
+        thread."""
 
     def finish(self) -> tuple[Any, ...]:
-        """What the driver has to do to make them visible; nothing for stores that are written directly."""
+        """Returns what the driver needs to make the changes visible; nothing for stores that are written directly."""
 
     def close(self) -> None:
         """Release connections. Idempotent."""
@@ -63,8 +64,9 @@ class PieceWriter:
         self.positions: dict[Partition, int] = {}  # offsets behind what was written or is being written
 
     def write(self, piece: Piece) -> bool:
-        """Write a piece; whether the task may go on. A piece with nothing right behind it is in the store when this
-        returns. Raises RefusedError for a record that capture did not write; SinkError, also for an earlier piece."""
+        """Writes a piece; says whether the task may continue. A piece that no other follows at once is in the store
+        when this returns. Raises RefusedError for a record that capture did not write; SinkError, also for an
+        earlier piece."""
         changes, known = self._decode(piece.records)
         is_whole = len(known) == len(piece.records)
         batch = _Batch(changes, known, self._target.reduced(changes), piece.positions if is_whole else _behind(known))
@@ -122,7 +124,7 @@ class PieceWriter:
 
 
 def _behind(messages: Sequence[Message]) -> dict[Partition, int]:
-    """The offset behind each partition's last one of these records."""
+    """Returns for each partition the offset after the last one of these records."""
     return {
         Partition(message.topic() or "", message.partition() or 0): (message.offset() or 0) + 1 for message in messages
     }

@@ -1,4 +1,4 @@
-"""Publishes what a sink has applied."""
+"""Publishes the applied position of a sink."""
 
 from typing import Final
 
@@ -14,7 +14,7 @@ ACKNOWLEDGE_S_MAX: Final = 15.0
 
 
 class ProgressWriter:
-    """One producer; each record is acknowledged before `publish` returns."""
+    """Publishes with one producer; each record is acknowledged before `publish` returns."""
 
     def __init__(self, kafka: KafkaConfig, topics: Topics) -> None:
         self._topic = topics.progress
@@ -28,7 +28,7 @@ class ProgressWriter:
         )
 
     def publish(self, record: SinkRecord) -> None:
-        """Raises BrokerError."""
+        """Publishes a record. Raises BrokerError."""
         self._error = None
         try:
             self._producer.produce(
@@ -49,5 +49,5 @@ class ProgressWriter:
         self._error = error
 
     def close(self) -> None:
-        """Nothing is waiting: publish waits for each record."""
+        """Does nothing: publish waits for each record."""
         self._producer.flush(0)

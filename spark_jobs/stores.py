@@ -30,7 +30,7 @@ class StoreTarget:
 
 
 def open_store(job: Job, catalog: Catalog) -> StoreTarget:
-    """Connect to the store. Raises SinkError."""
+    """Connects to the store. Raises SinkError."""
     sink = make_sink(job.sink, job.section, job.prefix)
     for lineage in catalog.lineages.values():
         sink.attach(lineage.newest)

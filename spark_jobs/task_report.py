@@ -1,4 +1,4 @@
-"""What a task of a round is given, and what it reports to the driver."""
+"""The input of a round's task, and its report to the driver."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class Catalog:
 
 
 class Failure(NamedTuple):
-    """An error that the driver raises again. Exceptions lose their hints on the way through Spark."""
+    """An error that the driver raises again. Spark would drop the hint of an exception."""
 
     kind: str  # the name of a class in cdc.model.errors
     message: str
@@ -39,7 +39,7 @@ class Failure(NamedTuple):
 
 @dataclass(slots=True)
 class TaskReport:
-    """What a task did. Whatever lies below `offsets` is in the store, or was superseded there."""
+    """The work of a task. Everything below `offsets` is in the store, or was superseded there."""
 
     offsets: dict[Partition, int] = field(default_factory=dict)
     records: int = 0
@@ -47,10 +47,10 @@ class TaskReport:
     stale: int = 0
     write_s: float = 0.0  # spent in the store's client
     tables: set[TableId] = field(default_factory=set)  # of which there were records
-    is_behind: bool = False  # it ended before it had read what was there
+    is_behind: bool = False  # it ended before it had read the records that were there
     unknown_schema: str = ""  # the record, whose schema is not in the catalog, that ended it
     failure: Failure | None = None
-    staged: tuple[Any, ...] = ()  # what a store that is written by the driver has to take in
+    staged: tuple[Any, ...] = ()  # files or rows for a store that the driver writes
     letters: Letters = field(default_factory=dict)  # dead letters that were opened or closed
 
     @property
@@ -58,7 +58,7 @@ class TaskReport:
         return bool(self.offsets)
 
     def clear(self) -> None:
-        """It was reported."""
+        """Empties the report after it was sent."""
         self.offsets, self.tables, self.letters = {}, set(), {}
         self.records = self.written = self.stale = 0
         self.write_s = 0.0

@@ -1,9 +1,9 @@
-"""What one task of a round does, in a Python worker of an executor: reads its partitions, and writes to the store.
+"""One task of a round, in a Python worker of an executor: reads its partitions, and writes to the store.
 
-A worker process serves many tasks, one after the other, and keeps its Kafka consumer and its connection to the store.
-A key lies in one partition and a partition in one task, so that order and reduction need no other task. Whatever a task
-does may be done again, or by two tasks at once (a task that is tried again, speculative execution, a job whose driver
-died): every write is guarded by its change's version.
+A worker process runs many tasks, one after the other, and keeps its Kafka consumer and its connection to the store. All
+records of a key are in one partition, and a partition is read by one task, so order and reduction need no other task.
+Everything that a task does may be done again, or by two tasks at once (a retried task, speculative execution, a job
+whose driver died): every write is guarded by its change's version.
 """
 
 import time
@@ -26,9 +26,9 @@ from spark_jobs.rejections import Rejections
 from spark_jobs.reports import Address, open_reporter
 from spark_jobs.task_report import Catalog, Failure, TaskReport
 
-WAIT_S_MAX: Final = 0.2  # for records, before a task looks at the clock again
+WAIT_S_MAX: Final = 0.2  # for records, before a task checks the time again
 REPORT_S: Final = 0.1  # between two reports of a running task
-IDLE_REPORT_S: Final = 0.4  # where there is nothing new to report: only to learn whether to go on
+IDLE_REPORT_S: Final = 0.4  # without news to report: only to learn whether to continue
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,10 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one task of a round reads."""
+    """The part of a round that one task reads."""
 
     starts: Mapping[Partition, int]  # offset of the first record
-    ends: Mapping[Partition, int] | None  # offset behind the last one; None: as far as there is time
+    ends: Mapping[Partition, int] | None  # offset after the last one; None: as far as time allows
     open_letters: Mapping[str, int] = field(default_factory=dict)  # letter_key → version, of the sink's dead letters
 
 
@@ -78,11 +78,11 @@ class Reader(Protocol):
 
 
 OpenTarget = Callable[[Job, Catalog], Target]
-Report = Callable[[TaskReport], bool | None]  # to the driver; whether to go on; None: it may not have been taken
+Report = Callable[[TaskReport], bool | None]  # to the driver; says whether to continue; None: no answer came
 
 
 class TaskRunner:
-    """What a worker process keeps from task to task: consumers and connections to stores."""
+    """Keeps a worker process's consumers and connections to stores from task to task."""
 
     def __init__(self, open_target: OpenTarget, open_reader: Callable[[KafkaConfig, str], Reader]) -> None:
         self._open_target = open_target
@@ -94,8 +94,8 @@ class TaskRunner:
     def run(
         self, share: Share, job: Job, catalog: Catalog, limits: Limits, report_to: Report | None = None
     ) -> TaskReport:
-        """Read and write until a limit is reached, or until `report_to`, which is called now and then with what was
-        done since the last call, says so. Returns what was not reported yet; failures are in it."""
+        """Reads and writes until a limit is reached, or until `report_to` says so, which is called now and then with
+        the work since the last call. Returns the work that was not reported yet, with failures."""
         report = TaskReport()
         target: Target | None = None
         try:
@@ -115,7 +115,7 @@ class TaskRunner:
         except KafkaException as error:
             report.failure = Failure.of(broker_error("can't read the tables' topics", error))
         if target is not None:
-            report.staged = target.finish()  # also what was applied before a failure: the offsets say that it was
+            report.staged = target.finish()  # also the work before a failure: the offsets say that it was done
         if report.failure is not None:
             self._forget(job)
         return report
@@ -137,7 +137,7 @@ class TaskRunner:
         return target
 
     def _forget(self, job: Job) -> None:
-        """After a failure connections may be in any state."""
+        """Drops connections, which may be in any state after a failure."""
         if (held := self._targets.pop(job.sink, None)) is not None:
             held[2].close()
         if (reader := self._readers.pop(job.sink, None)) is not None:
@@ -146,15 +146,14 @@ class TaskRunner:
 
 @cache
 def _task_runner(open_target: OpenTarget) -> TaskRunner:
-    """The one of this worker process."""
     return TaskRunner(open_target, PartitionReader)
 
 
 def run_task(
     open_target: OpenTarget, share: Share, job: Job, catalog: Catalog, limits: Limits, address: Address | None
 ) -> TaskReport:
-    """In a worker process of an executor: run the task, and report to the driver if there is an address and it answers
-    there."""
+    """Runs the task, in a worker process of an executor, and reports to the driver if there is an address and it
+    answers there."""
     reporter = None if address is None else open_reporter(address)
     runner = _task_runner(open_target)
     if reporter is None:
@@ -167,8 +166,8 @@ def run_task(
 
 @contextmanager
 def _finished(writer: PieceWriter) -> Iterator[None]:
-    """Whatever ends the block, the store has taken what it was given, or failed, before the connection is used for
-    something else."""
+    """Waits at the end of the block, however it ends, until the store has taken its piece or failed: only then may the
+    connection be used for something else."""
     try:
         yield
     except BaseException:

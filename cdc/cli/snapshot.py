@@ -23,8 +23,8 @@ from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
 from cdc.records.control import SignalAnswer, SignalRecord
-from cdc.snapshots.status import Standing
-from spark_jobs.bootstrap import SinkProcess, Store, generation_to_watch, look_at_store
+from cdc.snapshots.status import FillProgress
+from spark_jobs.bootstrap import SinkProcess, Store, generation_to_watch, read_store
 from spark_jobs.filling import Filling, tables_to_read
 
 Action = Literal["snapshot", "pause", "resume", "cancel", "heal"]
@@ -117,7 +117,7 @@ class _Command:
     def status(self) -> None:
         with closing(SnapshotWatch.of(self.config)) as watch:
             watch.read_to_end()
-            standings = [watch.standing(record) for record in watch.snapshots().values()]
+            standings = [watch.progress_of(record) for record in watch.snapshots().values()]
         if self.as_json:
             typer.echo(json.dumps({"tables": [standing.as_json() for standing in standings]}))
         elif standings:
@@ -143,7 +143,7 @@ class _Command:
             screen = stack.enter_context(closing(screen_for(self.console, as_json=self.as_json)))
             followed = Followed(watch, requests)
             with _interrupted(screen, GOES_ON):
-                told = self._follow(watch, screen, followed.standings, lambda now: all(one.is_ended for one in now))
+                told = self._follow(watch, screen, followed.statuses, lambda now: all(one.is_ended for one in now))
             screen.close()
             _require_done(told)
 
@@ -167,10 +167,10 @@ class _Command:
         self,
         watch: SnapshotWatch,
         screen: Screen,
-        standings: Callable[[], list[Standing]],
-        is_over: Callable[[Sequence[Standing]], bool],
+        standings: Callable[[], list[FillProgress]],
+        is_over: Callable[[Sequence[FillProgress]], bool],
         check: Callable[[], None] = lambda: None,
-    ) -> list[Standing]:
+    ) -> list[FillProgress]:
         while True:
             now = standings()
             screen.show(now)
@@ -186,7 +186,7 @@ class _Command:
         with ExitStack() as stack:
             watch = stack.enter_context(closing(SnapshotWatch.of(self.config)))
             watch.read_to_end()
-            stores = [look_at_store(self.config, name) for name in sinks]
+            stores = [read_store(self.config, name) for name in sinks]
             published = watch.sinks()
             generations = {store.sink: generation_to_watch(store, published, is_fresh=is_fresh) for store in stores}
             screen = stack.enter_context(closing(screen_for(self.console, as_json=self.as_json)))
@@ -234,7 +234,7 @@ class _Command:
             screen.say("stopping")
 
 
-def _require_done(standings: Sequence[Standing]) -> None:
+def _require_done(standings: Sequence[FillProgress]) -> None:
     """Raises WatershedError for the first one that has ended otherwise."""
     for standing in standings:
         if standing.is_ended and standing.status != "done":

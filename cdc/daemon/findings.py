@@ -1,4 +1,6 @@
-"""What `cdc run` would meet at a start: source, brokers and history, all of it and not just the first trouble."""
+"""Findings of `cdc check`: what `cdc run` would find at a start, for source, brokers and history; all of it, not just
+the first failure.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,14 +15,15 @@ from cdc.model.findings import Finding
 from cdc.model.topics import Topics
 from cdc.ports.source_table import SourceTable
 from cdc.postgres.catalog import schema_of
+from cdc.postgres.connection import connect
 from cdc.postgres.source import Source, check_source
-from cdc.postgres.source_findings import SOURCE, reached_source, source_findings
+from cdc.postgres.source_findings import SOURCE, source_findings
 
 BROKERS = "brokers"
 
 
 def capture_findings(config: Config, tables: list[SourceTable]) -> Iterator[Finding]:
-    """Writes nothing. Tables that can be captured are put into `tables`."""
+    """Checks the source; writes nothing. Adds the tables that can be captured to `tables`."""
     is_source_well, are_brokers_well = True, True
     for finding in _source(config, tables):
         is_source_well = is_source_well and finding.level != "fail"
@@ -35,7 +38,7 @@ def capture_findings(config: Config, tables: list[SourceTable]) -> Iterator[Find
 
 def _source(config: Config, tables: list[SourceTable]) -> Iterator[Finding]:
     try:
-        with reached_source(config.source) as connection:
+        with connect(config.source, application="watershed check") as connection:
             yield from source_findings(connection, config.source, config.snapshot, tables)
     except WatershedError as error:
         yield Finding.failed(SOURCE, error)
@@ -57,16 +60,16 @@ def _formats(config: Config, tables: Sequence[SourceTable]) -> Iterator[Finding]
         except WatershedError as error:
             yield Finding.failed(f"table {table.table}", error)
     if outbox is not None:
-        yield Finding("outbox", "ok", "what events need is there")
+        yield Finding("outbox", "ok", "everything that events need exists")
 
 
 def broker_findings(config: Config) -> Iterator[Finding]:
-    """Brokers, and topics that exist already."""
+    """Checks the brokers, and topics that exist already."""
     topics = Topics(config.topics.prefix)
     keyless = [topics.table(table) for table in config.source.table_ids if config.source.chosen(table).key == ()]
     try:
         admin = TopicAdmin(config.kafka, frozenset([*keyless, topics.dead_letter]))
-        admin.require_reachable()
+        admin.broker_count()
         count = admin.broker_count()
     except WatershedError as error:
         yield Finding.failed(BROKERS, error)
@@ -83,7 +86,7 @@ def broker_findings(config: Config) -> Iterator[Finding]:
         yield Finding(
             BROKERS,
             "warn",
-            f"{count} brokers, and topics.replication_factor is 1: one broker that dies takes topics with it",
+            f"{count} brokers, and topics.replication_factor is 1: topics are lost with one broker",
             "topics.replication_factor: 3",
         )
     else:
@@ -103,11 +106,10 @@ def broker_findings(config: Config) -> Iterator[Finding]:
 
 
 def _history(config: Config) -> Iterator[Finding]:
-    """What a start would find of an earlier one."""
     try:
         source: Source = check_source(config.source, config.snapshot, is_running_on=True)
         Service(config, armed_probe({})).check_history(source)
     except WatershedError as error:
         yield Finding.failed("history", error)
     else:
-        yield Finding("history", "ok", "a start goes on where the last one stopped, or is the first")
+        yield Finding("history", "ok", "a start continues where the last one stopped, or is the first")

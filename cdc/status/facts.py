@@ -9,7 +9,7 @@ from cdc.model.events import TableId
 from cdc.outbox.lost import LostEventsRecord
 from cdc.records.control import PositionRecord, ProgressRecord, SinkErrorRecord, SinkRecord
 from cdc.records.table_state import TableRecord
-from cdc.snapshots.status import Standing
+from cdc.snapshots.status import FillProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class TopicFacts:
     damage: WatershedError | None  # why the position record can't be read
     progress: ProgressRecord | None
     tables: Mapping[TableId, TableRecord]
-    snapshots: Mapping[TableId, Standing]
+    snapshots: Mapping[TableId, FillProgress]
     dead_letters: Mapping[TableId, int]
     skipped: Mapping[TableId, int]
     lost_events: tuple[LostEventsRecord, ...]
@@ -55,7 +55,7 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What a process knows of its own part of the pipeline and publishes nowhere."""
+    """Something that a process knows about its own part of the pipeline and that is published nowhere."""
 
     part: Literal["capture", "sink"]
     name: str  # the sink's; empty for capture
@@ -77,10 +77,10 @@ class Reading:
 
 
 class SourceReader(Protocol):
-    """Looks at the source database."""
+    """Observes the source database."""
 
     def read(self) -> SourceFacts:
-        """Raises WatershedError when the database does not answer."""
+        """Reads facts of the source. Raises WatershedError if the database does not answer."""
 
     def close(self) -> None: ...
 
@@ -89,6 +89,7 @@ class TopicReader(Protocol):
     """Follows the state and progress topics."""
 
     def read(self) -> TopicFacts | None:
-        """None where capture has never run on the prefix. Raises WatershedError when the brokers do not answer."""
+        """Reads facts of the topics; None if capture has never run on the prefix. Raises WatershedError if the brokers
+        do not answer."""
 
     def close(self) -> None: ...

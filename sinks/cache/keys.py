@@ -21,6 +21,7 @@ from urllib.parse import unquote
 from cdc.model.events import TableId
 from cdc.records.control import table_key
 
+# A row without a shape of its own is a hash of these fields, which APPLY names, too.
 VERSION_FIELD: Final = "v"
 DOCUMENT_FIELD: Final = "doc"
 # Fields that are no primary keys: PostgreSQL's texts have no NUL.

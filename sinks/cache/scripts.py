@@ -23,12 +23,13 @@ KEEP: Final = "\0"  # a lookup key that stays what it was
 #    2 what keys of deleted rows' versions begin with; the key of just this name is there while one of them is, so that
 #      a table of which nothing was deleted lately is not asked for them row by row   3 how long these stay, in ms
 #    4 how long a row's keys stay, in ms; empty: until they are deleted
-#    5 string, hash, fixed for a hash that always has the same fields, or none for a table whose keys are deleted by
+#    5 string, hash, document for a hash of a version and a document, or none for a table whose keys are deleted by
 #      every change
 #    6 the channel and 7 the stream that hear of these, 8 the stream's length; empty: none   9 the table's name
 #   10 live: rows that are not live are left alone (sweeps)
-# and for each row: the text of its primary key, its key, its version, the number of lookup keys and these (empty: none,
-# KEEP: as before), the number of values and these: a document, or fields and values of a hash; none delete the row.
+# and for each row: the text of its primary key; its key (empty: KEYS[1] and that text); its version; the number of
+# lookup keys and these (empty: none, KEEP: as before); the number of values and these: a document, or fields and values
+# of a hash; none delete the row. What the script can add by itself is not sent.
 # Returns 1 for each row that was written, 0 where the version held is the same or newer. A row's version is written
 # last, so that a row at which the script fails is written whole by the next attempt.
 #
@@ -89,14 +90,19 @@ while at <= #ARGV do
       end
       if lookup_count > 0 then entry = version .. cjson.encode(lookups) end
     end
+    if key == '' then key = versions .. id end
     if value_count == 0 or kind == 'none' then
       call('DEL', key)
     elseif kind == 'string' then
       local document = ARGV[first_value]
       if ttl == '' then call('SET', key, document) else call('SET', key, document, 'PX', ttl) end
     else
-      if kind == 'hash' then call('DEL', key) end
-      call('HSET', key, unpack(ARGV, first_value, at - 1))
+      if kind == 'document' then
+        call('HSET', key, 'v', version, 'doc', ARGV[first_value])
+      else
+        call('DEL', key)
+        call('HSET', key, unpack(ARGV, first_value, at - 1))
+      end
       if ttl ~= '' then call('PEXPIRE', key, ttl) end
     end
     if channel ~= '' then call('PUBLISH', channel, key) end

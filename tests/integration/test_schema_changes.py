@@ -10,12 +10,12 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tests import forked
-from tests.captured import Captured
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.integration.conftest import ITEMS, OTHER
-from tests.schema_cases import CASES, TYPES, make, run
-from tests.waiting import eventually
+from tests.support import forked
+from tests.support.captured import Captured
+from tests.support.schema_cases import CASES, TYPES, make, run
+from tests.support.waiting import eventually
 
 NEIGHBOUR: Final = "public.neighbour"
 
@@ -168,7 +168,7 @@ def test_a_table_joins_again_when_the_types_of_its_key_were_created_again(items:
         if not is_running:
             items.start()
         _take_up(items, {moods: "INSERT INTO moods VALUES ('wild', 4, 'c') ON CONFLICT DO NOTHING"})
-        assert "give it its key back" not in items._said()
+        assert "restore its key" not in items._said()
         if is_running:
             assert capture.terminate() == 0
             items.query("INSERT INTO moods VALUES ('calm', 3, 'gone')")
@@ -184,7 +184,7 @@ def test_an_operator_stops_a_table_and_starts_it(items: Captured) -> None:
     assert items.ask("start_table", tables=[OTHER]).message == f"table {OTHER} is not stopped"
     config = str(items.config())
     assert forked.run(["table", "stop", OTHER, "--config", config], deadline_s=90.0).stdout == f"stopped: {OTHER}\n"
-    capture.await_said("changes of a table are not published any more")
+    capture.await_said("changes of a table are no longer published")
     items.query("INSERT INTO other VALUES (1)")
     items.query("INSERT INTO items VALUES (1, 'one')")
     items.await_caught_up()
@@ -199,7 +199,8 @@ def test_an_operator_stops_a_table_and_starts_it(items: Captured) -> None:
         (OTHER, "stopped", False),
     ]
     assert (
-        forked.run(["table", "start", OTHER, "--config", config], deadline_s=90.0).stdout == f"joins again: {OTHER}\n"
+        forked.run(["table", "start", OTHER, "--config", config], deadline_s=90.0).stdout
+        == f"captured again: {OTHER}\n"
     )
     eventually(lambda: items.states()[OTHER]["status"] == "captured" and not items.unlike([ITEMS, OTHER]))
 

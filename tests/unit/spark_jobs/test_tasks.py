@@ -1,15 +1,12 @@
 """One task on a scripted reader and a fake store: what it writes, how far it says it came, and what ends it."""
 
-import threading
-from collections.abc import Callable, Sequence
 from copy import deepcopy
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from cdc.model.errors import ConfigError, RefusedError, SinkError, UnreachableError, WatershedError
+from cdc.model.errors import RefusedError, SinkError, UnreachableError
 from cdc.model.events import TableId, pack_version
-from sinks.contract import Change, Result
 from spark_jobs import tasks
 from spark_jobs.reading import Piece
 from spark_jobs.task_report import Failure, TaskReport
@@ -50,55 +47,6 @@ def test_changes_are_reduced_written_and_counted() -> None:
     assert report.offsets == {PARTITION: 6}
     assert report.tables == {TableId("public", "a")}
     assert report.failure is None and not report.is_behind
-
-
-class WaitingTarget(FakeTarget):
-    """Takes its first piece until the second one was read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.was_read = threading.Event()
-        self.orders: list[list[int]] = []
-
-    def apply(self, changes: Sequence[Change]) -> list[Result]:
-        assert self.was_read.wait(30), "the next piece is read while the store takes this one"
-        self.orders.append([change.version for change in changes])
-        return super().apply(changes)
-
-
-class AnnouncingReader(FakeReader):
-    def __init__(self, target: WaitingTarget, *pieces: Piece) -> None:
-        super().__init__(*pieces)
-        self.target = target
-
-    def read(self, timeout_s: float, bytes_max: int) -> Piece:
-        if len(self.pieces) == 1:
-            self.target.was_read.set()
-        return super().read(timeout_s, bytes_max)
-
-
-def test_a_piece_is_read_while_the_store_takes_the_one_before_and_written_after_it() -> None:
-    target = WaitingTarget()
-    reader = AnnouncingReader(target, piece(upsert(0, 1, 1), is_full=True), piece(upsert(1, 1, 2)))
-    report = TaskRunner(lambda _, __: target, lambda _, __: reader).run(FROM_START, job(), catalog(), SHORT)
-    assert report.failure is None
-    assert target.orders == [[pack_version(1, 1)], [pack_version(1, 2)]]
-    assert (report.records, report.written, report.offsets) == (2, 2, {PARTITION: 2})
-
-
-def test_a_piece_that_the_store_fails_to_take_is_not_counted_and_nothing_after_it_is_written() -> None:
-    target = FakeTarget()
-    target.error = SinkError("the store is away", "start it")
-    report = run(piece(upsert(0, 1, 1), is_full=True), piece(upsert(1, 2, 2)), target=target)
-    assert report.failure is not None and report.failure.message == "the store is away"
-    assert (report.offsets, report.records, target.held) == ({}, 0, {})
-
-
-def test_a_record_that_is_refused_does_not_hide_what_the_store_took_before() -> None:
-    broken = Record(1, 2, 2, b"[]")
-    report = run(piece(upsert(0, 1, 1), is_full=True), piece(broken))
-    assert report.failure is not None and report.failure.kind == "RefusedError"
-    assert (report.offsets, report.written) == ({PARTITION: 1}, 1)
 
 
 def test_the_end_of_a_partition_counts_with_the_markers_behind_its_last_record() -> None:
@@ -274,11 +222,3 @@ def test_a_store_is_opened_once_for_each_catalog_and_generation() -> None:
         runner.run(FROM_START, job(generation), catalog(name=name), SHORT)
         assert len(opened) == count
     assert [target.is_closed for target in opened] == [True, True, False]
-
-
-@pytest.mark.parametrize(
-    "make", [lambda: RefusedError("a", "b"), lambda: ConfigError("a", "b"), lambda: SinkError("a", "b")]
-)
-def test_errors_keep_class_message_and_hint_on_their_way_to_the_driver(make: Callable[[], WatershedError]) -> None:
-    error = Failure.of(make()).error()
-    assert (type(error), error.message, error.hint) == (type(make()), "a", "b")
