@@ -14,12 +14,12 @@ from random import Random
 from typing import Any, Final
 
 from devstack.stack import Stack
-from tests.captured import under_capture
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.faults.episodes import run_episodes
-from tests.sink_job import SinkJob
-from tests.waiting import eventually
-from tests.warehouse_setup import SCHEMA, TABLES, TRIGGERS, change, iceberg, settings, unlike
+from tests.support.captured import under_capture
+from tests.support.sink_job import SinkJob
+from tests.support.waiting import eventually
+from tests.support.warehouse_setup import SCHEMA, TABLES, TRIGGERS, change, iceberg, settings, unlike
 
 KILLS: Final = 6
 DEADLINE_S: Final = 300.0

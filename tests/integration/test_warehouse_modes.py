@@ -7,11 +7,11 @@ from random import Random
 
 import pytest
 
-from tests.captured import Captured, under_capture
 from tests.conftest import KafkaBroker, PostgresServer, new_database
-from tests.sink_job import SinkJob
-from tests.waiting import eventually
-from tests.warehouse_setup import SCHEMA, TABLES, TRIGGERS, change, duck, iceberg, settings, unlike
+from tests.support.captured import Captured, under_capture
+from tests.support.sink_job import SinkJob
+from tests.support.waiting import eventually
+from tests.support.warehouse_setup import SCHEMA, TABLES, TRIGGERS, change, duck, iceberg, settings, unlike
 
 DEADLINE_S = 120.0
 FILL = "INSERT INTO customers SELECT n, 'a', NULL FROM generate_series(1000, 1019) AS n"

@@ -15,8 +15,8 @@ import pyarrow as pa
 from psycopg import Connection
 from pyiceberg.catalog.sql import SqlCatalog
 
-from tests.captured import Captured
 from tests.conftest import INTERPRETED
+from tests.support.captured import Captured
 
 TABLES: Final = ("public.orders", "public.customers", "public.events")
 SCHEMA: Final = """
