@@ -8,7 +8,7 @@ from sinks.warehouse.engine import Conflict
 from sinks.warehouse.naming import Place
 from sinks.warehouse.removal import removal, remove
 
-PLACE = Place(("shop", "public", "goods_with_deleted"), ("shop", "public", "goods"))
+PLACE = Place(rows=("shop", "public", "goods"), deleted=("shop", "public__deleted", "goods"))
 KEY = [
     Column("id", 20, -1, "bigint", nullable=False),
     Column("name", 25, -1, "text", nullable=False),
@@ -21,6 +21,9 @@ class Engine:
         self.conflicts = conflicts
         self.statements: list[str] = []
 
+    def table_properties(self, table: tuple[str, ...]) -> dict[str, str] | None:
+        return {} if table == PLACE.rows else None
+
     def run(self, statement: str) -> None:
         self.statements.append(statement)
         if len(self.statements) <= self.conflicts:
@@ -30,7 +33,7 @@ class Engine:
 def test_rows_are_named_by_key_and_version() -> None:
     key = {"id": 1, "name": "it's \\ ; DROP", "at": "2026-01-02T03:04:05Z"}
     assert removal(PLACE.rows, KEY, [(key, 7), (key | {"id": 2}, 8)]) == (
-        "DELETE FROM `watershed`.`shop`.`public`.`goods_with_deleted` WHERE "
+        "DELETE FROM `watershed`.`shop`.`public`.`goods` WHERE "
         r"(`id` = CAST('1' AS bigint) AND `name` = CAST('it\'s \\ ; DROP' AS string) AND "
         "`at` = CAST('2026-01-02T03:04:05Z' AS timestamp) AND ws_version = 7) OR "
         r"(`id` = CAST('2' AS bigint) AND `name` = CAST('it\'s \\ ; DROP' AS string) AND "
