@@ -7,7 +7,7 @@ below `.watershed/sinks` where checkpoints are in an object store, says that a p
 
 import fcntl
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -40,10 +40,10 @@ class Checkpoints:
         """The path or URI that Spark is given."""
         return f"{self._remote or self._folder}/{generation}"
 
-    def keep_only(self, generation: int) -> None:
+    def keep_only(self, generations: Collection[int]) -> None:
         """Delete local checkpoints of other generations; their stores are gone. In an object store they stay."""
         for path in self._folder.iterdir():
-            if path.name.isdecimal() and int(path.name) != generation:
+            if path.name.isdecimal() and int(path.name) not in generations:
                 shutil.rmtree(path)
 
     def is_locked(self) -> bool:

@@ -21,7 +21,7 @@ from cdc.records.rejected_rows import letters_table
 from sinks.contract import Sink
 from sinks.lineage import Lineage
 from sinks.records import NEXT_AFTER_LOST_SCHEMA
-from spark_jobs.applied import AppliedPosition, Offsets, covers, furthest
+from spark_jobs.applied import Applied, AppliedPosition, Offsets, covers, furthest
 from spark_jobs.control_reader import News
 from spark_jobs.dead_letters import LetterBox
 from spark_jobs.rejections import Letters
@@ -98,6 +98,18 @@ class SinkSync:
     def topics(self) -> frozenset[str]:
         """Those of the tables that are prepared."""
         return frozenset(self._lineages)
+
+    @property
+    def applied(self) -> Applied:
+        """What readers of this generation see."""
+        with self._state:
+            return self._position.applied
+
+    @property
+    def published(self) -> Applied:
+        """The furthest that capture is known to have published."""
+        with self._state:
+            return self._position.published
 
     def begin(self, lineages: Sequence[Lineage]) -> None:
         """Prepare the tables, and publish where this generation stands: a waiter then waits for it, not for an earlier

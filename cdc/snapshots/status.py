@@ -114,9 +114,10 @@ class Mark:
 
 
 def newest(sinks: Iterable[SinkRecord], name: str, generation_min: int = 0) -> SinkRecord | None:
-    """Of the sink, the newest generation's; `generation_min`: earlier ones belong to stores that are gone."""
-    own = [sink for sink in sinks if sink.sink == name and sink.generation >= generation_min]
-    return max(own, key=lambda sink: sink.generation, default=None)
+    """The record of the sink's serving generation: that of the newest job. None while one generation replaces another.
+    `generation_min`: earlier ones belong to stores that are gone."""
+    own = [sink for sink in sinks if sink.sink == name and sink.generation >= generation_min and sink.role == "serving"]
+    return max(own, key=lambda sink: (sink.job, sink.generation), default=None)
 
 
 def sink_standing(

@@ -2,8 +2,8 @@
 
 An answer that comes too early is worse than none. So the LSN must be of the history that is published: the same
 database server, timeline and epoch from the question to the answer; where one of them changes meanwhile, that is said
-instead. A sink's applied LSN covers sweeps (I11), and is that of its newest generation, so a store that is being filled
-again has applied nothing yet.
+instead. A sink's applied LSN covers sweeps (I11), and is that of its serving generation: a store that is filled again
+in place has applied nothing yet, and a generation that is built beside the serving one does not count before the swap.
 """
 
 from collections.abc import Iterable
@@ -81,7 +81,7 @@ def is_shown(target: Target, sink: str, records: Iterable[SinkRecord], position:
     published a position, GapError where a new epoch has begun since the question."""
     known = list(records)
     record = newest(known, sink)
-    if record is None:
+    if record is None and not any(one.sink == sink for one in known):
         names = ", ".join(sorted({one.sink for one in known})) or "none"
         raise WaitError(
             f"no sink {sink!r} has published a position; there are: {names}", f"start it: cdc sink run {sink}"
@@ -91,4 +91,5 @@ def is_shown(target: Target, sink: str, records: Iterable[SinkRecord], position:
             f"a gap in history is being healed: epoch {target.epoch} has ended, in which the LSN was",
             "ask again, with an LSN that is read from the source now",
         )
-    return record.epoch == target.epoch and record.applied_lsn >= target.lsn
+    # Without a serving generation another one is about to take over: its record will tell.
+    return record is not None and record.epoch == target.epoch and record.applied_lsn >= target.lsn

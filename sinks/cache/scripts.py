@@ -26,6 +26,8 @@ KEEP: Final = "\0"  # a lookup key that stays what it was
 #      every change
 #    6 the channel and 7 the stream that hear of these, 8 the stream's length; empty: none   9 the table's name
 #   10 live: rows that are not live are left alone (sweeps)
+#   11 of a rebuild: the hash that takes the primary keys of the rows that it meets. It writes also the version that is
+#      held, unless keys are deleted by every change, and nobody hears of that; empty: no rebuild
 # and for each row: the text of its primary key, its key, its version, the number of lookup keys and these (empty: none,
 # KEEP: as before), the number of values and these: a document, or fields and values of a hash; none delete the row.
 # Returns 1 for each row that was written, 0 where the version held is the same or newer. A row's version is written
@@ -38,8 +40,10 @@ local call, versions = redis.call, KEYS[1]
 if call('HGET', versions, '\\0') ~= ARGV[1] then return false end
 local deleted, deleted_ttl, ttl, kind = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local channel, stream, length, table_name, only_live = ARGV[6], ARGV[7], ARGV[8], ARGV[9], ARGV[10] == 'live'
+local met = ARGV[11]
+local rewrites = met ~= '' and kind ~= 'none'
 local written, has_room = {}, false
-local at = 11
+local at = 12
 while at <= #ARGV do
   local id, key, version, lookup_count = ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3])
   local first_lookup = at + 4
@@ -49,7 +53,9 @@ while at <= #ARGV do
   local held = call('HGET', versions, id)
   local dead = not held and call('GET', deleted .. id)
   local newest = held and string.sub(held, 1, 19) or dead
-  if (only_live and not held) or (newest and newest >= version) then
+  local is_again = newest == version
+  if met ~= '' and value_count > 0 then call('HSET', met, id, '') end
+  if (only_live and not held) or (newest and (newest > version or (is_again and not rewrites))) then
     written[#written + 1] = 0
   else
     if value_count > 0 and not has_room then
@@ -97,8 +103,8 @@ while at <= #ARGV do
       call('HSET', key, unpack(ARGV, first_value, at - 1))
       if ttl ~= '' then call('PEXPIRE', key, ttl) end
     end
-    if channel ~= '' then call('PUBLISH', channel, key) end
-    if stream ~= '' then
+    if channel ~= '' and not is_again then call('PUBLISH', channel, key) end
+    if stream ~= '' and not is_again then
       call('XADD', stream, 'MAXLEN', '~', length, '*', 'table', table_name, 'key', key,
         'operation', value_count == 0 and 'delete' or 'upsert', 'version', version)
     end
@@ -113,4 +119,24 @@ while at <= #ARGV do
   end
 end
 return written
+""")
+
+# Removes rows of one table that a rebuild has not met. KEYS[1]: the hash of the table's versions, KEYS[2]: the hash of
+# the rows that were met. ARGV: for each row the text of its primary key, its entry in the first hash as it was read,
+# its key, the number of its lookup keys and these. A row that has changed since is left alone. Returns how many went.
+REMOVE: Final = Script("""
+local call, removed, at = redis.call, 0, 1
+while at <= #ARGV do
+  local id, entry, key, lookup_count = ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3])
+  if call('HEXISTS', KEYS[2], id) == 0 and call('HGET', KEYS[1], id) == entry then
+    for n = 1, lookup_count do
+      if call('GET', ARGV[at + 3 + n]) == id then call('DEL', ARGV[at + 3 + n]) end
+    end
+    call('DEL', key)
+    call('HDEL', KEYS[1], id)
+    removed = removed + 1
+  end
+  at = at + 4 + lookup_count
+end
+return removed
 """)
