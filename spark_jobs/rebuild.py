@@ -73,7 +73,8 @@ class Rebuild:
         held = self._request
         if held is not None and (request is None or not is_open or request.request != held.request):
             self._give_up()
-            log.info("rebuild cancelled", sink=self._sink, generation=held.generation)
+            if request is None or request.request == held.request:
+                self._settle(held, "cancelled", "cancelled")
         elif held is not None and self._builder is not None and self._builder.refusal is not None:
             self.refusal = self._builder.refusal
             self._give_up()
@@ -114,7 +115,8 @@ class Rebuild:
         serving = self._slots.serving()
         try:
             if request.generation and self._slots.generation(serving) == request.generation:
-                return self._finish(request, "")  # killed behind the swap
+                self._finish(request, "")  # the job was killed behind the swap
+                return
             match request.action:
                 case "drop":
                     self._drop_others(request)
@@ -201,7 +203,9 @@ class Rebuild:
             self._slots.drop(self._slot)
         self._request = self._builder = None
 
-    def _settle(self, request: RebuildRecord, status: Literal["done", "failed"], message: str, hint: str = "") -> None:
+    def _settle(
+        self, request: RebuildRecord, status: Literal["done", "failed", "cancelled"], message: str, hint: str = ""
+    ) -> None:
         self._settled.add(request.request)
         self._request = None
         self._publish(request.model_copy(update={"status": status, "message": message, "next": hint}))

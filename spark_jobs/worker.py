@@ -265,10 +265,10 @@ class SinkWorker:
             sync.apply_batch(admission)
 
         # Jobs of a query run in the pool of the thread that starts it.
-        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", f"{self.name} {self.role}")
         writer: Any = stream.writeStream.foreachBatch(apply_batch)
         query: StreamingQuery = (
-            writer.queryName(f"{self._topics.prefix} {self.name}")
+            writer.queryName(f"{self._topics.prefix} {self.name} {generation}")
             .option("checkpointLocation", self._checkpoints.of(generation))
             .trigger(processingTime=f"{trigger_ms} milliseconds")
             .start()

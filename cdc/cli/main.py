@@ -33,6 +33,9 @@ COMMANDS = {
     "wait": Entry("cdc.cli.wait:wait", "Wait until stores show everything up to an LSN."),
     "table": Entry("cdc.cli.table:app", "Which tables are captured or stopped; stop one, start it again."),
     "snapshot": Entry("cdc.cli.snapshot:snapshot", "Read existing rows again beside the stream; fill a new store."),
+    "rebuild": Entry(
+        "cdc.cli.rebuild:rebuild", "Build a sink's store again while it serves, then swap; go back to before."
+    ),
     "outbox": Entry("cdc.cli.outbox:app", "The outbox table and the function that publishes: create, prune."),
     "dlq": Entry("cdc.cli.dlq:app", "Rows that stores rejected: list, show, replay, discard."),
     "teardown": Entry("cdc.cli.teardown:teardown", "Remove slot and publication, and on request the topics."),

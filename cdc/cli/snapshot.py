@@ -1,19 +1,17 @@
 """`cdc snapshot`: existing rows read again beside the stream, and derived stores filled, by signals to capture."""
 
 import json
-import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Final, Literal, NoReturn
 
 import typer
 from rich.console import Console
 
-from cdc.cli.exit_codes import INTERRUPTED
+from cdc.cli.interrupts import interrupted, sigterm_as_interrupt
 from cdc.cli.snapshot_screen import Screen, screen_for, status_table
 from cdc.config.settings import Config, load_config
 from cdc.daemon.logs import configure_logs
@@ -142,7 +140,7 @@ class _Command:
                 requests = await_begun(watch, identity, map(_table, answer.tables))
             screen = stack.enter_context(closing(screen_for(self.console, as_json=self.as_json)))
             followed = Followed(watch, requests)
-            with _interrupted(screen, GOES_ON):
+            with interrupted(screen, GOES_ON):
                 told = self._follow(watch, screen, followed.standings, lambda now: all(one.is_ended for one in now))
             screen.close()
             _require_done(told)
@@ -190,8 +188,8 @@ class _Command:
             published = watch.sinks()
             generations = {store.sink: generation_to_watch(store, published, is_fresh=is_fresh) for store in stores}
             screen = stack.enter_context(closing(screen_for(self.console, as_json=self.as_json)))
-            stack.enter_context(_interrupted(screen, "stopped; the same command goes on where this one was"))
-            stack.enter_context(_sigterm_as_interrupt())
+            stack.enter_context(interrupted(screen, "stopped; the same command goes on where this one was"))
+            stack.enter_context(sigterm_as_interrupt())
             check = self._start(stack, screen, stores)
             requests = self._read_rows(watch, [_table(name) for name in fresh] if fresh else None, is_fresh=is_fresh)
             filling = Filling(watch, generations, requests, time.monotonic)
@@ -244,31 +242,6 @@ def _require_done(standings: Sequence[Standing]) -> None:
             if standing.status == "replaced":
                 hint = "`cdc snapshot --status` shows it: asked for by somebody, or by capture as the table was altered"
             raise WatershedError(f"the snapshot of {standing.name} {verb} {standing.status}{why}", hint)
-
-
-@contextmanager
-def _interrupted(screen: Screen, text: str) -> Iterator[None]:
-    """Ctrl-C ends with a sentence."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        screen.close()
-        screen.say(text)
-        raise typer.Exit(INTERRUPTED) from None
-
-
-@contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """SIGTERM ends as Ctrl-C does: the job is told to end too."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 # ---- words

@@ -15,9 +15,11 @@ from cdc.records.control import (
     PROGRESS_KEY,
     PositionRecord,
     ProgressRecord,
+    RebuildRecord,
     SinkRecord,
     SnapshotProgress,
     SnapshotRecord,
+    rebuild_key,
     snapshot_key,
 )
 from cdc.snapshots.status import Standing, replaced, table_standing
@@ -118,6 +120,12 @@ class SnapshotWatch:
             for key, value in self._tail.latest[topic].items()
             if key.startswith("sink/")
         ]
+
+    def rebuild(self, sink: str) -> RebuildRecord | None:
+        """The last one of this sink that was asked for."""
+        topic, key = self._topics.progress, rebuild_key(sink)
+        value = self._tail.latest[topic].get(key)
+        return None if value is None else RebuildRecord.decode(value, f"topic {topic}, key {key}")
 
 
 class Followed:
