@@ -40,7 +40,7 @@ snapshot: setup ## Existing rows again, or a new store's. CONFIG=… TABLE=… S
 ifeq ($(CONFIG),)
 	$(BIN)/cdc demo --bootstrap $(or $(SINK),warehouse) --seconds $(SECONDS) $(CHAOTIC)
 else
-	$(BIN)/cdc snapshot --config $(CONFIG) $(addprefix --table ,$(TABLE)) $(addprefix --sink ,$(SINK)) \
+	$(BIN)/cdc snapshot start --config $(CONFIG) $(addprefix --table ,$(TABLE)) $(addprefix --sink ,$(SINK)) \
 	  $(if $(and $(SINK),$(TABLE)),--fresh)
 endif
 

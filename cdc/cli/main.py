@@ -32,7 +32,7 @@ COMMANDS = {
     "lag": Entry("cdc.cli.status:lag", "How far behind capture and each sink are, a line each."),
     "wait": Entry("cdc.cli.wait:wait", "Wait until stores show everything up to an LSN."),
     "table": Entry("cdc.cli.table:app", "Which tables are captured or stopped; stop one, start it again."),
-    "snapshot": Entry("cdc.cli.snapshot:snapshot", "Read existing rows again beside the stream; fill a new store."),
+    "snapshot": Entry("cdc.cli.snapshot:app", "Read existing rows again beside the stream; fill a new store."),
     "rebuild": Entry(
         "cdc.cli.rebuild:rebuild", "Build a sink's store again while it serves, then swap; go back to before."
     ),

@@ -57,8 +57,8 @@ def rebuild(
     if isinstance(sink_config(settings.sinks, sink), WarehouseConfig):
         raise WatershedError(
             f"{sink} is a warehouse, of which there can only be one generation",
-            "give a second sink of type warehouse another namespace, fill it with cdc snapshot --sink, and let readers "
-            "use that",
+            "give a second sink of type warehouse another namespace, fill it with cdc snapshot start --sink NAME, and "
+            "let readers use that",
         )
     screen = screen_for(Console(), as_json=as_json)
     command = _Command(settings, config, sink, screen, as_json=as_json)

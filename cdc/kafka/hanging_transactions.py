@@ -212,7 +212,7 @@ class HangingTransactions:
                 f"the brokers left a Kafka transaction open in {_names(own)}, by a producer id that is not capture's "
                 "any more",
                 f"kafka-transactions.sh --bootstrap-server … abort --topic {first.topic} --partition {first.partition} "
-                f"--start-offset {first.start}, then cdc snapshot --heal if it was committed",
+                f"--start-offset {first.start}, then cdc snapshot heal if it was committed",
             )
         if open_parts:
             log.warning(_THEIRS, where=_names(open_parts))

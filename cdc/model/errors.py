@@ -4,7 +4,7 @@ from typing import ClassVar, Final
 
 # Next steps that several errors have.
 NEXT_AFTER_GAP: Final = (
-    "changes may be missing from the topics: cdc snapshot --heal reads all rows again, under a new epoch"
+    "changes may be missing from the topics: cdc snapshot heal reads all rows again, under a new epoch"
 )
 NEXT_AFTER_ALTER: Final = (
     "take the change back, or take the table out of source.tables: once it can be captured it joins again by itself, "

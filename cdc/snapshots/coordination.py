@@ -158,7 +158,7 @@ class Snapshots:
             waiting = [table for table in self._stopped if table in self._unchunkable]
             if waiting and self._limits.method == "consistent":
                 # Unanswered: in state GAP it is obeyed.
-                raise GapError(f"table {waiting[0]} can join with a new slot only", "cdc snapshot --heal, as was asked")
+                raise GapError(f"table {waiting[0]} can join with a new slot only", "cdc snapshot heal, as was asked")
             return SignalAnswer(is_accepted=False, message="there is no gap to heal: capture is streaming"), []
         wanted = [_table(name) for name in signal.tables] or list(self._engine.tables)
         events, wanted = _apart(wanted, self._outboxes)

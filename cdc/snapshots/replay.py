@@ -13,7 +13,7 @@ _BYTEA: Final = 17
 
 def keys_condition(schema: TableSchema, keys: Sequence[Mapping[str, Any]]) -> str:
     """Raises WatershedError for keys that can't be written as texts, and for too many of them."""
-    hint = f"cdc snapshot --table {schema.table} publishes all rows of the table again"
+    hint = f"cdc snapshot start --table {schema.table} publishes all rows of the table again"
     if len(keys) > KEYS_MAX:
         raise WatershedError(f"{len(keys)} rows of {schema.table} are more than can be named in one condition", hint)
     for column in schema.columns:

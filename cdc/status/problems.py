@@ -120,7 +120,7 @@ def _tables(status: Status) -> Iterator[Problem]:
             yield _problem(
                 "table",
                 f"the snapshot of {table.table} has failed: {table.snapshot.message}",
-                f"mend its cause, then: cdc snapshot --resume --table {table.table}",
+                f"mend its cause, then: cdc snapshot resume --table {table.table}",
                 table.table,
                 is_warning=True,
             )
@@ -128,7 +128,7 @@ def _tables(status: Status) -> Iterator[Problem]:
             what = f"{left_out:,} changes of {table.table} could not be published"
             yield _problem("table", f"{what}: {table.dead_letters:,} are dead letters, {table.skipped:,} were skipped",
                            "read the dead letters; once the cause is mended: "
-                           f"cdc snapshot --table {table.table}", table.table, is_warning=True)  # fmt: skip
+                           f"cdc snapshot start --table {table.table}", table.table, is_warning=True)  # fmt: skip
 
 
 def _sinks(config: Config, reading: Reading, status: Status) -> Iterator[Problem]:

@@ -143,7 +143,7 @@ def _cannot_join(before: TableSchema, description: TableDescription) -> SourceEr
 
 def _no_chunks(table: TableId, key: Sequence[str]) -> SourceError:
     """Page ranges need the transaction snapshot of a new slot."""
-    healing = "cdc snapshot --heal with snapshot.method: consistent, which reads all tables again"
+    healing = "cdc snapshot heal with snapshot.method: consistent, which reads all tables again"
     return SourceError(
         f"table {table} can't join beside the stream: no unique index has exactly its key columns "
         f"({', '.join(key) or 'none'}), in this order, so that its rows can't be read in chunks",
