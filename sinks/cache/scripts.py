@@ -27,7 +27,7 @@ KEEP: Final = "\0"  # a lookup key that stays what it was
 #    6 the channel and 7 the stream that hear of these, 8 the stream's length; empty: none   9 the table's name
 #   10 live: rows that are not live are left alone (sweeps)
 #   11 of a rebuild: the hash that takes the primary keys of the rows that it meets. It writes also the version that is
-#      held, unless keys are deleted by every change, and nobody hears of that; empty: no rebuild
+#      held, unless keys are deleted by every change; empty: no rebuild
 # and for each row: the text of its primary key, its key, its version, the number of lookup keys and these (empty: none,
 # KEEP: as before), the number of values and these: a document, or fields and values of a hash; none delete the row.
 # Returns 1 for each row that was written, 0 where the version held is the same or newer. A row's version is written
@@ -53,9 +53,8 @@ while at <= #ARGV do
   local held = call('HGET', versions, id)
   local dead = not held and call('GET', deleted .. id)
   local newest = held and string.sub(held, 1, 19) or dead
-  local is_again = newest == version
   if met ~= '' and value_count > 0 then call('HSET', met, id, '') end
-  if (only_live and not held) or (newest and (newest > version or (is_again and not rewrites))) then
+  if (only_live and not held) or (newest and (newest > version or (newest == version and not rewrites))) then
     written[#written + 1] = 0
   else
     if value_count > 0 and not has_room then
@@ -103,8 +102,8 @@ while at <= #ARGV do
       call('HSET', key, unpack(ARGV, first_value, at - 1))
       if ttl ~= '' then call('PEXPIRE', key, ttl) end
     end
-    if channel ~= '' and not is_again then call('PUBLISH', channel, key) end
-    if stream ~= '' and not is_again then
+    if channel ~= '' then call('PUBLISH', channel, key) end
+    if stream ~= '' then
       call('XADD', stream, 'MAXLEN', '~', length, '*', 'table', table_name, 'key', key,
         'operation', value_count == 0 and 'delete' or 'upsert', 'version', version)
     end

@@ -67,6 +67,7 @@ class SearchSink:
         self._preparation = Preparation(server, self._names, self._generations, self._capabilities)
         self._tombstones = Tombstones(server, tombstone_ttl_s)
         self._tables: dict[TableId, _Table] = {}
+        self._is_shown = False  # to readers, when a table was prepared last
 
     @classmethod
     def open(
@@ -112,6 +113,7 @@ class SearchSink:
             if other != table and {index, alias} & {self._names.index(other), self._names.alias(other)}:
                 raise self._preparation.shared(table, other)
         self._preparation.prepare(Lineage.of([*earlier, schema]))
+        self._is_shown = self._generations.is_serving()
         self._tables[table] = made
 
     def attach(self, schema: TableSchema) -> None:
@@ -145,7 +147,9 @@ class SearchSink:
         return swept
 
     def make_readable(self, tables: Collection[TableId]) -> None:
-        self._refresh(sorted(map(self._names.own, tables)))
+        # Also by the name that readers use: that it is gone must not stay unnoticed.
+        names = [self._names.own, self._names.alias] if self._is_shown else [self._names.own]
+        self._refresh(sorted(name(table) for table in tables for name in names))
         self._tombstones.purge_now_and_then([table.alias for table in self._tables.values()])
 
     def rows(self, table: TableId) -> Iterator[StoredRow]:

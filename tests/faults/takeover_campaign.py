@@ -52,11 +52,6 @@ class Watcher:
         topics = [table_topic(captured.name, table) for table in captured.tables]
         self._consumer.assign([TopicPartition(topic, n, OFFSET_END) for topic in topics for n in range(count)])
 
-    def follow(self) -> None:
-        """Pass over what is there."""
-        while self._consumer.consume(1000, 0.2):
-            continue
-
     def seconds_until_published(self, since: float) -> float:
         """From this moment until a change is received that committed later."""
         while time.time() - since < ROUND_S_MAX:
@@ -86,6 +81,7 @@ class Pair:
         began = time.time()
         active.kill()
         took_s = self._watcher.seconds_until_published(began)
+        print(f"killed: {took_s:.2f} s", flush=True)
         self.active, self._standby = standby, self._captured.start(is_forked=False)
         return took_s
 
@@ -94,6 +90,7 @@ class Pair:
         began = time.time()
         active.signal(SIGSTOP)
         took_s = self._watcher.seconds_until_published(began)
+        print(f"frozen: {took_s:.2f} s", flush=True)
         active.signal(SIGCONT)
         self.active, self._standby = standby, active
         return took_s
@@ -103,7 +100,6 @@ class Pair:
         standby = self._standby
         said = standby.said()
         eventually(lambda: _stands_by(standby), ROUND_S_MAX, lambda: f"a standby; it said:\n{said}")
-        self._watcher.follow()
         self._watcher.seconds_until_published(time.time() + self._chance.random())
         return self.active, standby
 

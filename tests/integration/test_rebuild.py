@@ -155,3 +155,35 @@ def searched_or_none(counters: Captured, opensearch: str) -> dict[int, int]:
         if not client.indices.exists(index=f"{counters.name}.{TABLE}"):
             return {}
     return searched(counters, opensearch)
+
+
+def test_a_killed_rebuild_goes_on_with_the_mapping_of_today_and_readers_miss_nothing(
+    counters: Captured, readers: dict[str, list[ReadRow]], opensearch: str
+) -> None:
+    """The job that comes next has another mapping: it serves nothing of its own until the new generation has caught up,
+    and what was built with the former mapping is built again."""
+    before = serving(counters, "search")
+    assert before is not None
+    with SinkJob(counters.config(), "search") as job:
+        job.wait_said("sink starts")
+        rebuild(counters, "search", "--no-wait")
+        eventually(lambda: (told := request(counters, "search")) is not None and told.generation > 0, 30.0, "it begins")
+        assert "a rebuild is under way" in rebuild(counters, "search", "--rollback", code=1).stderr
+        job.kill()
+    counters.settings["sinks"]["search"]["mapping"] = {TABLE: {"exclude": ["note"]}}
+    only_search = {"search": readers["search"]}
+    with SinkJob(counters.config(), "search") as job:
+        with ReadMeanwhile(counters.dsn, job.config_path, ROWS, only_search, PER_S) as meanwhile:
+            told = outcome(rebuild(counters, "search", "--json"))
+            assert (told["status"], told["generation"] > before.generation) == ("done", True)
+        assert meanwhile.complaints == []
+        job.wait_applied(counters.progress(), "search")
+        assert "mapping have changed" in " ".join(rebuild(counters, "search", "--rollback", code=1).stderr.split())
+        rebuild(counters, "search", "--drop-old")
+        wanted = source(counters)
+        eventually(lambda: searched(counters, opensearch) == wanted, 30.0, "the index equals the source")
+        job.terminate()
+    with OpenSearch(opensearch) as client:
+        hits = client.search(index=f"{counters.name}.{TABLE}", body={"size": 10_000})["hits"]["hits"]
+        assert not any("note" in hit["_source"] for hit in hits)
+        assert len(client.indices.get(index=f"{counters.name}.{TABLE}.documents*")) == 1
