@@ -59,6 +59,7 @@ prove-long: setup ## What takes hours, each part begun again where it was: MINUT
 	$(BIN)/python -m tests.simulation.mixed --minutes $(MINUTES)
 	$(BIN)/python -m tests.faults.broker_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.faults.sink_campaign --minutes $(MINUTES)
+	$(BIN)/python -m tests.faults.takeover_campaign
 	$(BIN)/python -m tests.models --whole
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 

@@ -1,5 +1,6 @@
 """A sink's rebuild as its serving job sees it: what was asked for, the builder that does it, and the swap."""
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Final, Literal, Protocol
 
@@ -7,6 +8,7 @@ import structlog
 
 from cdc.model.errors import SinkError, WatershedError
 from cdc.model.events import TableId
+from cdc.model.topics import DELETES_KEPT_S
 from cdc.records.control import RebuildRecord, SinkRecord, sink_key
 from sinks.lineage import Lineage
 from sinks.slots import Slots, slot_of
@@ -168,8 +170,15 @@ class Rebuild:
             )
         for slot, generation in self._slots.others().items():
             record = control.sinks.get(sink_key(self._sink, generation)) if generation is not None else None
-            if record is not None and record.role == "kept":
-                return slot, record.generation
+            if record is None or record.role != "kept":
+                continue
+            if time.time() - record.applied_ts_us / 1_000_000 > DELETES_KEPT_S / 2:
+                raise SinkError(
+                    f"{self._sink}: generation {record.generation} stood still for longer than half the time for which "
+                    "topics keep deletes, so it may not be able to catch up",
+                    f"cdc rebuild --sink {self._sink} --drop-old, then cdc rebuild --sink {self._sink}",
+                )
+            return slot, record.generation
         raise SinkError(
             f"{self._sink}: no generation is kept, so there is none to go back to",
             f"cdc rebuild --sink {self._sink} builds a new one",

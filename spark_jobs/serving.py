@@ -9,9 +9,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import TableId
+from cdc.model.topics import DELETES_KEPT_S
 from cdc.records.control import RebuildRecord, SinkRecord, rebuild_key, sink_key
 from cdc.snapshots.status import newest
-from spark_jobs.applied import Applied, AppliedPosition
+from spark_jobs.applied import Applied, AppliedPosition, covers
 from spark_jobs.building import Builder
 from spark_jobs.checkpoint import next_generation
 from spark_jobs.rebuild import Rebuild, Told
@@ -78,10 +79,12 @@ class ServingWorker(SinkWorker):
                 return None
         last = control.sinks.get(sink_key(self.name, marker)) if marker is not None else None
         reshaped = self._reshaped(link, last)
-        if last is None or self._lacks_tables(last) or (reshaped and slots is None):
+        if last is None or self._lacks_tables(last) or (slots is None and (reshaped or self._is_too_old(last, link))):
             generation = self._begin_again(opened, link, marker, reshaped)
             position = AppliedPosition()
         else:
+            if self._is_too_old(last, link):
+                self._want(link, "it stood still for half the time for which topics keep deletes")
             if reshaped and slots is not None:
                 self._want(link, "its mapping has changed")
                 if not slots.in_place:
@@ -96,6 +99,14 @@ class ServingWorker(SinkWorker):
         is_new = last is None or last.generation != generation
         log.info("sink starts", sink=self.name, generation=generation, new=is_new, tables=len(link.news.lineages))
         return sync, generation
+
+    @staticmethod
+    def _is_too_old(last: SinkRecord, link: Link) -> bool:
+        """Whether deletes that the store has not applied may soon be gone from the topics."""
+        silent_s = time.time() - last.applied_ts_us / 1_000_000
+        published = link.news.progress[-1].end_offsets if link.news.progress else {}
+        held = {topic: ends for topic, ends in published.items() if topic in last.end_offsets}
+        return silent_s > DELETES_KEPT_S / 2 and not covers(last.end_offsets, held)
 
     def _begin_again(self, opened: OpenSink, link: Link, marker: int | None, reshaped: list[TableId]) -> int:
         """A new generation in the place of the serving one."""

@@ -1,5 +1,6 @@
 """Requests for a rebuild: begun, gone on with, cancelled, refused; with a store and a builder of dictionaries."""
 
+import time
 from dataclasses import dataclass, field
 
 import pytest
@@ -94,9 +95,17 @@ class World:
     def publish(self, record: RebuildRecord) -> None:
         self.rebuilds["search"] = record
 
-    def record(self, generation: int, role: str) -> None:
+    def record(self, generation: int, role: str, days_ago: float = 0) -> None:
+        applied_ts_us = round((time.time() - days_ago * 86_400) * 1e6)
         fields = {"sink": "search", "generation": generation, "end_offsets": {}, "applied_lsn": 1, "epoch": 1}
-        fields |= {"commit_ts_us": 0, "applied_ts_us": 0, "sweeps": {}, "written": 0, "stale": 0, "role": role}
+        fields |= {
+            "commit_ts_us": 0,
+            "applied_ts_us": applied_ts_us,
+            "sweeps": {},
+            "written": 0,
+            "stale": 0,
+            "role": role,
+        }
         self.sinks[sink_key("search", generation)] = SinkRecord.model_validate(fields)
 
     def ask(self, action: str = "rebuild", **fields: object) -> bool:
@@ -219,3 +228,13 @@ def test_a_store_that_is_rebuilt_in_place_has_no_former_generation() -> None:
     world = World(Store(in_place=True))
     world.ask("rollback")
     assert (world.said.status, "rebuilt in place" in world.said.message) == ("failed", True)
+
+
+def test_a_generation_that_stood_still_for_too_long_is_not_put_back(world: World) -> None:
+    swapped(world)
+    world.record(1, "kept", days_ago=4)
+    world.ask("rollback", request="r2")
+    assert (world.said.status, "stood still for longer" in world.said.message) == ("failed", True)
+    world.record(1, "kept", days_ago=3)
+    world.ask("rollback", request="r3")
+    assert world.said.status == "running"
