@@ -6,6 +6,8 @@ HOLD = 0
 MINUTES = 60
 CHUNKS = 10000
 ROWS = 10000000
+P =
+I =
 CONFIG =
 TABLE =
 SINK =
@@ -44,8 +46,8 @@ else
 	  $(if $(and $(SINK),$(TABLE)),--fresh)
 endif
 
-prove: setup ## Each promise of the README with its tests and their result. P=1: those of one promise.
-	$(BIN)/pytest --prove $(P)
+prove: setup ## List promises and invariants with their tests and the results. P=1, I=9: of one promise or invariant.
+	$(BIN)/pytest --prove $(or $(P),$(addprefix I,$(I:I%=%)))
 
 prove-long: setup ## What takes hours, each part begun again where it was: MINUTES=60 of faults, CHUNKS=10000, ROWS=10000000 in one transaction, the whole models.
 	$(BIN)/python -m tests.faults.campaign --minutes $(MINUTES) --folder .watershed/campaign

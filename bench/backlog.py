@@ -22,8 +22,8 @@ from rich.console import Console
 from bench.snapshot import DATABASE, ITEMS, START_S_MAX, fill, show
 from devstack.endpoints import Endpoints
 from devstack.stack import Stack
-from tests.captured import Captured, CaptureProcess
-from tests.waiting import eventually
+from tests.support.captured import Captured, CaptureProcess
+from tests.support.waiting import eventually
 
 SHARE_MIN: Final = 0.5  # of the speed without a snapshot
 RSS_MB_MAX: Final = 120.0

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.model.events import Column
 from cdc.pgoutput.messages import NULL, TupleValue
-from tests import wire
 from tests.property.oracle import Oracle
+from tests.support import wire
 
 ROWS_PER_TRANSACTION = 100
 TRANSACTIONS = 20

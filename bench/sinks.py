@@ -13,7 +13,7 @@ import multiprocessing
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,11 +33,11 @@ from cdc.model.topics import Topics
 from cdc.records.control import SinkRecord
 from devstack.endpoints import Endpoints
 from devstack.stack import Stack
-from tests.captured import Captured
-from tests.sink_job import SinkJob
-from tests.sink_machine import Positions
-from tests.stores import sinks_section
-from tests.waiting import eventually
+from tests.support.captured import Captured
+from tests.support.sink_job import SinkJob
+from tests.support.sink_machine import Positions
+from tests.support.stores import sinks_section
+from tests.support.waiting import eventually
 
 STORES: Final = ("cache", "search", "warehouse")
 PARTS: Final = ("backlog", "scaling", "freshness", "together")
@@ -55,7 +55,7 @@ CREATE TABLE {} (
   id bigint PRIMARY KEY, customer_id int NOT NULL, status text NOT NULL, amount numeric(12,2) NOT NULL,
   note text NOT NULL, is_gift boolean NOT NULL, changed_at timestamptz NOT NULL, counter int NOT NULL DEFAULT 0,
   city text NOT NULL, country text NOT NULL
-)
+) WITH (autovacuum_enabled = off)  -- which would take half a core while a backlog is worked off
 """
 FILL: LiteralString = """
 INSERT INTO {} SELECT n, n %% 9973, (ARRAY['new', 'paid', 'packed', 'shipped'])[n %% 4 + 1], (n %% 500000) / 100.0,
@@ -181,7 +181,7 @@ def _filled(job: SinkJob, captured: Captured, store: str, rows: int) -> dict[str
         return record.applied_lsn >= wanted and record.written >= rows
 
     begun = time.time()
-    cpu = _cpu_s(job.process.pid)
+    cpu, before = _cpu_s(job.process.pid), _cpu_by_program()
     with closing(positions):
         eventually(is_applied, BACKLOG_S_MAX, lambda: f"{store} has everything; {last}\n{job.said()[-3000:]}")
     assert not positions.complaints, positions.complaints
@@ -190,6 +190,7 @@ def _filled(job: SinkJob, captured: Captured, store: str, rows: int) -> dict[str
     return {
         "rows_per_s": round(rate),
         "cpu_s_per_million": round((_cpu_s(job.process.pid) - cpu) / (rows - first[0].written) * 1e6, 1),
+        "cores": _cores(before, time.time() - begun),
         "peak_mb": peak,
     }
 
@@ -255,8 +256,7 @@ def _sampled(
     ready.wait(60)
     before, begun = _cpu_by_program(), time.monotonic()
     applied = _applied_lags(captured, stores, seconds)
-    after, took_s = _cpu_by_program(), time.monotonic() - begun
-    cores = {name: round((cpu_s - before.get(name, 0.0)) / took_s, 2) for name, cpu_s in sorted(after.items())}
+    cores = _cores(before, time.monotonic() - begun)
     stop.set()
     told = dict(heard.get(timeout=90) for _ in (writer, *samplers))
     found: dict[str, Any] = {"rate": round(told.pop("writer")), "cores": cores}
@@ -346,6 +346,13 @@ def _cpu_by_program() -> dict[str, float]:
         name = next((name for name, part in PROGRAMS.items() if part in line), "load and others")
         found[name] = found.get(name, 0.0) + times.user + times.system
     return found
+
+
+def _cores(before: Mapping[str, float], took_s: float) -> dict[str, float]:
+    """How many cores each program used since `before`, which _cpu_by_program returned `took_s` ago."""
+    return {
+        name: round((cpu_s - before.get(name, 0.0)) / took_s, 2) for name, cpu_s in sorted(_cpu_by_program().items())
+    }
 
 
 # ---- all

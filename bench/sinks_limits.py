@@ -48,6 +48,7 @@ def write_opensearch(url: str, rows: Sequence[int]) -> None:
     from opensearchpy import OpenSearch
 
     client = OpenSearch(url, timeout=60)
+    client.indices.create(index="plain", params={"ignore": 400})  # the server makes none by itself; it may be there
     for part in _parts(rows, BULK_ROWS):
         lines = (
             line

@@ -18,7 +18,8 @@ from spark_jobs.class_archive import JAR_SETS
 from spark_jobs.control_reader import ControlReader
 from spark_jobs.rounds import SparkRounds
 from spark_jobs.session import spark_session
-from spark_jobs.tasks import Catalog, Job, Limits
+from spark_jobs.task_report import Catalog
+from spark_jobs.tasks import Job, Limits
 
 THREADS: Final = (1, 2, 4)
 WARM_ROUNDS: Final = 1

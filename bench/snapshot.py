@@ -28,9 +28,9 @@ from bench.snapshot_load import read_stream, write_changes
 from bench.snapshot_truth import Equality, compare
 from bench.snapshot_watch import Machine, Tail, Watch
 from devstack.stack import Stack
-from tests.captured import Captured, CaptureProcess
 from tests.checker.judge import table_topic
-from tests.waiting import eventually
+from tests.support.captured import Captured, CaptureProcess
+from tests.support.waiting import eventually
 
 ITEMS, PULSE = "public.items", "public.pulse"
 DATABASE: Final = "watershed"

@@ -18,7 +18,7 @@ from cdc.model.events import TableId
 from sinks.contract import Json, StoredRow
 from sinks.equality import key_form, same, source_form, store_form
 
-CACHE_KIB = 64 * 1024  # SQLite's page cache; what does not fit goes to its temporary file
+CACHE_KIB = 64 * 1024  # SQLite's page cache; everything else is in its temporary file
 INSERT_ROWS = 10_000  # rows for each executemany
 EXAMPLES_MAX = 20  # differences kept for each table and store; the counts are always whole
 VALUE_CHARS_MAX = 40  # of a value in a difference
@@ -52,7 +52,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class TableComparison:
-    """What comparing one table of one store found. Counts are of rows."""
+    """The result of comparing one table of one store. Counts are of rows."""
 
     table: TableId
     source_rows: int
@@ -129,7 +129,7 @@ class SourceRows:
             yield number, orjson.loads(row)
 
     def key_of(self, row: Sequence[str | None]) -> str:
-        """A source row's key, as a difference shows it."""
+        """Returns a source row's key, as a difference shows it."""
         return _object(
             {
                 name: source_form(pg_type, row[at] or "")
@@ -184,7 +184,7 @@ def compare(
 
 
 class _Found:
-    """Counts rows by kind, keeps the first examples."""
+    """Counts rows by kind, and keeps the first examples."""
 
     def __init__(self, table: TableId, examples_max: int) -> None:
         self.counts = dict.fromkeys(Kind, 0)
@@ -231,6 +231,6 @@ def _short_text(pg_type: str, text: str | None) -> str:
 def _short(value: object) -> str:
     if value is None:
         return "null"
-    # A string is quoted, so that "1" and 1, or a trailing blank, can be told apart.
+    # A string is quoted, so that "1" and 1, or a trailing blank, can be distinguished.
     text = str(value) if isinstance(value, bool | int | float) else repr(value)
     return text if len(text) <= VALUE_CHARS_MAX else text[: VALUE_CHARS_MAX - 1] + "…"

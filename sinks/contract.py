@@ -1,22 +1,22 @@
-"""What every sink does, and what it may rely on. `tests/conformance` holds each sink to this page.
+"""The contract of every sink: its duties, and its callers'. `tests/conformance` checks each sink against this page.
 
-A sink keeps a derived store equal to the source's rows. It is called with changes that may arrive late, twice, in
-any order, in any grouping, and from two writers at once (a zombie job beside its successor). It gets the same
-result each time because every write is guarded by the change's **version**: strictly greater wins, equal is a
-replay, smaller is stale. The guard must be atomic *in the store* (external version, compare-and-set, guarded
-MERGE): a check in Python before the write is not a guard. A delete leaves its version behind (a tombstone), so a
-stale upsert that comes later can't bring the row back.
+A sink keeps a derived store equal to the source's rows. It is called with changes that may arrive late, twice, in any
+order, in any grouping, and from two writers at once (a zombie job beside its successor). The result is the same each
+time, because every write is guarded by the change's **version**: strictly greater wins, equal is a replay, smaller is
+stale. The guard must be atomic *in the store* (external version, compare-and-set, guarded MERGE): a check in Python
+before the write is not a guard. A delete leaves its version behind (a tombstone), so a stale upsert that comes later
+can't restore the row.
 
-A change may lack columns (`unchanged`): large values that an update left alone, and that capture could not read in
+A change may lack columns (`unchanged`): large values that an update did not change, and that capture could not read in
 time. It is an update of the other columns of the row that the store holds, at its version. Capture promises the whole
-row soon after, with a greater version. So what a store does meanwhile has to be sensible, not perfect: it keeps its own
-values for these columns, though they may be older than the change where it lags behind compaction; and a key of which
-it holds no live row stays as it is, because a row without some of its columns is none.
+row soon after, with a greater version. So a store's state in between has to be sensible, not perfect: the store keeps
+its own values for these columns, though they may be older than the change if it lags behind compaction; and a key
+without a live row stays as it is, because a row without some of its columns is not a row.
 
-A table's schema changes while rows of older versions are still on their way. The newest one is prepared first; the job
-brings every row into its shape (`sinks.lineage`). Columns that stayed what they were keep their values in the store.
-Where a column was only added, older rows stay as they are, without it: that is NULL. After any other change capture
-publishes every row anew; until then a column with a type of its own holds NULL, and a document what it held.
+A table's schema may change while rows of older versions are still to come. The newest version is prepared first; the
+job converts every row to it (`sinks.lineage`). Columns that did not change keep their values in the store. If a column
+was only added, older rows stay as they are, without it: that is NULL. After any other change capture publishes every
+row again; until then a column of a typed store is NULL, and a document keeps its old value.
 
 Writes happen in many processes at once: one Sink object of the driver prepares tables, applies sweeps and makes changes
 readable, and each worker process of the executors has one of its own, to which the tables are attached and which only
@@ -37,7 +37,7 @@ Json = Any  # a decoded JSON value: None, bool, int, float, str, list, dict
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The newest known state of one key, as a record said it. Values are the record's JSON values."""
+    """The newest known state of one key, from a record. Values are the record's JSON values."""
 
     table: TableId
     key: dict[str, Json]  # column → value, in key order, from the record's key
@@ -49,12 +49,12 @@ class Change:
 
 
 class Outcome(Enum):
-    """What became of one change."""
+    """The outcome of one change."""
 
-    WRITTEN = "written"  # also a stale change, where the store does not say which of many have won (the warehouse)
-    # The store holds this version or a newer one, or no live row of which columns could be kept: success.
+    WRITTEN = "written"  # also a stale change, if the store does not say which of many have won (the warehouse)
+    # The store holds this version or a newer one, or no live row whose columns could be kept: success.
     STALE = "stale"
-    REJECTED = "rejected"  # the store can never take this row (a value its column can't hold)
+    REJECTED = "rejected"  # the store can never hold this row (a value that its column can't hold)
 
 
 class Result(NamedTuple):
@@ -76,50 +76,51 @@ class Sink(Protocol):
     name: str  # of the sink's section in the configuration
 
     def generation(self) -> int | None:
-        """The generation that the store says it holds, None when it holds none (empty, or its data was deleted).
+        """The generation that the store holds; None if it holds none (empty, or its data was deleted).
 
-        Must come out None also when any table's object that was prepared has since been deleted from the store,
-        so that the job knows it must read the topics from the beginning.
+        It must also be None if the object of any prepared table has been deleted from the store since, so that the job
+        knows that it must read the topics from the beginning.
         """
 
     def begin_generation(self, generation: int) -> None:
-        """Mark the store as holding `generation`. Idempotent."""
+        """Marks the store as holding `generation`. Idempotent."""
 
     def discard(self, table: TableId) -> None:
-        """Delete everything that the store holds of the table, the versions of deleted rows included: its rows are to
-        have another shape, and come again with the versions that they had. Between begin_generation and prepare.
+        """Deletes everything that the store holds of the table, the versions of deleted rows included, because its rows
+        will come again in another form with the versions that they had. Called between begin_generation and prepare.
         Idempotent."""
 
     def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
-        """Create the table's index, keys or table if need be, after begin_generation; or bring it to this version of
-        the schema. `earlier`: its versions before this one, as far as they are known. Idempotent, and safe to be killed
-        in, or to be called by two writers at once. Raises RefusedError, naming table and column, for a table that this
-        store can't hold (a column name that it reserves); SinkError for one that was prepared in this generation and
-        has been deleted since (it must not be made anew empty), or was prepared with a later version by somebody."""
+        """Creates the table's index, keys or table if they do not exist, after begin_generation; or brings it to this
+        version of the schema. `earlier`: the known earlier versions. Idempotent; it may be killed at any point, and
+        called by two writers at once. Raises RefusedError, naming table and column, for a table that this store can't
+        hold (a column name that it reserves); SinkError for a table that was prepared in this generation and deleted
+        since (it must not be created again empty), or that another job prepared with a later version."""
 
     def attach(self, schema: TableSchema) -> None:
-        """The table was prepared by another Sink object, perhaps in another process: take this schema for `apply`,
-        without touching the store."""
+        """Uses this schema for `apply` without touching the store: another Sink object has prepared the table, perhaps
+        in another process."""
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:
-        """Write changes, at most one for each (table, key), guarded by version; one result for each, in order.
+        """Writes changes, at most one for each (table, key), guarded by version. Returns one result for each, in order.
 
-        When it returns, what it called WRITTEN survives a kill -9 of the job.
+        When it returns, every change with the outcome WRITTEN survives a kill -9 of the job.
         """
 
     def sweep(self, table: TableId, floor: int) -> int:
-        """Delete the rows of `table` whose version is below `floor`, with version `floor`; rows deleted. Idempotent.
+        """Deletes the rows of `table` whose version is below `floor`, with version `floor`. Returns their number.
+        Idempotent.
 
-        A deletion at `floor` must lose against every change at `floor` or above that was applied before or comes
-        later: the floor is never a row's own version (its seq is 0, or the sweep's own).
+        A deletion at `floor` must lose against every change at `floor` or above that was applied before or comes later:
+        the floor is never a row's own version (its seq is 0, or the sweep's own).
         """
 
     def make_readable(self, tables: Collection[TableId]) -> None:
-        """After this, readers of the store see what was applied to these tables, by whatever process (an index
-        refresh). Cheap if nothing is new."""
+        """Makes everything visible to readers of the store that was applied to these tables, by whatever process (an
+        index refresh). Cheap if nothing is new."""
 
     def rows(self, table: TableId) -> Iterator[StoredRow]:
-        """Every live row that readers see, each once, in no particular order, in bounded memory."""
+        """Yields every live row that readers see, each once, in no particular order, in bounded memory."""
 
     def close(self) -> None:
-        """Release connections. Idempotent."""
+        """Releases connections. Idempotent."""

@@ -24,7 +24,7 @@ Form = Any  # None, bool, int, float, str, Decimal, bytes, list, Unlike
 
 
 class Unlike:
-    """A store's value that no value of the type can have. Equal to nothing."""
+    """A store's value that no value of the type can have. It equals nothing."""
 
     __slots__ = ()
 
@@ -45,7 +45,7 @@ _TIMESTAMP_UTC = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d(?:\.\d{1,6})?)\+
 
 
 def same(pg_type: str, text: str | None, value: object) -> bool:
-    """Whether the store's `value` is what PostgreSQL printed as `text` (None: NULL)."""
+    """Says whether the store's `value` is what PostgreSQL printed as `text` (None: NULL)."""
     if text is None or value is None:
         return text is None and value is None
     if pg_type in _INTEGERS:
@@ -59,14 +59,14 @@ def same(pg_type: str, text: str | None, value: object) -> bool:
 
 
 def key_form(forms: list[Form]) -> str:
-    """A key as text, the same from either side's forms."""
+    """Returns a key as text, the same from the forms of either side."""
     return "\x00".join(_key_part(form) for form in forms)
 
 
 def source_form(pg_type: str, text: str) -> Form:
     """PostgreSQL's text, of one value that is not NULL, as the form that is compared."""
     if pg_type.endswith("[]"):
-        # Explicit lower bounds have no place in a JSON array: such a value travels as text.
+        # A JSON array can't represent explicit lower bounds: such a value is published as text.
         return text if text.startswith("[") else _array(pg_type[:-2], text)
     read = _SOURCE.get(pg_type)
     return read(text) if read else text
@@ -95,7 +95,7 @@ def _equal(source: Form, store: Form) -> bool:
         case list(), list():
             return len(source) == len(store) and all(map(_equal, source, store))
         case float(), float():
-            # PostgreSQL calls all NaN equal; the sign of a zero is part of what it prints.
+            # For PostgreSQL all NaN are equal; the sign of a zero is part of its text.
             if math.isnan(source):
                 return math.isnan(store)
             return source == store and math.copysign(1, source) == math.copysign(1, store)
@@ -203,7 +203,7 @@ def _array(element: str, text: str) -> list[Form]:
 
 
 def _quoted(text: str, position: int) -> tuple[str, int]:
-    """The element that starts after its opening quote, and where the text goes on."""
+    """Returns the element that starts after its opening quote, and the position after it."""
     parts: list[str] = []
     while text[position] != '"':
         if text[position] == "\\":
@@ -267,7 +267,7 @@ def _store_date(value: object) -> Form:
 
 
 def _clock(value: datetime | time) -> str:
-    """hh:mm:ss with the fraction as PostgreSQL prints it: no trailing zeros."""
+    """Returns hh:mm:ss with the fraction as PostgreSQL prints it: no trailing zeros."""
     whole = f"{value.hour:02}:{value.minute:02}:{value.second:02}"
     return f"{whole}.{value.microsecond:06}".rstrip("0") if value.microsecond else whole
 

@@ -1,10 +1,10 @@
-"""A table's schema from version to version: which columns stay what they were, and rows of an older version in the
-newest one's shape. Pure.
+"""The versions of a table's schema: which columns are the same in all of them, and rows of an older version converted
+to the newest one. Pure.
 
-A record names the version that it was written with, and may arrive after its table has another. What its version does
-not know is NULL: such a column was added without a default. Wherever stored rows changed otherwise, capture publishes
-each row anew, so an older value may be left out until then, but never be taken for what it is not: a text that was a
-number, or the value of a former column of the same name.
+A record names the version with which it was written, and may arrive when its table has another. A column that its
+version lacks is NULL: it was added without a default. If stored rows changed in another way, capture publishes each row
+again. So an older value may be missing until then, but must never be mistaken for another: a text that was a number, or
+the value of a former column of the same name.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,11 +33,11 @@ class Lineage:
     """The known versions of one table's schema, at least one, oldest first."""
 
     versions: tuple[TableSchema, ...]
-    _shapes: dict[int, "_Shape"] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _conversions: dict[int, "_Conversion"] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @classmethod
     def of(cls, schemas: Iterable[TableSchema]) -> Self:
-        """In any order; of several with one version, the last."""
+        """Makes a lineage of versions in any order; of several with one number the last applies."""
         by_version = {schema.version: schema for schema in schemas}
         return cls(tuple(by_version[version] for version in sorted(by_version)))
 
@@ -51,7 +51,8 @@ class Lineage:
 
     @property
     def added(self) -> frozenset[str]:
-        """Columns of the newest version that came later and may be NULL: a document from before has none of them."""
+        """Returns columns of the newest version that were added later and may be NULL: no older document has any of
+        them."""
         return frozenset(
             column.name
             for column in self.newest.columns
@@ -60,18 +61,18 @@ class Lineage:
         )
 
     def carried(self, version: int) -> frozenset[str]:
-        """Columns of the newest version whose values as of `version` are values of it: the same column all the time,
-        as far as versions between are known, and of types that hold each other's values."""
-        return self._shape(version).carried
+        """Returns columns of the newest version whose values in `version` are still valid: the same column in all known
+        versions between, with types that can represent each other's values."""
+        return self._conversion(version).carried
 
     def column_count(self, version: int) -> int | None:
-        """None for a version that is not known."""
-        return self._shape(version).column_count
+        """Returns the number of columns; None for an unknown version."""
+        return self._conversion(version).column_count
 
     def in_newest(self, version: int, row: Row, unchanged: frozenset[str]) -> tuple[Row, frozenset[str]]:
-        """A row of `version`, and the columns that it lacks, in the newest version's shape. Of a column that did not
-        stay the same, also the store's value is another column's: it is NULL, not kept."""
-        carried = self._shape(version).carried
+        """Converts a row of `version`, and the columns that it lacks, to the newest version. If a column did not stay
+        the same, the store's value is another column's too: it becomes NULL and is not kept."""
+        carried = self._conversion(version).carried
         kept = unchanged & carried
         return {
             column.name: row.get(column.name) if column.name in carried else None
@@ -79,22 +80,22 @@ class Lineage:
             if column.name not in kept
         }, kept
 
-    def _shape(self, version: int) -> "_Shape":
-        shape = self._shapes.get(version)
-        if shape is None:
-            shape = self._shapes[version] = _shape(self.versions, version)
-        return shape
+    def _conversion(self, version: int) -> "_Conversion":
+        conversion = self._conversions.get(version)
+        if conversion is None:
+            conversion = self._conversions[version] = _conversion(self.versions, version)
+        return conversion
 
 
 @dataclass(frozen=True, slots=True)
-class _Shape:
-    """What an older version has in common with the newest."""
+class _Conversion:
+    """The columns that an older version has in common with the newest."""
 
     column_count: int | None
     carried: frozenset[str]
 
 
-def _shape(versions: tuple[TableSchema, ...], version: int) -> _Shape:
+def _conversion(versions: tuple[TableSchema, ...], version: int) -> _Conversion:
     later = [schema for schema in versions if schema.version >= version]
     known = bool(later) and later[0].version == version
     # A key column only ever widens, and a row without its key is none.
@@ -106,12 +107,12 @@ def _shape(versions: tuple[TableSchema, ...], version: int) -> _Shape:
             for column in newer.columns
             if column.name in columns and (column.name in newer.key or reads_as(columns[column.name], column))
         }
-    return _Shape(len(later[0].columns) if known else None, frozenset(carried))
+    return _Conversion(len(later[0].columns) if known else None, frozenset(carried))
 
 
 def reads_as(old: Column, new: Column) -> bool:
-    """Whether each value of the old column's type, in its JSON form, is a value of the new one's. Where that takes a
-    cast that PostgreSQL alone knows, not."""
+    """Says whether each value of the old column's type, in its JSON form, is also a value of the new one's. False if
+    that needs a cast that only PostgreSQL can do."""
     held, wanted = old.base_type_oid or old.type_oid, new.base_type_oid or new.type_oid
     if held == wanted:
         return held not in _NUMERICS or _fits(numeric_digits(old), numeric_digits(new))
@@ -121,8 +122,8 @@ def reads_as(old: Column, new: Column) -> bool:
 
 
 def numeric_digits(column: Column) -> tuple[int, int] | None:
-    """Of a numeric: digits before and after the point; None where there is no limit. The modifier is
-    precision << 16 | scale (11 bits, signed) + 4."""
+    """Returns a numeric's digits before and after the point; None if there is no limit. The modifier is precision << 16
+    | scale (11 bits, signed) + 4."""
     modifier = column.type_modifier
     if modifier < _TYPMOD_HEADER:
         modifier = column.base_type_modifier or -1

@@ -1,9 +1,10 @@
-"""Kafka records to changes, and rows to the JSON that stores hold. Pure."""
+"""Converts Kafka records to changes, and rows to the JSON that stores hold. Pure."""
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+import msgspec
 import orjson
 
 from cdc.model.errors import SinkError
@@ -21,7 +22,7 @@ class UnknownSchemaError(SinkError):
 
 
 class RecordCoordinates(NamedTuple):
-    """Where a record stands in Kafka."""
+    """The place of a record in Kafka."""
 
     topic: str
     partition: int
@@ -32,14 +33,37 @@ class RecordCoordinates(NamedTuple):
 
 
 NEXT_AFTER_LOST_SCHEMA = (
-    "check that nobody deleted records of the control topic; if its records are gone, publish under a new prefix"
+    "check that nobody deleted records of the control topic; if its records were deleted, publish under a new prefix"
 )
 _NEXT_STEP = (
     "something other than Watershed, or a newer version of it, wrote to this topic: run that version, "
     "or use a topic prefix that nobody else writes to"
 )
-# orjson reads integers up to 64 bits; a longer one comes back as a float of at least this size.
-_INTEGER_LIMIT = float(1 << 63)
+
+
+class _Source(msgspec.Struct, gc=False):
+    """The fields in use of a source block. Their values are checked afterwards, for errors that name them."""
+
+    schema: Json = None
+    table: Json = None
+    epoch: Json = None
+    seq: Json = None
+    schema_version: Json = None
+    unchanged: Json = None
+
+
+class _Envelope(msgspec.Struct, gc=False):
+    """The fields in use of an envelope; the others, half of its bytes, are skipped without a Python object."""
+
+    op: Json = None
+    source: _Source | None = None
+    after: Json = None
+
+
+# Integers of any size stay exact in both.
+_read_envelope: Final = msgspec.json.Decoder(_Envelope).decode
+_read_json: Final = msgspec.json.Decoder().decode
+_NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def read_record(
@@ -51,12 +75,12 @@ def read_record(
     value: bytes | None,
     headers: Headers | None = None,
 ) -> Change:
-    """The change that a record of a table's topic says, in the shape of the table's newest schema.
+    """Returns the change in a record of a table's topic, in the table's newest schema version.
 
-    `lineages_by_topic` has the schema of each table in its versions; the job reads them from the control topic after
-    it knows the batch's end offsets, so that they cover every record of the batch. A null value is a tombstone, whose
+    `lineages_by_topic` has the schema of each table in its versions; the job reads them from the control topic after it
+    knows the batch's end offsets, so that they cover every record of the batch. A null value is a tombstone, whose
     version is in the header `watershed.version` (ASCII decimal). Raises UnknownSchemaError for a schema that
-    `lineages_by_topic` lacks; SinkError, naming topic, partition and offset, for anything that capture does not write.
+    `lineages_by_topic` lacks; SinkError, naming topic, partition and offset, for a record that capture did not write.
     """
     try:
         return _read(lineages_by_topic, topic, key, value, headers)
@@ -69,11 +93,11 @@ def read_record(
 
 
 class _UnknownSchema(Exception):  # noqa: N818
-    """Of a record; its coordinates are added by the caller, which does not build them for every record."""
+    """A record with an unknown schema. The caller adds the coordinates, which it does not build for every record."""
 
 
 class _ForeignRecord(Exception):  # noqa: N818
-    """Not written by capture; its coordinates are added by the caller."""
+    """A record that capture did not write. The caller adds the coordinates."""
 
 
 def _read(
@@ -90,17 +114,14 @@ def _read(
     key_columns = _read_key(schema, key)
     if value is None:
         return Change(schema.table, key_columns, _header_version(headers), None, None)
-    envelope = _decode_fast(value, "value")
-    # Of the rest nothing is used that may be a number of more than 64 bits; it sees every record.
-    if _may_have_lost_digits(envelope.get("after")):
-        envelope = json.loads(value)
-    source = envelope.get("source")
-    if not isinstance(source, dict):
+    envelope = _decode_envelope(value)
+    source = envelope.source
+    if source is None:
         raise _ForeignRecord("its value has no source block")
-    if source.get("schema") != schema.table.schema or source.get("table") != schema.table.name:
+    if source.schema != schema.table.schema or source.table != schema.table.name:
         raise _ForeignRecord(f"its source block names another table than {schema.table}")
     version = _source_version(source)
-    schema_version = source.get("schema_version")
+    schema_version = source.schema_version
     if type(schema_version) is not int:
         raise _ForeignRecord("its source block has no schema_version")
     if schema_version > schema.version:
@@ -112,14 +133,14 @@ def _read(
     row = _read_row(lineage, envelope, schema_version, len(unchanged))
     if row is not None and schema_version != schema.version:
         row, unchanged = lineage.in_newest(schema_version, row, unchanged)
-    if unchanged and envelope["op"] == "c":
-        # A row that moved here: whatever a store holds under this key was another row, and this one is not known yet.
+    if unchanged and envelope.op == "c":
+        # A row with a changed key: a store holds another row under this key, and this one is not known yet.
         return Change(schema.table, key_columns, version, None, schema_version)
     return Change(schema.table, key_columns, version, row, schema_version, unchanged)
 
 
 def encode_json(value: Json) -> bytes:
-    """Compact UTF-8 JSON. Integers of any size stay exact."""
+    """Returns compact UTF-8 JSON. Integers of any size stay exact."""
     try:
         # A copy: orjson's own bytes keep the room that it reserved for escapes, up to 13 times their length.
         return b"%b" % orjson.dumps(value)
@@ -128,27 +149,35 @@ def encode_json(value: Json) -> bytes:
 
 
 def decode_json(content: bytes) -> Json:
-    """The reverse of encode_json. Raises ValueError for what is not JSON."""
-    value = orjson.loads(content)
-    return json.loads(content) if _may_have_lost_digits(value) else value
+    """Reads JSON, the reverse of encode_json. Raises ValueError for other text."""
+    try:
+        return _read_json(content)
+    except _NOT_JSON as error:
+        raise ValueError("not JSON") from error
 
 
 def _read_key(schema: TableSchema, key: bytes | None) -> dict[str, Json]:
     if key is None:
         raise _ForeignRecord("it has no key")
-    columns = _decode(key, "key")
+    try:
+        columns = _read_json(key)
+    except _NOT_JSON as error:
+        raise _ForeignRecord("its key is not JSON") from error
+    if type(columns) is not dict:
+        raise _ForeignRecord("its key is not a JSON object")
     if tuple(columns) != schema.key:
         raise _ForeignRecord(f"its key has not the columns ({', '.join(schema.key)}) of {schema.table}")
     if None in columns.values():
         raise _ForeignRecord("its key holds a null")
-    return columns
+    found: dict[str, Json] = columns
+    return found
 
 
 _WHOLE: Final[frozenset[str]] = frozenset()
 
 
-def _read_unchanged(schema: TableSchema, source: dict[str, Json]) -> frozenset[str]:
-    listed = source.get("unchanged")
+def _read_unchanged(schema: TableSchema, source: _Source) -> frozenset[str]:
+    listed = source.unchanged
     if listed is None:
         return _WHOLE
     if not isinstance(listed, list) or not all(type(name) is str and name not in schema.key for name in listed):
@@ -156,12 +185,12 @@ def _read_unchanged(schema: TableSchema, source: dict[str, Json]) -> frozenset[s
     return frozenset(listed)
 
 
-def _read_row(lineage: Lineage, envelope: dict[str, Json], schema_version: int, absent: int) -> dict[str, Json] | None:
-    match envelope.get("op"):
+def _read_row(lineage: Lineage, envelope: _Envelope, schema_version: int, absent: int) -> dict[str, Json] | None:
+    match envelope.op:
         case "d":
             return None
         case "c" | "u" | "r":
-            row = envelope.get("after")
+            row = envelope.after
             if not isinstance(row, dict):
                 raise _ForeignRecord("its after block is missing")
             # A sink writes whole rows: a column left out would be lost in the store. Counting is enough against that
@@ -175,8 +204,8 @@ def _read_row(lineage: Lineage, envelope: dict[str, Json], schema_version: int, 
             raise _ForeignRecord(f"its operation {op!r} is not c, u, d or r" if type(op) is str else "it has no op")
 
 
-def _source_version(source: dict[str, Json]) -> int:
-    epoch, seq = source.get("epoch"), source.get("seq")
+def _source_version(source: _Source) -> int:
+    epoch, seq = source.epoch, source.seq
     if type(epoch) is not int or type(seq) is not int or not (0 < epoch <= EPOCH_MAX and 0 <= seq <= SEQ_MAX):
         raise _ForeignRecord("its source block has no epoch and seq")
     return pack_version(epoch, seq)
@@ -185,42 +214,18 @@ def _source_version(source: dict[str, Json]) -> int:
 def _header_version(headers: Headers | None) -> int:
     for name, content in headers or ():
         if name == VERSION_HEADER:
-            # At most 19 digits: what int() takes is wider than what capture writes.
+            # At most 19 digits: int() accepts more than capture writes.
             if content is not None and content.isdigit() and len(content) <= 19 and int(content) < 1 << 63:
                 return int(content)
             raise _ForeignRecord(f"its header {VERSION_HEADER} is not a version")
     raise _ForeignRecord(f"it is a tombstone without the header {VERSION_HEADER}")
 
 
-def _decode(content: bytes, part: str) -> dict[str, Any]:
-    decoded = _decode_fast(content, part)
-    exact: dict[str, Any] = json.loads(content) if _may_have_lost_digits(decoded) else decoded
-    return exact
-
-
-def _decode_fast(content: bytes, part: str) -> dict[str, Any]:
-    """Integers above 64 bits come back as floats."""
+def _decode_envelope(content: bytes) -> _Envelope:
     try:
-        decoded = orjson.loads(content)
-    except ValueError as error:
-        raise _ForeignRecord(f"its {part} is not JSON") from error
-    if not isinstance(decoded, dict):
-        raise _ForeignRecord(f"its {part} is not a JSON object")
-    return decoded
-
-
-def _may_have_lost_digits(value: Json) -> bool:
-    """Whether an integer may have become a float in orjson. A loop over dicts, because it sees every record."""
-    kind = type(value)
-    if kind is dict:
-        for inner in value.values():
-            kind = type(inner)
-            if kind is float:
-                if not -_INTEGER_LIMIT < inner < _INTEGER_LIMIT:
-                    return True
-            elif (kind is dict or kind is list) and _may_have_lost_digits(inner):
-                return True
-        return False
-    if kind is list:
-        return any(map(_may_have_lost_digits, value))
-    return kind is float and not -_INTEGER_LIMIT < value < _INTEGER_LIMIT
+        return _read_envelope(content)
+    except msgspec.ValidationError as error:
+        part = "has no source block" if "$.source" in str(error) else "is not a JSON object"
+        raise _ForeignRecord(f"its value {part}") from error
+    except _NOT_JSON as error:
+        raise _ForeignRecord("its value is not JSON") from error

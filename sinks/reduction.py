@@ -15,10 +15,10 @@ DIGEST_MARKER: Final = "sha256:"
 
 
 def reduce_changes(changes: Iterable[Change]) -> list[Change]:
-    """The change with the highest version for each (table, key), in order of each key's first appearance; columns that
-    it lacks are taken from the changes before it.
+    """Returns the change with the highest version for each (table, key), in order of each key's first appearance.
+    Columns that it lacks are taken from earlier changes.
 
-    A delete and its tombstone have the same version and mean the same; the delete is kept, as it says more.
+    A delete and its tombstone have the same version and mean the same; the delete is kept, because it says more.
     """
     changes = list(changes)
     newest: dict[tuple[TableId, str], Change] = {}
@@ -43,8 +43,8 @@ def reduce_changes(changes: Iterable[Change]) -> list[Change]:
 
 
 def with_kept(change: Change, row: Mapping[str, Json] | None) -> Change | None:
-    """A change that lacks columns, whole with those of the row that its store holds live (None: it holds none); None
-    where that is not possible."""
+    """Fills a change that lacks columns with those of the live row that its store holds (None: it holds none). Returns
+    None if that is not possible."""
     if row is None or change.row is None or not change.unchanged <= row.keys():
         return None
     kept = {name: row[name] for name in row if name in change.unchanged}
@@ -56,10 +56,10 @@ def completed(
     held: Callable[[Sequence[Change]], Iterable[Mapping[str, Json] | None]],
     looked_at_once: int,
 ) -> Iterator[tuple[int, Change]]:
-    """(number, change) of each change, whole; without those for which the store holds no live row to take columns from.
-    `held`: the live rows of the keys of so many changes; what lacks columns lacks large ones, so no more of them are in
-    memory. Between this look and the write another writer may write the row: one that is behind us loses against our
-    version, one ahead wins."""
+    """Yields (number, change) of each change, whole; without those for which the store holds no live row to take
+    columns from. `held`: reads the live rows for that many changes at once; changes lack large columns only, so no more
+    of them are in memory. Between this read and the write another writer may write the row: an older version loses
+    against ours, a newer one wins."""
     for start in range(0, len(changes), looked_at_once):
         part = changes[start : start + looked_at_once]
         lacking = [change for change in part if change.unchanged]
@@ -71,8 +71,8 @@ def completed(
 
 
 def _folded(change: Change, life: Sequence[Change]) -> Change:
-    """With what changes of lower versions say of the columns that it lacks. A delete among them ends the search: what
-    the row was before it is another row, so that of this one nothing whole is known."""
+    """Fills the columns that a change lacks from changes of lower versions. A delete among them ends the search: before
+    it the key had another row, so the whole row is not known."""
     for older in sorted(life, key=lambda other: other.version, reverse=True):
         if older.version >= change.version:
             continue
@@ -104,9 +104,9 @@ def key_text(key: Mapping[str, Json]) -> str:
 
 
 def bounded_id(text: str) -> str:
-    """What is empty or too long, or could be mistaken for a digest, becomes `sha256:` and the hexadecimal digest of
-    that text."""
-    # UTF-8 takes up to 4 bytes for a character: short texts need no encoding to be sure.
+    """Returns the id; an empty or too long one, or one that looks like a digest, becomes `sha256:` and the hexadecimal
+    digest of that text."""
+    # UTF-8 has at most 4 bytes for a character, so short texts need not be encoded for this check.
     if 0 < len(text) <= DOCUMENT_ID_BYTES_MAX // 4 and not text.startswith(DIGEST_MARKER):
         return text
     content = text.encode()

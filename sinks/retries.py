@@ -10,10 +10,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How often, and after which pauses, a call is repeated: each pause is twice the last.
+    """The number of attempts of a call, and the pauses between them: each pause is twice the previous one.
 
-    The default gives a store about 12 s to come back: a restart of Redis or a shard's move fits, and a job that is
-    told to stop still ends soon. What lasts longer is the supervisor's to retry, with the whole batch.
+    The default gives a store about 12 s to come back: enough for a restart of Redis or the move of a shard, and a job
+    that is requested to stop still ends soon. Longer outages are retried by the supervisor, with the whole batch.
     """
 
     attempt_count_max: int = 8
@@ -22,7 +22,7 @@ class Retries:
     sleep: Callable[[float], None] = time.sleep
 
     def attempts(self) -> Iterator[int]:
-        """Attempt numbers from 1; the pause before each but the first happens here."""
+        """Yields attempt numbers from 1, and pauses before each but the first."""
         delay_s = self.delay_s_first
         for attempt in range(1, self.attempt_count_max + 1):
             if attempt > 1:
@@ -31,7 +31,8 @@ class Retries:
             yield attempt
 
     def call(self, work: Callable[[], T], transient: Callable[[Exception], bool]) -> T:
-        """What `work` returns. An exception that is `transient` is repeated, and raised after the last attempt."""
+        """Returns what `work` returns. Repeats it after an exception that is `transient`, and raises the exception
+        after the last attempt."""
         for attempt in self.attempts():
             try:
                 return work()

@@ -2,7 +2,7 @@
 never have the same text. Pure.
 
 All placeholders but the last are followed by a separator. In the values before it `%` and the separator's first
-character are percent-encoded, so that ("a:b", "c") and ("a", "b:c") differ; the last value stands as it is.
+character are percent-encoded, so that ("a:b", "c") and ("a", "b:c") differ; the last value is not encoded.
 """
 
 import re
@@ -22,13 +22,13 @@ _DIGITS: Final = frozenset("-0123456789")
 _HEXADECIMAL: Final = frozenset("0123456789abcdef-")
 _UUID: Final = 2950
 
-# One character of the text: a set of possible characters, and whether it may come any number of times.
+# One character of the text: the set of possible characters, and whether it may be repeated any number of times.
 Part = tuple[frozenset[str], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """`literals` stand around the values of `columns`: there is one more of them."""
+    """`literals` surround the values of `columns`: there is one more of them."""
 
     text: str
     literals: tuple[str, ...]
@@ -36,7 +36,7 @@ class Template:
 
     @classmethod
     def parse(cls, text: str, where: str) -> Self:
-        """Raises RefusedError, which begins with `where`, for a text that is no template."""
+        """Parses a template. Raises RefusedError, which begins with `where`, for other text."""
         pieces = _PLACEHOLDER.split(text)
         literals, columns = tuple(pieces[::2]), tuple(pieces[1::2])
         problem = None
@@ -51,12 +51,12 @@ class Template:
         return cls(text, literals, columns)
 
     def render(self, row: Mapping[str, Json]) -> str | None:
-        """The text for this row; None where one of the columns is NULL."""
+        """Returns the text for this row; None if one of the columns is NULL."""
         values = [row[column] for column in self.columns]
         return None if None in values else self.fill([value_text(value) for value in values])
 
     def fill(self, values: Sequence[str]) -> str:
-        """The text for these values, in the order of the columns."""
+        """Returns the text for these values, in the order of the columns."""
         if len(values) == 1:
             return f"{self.literals[0]}{values[0]}{self.literals[1]}"
         parts = [self.literals[0]]
@@ -86,7 +86,7 @@ class Template:
             )
 
     def check_unique(self, schema: TableSchema, where: str) -> None:
-        """Raises RefusedError where two rows could have the same text."""
+        """Raises RefusedError if two rows could have the same text."""
         self.check_only_key(schema, where)
         lacking = [name for name in schema.key if name not in self.columns]
         if lacking:
@@ -97,7 +97,7 @@ class Template:
             )
 
     def parts(self, schema: TableSchema) -> list[Part]:
-        """What texts of this template consist of, for `overlap`."""
+        """Returns the parts of which texts of this template consist, for `overlap`."""
         oids = {column.name: column.base_type_oid or column.type_oid for column in schema.columns}
         made: list[Part] = [(frozenset(character), False) for character in self.literals[0]]
         for column, literal in zip(self.columns, self.literals[1:], strict=True):
@@ -109,13 +109,13 @@ class Template:
 
 
 def parts_beginning(text: str) -> list[Part]:
-    """Any text that begins with this one, for `overlap`."""
+    """Returns parts for any text that begins with this one, for `overlap`."""
     return [*((frozenset(character), False) for character in text), (_ANY, True)]
 
 
 def overlap(left: Sequence[Part], right: Sequence[Part]) -> bool:
-    """Whether some text may be of both templates. Types are known by their characters only: the answer is never no
-    where it should be yes."""
+    """Says whether a text may match both templates. It knows only the characters of types, so it may say yes for
+    templates that are apart, but never no for templates that are not."""
     seen: set[tuple[int, int]] = set()
     waiting = [(0, 0)]
     while waiting:
@@ -130,7 +130,7 @@ def overlap(left: Sequence[Part], right: Sequence[Part]) -> bool:
             waiting.append((i + 1, j))
         if j < len(right) and right[j][1]:
             waiting.append((i, j + 1))
-        if i < len(left) and j < len(right) and _meet(left[i][0], right[j][0]):
+        if i < len(left) and j < len(right) and _share_a_character(left[i][0], right[j][0]):
             waiting.append((i if left[i][1] else i + 1, j if right[j][1] else j + 1))
     return False
 
@@ -138,7 +138,7 @@ def overlap(left: Sequence[Part], right: Sequence[Part]) -> bool:
 def check_apart(
     table: TableId, own: Mapping[str, list[Part]], others: Mapping[tuple[TableId, str], list[Part]], where: str
 ) -> None:
-    """Raises RefusedError where templates (text → parts) of one store could make the same text."""
+    """Raises RefusedError if two templates (text → parts) of one store could make the same text."""
     texts = list(own)
     for number, text in enumerate(texts):
         clash = next((other for other in texts[:number] if overlap(own[text], own[other])), None)
@@ -155,7 +155,7 @@ def check_apart(
 
 
 def value_text(value: Json) -> str:
-    """A value inside a key: a text as it is, anything else as JSON."""
+    """Returns a value inside a key: a text as it is, anything else as JSON."""
     return value if type(value) is str else encode_json(value).decode()
 
 
@@ -164,5 +164,5 @@ def _encoded(value: str, separator: str) -> str:
     return value.replace("%", "%25").replace(separator, codes)
 
 
-def _meet(left: frozenset[str], right: frozenset[str]) -> bool:
+def _share_a_character(left: frozenset[str], right: frozenset[str]) -> bool:
     return left is _ANY or right is _ANY or not left.isdisjoint(right)

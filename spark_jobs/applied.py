@@ -1,8 +1,8 @@
-"""How far a sink has applied the source's history. Pure.
+"""Computes how far a sink has applied the source's history. Pure.
 
-A progress record says: everything up to LSN L lies below these offsets. A batch's end offsets say what the store
-holds. L is applied when they cover its offsets, and when every sweep as of L or earlier is done: before that, the
-store still shows rows that are gone.
+A progress record says that everything up to LSN L lies below its offsets. A batch's end offsets say what the store
+holds. L is applied when they cover its offsets, and when every sweep as of L or earlier is done: before that, the store
+still shows deleted rows.
 
 Positions of different epochs are ordered by epoch first: LSNs may start again lower after a failover or restore.
 """
@@ -14,7 +14,7 @@ from cdc.records.control import ProgressRecord, SweepRecord, table_key
 
 Offsets = Mapping[str, tuple[int, ...]]  # topic → the offset after the last one applied, for each partition
 
-# A sink that lags keeps this many progress records, thinned evenly: what is lost is precision, not truth.
+# A sink that lags keeps this many progress records, thinned evenly: that costs precision, not correctness.
 PENDING_MAX: Final = 512
 
 
@@ -31,7 +31,7 @@ NOTHING: Final = Applied(0, 0, 0)
 
 
 def covers(offsets: Offsets, wanted: Offsets) -> bool:
-    """Whether everything below `wanted` is below `offsets`. A partition that `offsets` doesn't have stands at 0."""
+    """Says whether everything below `wanted` is below `offsets`. A partition that `offsets` lacks counts as 0."""
     for topic, ends in wanted.items():
         have = offsets.get(topic, ())
         for partition, end in enumerate(ends):
@@ -41,7 +41,7 @@ def covers(offsets: Offsets, wanted: Offsets) -> bool:
 
 
 def furthest(left: Offsets, right: Offsets) -> dict[str, tuple[int, ...]]:
-    """The greater offset of each partition."""
+    """Returns the greater offset of each partition."""
     merged = dict(left)
     for topic, ends in right.items():
         have = merged.get(topic, ())
@@ -53,28 +53,30 @@ def furthest(left: Offsets, right: Offsets) -> dict[str, tuple[int, ...]]:
 
 
 class AppliedPosition:
-    """Follows one generation of one sink. Fed with what is read and done; says which sweeps are due, and the position.
+    """Follows one generation of one sink, from records that were read and work that was done. Says which sweeps are
+    due, and the position.
 
-    A caller must have read the control topic to its end *after* it read a progress record, before it hands over
-    either: the sweep that belongs to an LSN is committed before a progress record of that LSN.
+    A caller must have read the control topic to its end *after* it read a progress record, before it passes on either:
+    the sweep that belongs to an LSN is committed before a progress record of that LSN.
     """
 
     def __init__(
         self, offsets: Offsets | None = None, sweeps: Mapping[str, int] | None = None, applied: Applied = NOTHING
     ) -> None:
-        """What an earlier run is known to have reached; `sweeps`: table key → floor of the last sweep finished."""
+        """Takes the position that an earlier run is known to have reached. `sweeps`: table key → floor of the last
+        sweep finished."""
         self.offsets: dict[str, tuple[int, ...]] = dict(offsets or {})
         self.sweeps: dict[str, int] = dict(sweeps or {})
         self.applied = applied
-        self.published = applied  # the furthest that was learned of
-        self._covered = applied  # as applied, sweeps left aside
+        self.published = applied  # the furthest position that is known to be published
+        self._covered = applied  # as applied, without regard to sweeps
         self._pending: list[tuple[int, ProgressRecord]] = []  # numbered in order of arrival, not yet covered
         self._arrived = 0
         self._stride = 1  # of the pending records, those are kept whose number it divides, and the last
         self._unfinished: dict[tuple[str, int], SweepRecord] = {}
 
     def learn(self, progress: Iterable[ProgressRecord], sweeps: Iterable[SweepRecord]) -> None:
-        """Take in records as they come; repetitions are harmless."""
+        """Takes records in any order; repetitions have no effect."""
         for sweep in sweeps:
             table = table_key(sweep.table)
             if self.sweeps.get(table, -1) < sweep.floor:
@@ -87,19 +89,19 @@ class AppliedPosition:
         self._advance()
 
     def reach(self, offsets: Offsets) -> None:
-        """Everything below `offsets` is applied and readable."""
+        """Takes offsets below which everything is applied and readable."""
         self.offsets = furthest(self.offsets, offsets)
         self._advance()
 
     def due_sweeps(self) -> list[SweepRecord]:
-        """Of each table the highest sweep whose as-of position is reached: it does for all below it, and to some stores
-        each one means reading every key. Lowest floor first. The caller does them, then says so."""
+        """Returns for each table the highest sweep whose as-of position is reached, lowest floor first. It includes all
+        lower ones, and in some stores each sweep reads every key. The caller executes them, then reports them done."""
         due = [sweep for sweep in self._unfinished.values() if _as_of(sweep) <= self._covered[:2]]
         highest = {table_key(sweep.table): sweep for sweep in sorted(due, key=lambda sweep: sweep.floor)}
         return sorted(highest.values(), key=lambda sweep: sweep.floor)
 
     def finish(self, sweep: SweepRecord) -> None:
-        """The sweep is applied and readable; so is every lower one of its table."""
+        """Takes a sweep that is applied and readable; so is every lower one of its table."""
         table = table_key(sweep.table)
         self.sweeps[table] = max(self.sweeps.get(table, 0), sweep.floor)
         self._unfinished = {
@@ -129,7 +131,7 @@ class AppliedPosition:
         self._settle()
 
     def _settle(self) -> None:
-        """Applied LSN never passes an unfinished sweep, and never goes back."""
+        """Computes the applied LSN: it never passes an unfinished sweep, and never goes back."""
         if not any(_as_of(sweep) <= self._covered[:2] for sweep in self._unfinished.values()):
             self.applied = max(self.applied, self._covered)
 

@@ -28,15 +28,16 @@ _PR_SET_PDEATHSIG: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """A derived store as it is found."""
+    """The state of a derived store."""
 
     sink: str
-    generation: int | None  # that it holds; None: none
+    generation: int | None  # the one that it holds; None: none
     is_running: bool  # a process on this machine runs the sink
 
 
-def look_at_store(config: Config, sink: str) -> Store:
-    """Raises ConfigError for a sink that is not configured, SinkError for a store that can't be used."""
+def read_store(config: Config, sink: str) -> Store:
+    """Reads the state of a store. Raises ConfigError for a sink that is not configured, SinkError for a store that
+    can't be used."""
     sink_config(config.sinks, sink)
     checkpoints = Checkpoints(config.spark.checkpoint_location, config.topics.prefix, sink)
     generation = _generation(config, sink)
@@ -67,13 +68,13 @@ def generation_to_watch(store: Store, published: Sequence[SinkRecord], *, is_fre
     if store.generation is None:
         return max(own, default=0) + 1
     record = own.get(store.generation)
-    if record is None or record.applied_lsn == 0:  # an earlier filling did not come to its end: it goes on
+    if record is None or record.applied_lsn == 0:  # an earlier filling was interrupted: it continues
         return store.generation
     if not is_fresh:
         raise SinkError(
             f"the {store.sink} store holds generation {store.generation} already: it is not a new one",
             f"`cdc sink run {store.sink}` keeps it in step; --fresh brings every row of the source to it again; a "
-            "store whose data was deleted is filled anew",
+            "store whose data was deleted is filled again",
         )
     return store.generation
 
@@ -95,7 +96,7 @@ class SinkProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # the terminal's Ctrl-C is for us: we tell the child
+                start_new_session=True,  # the terminal's Ctrl-C is for this process, which tells the child
                 preexec_fn=_end_with_parent(),
             )
         return self
@@ -104,7 +105,7 @@ class SinkProcess:
         self.stop()
 
     def check(self) -> None:
-        """Raises SinkError when it has ended by itself."""
+        """Raises SinkError if the job has ended by itself."""
         assert self._child is not None
         code = self._child.poll()
         if code is not None:
@@ -115,7 +116,7 @@ class SinkProcess:
             )
 
     def stop(self) -> None:
-        """SIGTERM: it ends after its batch."""
+        """Sends SIGTERM: the job ends after its batch."""
         assert self._child is not None
         if self._child.poll() is None:
             self._child.terminate()
@@ -127,7 +128,7 @@ class SinkProcess:
 
 
 def _end_with_parent() -> Callable[[], None] | None:
-    """Linux's "signal me when my parent dies"."""
+    """Asks Linux to signal this process when its parent dies."""
     if sys.platform != "linux":
         return None
     libc = ctypes.CDLL(None)

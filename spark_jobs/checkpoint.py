@@ -1,8 +1,8 @@
-"""Where a sink's checkpoints are, and which process on this machine runs the sink.
+"""The location of a sink's checkpoints, and the lock of the process on this machine that runs the sink.
 
-`<checkpoint_location>/<prefix>/<sink>/<generation>/` is Spark's. How far a store is, the progress topic says: a job may
-continue on another machine, and a checkpoint that was lost costs nothing. A lock file beside a local checkpoint, or
-below `.watershed/sinks` where checkpoints are in an object store, says that a process of this machine runs the sink.
+`<checkpoint_location>/<prefix>/<sink>/<generation>/` is Spark's. The progress topic says how far a store is: a job may
+continue on another machine, and a lost checkpoint costs nothing. A lock file beside a local checkpoint, or below
+`.watershed/sinks` if checkpoints are in an object store, says that a process of this machine runs the sink.
 """
 
 import fcntl
@@ -25,29 +25,30 @@ def sink_folder(location: str, prefix: str, sink: str) -> Path:
 
 
 def next_generation(marker: int | None, published: Iterable[int]) -> int:
-    """A number that no store and no record of this sink ever had."""
+    """Returns a number that no store and no record of this sink ever had."""
     return max({0, *published} | ({marker} if marker is not None else set())) + 1
 
 
 class Checkpoints:
-    """Those of one sink."""
+    """The checkpoints of one sink."""
 
     def __init__(self, location: str, prefix: str, sink: str) -> None:
         self._remote = f"{location.rstrip('/')}/{prefix}/{sink}" if "://" in location else None
         self._folder = sink_folder(location, prefix, sink)
 
     def of(self, generation: int) -> str:
-        """The path or URI that Spark is given."""
+        """Returns the path or URI for Spark."""
         return f"{self._remote or self._folder}/{generation}"
 
     def keep_only(self, generations: Collection[int]) -> None:
-        """Delete local checkpoints of other generations; their stores are gone. In an object store they stay."""
+        """Deletes local checkpoints of other generations, whose stores no longer exist. In an object store they
+        stay."""
         for path in self._folder.iterdir():
             if path.name.isdecimal() and int(path.name) not in generations:
                 shutil.rmtree(path)
 
     def is_locked(self) -> bool:
-        """Whether a process of this machine runs the sink."""
+        """Says whether a process of this machine runs the sink."""
         try:
             with (self._folder / _LOCK).open("r+") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -59,8 +60,8 @@ class Checkpoints:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Held by one process of this machine at a time; the kernel releases it when the process ends. Raises
-        SinkError."""
+        """Holds the lock, which one process of this machine has at a time; the kernel releases it when the process
+        ends. Raises SinkError."""
         self._folder.mkdir(parents=True, exist_ok=True)
         with (self._folder / _LOCK).open("w") as file:
             try:

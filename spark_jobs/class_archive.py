@@ -30,12 +30,13 @@ _SUFFIX: Final = ".jsa"
 
 
 def folder() -> Path:
-    """In this Python's environment: PySpark's jars, which lie there, are part of the class path."""
+    """Returns the archive's folder in this Python's environment: PySpark's jars, which are part of the class path, are
+    there too."""
     return Path(sys.prefix) / "share" / "watershed"
 
 
 def archive_file(java_home: Path, jars: Sequence[Path]) -> Path:
-    """Named after what it depends on: Java's release and the jars in their order."""
+    """Returns the archive's file, named after Java's release and the jars in their order, on which it depends."""
     release = java_home / "release"
     text = "\n".join(
         [
@@ -49,7 +50,7 @@ def archive_file(java_home: Path, jars: Sequence[Path]) -> Path:
 
 
 def flags(java_home: Path, jars: Sequence[Path]) -> str:
-    """The JVM's, to use the archive; empty if there is none."""
+    """Returns the JVM's flags to use the archive; none if it does not exist."""
     file = archive_file(java_home, jars)
     # Quiet: it warns of an archive that it can't use, and does without.
     return f'"-XX:SharedArchiveFile={file}" -Xshare:auto -Xlog:cds=off -Xlog:cds+dynamic=off' if file.exists() else ""
@@ -77,7 +78,7 @@ def make() -> bool:
 
 
 def _record(java: Path, jars: Sequence[Path], options: Mapping[str, str]) -> None:
-    """A job's way through Spark and the warehouse, in a JVM that writes down what it loads when it ends."""
+    """Runs what a job does with Spark and the warehouse, in a JVM that writes down the loaded classes when it ends."""
     from spark_jobs.rehearsal import rehearse
     from spark_jobs.session import spark_session
 
@@ -93,7 +94,8 @@ def _record(java: Path, jars: Sequence[Path], options: Mapping[str, str]) -> Non
 
 
 def main() -> int:
-    """A failure is told and is no failure of the set-up: jobs only start more slowly."""
+    """Makes the archive. A failure is logged and does not fail the set-up: without the archive, jobs only start more
+    slowly."""
     console = Console(stderr=True)
     try:
         with console.status("preparing quick starts of Spark"):

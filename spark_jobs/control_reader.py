@@ -1,4 +1,4 @@
-"""What the control and progress topics say, read from the driver with a small consumer of its own."""
+"""Reads the control and progress topics from the driver, with a small consumer of its own."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from spark_jobs.applied import PENDING_MAX
 
 log = structlog.get_logger(__name__)
 
-READ_S_MAX: Final = 30.0  # without a record or an end: another producer's transaction is open, or the broker is gone
+READ_S_MAX: Final = 30.0  # without a record or an end: another producer's transaction is open, or the broker is down
 ANSWER_S_MAX: Final = 10.0
 _FETCH_COUNT: Final = 1000
 # A topic that does not exist yet, or was created a moment ago.
@@ -43,7 +43,7 @@ _NOT_YET: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What was published since the last read."""
+    """The records that were published since the last read."""
 
     progress: tuple[ProgressRecord, ...]  # in order; of a long backlog some PENDING_MAX of them, the last included
     sweeps: tuple[SweepRecord, ...]
@@ -54,19 +54,20 @@ class ControlReader:
     """Follows both topics from their beginning. Not for use by two threads at once."""
 
     def __init__(self, kafka: KafkaConfig, topics: Topics, holds: Callable[[TableId], bool] = lambda _: True) -> None:
-        """`holds`: whether the store is to hold a table."""
+        """`holds`: says whether the store holds a table."""
         self.lineages: dict[TableId, Lineage] = {}
         self.sinks: dict[str, SinkRecord] = {}  # by record key
         self.rebuilds: dict[str, RebuildRecord] = {}  # by sink
         self._topics = topics
-        self.excluded: set[TableId] = set()  # published, but not for the store to hold
+        self.excluded: set[TableId] = set()  # published, but not held by the store
         self._holds = holds
-        self._left_out: dict[TableId, str] = {}  # table → topic; no store can hold rows without a key either
-        # What was read and is gone now would be no news: better an error than a jump.
+        self._left_out: dict[TableId, str] = {}  # table → topic; tables without a key, which no store can hold
+        # If records that were read are deleted, continuing would hide it: an error is better than a jump.
         settings = tail_settings(kafka, "watershed-sink-control", **{"auto.offset.reset": "error"})
         self._consumer = new_client(Consumer, settings)
         self._reached: dict[str, int] = {}  # topic → the offset up to which it was read
-        self._ahead: list[Message] = []  # progress records that came before control was read past them
+        # progress records that arrived before control was read to the end that belongs to them
+        self._ahead: list[Message] = []
         self._clear()
 
     def _clear(self) -> None:
@@ -77,8 +78,9 @@ class ControlReader:
         self._changed: set[TableId] = set()
 
     def read(self) -> News:
-        """Read progress to its end, then control to an end asked for after that: whatever a progress record relies on
-        in control has been read when it is returned. A topic that does not exist yet is empty. Raises BrokerError."""
+        """Reads progress to its end, then control to an end that is requested afterwards: all records of control on
+        which a progress record relies have been read when this returns. A topic that does not exist yet is empty.
+        Raises BrokerError."""
         try:
             progress_end = self._end(self._topics.progress)
             ahead, self._ahead = self._ahead, []
@@ -105,7 +107,7 @@ class ControlReader:
         try:
             _, end = self._consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=ANSWER_S_MAX)
         except KafkaException as exception:
-            # Of a topic that was read before it would be wrong to say that it has no news.
+            # A topic that was read before may not count as empty.
             if topic not in self._reached and kafka_error(exception).code() in _NOT_YET:
                 return 0
             raise
@@ -121,7 +123,7 @@ class ControlReader:
                 raise BrokerError(
                     f"Kafka: the end of topic {topic} was not reached in {READ_S_MAX:.0f} s", NEXT_REACHABLE
                 )
-            # The first wait ends with the first record; the rest is there already, or comes with the next round.
+            # The first wait ends with the first record; the others are there already, or come with the next round.
             for message in [*messages, *self._consumer.consume(_FETCH_COUNT, 0)]:
                 self._take(message, progress_end)
 
@@ -131,7 +133,7 @@ class ControlReader:
         if error is not None:
             if error.code() != KafkaError._PARTITION_EOF:
                 raise KafkaException(error)
-            # The end lies behind transaction markers, which no record has for an offset.
+            # The end is after transaction markers, whose offsets no record has.
             self._reached[topic] = max(self._reached[topic], offset)
             return
         self._reached[topic] = max(self._reached[topic], offset + 1)
@@ -143,7 +145,8 @@ class ControlReader:
             self._keep(topic, key, value)
 
     def _keep_progress(self, value: bytes) -> None:
-        """Of many records those whose number the stride divides, and the last: all of a backlog stays covered."""
+        """Keeps the records whose number the stride divides, and the last one, so that all of a backlog stays
+        covered."""
         if self._progress and self._progress[-1][0] % self._stride:
             self._progress.pop()
         self._progress.append((self._arrived, value))

@@ -19,24 +19,24 @@ ACKNOWLEDGE_S_MAX: Final = 15.0
 
 
 class LetterBox(Protocol):
-    """What a sink's loop needs of its dead letters."""
+    """A sink loop's access to its dead letters."""
 
     @property
     def open(self) -> Mapping[str, int]:
-        """letter_key → the version that was rejected."""
+        """Returns letter_key → the version that was rejected."""
 
     def follow(self) -> None:
-        """Take in what others did to the topic: an operator discards letters."""
+        """Reads what others did to the topic: an operator discards dead letters."""
 
     def publish(self, letters: Letters) -> None:
         """Returns when the brokers have them. Raises BrokerError, UnreachableError."""
 
 
 class DeadLetters:
-    """Implements LetterBox. The topic is made where it is not there."""
+    """Implements LetterBox. Creates the topic if it does not exist."""
 
     def __init__(self, kafka: KafkaConfig, topics: TopicConfig, sink: str) -> None:
-        """Raises BrokerError, UnreachableError."""
+        """Opens the topic. Raises BrokerError, UnreachableError."""
         self._topic = Topics(topics.prefix).sink_dead_letter(sink)
         admin = TopicAdmin(kafka)
         if not admin.describe([self._topic]):
@@ -89,7 +89,7 @@ class DeadLetters:
                 self._open[key] = letter.version
 
     def close(self) -> None:
-        """Nothing is waiting: publish waits for each record."""
+        """Does nothing: publish waits for each record."""
         self._tail.close()
         self._producer.flush(0)
 

@@ -23,7 +23,7 @@ from spark_jobs.jvm import jvm_failure
 
 T = TypeVar("T")
 
-# The JVM's exceptions, and what py4j meets when the JVM is gone.
+# The JVM's exceptions, and those of py4j when the JVM has ended.
 _FAILURES: Final = (Py4JError, PySparkException, OSError)
 RANK: Final = "ws_rank"  # a column that is there for a moment
 JVM_END_S_MAX: Final = 1.0  # after its connections
@@ -52,8 +52,8 @@ _MISSING: Final = frozenset(
 
 
 class SparkEngine:
-    """Implements `sinks.warehouse.engine.Engine`. A new session shares the JVM and nothing else, so that settings and
-    source views of two engines don't meet."""
+    """Implements `sinks.warehouse.engine.Engine`. A new session shares only the JVM, so that settings and source views
+    of two engines are separate."""
 
     def __init__(self, spark: SparkSession, catalog: CatalogPlace) -> None:
         self._session = spark.newSession()
@@ -68,8 +68,8 @@ class SparkEngine:
             f"{prefix}.warehouse": catalog.location,
             # Other sessions' commits are seen at once.
             f"{prefix}.cache-enabled": "false",
-            # Small statements are many, and each query stage would be a job of its own. Merges say how many parts they
-            # join in; compaction needs none.
+            # There are many small statements, and each query stage would be a job of its own. Merges set the number of
+            # partitions for their joins; compaction needs none.
             "spark.sql.adaptive.enabled": "false",
             # A commit's tasks may delete rows of the same file: Iceberg 1.11 and later join their deletion vectors. To
             # bring these rows together first is a shuffle of all rows, in which all new ones go to one task.
@@ -104,7 +104,8 @@ class SparkEngine:
             settings[_PARTITIONS] = str(partitions)
 
         def work() -> None:
-            # Of a thread, which the caller may have made since; a job of the default pool would wait for all others.
+            # A property of the thread, which the caller may have started since; a job of the default pool would wait
+            # for all others.
             self._session.sparkContext.setLocalProperty("spark.scheduler.pool", POOL)
             for name, value in settings.items():
                 self._session.conf.set(name, value)
@@ -135,15 +136,15 @@ class SparkEngine:
         found = self._call(lambda: self._catalog.loadTable(self._identifier(table)))
         snapshot = self._call(found.currentSnapshot)
         while snapshot is not None:
-            # As one text: each property would be a call of its own.
-            said = json.loads(self._jvm.org.apache.iceberg.SnapshotParser.toJson(snapshot))
-            parent_id = said.get("parent-snapshot-id")
-            yield Snapshot(said["snapshot-id"], parent_id, said["summary"])
+            # One text, because each property would be a call of its own.
+            found_snapshot = json.loads(self._jvm.org.apache.iceberg.SnapshotParser.toJson(snapshot))
+            parent_id = found_snapshot.get("parent-snapshot-id")
+            yield Snapshot(found_snapshot["snapshot-id"], parent_id, found_snapshot["summary"])
             snapshot = None if parent_id is None else found.snapshot(parent_id)
 
     def table_properties(self, table: tuple[str, ...]) -> Mapping[str, str] | None:
-        # The metadata file says all about a table, and is never changed: what is looked at every few seconds for each
-        # table is read again only when the catalog names another file.
+        # A metadata file describes a table completely and never changes: it is read again only if the catalog names
+        # another one. (Properties are read every few seconds for each table.)
         location = self._metadata_location(table)
         if location is None or not _is_there(location):
             self._known.pop(table, None)
@@ -164,7 +165,7 @@ class SparkEngine:
             ) as catalog:
                 row = catalog.execute(_METADATA_LOCATION, names).fetchone()
         except sqlite3.Error:
-            return None  # the catalog's file, or its table, is gone
+            return None  # the catalog's file, or its table, does not exist
         return None if row is None else str(row[0])
 
     def namespace_properties(self, namespace: tuple[str, ...]) -> Mapping[str, str] | None:
@@ -222,7 +223,7 @@ class SparkEngine:
         self._call(lambda: self._catalog.dropView(identifier))
 
     def close(self) -> None:
-        """A session is only settings; the JVM is the process's."""
+        """Does nothing: a session is only settings, and the JVM is the process's."""
 
     def _read(self, properties: Callable[[], Any]) -> Mapping[str, str] | None:
         if not self._is_there():
@@ -235,7 +236,7 @@ class SparkEngine:
             raise self._failure(error) from error
 
     def _is_there(self) -> bool:
-        """An open connection goes on reading a file that was deleted."""
+        """Says whether the file exists: an open connection continues to read a deleted file."""
         try:
             return self._database.stat().st_ino == self._opened
         except FileNotFoundError:
@@ -265,13 +266,13 @@ class SparkEngine:
 
 
 def _is_there(location: str) -> bool:
-    """A metadata file. Of a store elsewhere the catalog is believed."""
+    """Says whether a metadata file exists. For a store elsewhere the catalog is trusted."""
     path = location.removeprefix("file:")
     return path == location or Path(path).exists()
 
 
 def _sink_error(error: Exception) -> SinkError:
-    """The innermost cause says most. Its class and first line only: no statement, no rows."""
+    """Makes an error of the innermost cause, which says most. Only its class and first line: no statement, no rows."""
     name, message = next(reversed(list(_causes(error))), (type(error).__name__, str(error)))
     reason = (message.splitlines() or [""])[0][:REASON_CHARS_MAX]
     return SinkError(
@@ -280,7 +281,7 @@ def _sink_error(error: Exception) -> SinkError:
 
 
 def _causes(error: Exception) -> Iterator[tuple[str, str]]:
-    """(class, message) of a Java exception and its causes, outermost first."""
+    """Returns (class, message) of a Java exception and its causes, outermost first."""
     cause = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
     for _ in range(CAUSES_MAX):
         if cause is None:

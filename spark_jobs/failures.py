@@ -1,4 +1,4 @@
-"""What an error of Spark's means, as one line for a log. Pure."""
+"""Finds the cause of an error of Spark's, as one line for a log. Pure."""
 
 import re
 from typing import Final
@@ -6,13 +6,13 @@ from typing import Final
 REASON_CHARS_MAX: Final = 300
 _TRACEBACK: Final = "Traceback (most recent call last)"
 _RAISED: Final = re.compile(r"^(?:[\w.]+\.)?\w*(?:Error|Exception|Exit)\b[^\n]*", re.MULTILINE)
-# What each driver says of a task that failed, before it says why.
+# Texts with which drivers announce a task's failure, before its cause.
 _WRAPPERS: Final = ("An error occurred while calling", "org.apache.spark.SparkException: Job aborted")
 
 
 def reason(error: BaseException) -> str:
-    """The line that says most: where Python code of a task failed, its exception, otherwise the first line that is not
-    Spark's own announcement. It may be cut; it never has several lines."""
+    """Returns the most informative line: the exception of a task's Python code if there is one, otherwise the first
+    line that is not Spark's own announcement. It may be cut; it is always one line."""
     text = str(error).strip()
     _, found, traceback = text.partition(_TRACEBACK)
     raised = _RAISED.search(traceback) if found else None

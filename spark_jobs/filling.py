@@ -1,5 +1,6 @@
-"""Derived stores on their way to hold everything: from the topics, and from fresh rows of the source where asked or
-where the topics may lack some."""
+"""Watches stores that are being filled from the topics, and from a new snapshot of the source if one was requested or
+the topics may lack rows.
+"""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
@@ -12,9 +13,9 @@ from cdc.snapshots.status import Mark, Rate, Standing, are_complete, is_whole, n
 def tables_to_read(
     watch: SnapshotWatch, captured: Collection[TableId], fresh: Collection[TableId]
 ) -> tuple[list[TableId], dict[TableId, str]]:
-    """(tables of which a snapshot is to be asked for, table → request of snapshots that run already and will do).
+    """Returns (tables that need a snapshot, table → request of a snapshot that runs already and is sufficient).
 
-    Raises WatershedError for a snapshot that somebody has paused.
+    Raises WatershedError for a snapshot that is paused.
     """
     records = watch.snapshots()
     wanted, running = [], {}
@@ -37,8 +38,8 @@ def tables_to_read(
 
 
 class Filling:
-    """Watches until each sink has applied everything that was published when this began; where rows of the source were
-    asked for, until after the last of them."""
+    """Watches until each sink has applied everything that was published when this began, and all rows of the snapshots
+    if rows of the source were requested."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class Filling:
         self._goal: Mark | None = None
 
     def standings(self) -> list[Standing]:
-        """Of each table that is read, then of each sink."""
+        """Returns the progress of each table that is read, then of each sink."""
         tables = self._tables.standings()
         if not self._are_read and all(table.status == "done" for table in tables):
             self._are_read = True
@@ -71,8 +72,8 @@ class Filling:
         ]
 
     def _reached(self, *, after_rows: bool) -> Mark | None:
-        """How far publishing is now. The position that covers a snapshot's last rows is in their Kafka transaction;
-        without any, what progress says is enough, and is there also while capture is not."""
+        """Returns how far publishing is now. The position that covers a snapshot's last rows is in their Kafka
+        transaction; without a snapshot the progress record is enough, which exists also while capture is down."""
         if not after_rows:
             published = self._watch.published()
             return None if published is None else Mark.published(published)
@@ -81,6 +82,7 @@ class Filling:
 
     @staticmethod
     def is_over(standings: Sequence[Standing]) -> bool:
-        """Whether nothing more will come: all have ended, or a table has in a way that leaves its topic incomplete."""
+        """Says whether nothing more will come: all have ended, or a table has ended in a way that leaves its topic
+        incomplete."""
         failed = [table for table in standings if table.what == "table" and table.is_ended and table.status != "done"]
         return bool(failed) or all(standing.is_ended for standing in standings)

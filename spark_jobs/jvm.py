@@ -1,4 +1,4 @@
-"""The Java process that PySpark starts, and what is said when it is gone."""
+"""The Java process that PySpark starts, and the error for its unexpected end."""
 
 import subprocess
 from typing import Any
@@ -9,7 +9,7 @@ from cdc.model.errors import SinkError
 
 
 def jvm_process(spark: SparkSession) -> Any:
-    """None where Spark was started by something else (`spark-submit`), which then ends with it."""
+    """Returns the process; None if Spark was started by `spark-submit`, which ends with it."""
     return getattr(spark.sparkContext._gateway, "proc", None)
 
 
@@ -23,9 +23,9 @@ def jvm_failure(spark: SparkSession, wait_s: float = 0.0) -> SinkError | None:
         code = process.wait(wait_s)
     except subprocess.TimeoutExpired:
         return None
-    said = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
+    ended = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
     return SinkError(
-        f"Spark's Java process ended by itself ({said})",
-        "start the command again: it goes on where it was; if it ran out of memory, raise spark.driver_memory or "
+        f"Spark's Java process ended by itself ({ended})",
+        "start the command again: it continues where it was; if it ran out of memory, raise spark.driver_memory or "
         "lower spark.bytes_per_write_max",
     )

@@ -1,4 +1,4 @@
-"""Publishes what a sink has applied, and what became of its rebuild."""
+"""Publishes the applied position of a sink, and what became of its rebuild."""
 
 import threading
 from typing import Final
@@ -15,7 +15,7 @@ ACKNOWLEDGE_S_MAX: Final = 15.0
 
 
 class ProgressWriter:
-    """One producer; each record is acknowledged before `publish` returns."""
+    """Publishes with one producer; each record is acknowledged before `publish` returns."""
 
     def __init__(self, kafka: KafkaConfig, topics: Topics) -> None:
         self._topic = topics.progress
@@ -30,11 +30,11 @@ class ProgressWriter:
         )
 
     def publish(self, record: SinkRecord) -> None:
-        """Raises BrokerError."""
+        """Publishes a record. Raises BrokerError."""
         self.send(sink_key(record.sink, record.generation), record)
 
     def send(self, key: str, record: Record) -> None:
-        """Raises BrokerError. Any thread may call it."""
+        """Publishes any record. Raises BrokerError. Any thread may call it."""
         with self._lock:
             self._send(key, record)
 
@@ -59,5 +59,5 @@ class ProgressWriter:
         self._error = error
 
     def close(self) -> None:
-        """Nothing is waiting: publish waits for each record."""
+        """Does nothing: publish waits for each record."""
         self._producer.flush(0)

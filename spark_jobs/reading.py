@@ -1,6 +1,6 @@
 """Reads committed records of some partitions, in a Python worker of an executor.
 
-Spark's own Kafka source hands each record from the JVM to Python by way of Arrow, which costs several times what the
+Spark's own Kafka source passes each record from the JVM to Python through Arrow, which costs several times what the
 store's client takes, and reads small transactions at a quarter of the speed of a plain consumer. So the tasks read with
 librdkafka; Spark plans the batches and keeps the checkpoint.
 """
@@ -15,9 +15,9 @@ from cdc.kafka.client import broker_error, new_client, tail_settings
 from cdc.model.errors import RefusedError
 
 RECORDS_MAX: Final = 1000  # taken from the client's queue at once
-# What the client holds of records that were not taken yet, for all partitions of a task together.
+# The limit of the client's queue, for all partitions of a task together.
 QUEUE_KIB_MAX: Final = 16 * 1024
-# For each partition and request: the brokers send at least one batch of capture's, which is at most 1 MB.
+# The limit of a partition in each request: brokers send at least one batch of capture's, which is at most 1 MB.
 FETCH_BYTES_MAX: Final = 512 * 1024
 
 
@@ -32,10 +32,10 @@ class Piece(NamedTuple):
     """Records that were read together."""
 
     records: list[Message]
-    # Of the partitions that were read: the offset behind the last record; at a partition's end, the offset behind the
+    # For the partitions that were read: the offset after the last record; at a partition's end, the offset after the
     # transaction markers that follow.
     positions: dict[Partition, int]
-    is_full: bool  # there may be more right behind
+    is_full: bool  # more records may follow
 
 
 class PartitionReader:
@@ -49,7 +49,7 @@ class PartitionReader:
                 kafka,
                 name,
                 **{
-                    # A record that is gone is an error, not a reason to continue elsewhere.
+                    # A missing record is an error, not a reason to continue elsewhere.
                     "auto.offset.reset": "error",
                     "queued.max.messages.kbytes": QUEUE_KIB_MAX,
                     "fetch.message.max.bytes": FETCH_BYTES_MAX,
@@ -61,7 +61,7 @@ class PartitionReader:
         self._is_reading = False
 
     def seek(self, starts: Mapping[Partition, int]) -> None:
-        """Read these partitions from these offsets on."""
+        """Starts to read these partitions from these offsets on."""
         self._is_reading = True
         self._consumer.assign(
             [
@@ -71,8 +71,9 @@ class PartitionReader:
         )
 
     def read(self, timeout_s: float, bytes_max: int) -> Piece:
-        """The next records: waits up to `timeout_s` for the first, then takes what is there, until their keys and
-        values have `bytes_max` or more. Raises RefusedError for offsets that the topic no longer has; BrokerError."""
+        """Returns the next records: waits up to `timeout_s` for the first, then takes those that are there, until their
+        keys and values have `bytes_max` or more. Raises RefusedError for offsets that the topic no longer has;
+        BrokerError."""
         taken, size = [], 0
         positions: dict[tuple[str | None, int | None], int] = {}
         messages = self._consumer.consume(1, timeout_s)
@@ -96,8 +97,8 @@ class PartitionReader:
         return Piece(taken, reached, len(messages) >= RECORDS_MAX)
 
     def rest(self) -> None:
-        """Fetch nothing until the next `seek`: the next task may well run in another process, and each consumer that
-        goes on fetching costs the brokers as much as one that is used."""
+        """Fetches nothing until the next `seek`: the next task may run in another process, and a consumer that goes on
+        fetching costs the brokers as much as one that is used."""
         if self._is_reading:
             self._is_reading = False
             self._consumer.unassign()

@@ -1,5 +1,6 @@
-"""What every job does, in small and without servers: a query with a checkpoint, tasks in Python workers that stage
-rows, guarded merges of what they staged, a sweep, and the Kafka source up to a broker that does not answer."""
+"""A small run without servers of everything that a job does: a query with a checkpoint, tasks in Python workers that
+stage rows, guarded merges, a sweep, and the Kafka source up to a broker that does not answer.
+"""
 
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +21,7 @@ BATCHES: Final = 2
 TASKS: Final = 2
 ROWS_OF_A_TASK: Final = 3
 NAMESPACE: Final = "rehearsal"
-# Impatient: a query that is stopped while it asks ends only with its question.
+# Short timeouts: a query that is stopped during a request ends only after the request.
 NOBODY: Final = {
     "kafka.bootstrap.servers": "127.0.0.1:1",
     "kafka.request.timeout.ms": "500",
@@ -46,7 +47,7 @@ TABLE: Final = TableSchema(
 
 
 def rehearse(spark: SparkSession, folder: Path) -> None:
-    """Writes below `folder`, which is empty. Raises what Spark and the warehouse raise."""
+    """Runs all of it below `folder`, which is empty. Raises the errors of Spark and the warehouse."""
     place = CatalogPlace(folder / "catalog.db", (folder / "tables").as_uri(), NAMESPACE)
     staging = own_folder((folder / "staged").as_uri())
     sink = WarehouseSink(
@@ -76,7 +77,7 @@ def rehearse(spark: SparkSession, folder: Path) -> None:
     query.awaitTermination()
     sink.sweep(TABLE.table, pack_version(2, 0))
     sink.generation()
-    _ask_nobody(spark, folder / "unanswered")
+    _query_unreachable_broker(spark, folder / "unanswered")
 
 
 def _change(number: int, batch_id: int) -> Change:
@@ -84,7 +85,7 @@ def _change(number: int, batch_id: int) -> Change:
     return Change(TABLE.table, {"id": number}, pack_version(1, 1 + number + 100 * batch_id), row, TABLE.version)
 
 
-def _ask_nobody(spark: SparkSession, checkpoint: Path) -> None:
+def _query_unreachable_broker(spark: SparkSession, checkpoint: Path) -> None:
     """A query on topics of a broker that is not there: it goes as far as asking for their offsets."""
     stream = spark.readStream.format("kafka").options(**NOBODY).load()
     query = stream.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()

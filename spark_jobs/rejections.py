@@ -1,7 +1,7 @@
-"""What becomes of rows that a store rejects, in one task. Pure.
+"""Rows that a store rejects, in one task. Pure.
 
-A letter is open from the version that was rejected until the store has taken that version or a later one. A change that
-lacks columns closes none: the store may have kept an older row for it.
+A dead letter is open from the version that was rejected until the store has taken that version or a later one. A change
+that lacks columns closes none: the store may have kept an older row for it.
 """
 
 import hashlib
@@ -19,14 +19,14 @@ from sinks.contract import Change, Outcome, Result
 from sinks.records import RecordCoordinates, encode_json
 from sinks.reduction import document_id
 
-ROW_BYTES_MAX: Final = 16 * 1024  # of a letter: the driver holds all open ones
+ROW_BYTES_MAX: Final = 16 * 1024  # of a dead letter: the driver holds all open ones
 REASON_CHARS_MAX: Final = 500
 
 Letters = dict[str, RejectedRow | None]  # by letter_key; None: the letter is closed
 
 
 class Rejections:
-    """Follows which letters are open for the keys of one task."""
+    """Keeps which dead letters are open for the keys of one task."""
 
     def __init__(
         self,
@@ -85,8 +85,8 @@ class Rejections:
 
 
 def rejected(change: Change, reason: str, where: RecordCoordinates) -> RefusedError:
-    """The error for a row that the store can never take."""
-    # The key may be somebody's name: its digest is enough to find the row with.
+    """Returns the error for a row that the store can never hold."""
+    # The key may be a person's name: its digest is enough to find the row.
     digest = hashlib.sha256(document_id(change.key).encode()).hexdigest()[:16]
     return RefusedError(
         f"a row of {change.table} can't be stored: {reason}; record at {where}, key digest {digest}",
@@ -100,9 +100,9 @@ def _coordinates(message: Message) -> RecordCoordinates:
 
 
 def _commit_lsn(value: bytes | None) -> int | None:
-    """As the record's source block says it."""
+    """Returns the commit LSN in the record's source block."""
     try:
-        said = orjson.loads(value or b"null")["source"]["commit_lsn"]
+        commit_lsn = orjson.loads(value or b"null")["source"]["commit_lsn"]
     except (ValueError, KeyError, TypeError):
         return None
-    return said if type(said) is int else None
+    return commit_lsn if type(commit_lsn) is int else None

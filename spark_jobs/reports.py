@@ -1,12 +1,11 @@
-"""How running tasks tell the driver how far they are, and learn whether they may go on.
+"""Reports of running tasks to the driver, whose answer says whether the task may continue.
 
-Spark passes a task's result to the driver when the task ends. A round that is short for this reason costs a Spark job,
-a seek of the consumer and a pause in reading several times a second. So tasks are long, and report meanwhile over a
-connection to the driver: a report is answered with whether to go on. Both ends prove that they know a key which Spark
-has brought to the task (the handshake of multiprocessing.connection: HMAC, no secret on the wire). Pickled reports are
-only read after that.
+Spark passes a task's result to the driver when the task ends. Rounds that are short for this reason cost a Spark job, a
+seek of the consumer and a pause in reading several times a second. So tasks are long, and report meanwhile over a
+connection to the driver. Both ends prove that they know a key which Spark has brought to the task (the handshake of
+multiprocessing.connection: HMAC, no secret on the wire). Pickled reports are only read after that.
 
-A task whose driver can't be reached ends soon, and reports by its result alone.
+A task that can't reach its driver ends soon, and reports by its result alone.
 """
 
 import secrets
@@ -24,14 +23,14 @@ import structlog
 log = structlog.get_logger(__name__)
 
 CONNECT_S_MAX: Final = 5.0
-ANSWER_S_MAX: Final = 30.0  # a driver that is silent for longer is frozen or gone
+ANSWER_S_MAX: Final = 30.0  # a driver that is silent for longer is frozen or dead
 BACKLOG: Final = 64  # connections that wait to be accepted
 
-Handler = Callable[[Any], bool]  # takes a report; whether the task may go on
+Handler = Callable[[Any], bool]  # takes a report; says whether the task may continue
 
 
 class Address(NamedTuple):
-    """Where the tasks of one round report."""
+    """The address to which the tasks of one round report."""
 
     host: str
     port: int
@@ -40,7 +39,7 @@ class Address(NamedTuple):
 
 
 class ReportServer:
-    """The driver's end. One for each process."""
+    """The driver's end of the connections. One for each process."""
 
     def __init__(self, bind_host: str, host: str) -> None:
         """`host`: the name by which executors reach `bind_host`."""
@@ -54,7 +53,7 @@ class ReportServer:
 
     @contextmanager
     def receiving(self, handler: Handler) -> Iterator[Address]:
-        """While this is entered, reports to the address are handed over, each in a thread of its task's connection."""
+        """Within this context, passes reports to the address on, each in a thread of its task's connection."""
         with self._lock:
             self._rounds_begun += 1
             number = self._rounds_begun
@@ -86,10 +85,10 @@ class ReportServer:
 
 
 class Reporter:
-    """A task's end."""
+    """A task's end of the connection."""
 
     def __init__(self, address: Address) -> None:
-        """Raises OSError, AuthenticationError when the driver can't be reached."""
+        """Connects. Raises OSError, AuthenticationError if the driver can't be reached."""
         opened = socket.create_connection((address.host, address.port), CONNECT_S_MAX)
         opened.settimeout(None)
         opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -103,7 +102,8 @@ class Reporter:
             raise
 
     def send(self, report: Any) -> bool | None:
-        """Whether the task may go on; None when there is no answer: the report may have been taken or not."""
+        """Sends a report. Returns whether the task may continue; None without an answer: the driver may have the report
+        or not."""
         try:
             self._connection.send(report)
             return bool(self._connection.recv()) if self._connection.poll(ANSWER_S_MAX) else None
@@ -116,16 +116,16 @@ class Reporter:
 
 
 def open_reporter(address: Address) -> Reporter | None:
-    """None when the driver can't be reached; says why once for each process and reason."""
+    """Opens a connection; None if the driver can't be reached. Logs the reason once for each process."""
     try:
         return Reporter(address)
     except (OSError, EOFError, AuthenticationError) as error:
-        _say_unreachable(address.host, type(error).__name__)
+        _log_unreachable(address.host, type(error).__name__)
         return None
 
 
 @cache
-def _say_unreachable(host: str, reason: str) -> None:
+def _log_unreachable(host: str, reason: str) -> None:
     log.warning(
         "tasks report at their end only",
         because=f"the driver at {host} can't be reached ({reason})",
@@ -135,5 +135,5 @@ def _say_unreachable(host: str, reason: str) -> None:
 
 @cache
 def report_server(bind_host: str, host: str) -> ReportServer:
-    """The one of this process for these addresses."""
+    """Returns this process's server for these addresses."""
     return ReportServer(bind_host, host)

@@ -1,4 +1,4 @@
-"""Which tables' rows a store holds in another shape than the mapping of today gives them. Pure."""
+"""Finds tables whose rows a store holds in another form than the present mapping gives them. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -9,7 +9,8 @@ from sinks.lineage import Lineage
 
 
 def reshaped_tables(section: Held, lineages: Iterable[Lineage], last: SinkRecord | None) -> list[TableId]:
-    """`last`: the newest record of the sink. A table of which the sink has read nothing has no shape yet."""
+    """Returns these tables. `last`: the newest record of the sink. A table of which the sink has read nothing has no
+    form yet."""
     if last is None:
         return []
     known = [
@@ -23,9 +24,9 @@ def reshaped_tables(section: Held, lineages: Iterable[Lineage], last: SinkRecord
     )
 
 
-def noted_mappings(section: Held, tables: Collection[TableId], earlier: Mapping[str, str]) -> dict[str, str]:
-    """The fingerprints for the sink's record. A table that the sink does not hold now keeps its `earlier` one: rows of
-    that shape may still be in the store when it comes back."""
+def recorded_mappings(section: Held, tables: Collection[TableId], earlier: Mapping[str, str]) -> dict[str, str]:
+    """Returns the fingerprints for the sink's record. A table that the sink does not hold now keeps its `earlier` one:
+    rows of that form may still be in the store when the table is included again."""
     names = set(map(str, tables))
     kept = {table: mark for table, mark in earlier.items() if table not in names}
     return kept | section.fingerprints(tables)

@@ -1,7 +1,7 @@
-"""Rounds: Spark jobs whose tasks read records and write them to the store. The driver's side.
+"""Rounds: Spark jobs whose tasks read records and write them to the store. This is the driver's side.
 
-A micro-batch consists of one round or of several, one after the other. Between two rounds the driver takes in what the
-tasks report: how far they came, and what they could not do.
+A micro-batch consists of one or several rounds. Between two rounds the driver processes the tasks' reports: how far
+they came, and what they could not do.
 """
 
 import uuid
@@ -23,20 +23,21 @@ from spark_jobs.applied import Offsets
 from spark_jobs.reading import Partition
 from spark_jobs.rejections import Letters
 from spark_jobs.reports import Address, ReportServer, report_server
-from spark_jobs.tasks import Catalog, Job, Limits, OpenTarget, Share, TaskReport, run_task
+from spark_jobs.task_report import Catalog, TaskReport
+from spark_jobs.tasks import Job, Limits, OpenTarget, Share, run_task
 
 ANSWER_S_MAX: Final = 10.0
 # A task for each so many records that wait: fewer have no use for several tasks, which cost a start each.
 TASK_RECORDS_MIN: Final = 2_000
-# With a backlog: after so long it is divided among the tasks again.
-BACKLOG_ROUND_S: Final = 4.0
+# With a backlog the work is divided among the tasks again after this time.
+BACKLOG_ROUND_S: Final = 15.0
 
 
 @dataclass(slots=True)
 class RoundReport:
-    """What all tasks of a round did."""
+    """The reports of all tasks of a round together."""
 
-    offsets: dict[str, dict[int, int]] = field(default_factory=dict)  # topic → partition → offset behind the last one
+    offsets: dict[str, dict[int, int]] = field(default_factory=dict)  # topic → partition → offset after the last one
     records: int = 0
     written: int = 0
     stale: int = 0
@@ -71,26 +72,26 @@ Take = Callable[[RoundReport], bool]
 
 
 class Rounds(Protocol):
-    """What a sink's loop needs of Spark and of the brokers."""
+    """A sink loop's access to Spark and the brokers."""
 
     def learn(self, lineages: Mapping[str, Lineage]) -> None:
-        """From now on these are the tables, by topic."""
+        """Sets the tables, by topic."""
 
     def remember(self, open_letters: Mapping[str, int]) -> None:
-        """From now on these dead letters are open: letter_key → version."""
+        """Sets the open dead letters: letter_key → version."""
 
     def ends(self) -> Offsets:
         """The end of each partition of the tables' topics, as readers of committed records see it. Raises
         BrokerError."""
 
     def run(self, starts: Offsets, ends: Offsets, take: Take) -> RoundReport:
-        """Read from `starts` on and write. `ends`: what was there a moment ago; says how many tasks are worth while.
-        `take` may be called meanwhile, by other threads, with what was done so far; says whether to go on. Returns
-        what it was not called with. Raises what Spark raises."""
+        """Reads from `starts` on and writes. `ends`: recent end offsets, which decide about the number of tasks. `take`
+        may be called meanwhile, by other threads, with the work done so far; it says whether to continue. Returns the
+        work that was not passed to `take`. Raises Spark's errors."""
 
 
 def lag(starts: Offsets, ends: Offsets) -> int:
-    """How many offsets lie between. Transaction markers have offsets too."""
+    """Returns the number of offsets between. Transaction markers have offsets too."""
     return sum(_lags(starts, ends).values())
 
 
@@ -127,14 +128,14 @@ def _offset(offsets: Offsets, topic: str, number: int) -> int:
 
 
 class TopicEnds:
-    """Asks the brokers where the tables' topics end."""
+    """Reads the end offsets of the tables' topics."""
 
     def __init__(self, kafka: KafkaConfig) -> None:
         self._admin = new_client(AdminClient, client_settings(kafka))
         self._partitions: dict[str, int] = {}  # topic → how many
 
     def learn(self, topics: Sequence[str]) -> None:
-        """The topics to ask for. Raises BrokerError."""
+        """Sets the topics. Raises BrokerError."""
         try:
             found = self._admin.list_topics(timeout=ANSWER_S_MAX).topics
         except KafkaException as error:
@@ -142,7 +143,7 @@ class TopicEnds:
         self._partitions = {topic: len(found[topic].partitions) for topic in topics if topic in found}
 
     def ask(self) -> Offsets:
-        """Topic → last stable offset of each partition. Raises BrokerError."""
+        """Returns topic → last stable offset of each partition. Raises BrokerError."""
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         wanted = {
             TopicPartition(topic, number): latest
@@ -213,7 +214,7 @@ class SparkRounds:
         limits = replace(self._limits, reporting_duration_s=BACKLOG_ROUND_S) if has_backlog else self._limits
 
         def take_in(report: TaskReport) -> bool:
-            # What comes faster than one task works is shared out again.
+            # Records that arrive faster than one task works are divided again.
             return take(RoundReport.of([report])) and (has_backlog or not report.is_behind)
 
         with self._reports.receiving(take_in) as address:
@@ -229,7 +230,7 @@ class SparkRounds:
 
 
 def driver_reports(spark: SparkSession) -> ReportServer:
-    """Where tasks of this application report: on the address by which executors know the driver."""
+    """Returns the server of reports of this application, at the address by which executors know the driver."""
     settings = spark.sparkContext.getConf()
     host = settings.get("spark.driver.host") or "127.0.0.1"
     return report_server(settings.get("spark.driver.bindAddress") or host, host)

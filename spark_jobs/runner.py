@@ -44,51 +44,53 @@ from spark_jobs.worker import FINISH_S_MAX, OpenSink
 log = structlog.get_logger(__name__)
 
 ROUND_S: Final = 10.0  # of tasks that report while they run
-# Of tasks that can't reach the driver: they report what they wrote at their end, and applied positions are that old.
+# For tasks that can't reach the driver: they report at their end, and applied positions are that old.
 SILENT_ROUND_S: Final = 0.25
-IDLE_S_MAX: Final = 2.0  # of a silent round in which nothing arrives; the job can be told to stop between two
+IDLE_S_MAX: Final = 2.0  # of a silent round in which nothing arrives; a stop takes effect between two rounds
 STAGE_IDLE_S_MAX: Final = 20.0  # for records that are known to be there
-PIECE_BYTES_MAX: Final = 8 * 1024 * 1024
-# A batch goes on with what arrives: a batch of Spark's begins some 0.2 s after the record that it is for.
+# A task writes one piece while it decodes the next: small ones keep both busy, and end together at a round's end.
+PIECE_BYTES_MAX: Final = 2 * 1024 * 1024
+STAGE_PIECE_BYTES_MAX: Final = 8 * 1024 * 1024
+# A batch continues with records that arrive, because Spark starts a batch some 0.2 s after the record that it is for.
 BATCH_S: Final = 30.0
 MERGES_AT_ONCE_MAX: Final = 4  # a merge is planned and committed in one thread of the driver
 OpenBy = Callable[[SparkSession, int, str | None], OpenSink]  # with how many tasks it may run at once, in a slot
-LOOK_S: Final = 0.25
+POLL_S: Final = 0.25
 # After the last batch is done: the query's end, and closing clients.
 LEAVE_S_MAX: Final = FINISH_S_MAX + 2.0
 JVM_END_S_MAX: Final = 1.5
 
 
 def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | None = None) -> NoReturn:
-    """Run until SIGTERM or SIGINT, then end the process. Exit code 0: told to stop; 1: a sink met what no restart can
-    mend (the others went on until they were told to stop, or met the same). `conditions` are told how each sink is.
-    Raises ConfigError and StackError before anything is written."""
+    """Runs until SIGTERM or SIGINT, then ends the process. Exit code 0: after a request to stop; 1: a sink had an error
+    that no restart helps against (the others continued until the request, or had one too). `conditions` receive the
+    state of each sink. Raises ConfigError and StackError before anything is written."""
     openers = _check(config, names)
-    told_of = conditions or Conditions()
+    reports_to = conditions or Conditions()
     for name in names:
         starting = Condition("sink", name, "starting", f"{name} is starting", "nothing: wait for it", is_failure=True)
-        told_of.report(starting)
+        reports_to.report(starting)
     stop = threading.Event()
 
-    def told(_: int, __: FrameType | None) -> None:
+    def on_signal(_: int, __: FrameType | None) -> None:
         stop.set()
 
-    signal.signal(signal.SIGTERM, told)
-    signal.signal(signal.SIGINT, told)
-    # What fails reaches us as an exception and is said once, by us; py4j's root logger would add tracebacks.
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)
+    # We get failures as exceptions and log them once; py4j's root logger would add tracebacks.
     logging.getLogger().addHandler(logging.NullHandler())
     begun = time.monotonic()
     # One more: while a sink is rebuilt, it has two queries.
     spark, task_count = _started(config, len(names) + 1)
     log.info("spark started", took_s=round(time.monotonic() - begun, 1), sinks=" ".join(names))
     workers = [
-        ServingWorker(name, config, spark, partial(open_sink, spark, task_count), stop, told_of)
+        ServingWorker(name, config, spark, partial(open_sink, spark, task_count), stop, reports_to)
         for name, open_sink in openers.items()
     ]
     threads = [threading.Thread(target=worker.run, name=worker.name, daemon=True) for worker in workers]
     for thread in threads:
         thread.start()
-    while not stop.wait(LOOK_S) and any(thread.is_alive() for thread in threads):
+    while not stop.wait(POLL_S) and any(thread.is_alive() for thread in threads):
         if (failure := jvm_failure(spark)) is not None:
             raise failure
     stopped = time.monotonic()
@@ -121,7 +123,7 @@ def _session(config: Config, query_count: int) -> SparkSession:
 
 
 def _check(config: Config, names: Sequence[str]) -> dict[str, OpenBy]:
-    """How to open each sink that was named. Raises ConfigError for what the configuration lacks."""
+    """Returns the way to open each named sink. Raises ConfigError for what the configuration lacks."""
     sections = {name: sink_config(config.sinks, name) for name in names}
     java_properties(config.kafka)
     return {
@@ -135,7 +137,7 @@ def _check(config: Config, names: Sequence[str]) -> dict[str, OpenBy]:
 def _stored(
     config: Config, name: str, section: StoreConfig, spark: SparkSession, task_count: int, slot: str | None
 ) -> OpenSink:
-    """A sink whose store the tasks write; `slot`: see make_sink."""
+    """Opens a sink whose store is written by tasks. `slot`: see make_sink."""
     slots = open_slots(section, config.topics.prefix)
     if slot is None and slots is not None:
         slot = slots.serving()
@@ -169,7 +171,7 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
             SparkEngine(spark, place), engines, WarehouseReader(place), place.namespace, staging, name=name
         )
         maintenance = Maintenance(SparkEngine(spark, place), time.time)
-        limits = Limits(math.inf, STAGE_IDLE_S_MAX, PIECE_BYTES_MAX, config.spark.bytes_per_write_max)
+        limits = Limits(math.inf, STAGE_IDLE_S_MAX, STAGE_PIECE_BYTES_MAX, config.spark.bytes_per_write_max)
 
         def rounds(generation: int) -> MergingRounds:
             job = Job(name, config.kafka, section, config.topics.prefix, generation, staging)
@@ -185,7 +187,7 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
 
 
 def _leave(spark: SparkSession, code: int) -> NoReturn:
-    """End at once: a thread that hangs in a call to a store must not hold the process. The JVM ends when its standard
+    """Ends at once: a thread that hangs in a call to a store must not hold the process. The JVM ends when its standard
     input does, and removes its temporary files."""
     jvm = jvm_process(spark)
     if jvm is not None:

@@ -45,7 +45,7 @@ SETTINGS: Final[Mapping[str, str]] = {
 
 
 def is_submitted() -> bool:
-    """Whether spark-submit has started this process: master, jars and memory are its business then."""
+    """Says whether spark-submit started this process: then it decides about master, jars and memory."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
@@ -61,9 +61,9 @@ def spark_session(
     options: Mapping[str, str] | None = None,
     query_count: int = 1,
 ) -> SparkSession:
-    """Start the JVM and the session; about 5 s. Each of `query_count` queries can have a task for each of the machine's
-    processors: a task that waits for records holds its thread and needs no processor. `options` are the user's and go
-    before ours, but for the class path and the JVM's flags, to which theirs are added."""
+    """Starts the JVM and the session, in about 5 s. Each of `query_count` queries can have a task for each processor: a
+    task that waits for records holds its thread and needs no processor. `options` are the user's and override ours,
+    except the class path and the JVM's flags, to which theirs are added."""
     os.environ["JAVA_HOME"] = str(java_home)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.Builder().master(f"local[{CORES * query_count}]").appName("watershed")
@@ -78,7 +78,7 @@ def spark_session(
     if options and _CLASS_PATH in options:
         settings[_CLASS_PATH] = ":".join([*map(str, jars), options[_CLASS_PATH]])
     logging = f"-Dlog4j2.configurationFile={(Path(__file__).parent / 'log4j2.properties').as_uri()}"
-    # The user's flags come last: of two that contradict each other the JVM takes the later.
+    # The user's flags come last: of two contradicting ones the JVM uses the later.
     known = class_archive.flags(java_home, jars)
     settings[_JAVA_OPTIONS] = " ".join(filter(None, [logging, _JVM_FLAGS, known, settings.get(_JAVA_OPTIONS)]))
     return _built(builder, settings)
@@ -87,7 +87,7 @@ def spark_session(
 def _built(builder: SparkSession.Builder, settings: Mapping[str, str]) -> SparkSession:
     for name, value in settings.items():
         builder = builder.config(name, value)
-    # PySpark takes SIGINT to cancel jobs, and only the main thread may; ours means: finish the batch and stop.
+    # PySpark handles SIGINT by cancelling jobs, in the main thread only; here it means: finish the batch and stop.
     interrupt = signal.getsignal(signal.SIGINT)
     spark = builder.getOrCreate()
     signal.signal(signal.SIGINT, interrupt)

@@ -24,9 +24,9 @@ _LOGIN_MODULES: Final = {
 
 
 def changes(spark: SparkSession, kafka: KafkaConfig, topics: Sequence[str]) -> DataFrame:
-    """A stream that has a batch whenever there are records in these topics. The batch's rows are never read by Spark:
-    its tasks read the records themselves (spark_jobs.reading), from where the sink has applied them. So topics that
-    come, go or begin again are none of this source's business, and it is told not to fail for them."""
+    """A stream that has a batch whenever there are records in these topics. Spark never reads the batch's rows: its
+    tasks read the records themselves (spark_jobs.reading), from the applied position on. So the source ignores topics
+    that are created, deleted or start again, and does not fail for them."""
     wanted = {"subscribe": ",".join(sorted(topics)), "startingOffsets": "earliest"}
     return spark.readStream.format("kafka").options(**_options(kafka), **wanted).load()
 
@@ -41,7 +41,8 @@ def _options(kafka: KafkaConfig) -> dict[str, Any]:
 
 
 def java_properties(kafka: KafkaConfig) -> Mapping[str, str]:
-    """The Java client's settings for the same brokers. Raises ConfigError for what has no counterpart here."""
+    """Returns the Java client's settings for the same brokers. Raises ConfigError for settings that have no
+    counterpart."""
     given = {name: secret.get_secret_value() for name, secret in kafka.options.items()}
     for name in given:
         if name.startswith(("sasl.", "ssl.", "security.")) and name not in _SAME_MEANING and name not in _TRANSLATED:
@@ -49,14 +50,14 @@ def java_properties(kafka: KafkaConfig) -> Mapping[str, str]:
                 f"kafka.options: {name} is not understood by the Spark source",
                 f"known are {', '.join(sorted({*_SAME_MEANING, *_TRANSLATED}))}",
             )
-    said = {_SAME_MEANING[name]: value for name, value in given.items() if name in _SAME_MEANING}
-    if "security.protocol" in said:
-        said["security.protocol"] = said["security.protocol"].upper()
+    used = {_SAME_MEANING[name]: value for name, value in given.items() if name in _SAME_MEANING}
+    if "security.protocol" in used:
+        used["security.protocol"] = used["security.protocol"].upper()
     if "sasl.username" in given:
-        said["sasl.jaas.config"] = _login(said.get("sasl.mechanism", ""), given)
+        used["sasl.jaas.config"] = _login(used.get("sasl.mechanism", ""), given)
     if "ssl.ca.location" in given:
-        said |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": given["ssl.ca.location"]}
-    return said
+        used |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": given["ssl.ca.location"]}
+    return used
 
 
 def _login(mechanism: str, given: Mapping[str, str]) -> str:

@@ -12,9 +12,10 @@ from sinks.lineage import Lineage
 from sinks.shaping.sink import apply_shaped
 from sinks.shaping.table import TableShapes
 from sinks.warehouse.staging import Staged, Stager, delete_staged
-from spark_jobs.tasks import Catalog, Job
+from spark_jobs.task_report import Catalog
+from spark_jobs.tasks import Job
 
-if TYPE_CHECKING:  # each worker process reads this module, and has no use for what takes seconds to load
+if TYPE_CHECKING:  # imported late: each worker process reads this module, and does not need what takes seconds to load
     from sinks.warehouse.sink import WarehouseSink
     from spark_jobs.applied import Offsets
     from spark_jobs.rounds import RoundReport, Rounds, Take
@@ -23,10 +24,10 @@ log = structlog.get_logger(__name__)
 
 
 class ShapedStager:
-    """Stages a task's changes in the shape of the sink's mapping."""
+    """Stages a task's changes in the form of the sink's mapping."""
 
     def __init__(self, location: str, shapes: TableShapes, schemas: Iterable[TableSchema]) -> None:
-        """`schemas`: in the store's shape."""
+        """`schemas`: after the mapping."""
         self._shapes = shapes
         self._stager = Stager(location, schemas)
 

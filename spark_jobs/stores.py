@@ -5,7 +5,8 @@ from typing import Any
 
 from sinks.contract import Change, Result, Sink
 from sinks.registry import make_sink
-from spark_jobs.tasks import Catalog, Job
+from spark_jobs.task_report import Catalog
+from spark_jobs.tasks import Job
 
 
 class StoreTarget:
@@ -25,7 +26,7 @@ class StoreTarget:
 
 
 def open_store(job: Job, catalog: Catalog) -> StoreTarget:
-    """Connect to the store. Raises SinkError."""
+    """Connects to the store. Raises SinkError."""
     sink = make_sink(job.sink, job.section, job.prefix, job.slot)
     for lineage in catalog.lineages.values():
         sink.attach(lineage.newest)

@@ -1,4 +1,4 @@
-"""Sinks on a cluster: what spark-submit is given, and the program that it runs.
+"""Sinks on a cluster: the arguments of spark-submit, and the program that it runs.
 
     spark-submit … spark_jobs/submit.py --config watershed.yml cache search
 
@@ -70,10 +70,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="watershed-sinks", description="Run sinks as a job of spark-submit.")
     parser.add_argument("--config", type=Path, default=Path("watershed.yml"))
     parser.add_argument("names", nargs="+", metavar="NAME")
-    said = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     configure_logs(level=os.environ.get("CDC_LOG_LEVEL", "info"), as_json=bool(os.environ.get("CDC_LOG_JSON")))
     try:
-        run_sinks(load_config(said.config), said.names)
+        run_sinks(load_config(options.config), options.names)
     except WatershedError as error:
         print(error, file=sys.stderr)
         return error.exit_code

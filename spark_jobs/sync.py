@@ -1,9 +1,9 @@
-"""Keeps one generation of one sink in step: what happens in a batch, and beside it. No Spark in here.
+"""Keeps one generation of one sink in step: in batches, and beside them. No Spark in here.
 
 Two threads work on a sink. The query's thread runs a batch: rounds of tasks, one after the other, which read records
-and write them to the store. The watching thread makes readable what was written, applies sweeps and publishes how far
-the store is. The order written, readable, published makes it safe to kill the job at any moment: whatever was not
-published is done again, and the store's guard by version makes that harmless.
+and write them to the store. The watching thread makes readable what was written, applies sweeps and publishes the
+applied position. In the order written, readable, published, the job may be killed at any moment: unpublished work is
+repeated, and the store's guard by version makes that harmless.
 """
 
 import threading
@@ -36,7 +36,7 @@ SCHEMA_WAIT_S: Final = 0.05
 
 
 class Control(Protocol):
-    """What is read of the control and progress topics."""
+    """Reads the control and progress topics."""
 
     @property
     def sinks(self) -> Mapping[str, SinkRecord]:
@@ -47,19 +47,19 @@ class Control(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What a sink's job needs of the world besides its store."""
+    """The environment of a sink's job, besides its store."""
 
     control: Control
     publish: Callable[[SinkRecord], None]
     now_us: Callable[[], int]  # µs since 1970
-    wait: Callable[[float], bool]  # seconds; whether the job was told to stop meanwhile
+    wait: Callable[[float], bool]  # seconds; says whether there was a request to stop meanwhile
     job: tuple[int, str]  # see SinkRecord.job
     letters: LetterBox
     letters_max: int  # open dead letters, with more of which the sink stops
 
 
 class Ended(Exception):  # noqa: N818
-    """The query was told to end; what the batch did not read yet is left to the next one."""
+    """The query was asked to end; records that the batch did not read yet are left to the next one."""
 
 
 class SinkSync:
@@ -68,9 +68,10 @@ class SinkSync:
     def __init__(
         self, sink: Sink, generation: int, position: AppliedPosition, world: World, rounds: Rounds, batch_s: float
     ) -> None:
-        """`batch_s`: a batch goes on with what arrives for so many seconds after it began."""
+        """`batch_s`: a batch continues with records that arrive for this long after it began."""
         self.failure: Exception | None = None  # why the last batch failed
         self.rounds_done = 0
+        self.is_behind = False  # the last report of a task: more records than it could take at once
         self.has_news = threading.Event()  # something was written since the watching thread worked last
         self._sink = sink
         self._generation = generation
@@ -96,7 +97,7 @@ class SinkSync:
 
     @property
     def topics(self) -> frozenset[str]:
-        """Those of the tables that are prepared."""
+        """The topics of the prepared tables."""
         return frozenset(self._lineages)
 
     @property
@@ -112,8 +113,8 @@ class SinkSync:
             return self._position.published
 
     def begin(self, lineages: Sequence[Lineage]) -> None:
-        """Prepare the tables, and publish where this generation stands: a waiter then waits for it, not for an earlier
-        one. Before the first query."""
+        """Prepares the tables, and publishes this generation's position, so that a waiter waits for it and not for an
+        earlier one. To be called before the first query."""
         self._prepare(lineages)
         # An earlier job may have been killed between a write and making it readable.
         self._sink.make_readable({lineage.newest.table for lineage in lineages})
@@ -126,14 +127,14 @@ class SinkSync:
         return self._admitted
 
     def dismiss(self) -> None:
-        """Ends the batch that runs after its round, and allows no other."""
+        """Ends the running batch after its round, and allows no other."""
         self._admitted = 0
 
     # ---- the query's thread
 
     def apply_batch(self, admission: int) -> None:
-        """Apply what the topics hold, then what arrives until the batch has lasted `batch_s`. Raises Ended for a query
-        that is not admitted (any more)."""
+        """Applies the records in the topics, then those that arrive until the batch has lasted `batch_s`. Raises Ended
+        for a query that is not admitted (any more)."""
         try:
             self._apply_batch(admission)
         except Ended:
@@ -171,7 +172,8 @@ class SinkSync:
         self._publish()
 
     def _take_meanwhile(self, admission: int, report: RoundReport) -> bool:
-        """What tasks of the round that runs have done; whether they may go on. Called by other threads."""
+        """Takes the work done by tasks of the running round; says whether they may continue. Called by other
+        threads."""
         self._take(report)
         with self._state:
             return admission == self._admitted and not self._unprepared
@@ -188,6 +190,7 @@ class SinkSync:
             self._written += report.written
             self._stale += report.stale
         self.rounds_done += 1
+        self.is_behind = report.is_behind
         if offsets:
             self.has_news.set()
         if report.records:
@@ -207,7 +210,7 @@ class SinkSync:
                 raise error
 
     def _wait_for_schema(self, report: RoundReport, since_us: int) -> None:
-        """Raises SinkError when the control topic still lacks the schema after SCHEMA_WAIT_S_MAX."""
+        """Waits for a schema. Raises SinkError if the control topic still lacks it after SCHEMA_WAIT_S_MAX."""
         if self._world.now_us() - since_us > SCHEMA_WAIT_S_MAX * 1_000_000:
             raise SinkError(
                 f"{self._sink.name}: {report.unknown_schema}, for {SCHEMA_WAIT_S_MAX:.0f} s",
@@ -222,8 +225,8 @@ class SinkSync:
     # ---- the watching thread
 
     def tend(self) -> None:
-        """Make readable what was written, learn what was published, apply sweeps that are due, publish how far the
-        store is, prepare tables that are new or altered."""
+        """Makes readable what was written, reads what was published, applies due sweeps, publishes the applied
+        position, and prepares tables that are new or altered."""
         self.has_news.clear()
         if self._world.now_us() - self._checked_us > GENERATION_CHECK_S * 1_000_000:
             self._check_generation()
@@ -249,7 +252,7 @@ class SinkSync:
             log.info("swept", sink=self._sink.name, table=str(sweep.table), rows=swept)
 
     def _letters_below(self, sweep: SweepRecord) -> Letters:
-        """Letters of rows that the sweep has removed are closed."""
+        """Closes the dead letters of rows that the sweep has removed."""
         table = table_key(sweep.table)
         return {
             letter: None
@@ -326,8 +329,8 @@ class SinkSync:
             self._position.learn(news.progress, news.sweeps)
 
     def _check_job(self) -> None:
-        """Raises RefusedError when another job has taken over: two would publish two positions in turn. If an earlier
-        job has published after this one, the position is published again."""
+        """Raises RefusedError if another job has taken over: two would publish two positions in turn. If an earlier job
+        has published after this one, publishes the position again."""
         last = self._world.control.sinks.get(sink_key(self._sink.name, self._generation))
         if last is not None and last.job < self._world.job:
             self._published = None

@@ -1,35 +1,34 @@
-"""What one task of a round does, in a Python worker of an executor: reads its partitions, and writes to the store.
+"""One task of a round, in a Python worker of an executor: reads its partitions, and writes to the store.
 
-A worker process serves many tasks, one after the other, and keeps its Kafka consumer and its connection to the store.
-A key lies in one partition and a partition in one task, so that order and reduction need no other task. Whatever a task
-does may be done again, or by two tasks at once (a task that is tried again, speculative execution, a job whose driver
-died): every write is guarded by its change's version.
+A worker process runs many tasks, one after the other, and keeps its Kafka consumer and its connection to the store. All
+records of a key are in one partition, and a partition is read by one task, so order and reduction need no other task.
+Everything that a task does may be done again, or by two tasks at once (a retried task, speculative execution, a job
+whose driver died): every write is guarded by its change's version.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
-from confluent_kafka import KafkaException, Message
+from confluent_kafka import KafkaException
 
 from cdc.config.settings import KafkaConfig
 from cdc.config.sink_settings import StoreConfig
 from cdc.kafka.client import broker_error
-from cdc.model.errors import BrokerError, ConfigError, RefusedError, SinkError, UnreachableError, WatershedError
-from cdc.model.events import TableId
-from sinks.contract import Change, Outcome, Result
-from sinks.lineage import Lineage
-from sinks.records import UnknownSchemaError, read_record
-from sinks.reduction import reduce_changes
+from cdc.model.errors import WatershedError
+from spark_jobs.pieces import PieceWriter, Target
 from spark_jobs.reading import Partition, PartitionReader, Piece
-from spark_jobs.rejections import Letters, Rejections
+from spark_jobs.rejections import Rejections
 from spark_jobs.reports import Address, open_reporter
+from spark_jobs.task_report import Catalog, Failure, TaskReport
 
-WAIT_S_MAX: Final = 0.2  # for records, before a task looks at the clock again
+WAIT_S_MAX: Final = 0.2  # for records, before a task checks the time again
 REPORT_S: Final = 0.1  # between two reports of a running task
-IDLE_REPORT_S: Final = 0.4  # where there is nothing new to report: only to learn whether to go on
+IDLE_REPORT_S: Final = 0.4  # without news to report: only to learn whether to continue
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +50,11 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Catalog:
-    """The schemas of the sink's tables."""
-
-    name: str  # a different one for each catalog
-    lineages: Mapping[str, Lineage]  # by topic
-
-
-@dataclass(frozen=True, slots=True)
 class Share:
-    """What one task of a round reads."""
+    """The part of a round that one task reads."""
 
     starts: Mapping[Partition, int]  # offset of the first record
-    ends: Mapping[Partition, int] | None  # offset behind the last one; None: as far as there is time
+    ends: Mapping[Partition, int] | None  # offset after the last one; None: as far as time allows
     open_letters: Mapping[str, int] = field(default_factory=dict)  # letter_key → version, of the sink's dead letters
 
 
@@ -80,64 +71,6 @@ class Limits:
     reporting_duration_s: float = 0.0
 
 
-class Failure(NamedTuple):
-    """An error that the driver raises again. Exceptions lose their hints on the way through Spark."""
-
-    kind: str  # the name of a class in cdc.model.errors
-    message: str
-    hint: str
-
-    @classmethod
-    def of(cls, error: WatershedError) -> "Failure":
-        return cls(type(error).__name__, error.message, error.hint)
-
-    def error(self) -> WatershedError:
-        for kind in (RefusedError, ConfigError, UnreachableError, BrokerError):
-            if kind.__name__ == self.kind:
-                return kind(self.message, self.hint)
-        return SinkError(self.message, self.hint)
-
-
-@dataclass(slots=True)
-class TaskReport:
-    """What a task did. Whatever lies below `offsets` is in the store, or was superseded there."""
-
-    offsets: dict[Partition, int] = field(default_factory=dict)
-    records: int = 0
-    written: int = 0
-    stale: int = 0
-    write_s: float = 0.0  # spent in the store's client
-    tables: set[TableId] = field(default_factory=set)  # of which there were records
-    is_behind: bool = False  # it ended before it had read what was there
-    unknown_schema: str = ""  # the record, whose schema is not in the catalog, that ended it
-    failure: Failure | None = None
-    staged: tuple[Any, ...] = ()  # what a store that is written by the driver has to take in
-    letters: Letters = field(default_factory=dict)  # dead letters that were opened or closed
-
-    @property
-    def has_news(self) -> bool:
-        return bool(self.offsets)
-
-    def clear(self) -> None:
-        """It was reported."""
-        self.offsets, self.tables, self.letters = {}, set(), {}
-        self.records = self.written = self.stale = 0
-        self.write_s = 0.0
-
-
-class Target(Protocol):
-    """Takes a task's changes."""
-
-    def apply(self, changes: Sequence[Change]) -> list[Result]:
-        """As `sinks.contract.Sink.apply`."""
-
-    def finish(self) -> tuple[Any, ...]:
-        """What the driver has to do to make them visible; nothing for stores that are written directly."""
-
-    def close(self) -> None:
-        """Release connections. Idempotent."""
-
-
 class Reader(Protocol):
     """See spark_jobs.reading.PartitionReader."""
 
@@ -151,7 +84,7 @@ class Reader(Protocol):
 
 
 OpenTarget = Callable[[Job, Catalog], Target]
-Report = Callable[[TaskReport], bool | None]  # to the driver; whether to go on; None: it may not have been taken
+Report = Callable[[TaskReport], bool | None]  # to the driver; says whether to continue; None: no answer came
 
 
 class TaskRunner:
@@ -160,6 +93,7 @@ class TaskRunner:
     def __init__(self, open_target: OpenTarget, open_reader: Callable[[KafkaConfig, str], Reader]) -> None:
         self._open_target = open_target
         self._open_reader = open_reader
+        self._executor = ThreadPoolExecutor(1, "store")
         self._readers: dict[str, Reader] = {}  # by Job.name
         # By Job.name: opened for a job, with a catalog's name.
         self._targets: dict[str, tuple[Job, str, Target]] = {}
@@ -167,30 +101,28 @@ class TaskRunner:
     def run(
         self, share: Share, job: Job, catalog: Catalog, limits: Limits, report_to: Report | None = None
     ) -> TaskReport:
-        """Read and write until a limit is reached, or until `report_to`, which is called now and then with what was
-        done since the last call, says so. Returns what was not reported yet; failures are in it."""
+        """Reads and writes until a limit is reached, or until `report_to` says so, which is called now and then with
+        the work since the last call. Returns the work that was not reported yet, with failures."""
         report = TaskReport()
         target: Target | None = None
         try:
             reader = self._reader(job)
-            target = store = self._target(job, catalog)
+            target = self._target(job, catalog)
             reader.seek(share.starts)
             rejections = Rejections(job.section, share.open_letters)
-
-            def apply(piece: Piece) -> bool:
-                return _apply(piece, store, catalog, report, rejections)
-
-            if report_to is None:
-                _apply_all(reader, apply, share, limits, report)
-            else:
-                _apply_and_report(reader, apply, limits, report, report_to)
+            writer = PieceWriter(target, catalog, report, rejections, self._executor)
+            with _finished(writer):
+                if report_to is None:
+                    _write_all(reader, writer, share, limits, report)
+                else:
+                    _write_and_report(reader, writer, limits, report, report_to)
             reader.rest()
         except WatershedError as error:
             report.failure = Failure.of(error)
         except KafkaException as error:
             report.failure = Failure.of(broker_error("can't read the tables' topics", error))
         if target is not None:
-            report.staged = target.finish()  # also what was applied before a failure: the offsets say that it was
+            report.staged = target.finish()  # also the work before a failure: the offsets say that it was done
         if report.failure is not None:
             self._forget(job.name)
         return report
@@ -215,7 +147,7 @@ class TaskRunner:
         return target
 
     def _forget(self, name: str) -> None:
-        """After a failure connections may be in any state."""
+        """Drops connections, which may be in any state after a failure."""
         if (held := self._targets.pop(name, None)) is not None:
             held[2].close()
         if (reader := self._readers.pop(name, None)) is not None:
@@ -224,15 +156,14 @@ class TaskRunner:
 
 @cache
 def _task_runner(open_target: OpenTarget) -> TaskRunner:
-    """The one of this worker process."""
     return TaskRunner(open_target, PartitionReader)
 
 
 def run_task(
     open_target: OpenTarget, share: Share, job: Job, catalog: Catalog, limits: Limits, address: Address | None
 ) -> TaskReport:
-    """In a worker process of an executor: run the task, and report to the driver if there is an address and it answers
-    there."""
+    """Runs the task, in a worker process of an executor, and reports to the driver if there is an address and it
+    answers there."""
     reporter = None if address is None else open_reporter(address)
     runner = _task_runner(open_target)
     if reporter is None:
@@ -243,24 +174,34 @@ def run_task(
         reporter.close()
 
 
-Apply = Callable[[Piece], bool]  # write a piece; whether the task may go on
+@contextmanager
+def _finished(writer: PieceWriter) -> Iterator[None]:
+    """Whatever ends the block, the store has taken what it was given, or failed, before the connection is used for
+    something else."""
+    try:
+        yield
+    except BaseException:
+        with suppress(WatershedError):  # the first error says what went wrong
+            writer.finish()
+        raise
+    writer.finish()
 
 
-def _apply_all(reader: Reader, apply: Apply, share: Share, limits: Limits, report: TaskReport) -> None:
+def _write_all(reader: Reader, writer: PieceWriter, share: Share, limits: Limits, report: TaskReport) -> None:
     begun = first = time.monotonic()
-    read_bytes = 0
+    read_bytes, has_begun = 0, False
     while True:
         now = time.monotonic()
-        left_s = limits.idle_s - (now - begun) if not report.records else limits.duration_s - (now - first)
+        left_s = limits.duration_s - (now - first) if has_begun else limits.idle_s - (now - begun)
         if left_s <= 0:
             return
         piece = reader.read(min(left_s, WAIT_S_MAX), limits.piece_bytes)
         report.is_behind = piece.is_full
-        if not report.records:
-            first = time.monotonic()
-        if not apply(piece):
+        if not has_begun:
+            first, has_begun = time.monotonic(), bool(piece.records)
+        if not writer.write(piece):
             return
-        if share.ends is not None and _has_reached(report.offsets, share.starts, share.ends):
+        if share.ends is not None and _has_reached(writer.positions, share.starts, share.ends):
             return
         read_bytes += sum(map(len, piece.records))
         if limits.task_bytes is not None and read_bytes >= limits.task_bytes:
@@ -268,7 +209,9 @@ def _apply_all(reader: Reader, apply: Apply, share: Share, limits: Limits, repor
             return
 
 
-def _apply_and_report(reader: Reader, apply: Apply, limits: Limits, report: TaskReport, report_to: Report) -> None:
+def _write_and_report(
+    reader: Reader, writer: PieceWriter, limits: Limits, report: TaskReport, report_to: Report
+) -> None:
     begun = reported = time.monotonic()
     while True:
         now = time.monotonic()
@@ -283,7 +226,7 @@ def _apply_and_report(reader: Reader, apply: Apply, limits: Limits, report: Task
             reported = now
         piece = reader.read(REPORT_S, limits.piece_bytes)
         report.is_behind = piece.is_full
-        if not apply(piece):
+        if not writer.write(piece):
             return
 
 
@@ -291,59 +234,3 @@ def _has_reached(
     offsets: Mapping[Partition, int], starts: Mapping[Partition, int], ends: Mapping[Partition, int]
 ) -> bool:
     return all(offsets.get(partition, starts.get(partition, 0)) >= end for partition, end in ends.items())
-
-
-def _apply(piece: Piece, target: Target, catalog: Catalog, report: TaskReport, rejections: Rejections) -> bool:
-    """Write a piece; whether the task may go on."""
-    changes, known = _changes(piece.records, catalog, report)
-    if changes:
-        reduced = reduce_changes(changes)
-        begun = time.monotonic()
-        results = target.apply(reduced)
-        report.write_s += time.monotonic() - begun
-        report.letters |= rejections.settle(reduced, results, changes, known)
-        written = sum(result.outcome is Outcome.WRITTEN for result in results)
-        rejected = sum(result.outcome is Outcome.REJECTED for result in results)
-        report.records += len(changes)
-        report.written += written
-        report.stale += len(changes) - written - rejected
-        report.tables.update(change.table for change in reduced)
-    if len(known) < len(piece.records):
-        for message in known:
-            report.offsets[_partition(message)] = (message.offset() or 0) + 1
-        return False
-    report.offsets |= piece.positions
-    return True
-
-
-def _changes(
-    messages: Sequence[Message], catalog: Catalog, report: TaskReport
-) -> tuple[list[Change], Sequence[Message]]:
-    """The changes, and the records that they are of: those before the first record whose schema is not known yet."""
-    changes: list[Change] = []
-    for index, message in enumerate(messages):
-        value = message.value()
-        # Only a tombstone's headers say something that its value does not.
-        headers: Any = message.headers() if value is None else None
-        try:
-            changes.append(
-                read_record(
-                    catalog.lineages,
-                    message.topic() or "",
-                    message.partition() or 0,
-                    message.offset() or 0,
-                    message.key(),
-                    value,
-                    headers,
-                )
-            )
-        except UnknownSchemaError as error:
-            report.unknown_schema = error.message
-            return changes, messages[:index]
-        except SinkError as error:
-            raise RefusedError(error.message, error.hint) from error
-    return changes, messages
-
-
-def _partition(message: Message) -> Partition:
-    return Partition(message.topic() or "", message.partition() or 0)

@@ -36,7 +36,7 @@ from spark_jobs.control_reader import ControlReader, News
 from spark_jobs.dead_letters import DeadLetters
 from spark_jobs.failures import reason
 from spark_jobs.progress_writer import ProgressWriter
-from spark_jobs.reshaping import noted_mappings
+from spark_jobs.reshaping import recorded_mappings
 from spark_jobs.rounds import Rounds
 from spark_jobs.source import changes
 from spark_jobs.sync import SinkSync, World
@@ -45,17 +45,19 @@ log = structlog.get_logger(__name__)
 
 WATCH_S: Final = 0.25  # between reads of control and progress where nothing is written
 TEND_S_MIN: Final = 0.1  # at least between two
-# And as long as the last one took: a busy index needs seconds to make rows readable (five of them 1 to 3 s on two full
-# cores), which must not be all that it does.
+# The pause is also as long as the last time: a busy index needs seconds to make rows readable (five of them 1 to 3 s on
+# two full cores), and must have time for other work.
 TEND_PAUSE_S_MAX: Final = 2.0
+# While a backlog is worked off, nobody waits for the newest row, and each refresh makes a segment that is merged later.
+TEND_PAUSE_BEHIND_S: Final = 2.0
 MAINTAIN_S: Final = 20.0
 RETRY_S_FIRST: Final = 1.0
 RETRY_S_MAX: Final = 30.0
-# How long a batch may go on after we were told to stop; the process has 10 s in all.
+# How long a batch may continue after a request to stop; the process has 10 s in all.
 FINISH_S_MAX: Final = 6.0
-# Otherwise, a batch that does not end in this time is left alone: what it still writes is guarded by the version.
+# At other times, a batch that does not end in this time is abandoned: its late writes are guarded by the version.
 BATCH_S_MAX: Final = 600.0
-# A query that has not failed for so long works, also where nothing is to be written.
+# A query that has not failed for this long counts as working, also if nothing is to be written.
 WORKS_S: Final = 3.0
 ERROR_S_MAX: Final = 3.0  # until the last error is published
 NEXT_RETRY: Final = "nothing, if it passes: the sink tries again"
@@ -63,12 +65,12 @@ NEXT_RETRY: Final = "nothing, if it passes: the sink tries again"
 
 @dataclass(frozen=True, slots=True)
 class OpenSink:
-    """A sink's store as the driver holds it, and how its tasks run."""
+    """A sink's store in the driver, and its tasks."""
 
     sink: Sink
     rounds: Callable[[int], Rounds]  # of a generation
     batch_s: float  # see SinkSync
-    maintain: Callable[[], None]  # what the store needs now and then, beside batches
+    maintain: Callable[[], None]  # maintenance of the store beside batches
     slots: Slots | None = None  # None: of this store there can only be one generation
     slot: str = FIRST  # that `sink` writes
 
@@ -89,8 +91,8 @@ class Link:
 
 
 class SinkWorker:
-    """Runs until it is told to stop, or until its sink meets what no restart can mend (`refusal`). What is done with
-    the store, a subclass says: it is served, or built again beside that."""
+    """Runs until a request to stop, or until its sink has an error that no restart helps against (`refusal`). A
+    subclass says what the generation is for: readers see it, or it is built beside the one that they see."""
 
     role: Literal["serving", "building"] = "serving"
 
@@ -103,7 +105,7 @@ class SinkWorker:
         stop: threading.Event,
         conditions: Conditions,
     ) -> None:
-        """`open_sink`: in a slot, None: in the serving one; `conditions`: told how the sink is."""
+        """`open_sink`: in a slot, None: in the serving one. `conditions`: receives the state of the sink."""
         self.name = name
         self._conditions = conditions
         self.refusal: WatershedError | None = None
@@ -129,34 +131,34 @@ class SinkWorker:
                 if self.refusal is None and not self._stop.is_set():
                     self._report("retrying", error)
                     delay_s = RETRY_S_FIRST if self._sync and self._sync.rounds_done else delay_s
-                    log.warning("sink starts again", sink=self.name, after_s=delay_s, **_said(error))
+                    log.warning("sink starts again", sink=self.name, after_s=delay_s, **_error_fields(error))
                     self._stop.wait(delay_s)
                     delay_s = min(delay_s * 2, RETRY_S_MAX)
             except Exception as error:
-                # Ours: nothing is known about what a second try would do.
+                # An error of ours: a retry may help or not.
                 log.exception("sink failed", sink=self.name)
                 self.refusal = SinkError(f"{self.name}: {type(error).__name__}", "report this with the log's traceback")
         if self.refusal is not None:
             self._report("stopped", self.refusal)
-            log.error("sink stopped", sink=self.name, **_said(self.refusal))
+            log.error("sink stopped", sink=self.name, **_error_fields(self.refusal))
 
     def _report(self, state: str, error: Exception | None = None) -> None:
-        """For the status of this process."""
-        said = {} if error is None else _said(error)
-        hint = said.get("next") or NEXT_RETRY
-        message = f"{self.name}: {said['because']}" if said else ""
+        """Reports to the status of this process."""
+        fields = {} if error is None else _error_fields(error)
+        hint = fields.get("next") or NEXT_RETRY
+        message = f"{self.name}: {fields['because']}" if fields else ""
         self._conditions.report(
-            Condition("sink", self.name, state, message, hint if said else "", is_failure=error is not None)
+            Condition("sink", self.name, state, message, hint if fields else "", is_failure=error is not None)
         )
         if error is not None:
             self._publish_error(message, hint, is_final=state == "stopped")
 
     def _publish_error(self, message: str, hint: str, *, is_final: bool) -> None:
-        """For who asks elsewhere. Brokers that are away don't hold the sink up."""
+        """Publishes an error for the status of other processes. Unreachable brokers do not delay the sink."""
         now_us = time.time_ns() // 1000
         record = SinkErrorRecord(sink=self.name, message=message, next=hint, is_final=is_final, at_us=now_us)
-        told = TopicRecord(self._topics.progress, sink_error_key(self.name).encode(), record.encode())
-        publishing = begin(lambda: deliver(self._config.kafka, told))
+        error_record = TopicRecord(self._topics.progress, sink_error_key(self.name).encode(), record.encode())
+        publishing = begin(lambda: deliver(self._config.kafka, error_record))
         if is_final:  # the process may end with it
             wait([publishing], ERROR_S_MAX)
 
@@ -204,7 +206,7 @@ class SinkWorker:
                 try:
                     opened.maintain()
                 except (WatershedError, PySparkException, Py4JError, OSError) as error:
-                    log.warning("maintenance failed", sink=self.name, **_said(error))
+                    log.warning("maintenance failed", sink=self.name, **_error_fields(error))
 
         thread = threading.Thread(target=maintain, name=f"{self.name} maintenance", daemon=True)
         thread.start()
@@ -214,7 +216,8 @@ class SinkWorker:
             ended.set()
 
     def _wait_for_tables(self, control: ControlReader) -> News | None:
-        """All that was published so far; None when told to stop before capture has published a table."""
+        """Returns everything that was published so far; None after a request to stop before capture has published a
+        table."""
         news = control.read()
         if not news.lineages:
             log.info("waiting for capture to publish its tables", sink=self.name, topic=self._topics.control)
@@ -244,13 +247,13 @@ class SinkWorker:
         return sync
 
     def _lacks_tables(self, last: SinkRecord) -> bool:
-        """Whether a table is no longer excluded. Its rows are behind the position that the store has reached with the
-        others, so the store is filled again."""
+        """Says whether a table is no longer excluded. Its rows are before the position that the store has reached with
+        the others, so the store must be filled again."""
         return any(self._section.holds(TableId.parse(table)) for table in last.excluded)
 
     def _publish(self, control: ControlReader, writer: ProgressWriter, record: SinkRecord) -> None:
         excluded = {*map(str, control.excluded), *self._section.excluded_names}
-        self._mappings = noted_mappings(self._section, control.lineages, self._mappings)
+        self._mappings = recorded_mappings(self._section, control.lineages, self._mappings)
         shape = {"excluded": tuple(sorted(excluded)), "mappings": self._mappings, "role": self.role}
         writer.publish(record.model_copy(update=shape))
 
@@ -278,7 +281,7 @@ class SinkWorker:
     def _watch(
         self, query: StreamingQuery, sync: SinkSync, topics: frozenset[str], is_over: Callable[[], bool]
     ) -> bool:
-        """Whether the query must be started again, with other topics. Returns when told to stop, too."""
+        """Says whether the query must be started again, with other topics. Returns after a request to stop, too."""
         pause_s = TEND_S_MIN
         began, is_reported = time.monotonic(), False
         while not self._stop.is_set():
@@ -293,7 +296,7 @@ class SinkWorker:
             if not is_reported and (sync.rounds_done or begun - began >= WORKS_S):
                 is_reported = True
                 self._report("running")
-            pause_s = min(max(TEND_S_MIN, took_s), TEND_PAUSE_S_MAX)
+            pause_s = TEND_PAUSE_BEHIND_S if sync.is_behind else min(max(TEND_S_MIN, took_s), TEND_PAUSE_S_MAX)
             if is_over():
                 return False
             if sync.topics != topics:
@@ -302,7 +305,7 @@ class SinkWorker:
         return False
 
     def _end(self, query: StreamingQuery, sync: SinkSync) -> None:
-        """Let the batch that runs come to its end; begin no other."""
+        """Lets the running batch end, and begins no other."""
         sync.dismiss()
         begun = time.monotonic()
         try:
@@ -312,10 +315,10 @@ class SinkWorker:
                 time.sleep(WATCH_S / 5)
             query.stop()
         except (PySparkException, Py4JError, OSError) as error:
-            log.debug("query ended with an error", sink=self.name, **_said(error))
+            log.debug("query ended with an error", sink=self.name, **_error_fields(error))
 
 
-def _said(error: Exception) -> dict[str, str]:
+def _error_fields(error: Exception) -> dict[str, str]:
     """An error as fields of a log line: a sentence and the next step, or the telling line of a foreign message."""
     if isinstance(error, WatershedError):
         return {"because": error.message, "next": error.hint}

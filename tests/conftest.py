@@ -19,7 +19,7 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from devstack.endpoints import Servers, given_addresses
 from devstack.opening import open_stack
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession  # most tests need no Spark, and importing it takes a second

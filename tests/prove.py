@@ -1,9 +1,10 @@
-"""pytest plugin: `make prove` shows each promise of the README with the tests behind it and their result.
+"""pytest plugin: `make prove` lists the promises and the invariants with the tests that show them and their results.
 
-The README's table under "## Promises" is the list. Tests name the promise that they prove with
-`@pytest.mark.promise(n)`, in every run; a number that is not in the list ends the run before the first test. `--prove`
-runs only these tests, or those of one promise (`--prove 1`), and ends with the list. The exit code is pytest's: 1
-when a test failed, 5 when the promise that was asked for has no test.
+The promises are the table under "## Promises" in README.md, the invariants the one under "## Invariants" in
+ARCHITECTURE.md. A test names what it shows with `@pytest.mark.promise(n)` or `@pytest.mark.invariant(n)`. A number that
+is not in the list ends every run before the first test. `--prove` runs only these tests, or those of one promise or
+invariant (`--prove 1`, `--prove I9`), and ends with the list. The exit code is pytest's: 1 when a test failed, 5 when
+the one that was requested has no test.
 """
 
 import re
@@ -11,20 +12,40 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import pytest
 
-HEADING: Final = "## Promises"
 ALL: Final = "all"
-_ROW = re.compile(r"\| *P(\d+) *\| *(.+?) *\|")
-# The worst of a test's cases is the test's.
+# A test is reported with the worst result of its cases.
 _WORST_FIRST: Final = ("FAILED", "not run", "skipped", "passed")
+
+
+class ClaimList(NamedTuple):
+    """A table of numbered claims, and the marker with which tests name one of them."""
+
+    marker: str
+    letter: str
+    document: str
+    heading: str
+
+    def read(self, root: Path) -> dict[str, str]:
+        """Returns each claim's name, such as `P1`, with its text. Raises UsageError if there is no such table."""
+        document = root / self.document
+        claims = read_claims(document.read_text(encoding="utf-8"), self) if document.is_file() else {}
+        if not claims:
+            raise pytest.UsageError(f"{self.document} has no table of {self.marker}s under {self.heading!r}")
+        return claims
+
+
+PROMISES: Final = ClaimList("promise", "P", "README.md", "## Promises")
+INVARIANTS: Final = ClaimList("invariant", "I", "ARCHITECTURE.md", "## Invariants")
+LISTS: Final = (PROMISES, INVARIANTS)
 
 
 @dataclass(slots=True)
 class Shown:
-    """A test function behind a promise, with the results of its cases."""
+    """A test function that shows a claim, with the results of its cases."""
 
     name: str
     results: list[str] = field(default_factory=list)
@@ -40,28 +61,29 @@ class Shown:
         return f"{self.result:<8} {self.name}{cases}{reasons}"
 
 
-def read_promises(readme: str) -> dict[int, str]:
-    """Number → text, from the table under the heading; empty if there is none."""
-    _, _, rest = f"\n{readme}".partition(f"\n{HEADING}\n")
+def read_claims(text: str, claims: ClaimList) -> dict[str, str]:
+    """Returns name → text from the table under the list's heading; empty if there is none."""
+    _, _, rest = f"\n{text}".partition(f"\n{claims.heading}\n")
     section = rest.partition("\n## ")[0]
-    return {int(row[1]): row[2] for line in section.splitlines() if (row := _ROW.match(line))}
+    row = re.compile(rf"\| *({claims.letter}\d+) *\| *(.+?) *\|")
+    return {found[1]: found[2] for line in section.splitlines() if (found := row.match(line))}
 
 
-def report(promises: Mapping[int, str], shown: Mapping[int, Sequence[Shown]]) -> list[str]:
-    """The lines that `make prove` ends with."""
+def report(claims: Mapping[str, str], shown: Mapping[str, Sequence[Shown]]) -> list[str]:
+    """Returns the lines with which `make prove` ends."""
     lines = []
-    standing = []
-    for number, text in promises.items():
-        tests = shown.get(number, ())
-        lines.append(f"P{number}  {text}")
+    outcomes = []
+    for name, text in claims.items():
+        tests = shown.get(name, ())
+        lines.append(f"{name}  {text}")
         lines.extend(f"      {test}" for test in tests)
         if not tests:
             lines.append("      no test yet")
-        standing.append(f"P{number} {_standing(tests)}")
-    return [*lines, "", ", ".join(standing)]
+        outcomes.append(f"{name} {_outcome(tests)}")
+    return [*lines, "", ", ".join(outcomes)]
 
 
-def _standing(tests: Sequence[Shown]) -> str:
+def _outcome(tests: Sequence[Shown]) -> str:
     results = {test.result for test in tests}
     if not results:
         return "no test yet"
@@ -76,7 +98,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         nargs="?",
         const=ALL,
         metavar="N",
-        help="run the tests behind the README's promises (behind promise N), and end with the list",
+        help="run the tests that show promises and invariants (promise N, invariant IN), and end with the list",
     )
 
 
@@ -85,69 +107,58 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Proof(_wanted(config)), "proof")
 
 
-def _promises(config: pytest.Config) -> dict[int, str]:
-    readme = Path(config.rootpath, "README.md")
-    promises = read_promises(readme.read_text(encoding="utf-8")) if readme.is_file() else {}
-    if not promises:
-        raise pytest.UsageError(f"README.md has no table of promises under {HEADING!r}")
-    return promises
-
-
-def _wanted(config: pytest.Config) -> dict[int, str]:
-    """The promises that the option asks for."""
-    promises = _promises(config)
+def _wanted(config: pytest.Config) -> dict[str, str]:
+    """Returns the claims that the option requests."""
+    claims = {name: text for listed in LISTS for name, text in listed.read(config.rootpath).items()}
     asked = str(config.getoption("--prove"))
     if asked == ALL:
-        return promises
-    number = asked.removeprefix("P")
-    if not number.isdigit() or int(number) not in promises:
-        raise pytest.UsageError(f"--prove {asked}: README.md promises {_numbers(promises)}")
-    return {int(number): promises[int(number)]}
+        return claims
+    name = f"P{asked}" if asked.isdigit() else asked
+    if name not in claims:
+        raise pytest.UsageError(f"--prove {asked}: the documents have {', '.join(claims)}")
+    return {name: claims[name]}
 
 
-def _numbers(promises: Mapping[int, str]) -> str:
-    return ", ".join(f"P{number}" for number in promises)
-
-
-def promises_of(item: pytest.Item) -> set[int]:
-    """Raises UsageError for a marker that is not `promise(n)`."""
-    numbers = set()
-    for marker in item.iter_markers("promise"):
+def claims_of(item: pytest.Item, listed: ClaimList) -> set[str]:
+    """Returns the names of the claims that a test shows. Raises UsageError for a marker without one number."""
+    names = set()
+    for marker in item.iter_markers(listed.marker):
         match marker.args:
             case (int(number),) if not marker.kwargs:
-                numbers.add(number)
+                names.add(f"{listed.letter}{number}")
             case _:
-                raise pytest.UsageError(f"{item.nodeid}: the marker is promise(n), with one number")
-    return numbers
+                raise pytest.UsageError(f"{item.nodeid}: the marker is {listed.marker}(n), with one number")
+    return names
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    marked = {item.nodeid: numbers for item in items if (numbers := promises_of(item))}
-    if not marked:
-        return
-    promises = _promises(config)
-    for name, numbers in marked.items():
-        if unknown := numbers - promises.keys():
-            said = ", ".join(str(number) for number in sorted(unknown))
-            raise pytest.UsageError(f"{name} proves promise {said}, and README.md promises {_numbers(promises)}")
+    for listed in LISTS:
+        marked = {item.nodeid: names for item in items if (names := claims_of(item, listed))}
+        known = listed.read(config.rootpath) if marked else {}
+        for node, names in marked.items():
+            if unknown := names - known.keys():
+                raise pytest.UsageError(
+                    f"{node} shows {', '.join(sorted(unknown))}, and {listed.document} has {', '.join(known)}"
+                )
 
 
 class Proof:
-    """Selects the tests of the wanted promises, collects their results, and prints the list."""
+    """Selects the tests of the wanted claims, collects their results, and prints the list."""
 
-    def __init__(self, wanted: Mapping[int, str]) -> None:
+    def __init__(self, wanted: Mapping[str, str]) -> None:
         self._wanted = wanted
-        self._promises_of: dict[str, set[int]] = {}  # by node
+        self._claims_of: dict[str, set[str]] = {}  # by node
         self._results: dict[str, str] = {}
         self._reasons: dict[str, str] = {}
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         for item in items:
-            if numbers := promises_of(item) & self._wanted.keys():
-                self._promises_of[item.nodeid] = numbers
-        dropped = [item for item in items if item.nodeid not in self._promises_of]
-        items[:] = [item for item in items if item.nodeid in self._promises_of]
+            names = {name for listed in LISTS for name in claims_of(item, listed)}
+            if names & self._wanted.keys():
+                self._claims_of[item.nodeid] = names & self._wanted.keys()
+        dropped = [item for item in items if item.nodeid not in self._claims_of]
+        items[:] = [item for item in items if item.nodeid in self._claims_of]
         config.hook.pytest_deselected(items=dropped)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -161,14 +172,14 @@ class Proof:
             self._results[report.nodeid] = "passed"
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        shown: dict[int, dict[str, Shown]] = defaultdict(dict)
-        for node, numbers in self._promises_of.items():
-            name = node.partition("[")[0]
-            for number in numbers:
-                test = shown[number].setdefault(name, Shown(name))
+        shown: dict[str, dict[str, Shown]] = defaultdict(dict)
+        for node, names in self._claims_of.items():
+            test_name = node.partition("[")[0]
+            for name in names:
+                test = shown[name].setdefault(test_name, Shown(test_name))
                 test.results.append(self._results.get(node, "not run"))
                 if node in self._reasons:
                     test.reasons.add(self._reasons[node])
-        terminalreporter.section("promises")
-        for line in report(self._wanted, {number: list(tests.values()) for number, tests in shown.items()}):
+        terminalreporter.section("promises and invariants")
+        for line in report(self._wanted, {name: list(tests.values()) for name, tests in shown.items()}):
             terminalreporter.write_line(line)

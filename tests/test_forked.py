@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.forked import CDC, run, start
-from tests.waiting import eventually
+from tests.support.forked import CDC, run, start
+from tests.support.waiting import eventually
 
 
 @pytest.mark.parametrize("arguments", [["--version"], ["run", "--config", "nowhere.yml"], ["snapshot", "--nonsense"]])

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from cdc.cli.main import COMMANDS
 from cdc.http.metrics import metrics_text
-from tests.status_facts import full_status
+from tests.support.status_facts import full_status
 
 FOLDER = Path(__file__).parent.parent / "docker" / "monitoring"
 # Words of PromQL, and labels, that are no metric.

@@ -1,10 +1,11 @@
-"""`make prove` on made-up tests and READMEs."""
+"""`make prove` on made-up tests and documents."""
 
+import re
 from pathlib import Path
 
 import pytest
 
-from tests.prove import read_promises
+from tests.prove import INVARIANTS, LISTS, PROMISES, ClaimList, read_claims
 
 pytest_plugins = ["pytester"]
 
@@ -28,6 +29,15 @@ Words about them.
 | P8 | not in the section | |
 """
 
+ARCHITECTURE = """\
+## Invariants
+
+| # | must hold | kept by |
+|---|---|---|
+| I1 | It never goes back. | a guard |
+| I12 | It is alone. | a lock |
+"""
+
 TESTS = """\
 import pytest
 
@@ -42,6 +52,7 @@ def test_both():
     assert {both}
 
 @pytest.mark.promise(2)
+@pytest.mark.invariant(12)
 def test_skipped():
     pytest.skip("needs a second machine")
 
@@ -52,18 +63,19 @@ def test_other():
 INI = """\
 [pytest]
 markers =
-  promise(n): proves promise n
+  promise(n): shows promise n
+  invariant(n): shows invariant n
 addopts = -q --strict-markers -p tests.prove
 """
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # hypothesis's takes seconds to import, in each run anew
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # hypothesis's takes seconds to import, in each run again
     pytester.path.joinpath("README.md").write_text(README, encoding="utf-8")
-    pytester.makeini(
-        "[pytest]\nmarkers =\n  promise(n): proves promise n\naddopts = -q --strict-markers -p tests.prove\n"
-    )
+    pytester.path.joinpath("ARCHITECTURE.md").write_text(ARCHITECTURE, encoding="utf-8")
+    pytester.makeini(INI)
     return pytester
 
 
@@ -72,21 +84,30 @@ def run(project: pytest.Pytester, *arguments: str) -> tuple[int, str]:
     return int(result.ret), result.stdout.str() + result.stderr.str()
 
 
-def test_the_list_is_the_table_under_the_heading() -> None:
-    assert read_promises(README) == {1: "Nothing is lost, `a` or b.", 2: "It is fast.", 3: "It flies."}
-    assert read_promises("# Thing\n") == {}
+def test_a_list_is_the_table_under_its_heading() -> None:
+    assert read_claims(README, PROMISES) == {"P1": "Nothing is lost, `a` or b.", "P2": "It is fast.", "P3": "It flies."}
+    assert read_claims(ARCHITECTURE, INVARIANTS) == {"I1": "It never goes back.", "I12": "It is alone."}
+    assert read_claims("# Thing\n", PROMISES) == {}
 
 
-def test_the_readme_has_the_eight_promises() -> None:
-    readme = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
-    assert list(read_promises(readme)) == [1, 2, 3, 4, 5, 6, 7, 8]
+def test_the_documents_have_eight_promises_and_fifteen_invariants() -> None:
+    assert list(PROMISES.read(ROOT)) == [f"P{n}" for n in range(1, 9)]
+    assert list(INVARIANTS.read(ROOT)) == [f"I{n}" for n in range(1, 16)]
+
+
+@pytest.mark.parametrize("listed", LISTS, ids=lambda listed: listed.marker)
+def test_each_is_named_by_a_test(listed: ClaimList) -> None:
+    marker = re.compile(rf"^ *(?:@|pytestmark.*)pytest\.mark\.{listed.marker}\((\d+)\)", re.MULTILINE)
+    tests = [path for path in (ROOT / "tests").rglob("test_*.py") if path != Path(__file__)]
+    named = {f"{listed.letter}{n}" for path in tests for n in marker.findall(path.read_text(encoding="utf-8"))}
+    assert sorted(listed.read(ROOT).keys() - named) == []
 
 
 def test_every_promise_is_shown_with_its_tests_and_their_results(project: pytest.Pytester) -> None:
     project.makepyfile(test_a=TESTS.format(both="True"))
     code, output = run(project, "--prove")
     assert code == 0
-    shown = output[output.index("P1  ") :].splitlines()[:9]
+    shown = output[output.index("P1  ") :].splitlines()[:13]
     assert shown == [
         "P1  Nothing is lost, `a` or b.",
         "      passed   test_a.py::test_each (3 cases)",
@@ -96,9 +117,13 @@ def test_every_promise_is_shown_with_its_tests_and_their_results(project: pytest
         "      skipped  test_a.py::test_skipped: needs a second machine",
         "P3  It flies.",
         "      no test yet",
+        "I1  It never goes back.",
+        "      no test yet",
+        "I12  It is alone.",
+        "      skipped  test_a.py::test_skipped: needs a second machine",
         "",
     ]
-    assert "P1 passed, P2 not shown: a test was skipped or not run, P3 no test yet" in output
+    assert "P1 passed, P2 not shown: a test was skipped or not run, P3 no test yet, I1 no test yet" in output
     assert "4 passed, 1 skipped, 1 deselected" in output.splitlines()[-1]
 
 
@@ -140,6 +165,14 @@ def test_one_promise_runs_alone(project: pytest.Pytester) -> None:
     assert "4 passed, 2 deselected" in output.splitlines()[-1]
 
 
+def test_one_invariant_runs_alone(project: pytest.Pytester) -> None:
+    project.makepyfile(test_a=TESTS.format(both="True"))
+    code, output = run(project, "--prove", "I12")
+    assert code == 0
+    assert "P1" not in output
+    assert "1 skipped, 5 deselected" in output.splitlines()[-1]
+
+
 def test_a_promise_without_a_test_is_not_proved(project: pytest.Pytester) -> None:
     project.makepyfile(test_a=TESTS.format(both="True"))
     code, output = run(project, "--prove", "3")
@@ -151,7 +184,8 @@ def test_a_promise_without_a_test_is_not_proved(project: pytest.Pytester) -> Non
 @pytest.mark.parametrize(
     ("marker", "complaint"),
     [
-        ("promise(7)", "test_a.py::test_x proves promise 7, and README.md promises P1, P2, P3"),
+        ("promise(7)", "test_a.py::test_x shows P7, and README.md has P1, P2, P3"),
+        ("invariant(2)", "test_a.py::test_x shows I2, and ARCHITECTURE.md has I1, I12"),
         ("promise", "test_a.py::test_x: the marker is promise(n), with one number"),
         ("promise('1')", "test_a.py::test_x: the marker is promise(n), with one number"),
         ("promise(1, 2)", "test_a.py::test_x: the marker is promise(n), with one number"),
@@ -166,12 +200,12 @@ def test_a_marker_that_names_no_promise_is_refused(
     assert complaint in output
 
 
-@pytest.mark.parametrize("asked", ["4", "P4", "one"])
+@pytest.mark.parametrize("asked", ["4", "P4", "I2", "one"])
 def test_a_promise_that_is_not_in_the_list_can_not_be_asked_for(project: pytest.Pytester, asked: str) -> None:
     project.makepyfile(test_a=TESTS.format(both="True"))
     code, output = run(project, "--prove", asked)
     assert code == pytest.ExitCode.USAGE_ERROR
-    assert f"--prove {asked}: README.md promises P1, P2, P3" in output
+    assert f"--prove {asked}: the documents have P1, P2, P3, I1, I12" in output
 
 
 def test_without_a_list_nothing_can_be_proved(project: pytest.Pytester) -> None:

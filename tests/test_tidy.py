@@ -98,6 +98,8 @@ COVERED_ELSEWHERE: dict[str, str] = {
     "cdc/postgres/table_descriptions.py": "tests/integration/test_schema_changes.py: a real server's catalog",
     "cdc/postgres/catalog_poll.py": "tests/integration/test_schema_changes.py: tables altered on a real server",
     "cdc/postgres/table_rows.py": "tests/integration/test_table_rows.py: rows as a real server prints them",
+    "spark_jobs/pieces.py": "tests/unit/spark_jobs/test_tasks.py: pieces of a task, written while the next is read",
+    "spark_jobs/task_report.py": "tests/unit/spark_jobs/test_tasks.py: what a task reports",
     "spark_jobs/reading.py": "tests/integration/test_reading.py: topics of a real broker",
     "spark_jobs/session.py": f"{_SINK_RUN}: starts Spark",
     "spark_jobs/worker.py": f"{_SINK_RUN}: a query of Spark, its failures and its end",
@@ -156,6 +158,25 @@ def test_all_files(rule: Callable[[Source], Iterator[Violation]]) -> None:
 
 def test_every_source_file_has_its_test_file() -> None:
     assert_none(sources_have_tests(tree(), COVERED_ELSEWHERE))
+
+
+@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md"])
+def test_documents_name_files_and_definitions_that_exist(name: str) -> None:
+    """Paths in code spans, and `name` in `path`, as the section "Where to find what" has them."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    rooms = "cdc|sinks|spark_jobs|tests|demo|bench|devstack|docker|jars|migrations"
+    paths = set(re.findall(rf"`((?:{rooms})/[\w/.-]+)`", text))
+    assert sorted(path for path in paths if not (ROOT / path).exists()) == []
+    for definition, path in re.findall(rf"`(\w+)(?:\(\))?` in `((?:{rooms})/[\w/.]+)`", text):
+        assert re.search(
+            rf"^\s*(?:def |class )?{definition}\b", (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE
+        ), f"{path} has no {definition}"
+
+
+def test_support_code_of_tests_is_in_its_folder() -> None:
+    """Modules in tests/ are tests, pytest's own (conftest, prove) and the rules of this file."""
+    loose = {path.name for path in (ROOT / "tests").glob("*.py") if not path.name.startswith("test_")}
+    assert loose == {"__init__.py", "conftest.py", "prove.py", "tidy.py"}
 
 
 def test_exceptions_for_long_functions_name_files_that_are_there() -> None:
@@ -226,7 +247,7 @@ def python(path: str, text: str) -> Source:
         ("sinks/search/sink.py", "import redis"),
         ("jars/java.py", "from devstack import place"),
         ("devstack/stack.py", "import demo"),
-        ("demo/rows.py", "import tests.wire"),
+        ("demo/rows.py", "import tests.support.wire"),
         ("cdc/cli/run.py", "from tests import wire"),
     ],
 )
@@ -321,7 +342,7 @@ def test_broad_excepts_without_reason_are_found(handler: str, is_kept: bool) -> 
     [
         ("tests/unit/test_x.py", "import time\ntime.sleep(1)", False),
         ("tests/unit/test_x.py", "from time import sleep", False),
-        ("tests/waiting.py", "import time\ntime.sleep(1)", True),
+        ("tests/support/waiting.py", "import time\ntime.sleep(1)", True),
         ("devstack/server.py", "import time\ntime.sleep(1)", True),
     ],
 )
@@ -357,7 +378,7 @@ def test_a_source_without_its_test_is_found() -> None:
     assert violations("cdc/a/b.py")
     assert violations("cdc/a/b.py", "tests/unit/cdc/a/test_b.py") == []
     assert violations("jars/__main__.py", "tests/unit/jars/test_main.py") == []
-    assert violations("cdc/a/__init__.py", "demo/x.py", "tests/waiting.py") == []
+    assert violations("cdc/a/__init__.py", "demo/x.py", "tests/support/waiting.py") == []
     elsewhere = {"cdc/a/b.py": "tests/integration/test_b.py: needs a server for all that it does"}
     assert violations("cdc/a/b.py", "tests/integration/test_b.py", covered=elsewhere) == []
     assert violations("cdc/a/b.py", covered=elsewhere), "its test is not there"

@@ -115,7 +115,7 @@ REGISTRIES: Final = re.compile(
 )
 
 TESTED_ROOMS: Final = ("cdc", "migrations", "sinks", "spark_jobs", "devstack", "jars")
-SLEEPER: Final = PurePosixPath("tests/waiting.py")
+SLEEPER: Final = PurePosixPath("tests/support/waiting.py")
 
 
 @dataclass(frozen=True)

@@ -340,7 +340,7 @@ class Assembler:
                     self._unpublishable.require_fits(encoder.schema, Position(transaction.commit_lsn, index), made)
             except UnsupportedChangeError as error:
                 made = []
-                records += self._unpublishable.instead(
+                records += self._unpublishable.replacements(
                     encoder.schema, Position(transaction.commit_lsn, index), error, now_us
                 )
                 self._side.withdraw(str(encoder.table), events)

@@ -120,7 +120,7 @@ class InitialLoad:
                 if len(made[1] or b"") > self._unpublishable.value_bytes_safe:
                     self._unpublishable.require_fits(table.schema, Position(self._lsn, self._seq), [made])
             except UnsupportedChangeError as error:
-                yield from self._unpublishable.instead(table.schema, Position(self._lsn, self._seq), error, now_us)
+                yield from self._unpublishable.replacements(table.schema, Position(self._lsn, self._seq), error, now_us)
             else:
                 self._seq += 1
                 yield TopicRecord(table.schema.topic, *made)

@@ -74,7 +74,7 @@ class TransactionRecords:
         if transaction is not None:
             self._received += 1
             is_published = is_published or self._received <= self._published
-        if is_published or self._events is None or not self._events.takes(message.prefix):
+        if is_published or self._events is None or not self._events.publishes(message.prefix):
             return []
         place, opening, block = MessagePosition(message.lsn, last_commit_lsn), list[TopicRecord](), "null"
         if transaction is not None:

@@ -22,7 +22,7 @@ from cdc.model.events import TableId
 from cdc.model.topics import Topics
 from cdc.records.control import SignalAnswer, SignalRecord
 from cdc.snapshots.status import Standing
-from spark_jobs.bootstrap import SinkProcess, Store, generation_to_watch, look_at_store
+from spark_jobs.bootstrap import SinkProcess, Store, generation_to_watch, read_store
 from spark_jobs.filling import Filling, tables_to_read
 
 Action = Literal["snapshot", "pause", "resume", "cancel", "heal"]
@@ -218,7 +218,7 @@ class _Command:
         with ExitStack() as stack:
             watch = stack.enter_context(closing(SnapshotWatch.of(self.config)))
             watch.read_to_end()
-            stores = [look_at_store(self.config, name) for name in sinks]
+            stores = [read_store(self.config, name) for name in sinks]
             published = watch.sinks()
             generations = {store.sink: generation_to_watch(store, published, is_fresh=is_fresh) for store in stores}
             screen = stack.enter_context(closing(screen_for(self.console, as_json=self.as_json)))

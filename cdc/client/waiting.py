@@ -27,7 +27,7 @@ TIMEOUT_S: Final = 30.0
 
 
 class WaitTimeoutError(WatershedError):
-    """The stores did not show it in time."""
+    """The stores did not show the LSN in time."""
 
 
 def wait_for(
@@ -37,10 +37,10 @@ def wait_for(
     timeout: float = TIMEOUT_S,
     timeline: int | None = None,
 ) -> None:
-    """Return when the sink's store (those of several; None: of every sink that has published a position) shows
-    everything that committed up to `lsn`. Raises WaitTimeoutError, WaitError for a sink that does not exist or an LSN
-    that the source has not reached, GapError where the LSN is of another history, UnreachableError. It connects to
-    the source and the brokers; who waits often keeps a `Waiter`."""
+    """Returns when the sink's store shows everything that committed up to `lsn` (a sequence: all of these sinks; None:
+    every sink that has published a position). Raises WaitTimeoutError, WaitError for a sink that does not exist or an
+    LSN that the source has not reached, GapError if the LSN is of another history, UnreachableError. It connects to the
+    source and the brokers; for repeated waits keep a `Waiter`."""
     with Waiter(config) as waiter:
         waiter.wait_for(sink, lsn, timeout, timeline)
 
@@ -102,7 +102,7 @@ class Waiter:
 
 
 def read_lsn(lsn: str | int) -> int:
-    """Raises WaitError for what is no LSN."""
+    """Parses an LSN. Raises WaitError for other text."""
     try:
         return lsn if isinstance(lsn, int) else parse_lsn(lsn)
     except ValueError as error:
@@ -110,7 +110,7 @@ def read_lsn(lsn: str | int) -> int:
 
 
 def sinks_of(sink: str | Sequence[str] | None, known: Sequence[str]) -> list[str]:
-    """Names of those to wait for. Raises WaitError where none is known."""
+    """Returns the names of the sinks to wait for. Raises WaitError if none is known."""
     names = sorted(set(known)) if sink is None else [sink] if isinstance(sink, str) else list(sink)
     if not names:
         raise WaitError("no sink has published a position yet", "start one: cdc sink run NAME")

@@ -1,11 +1,11 @@
-"""A start with other tables than the last one: some join, some have left; the others are not read again.
+"""A start with other tables than the last one: some are added, some were removed; the others are not read again.
 
-A table joins in three steps. It is taken into the publication. Then every transaction must end that runs at that time:
-PostgreSQL decodes each change with the publication as it was then, or with what it remembers of a later one, so whether
-it sends theirs is not certain. Only then comes the table's place in the log (`since_lsn`): what commits before it is
-in the snapshot and never in the stream, whatever is sent, also because the table may have had another shape; what
-commits after it began when the table was published. That the table is captured, and that its rows are to be read, is
-one Kafka transaction: a process that dies before it leaves a table that joins again.
+A table is added in three steps. It is added to the publication. Then every transaction must end that runs at that time:
+PostgreSQL decodes each change with the publication of that moment, or with one that it cached later, so it is not
+certain whether it sends theirs. Only then an LSN is read (`since_lsn`). What commits before it is in the snapshot and
+never in the stream, whatever is sent, also because the table may have had another schema; what commits after it began
+when the table was published. One Kafka transaction records that the table is captured and that its rows are to be read:
+if the process dies before it, the next start adds the table.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -48,8 +48,8 @@ STEP_S: Final = 0.25
 
 
 class AdditionBarrier:
-    """Whether the tables that join may: nobody keeps them from being published, and every transaction has ended that
-    ran when they were. One for the life of a process; sessions come and go."""
+    """Waits until tables can be added: until no lock keeps them out of the publication, and every transaction has ended
+    that ran when they were added to it. One object for the life of a process, over many sessions."""
 
     def __init__(self, source: SourceConfig) -> None:
         self._source = source
@@ -60,12 +60,13 @@ class AdditionBarrier:
 
     @property
     def is_due(self) -> bool:
-        """What is waited for has come to its end: a session that began without the tables may end."""
+        """Says whether something has happened that a session without these tables waits for: then the session may
+        end."""
         return any(wait is not None and wait.is_over for wait in (self._wait, self._unlocked))
 
     def published(self, joining: Sequence[TableId], publication: Publication) -> Sequence[TableId]:
-        """Those that are. Who has locked the others is waited for beside the stream, however long that takes. To be
-        told by each session: what was waited for may be gone."""
+        """Returns the tables that are published. The locks of the others are waited for beside the stream, without a
+        limit. Each session calls this: the tables that are waited for may have changed."""
         locked = tuple(table for table in joining if table not in publication.columns)
         if self._unlocked is not None and (locked != self._locked or self._unlocked.is_over):
             self._unlocked.close()
@@ -73,7 +74,7 @@ class AdditionBarrier:
         if locked and self._unlocked is None:
             if locked != self._locked:
                 log.warning(
-                    "tables are locked by somebody, they join when they are not", tables=" ".join(map(str, locked))
+                    "tables are locked, they are added when the locks are released", tables=" ".join(map(str, locked))
                 )
             self._unlocked = Wait(
                 self._source,
@@ -101,24 +102,25 @@ class AdditionBarrier:
         return False
 
     def close(self) -> None:
-        """No transaction is waited for any more. Idempotent."""
+        """Ends the wait for transactions. Idempotent."""
         if self._wait is not None:
             self._wait.close()
             self._wait = None
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
-    """What the tables are from now on."""
+class AddedTables:
+    """The result of adding tables."""
 
-    schemas: tuple[TableSchema, ...]  # of those that joined
+    schemas: tuple[TableSchema, ...]  # of the added tables
     since_lsn: Lsn
-    records: tuple[TopicRecord, ...]  # for the Kafka transaction of the position that says so
-    snapshots: tuple[SnapshotRecord, ...]  # those of state, with what the records say
+    records: tuple[TopicRecord, ...]  # for the Kafka transaction of the position
+    snapshots: tuple[SnapshotRecord, ...]  # all snapshots in state, after these records
 
 
 class TableAddition:
-    """With the slot held, earlier producers fenced, and history found continuous for the tables that were kept."""
+    """Adds tables. Used with the slot held, earlier producers fenced, and history found continuous for the kept
+    tables."""
 
     def __init__(self, config: Config, admin: TopicAdmin, clock: Clock, probe: Probe) -> None:
         self._config = config
@@ -128,8 +130,8 @@ class TableAddition:
         self._probe = probe
 
     def publish(self, joining: Sequence[TableId], publication: Publication) -> Publication:
-        """Take them into the publication, but for those that somebody has locked. Raises SourceError where the role may
-        not, ConnectionLost."""
+        """Adds the tables to the publication, except those that are locked. Raises SourceError if the role has no right
+        to do so, and ConnectionLost."""
         missing = [table for table in joining if table not in publication.columns]
         before, added = publication.fingerprint, []
         for table in missing:
@@ -143,9 +145,9 @@ class TableAddition:
             self._probe("join.published")
         return publication
 
-    def join(self, tables: Tables, publication: Publication, state: State, captured: Captured) -> Joined:
-        """Call it behind the barrier. Raises UnsupportedChangeError for a table that can't join; BrokerError, and
-        ConnectionLost, also where a table was altered meanwhile."""
+    def join(self, tables: Tables, publication: Publication, state: State, captured: Captured) -> AddedTables:
+        """Adds the tables; to be called behind the barrier. Raises UnsupportedChangeError for a table that can't be
+        added, BrokerError, and ConnectionLost, also if a table was altered meanwhile."""
         topics = self._make_topics(tables.joining, captured)
         with connect(self._config.source, application="watershed join") as connection:
             source = self._config.source
@@ -154,11 +156,11 @@ class TableAddition:
         schemas = [schema_of(table, captured.schemas.get(table.table), self._topics) for table in found]
         for schema in schemas:
             self._require_same_key(schema, captured.schemas.get(schema.table), topics[schema.topic])
-            log.info("table joins", table=str(schema.table), since=format_lsn(since_lsn))
+            log.info("table added", table=str(schema.table), since=format_lsn(since_lsn))
         for topic in tables.left:
-            if topic not in topics:  # else it leaves and joins again
-                log.info("changes of a table are not published any more", topic=topic)
-        assert state.position is not None, "or nothing could join it"
+            if topic not in topics:  # else it is removed and added again
+                log.info("changes of a table are no longer published", topic=topic)
+        assert state.position is not None, "tables are added to a position"
         again = [table for table in tables.joining if source.is_outbox(table) and table in captured.schemas]
         lost = [
             LostEventsRecord(epoch=state.position.epoch, table=str(table), from_lsn=0, to_lsn=since_lsn)
@@ -169,15 +171,15 @@ class TableAddition:
         snapshots = {record.table: record for record in state.snapshots}
         changed = [
             *self._cancelled(tables.left, state.snapshots),
-            *self._begun([t for t in tables.joining if not source.is_outbox(t)], snapshots, since_lsn),
+            *self._requested([t for t in tables.joining if not source.is_outbox(t)], snapshots, since_lsn),
         ]
-        return Joined(
+        return AddedTables(
             schemas=tuple(schemas),
             since_lsn=since_lsn,
             records=(
                 *(schema_record(self._topics, schema) for schema in schemas),
                 *(snapshot_record(self._topics, record) for record in changed),
-                *(told for record in lost for told in lost_records(self._topics, record)),
+                *(made for record in lost for made in lost_records(self._topics, record)),
             ),
             snapshots=tuple((snapshots | {record.table: record for record in changed}).values()),
         )
@@ -186,8 +188,8 @@ class TableAddition:
         try:
             return checked_table(connection, table, publication, self._config.source.chosen(table))
         except SourceError as error:
-            # It could be captured when the session began; the next one stops it, alone.
-            raise ConnectionLost(f"a table was altered while it joined: {error.message}") from error
+            # It could be captured when the session began; the next session stops it, alone.
+            raise ConnectionLost(f"a table was altered while it was added: {error.message}") from error
 
     # ---- topics
 
@@ -197,7 +199,7 @@ class TableAddition:
         for table, topic in zip(joining, wanted, strict=True):
             if owners.get(topic, table) != table:
                 raise UnsupportedChangeError(
-                    f"table {table} can't join: its topic {topic} was that of table {owners[topic]}",
+                    f"table {table} can't be added: its topic {topic} was that of table {owners[topic]}",
                     "take it out of source.tables, or start with a new topics.prefix and slot",
                     table=table,
                 )
@@ -206,13 +208,13 @@ class TableAddition:
         return self._admin.check(wanted)
 
     def _require_same_key(self, schema: TableSchema, before: TableSchema | None, topic: TopicDescription) -> None:
-        """A row would be in the topic twice, under two keys."""
+        """Refuses another key: a row would be in the topic twice, under two keys."""
         if before is None or before.key == schema.key:
             return
         ends = self._admin.request_end_offsets({topic.name: topic.partition_count}).wait()
         if any(ends[topic.name]):
             raise UnsupportedChangeError(
-                f"table {schema.table} joins again with key ({', '.join(schema.key)}), its topic holds records "
+                f"table {schema.table} is added again with key ({', '.join(schema.key)}), its topic holds records "
                 f"with key ({', '.join(before.key)})",
                 "take it out of source.tables, or start with a new topics.prefix and slot",
                 table=schema.table,
@@ -221,12 +223,13 @@ class TableAddition:
 
     # ---- snapshots
 
-    def _begun(
+    def _requested(
         self, joining: Sequence[TableId], snapshots: Mapping[TableId, SnapshotRecord], since_lsn: Lsn
     ) -> list[SnapshotRecord]:
-        """Rows that a table lost while it was not captured are known to nobody: the snapshot ends with a sweep."""
+        """Requests snapshots that end with a sweep, because rows that a table lost while it was not captured are not
+        known."""
         if self._config.snapshot.mode == "never":
-            unread = "the table joined again, and snapshot.mode is never"
+            unread = "the table was added again, and snapshot.mode is never"
             return [_ended(snapshots[table], unread) for table in joining if table in snapshots]
         return [
             SnapshotRecord(
@@ -242,7 +245,7 @@ class TableAddition:
 
     def _cancelled(self, left: Sequence[str], snapshots: Iterable[SnapshotRecord]) -> list[SnapshotRecord]:
         return [
-            _ended(record, "the table is not captured any more")
+            _ended(record, "the table is no longer captured")
             for record in snapshots
             if self._topics.table(record.table) in left and record.status not in ENDED
         ]

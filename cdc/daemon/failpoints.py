@@ -1,6 +1,7 @@
-"""Points at which a crash is interesting. The loop names them to its probe; a probe that kills is armed by the
-environment: `CDC_FAILPOINT=kafka.after-commit:3` kills the process with SIGKILL at the third passing, and with
-`:3:stop` SIGSTOP freezes it there."""
+"""Points of the code at which tests kill or freeze the process. The loop passes their names to its probe, which the
+environment arms: `CDC_FAILPOINT=kafka.after-commit:3` kills the process with SIGKILL when it reaches this point for the
+third time, and with `:3:stop` SIGSTOP freezes it there.
+"""
 
 import os
 import re
@@ -13,18 +14,18 @@ from cdc.ports.stream import Probe, unarmed
 FAILPOINTS = {
     "load.rows-produced": "existing rows are in an open Kafka transaction",
     "load.part-committed": "a part of the existing rows is committed",
-    "load.before-end": "all existing rows are committed, the stream has not begun",
+    "load.before-end": "all existing rows are committed, the stream has not started",
     "bootstrap.before-commit": "the slot exists, the record from which streaming begins is not committed",
-    "join.published": "a table that joins is in the publication, that it is captured is not committed",
-    "join.recorded": "that it is captured is committed, none of its rows are read",
-    "chunk.read": "a chunk is read, its mark is not written",
-    "chunk.marked": "a chunk's mark is in the log",
+    "join.published": "a new table is in the publication, its records are not committed",
+    "join.recorded": "a new table's records are committed, none of its rows are read",
+    "chunk.read": "a chunk is read, its watermark is not written",
+    "chunk.marked": "a chunk's watermark is in the log",
     "transaction.part-committed": "a part of a large PostgreSQL transaction is committed to Kafka",
     "kafka.before-commit": "records and position are produced, not committed",
-    "kafka.after-commit": "the Kafka transaction is committed, the server has not been told",
-    "left-open.recorded": "what the brokers left open is about to be aborted and written again",
-    "left-open.aborted": "what the brokers left open is aborted, and not yet written again",
-    "status.sent": "the server was told a newer confirmed LSN",
+    "kafka.after-commit": "the Kafka transaction is committed, its position is not confirmed to the server",
+    "left-open.recorded": "a hanging transaction is about to be aborted and written again",
+    "left-open.aborted": "a hanging transaction is aborted, and not yet written again",
+    "status.sent": "a newer LSN was confirmed to the server",
 }
 VARIABLE = "CDC_FAILPOINT"
 _WANTED = re.compile(r"(?P<name>[a-z.-]+)(?::(?P<count>0*[1-9][0-9]*)(?::(?P<action>kill|stop))?)?")
@@ -32,7 +33,7 @@ _SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}
 
 
 def armed_probe(environment: Mapping[str, str]) -> Probe:
-    """The probe that the environment asks for. Raises ConfigError for a name that does not exist."""
+    """Returns the probe that the environment requests. Raises ConfigError for a name that does not exist."""
     wanted = environment.get(VARIABLE)
     if not wanted:
         return unarmed

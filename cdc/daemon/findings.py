@@ -1,4 +1,6 @@
-"""What `cdc run` would meet at a start: source, brokers and history, all of it and not just the first trouble."""
+"""Findings of `cdc check`: what `cdc run` would find at a start, for source, brokers and history; all of it, not just
+the first failure.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -20,7 +22,7 @@ BROKERS = "brokers"
 
 
 def capture_findings(config: Config, tables: list[SourceTable]) -> Iterator[Finding]:
-    """Writes nothing. Tables that can be captured are put into `tables`."""
+    """Checks the source; writes nothing. Adds the tables that can be captured to `tables`."""
     is_source_well, are_brokers_well = True, True
     for finding in _source(config, tables):
         is_source_well = is_source_well and finding.level != "fail"
@@ -57,11 +59,11 @@ def _formats(config: Config, tables: Sequence[SourceTable]) -> Iterator[Finding]
         except WatershedError as error:
             yield Finding.failed(f"table {table.table}", error)
     if outbox is not None:
-        yield Finding("outbox", "ok", "what events need is there")
+        yield Finding("outbox", "ok", "everything that events need exists")
 
 
 def broker_findings(config: Config) -> Iterator[Finding]:
-    """Brokers, and topics that exist already."""
+    """Checks the brokers, and topics that exist already."""
     topics = Topics(config.topics.prefix)
     keyless = [topics.table(table) for table in config.source.table_ids if config.source.chosen(table).key == ()]
     try:
@@ -83,7 +85,7 @@ def broker_findings(config: Config) -> Iterator[Finding]:
         yield Finding(
             BROKERS,
             "warn",
-            f"{count} brokers, and topics.replication_factor is 1: one broker that dies takes topics with it",
+            f"{count} brokers, and topics.replication_factor is 1: topics are lost with one broker",
             "topics.replication_factor: 3",
         )
     else:
@@ -103,11 +105,10 @@ def broker_findings(config: Config) -> Iterator[Finding]:
 
 
 def _history(config: Config) -> Iterator[Finding]:
-    """What a start would find of an earlier one."""
     try:
         source: Source = check_source(config.source, config.snapshot, is_running_on=True)
         Service(config, armed_probe({})).check_history(source)
     except WatershedError as error:
         yield Finding.failed("history", error)
     else:
-        yield Finding("history", "ok", "a start goes on where the last one stopped, or is the first")
+        yield Finding("history", "ok", "a start continues where the last one stopped, or is the first")

@@ -1,11 +1,12 @@
-"""From nothing, or from a gap, to a position: intent record, slot, then the record with the consistent point.
+"""The first start and healing: from nothing, or from a gap, to a position record from which streaming starts.
 
-With that record go those of each table's snapshot, which is read in chunks beside the stream from then on; in method
-`consistent` all existing rows come first. A bootstrap that is repeated, after a crash or to heal a gap, raises the
-epoch: a sweep at the end of each table's snapshot removes what the new epoch does not show.
+It writes an intent record, creates the slot, then writes the record with the slot's consistent point. In the same Kafka
+transaction are the snapshot records of the tables, which are read in chunks beside the stream from then on; with method
+`consistent` all existing rows come first. A first start that is repeated, after a crash or to heal a gap, raises the
+epoch: a sweep at the end of each table's snapshot removes the rows that the new epoch did not publish.
 
-Until the stream holds the slot there is nothing at the source that keeps a second instance away, so the whole of it
-happens under an advisory lock.
+Until the stream holds the slot, nothing else at the source keeps a second instance away, so all of this happens under
+an advisory lock.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -69,7 +70,7 @@ log = structlog.get_logger(__name__)
 
 
 class Bootstrap:
-    """From no position, or the position of a load that did not end, to one from which streaming begins."""
+    """Leads from no position, or the position of an interrupted load, to a position from which streaming starts."""
 
     def __init__(
         self, config: Config, admin: TopicAdmin, clock: Clock, should_stop: Callable[[], bool], probe: Probe
@@ -84,9 +85,10 @@ class Bootstrap:
         self._probe = probe
 
     def run(self, previous: PositionRecord | None, heal: Heal | None = None) -> PositionRecord:
-        """`heal`: give up what `previous` says of the source's history, if it says anything.
+        """Runs the first start. `heal`: discard what `previous` says about the source's history, if there is one.
 
-        Raises LoadStopped when asked to stop; SourceError, BrokerError, GapError, ConnectionLost."""
+        Raises LoadStopped after a request to stop; SourceError, BrokerError, GapError, ConnectionLost.
+        """
         epoch = self._next_epoch(previous, heal)
         with ExitStack() as resources, connect(self._source) as connection:
             replication = ReplicationConnection(self._source)
@@ -102,13 +104,13 @@ class Bootstrap:
             broker = open_broker(self._config, self._admin, topics, self._should_stop)
             resources.callback(broker.close)
             broker.fence_predecessors(nobody_waits)
-            with suppress(GapError):  # whatever is lost, all rows are read under a new epoch
+            with suppress(GapError):  # all rows are read under a new epoch, so nothing that is lost matters
                 HangingTransactions(self._config, self._admin, broker, self._probe).end(nobody_waits)
-            # Now that nobody else can write: what did the last one write until it was fenced?
+            # Nobody else can write any more. The previous owner may have written until it was fenced.
             if read_position(self._config) != previous:
-                raise ConnectionLost("another instance has gone on meanwhile")
+                raise ConnectionLost("another instance has continued meanwhile")
             if previous is not None:
-                log.info("healing" if heal else "the last start did not come to its end, restarting", epoch=epoch)
+                log.info("healing" if heal else "the last start was interrupted, restarting", epoch=epoch)
                 drop_slot(connection, self._source.slot)
             publication = self._publication(connection)
             lineage = self._lineage(epoch, identity, publication, topics)
@@ -118,9 +120,9 @@ class Bootstrap:
             resources.enter_context(locks)
             log.info("slot created", slot=self._source.slot, consistent_point=format_lsn(slot.consistent_point))
             tables = self._describe(connection, publication)
-            told = (*(heal.records if heal else ()), *self._captured(connection), *self._told(lost, slot))
+            records = (*(heal.records if heal else ()), *self._captured(connection), *self._completed(lost, slot))
             if self._is_chunked(heal):
-                self._begin_streaming(broker, lineage, slot.consistent_point, tables, told)
+                self._begin_streaming(broker, lineage, slot.consistent_point, tables, records)
                 return self._recorded()
             reader = resources.enter_context(closing(SnapshotReader(self._source, slot.snapshot_name)))
             load = InitialLoad(
@@ -135,7 +137,7 @@ class Bootstrap:
                     self._config, self._admin, topics, read_state(self._config).unpublished
                 ),
             )
-            load.run(self._table_loads(tables, reader, lineage, slot.consistent_point, publication, identity), told)
+            load.run(self._table_loads(tables, reader, lineage, slot.consistent_point, publication, identity), records)
         return self._recorded()
 
     def _next_epoch(self, previous: PositionRecord | None, heal: Heal | None) -> int:
@@ -145,7 +147,7 @@ class Bootstrap:
                 raise GapError(f"epoch {heal.epoch} is not above {known}, which is in use", f"--epoch {known + 1}")
             if heal.epoch is None and known == 0:
                 raise GapError(
-                    f"no topic of prefix {self._topics.prefix} tells which epoch was the last",
+                    f"no topic of prefix {self._topics.prefix} says which epoch was the last",
                     "cdc snapshot heal --epoch N, above every epoch that records of the prefix ever had",
                 )
             epoch = heal.epoch or known + 1
@@ -156,7 +158,8 @@ class Bootstrap:
         return epoch
 
     def _is_chunked(self, heal: Heal | None) -> bool:
-        """Method `consistent` reads rows first; where none are to be read, there is nothing to wait for."""
+        """Says whether rows are read beside the stream. Method `consistent` reads them first, unless there are none to
+        read."""
         return self._config.snapshot.method == "chunked" or (heal is None and self._config.snapshot.mode == "never")
 
     def _recorded(self) -> PositionRecord:
@@ -170,11 +173,12 @@ class Bootstrap:
         lineage: Lineage,
         consistent_point: Lsn,
         tables: list[tuple[TableSchema, SourceTable]],
-        told: Sequence[TopicRecord],
+        leading: Sequence[TopicRecord],
     ) -> None:
-        """One Kafka transaction: what the tables are, that their rows are to be read, and where to stream from."""
+        """Writes one Kafka transaction with the tables' schemas, their snapshot records and the position to stream
+        from."""
         is_read = self._config.snapshot.mode != "never" or lineage.epoch > 1
-        records = [*told]
+        records = [*leading]
         for schema, _ in tables:
             records.append(schema_record(self._topics, schema))
             if is_read and not self._source.is_outbox(schema.table):
@@ -198,7 +202,8 @@ class Bootstrap:
     # ---- topics
 
     def _require_nothing_published(self) -> None:
-        """Records without a position: the state topic was lost, and with it what the records mean."""
+        """Refuses topics with records if there is no position: the state topic was lost, and with it what the records
+        mean."""
         found = self._admin.check(self._table_topics)
         ends = self._admin.request_end_offsets({t.name: t.partition_count for t in found.values()}).wait()
         for topic, offsets in ends.items():
@@ -216,7 +221,7 @@ class Bootstrap:
                 f"the initial load of prefix {self._topics.prefix} did not end; it read database {then.database} "
                 f"(system identifier {then.system_identifier}) through slot {then.slot}, the configuration names "
                 f"{identity.database} ({identity.system_identifier}) and {self._source.slot}",
-                "take the change of source.dsn or source.slot back, or choose another topics.prefix",
+                "undo the change of source.dsn or source.slot, or choose another topics.prefix",
             )
 
     def _create_topics(self) -> dict[str, TopicDescription]:
@@ -271,14 +276,15 @@ class Bootstrap:
     def _lost_events(
         self, previous: PositionRecord | None, heal: Heal | None, epoch: int
     ) -> tuple[LostEventsRecord, Sequence[LostEventsRecord]] | None:
-        """What this beginning leaves behind, where events are published; with what state says of earlier ones."""
+        """Returns records of the events that this start loses, if events are published, and of those in state from
+        earlier ones."""
         if not self._config.outbox.is_used or (previous is None and heal is None):
             return None
         progress, earlier = read_progress(self._config), read_lost_events(self._config)
         lost = lost_from(previous, earlier, epoch, progress.commit_ts_us if progress else 0)
         return None if lost is None else (lost, earlier)
 
-    def _told(
+    def _completed(
         self, lost: tuple[LostEventsRecord, Sequence[LostEventsRecord]] | None, slot: CreatedSlot
     ) -> list[TopicRecord]:
         if lost is None:
@@ -293,7 +299,8 @@ class Bootstrap:
         lineage: Lineage,
         lost: tuple[LostEventsRecord, Sequence[LostEventsRecord]] | None,
     ) -> None:
-        """Before the slot: a crash from here on finds out whose slot it is, and from where on events are lost."""
+        """Writes the intent before the slot exists: after a crash the next start knows whose slot it is, and from where
+        events are lost."""
         intent = PositionRecord(
             phase="intent",
             epoch=lineage.epoch,
@@ -303,16 +310,16 @@ class Bootstrap:
             publication=lineage.publication,
             protocol=PROTOCOL,
         ).sealed()
-        told = [] if lost is None else lost_records(self._topics, *lost)
+        records = [] if lost is None else lost_records(self._topics, *lost)
         if HANGING_KEY in read_latest(self._config.kafka, self._topics.state):
-            told.append(TopicRecord(self._topics.state, HANGING_KEY.encode(), None))
-        broker.produce([*told, position_record(self._topics, intent)], nobody_waits)
+            records.append(TopicRecord(self._topics.state, HANGING_KEY.encode(), None))
+        broker.produce([*records, position_record(self._topics, intent)], nobody_waits)
         broker.commit(nobody_waits)
 
     def _create_slot(
         self, connection: SourceConnection, replication: ReplicationConnection
     ) -> tuple[TableLocks, CreatedSlot]:
-        """Tables locked, then the slot with its exported snapshot."""
+        """Locks the tables, then creates the slot with its exported snapshot."""
         wait_s = SLOT_WAIT_S_FIRST
         while True:
             locks = TableLocks(self._source)
@@ -338,7 +345,7 @@ class Bootstrap:
     def _describe(
         self, connection: SourceConnection, publication: Publication
     ) -> list[tuple[TableSchema, SourceTable]]:
-        """Their shape, under the locks; a version of its own for each shape ever published."""
+        """Describes the tables under the locks. Each schema that was ever published has a version of its own."""
         known = read_captured(self._config).schemas
         described = []
         for table in self._source.table_ids:
@@ -347,7 +354,7 @@ class Bootstrap:
         return described
 
     def _captured(self, connection: SourceConnection) -> list[TopicRecord]:
-        """That the tables are captured, with what their catalog says under the locks."""
+        """Returns the records that the tables are captured, with their catalog's facts under the locks."""
         facts, now_us = read_facts(connection, self._source.table_ids), self._clock.now_us()
         return [
             table_record(self._topics, TableRecord.captured(table, facts.get(table), now_us))
@@ -380,7 +387,8 @@ class Bootstrap:
 
 
 def require_no_slot(slot: Slot | None, config: Config) -> None:
-    """For a prefix without a position: raises SourceError for a slot of the configured name, which is somebody's."""
+    """Raises SourceError if a slot of the configured name exists although the prefix has no position: it is somebody
+    else's."""
     if slot is not None:
         name = config.source.slot
         raise SourceError(
@@ -390,7 +398,7 @@ def require_no_slot(slot: Slot | None, config: Config) -> None:
 
 
 def _is_of(position: PositionRecord, identity: SystemIdentity, slot: str) -> bool:
-    """Whether a slot of this name, in the database that is there now, is the position's."""
+    """Says whether a slot of this name, in the present database, is the position's."""
     then = position.source
     return (then.system_identifier, then.database, then.slot) == (identity.system_identifier, identity.database, slot)
 
@@ -398,7 +406,8 @@ def _is_of(position: PositionRecord, identity: SystemIdentity, slot: str) -> boo
 def open_broker(
     config: Config, admin: TopicAdmin, topics: Mapping[str, TopicDescription], should_stop: Callable[[], bool]
 ) -> KafkaBroker:
-    """One producer for a prefix: whoever writes its topics fences whoever did. `topics`: the tables', by name."""
+    """Opens the one producer of a prefix: whoever writes its topics fences the previous writer. `topics`: the tables'
+    topics by name."""
     return KafkaBroker(
         config.kafka,
         transactional_id=f"watershed-{config.topics.prefix}",
@@ -418,8 +427,8 @@ def make_unpublishable(
     before: Sequence[UnpublishedRecord],
     leaving: Sequence[TableSchema] = (),
 ) -> Unpublishable:
-    """With what each topic takes. `topics`: of the tables that are captured, by name. `before`, `leaving`: see
-    Unpublishable. Raises BrokerError, UnreachableError."""
+    """Makes the check of record sizes, with the limits of the topics. `topics`: the captured tables' topics by name.
+    `before`, `leaving`: see Unpublishable. Raises BrokerError, UnreachableError."""
     names, policy = Topics(config.topics.prefix), config.capture.on_unpublishable
     others = [*(schema.topic for schema in leaving), *([names.dead_letter] if policy == "dead_letter" else ())]
     described = [*topics.values(), *(admin.describe(others).values() if others else ())]

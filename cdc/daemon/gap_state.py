@@ -1,8 +1,8 @@
-"""State GAP: nothing is published until an operator says how to go on, or the configuration did.
+"""State GAP: nothing is published until an operator, or the configuration, says how to continue.
 
 The process stays up and holds neither slot nor producer: another instance may be streaming on the same prefix, for
-which there is no gap at all. So what is asked meanwhile is refused only when nobody else has answered for a while, and
-only while the position stands where the gap was found. Brokers that are away are waited for, as in streaming.
+which there is no gap. So a signal is refused only if nobody else has answered it for a while, and only while the
+position is where the gap was found. Brokers that can't be reached are waited for, as in streaming.
 """
 
 from collections.abc import Callable
@@ -24,16 +24,17 @@ from cdc.snapshots.signal_answers import answer_record, is_late, offset_record, 
 log = structlog.get_logger(__name__)
 
 POLL_S: Final = 0.5
-GRACE_S: Final = 3.0  # in which who streams has answered: it looks five times a second
+GRACE_S: Final = 3.0  # an instance that streams has answered within this time: it reads signals five times a second
 RETRY_S: Final = 2.0
 PASSING: Final = (ConnectionLost, UnreachableError)
 
 
 @dataclass(frozen=True, slots=True)
 class Heal:
-    """That a gap is to be healed: under this epoch (None: the one above the highest known), with these records told."""
+    """The decision to heal a gap, under this epoch (None: the one above the highest known), with these records to be
+    written."""
 
-    found_in: int  # the position's epoch when the gap was found; 0: there was none. A later one: somebody healed it
+    found_in: int  # the position's epoch when the gap was found, 0 for none; a later one means that it was healed
     epoch: int | None = None
     records: tuple[TopicRecord, ...] = ()
 
@@ -45,7 +46,7 @@ class _Waiting:
 
 
 class Gap:
-    """One gap, from its discovery to the way out."""
+    """One gap, from its discovery until it is healed or turns out to be none."""
 
     def __init__(
         self,
@@ -57,8 +58,8 @@ class Gap:
         *,
         has_events: bool = False,
     ) -> None:
-        """`is_stopped` waits for so many seconds, or until asked to stop, and says whether it was. `has_events`: beside
-        rows, which are read again, events are published, which are not."""
+        """`is_stopped` waits for a number of seconds, or until a request to stop, and says whether there was one.
+        `has_events`: events are published, which can't be read again as rows can."""
         self._error = error
         self._topics = topics
         self._port = port
@@ -68,13 +69,14 @@ class Gap:
         self._waiting: list[_Waiting] = []
 
     def await_heal(self, *, heals_itself: bool) -> Heal | None:
-        """None: asked to stop, or somebody else goes on: to be checked again."""
+        """Waits for a decision. Returns None after a request to stop, or if another instance continues: then check
+        again."""
         log.error("state GAP: nothing is published", error=self._error.message, next=self._error.hint)
         known = self._await_known()
         if known is None:
             return None
         if self._has_events:
-            log.warning(_lost_by_healing(known), next="after healing, cdc check says up to where")
+            log.warning(_lost_by_healing(known), next="after healing, cdc check names both LSNs")
         if heals_itself:
             log.warning("healing, as configured")
             return Heal(known.epoch)
@@ -86,8 +88,8 @@ class Gap:
                     heal = self._healing(known)
                     if heal is not None:
                         return heal
-                    if self._refuse_what_waited(known):
-                        log.info("somebody else has gone on meanwhile")
+                    if self._refuse_unanswered(known):
+                        log.info("another instance has continued meanwhile")
                         return None
                 except PASSING as error:
                     log.warning("the brokers are away, waiting in state GAP", error=error.message)
@@ -104,7 +106,8 @@ class Gap:
                     return None
 
     def _healing(self, known: KnownState) -> Heal | None:
-        """Where the state was lost, signals of long ago come again: one that has its answer was for another gap."""
+        """Looks for a signal to heal that has no answer: if the state was lost, old signals come again, and an answered
+        one was for another gap."""
         if not self._waiting:
             return None
         answered = self._port.answered()
@@ -113,17 +116,18 @@ class Gap:
         for place, waiting in enumerate(self._waiting):
             signal = waiting.signal
             if signal.record is not None and signal.record.action == "heal" and not is_late(signal.record, now_us):
-                log.info("healing, as asked", signal=signal.identity)
+                log.info("healing, as requested", signal=signal.identity)
                 refused = [self._refusal(before.signal) for before in self._waiting[:place]]
                 lost = f"; {_lost_by_healing(known)}: see cdc check" if self._has_events else ""
                 accepted = SignalAnswer(is_accepted=True, message=f"healing under a new epoch{lost}")
                 healed = answer_record(self._topics, signal, accepted, now_us)
-                told = (*refused, healed, offset_record(self._topics, signal))
-                return Heal(known.epoch, signal.record.epoch, told)
+                records = (*refused, healed, offset_record(self._topics, signal))
+                return Heal(known.epoch, signal.record.epoch, records)
         return None
 
-    def _refuse_what_waited(self, known: KnownState) -> bool:
-        """Answer whom nobody else has answered. Whether another process goes on, whose business they are."""
+    def _refuse_unanswered(self, known: KnownState) -> bool:
+        """Refuses signals that nobody else has answered. Returns True if another instance continues: then they are its
+        business."""
         now = self._clock.monotonic()
         if not any(waiting.until <= now for waiting in self._waiting):
             return False

@@ -9,7 +9,7 @@ LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNI
 
 
 def configure_logs(*, level: str = "info", as_json: bool = False) -> None:
-    """Logs go to stderr; stdout is for answers."""
+    """Sends logs to stderr; stdout is for answers."""
     renderers: list[structlog.typing.Processor] = (
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
         if as_json

@@ -1,4 +1,4 @@
-"""Wiring: from the configuration, and what the source holds for it, to the outbox of a session."""
+"""Wiring: makes the outbox of a session from the configuration and the source."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,8 +15,8 @@ from cdc.postgres.outbox_tables import read_seal_key
 
 
 def open_outbox(config: Config, *, promises_utf8: bool) -> OutboxStream | None:
-    """None where no events are configured. `promises_utf8`: see EnvelopeContext. Raises ConfigError, SourceError with
-    the next step, ConnectionLost."""
+    """Opens the outbox; None if no events are configured. `promises_utf8`: see EnvelopeContext. Raises ConfigError,
+    SourceError with the next step, ConnectionLost."""
     outbox = config.outbox
     if not outbox.is_used:
         return None
@@ -38,11 +38,11 @@ def open_outbox(config: Config, *, promises_utf8: bool) -> OutboxStream | None:
 
 
 def _contract(files: Mapping[str, str]) -> Contract:
-    """Relative paths are from the working directory."""
+    """Reads JSON Schemas. Relative paths are from the working directory."""
     if not files:
         return no_contract
     try:
-        from cdc.outbox.contracts import contract_of  # not needed by who has none: it takes a while
+        from cdc.outbox.contracts import contract_of  # imported only if needed: it takes a while
     except ImportError as error:
         raise ConfigError("outbox.contracts needs jsonschema", "pip install 'watershed-cdc[contracts]'") from error
     schemas = {}

@@ -1,4 +1,4 @@
-"""Wiring: the order of a start, standby, and what is tried again. The first start is in cdc/daemon/first_start.py.
+"""Wiring: the order of a start, standby, and retries. The first start is in cdc/daemon/first_start.py.
 
 A start never touches the producer before the slot is held (or, before there is a slot, the start lock), so that two
 instances can't fence each other in turn: 1. read the position; 2. take the slot, waiting as standby; 3. fence earlier
@@ -57,11 +57,11 @@ from cdc.tables.continuity import require_same_database, require_same_source
 log = structlog.get_logger(__name__)
 
 STANDBY_POLL_S = 0.5
-# From the request to stop to the end, whatever hangs meanwhile.
+# The time from the request to stop to the end, whatever hangs meanwhile.
 STOP_S_MAX = 8.0
 RETRY_S_FIRST = 0.2
 RETRY_S_MAX = 10.0
-# Bytes that are damaged on their way differ from one reading to the next; the third time shows that they do not.
+# Bytes that are damaged in transit differ between readings; the same bytes at the third reading were not.
 READINGS_MAX = 3
 NEXT_SLOT = "wait: a slot waits for transactions that began earlier, which the log names"
 NEXT_RETRY = "nothing, if it passes: capture tries again"
@@ -86,7 +86,7 @@ class Backoff:
         self._began = clock.monotonic()
 
     def begin(self) -> None:
-        """A session begins."""
+        """Starts the clock of a session."""
         self._began = self._clock.monotonic()
 
     def next_s(self) -> float:
@@ -97,34 +97,36 @@ class Backoff:
 
 
 class Rereads:
-    """Bytes that a server should not have sent. They were damaged on their way, unless they come so each time."""
+    """Counts bytes that a server should not have sent. They were damaged in transit unless the same bytes come each
+    time."""
 
     def __init__(self) -> None:
-        self._met: Counter[bytes] = Counter()
+        self._seen: Counter[bytes] = Counter()
 
-    def judged(self, error: UnsupportedChangeError) -> UnsupportedChangeError | None:
-        """Why the table stops; None: another session reads the change again."""
+    def stopping_error(self, error: UnsupportedChangeError) -> UnsupportedChangeError | None:
+        """Returns the error that stops the table; None if another session is to read the change again."""
         if not isinstance(error, DamagedTextError):
             return error
         return error.repeated(READINGS_MAX) if self._is_last(error, error.near) else None
 
     def is_final(self, error: ProtocolError) -> bool:
-        """Whether the same was met in each of READINGS_MAX readings; else another session reads it again."""
+        """Says whether each of READINGS_MAX readings had the same error; if not, another session reads the bytes
+        again."""
         return self._is_last(error, error.message.encode())
 
     def _is_last(self, error: WatershedError, what: bytes) -> bool:
-        self._met[what] += 1
-        if self._met[what] >= READINGS_MAX:
+        self._seen[what] += 1
+        if self._seen[what] >= READINGS_MAX:
             return True
         log.warning("session ended by damaged bytes, they are read again", error=error.message, next=error.hint)
         return False
 
 
 class Service:
-    """Capture as a daemon. `check` writes nothing; `run` returns when it was asked to stop."""
+    """Capture as a daemon. `check` writes nothing; `run` returns after a request to stop."""
 
     def __init__(self, config: Config, probe: Probe, conditions: Conditions | None = None) -> None:
-        """`conditions`: told how the service is."""
+        """`conditions`: receives the state of the service."""
         self._config = config
         self._probe = probe
         self._conditions = conditions or Conditions()
@@ -145,7 +147,7 @@ class Service:
         self._reads_all_again = config.snapshot.mode == "always"
 
     def check(self, *, is_running_on: bool = False) -> Source:
-        """Look at source and brokers. `is_running_on`: tables that can't be captured any more are left to the session.
+        """Checks source and brokers. `is_running_on`: tables that can't be captured any more are left to the session.
         Raises ConfigError, SourceError, BrokerError, UnreachableError with the next step."""
         source = check_source(self._config.source, self._config.snapshot, is_running_on=is_running_on)
         outbox = open_outbox(self._config, promises_utf8=True)
@@ -161,11 +163,12 @@ class Service:
         return source
 
     def check_history(self, source: Source) -> None:
-        """What a start would find of an earlier one, asked without taking the slot. Raises SourceError for a slot that
-        is not ours, GapError where nothing would be published."""
+        """Checks history as a start would, without taking the slot. Raises SourceError for a slot of somebody else, and
+        GapError if nothing would be published."""
         with connect(self._config.source) as connection:
             slot = read_slot(connection, self._config.source.slot)
-            position = read_position(self._config)  # behind the slot's and before the log's end: capture may be running
+            # after the slot's LSN and before the log's end: capture may be running
+            position = read_position(self._config)
             flush_lsn = read_flush_lsn(connection)
         if position is None:
             require_no_slot(slot, self._config)
@@ -187,16 +190,16 @@ class Service:
                 self._session()
             except (ConnectionLost, UnreachableError) as error:
                 if self._stop.is_set():
-                    log.warning("not drained, the next start goes on from the position record", error=error.message)
+                    log.warning("not drained, the next start continues from the position record", error=error.message)
                 else:
                     in_s = backoff.next_s()
                     self._report("retrying", error.message, error.hint or NEXT_RETRY, is_failure=True)
                     log.warning("session lost, restarting", error=error.message, in_s=round(in_s, 1))
                     self._stop.wait(in_s)
             except UnsupportedChangeError as error:
-                if (failure := self._rereads.judged(error)) is not None:
+                if (failure := self._rereads.stopping_error(error)) is not None:
                     if error.table is None or self._is_loading:
-                        raise failure from error  # there is no session that could go on without the table
+                        raise failure from error  # no session could continue without the table
                     self._failures[TableId(*error.table)] = failure
                 self._report("retrying", error.message, error.hint or NEXT_RETRY, is_failure=True)
                 self._stop.wait(backoff.next_s())
@@ -222,19 +225,19 @@ class Service:
         log.info("stopped")
 
     def _is_known(self) -> bool:
-        """Whether capture has begun in an earlier process."""
+        """Says whether an earlier process has started capture."""
         try:
             self._admin.require_reachable()
             position = read_position(self._config)
         except (GapError, UnreachableError, ConnectionLost):
-            return False  # said by what comes next
+            return False  # the next step reports it
         return position is not None and position.phase == "streaming"
 
     def _obey_signals(self) -> None:
-        """SIGTERM and SIGINT ask to stop. What does not come to its end in time (brokers that are away, a slot that
-        waits for other transactions) is left: a process may die at any point without losing anything."""
+        """Handles SIGTERM and SIGINT as requests to stop. Work that does not end in time (unreachable brokers, a slot
+        that waits for other transactions) is abandoned: a process may die at any point without losing anything."""
         numbers = {signal.SIGTERM, signal.SIGINT}
-        # A thread waits for them: a handler would run only when the main thread is back from libpq or librdkafka.
+        # A thread waits for them: a handler would run only when the main thread returns from libpq or librdkafka.
         signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
 
         def obey() -> None:
@@ -244,10 +247,10 @@ class Service:
             last_resort = threading.Timer(STOP_S_MAX, give_up)
             last_resort.daemon = True
             last_resort.start()
-            os._exit(128 + signal.sigwait(numbers))  # asked twice: at once
+            os._exit(128 + signal.sigwait(numbers))  # a second request ends at once
 
         def give_up() -> None:
-            log.warning("not drained in time, the next start goes on from the position record", after_s=STOP_S_MAX)
+            log.warning("not drained in time, the next start continues from the position record", after_s=STOP_S_MAX)
             os._exit(0)
 
         threading.Thread(target=obey, name="signals", daemon=True).start()
@@ -299,7 +302,7 @@ class Service:
             self._admin.create([topic], [], [], self._config.topics)
 
     def _bootstrapped(self) -> PositionRecord:
-        """With the start lock held."""
+        """Runs the first start, with the start lock held."""
         position = self._position_or_gap()
         is_healed = self._heal is None or (position is not None and position.epoch > self._heal.found_in)
         if position is not None and position.phase == "streaming" and is_healed:
@@ -307,18 +310,18 @@ class Service:
             return position
         self._take_over()
         self._is_loading = True
-        # Who loads consistently publishes rows, for hours perhaps; otherwise this is the making of a slot.
+        # A consistent load publishes rows, for hours perhaps; otherwise this creates a slot.
         is_reading = self._config.snapshot.method == "consistent"
         self._report("loading", "the first start: the slot is being made", NEXT_SLOT, is_failure=not is_reading)
         bootstrap = Bootstrap(self._config, self._admin, self._clock, self._stop.is_set, self._probe)
         position = bootstrap.run(position, self._heal)
-        self._is_loading = False  # what follows can go on without a table
+        self._is_loading = False  # the next steps can continue without a table
         self._heal = None
         self._reads_all_again = False
         return position
 
     def _position_or_gap(self) -> PositionRecord | None:
-        """None where there is none, or where it is damaged and the gap is being healed."""
+        """Returns the position; None if there is none, or if it is damaged and the gap is being healed."""
         try:
             return read_position(self._config)
         except GapError:
@@ -327,7 +330,7 @@ class Service:
             return None
 
     def _take_slot(self, connection: ReplicationConnection, position: PositionRecord) -> bool:
-        """Start streaming; wait as standby while another instance does. False: asked to stop."""
+        """Starts streaming, or waits as standby while another instance does. Returns False after a request to stop."""
         slot, publication = self._config.source.slot, self._config.source.publication
         self._require_configured_slot(position)
 
@@ -351,7 +354,8 @@ class Service:
             )
 
     def _wait_for(self, why: str, attempt: Callable[[], bool]) -> bool:
-        """Try until it succeeds; False when asked to stop. One line says that this instance is the standby."""
+        """Retries until it succeeds; returns False after a request to stop. One log line says that this instance is the
+        standby."""
         if attempt():
             return True
         if not self._is_standby:
@@ -370,5 +374,4 @@ class Service:
             self._report("starting", "capture is taking over", "nothing: it streams in a moment", is_failure=True)
 
     def _report(self, state: str, message: str = "", hint: str = "", *, is_failure: bool = False) -> None:
-        """For the status of this process."""
         self._conditions.report(Condition("capture", "", state, message, hint, is_failure))

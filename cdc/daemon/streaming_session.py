@@ -1,6 +1,6 @@
-"""From a held slot to a loop that can run: earlier producers fenced, history checked, everything wired.
+"""Leads from a held slot to a loop that can run: fences earlier producers, checks history, wires everything.
 
-One session lasts until a server is lost, or until capture is asked to stop.
+One session lasts until a server is lost, or until a request to stop.
 """
 
 import time
@@ -72,11 +72,11 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Capturable:
-    """What is captured in this session."""
+    """The tables that this session captures."""
 
     schemas: tuple[TableSchema, ...]
-    leaving: tuple[TableSchema, ...]  # captured no more, but for the half published transaction
-    since: Mapping[TableId, int]  # of those that joined later
+    leaving: tuple[TableSchema, ...]  # removed, but captured until a transaction that is published in part ends
+    since: Mapping[TableId, int]  # of tables that were added later
     publication: Publication
     topics: Mapping[str, TopicDescription]
     snapshots: Sequence[SnapshotRecord]
@@ -98,7 +98,7 @@ class Session:
         should_stop: Callable[[], bool],
         probe: Probe,
     ) -> None:
-        """`failures`: tables whose changes could not be published in the sessions before."""
+        """`failures`: tables whose changes could not be published in earlier sessions."""
         self._config = config
         self._topics = Topics(config.topics.prefix)
         self._admin = admin
@@ -117,8 +117,8 @@ class Session:
         position: PositionRecord,
         reads_all_again: bool,
     ) -> Capture:
-        """`connection` streams from `position`; the server hangs up after `patience_s` of our silence (0: never).
-        Raises GapError where history is not continuous, BrokerError, ConnectionLost."""
+        """Prepares a session. `connection` streams from `position`; the server ends the connection after `patience_s`
+        of our silence (0: never). Raises GapError if history is not continuous, BrokerError, ConnectionLost."""
         resume_lsn = Lsn(position.resume_lsn)
 
         def stay_connected() -> None:
@@ -201,7 +201,7 @@ class Session:
         captured: Captured,
         state: State,
     ) -> tuple[TableSelection, Mapping[TableId, TableDescription], Publication]:
-        """For the tables that are captured already."""
+        """Checks that history is continuous for the tables that are captured already."""
         source = self._config.source
         with connect(source) as sql:
             flush_lsn = read_flush_lsn(sql)
@@ -232,8 +232,8 @@ class Session:
         captured: Captured,
         stay_connected: Callable[[], None],
     ) -> _Capturable:
-        """Tables that may join are captured from here on, those that stopped are not; that is committed. Others wait
-        for a session to come."""
+        """Adds the tables that can be added, leaves out those that are stopped, and commits that. Other tables wait for
+        a later session."""
         position = state.position
         assert position is not None
         since = {schema.table: position.topics[schema.topic].since_lsn for schema in selection.kept}
@@ -246,7 +246,9 @@ class Session:
                 raise ConnectionLost("the publication was altered meanwhile")
         joins = self._addition_barrier.published(selection.joining, publication)
         if joins and not self._addition_barrier.is_granted(joins, publication, stay_connected):
-            log.info("tables join when transactions that began earlier have ended", tables=" ".join(map(str, joins)))
+            log.info(
+                "tables are added when transactions that began earlier have ended", tables=" ".join(map(str, joins))
+            )
             joins = ()
         tables = Tables(selection.kept, tuple(joins), tuple(sorted(position.topics.keys() - kept)))
         records = self._newly_stopped(selection, state)
@@ -291,7 +293,7 @@ class Session:
         records = newly_stopped(selection, state.tables, self._clock.now_us())
         for record in records:
             log.error(
-                "table stopped, the others go on", table=str(record.table), error=record.message, next=record.next
+                "table stopped, the others continue", table=str(record.table), error=record.message, next=record.next
             )
         return [table_record(self._topics, record) for record in records]
 
@@ -302,7 +304,7 @@ class Session:
         descriptions: Mapping[TableId, TableDescription],
         state: State,
     ) -> dict[TableId, TableFacts | None]:
-        """Of those that are captured, as they were when that was last looked at."""
+        """Returns the facts of the captured tables as of the last catalog poll."""
         facts: dict[TableId, TableFacts | None] = {}
         for schema in schemas:
             record = state.tables.get(schema.table)
@@ -336,7 +338,7 @@ class Session:
         reader = resources.enter_context(
             closing(PostgresRowReader(self._config.source, these.publication, these.schemas))
         )
-        return ToastBackfill(reader, engine.complete, self._clock, time.sleep, fits=unpublishable.takes)
+        return ToastBackfill(reader, engine.complete, self._clock, time.sleep, fits=unpublishable.accepts)
 
     def _snapshots(
         self,

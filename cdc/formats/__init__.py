@@ -1,1 +1,1 @@
-"""Rows to records, in the form of a profile, and changes that no record can hold. Pure."""
+"""Builds records from rows in the form of a profile, and handles changes that no record can hold. Pure."""

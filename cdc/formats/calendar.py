@@ -23,7 +23,7 @@ _INTERVAL = re.compile(
 
 
 class Interval(NamedTuple):
-    """All parts have their own sign."""
+    """An interval as PostgreSQL prints it. Each part has its own sign."""
 
     years: int
     months: int
@@ -32,12 +32,12 @@ class Interval(NamedTuple):
 
 
 def epoch_days(text: str) -> int:
-    """Days since 1970-01-01 of a finite date."""
+    """Returns the days from 1970-01-01 to a finite date."""
     return days_from_civil(*civil_date(text))
 
 
 def civil_date(text: str) -> tuple[int, int, int]:
-    """(year, month, day) of a finite date. Year 0 is 1 BC."""
+    """Returns (year, month, day) of a finite date. Year 0 is 1 BC."""
     found = _DATE(text)
     if found is None:
         raise MalformedValueError("a date in ISO style")
@@ -46,7 +46,7 @@ def civil_date(text: str) -> tuple[int, int, int]:
 
 
 def time_us(text: str) -> int:
-    """µs since midnight; 24:00:00 is a whole day's."""
+    """Returns µs since midnight; 24:00:00 is a whole day."""
     found = _TIME(text)
     if found is None:
         raise MalformedValueError("a time in ISO style")
@@ -61,7 +61,7 @@ def epoch_us(text: str, *, has_zone: bool) -> int:
 
 
 def civil_timestamp(text: str, *, has_zone: bool) -> tuple[tuple[int, int, int], int]:
-    """The same as civil_date's day and µs since its midnight."""
+    """Returns the day as civil_date does, and the microseconds since its midnight."""
     found = _TIMESTAMP(text)
     if found is None or bool(found[3]) != has_zone:
         raise MalformedValueError("a timestamp in ISO style" + (" and UTC" if has_zone else ""))
@@ -85,7 +85,7 @@ def zoned_time(text: str) -> tuple[int, int]:
 
 
 def interval(text: str) -> Interval:
-    """A finite interval."""
+    """Reads a finite interval."""
     found = _INTERVAL(text)
     if found is None or not text:
         raise MalformedValueError("an interval in style postgres")
@@ -99,7 +99,7 @@ def interval(text: str) -> Interval:
 
 
 def iso_date(days: int) -> str:
-    """As Java prints it: years above 9999 with a plus, 1 BC as 0000, 2 BC as -0001."""
+    """Returns the date as Java prints it: years above 9999 with a plus, 1 BC as 0000, 2 BC as -0001."""
     year, month, day = civil_from_days(days)
     return f"{iso_year(year)}-{month:02}-{day:02}"
 
@@ -111,7 +111,7 @@ def iso_year(year: int) -> str:
 
 
 def iso_time(us: int, digits: int | None = None) -> str:
-    """HH:MM:SS with `digits` of the fraction; None: as many as there are."""
+    """Returns HH:MM:SS with `digits` of the fraction; None: as many as there are."""
     seconds, fraction = divmod(us, 1_000_000)
     text = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
     shown = f"{fraction:06}".rstrip("0") if digits is None else f"{fraction:06}"[:digits]
@@ -119,7 +119,7 @@ def iso_time(us: int, digits: int | None = None) -> str:
 
 
 def days_from_civil(year: int, month: int, day: int) -> int:
-    """Days since 1970-01-01. Year 0 is 1 BC."""
+    """Returns the days from 1970-01-01. Year 0 is 1 BC."""
     year -= month <= 2
     era = year // 400
     year_of_era = year - era * 400
@@ -128,7 +128,7 @@ def days_from_civil(year: int, month: int, day: int) -> int:
 
 
 def civil_from_days(days: int) -> tuple[int, int, int]:
-    """(year, month, day), the reverse of days_from_civil."""
+    """Returns (year, month, day), the reverse of days_from_civil."""
     era, day_of_era = divmod(days + 719_468, 146_097)
     year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
     day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)

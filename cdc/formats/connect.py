@@ -20,7 +20,7 @@ BYTES: Final[Node] = {"type": "bytes"}
 def named(
     node: Node, name: str, parameters: Mapping[str, str] | None = None, *, version: int = 1, doc: str = ""
 ) -> Node:
-    """A semantic type."""
+    """Returns a semantic type: the node with a name."""
     more = {"doc": doc, "parameters": parameters}
     return {**node, "name": name, "version": version} | {part: more[part] for part in more if more[part]}
 
@@ -30,7 +30,7 @@ def array_of(element: Node) -> Node:
 
 
 def vector_of(element: Node) -> Node:
-    """An array whose elements are never null."""
+    """Returns an array whose elements are never null."""
     return {"type": "array", "items": required(element)}
 
 
@@ -39,7 +39,7 @@ def map_of(keys: Node, values: Node) -> Node:
 
 
 def struct_of(fields: Iterable[tuple[str, Node]]) -> Node:
-    """Of (name, node) pairs; the nodes say themselves whether they are optional."""
+    """Returns the schema of a struct from (name, node) pairs; each node says whether it is optional."""
     return {"type": "struct", "fields": [{**node, "field": name} for name, node in fields]}
 
 
@@ -52,7 +52,7 @@ def required(node: Node) -> Node:
 
 
 def _with(node: Node, *, is_optional: bool) -> Node:
-    """`optional` stands after the type's own parts and before its name."""
+    """Adds `optional`, after the type's own parts and before its name."""
     head = {part: node[part] for part in ("type", "items", "keys", "values", "fields") if part in node}
     return (
         head
@@ -62,13 +62,13 @@ def _with(node: Node, *, is_optional: bool) -> Node:
 
 
 def has_floats(node: Node) -> bool:
-    """Whether a floating-point number is in values of this schema."""
+    """Says whether values of this schema contain floating-point numbers."""
     parts = [*(node[part] for part in ("items", "values") if part in node), *node.get("fields", ())]
     return node["type"] in ("float", "double") or any(map(has_floats, parts))
 
 
 def dumps(node: object) -> str:
-    """Compact JSON, as latin-1 view of UTF-8."""
+    """Returns compact JSON, as latin-1 view of UTF-8."""
     return json.dumps(node, ensure_ascii=False, separators=(",", ":")).encode().decode("latin-1")
 
 
@@ -154,7 +154,7 @@ MESSAGE_KEY: Final = _record("io.debezium.connector.postgresql.MessageKey", ("pr
 
 
 def message_schema(content: Node) -> Node:
-    """`content`: as what a message's bytes stand."""
+    """Returns the schema of a message event. `content`: the schema of the message's bytes."""
     inner = ("prefix", optional(STRING)), ("content", optional(content))
     return _record(
         "io.debezium.connector.postgresql.MessageValue",

@@ -1,4 +1,4 @@
-"""Debezium's JSON envelope from row changes as the codec reads them; values in the profile's form (see `profiles`).
+"""Builds Debezium's JSON envelope from the codec's row changes; values have the profile's form (see `profiles`).
 
     {"before":null,"after":{"id":1,"name":"x"},
      "source":{"version":"0.1.0","connector":"postgresql","name":"shop","ts_ms":1767323079990,"snapshot":"false",
@@ -8,11 +8,11 @@
                "epoch":1,"seq":17,"commit_lsn":24026100,"tx_index":0,"schema_version":1},
      "transaction":null,"op":"c","ts_ms":1767323080000,"ts_us":1767323080000123,"ts_ns":1767323080000123000}
 
-Fields and their order are Debezium's; from `epoch` on `source` has ours. `source.ts_*` is the commit time (of a
-snapshot row: when the snapshot began), `ts_*` our clock. `sequence` is a JSON array as a string: the LSN of the
-commit before, or null, and the change's own. Columns that are not known are absent, never null: from `before`, and from
-`after` where an update left a large value out of the log and it could not be read either. Only then `source` ends with
-`"unchanged":["body"]`, the names of these columns, or with `"filled":["body"]`, those that were read.
+Fields and their order are Debezium's; from `epoch` on `source` has ours. `source.ts_*` is the commit time (for a
+snapshot row: the time when the snapshot began), `ts_*` our clock. `sequence` is a JSON array as a string: the LSN of
+the previous commit, or null, and the change's own. Columns that are not known are absent, never null: from `before`,
+and from `after` if an update left a large value out of the log and it could not be read either. Only then `source` ends
+with `"unchanged":["body"]`, the names of these columns, or with `"filled":["body"]`, the names of those that were read.
 
 In profile `debezium` columns that are not known are null in `before`, or a zero where that is not allowed, and a
 placeholder in `after` (see `unavailable`). With `schemas.enable` key and value are `{"schema":…,"payload":…}`, each
@@ -53,7 +53,7 @@ _OP = ',"op":"'
 
 
 class Draft:
-    """The value of a record whose row has holes, until it is known what becomes of them."""
+    """The value of a record whose row has holes, before they are filled or published as unchanged."""
 
     def __init__(
         self, encoder: "TableEncoder", change: IncompleteChange, xid: int, parts: tuple[str, str, str], tx_index: int
@@ -70,25 +70,25 @@ class Draft:
         self._tx_index = tx_index
 
     def encoded(self, column: str, value: bytes | None) -> str:
-        """A value's text as PostgreSQL prints it, None for NULL, as `columns` has it. Raises ValueError for what the
-        column can't hold, or for a column that there is not."""
+        """Converts a value's text as PostgreSQL prints it, None for NULL, to the form of `columns`. Raises ValueError
+        for an unknown column, or a value that the column can't hold."""
         try:
             return self._encoder._codec.column(column, value)
         except (MalformedValueError, ValueError) as error:
             raise ValueError(column) from error
 
     def columns_of(self, value: bytes) -> tuple[str | None, ...] | None:
-        """What a record's value says of each column, as `columns` has them; None if it is no whole row of this schema
-        version, as a delete's is not."""
+        """Reads each column of a record's value, in the form of `columns`. Returns None if the value is not a whole row
+        of this schema version, for example a delete's."""
         return self._encoder.columns_of(value)
 
     def without_holes(self) -> bytes:
-        """The value with nothing filled."""
+        """Returns the value with no hole filled."""
         return self.finished(self.columns, ())
 
     def finished(self, columns: Sequence[str | None], filled: Sequence[int]) -> bytes:
-        """The value, with `columns` as far as they are known; those at `filled` were read for it. Raises
-        ProtocolError for what is not UTF-8."""
+        """Returns the value with the known ones of `columns`; those at `filled` were read from the table. Raises
+        ProtocolError for text that is not UTF-8."""
         head, source, tail = self._parts
         names = [column.name for column in self.schema.columns]
         unchanged = [i for i, column in enumerate(columns) if column is None]
@@ -109,17 +109,16 @@ FinishedRecord = tuple[bytes, bytes | None, Headers]
 """(key, value, headers). A value of None is a tombstone."""
 
 OutRecord = tuple[bytes, bytes | Draft | None, Headers]
-"""The same, or a record whose row has holes: its value is a Draft, which no data can be."""
+"""A finished record, or one whose row has holes: its value is a Draft, which no data can be."""
 
 _Value = TypeVar("_Value", bytes, Draft)
 
 
 class TableEncoder:
-    """Rows of one table, as one schema version publishes them, to Kafka records.
+    """Encodes rows of one table in one schema version as Kafka records.
 
-    `start_transaction` before the first `encode` of each transaction, `start_snapshot` or
-    `start_chunk` before the first `copy_row`.
-    Raises UnsupportedChangeError if the relation is not what the schema describes.
+    Call `start_transaction` before the first `encode` of each transaction, and `start_snapshot` or `start_chunk` before
+    the first `copy_row`. Raises UnsupportedChangeError if the relation does not match the schema.
     """
 
     def __init__(
@@ -129,7 +128,7 @@ class TableEncoder:
         context: EnvelopeContext,
         metadata: TransactionMetadata | None = None,
     ) -> None:
-        """`metadata`: of the transaction that is received, where they are published."""
+        """`metadata`: of the current transaction, if it is published."""
         formats = column_formats(schema, context.format)
         relation = context.format.columns.marked(relation)
         forms = [found.form for found in formats]
@@ -162,8 +161,8 @@ class TableEncoder:
             self._end = "}}"
         self._has_tombstones = context.format.tombstones_on_delete
         self._headers = _context_headers(context) if context.format.has_context_headers else None
-        # Of each column, what stands for a value of an old row that is not known, and for a large one that is not
-        # available; None: it is absent then.
+        # For each column, the text for an unknown value of an old row, and for a large value that is not
+        # available; None: it is absent.
         self._unknown = [found.form.unknown for found in formats]
         self._unavailable = [
             unavailable(column, context.format) or unknown
@@ -173,7 +172,7 @@ class TableEncoder:
         # The usual records, made without a question for each of these.
         is_plain = self._has_tombstones and self._headers is None and not self._key_head
         self._is_plain = is_plain and metadata is None
-        # With the record of TRUNCATE there is no key, which a compacted topic does not take.
+        # The record of TRUNCATE has no key, which a compacted topic does not accept.
         self.has_truncates = self._is_keyless and context.format.skipped_operations == "none"
         self._commit_lsn = Lsn(0)
         self._xid = 0
@@ -184,8 +183,8 @@ class TableEncoder:
     def start_transaction(
         self, commit_lsn: int, commit_ts_us: int, xid: int, last_commit_lsn: int | None, origin: Origin | None = None
     ) -> None:
-        """What the rows of one transaction share: Begin's fields, the commit LSN of the transaction before it (None if
-        this session has seen none), and where it came from, if by replication. `commit_ts_us`: µs since 1970."""
+        """Sets the values that a transaction's rows share: Begin's fields, the previous transaction's commit LSN (None
+        if this session has seen none), and the origin, if it came by replication. `commit_ts_us`: µs since 1970."""
         self._to_seq = (
             f',"xmin":null,"origin":{_json(origin.name) if origin else "null"},'
             f'"origin_lsn":{origin.commit_lsn if origin else "null"}{self._to_epoch}'
@@ -195,11 +194,12 @@ class TableEncoder:
         self._xid = xid
 
     def start_snapshot(self, consistent_lsn: int, began_ts_us: int) -> None:
-        """What the rows of one snapshot share: its consistent point and when it began, µs since 1970."""
+        """Sets the values that a snapshot's rows share: its consistent point and when it began, µs since 1970."""
         self._start("true", consistent_lsn, began_ts_us, "null", "null")
 
     def start_chunk(self, commit_lsn: int, read_ts_us: int) -> None:
-        """What the rows of one chunk share: at which commit they count, and about when they were read."""
+        """Sets the values that a chunk's rows share: the commit as of which they hold, and about when they were
+        read."""
         self._start("incremental", commit_lsn, read_ts_us, "null", "null")
 
     def _start(self, snapshot: str, commit_lsn: int, ts_us: int, xid: str, last: str) -> None:
@@ -211,15 +211,15 @@ class TableEncoder:
     def encode(
         self, message: bytes, offset: int, lsn: int, tx_index: int, seq: int, now_us: int
     ) -> Sequence[OutRecord]:
-        """The records of the row change in `message[offset:]`, which starts at its I, U or D byte.
+        """Returns the records of the row change in `message[offset:]`, which starts at its I, U or D byte.
 
         One for an insert or update, and for any change of a table without a key; delete and tombstone for a delete;
         delete, tombstone and create for an update that changed the key: `seq` is the first value's, the create has
         `seq + 1`. They belong together in one Kafka transaction. Without `tombstones.on.delete` there is no tombstone.
         The value of a row with holes is a Draft. `lsn` is the frame's, `now_us` our clock, µs since 1970.
 
-        Raises ProtocolError for bytes that are no row of this relation; UnsupportedChangeError for a key that is null
-        or not in the log, and text that is not UTF-8. Both name table and position.
+        Raises ProtocolError for bytes that are not a row of this relation; UnsupportedChangeError for a key that is
+        null or not in the log, and text that is not UTF-8. Both name table and position.
         """
         change = self._codec.usual_change(message, offset)
         if change is None:
@@ -231,7 +231,7 @@ class TableEncoder:
         if now_us != self._clock_us:
             self._set_clock(now_us)
         if not self._is_plain:
-            return self._chosen(op, before, after, old_key, new_key, lsn, tx_index, seq)
+            return self._as_configured(op, before, after, old_key, new_key, lsn, tx_index, seq)
         if old_key == new_key:
             key = new_key.encode("latin-1")
             value = self._value(op, before, after, lsn, tx_index, seq)
@@ -245,10 +245,10 @@ class TableEncoder:
         here = self._value("c", "null", after, lsn, tx_index, seq + 1)
         return self._moved(key, moved_to, gone, here, seq)
 
-    def _chosen(
+    def _as_configured(
         self, op: str, before: str, after: str, old_key: str, new_key: str, lsn: int, tx_index: int, seq: int
     ) -> list[FinishedRecord]:
-        """The same with schemas, with context headers, or without tombstones."""
+        """Returns the records with schemas, with context headers, or without tombstones, as configured."""
         self._count()
         if self._is_keyless:
             return [(b"", self._value(op, before, after, lsn, tx_index, seq), self._headers)]
@@ -286,7 +286,7 @@ class TableEncoder:
         return b"", self._value("t", "null", "null", lsn, tx_index, seq), self._headers
 
     def _count(self) -> None:
-        """Before an event whose transaction's metadata are published."""
+        """Counts an event before its record, if transaction metadata is published."""
         if self._metadata is not None:
             block = self._metadata.block(str(self.table))
             self._to_op = f"{self._to_end}{_TRANSACTION}{block}{_OP}"
@@ -299,16 +299,16 @@ class TableEncoder:
         here = key.decode("latin-1")
         row = self._old_row(here) if any(self._unknown) else here
         if not self._is_plain:
-            return self._chosen("d", row, "null", here, here, lsn, tx_index, seq)
+            return self._as_configured("d", row, "null", here, here, lsn, tx_index, seq)
         value = self._value("d", row, "null", lsn, tx_index, seq)
         return [(key, value, None), (key, None, [(VERSION_HEADER, self._version(seq))])]
 
     def _old_row(self, key: str) -> str:
-        """Of which only the key is known, an object of its columns."""
+        """Returns the old row of which only the key is known, from the object of its key columns."""
         known: dict[str, str] = {}
         end = 0
         for name in self.schema.key:
-            begin = end + len(_json(name)) + 2  # a brace or comma before it, a colon behind
+            begin = end + len(_json(name)) + 2  # with the brace or comma before it and the colon after it
             end = json_end(key, begin)
             known[name] = key[begin:end]
         there = zip(self.schema.columns, self._unknown, strict=True)
@@ -320,18 +320,18 @@ class TableEncoder:
         if not text.startswith(self._to_before):  # the head has another version's schema
             return None
         row = self._codec.columns_of(text, json_end(text, len(self._to_before)) + len(_AFTER))
-        # The first thing after the row's end that says so: inside `source` nothing else is as long.
+        # Found as the first text after the row's end: inside `source` nothing else is as long.
         if row is None or text.find(self._to_end + _TRANSACTION, row[1]) < 0:
             return None
         return row[0]
 
     def row_of(self, columns: Sequence[str | None]) -> str:
-        """`after` of a row of which these columns are known."""
+        """Returns `after` of a row of which these columns are known."""
         there = zip(columns, self._unavailable, strict=True)
         return self._codec.row_of([placeholder if value is None else value for value, placeholder in there])
 
     def key_of(self, key: str) -> bytes:
-        """The record key, from the object of key columns."""
+        """Returns the record key, from the object of key columns."""
         encoded = key.encode("latin-1")
         return self._key_head + encoded + b"}" if self._key_head else encoded
 
@@ -393,7 +393,8 @@ class TableEncoder:
         return encoded
 
     def require_utf8(self, encoded: bytes, tx_index: int) -> None:
-        """Each value stands between ASCII characters, so the whole is UTF-8 only if every value is."""
+        """Raises unless all is UTF-8. Each value is between ASCII characters, so the whole is UTF-8 only if every value
+        is."""
         try:
             encoded.decode()
         except UnicodeDecodeError as error:
@@ -414,7 +415,7 @@ def _schema_head(schema: connect.Node) -> str:
 
 
 def _context_headers(context: EnvelopeContext) -> list[tuple[str, bytes]]:
-    """With which Debezium's records name their connector."""
+    """Returns the headers in which Debezium's records name their connector."""
     return [
         ("__debezium.context.connectorLogicalName", context.prefix.encode()),
         ("__debezium.context.taskId", b"0"),
@@ -423,5 +424,5 @@ def _context_headers(context: EnvelopeContext) -> list[tuple[str, bytes]]:
 
 
 def _json(text: str) -> str:
-    """A JSON string, as latin-1 view of its UTF-8 bytes."""
+    """Returns a JSON string, as latin-1 view of its UTF-8 bytes."""
     return encode_basestring(text.encode().decode("latin-1"))

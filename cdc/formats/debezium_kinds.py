@@ -141,7 +141,7 @@ _NO_ARRAY: Final = frozenset({BIT, MONEY, 19, INTERVAL, VARBIT, 142, 1790, 600, 
 
 
 def kind_of(column: Column, options: FormatOptions) -> Kind | None:
-    """None for a type that Debezium leaves out."""
+    """Returns the kind of a column; None for a type that Debezium leaves out."""
     if not column.element_oid:
         return scalar_kind(column_type(column), options) or _unknown(options)
     of = element_type(column)
@@ -160,7 +160,7 @@ def _unknown(options: FormatOptions) -> Kind | None:
 
 
 def scalar_kind(of: ValueType, options: FormatOptions) -> Kind | None:
-    """The same for one value, of a column or of an array's elements."""
+    """Returns the kind of one value, of a column or of an array's elements."""
     if of.labels:
         return _text(named(STRING, _DATA + "Enum", {"allowed": ",".join(of.labels)}))
     match of.oid:
@@ -238,7 +238,7 @@ def bytea(mode: BinaryMode) -> Kind:
 
 
 def bits(modifier: int) -> Kind:
-    """The modifier is the length; none: of any length."""
+    """`modifier` is the length; without one the length is not limited."""
     if modifier == 1:
         return Kind(values.bit, BOOLEAN, "false")
     length = modifier if modifier > 0 else _BITS_MAX
@@ -313,7 +313,7 @@ def _timestamp(precision: int, mode: TimeMode) -> Kind:
 
 _NS, _US, _MS = 1, 1_000, 1_000_000
 
-# The types that each mode is about, by which the `readable` profile takes over a form that was chosen.
+# The types to which each mode applies; profile `readable` uses a mode's form for them if one was chosen.
 FAMILIES: Final[dict[str, Callable[[ValueType, FormatOptions], bool]]] = {
     "decimal_handling_mode": lambda of, _: of.oid in (NUMERIC, MONEY),
     "time_precision_mode": lambda of, options: (

@@ -7,8 +7,8 @@ timestamptz  the same in UTC, with "offsetSeconds":0,"zoneId":"Z" before `specia
 timetz       time's fields with `offsetSeconds`, which is the value's own, before `precision`
 interval     {"years":1,"months":2,"days":3,"hours":4,"minutes":5,"seconds":6,"nanos":780000000,"precision":6}
 
-An infinite date or timestamp is its `specialValue`, all else null but the precision. `precision` is the column's, also
-where that is an interval's "none" (65535). Every field is optional.
+An infinite date or timestamp has its `specialValue`; all other fields except the precision are null. `precision` is the
+column's, also if that is an interval's "none" (65535). Every field is optional.
 """
 
 from collections.abc import Iterable
@@ -20,7 +20,7 @@ from cdc.formats.kinds import PRECISION_DEFAULT, Kind, ValueType
 from cdc.pgoutput.values import Encoder, UnconvertibleError
 
 _SPECIAL: Final = {"infinity": "POSITIVE_INFINITY", "-infinity": "NEGATIVE_INFINITY"}
-_INTERVAL_PRECISION: Final = 0xFFFF  # of its modifier; the half above it says which fields it has
+_INTERVAL_PRECISION: Final = 0xFFFF  # of its modifier; the other half says which fields it has
 _INT32_MAX: Final = (1 << 31) - 1
 
 _Fields = tuple[tuple[str, Node], ...]
@@ -37,7 +37,7 @@ _DURATION: Final[_Fields] = (
 
 
 def structured(of: ValueType) -> Kind:
-    """Of date, time, timestamp, those with time zone, and interval."""
+    """Encodes date, time, timestamp, both with time zone, and interval."""
     precision = of.modifier if of.modifier >= 0 else PRECISION_DEFAULT
     match of.oid:
         case 1082:
@@ -114,7 +114,7 @@ def zoned_time(precision: int) -> Encoder:
 
 
 def interval(precision: int) -> Encoder:
-    """Every part has its own sign, but those of the time the same."""
+    """Each part has its own sign; those of the time share one."""
 
     def encode(text: str) -> str:
         if text in _SPECIAL:

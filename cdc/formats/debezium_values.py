@@ -1,6 +1,7 @@
-"""PostgreSQL's text of a value → JSON text as Debezium's connector and Kafka Connect's JsonConverter write it.
+"""Converts PostgreSQL's text of a value to JSON text as Debezium's connector and Kafka Connect's JsonConverter write
+it.
 
-Texts are latin-1 views, as in cdc.pgoutput.values. A value that has no place in its column's form (NaN in a decimal, a
+Texts are latin-1 views, as in cdc.pgoutput.values. A value that its column's form can't represent (NaN in a decimal, a
 timestamp outside nanoseconds) is an UnconvertibleError: see `event.converting.failure.handling.mode`.
 """
 
@@ -43,7 +44,7 @@ def decimal_bytes(scale: int) -> Encoder:
 
 
 def variable_decimal(text: str) -> str:
-    """VariableScaleDecimal: without trailing zeros, and no negative scale."""
+    """Encodes a VariableScaleDecimal: without trailing zeros, and no negative scale."""
     found = _number(text)
     fraction = (found[3] or "").rstrip("0")
     return f'{{"scale":{len(fraction)},"value":{_base64(_java_bytes(_integer(found[1], found[2] + fraction)))}}}'
@@ -69,7 +70,7 @@ def decimal_string(text: str) -> str:
 
 
 def money(fraction_digits: int, encode_plain: Encoder) -> Encoder:
-    """What is printed in any locale: the last point or comma parts the fraction if so many digits follow it."""
+    """Reads money in any locale: the last point or comma separates the fraction if that many digits follow it."""
 
     def encode(text: str) -> str:
         digits = _NOT_MONEY.sub("", text).strip(".,")
@@ -113,7 +114,7 @@ def _integer(sign: str, digits: str) -> int:
 
 
 def _java_bytes(number: int) -> bytes:
-    """As BigInteger.toByteArray: as few bytes as hold the sign too."""
+    """Returns the bytes of BigInteger.toByteArray: as few as hold the number with its sign."""
     bits = (number if number >= 0 else ~number).bit_length()
     return number.to_bytes(bits // 8 + 1, "big", signed=True)
 
@@ -132,7 +133,7 @@ def bit(text: str) -> str:
 
 
 def bits(text: str) -> str:
-    """Little-endian, only as many bytes as are needed."""
+    """Encodes little-endian, in only as many bytes as are needed."""
     if not _BITS(text):
         raise MalformedValueError("a bit string")
     number = int(text or "0", 2)
@@ -164,7 +165,7 @@ def bytea(mode: BinaryMode) -> Encoder:
 
 
 def text_bytes(mode: BinaryMode) -> Encoder:
-    """A type that Debezium does not know: its text, as bytes."""
+    """Encodes a type that Debezium does not know: its text, as bytes."""
     write = bytes_as(mode)
     return lambda text: write(text.encode("latin-1"))
 
@@ -185,7 +186,7 @@ def date_iso(text: str) -> str:
 
 
 def time_in(unit_ns: int) -> Encoder:
-    """A number of such units since midnight."""
+    """Encodes a time as the number of such units since midnight."""
     return lambda text: str(calendar.time_us(text) * 1000 // unit_ns)
 
 
@@ -194,7 +195,7 @@ def time_iso(text: str) -> str:
 
 
 def timestamp_in(unit_ns: int) -> Encoder:
-    """A number of such units since 1970."""
+    """Encodes a timestamp as the number of such units since 1970."""
     infinite = INFINITE_MS if unit_ns == 1_000_000 else INFINITE_64
 
     def encode(text: str) -> str:
@@ -215,7 +216,7 @@ def timestamp_iso(text: str) -> str:
 
 
 def zoned_timestamp(digits: int) -> Encoder:
-    """UTC, with exactly so many digits of the second."""
+    """Encodes in UTC, with exactly `digits` digits of the second."""
 
     def encode(text: str) -> str:
         if text in INFINITE_64:

@@ -1,4 +1,4 @@
-"""What is the same in every record of one run."""
+"""The values that all records of one run share."""
 
 from dataclasses import dataclass
 
@@ -7,8 +7,6 @@ from cdc.config.format_options import READABLE, FormatOptions
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeContext:
-    """What is the same in every record of one run."""
-
     prefix: str
     database: str
     epoch: int

@@ -4,10 +4,10 @@ from cdc.formats import connect
 
 
 class Heartbeats:
-    """Every so often a record that says when, in the Kafka transaction of the position."""
+    """Makes a record with the time at an interval, in the Kafka transaction of the position."""
 
     def __init__(self, server: str, interval_ms: int, *, schemas_enable: bool) -> None:
-        """`server`: topics.prefix; `interval_ms`: 0 for none at all."""
+        """`server`: topics.prefix; `interval_ms`: 0 for no heartbeats."""
         self._interval_s = interval_ms / 1000
         key = f'{{"serverName":{connect.dumps(server)}}}'
         self._head, self._end = "", ""

@@ -1,4 +1,4 @@
-"""What a column's values are in records: how they are written, and their schema."""
+"""The kind of a column's values in records: their encoder and their schema."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from cdc.pgoutput.values import Encoder
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """Values of one type in one form."""
+    """The values of one type in one form."""
 
     encode: Encoder
     node: Node  # Connect's schema, without `optional`
@@ -18,7 +18,7 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """What decides about a value's form, of a column or of an array's elements."""
+    """The properties of a type that decide about its values' form, for a column or for an array's elements."""
 
     oid: int  # pg_type.oid; domains are resolved
     modifier: int
@@ -27,7 +27,7 @@ class ValueType:
 
 
 PRECISION_DEFAULT = 6  # of times without one
-FIRST_USER_OID = 16_384  # FirstNormalObjectId: what initdb did not make
+FIRST_USER_OID = 16_384  # FirstNormalObjectId: initdb made none of the types from here on
 
 
 def column_type(column: Column) -> ValueType:
@@ -38,12 +38,12 @@ def column_type(column: Column) -> ValueType:
 
 
 def is_of_domain(column: Column) -> bool:
-    """Whether it is an array whose elements are a domain's: only such an array is made by users, of a built-in type."""
+    """Says whether the column is an array of a domain: only such an array is a user's type with built-in elements."""
     return column.element_oid < FIRST_USER_OID <= (column.base_type_oid or column.type_oid)
 
 
 def element_type(column: Column) -> ValueType:
-    """Of a column whose element_oid is told."""
+    """Returns the element's type of a column with a known element_oid."""
     modifier = column.type_modifier if column.base_type_modifier is None else column.base_type_modifier
     return ValueType(column.element_oid, modifier, _name(column, column.element_oid), column.labels)
 

@@ -1,7 +1,7 @@
-"""What text may not leave the source in clear: cut, hidden, or replaced by a keyed hash.
+"""Masks of text that must not leave the source in clear: cut, hidden, or replaced by a keyed hash.
 
-Only columns of text are masked, and none of a key: what can't be masked as configured is refused, never sent in clear.
-NULL stays NULL. Texts are latin-1 views, as in cdc.pgoutput.values; a character is one of the UTF-8 text.
+Only columns of text are masked, and none of a key: a mask that can't be applied is refused, and nothing is sent in
+clear. NULL stays NULL. Texts are latin-1 views, as in cdc.pgoutput.values; a character is one of the UTF-8 text.
 """
 
 import hmac
@@ -20,7 +20,8 @@ _NEXT_STEP: Final = "correct section masking; to leave a column out altogether, 
 
 
 def masks_of(schema: TableSchema, masks: tuple[Mask, ...]) -> dict[str, Mask]:
-    """Those of this table, by column. Raises ConfigError for a column that is not there or can't be masked."""
+    """Returns the masks of this table, by column. Raises ConfigError for a column that does not exist or can't be
+    masked."""
     columns = {column.name: column for column in schema.columns}
     found: dict[str, Mask] = {}
     for mask in masks:
@@ -43,7 +44,7 @@ def masks_of(schema: TableSchema, masks: tuple[Mask, ...]) -> dict[str, Mask]:
 
 
 def masked(mask: Mask) -> Callable[[str], str]:
-    """From text to text."""
+    """Masks a text."""
     match mask.action:
         case "truncate":
             return lambda text: _cut(text, mask.length)
@@ -62,6 +63,6 @@ def _cut(text: str, length: int) -> str:
 
 
 def is_text(column: Column) -> bool:
-    """Whether the column holds text, the only values that can be masked."""
+    """Says whether the column holds text, the only values that can be masked."""
     of = column_type(column)
     return not column.element_oid and (of.oid in _TEXT_OIDS or of.name in _TEXT_NAMES)

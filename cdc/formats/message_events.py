@@ -4,8 +4,8 @@
     {"op":"m","ts_ms":1767323080000,"source":{…,"schema":"","table":"","txId":560,"lsn":24026000,…},"transaction":null,
      "message":{"prefix":"audit","content":"aGVsbG8="}}
 
-The content is what `binary.handling.mode` says, base64 by default. Watershed's own fields of `source` are null but for
-`epoch`, and `commit_lsn` where the message is part of a transaction: a message has no version.
+The content has the form of `binary.handling.mode`, base64 by default. Watershed's own fields of `source` are null
+except `epoch`, and `commit_lsn` if the message is part of a transaction: a message has no version.
 """
 
 import base64
@@ -19,11 +19,11 @@ from cdc.pgoutput.messages import LogicalMessage, Origin
 
 @dataclass(frozen=True, slots=True)
 class MessagePosition:
-    """Where a message stands."""
+    """The place of a message in the source."""
 
     lsn: int
     last_commit_lsn: int | None  # of the transaction before; None if this session has seen none
-    # Of the message's own transaction; None where it is in none.
+    # of the message's own transaction; None if it is in none
     commit_lsn: int | None = None
     commit_ts_us: int | None = None
     xid: int | None = None
@@ -31,7 +31,7 @@ class MessagePosition:
 
 
 class MessageEvents:
-    """Makes them for one run."""
+    """Makes message events for one run."""
 
     def __init__(self, context: EnvelopeContext) -> None:
         self._context = context
@@ -45,8 +45,8 @@ class MessageEvents:
             self._value_head = f'{{"schema":{connect.dumps(value)},"payload":'
             self._end = "}"
 
-    def takes(self, prefix: str) -> bool:
-        """Whether messages of this prefix are published; patterns match the whole of it."""
+    def publishes(self, prefix: str) -> bool:
+        """Says whether messages of this prefix are published; patterns match the whole prefix."""
         if self._include and not any(re.fullmatch(pattern, prefix) for pattern in self._include):
             return False
         return not any(re.fullmatch(pattern, prefix) for pattern in self._exclude)

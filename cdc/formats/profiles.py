@@ -1,4 +1,6 @@
-"""The profiles by name, and what they make of a table's columns. A new one is a function and a line in PROFILES."""
+"""The profiles by name: functions from a table's columns to their formats. A new profile is a function and a line in
+PROFILES.
+"""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -41,15 +43,15 @@ from cdc.pgoutput.values import (
 
 
 class UnconvertibleWarning(UserWarning):
-    """Values of a column that its form has no place for are published as null. Told once for each column."""
+    """Warns that values which a column's form can't represent are published as null. Issued once for each column."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnFormat:
-    """How a column stands in records, and in their schema."""
+    """The form of a column in records, and its schema."""
 
     form: ColumnForm
-    node: Node  # with `optional`; of no use where the column is left out
+    node: Node  # with `optional`; not used if the column is left out
 
 
 _READABLE_NODES: Final[dict[int, Node]] = {
@@ -80,7 +82,7 @@ def readable(column: Column, options: FormatOptions) -> Kind | None:
 
 
 def _as_its_schema(encode: Encoder) -> Encoder:
-    """Of arrays, which a schema knows with one dimension only, and without subscripts."""
+    """Restricts arrays to one dimension without subscripts, because a schema can describe no others."""
 
     def encode_flat(text: str) -> str:
         if text.startswith(("{{", "[")):
@@ -100,8 +102,8 @@ PROFILES: Final[dict[str, Callable[[Column, FormatOptions], Kind | None]]] = {
 
 
 def column_formats(schema: TableSchema, options: FormatOptions) -> tuple[ColumnFormat, ...]:
-    """Of every column, in order. Raises ConfigError for a key column that the profile leaves out, and for a column that
-    can't be masked as it should."""
+    """Returns the formats of all columns, in order. Raises ConfigError for a key column that the profile leaves out,
+    and for a column that can't be masked as configured."""
     masks = masks_of(schema, options.masks)
     return tuple(_column_format(schema, column, options, masks.get(column.name)) for column in schema.columns)
 
@@ -124,7 +126,7 @@ def _column_format(schema: TableSchema, column: Column, options: FormatOptions, 
     is_nullable = column.nullable and column.name not in schema.key
     if options.profile == "debezium" and is_nullable:
         encode = _null_where_unconvertible(encode, f"{schema.table}, column {column.name}", options)
-    if options.profile == "readable":  # what is not known is absent, wherever there is no key
+    if options.profile == "readable":  # columns that are not known are absent; a key's never are
         form = ColumnForm(encode, is_bounded=mask is not None)
         return ColumnFormat(form, (required if column.name in schema.key else optional)(node))
     unknown = "null" if is_nullable else kind.zero
@@ -138,8 +140,8 @@ def _masked(mask: Mask, encode: Encoder) -> Encoder:
 
 
 def _finite(encode: Encoder) -> Encoder:
-    """JSON has no such numbers. Connect's JsonConverter writes texts for them and, by a schema, reads any as 0. What
-    Debezium writes, profile `debezium` does."""
+    """Refuses NaN and infinity, which JSON does not have. Connect's JsonConverter writes texts for them and, with a
+    schema, reads any as 0. Profile `debezium` publishes what Debezium writes."""
 
     def encode_finite(text: str) -> str:
         value = encode(text)
@@ -152,7 +154,7 @@ def _finite(encode: Encoder) -> Encoder:
     return encode_finite
 
 
-# Encoders that have a place for every value of their type; the codec knows some of them, and writes them inline.
+# Encoders that can represent every value of their type; the codec writes some of them inline.
 _NEVER_FAIL: Final[frozenset[Encoder]] = frozenset({boolean, integer, floating, quote})
 
 
@@ -176,7 +178,7 @@ def _null_where_unconvertible(encode: Encoder, where: str, options: FormatOption
 
 
 def shown(schema: TableSchema, formats: Sequence[ColumnFormat]) -> list[tuple[str, Node]]:
-    """(name, node) of the columns that records have."""
+    """Returns (name, node) of the columns that records have."""
     return [
         (column.name, found.node)
         for column, found in zip(schema.columns, formats, strict=True)

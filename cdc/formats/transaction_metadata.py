@@ -1,14 +1,14 @@
-"""Transaction metadata, as Debezium's `provide.transaction.metadata`: what each event is in its transaction, and
-records that a transaction began and ended.
+"""Transaction metadata, as Debezium's `provide.transaction.metadata`: each event's place in its transaction, and
+records for the begin and end of transactions.
 
     {"id":"571:53195832"}
     {"status":"BEGIN","id":"571:53195832","event_count":null,"data_collections":null,"ts_ms":1486500577125}
     {"status":"END","id":"571:53195832","event_count":2,"data_collections":[{"data_collection":"s1.a","event_count":1},
      {"data_collection":"s2.a","event_count":1}],"ts_ms":1486500577125}
 
-The id is the transaction's xid and the LSN of its commit record, in BEGIN, END and every event. (Debezium's second
-part is the LSN of each operation, so that nothing but the xid, which comes again, says what belongs together.) A
-transaction without events has no records.
+The id is the transaction's xid and the LSN of its commit record, in BEGIN, END and every event. (Debezium's second part
+is the LSN of each operation, so only the xid, which is reused, connects the events of a transaction.) A transaction
+without events has no records.
 """
 
 from collections.abc import Mapping
@@ -16,11 +16,12 @@ from collections.abc import Mapping
 from cdc.formats import connect
 
 MESSAGES = "LOGICAL_DECODING_MESSAGE"
-"""What messages are counted as; other events as `schema.table`."""
+"""The collection under which messages are counted; other events count under `schema.table`."""
 
 
 class TransactionMetadata:
-    """Of one transaction after another: `start`, then `opening`, a `block` for each event, `closing`."""
+    """Makes the metadata of one transaction after another: call `start`, then `opening`, `block` for each event, and
+    `closing`."""
 
     def __init__(self, *, schemas_enable: bool) -> None:
         self._key_head, self._value_head, self._end = ("", "", "")
@@ -36,7 +37,7 @@ class TransactionMetadata:
 
     @property
     def counts(self) -> dict[str, int] | None:
-        """Events so far of each collection; None before the transaction's BEGIN."""
+        """Returns the number of events so far of each collection; None before the transaction's BEGIN."""
         return None if self._counts is None else dict(self._counts)
 
     def start(
@@ -57,7 +58,7 @@ class TransactionMetadata:
         return [self._record("BEGIN", "null", "null")]
 
     def block(self, collection: str) -> str:
-        """What an event says of its transaction; it is counted."""
+        """Counts an event and returns its metadata."""
         if self._counts is None:
             return "null"
         self.total += 1
@@ -65,7 +66,7 @@ class TransactionMetadata:
         return f'{{"id":"{self._id}","total_order":{self.total},"data_collection_order":{order}}}'
 
     def withdraw(self, collection: str, total: int) -> None:
-        """What was counted since `total` are no events. All of them were the collection's."""
+        """Removes the events that were counted since `total`, all of this collection."""
         if self._counts is not None and self.total > total:
             self._counts[collection] -= self.total - total
             self.total = total
@@ -73,7 +74,7 @@ class TransactionMetadata:
                 del self._counts[collection]
 
     def closing(self) -> list[tuple[bytes, bytes]]:
-        """Key and value of END, which goes behind the last event; nothing if there was none."""
+        """Returns key and value of END, which follows the last event; nothing if there was none."""
         if self._counts is None:
             return []
         collections = ",".join(

@@ -1,7 +1,7 @@
-"""Debezium's placeholder for a large (TOAST) value that an update left alone, and that could not be read either.
+"""Debezium's placeholder for a large (TOAST) value that an update did not change and that could not be read either.
 
-It stands in the record as a value of the column's form would. Numbers, times, shapes and the like have no such value:
-Debezium writes null, or a zero where that is not allowed, which nobody can tell from a value.
+The record has it in the form of the column's values. Numbers, times, geometric types and the like have no such value:
+for them Debezium writes null, or a zero where null is not allowed, which can't be distinguished from a value.
 """
 
 import base64
@@ -22,7 +22,8 @@ _BYTE_ARRAYS: Final = frozenset({20, 23, 1082})  # bigint, integer, date: the pl
 
 
 def unavailable(column: Column, options: FormatOptions) -> str | None:
-    """JSON, as latin-1 view of UTF-8; None where the column's form has no place for it, and in profile `readable`."""
+    """Returns the placeholder as JSON, a latin-1 view of UTF-8; None in profile `readable`, and if the column's form
+    has none."""
     content = options.placeholder
     if content is None:
         return None

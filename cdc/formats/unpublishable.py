@@ -1,13 +1,13 @@
-"""Row changes that can't be published: a record that is larger than its topic takes, a value that its form can't hold.
+"""Row changes that can't be published: the record is larger than its topic allows, or its form can't represent a value.
 
-Its table stops before such a change, unless `capture.on_unpublishable` says that it is left out (`skip`), or that it
-goes to `<prefix>.dead-letter` instead (`dead_letter`). Then it takes no version, and its key's last record stays what
-it was; how many there were is in state, in the Kafka transaction that would have had them. Sizes are compared before
-compression: whether a row is published does not depend on what it is sent with. Pure.
+The table stops before such a change, unless `capture.on_unpublishable` says that it is left out (`skip`), or is sent to
+`<prefix>.dead-letter` instead (`dead_letter`). Then it takes no version, and its key's last record stays as it was. The
+number of such changes is in state, in the Kafka transaction that would have had them. Sizes are compared before
+compression, so that publishing a row does not depend on the other records of its batch. Pure.
 
-A dead letter has the record's key, its value as far as it fits, and headers: `watershed.topic` it was for,
+A dead letter has the record's key, as much of its value as fits, and headers: `watershed.topic` (its destination),
 `watershed.table`, `watershed.position` in the source, `watershed.reason`, and `watershed.size` of the value if it was
-cut. Where a value can't be encoded there is none, and no key.
+cut. If a value can't be encoded, the dead letter has neither value nor key.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -23,19 +23,19 @@ from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.pgoutput.frames import XLOG_DATA_BYTES
 from cdc.pgoutput.light_rows import SHRINKS_TO, LightRow
-from cdc.records.control import OfTable, table_key
+from cdc.records.control import PerTableRecord, table_key
 
 log = structlog.get_logger(__name__)
 
-# What brokers and client count besides key, value and headers: the header of a batch, and lengths.
+# Bytes that brokers and client count besides key, value and headers: the header of a batch, and lengths.
 OVERHEAD_BYTES: Final = 128
 HEADER_OVERHEAD_BYTES: Final = 10
 UNPUBLISHED_KEY: Final = "unpublished/"
 
 
-class UnpublishedRecord(OfTable):
-    """Changes of a table that could not be published, and were left out as configured. In the Kafka transaction that
-    would have had the last of them."""
+class UnpublishedRecord(PerTableRecord):
+    """The number of a table's changes that could not be published and were left out as configured. Written in the Kafka
+    transaction that would have had the last of them."""
 
     dead_letters: int = 0
     skipped: int = 0
@@ -49,19 +49,19 @@ def unpublished_key(table: TableId) -> str:
 
 
 def record_bytes(record: FinishedRecord) -> int:
-    """What a record takes of its topic's limit, at most."""
+    """Returns the bytes of the topic's limit that a record uses, at most."""
     key, value, headers = record
     named = sum(len(name.encode()) + len(content or b"") + HEADER_OVERHEAD_BYTES for name, content in headers or ())
     return OVERHEAD_BYTES + len(key) + len(value or b"") + named
 
 
-def _of(schema: TableSchema) -> str:
+def _named(schema: TableSchema) -> str:
     columns = f" (key column{'s' * (len(schema.key) > 1)} {', '.join(schema.key)})" if schema.key else ""
     return f"{schema.table}{columns}"
 
 
 class Unpublishable:
-    """What becomes of such changes, and how many there were."""
+    """Handles such changes, and counts them."""
 
     def __init__(
         self,
@@ -78,30 +78,30 @@ class Unpublishable:
         self._bytes_max = dict(record_bytes_max or {})
         self._records = {record.table: record for record in before}
         self._leaving = frozenset(leaving)
-        self._said: set[TableId] = set()
-        # A value up to this size fits, whatever key and headers are: both are made of columns that it holds too.
+        self._warned: set[TableId] = set()
+        # A value up to this size fits, whatever key and headers are: both consist of columns that the value has too.
         limits = self._bytes_max.values() or [1 << 62]
         self.value_bytes_safe = min(limits) // 4 - OVERHEAD_BYTES
-        # What is sent of a row is longer than this only if no record of it fits, or if records don't have all of it.
+        # A row's message is longer than this only if no record of it fits, or if records don't have all of its columns.
         self.row_bytes_usual = min(limits) * SHRINKS_TO
-        self.row_bytes_max = max(limits) * SHRINKS_TO  # no topic takes a record of a row above this
+        self.row_bytes_max = max(limits) * SHRINKS_TO  # no topic accepts a record of a row above this
 
     @property
     def counts(self) -> dict[str, int]:
-        """Changes that were not published, by table."""
+        """Returns the number of changes that were not published, by table."""
         return {str(table): record.dead_letters + record.skipped for table, record in self._records.items()}
 
     def fits(self, topic: str, record: FinishedRecord) -> bool:
-        """Whether the topic takes it."""
+        """Says whether the topic accepts a record of this size."""
         return record_bytes(record) <= self._bytes_max.get(topic, 1 << 62)
 
-    def takes(self, record: TopicRecord) -> bool:
-        """Whether its topic takes the record."""
+    def accepts(self, record: TopicRecord) -> bool:
         return self.fits(record.topic, (record.key, record.value, record.headers))
 
     def lightened(self, encoder: TableEncoder, frame: bytes, position: Position) -> bytes:
-        """A frame of more than `row_bytes_usual` without what records don't have. Raises UnpublishableError where none
-        can hold the row, before one is made; with its keys, and no value."""
+        """Removes the columns that records don't have from a frame of more than `row_bytes_usual`. Raises
+        UnpublishableError with the change's keys and no value, before a record is made, if no record can hold the row.
+        """
         light = encoder.light.message(frame, XLOG_DATA_BYTES, self._bytes_max[encoder.schema.topic] * SHRINKS_TO)
         if light.column is None:
             return frame[:XLOG_DATA_BYTES] + light.row
@@ -109,7 +109,7 @@ class Unpublishable:
         raise self._too_large(encoder.schema, position, light, [key for key, _, _ in records])
 
     def lightened_line(self, encoder: TableEncoder, line: bytes, position: Position) -> bytes:
-        """The same for a line of COPY."""
+        """Does the same for a line of COPY."""
         light = encoder.light.line(line, self._bytes_max[encoder.schema.topic] * SHRINKS_TO)
         if light.column is None:
             return light.row
@@ -120,8 +120,8 @@ class Unpublishable:
         self, schema: TableSchema, position: Position, light: LightRow, keys: Sequence[bytes]
     ) -> UnpublishableError:
         return UnpublishableError(
-            f"{_of(schema)} at {position}: column {light.column} has {light.size} bytes, more than a record of topic "
-            f"{schema.topic} holds, which takes {self._bytes_max[schema.topic]}",
+            f"{_named(schema)} at {position}: column {light.column} has {light.size} bytes, more than a record of "
+            f"topic {schema.topic} holds, which takes {self._bytes_max[schema.topic]}",
             f"leave the column out of the publication, or name it in source.exclude_columns; or choose "
             f"capture.on_unpublishable: dead_letter; {NEXT_AFTER_STOP.format(table=schema.table)}",
             table=schema.table,
@@ -131,13 +131,13 @@ class Unpublishable:
         )
 
     def require_fits(self, schema: TableSchema, position: Position, records: Sequence[OutRecord]) -> None:
-        """The records of one change; a draft counts as it is without what is to be filled. Raises UnpublishableError:
-        none of them can be published then."""
+        """Checks the records of one change; a draft counts without the values that fill its holes. Raises
+        UnpublishableError if one does not fit: then none of them can be published."""
         for key, value, headers in records:
             record = key, value.without_holes() if isinstance(value, Draft) else value, headers
             if not self.fits(schema.topic, record):
                 raise UnpublishableError(
-                    f"{_of(schema)} at {position}: a record of {record_bytes(record)} bytes is larger than "
+                    f"{_named(schema)} at {position}: a record of {record_bytes(record)} bytes is larger than "
                     f"topic {schema.topic} takes, {self._bytes_max[schema.topic]}",
                     f"raise max.message.bytes of {schema.topic} (above 16 MiB message.max.bytes in kafka.options too), "
                     "leave the large column out of the publication, or choose capture.on_unpublishable: dead_letter; "
@@ -148,12 +148,11 @@ class Unpublishable:
                     value=record[1],
                 )
 
-    def instead(
+    def replacements(
         self, schema: TableSchema, position: Position, error: UnsupportedChangeError, now_us: int
     ) -> list[TopicRecord]:
-        """What is produced in the place of the change that met `error`. Raises it again where the table is to stop, and
-        where the change may be sound: what was damaged on its way is read again.
-        `now_us`: our clock, µs since 1970."""
+        """Returns the records that are produced instead of the change that raised `error`. Raises it again if the table
+        must stop, and if the change may be sound: damaged text is read again. `now_us`: our clock, µs since 1970."""
         if isinstance(error, DamagedTextError):
             raise error
         if self._policy == "stop":
@@ -173,8 +172,8 @@ class Unpublishable:
             }
         )
         self._records[table] = counted
-        if table not in self._said:
-            self._said.add(table)
+        if table not in self._warned:
+            self._warned.add(table)
             log.warning("row change not published", table=str(table), reason=error.message, policy=self._policy)
         letters = [self._letter(schema, position, error)] if is_letter else []
         return [*letters, TopicRecord(self._topics.state, unpublished_key(table).encode(), counted.encode())]

@@ -14,7 +14,7 @@ _NEAR_BYTES: Final = (
 def not_utf8(
     table: TableId, position: Position, text: bytes, error: UnicodeDecodeError, *, promises_utf8: bool
 ) -> UnsupportedChangeError:
-    """The error of a value of this change. `text`: what was decoded; `promises_utf8`: see EnvelopeContext."""
+    """Returns the error for a value of this change. `text`: the decoded text; `promises_utf8`: see EnvelopeContext."""
     where = f"{table} at {position}"
     if promises_utf8:
         near = text[max(0, error.start - _NEAR_BYTES) : error.end]

@@ -21,7 +21,7 @@ _WAL: Final = ("reserved", "extended", "unreserved", "lost")
 
 
 def metrics_text(status: Status, *, is_ready: bool) -> bytes:
-    """What is not known has no sample."""
+    """Returns the metrics in Prometheus' format. Unknown values have no sample."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collected([*_process(status, is_ready=is_ready), *_source(status), *_capture(status),
                                   *_tables(status.tables), *_sinks(status.sinks)]))  # fmt: skip
@@ -72,8 +72,8 @@ def _source(status: Status) -> Iterable[Metric]:
     yield _gauge("source_wal_position_bytes", "The end of the durable log, as a byte position.", lsn)
     budget = NO_BUDGET if slot is None else slot.budget
     yield _gauge("slot_active", "Whether a process streams from the slot.", None if slot is None else slot.is_active)
-    yield _gauge("slot_retained_wal_bytes", "WAL that the slot holds back.", budget.retained_bytes)
-    yield _gauge("slot_wal_limit_bytes", "WAL that the slot may hold back.", budget.limit_bytes)
+    yield _gauge("slot_retained_wal_bytes", "WAL that the slot retains.", budget.retained_bytes)
+    yield _gauge("slot_wal_limit_bytes", "WAL that the slot may retain.", budget.limit_bytes)
     yield _gauge("slot_wal_remaining_bytes", "WAL that may still be written before the limit.",
                  budget.remaining_bytes)  # fmt: skip
     yield _gauge("slot_wal_exhaustion_seconds", "Time until the limit, if nothing is confirmed from now on.",

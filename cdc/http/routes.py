@@ -29,7 +29,7 @@ class Health(BaseModel):
 
 
 class Readiness(BaseModel):
-    """Whether this process does its work, and what keeps it from that."""
+    """Whether this process does its work, and the reasons if it does not."""
 
     model_config = ConfigDict(frozen=True)
     is_ready: bool
@@ -54,7 +54,7 @@ class Failure(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The parts of the pipeline that a process answers for."""
+    """The parts of the pipeline for which a process answers."""
 
     parts: frozenset[Part]
     sinks: frozenset[str] | None = None  # None: all
@@ -64,12 +64,11 @@ CAPTURE: Final = Scope(frozenset({"source", "brokers", "capture", "table"}))
 
 
 def sinks_scope(names: frozenset[str]) -> Scope:
-    """Of a process that runs these sinks."""
     return Scope(frozenset({"brokers", "sink"}), names)
 
 
 def application(status: Callable[[], Status], scope: Scope, waits: Waits) -> Starlette:
-    """`status` is called for each request."""
+    """Makes the application. `status` is called for each request."""
 
     def healthz(_: Request) -> Response:
         return _json(Health(is_alive=True))
@@ -123,7 +122,8 @@ def application(status: Callable[[], Status], scope: Scope, waits: Waits) -> Sta
 
 
 async def _waited(waits: Waits, request: Request, sink: str | None) -> Response | None:
-    """None once what the query asks to wait for is shown, or where it asks for nothing; otherwise why not."""
+    """Returns None as soon as the LSN of the query's wait is shown, or if the query has no wait; otherwise the
+    reason."""
     asked = request.query_params
     if "wait_for" not in asked:
         return None
@@ -133,7 +133,7 @@ async def _waited(waits: Waits, request: Request, sink: str | None) -> Response 
     except ValueError:
         return _json(Failure(error="timeout and timeline are numbers", next="GET /openapi.json has all routes"), 400)
     if not 0 <= timeout_s <= TIMEOUT_S_MAX:
-        return _json(Failure(error=f"timeout is not within 0 and {TIMEOUT_S_MAX:g} s", next="ask again later"), 400)
+        return _json(Failure(error=f"timeout is not within 0 and {TIMEOUT_S_MAX:g} s", next="try again later"), 400)
     try:
         await waits.wait_for(sink, asked["wait_for"], timeout_s, timeline)
     except WatershedError as error:
@@ -142,7 +142,7 @@ async def _waited(waits: Waits, request: Request, sink: str | None) -> Response 
     return None
 
 
-# A timeout says nothing of the LSN; a conflict can't be waited out.
+# A timeout says nothing about the LSN; a conflict can't be resolved by waiting.
 _CODES: Final[Mapping[type[WatershedError], int]] = {
     WaitTimeoutError: 504,
     WaitError: 404,
@@ -174,7 +174,7 @@ _WAITS: Final = [
     )
 ]
 _WAIT_ANSWERS: Final = dict.fromkeys((400, 404, 409, 502, 503, 504), Failure)
-# Path → what it says, its answers.
+# Path → its description, its answers.
 _PATHS: Final[Mapping[str, tuple[str, Mapping[int, type[BaseModel]]]]] = {
     "/healthz": ("Whether the process is alive.", {200: Health}),
     "/readyz": ("Whether the process does its work; if not, why.", {200: Readiness, 503: Readiness}),
@@ -186,7 +186,7 @@ _PATHS: Final[Mapping[str, tuple[str, Mapping[int, type[BaseModel]]]]] = {
 
 
 def description() -> dict[str, Any]:
-    """The OpenAPI document."""
+    """Returns the OpenAPI document."""
     _, schemas = models_json_schema(
         [(model, "serialization") for model in _MODELS], ref_template="#/components/schemas/{model}"
     )

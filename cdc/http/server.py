@@ -65,7 +65,7 @@ def serve(config: Config, port: int, key: str, scope: Scope, conditions: Conditi
 
 
 def listening_socket(host: str, port: int, key: str) -> socket.socket:
-    """Raises ConfigError where it can't be had, now rather than in a thread."""
+    """Opens the socket. Raises ConfigError if that fails, now rather than in a thread."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:

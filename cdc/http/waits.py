@@ -1,4 +1,4 @@
-"""Waiting for stores over HTTP, without a thread for each who waits."""
+"""Waits for stores over HTTP, without a thread for each waiter."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ from cdc.status.waiting import SourceEnd, Target, is_shown, target_of
 TIMEOUT_S: Final = 30.0
 TIMEOUT_S_MAX: Final = 300.0
 WAITING_MAX: Final = 100
-# All who wait look at most so often in a second, together.
+# All waiters together read the topics at most this often in a second.
 LOOKS_PER_S: Final = 500.0
 LOOK_S_MIN: Final = 0.02
 QUESTIONS_MAX: Final = 4  # to the source at once
@@ -30,7 +30,7 @@ class Positions(Protocol):
 
 
 class Waits:
-    """One for a server. Its questions to the source go over one connection."""
+    """Waits of one server. Its queries to the source use one connection."""
 
     def __init__(self, read_end: Callable[[], SourceEnd], positions: Positions) -> None:
         self._read_end = read_end
@@ -43,7 +43,7 @@ class Waits:
         """Return when the sink (None: every sink that has published a position) shows the LSN. Raises WatershedError as
         cdc.client.wait_for does."""
         if self._waiting >= WAITING_MAX:
-            raise UnreachableError(f"{WAITING_MAX} requests wait already", "ask again in a moment")
+            raise UnreachableError(f"{WAITING_MAX} requests wait already", "try again in a moment")
         self._waiting += 1
         try:
             await self._wait(sink, read_lsn(lsn), timeout_s, timeline)

@@ -1,3 +1,1 @@
-"""The nouns: log positions, events, schemas, errors, names of topics, records on their way to Kafka. Pure; imports
-nothing else of `cdc`.
-"""
+"""Log positions, events, schemas, errors, topic names and records for Kafka. Pure; imports nothing else of `cdc`."""

@@ -7,18 +7,18 @@ NEXT_AFTER_GAP: Final = (
     "changes may be missing from the topics: cdc snapshot heal reads all rows again, under a new epoch"
 )
 NEXT_AFTER_ALTER: Final = (
-    "take the change back, or take the table out of source.tables: once it can be captured it joins again by itself, "
-    "and all its rows are read again"
+    "undo the change, or remove the table from source.tables: as soon as it can be captured it is added again by "
+    "itself, and all its rows are read again"
 )
 NEXT_AFTER_REPLACED: Final = (
-    "nothing, where the new table has the key of the old one: it joins again by itself, and all its rows are read; "
-    "else cdc table list says what it lacks"
+    "nothing, if the new table has the key of the old one: it is added again by itself, and all its rows are read; "
+    "otherwise cdc table list says what it lacks"
 )
 NEXT_AFTER_STOP: Final = "then cdc table start {table}: all its rows are read again"
 
 
 class WatershedError(Exception):
-    """What happened (`message`), and what to do about it (`hint`). Printed without a traceback."""
+    """An error with its cause (`message`) and the next step (`hint`). The CLI prints it without a traceback."""
 
     exit_code: ClassVar[int] = 1
 
@@ -42,11 +42,11 @@ class SourceError(WatershedError):
 
 
 class BrokerError(WatershedError):
-    """Kafka is not as capture needs it (unreachable, a topic of the wrong kind)."""
+    """Kafka does not meet capture's requirements (unreachable, a topic of the wrong kind)."""
 
 
 class UnreachableError(WatershedError):
-    """A server does not answer. At a start that is the user's business; later it is tried again."""
+    """A server does not answer. At a start the command ends with it; later the connection is tried again."""
 
     exit_code = 3
 
@@ -56,15 +56,15 @@ class StackError(WatershedError):
 
 
 class SinkError(WatershedError):
-    """A derived store or a sink's job can't go on."""
+    """A derived store or a sink's job can't continue."""
 
 
 class RefusedError(SinkError):
-    """A table or a row that a store can never hold. Trying again can't help: the sink stops, nothing is skipped."""
+    """A table or a row that a store can never hold. A retry can't help: the sink stops, nothing is skipped."""
 
 
 class ProtocolError(WatershedError):
-    """Bytes that are not what PostgreSQL's protocol says. Carries message type, offset in it, and position."""
+    """Bytes that violate PostgreSQL's protocol. The text has the message's type, the offset in it, and the position."""
 
 
 class GapError(WatershedError):
@@ -74,12 +74,12 @@ class GapError(WatershedError):
 
 
 class UnsupportedChangeError(WatershedError):
-    """A change that can't be published (a table that lost its key, text that is not UTF-8). Its table stops before it,
-    the others go on. Of its own transaction's rows of that table at most what stands before it is published, and that
-    only where the transaction spans several Kafka transactions.
+    """A change that can't be published (a table that lost its key, text that is not UTF-8). Its table stops before the
+    change, the others continue. Earlier rows of that table in the same transaction are published only if the
+    transaction spans several Kafka transactions.
 
-    `table`: schema and name; None: who raised it does not know, and capture stops. `is_held`: nothing in the catalog
-    will show that it was repaired: an operator has to say so."""
+    `table`: schema and name; None if they are not known: then capture stops. `is_held`: the catalog can't show that the
+    cause was repaired, so the table stays stopped until an operator starts it."""
 
     def __init__(
         self, message: str, hint: str = "", *, table: tuple[str, str] | None = None, is_held: bool = True
@@ -90,10 +90,10 @@ class UnsupportedChangeError(WatershedError):
 
 
 class DamagedTextError(UnsupportedChangeError):
-    """A value that is not UTF-8, from a server that promises UTF-8: it was damaged on its way, or the server holds it
-    damaged. The service reads it again, and stops the table when the server sends the same bytes each time.
+    """A value that is not UTF-8, from a server that promises UTF-8: it was damaged in transit, or is damaged on the
+    server. The service reads it again, and stops the table if the server sends the same bytes each time.
 
-    `near`: a digest of the bytes and of what stands before them, the same whenever the same bytes are sent."""
+    `near`: a digest of the bytes and of those before them, the same whenever the same bytes are sent."""
 
     def __init__(self, where: str, table: tuple[str, str], near: bytes) -> None:
         super().__init__(
@@ -105,17 +105,17 @@ class DamagedTextError(UnsupportedChangeError):
         self.near = near
 
     def repeated(self, times: int) -> UnsupportedChangeError:
-        """The same bytes came each time that they were read."""
+        """Returns the error for bytes that were the same each of the `times` that they were read."""
         return UnsupportedChangeError(
             f"{self.where}: a value is not UTF-8: the server sent the same bytes {times} times",
-            "the database holds the value damaged: correct it there (pg_amcheck finds more), "
+            "the value is damaged in the database: correct it there (pg_amcheck finds more), "
             + NEXT_AFTER_STOP.format(table=".".join(self.table or ())),
             table=self.table,
         )
 
 
 class UnpublishableError(UnsupportedChangeError):
-    """A record that is larger than its topic takes. `key` and `value` are for a dead letter, not for messages."""
+    """A record that is larger than its topic allows. `key` and `value` are for a dead letter, not for messages."""
 
     def __init__(
         self,
@@ -134,4 +134,4 @@ class UnpublishableError(UnsupportedChangeError):
 
 
 class ConnectionLost(WatershedError):  # noqa: N818
-    """A server went away or fenced us; the session is started again from the position record."""
+    """A server closed the connection or fenced capture. The next session starts from the position record."""

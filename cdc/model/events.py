@@ -1,4 +1,4 @@
-"""What Watershed moves, and the numbers that order it: tables, columns, positions, versions."""
+"""Tables, columns and schemas, and the numbers that order changes: positions and versions."""
 
 import re
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ def pack_version(epoch: int, seq: int) -> int:
 
 
 def unpack_version(version: int) -> tuple[int, int]:
-    """(epoch, seq) of a version."""
+    """Returns (epoch, seq) of a version."""
     return version >> SEQ_BITS, version & SEQ_MAX
 
 
@@ -33,8 +33,8 @@ class TableId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """`schema.table`: the first dot parts them, or that behind a schema in double quotes, `"my.schema".table`.
-        Raises ValueError for anything else."""
+        """Reads `schema.table`, split at the first dot, or after a schema in double quotes, `"my.schema".table`. Raises
+        ValueError for anything else."""
         quoted = _QUOTED_SCHEMA.match(text)
         schema, dot, name = (quoted[1].replace('""', '"'), ".", text[quoted.end() :]) if quoted else text.partition(".")
         if not (schema and dot and name):
@@ -42,7 +42,7 @@ class TableId(NamedTuple):
         return cls(schema, name)
 
     def __str__(self) -> str:
-        """As `parse` takes it."""
+        """Returns the form that `parse` reads."""
         is_plain = "." not in self.schema and not self.schema.startswith('"')
         schema = self.schema if is_plain else '"' + self.schema.replace('"', '""') + '"'
         return f"{schema}.{self.name}"
@@ -52,8 +52,8 @@ _QUOTED_SCHEMA = re.compile(r'"((?:[^"]|"")+)"\.')
 
 
 class Position(NamedTuple):
-    """Where a change stands in the source: its transaction's commit record, and its ordinal among the
-    transaction's row changes as received (from 0, before our own filters)."""
+    """The place of a change in the source: its transaction's commit record, and its ordinal among the transaction's row
+    changes as received (from 0, before our own filters)."""
 
     commit_lsn: Lsn
     tx_index: int
@@ -75,17 +75,17 @@ class Column:
     type_kind: str = "b"
     # For a domain the base type's oid, for an array still the array's own; else the same as type_oid.
     base_type_oid: int = 0
-    # Of an array, or a domain over one: the type of its elements, domains resolved, and what stands between them.
+    # For an array, or a domain over one: the type of its elements, domains resolved, and their delimiter.
     element_oid: int = 0
     delimiter: str = ","
-    # For a domain the modifier that it gives its base type; None where it is the column's own.
+    # For a domain the modifier that it gives its base type; None if the column's own modifier applies.
     base_type_modifier: int | None = None
     labels: tuple[str, ...] = ()  # of an enum, or of an array's enum, in the enum's order
 
 
 @dataclass(frozen=True, slots=True)
 class TableSchema:
-    """One version of a table's published shape. Every record names the version it was written with."""
+    """One version of a table's published schema. Every record has the version with which it was written."""
 
     table: TableId
     version: int  # from 1

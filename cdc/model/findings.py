@@ -1,4 +1,4 @@
-"""Findings of a look at the surroundings: what is well, what somebody should know, what has to be mended first."""
+"""Findings of `cdc check`: facts that are in order, warnings, and failures that must be corrected first."""
 
 from dataclasses import dataclass
 from typing import Literal, Self
@@ -8,7 +8,7 @@ from cdc.model.errors import WatershedError
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fact about one part; `next` is the statement or command that mends it."""
+    """One fact about one component; `next` is the statement or command that corrects it."""
 
     about: str  # source, table public.orders, brokers, topic shop.state, store search, Java, …
     level: Literal["ok", "warn", "fail"]

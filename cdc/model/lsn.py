@@ -18,5 +18,5 @@ def parse_lsn(text: str) -> Lsn:
 
 
 def format_lsn(lsn: int) -> str:
-    """Write an LSN as PostgreSQL does."""
+    """Writes an LSN as PostgreSQL does."""
     return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"

@@ -1,4 +1,4 @@
-"""The counter of row records, which every version (`epoch << 48 | seq`) is made of."""
+"""The counter of row records: the `seq` in every version (`epoch << 48 | seq`)."""
 
 
 class SeqCounter:
@@ -11,15 +11,15 @@ class SeqCounter:
     __slots__ = ("last",)
 
     def __init__(self, last: int) -> None:
-        """`last`: the number that was used last; 0: none was."""
+        """`last`: the number that was used last; 0 if none was."""
         self.last = last
 
     @property
     def next(self) -> int:
-        """The number that the next row record has."""
+        """The number of the next row record."""
         return self.last + 1
 
     def take(self, count: int = 1) -> int:
-        """Use the next `count` numbers. Returns the last of them."""
+        """Uses the next `count` numbers. Returns the last of them."""
         self.last += count
         return self.last

@@ -1,4 +1,4 @@
-"""Names as they stand in a statement that somebody is to run. Pure."""
+"""Names in SQL statements that are printed for somebody to execute. Pure."""
 
 import re
 
@@ -6,5 +6,5 @@ _PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
 
 
 def sql_name(*parts: str) -> str:
-    """With dots between the parts, each quoted where it would be read as another name."""
+    """Joins the parts with dots, each in quotes if SQL would read it as another name without them."""
     return ".".join(part if _PLAIN.fullmatch(part) else '"' + part.replace('"', '""') + '"' for part in parts)

@@ -18,17 +18,17 @@ class Topics:
         self.progress = f"{prefix}.progress"
         self.signals = f"{prefix}.signals"
         self.dead_letter = f"{prefix}.dead-letter"
-        # Debezium's names. They are there only where they are written to.
+        # Debezium's names. These topics exist only if something is written to them.
         self.transaction = f"{prefix}.transaction"
         self.message = f"{prefix}.message"
         self.heartbeat = f"__debezium-heartbeat.{prefix}"
-        self.outbox_dead_letters = f"{prefix}.outbox_dead_letters"  # of messages
+        self.outbox_dead_letters = f"{prefix}.outbox_dead_letters"  # for messages
         written_when_asked = (self.dead_letter, self.transaction, self.message, self.heartbeat)
         self.written = (self.state, self.control, self.progress, *written_when_asked)  # by capture, beside tables'
         self.own = (*self.written, self.signals)
 
     def sink_dead_letter(self, sink: str) -> str:
-        """Rows that the sink's store rejected."""
+        """The topic of rows that the sink's store rejected."""
         return f"{self.dead_letter}.{sink}"
 
     def table(self, table: TableId) -> str:

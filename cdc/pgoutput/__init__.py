@@ -1,1 +1,1 @@
-"""PostgreSQL's replication protocol: bytes of the stream to messages, and messages to rows. Pure."""
+"""PostgreSQL's replication protocol: decodes the bytes of the stream to messages, and messages to rows. Pure."""

@@ -3,8 +3,8 @@ r"""Array literals as array_out prints them → JSON arrays (PostgreSQL manual, 
     {1,2,NULL}    {"a b","say \"hi\"",""}    {{1,2},{3,4}}    {}    [-2:0]={1,2,3}
 
 An element is quoted if it is empty, spells NULL, or holds a brace, quote, backslash, white space or the delimiter;
-inside quotes a backslash stands before each quote and backslash. Only an unquoted NULL is null. An array whose
-subscripts do not start at 1 is given as PostgreSQL's text in a JSON string: a JSON array would lose them.
+inside quotes a backslash precedes each quote and backslash. Only an unquoted NULL is null. An array whose
+subscripts do not start at 1 becomes a JSON string of PostgreSQL's text: a JSON array would lose them.
 """
 
 import re
@@ -13,7 +13,7 @@ from json.encoder import encode_basestring
 
 DIMENSIONS_MAX = 6  # MAXDIM, the server's own limit
 
-_SPACE = r" \t\n\r\v\f"  # what array_isspace() counts
+_SPACE = r" \t\n\r\v\f"  # the characters that array_isspace() accepts
 _SUBSCRIPTED = re.compile(r"(?:\[-?[0-9]+:-?[0-9]+\]){1,6}=\{.*\}", re.DOTALL).fullmatch
 _unescape = re.compile(r"\\(.)", re.DOTALL).sub
 
@@ -21,14 +21,14 @@ _unescape = re.compile(r"\\(.)", re.DOTALL).sub
 class ArrayEncoder:
     """Encodes array literals; `element` encodes an element's text.
 
-    Raises what `malformed()` makes for text that is no array literal, and what `element` raises.
+    Raises the error that `malformed()` returns for text that is not an array literal, and any error of `element`.
     """
 
     def __init__(self, element: Callable[[str], str], delimiter: str, malformed: Callable[[], Exception]) -> None:
         self._element = element
         self._delimiter = delimiter
         self._malformed = malformed
-        # Possessive repeats (++, *+): the matcher must not remember a place for each character of a long element.
+        # Possessive repeats (++, *+): the matcher must not remember a position for each character of a long element.
         bare = rf"[^{{}}\"\\{_SPACE}{delimiter}]++"
         quoted = r"\"(?P<quoted>[^\"\\]*+(?:\\.[^\"\\]*+)*+)\""
         self._is_flat = re.compile(rf"\{{{bare}(?:{delimiter}{bare})*+\}}").fullmatch
@@ -56,7 +56,7 @@ class ArrayEncoder:
         out: list[str] = []
         counts = [0] * (DIMENSIONS_MAX + 1)  # items so far in the open array of each depth
         sizes = [0] * (DIMENSIONS_MAX + 1)  # items in every array of that depth, once one is closed
-        depth = bottom = place = 0  # elements stand at depth `bottom`, known from the first one
+        depth = bottom = place = 0  # elements are at depth `bottom`, known from the first one
         complete = False  # an item ended here: a delimiter or a closing brace must follow
         while place < len(text):
             token = self._token(text, place)

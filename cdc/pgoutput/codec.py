@@ -1,11 +1,11 @@
-"""One relation's rows: pgoutput messages and COPY lines → JSON text, without an object for each column.
+"""Converts one relation's rows, in pgoutput messages and COPY lines, to JSON text, without an object for each column.
 
 A RowCodec is made when a relation message arrives. It writes Python source for that relation, a straight line over
 its columns with names, key and value encoders folded in, and works on a latin-1 view of the message (see `values`).
-The generated code takes the usual case only: text and nulls, every length inside the message. At anything else it
-gives up and the exact path decides, with `decoder`, either what the row is (a large value that was not sent is taken
-from the old row, or is a hole) or which error it is, with column and offset. Both give the same bytes, which a
-differential property test holds them to.
+The generated code handles the usual case only: texts and nulls, every length within the message. Anything else it
+leaves to the exact path, which uses `decoder` and returns either the row (a large value that was not sent is taken from
+the old row, or is a hole) or an error with column and offset. Both paths give the same bytes, which a differential
+property test checks.
 """
 
 import re
@@ -41,31 +41,31 @@ _NEW_HEAD_BYTES = 3  # tuple kind 1, column count 2
 _FULL = "f"
 
 
-# (op, before, after, old key, new key), JSON as latin-1 view of UTF-8. A plain tuple: it is made once for each row.
-# `before` is the old row as far as it is known, "null" if it is not; `after` is "null" for a delete. Keys are objects
-# of the key columns, in key order; they differ only if an update moved the row.
+# (op, before, after, old key, new key), JSON as latin-1 view of UTF-8. A plain tuple, because one is made for each row.
+# `before` is the known part of the old row, or "null"; `after` is "null" for a delete. Keys are objects of the key
+# columns, in key order; they differ only if an update changed the key.
 RowChange = tuple[Literal["c", "u", "d"], str, str, str, str]
 
 
-LEFT_OUT: Final = ""  # stands among a row's columns for one that records don't have
+LEFT_OUT: Final = ""  # the value of a column that records don't have
 
 
 @dataclass(frozen=True, slots=True)
 class IncompleteChange:
-    """An update of a row of which large (TOAST) values are neither in the new tuple nor in an old one."""
+    """An update of a row whose large (TOAST) values are neither in the new tuple nor in an old one."""
 
     before: str  # this and both keys as in RowChange
-    columns: tuple[str | None, ...]  # JSON as latin-1 view of each of the schema's; None: a hole
+    columns: tuple[str | None, ...]  # JSON as latin-1 view of each of the schema's columns; None: a hole
     key: tuple[str, ...]  # the key columns' texts as PostgreSQL prints them, in key order
     old_key: str
     new_key: str
 
 
-class _Unusual(Exception):  # noqa: N818 - not an error: the generated code hands the message to the exact path
+class _Unusual(Exception):  # noqa: N818 - not an error: the generated code leaves the message to the exact path
     pass
 
 
-_GIVES_UP = (_Unusual, MalformedValueError, IndexError, struct.error)
+_LEFT_TO_EXACT_PATH = (_Unusual, MalformedValueError, IndexError, struct.error)
 
 
 class RowCodec:
@@ -75,7 +75,8 @@ class RowCodec:
     """
 
     def __init__(self, schema: TableSchema, relation: Relation, forms: Sequence[ColumnForm] | None = None) -> None:
-        """`forms`: of the schema's columns, in order; None: the `readable` profile's. No key column is left out."""
+        """`forms`: of the schema's columns, in order; None: those of profile `readable`. Key columns are never left
+        out."""
         if difference := relation_differs(schema, relation):
             raise UnsupportedChangeError(
                 f"{schema.table} was altered: {difference}", NEXT_AFTER_ALTER, table=schema.table, is_held=False
@@ -106,20 +107,20 @@ class RowCodec:
         self._delete_head = b"D" + oid + old_kind + count
 
     def change(self, message: bytes, offset: int, commit_lsn: int, tx_index: int) -> RowChange | IncompleteChange:
-        """The row change in `message[offset:]`, which starts at its I, U or D byte.
+        """Returns the row change in `message[offset:]`, which starts at its I, U or D byte.
 
-        Raises ProtocolError for bytes that are no such message of this relation, or a value that is not its type's;
-        UnsupportedChangeError for a key that is null or not in the log. Both name table, column and position, which is
-        all that `commit_lsn` and `tx_index` are for.
+        Raises ProtocolError for bytes that are not a row message of this relation, or a value that its type does not
+        print; UnsupportedChangeError for a key that is null or not in the log. Both name table, column and position;
+        `commit_lsn` and `tx_index` serve only that.
         """
         return self.usual_change(message, offset) or self.exact_change(message, offset, commit_lsn, tx_index)
 
     def exact_change(self, message: bytes, offset: int, commit_lsn: int, tx_index: int) -> RowChange | IncompleteChange:
-        """`change` by the exact path alone."""
+        """Does `change` by the exact path alone."""
         return _Exact(self, Position(Lsn(commit_lsn), tx_index)).change(message[offset:])
 
     def usual_change(self, message: bytes, offset: int) -> RowChange | None:
-        """`change` by the generated code; None if that gives up."""
+        """Does `change` by the generated code. Returns None if that leaves the message to the exact path."""
         try:
             text = str(message, "latin-1")
             if message.startswith(self._insert_head, offset):
@@ -140,13 +141,13 @@ class RowCodec:
                 before, old_key, end = self._read_old(message, text, offset + _HEAD_BYTES)
                 if end == len(message):
                     return "d", before, "null", old_key, old_key
-        except _GIVES_UP:
+        except _LEFT_TO_EXACT_PATH:
             pass
         return None
 
     def copy(self, line: bytes, commit_lsn: int, tx_index: int) -> tuple[str, str]:
-        """(row, key) of a line of `COPY (SELECT <the schema's columns, in order>) TO STDOUT` in text format, with or
-        without its newline. Raises like `change`."""
+        """Returns (row, key) of a line of `COPY (SELECT <the schema's columns, in order>) TO STDOUT` in text format,
+        with or without its newline. Raises like `change`."""
         try:
             fields = _copy_fields(line)
             if len(fields) == len(self._names):
@@ -158,13 +159,13 @@ class RowCodec:
     # ---- rows with holes, column by column
 
     def row_of(self, columns: Sequence[str | None]) -> str:
-        """The JSON object of columns as IncompleteChange has them; what is None is absent, as is LEFT_OUT."""
+        """Returns the JSON object of columns as IncompleteChange has them, without those that are None or LEFT_OUT."""
         members = zip(self._names, columns, strict=True)
         return "{" + ",".join(f"{_json_name(name)}:{value}" for name, value in members if value) + "}"
 
     def columns_of(self, row: str, start: int) -> tuple[tuple[str, ...], int] | None:
-        """The reverse: each column's JSON in the object at `row[start:]`, and where that ends. None where it is not
-        the object of exactly these columns."""
+        """Reads the object at `row[start:]`, the reverse of `row_of`. Returns each column's JSON and the end of the
+        object; None if it is not an object of exactly these columns."""
         columns = [LEFT_OUT] * len(self._names)
         end = start
         for i in self._shown:
@@ -180,8 +181,8 @@ class RowCodec:
         return (tuple(columns), end + 1) if row.startswith("}", end) else None
 
     def column(self, name: str, value: bytes | None) -> str:
-        """A value's text as PostgreSQL prints it, None for NULL, to JSON. Raises MalformedValueError, ValueError for a
-        column that there is not."""
+        """Converts a value's text as PostgreSQL prints it, None for NULL, to JSON. Raises MalformedValueError, and
+        ValueError for an unknown column."""
         return "null" if value is None else self._encoders[self._names.index(name)](value.decode("latin-1"))
 
 
@@ -189,12 +190,12 @@ _json = JSONDecoder()
 
 
 def json_end(text: str, start: int) -> int:
-    """Where the JSON value ends that begins at `start`. Raises ValueError where none does."""
+    """Returns the end of the JSON value that begins at `start`. Raises ValueError if none ends."""
     return _json.raw_decode(text, start)[1]
 
 
 class _Exact:
-    """The exact path for one message: decodes all of it, then either knows the row or which error to raise."""
+    """The exact path for one message: decodes all of it, then returns the row or raises the error."""
 
     def __init__(self, codec: RowCodec, position: Position) -> None:
         self._codec = codec
@@ -228,13 +229,14 @@ class _Exact:
         return self._row(tuple(NULL if field is None else field.encode("latin-1") for field in fields))
 
     def _filled(self, new: Tuple, old: Tuple) -> Tuple:
-        """The new tuple with what was not sent taken from the old one, where that has it."""
+        """Returns the new tuple, with values that were not sent taken from the old one if it has them."""
         return tuple(
-            there if here is UNCHANGED and there is not NULL else here for here, there in zip(new, old, strict=True)
+            previous if value is UNCHANGED and previous is not NULL else value
+            for value, previous in zip(new, old, strict=True)
         )
 
     def _update(self, before: str, old_key: str | None, values: Tuple) -> RowChange | IncompleteChange:
-        """The one kind of change whose row may have holes, though not in its key."""
+        """Updates are the only changes whose row may have holes, though not in its key."""
         shown = self._codec._encoders
         if not any(value is UNCHANGED and i in shown for i, value in enumerate(values)):
             after, key = self._row(values)
@@ -249,14 +251,14 @@ class _Exact:
         return IncompleteChange(before, columns, texts, old_key or new_key, new_key)
 
     def _text(self, i: int, value: TupleValue) -> str:
-        assert isinstance(value, bytes), "anything else was refused"
+        assert isinstance(value, bytes), "other values were refused"
         try:
             return value.decode()
         except UnicodeDecodeError:
             raise self._refused(f"column {self._codec._names[i]} is not UTF-8") from None
 
     def _captured(self, values: Tuple) -> Tuple:
-        """Of a tuple of the stream, what the schema has."""
+        """Returns the values of the schema's columns in a tuple of the stream."""
         sent = self._codec._sent
         self._check_width(values, len(sent))
         return tuple(value for value, i in zip(values, sent, strict=True) if i is not None)
@@ -270,7 +272,7 @@ class _Exact:
         return self._object(self._codec._known_of_old, encoded), self._key_object(encoded)
 
     def _encoded(self, values: Tuple, wanted: Collection[int]) -> dict[int, str]:
-        """JSON text of these columns."""
+        """Returns the JSON text of these columns."""
         return {i: self._value(i, values[i]) for i in wanted}
 
     def _value(self, i: int, value: TupleValue) -> str:
@@ -310,9 +312,9 @@ class _Exact:
         if len(values) != width:
             raise self._refused(f"{len(values)} columns, the relation has {width}")
 
-    def _unpublished(self, what: str, way_out: str) -> UnsupportedChangeError:
+    def _unpublished(self, what: str, remedy: str) -> UnsupportedChangeError:
         table = self._codec._table
-        return UnsupportedChangeError(what, f"{way_out}; {NEXT_AFTER_STOP.format(table=table)}", table=table)
+        return UnsupportedChangeError(what, f"{remedy}; {NEXT_AFTER_STOP.format(table=table)}", table=table)
 
     def _place(self, column: str) -> str:
         return f"{self._codec._table} at {self._position}, column {column}"
@@ -331,7 +333,7 @@ _ESCAPED = {"\\": "\\", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "
 
 
 def _copy_fields(line: bytes) -> list[str | None]:
-    """Fields of a line, unescaped; None for NULL. Raises _Unusual for what COPY TO does not print."""
+    """Returns the fields of a line, unescaped, None for NULL. Raises _Unusual for text that COPY TO does not print."""
     text = str(line, "latin-1")
     if text.endswith("\n"):
         text = text[:-1]
@@ -357,7 +359,7 @@ def _unescape(escape: re.Match[str]) -> str:
 _ReadTuple = Callable[[bytes, str, int], tuple[str, str, int]]  # message, its view, offset → row, key, end
 _ReadFields = Callable[[list[str | None]], tuple[str, str]]
 
-# What stands for an encoder in the generated code: the usual value without a call.
+# Generated code for the usual value of an encoder, without a call.
 _INLINE: dict[Encoder, str] = {
     integer: 'v if v.isdecimal() and v[0] != "0" else integer(v)',
     boolean: '"true" if v == "t" else boolean(v)',
@@ -366,7 +368,7 @@ _INLINE: dict[Encoder, str] = {
 
 
 def _generate(codec: RowCodec) -> tuple[_ReadTuple, _ReadTuple, _ReadFields]:
-    """(read a whole tuple, read a key-only old tuple, read the fields of a COPY line) for this relation."""
+    """Returns functions that read a whole tuple, a key-only old tuple, and the fields of a COPY line."""
     source = [
         *_tuple_reader(codec, "read_row", codec._shown, codec._shown),
         *_tuple_reader(codec, "read_identity", codec._identity, codec._known_of_old),
@@ -375,19 +377,20 @@ def _generate(codec: RowCodec) -> tuple[_ReadTuple, _ReadTuple, _ReadFields]:
     namespace: dict[str, Any] = {"u32": _U32.unpack_from, "Unusual": _Unusual}
     namespace |= {"integer": integer, "boolean": boolean, "quote": quote}
     namespace |= {f"e{i}": encoder for i, encoder in codec._encoders.items()}
-    # The source holds no outside text: names are written as escapes of each character (_literal).
+    # The source contains no text from outside: names are written as escapes of each character (_literal).
     exec(_compiled("\n".join(source)), namespace)  # noqa: S102
     return namespace["read_row"], namespace["read_identity"], namespace["read_fields"]
 
 
 @lru_cache(maxsize=1_000)
 def _compiled(source: str) -> CodeType:
-    """A relation is described again in each session, mostly as it was: compiling takes longer than all else here."""
+    """Caches compiled code: each session describes the same relations again, and compiling takes most of the time
+    here."""
     return compile(source, "<codec of a relation>", "exec")
 
 
 def _tuple_reader(codec: RowCodec, function: str, wanted: Sequence[int], members: Sequence[int]) -> list[str]:
-    """`wanted`: columns that are read. `members`: those of the object; what is not read of them is not known."""
+    """`wanted`: columns that are read. `members`: columns of the object; members that are not read are unknown."""
     lines = [f"def {function}(b, s, p):"]
     for i in codec._sent:
         if i is not None and i in wanted:
@@ -421,7 +424,8 @@ def _expression(codec: RowCodec, i: int) -> str:
 
 
 def _object_source(codec: RowCodec, columns: Sequence[int], constant: Mapping[int, str] | None = None) -> str:
-    """Source of an f-string that makes the JSON object of these columns; some have the same text in each."""
+    """Returns the source of an f-string that makes the JSON object of these columns. `constant`: columns with a
+    fixed text."""
     constant = constant or {}
     members = (
         _literal(f"{_json_name(codec._names[i])}:") + (_literal(constant[i]) if i in constant else f"{{j{i}}}")
@@ -431,10 +435,10 @@ def _object_source(codec: RowCodec, columns: Sequence[int], constant: Mapping[in
 
 
 def _json_name(name: str) -> str:
-    """A name as JSON string, latin-1 view."""
+    """Returns a name as JSON string, latin-1 view."""
     return quote(name.encode().decode("latin-1"))
 
 
 def _literal(view: str) -> str:
-    """Text as it stands inside an f-string's quotes: only letters, digits and blanks as they are."""
+    """Returns text for use inside an f-string's quotes: only letters, digits and blanks are not escaped."""
     return "".join(c if c.isascii() and (c.isalnum() or c in " _,:") else f"\\x{ord(c):02x}" for c in view)

@@ -13,10 +13,10 @@
     Message   M | flags 1 | lsn 8 | prefix | length 4 | content
     Abort     A | xid 4 | subtransaction xid 4
       tuple   columns 2 | value...
-      value   n (null) / u (unchanged) / t (text) length 4 bytes; b (binary) is sent only when asked for
+      value   n (null) / u (unchanged) / t (text) length 4 bytes; b (binary) is sent only on request
 
-Integers are big-endian, names end with a zero byte. This is the exact path: it looks at everything and serves every
-message but the rows, which `codec` turns into JSON without an object for each value; what it refuses is the same.
+Integers are big-endian, names end with a zero byte. This is the exact path: it checks everything, and decodes every
+message except rows, which `codec` converts to JSON without an object for each value and refuses for the same reasons.
 """
 
 from struct import Struct
@@ -49,10 +49,10 @@ from cdc.pgoutput.messages import (
 COLUMNS_MAX: Final = 1664  # MaxTupleAttributeNumber, the server's own limit
 NAME_BYTES_MAX: Final = 63 * 4  # an identifier's 63 bytes, each at most 4 in UTF-8
 ORIGIN_BYTES_MAX: Final = 512 * 4  # MAX_RONAME_LEN, the same
-# Of a commit record with page headers in between: XLogRecordMaxSize is 1020 MiB. An end beyond would be confirmed to
-# the server, which believes any number and drops what it covers.
+# The length of a commit record with page headers in between: XLogRecordMaxSize is 1020 MiB. An end beyond would be
+# confirmed to the server, which accepts any number and discards the log before it.
 COMMIT_BYTES_MAX: Final = 1 << 31
-TRUNCATE_RELATIONS_MAX: Final = 100_000  # tables of one TRUNCATE; far above what a server's lock table holds
+TRUNCATE_RELATIONS_MAX: Final = 100_000  # tables of one TRUNCATE; far above the capacity of a server's lock table
 
 _BEGIN = Struct(">QqI")
 _COMMIT = Struct(">BQQq")
@@ -65,10 +65,10 @@ _HINT = "the stream is damaged, or not PostgreSQL's pgoutput in protocol version
 
 
 def decode(message: bytes | memoryview, position: str) -> Message:
-    """Decode one whole message. `position` only names the place in errors.
+    """Decodes one whole message. `position` is used in errors only.
 
-    Raises ProtocolError, naming message type, offset and position, for an unknown type, a length beyond the bytes
-    left, bytes left over, a flag or a count outside what the manual allows, or a name that is not UTF-8.
+    Raises ProtocolError, naming message type, offset and position, for an unknown type, a length beyond the remaining
+    bytes, bytes after the end, a flag or a count that the manual does not allow, or a name that is not UTF-8.
     """
     reader = _Reader(message, position)
     result = _read_message(reader)
@@ -78,7 +78,7 @@ def decode(message: bytes | memoryview, position: str) -> Message:
 
 
 class _Reader:
-    """A place in a message. Every read checks the bytes that are left before it takes or allocates anything."""
+    """A position in a message. Every read checks the remaining bytes before it takes or allocates anything."""
 
     __slots__ = ("at", "kind", "position", "view")
 
@@ -172,7 +172,7 @@ def _commit(reader: _Reader) -> Commit:
     if flags:
         raise reader.refused(f"unknown flags {flags}")
     if not commit_lsn < end_lsn <= commit_lsn + COMMIT_BYTES_MAX:
-        raise reader.refused("the commit record's end is not behind it")
+        raise reader.refused("the commit record's end is not after its start")
     reader.at += _COMMIT.size
     return Commit(flags, Lsn(commit_lsn), Lsn(end_lsn), ts + POSTGRES_EPOCH_US)
 

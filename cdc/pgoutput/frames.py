@@ -48,7 +48,7 @@ class Keepalive(NamedTuple):
 
 
 def parse_frame(payload: bytes | memoryview) -> XLogData | Keepalive:
-    """Raises ProtocolError for anything that is neither a whole keepalive nor XLogData with a message in it."""
+    """Reads a keepalive or XLogData. Raises ProtocolError for anything else, and for XLogData without a message."""
     kind = bytes(payload[:1])
     if kind == b"w":
         if len(payload) <= XLOG_DATA_BYTES:
@@ -73,15 +73,12 @@ def start_lsn(payload: bytes) -> int:
 
 
 def is_commit(payload: bytes) -> bool:
-    """Whether this is the end of a transaction."""
     return payload[XLOG_DATA_BYTES : XLOG_DATA_BYTES + 1] == b"C" and payload[:1] == b"w"
 
 
 def standby_status(written: int, flushed: int, applied: int, clock_us: int, reply_requested: bool = False) -> bytes:
-    """Build a standby status update. `flushed` is what the server may forget: it believes any number.
-
-    `clock_us`: ours, µs since 1970.
-    """
+    """Builds a standby status update. `flushed`: the server may discard the log before it, and accepts any number.
+    `clock_us`: capture's clock, µs since 1970."""
     return _STATUS.pack(b"r", written, flushed, applied, clock_us - POSTGRES_EPOCH_US, reply_requested)
 
 

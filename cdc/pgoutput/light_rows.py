@@ -1,8 +1,9 @@
-"""Large rows without what their records don't have, and rows that no record can hold, found before one is made of them.
+"""Removes from large rows the columns that records don't have, and finds rows that no record can hold before a record
+is made of them.
 
-To make a record takes several times the memory of its row. A row of hundreds of MB is mostly one that its topic does
-not take: that can be said from its length, because no form of a value is shorter than an eighth of its text (bit
-strings as base64, six bits for a character of eight; all others are a quarter or more).
+Making a record takes several times the memory of its row. A row of hundreds of MB is usually larger than its topic
+allows. Its length shows that, because no form of a value is shorter than an eighth of its text (bit strings as base64,
+six bits for a character of eight; all others are a quarter or more).
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from typing import Final
 from cdc.model.events import TableSchema
 from cdc.pgoutput.messages import Relation
 from cdc.pgoutput.relations import sent_places
-from cdc.pgoutput.row_parts import NULL, TEXT, RawValue, RowParts, RowTuple, put_together, take_apart
+from cdc.pgoutput.row_parts import NULL, TEXT, RawValue, RowParts, RowTuple, join_message, split_message
 from cdc.pgoutput.values import ColumnForm
 
 SHRINKS_TO: Final = 8  # a record's bytes times this are at least its row's
@@ -24,15 +25,15 @@ class LightRow:
     """A message, or a line of COPY."""
 
     row: bytes
-    column: str | None = None  # the largest one, where no record can hold the row: of it only the key is left then
-    size: int = 0  # of that column's value as it was sent, bytes
+    column: str | None = None  # the largest one, if no record can hold the row: then only the key is left
+    size: int = 0  # bytes of that column's value as it was sent
 
 
 class LightRows:
-    """Of one relation."""
+    """Makes light rows of one relation."""
 
     def __init__(self, schema: TableSchema, relation: Relation, forms: Sequence[ColumnForm]) -> None:
-        """As RowCodec has them."""
+        """Takes the same arguments as RowCodec."""
         self._names = [column.name for column in schema.columns]
         self._sent = sent_places(relation)
         self._hidden = {i for i, form in enumerate(forms) if form.encode is None}
@@ -40,19 +41,19 @@ class LightRows:
         self._key = {self._names.index(name) for name in schema.key}
 
     def message(self, message: bytes, offset: int, row_bytes_max: int) -> LightRow:
-        """The row change in `message[offset:]`. What is no row change stays as it is."""
-        parts = take_apart(memoryview(message)[offset:])
+        """Reads the row change in `message[offset:]`. Returns a message that is not a row change as it is."""
+        parts = split_message(memoryview(message)[offset:])
         if parts is None or any(len(row.values) != len(self._sent) for row in parts.tuples):
             return LightRow(message[offset:])
         light = RowParts(parts.head, [self._without_hidden(row) for row in parts.tuples])
         largest = max(light.tuples, key=lambda row: self._size(row.values))
         if self._size(largest.values) <= row_bytes_max:
-            return LightRow(put_together(light))
+            return LightRow(join_message(light))
         size, column = self._largest(largest.values)
-        return LightRow(put_together(RowParts(light.head, list(map(self._key_alone, light.tuples)))), column, size)
+        return LightRow(join_message(RowParts(light.head, list(map(self._key_alone, light.tuples)))), column, size)
 
     def line(self, line: bytes, row_bytes_max: int) -> LightRow:
-        """A line of COPY's text format, columns in the schema's order."""
+        """Reads a line of COPY's text format, with columns in the schema's order."""
         fields = line.split(b"\t")
         if len(fields) != len(self._names):
             return LightRow(line)

@@ -8,7 +8,7 @@ from cdc.model.lsn import Lsn
 
 
 class Absent(Enum):
-    """What stands in a tuple in place of a value. A null and a value that was not sent are different things."""
+    """A tuple's entry that is not a value. A null and a value that was not sent are different things."""
 
     NULL = "n"
     UNCHANGED = "u"  # a large (TOAST) value that the update did not touch, hence not in the log
@@ -33,13 +33,13 @@ class Begin:
 class Commit:
     flags: int
     commit_lsn: Lsn
-    end_lsn: Lsn  # the byte after the commit record: what may be confirmed
+    end_lsn: Lsn  # the byte after the commit record: the LSN that may be confirmed
     commit_ts_us: int  # µs since 1970
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The transaction came here by replication from another server."""
+    """Says that the transaction came to this server by replication from another one."""
 
     commit_lsn: Lsn  # on that server
     name: str
@@ -56,7 +56,7 @@ class RelationColumn:
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """What the rows of a table look like from here on."""
+    """Describes the rows of a table from here on."""
 
     oid: int
     schema: str
@@ -67,7 +67,7 @@ class Relation:
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """Name of a type that is not built in; for a domain its base type's."""
+    """The name of a type that is not built in; for a domain its base type's."""
 
     oid: int
     schema: str
@@ -106,7 +106,7 @@ class Truncate:
 
 @dataclass(frozen=True, slots=True)
 class LogicalMessage:
-    """Written by pg_logical_emit_message()."""
+    """A message that pg_logical_emit_message() wrote."""
 
     transactional: bool
     lsn: Lsn
@@ -117,7 +117,7 @@ class LogicalMessage:
 @dataclass(frozen=True, slots=True)
 class StreamAbort:
     """A rolled-back subtransaction of a transaction in progress. Protocol 1 never streams such transactions, but
-    servers of version 18 have been seen to send this all the same: it says nothing about what we received. Ignore."""
+    servers of version 18 send this message nevertheless. It says nothing about received changes and is ignored."""
 
     xid: int
     subxid: int

@@ -1,8 +1,8 @@
-"""Record keys and the values of a table's key columns: both ways. Pure.
+"""Converts between record keys and the values of a table's key columns. Pure.
 
-A record key is JSON text as the codec writes it, `{"region":"eu","id":17}`; the values are PostgreSQL's texts. The way
-back gives a text that PostgreSQL reads as that value, though not always the one that it prints: `2024-01-31T12:00:00Z`.
-Whoever looks a key up therefore asks PostgreSQL to print it, and takes only what comes back as the same record key.
+A record key is JSON text as the codec writes it, `{"region":"eu","id":17}`; the values are PostgreSQL's texts. From a
+key follows a text that PostgreSQL reads as the value, though not always the one that it prints: `2024-01-31T12:00:00Z`.
+So a lookup lets PostgreSQL print the key, and accepts only rows whose record key is the same.
 """
 
 import json
@@ -15,11 +15,11 @@ from cdc.model.events import Column, TableSchema
 from cdc.pgoutput.values import bytea, encoder_for, quote
 
 Texts = tuple[str, ...]
-"""Of the key's columns, in key order."""
+"""The texts of the key's columns, in key order."""
 
 
 class RecordKeys:
-    """Of one table, as one schema version publishes them."""
+    """Converts keys of one table in one schema version."""
 
     def __init__(self, schema: TableSchema) -> None:
         by_name = {column.name: column for column in schema.columns}
@@ -29,7 +29,8 @@ class RecordKeys:
         )
 
     def encode(self, texts: Sequence[str]) -> bytes:
-        """The record key of a row with these values as PostgreSQL prints them. Raises ProtocolError for others."""
+        """Returns the record key of a row with these values, as PostgreSQL prints them. Raises ProtocolError for other
+        texts."""
         members = (
             f"{name}:{encoder(text.encode().decode('latin-1'))}"
             for (name, encoder), text in zip(self._encoders, texts, strict=True)
@@ -37,7 +38,8 @@ class RecordKeys:
         return ("{" + ",".join(members) + "}").encode("latin-1")
 
     def texts(self, key: bytes) -> Texts | None:
-        """What PostgreSQL reads as the record key's values; None for a key that is not of these columns."""
+        """Returns texts that PostgreSQL reads as the record key's values; None for a key that is not of these
+        columns."""
         try:
             values = json.loads(key, parse_int=_Number, parse_float=_Number)
         except (ValueError, RecursionError):
@@ -49,7 +51,7 @@ class RecordKeys:
 
 
 class _Number(str):
-    """As it stands in the JSON text."""
+    """A number with its JSON text."""
 
     __slots__ = ()
 
@@ -61,13 +63,13 @@ def _text(column: Column, value: Any) -> str | None:
         case list():
             return _array(column, value)
         case str():
-            # Base64 is no form of PostgreSQL's; a number's text, times with T and Z are.
+            # PostgreSQL does not read base64; it reads a number's text, and times with T and Z.
             return _hex(value) if encoder_for(column) is bytea else str(value)
     return None
 
 
 def _array(column: Column, values: list[Any]) -> str:
-    """An array literal; each element in quotes, which every type takes."""
+    """Returns an array literal; each element is quoted, which every type accepts."""
     elements = []
     for value in values:
         if isinstance(value, list):

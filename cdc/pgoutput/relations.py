@@ -5,7 +5,7 @@ from cdc.pgoutput.messages import Relation, RelationColumn
 
 
 def relation_differs(schema: TableSchema, relation: Relation) -> str | None:
-    """What of the relation is not as the schema says, in words; None if rows can be published by it."""
+    """Returns the differences between relation and schema in words; None if rows can be published with this schema."""
     if relation.oid != schema.oid:
         return f"its oid is {relation.oid}, it was {schema.oid}: the table was recreated"
     if (relation.schema, relation.name) != schema.table:
@@ -35,7 +35,7 @@ def relation_differs(schema: TableSchema, relation: Relation) -> str | None:
 
 
 def relation_of(schema: TableSchema) -> Relation:
-    """The relation message that the stream would send for this shape under REPLICA IDENTITY DEFAULT."""
+    """Returns the relation message that the stream would send for this schema under REPLICA IDENTITY DEFAULT."""
     return Relation(
         oid=schema.oid,
         schema=schema.table.schema,
@@ -48,11 +48,11 @@ def relation_of(schema: TableSchema) -> Relation:
 
 
 def sent_places(relation: Relation) -> tuple[int | None, ...]:
-    """Of each value that the server sends: the schema's column, None for one that is left out."""
+    """Returns for each value that the server sends its column in the schema; None for a column that is left out."""
     captured = iter(range(len(relation.columns)))
     return tuple(next(captured) if column.is_captured else None for column in relation.columns)
 
 
 def captured_columns(relation: Relation) -> tuple[RelationColumn, ...]:
-    """Those of the relation that are published."""
+    """Returns the relation's columns that are published."""
     return tuple(column for column in relation.columns if column.is_captured)

@@ -1,6 +1,6 @@
-"""Row messages taken apart and put together again without a copy of any value: for rows that are large.
+"""Splits row messages into values and joins them again, without a copy of any value: for rows that are large.
 
-What is not a row message, or has not the lengths that it says, is left to `decoder`, which says what is wrong with it.
+Messages that are not row messages, or have wrong lengths, are left to `decoder`, which reports the error.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _U32: Final = Struct(">I")
 
 @dataclass(frozen=True, slots=True)
 class RawValue:
-    """One of a tuple: its kind, as the byte that stands before it, and what it holds."""
+    """One value of a tuple: the byte that precedes it, and its content."""
 
     kind: bytes
     content: bytes | memoryview = b""
@@ -27,7 +27,7 @@ class RawValue:
 
 @dataclass(frozen=True, slots=True)
 class RowTuple:
-    """An old row, or the new one."""
+    """The old row or the new one of a message."""
 
     kind: bytes  # N, K or O
     values: Sequence[RawValue]
@@ -46,8 +46,8 @@ class RowParts:
         return oid
 
 
-def take_apart(message: memoryview) -> RowParts | None:
-    """None for anything that is no row message."""
+def split_message(message: memoryview) -> RowParts | None:
+    """Splits a message. Returns None if it is not a row message."""
     if bytes(message[:1]) not in (b"I", b"U", b"D"):
         return None
     tuples = []
@@ -72,8 +72,8 @@ def take_apart(message: memoryview) -> RowParts | None:
     return RowParts(message[:_HEAD_BYTES], tuples) if tuples and at == len(message) else None
 
 
-def put_together(parts: RowParts, before: bytes | memoryview = b"") -> bytes:
-    """The message, behind `before`. A value has less than 4 GiB."""
+def join_message(parts: RowParts, before: bytes | memoryview = b"") -> bytes:
+    """Returns the message, after the bytes `before`. A value has less than 4 GiB."""
     pieces = [before, parts.head]
     for row in parts.tuples:
         pieces += [row.kind, _U16.pack(len(row.values))]

@@ -11,7 +11,7 @@
 | bytea                         | base64                                                                     |
 | array                         | array, nested for dimensions, of its element's form; PostgreSQL's text if  |
 |                               | its subscripts do not start at 1. An element that is an array itself, by a |
-|                               | domain, is PostgreSQL's text: else it could not be told from a dimension   |
+|                               | domain, is PostgreSQL's text: it would look like another dimension        |
 | domain                        | as its base type, in an array too                                          |
 | numeric and every other type  | PostgreSQL's text                                                          |
 
@@ -43,15 +43,15 @@ quote: Encoder = encode_basestring  # escapes ", \ and control characters only
 
 @dataclass(frozen=True, slots=True)
 class ColumnForm:
-    """How a column stands in records."""
+    """The form of a column in records."""
 
-    encode: Encoder | None  # None: it is left out of them
+    encode: Encoder | None  # None: records don't have it
     unknown: str | None = None  # JSON text in an old row of which only the identity is known; None: it is absent there
     is_bounded: bool = False  # it does not grow with the value: a mask
 
 
 class MalformedValueError(ProtocolError):
-    """A text that is not what PostgreSQL prints for the type. Says which type ("a date"), never the value."""
+    """A text that PostgreSQL does not print for the type. The message names the type ("a date"), never the value."""
 
     def __init__(self, what: str) -> None:
         super().__init__(
@@ -60,17 +60,18 @@ class MalformedValueError(ProtocolError):
         )
 
 
-# What helps whichever form was chosen, and whether the column may be null or not.
+# Helps with every chosen form, whether the column may be null or not.
 _OTHER_FORM: Final = (
-    "choose another mode in section format, or profile readable without one, where every value has a place"
+    "choose another mode in section format, or profile readable without one, which can represent every value"
 )
 
 
 class UnconvertibleError(MalformedValueError):
-    """A value of its type that the form chosen for it has no place for. Says what would have one, never the value."""
+    """A value that the form chosen for its type can't represent. The message says which values it can, never the
+    value."""
 
     def __init__(self, what: str, hint: str = _OTHER_FORM) -> None:
-        ProtocolError.__init__(self, f"a value is not {what}, all that the chosen format holds", hint)
+        ProtocolError.__init__(self, f"a value is not {what}, the only values that the chosen format has", hint)
 
 
 _INTEGER = re.compile(r"0|-?[1-9][0-9]*").fullmatch
@@ -153,7 +154,7 @@ _BY_OID: dict[int, Encoder] = {
 
 _BOX_ARRAY_OID = 1020  # the one built-in type whose arrays are delimited by a semicolon
 
-# Where a column's element is not told: pg_type.oid of the built-in array types → their element's (int2vector and
+# Used if a column's element is not known: pg_type.oid of the built-in array types → their element's (int2vector and
 # oidvector print in another form).
 _ELEMENT_OID: dict[int, int] = {
     1000: 16,

@@ -1,8 +1,8 @@
-"""What is believed of the positions that keepalives name. Pure.
+"""Decides which positions of keepalives can be trusted. Pure.
 
 A transaction's end is in several of its messages, a keepalive's WAL end is in one. A damaged one that is too high would
-be recorded and confirmed, and the server would forget changes that nobody has read. The server's positions never go
-back, so the lower of two that came one after the other was reached, whichever of them is damaged.
+be recorded and confirmed, and the server would discard changes that nobody has read. The server's positions never go
+back, so the lower of two consecutive ones was reached, whichever of them is damaged.
 """
 
 from cdc.model.lsn import Lsn
@@ -17,7 +17,8 @@ class WalEnds:
         """The highest position that two keepalives in succession have named or passed."""
 
     def add(self, wal_end: Lsn) -> Lsn:
-        """A keepalive names this position. Returns what is known to be reached by this keepalive and the one before."""
+        """Takes the position of a keepalive. Returns the position that this keepalive and the previous one show to be
+        reached."""
         reached = min(self._named, wal_end)
         self._named = wal_end
         self.reached = max(self.reached, reached)
@@ -25,5 +26,5 @@ class WalEnds:
 
     @property
     def needs_another(self) -> bool:
-        """Whether the last keepalive named a position that only another keepalive can show to be reached."""
+        """Says whether the last keepalive named a position that only another keepalive can show to be reached."""
         return self._named > self.reached

@@ -1,4 +1,4 @@
-"""Records of the state, control and progress topics: JSON, small, checked on the way in.
+"""Records of the state, control and progress topics: small JSON objects, validated when they are read.
 
 | topic               | key                          | value          |
 |---------------------|------------------------------|----------------|
@@ -20,8 +20,7 @@
 | `<prefix>.progress` | `rebuild/<sink>`             | RebuildRecord  |
 | `<prefix>.signals`  | the signal's id              | SignalRecord   |
 
-Each topic has one partition and is compacted (signals are kept for a time instead): the last record of a key is the
-one that counts.
+Each topic has one partition and is compacted (signals are kept for a time instead): the last record of a key applies.
 """
 
 import json
@@ -46,12 +45,12 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def encode(self) -> bytes:
-        """Compact JSON."""
+        """Returns compact JSON."""
         return self.model_dump_json().encode()
 
     @classmethod
     def decode(cls, value: bytes, where: str) -> Self:
-        """Raises WatershedError, naming `where`, for bytes that are not such a record."""
+        """Reads a record. Raises WatershedError with `where` for bytes that are not such a record."""
         try:
             return cls.model_validate_json(value)
         except ValidationError as error:
@@ -63,8 +62,8 @@ class Record(BaseModel):
             ) from error
 
 
-class OfTable(Record):
-    """A record of a table."""
+class PerTableRecord(Record):
+    """A record about one table."""
 
     table_schema: str
     table_name: str
@@ -78,7 +77,7 @@ class OfTable(Record):
 
 
 class SourceIdentity(Record):
-    """What the position's LSNs belong to."""
+    """The server, database and slot to which the position's LSNs belong."""
 
     system_identifier: str
     timeline: int
@@ -87,23 +86,23 @@ class SourceIdentity(Record):
 
 
 class PartialTransaction(Record):
-    """A PostgreSQL transaction of which the changes below `next_index` are published."""
+    """A source transaction that is published in part: the changes below `next_index`."""
 
     commit_lsn: U64
     xid: int
     next_index: int
     messages: int = 0  # logical messages in it that were received, published or not
-    outbox: str = ""  # prefix of those that are events, and have an index; "" where none are
-    events: dict[str, int] | None = None  # published of each collection, where its metadata are; null: they are not
+    outbox: str = ""  # prefix of the messages that are events, and have an index; "" if none are
+    events: dict[str, int] | None = None  # collection → published events; null: transaction metadata is off
 
 
 class TopicState(Record):
-    """What a table's topic was when the position was written; `end_offsets` are lower bounds, for each partition."""
+    """A table's topic when the position was written; `end_offsets` are lower bounds, one for each partition."""
 
     topic_id: str
     end_offsets: tuple[int, ...]
-    publication_entry: str = ""  # fingerprint of the table's row in the publication; empty where it names no tables
-    since_lsn: U64 = 0  # of a table that joined later: what commits before this is in its snapshot, not in the stream
+    publication_entry: str = ""  # fingerprint of the table's row in the publication; empty if it lists no tables
+    since_lsn: U64 = 0  # for a table that was added later: earlier commits are in its snapshot, not in the stream
 
 
 class PositionRecord(Record):
@@ -129,17 +128,17 @@ class PositionRecord(Record):
         return zlib.crc32(json.dumps(body, sort_keys=True, separators=(",", ":")).encode())
 
     def sealed(self) -> Self:
-        """The same with its checksum."""
+        """Returns the record with its checksum."""
         return self.model_copy(update={"checksum": self._digest()})
 
     @classmethod
     def open(cls, value: bytes, where: str) -> Self:
-        """Decode and check. Raises GapError when the checksum does not fit."""
+        """Decodes and checks a record. Raises GapError if the checksum is wrong."""
         record = cls.decode(value, where)
         if record.checksum != record._digest():
             raise GapError(
                 f"{where}: the position record's checksum does not fit its content",
-                "the record was damaged or edited: publishing stays stopped",
+                "the record was damaged or edited: nothing is published",
             )
         return record
 
@@ -148,51 +147,51 @@ POSITION_KEY = "position"
 
 
 class RangeRecord(Record):
-    """A part of a table in key order of which the rows above `after` up to `up_to` are still to be published, as texts
-    of the key's columns; null: from the first row, to the last."""
+    """A key range of a table whose rows above `after` up to `up_to` are still to be published. Bounds are texts of the
+    key's columns; null: from the first row, to the last."""
 
     after: tuple[str, ...] | None
     up_to: tuple[str, ...] | None
     is_done: bool = False
-    keys: tuple[tuple[str, ...], ...] | None = None  # of rows with these keys only; null: of all
+    keys: tuple[tuple[str, ...], ...] | None = None  # only rows with these keys; null: all
 
 
 ENDED = frozenset({"done", "cancelled", "failed"})
-"""Statuses of snapshots that go on no more by themselves."""
+"""Statuses of snapshots that do not continue by themselves."""
 
 
-class SnapshotRecord(OfTable):
-    """How far the existing rows of a table are published. In the Kafka transaction of the rows that it covers."""
+class SnapshotRecord(PerTableRecord):
+    """How far a table's existing rows are published. Written in the Kafka transaction of the rows that it covers."""
 
-    request: str  # the signal's id, or what else began it
+    request: str  # the signal's id, or another cause
     status: Literal["running", "paused", "done", "cancelled", "failed"]
     where: str | None = None  # a condition in SQL
-    sweeps: bool  # whether rows that were not met are gone at the end; never with a condition or a range
+    sweeps: bool  # whether it ends with a sweep of the rows that it did not find; never with a condition or a range
     floor: U64 | None = None  # of that sweep; null until it is known
-    ranges: tuple[RangeRecord, ...] = ()  # none until the table was looked at
+    ranges: tuple[RangeRecord, ...] = ()  # none before the table is described
     rows: int = 0  # published so far
     rows_estimated: int = 0  # 0: not known
     requested_us: int  # µs since 1970
     message: str = ""  # why it failed
-    deletes_in: RangeRecord | None = None  # where keys that the topic holds and the table has not are deleted
+    deletes_in: RangeRecord | None = None  # the range in which keys of the topic without a row are deleted
     deleted: int = 0  # such keys so far
-    key_order: str | None = None  # in which the ranges are to be understood; null until the table was looked at
+    key_order: str | None = None  # digest of the order in which the ranges hold; null before the table is described
 
 
-class TombstonesRecord(OfTable):
-    """Every key of the table's topic whose row was swept below `floor` has its tombstone."""
+class TombstonesRecord(PerTableRecord):
+    """Says that every key of the table's topic whose row was swept below `floor` has its tombstone."""
 
     floor: U64
 
 
-class IncompleteRowsRecord(OfTable):
-    """Rows of a table whose last records may lack large values, and which are still to be read for that. In the Kafka
+class IncompleteRowsRecord(PerTableRecord):
+    """Rows of a table whose last records may lack large values, and which are to be read again. Written in the Kafka
     transaction of these records, and of the rows that were read."""
 
     keys: tuple[tuple[str, ...], ...]  # as texts of the key's columns
     is_whole: bool = False  # there were too many: besides `keys` the whole table is read
     ranges: tuple[RangeRecord, ...] = ()  # of that reading; none until it has begun
-    key_order: str | None = None  # in which the ranges are to be understood
+    key_order: str | None = None  # digest of the order in which the ranges hold
 
 
 class SignalsRecord(Record):
@@ -230,8 +229,8 @@ class ColumnRecord(Record):
         return Column(type_name=fields.pop("type"), **fields)
 
 
-class SchemaRecord(OfTable):
-    """One version of a table's shape."""
+class SchemaRecord(PerTableRecord):
+    """One version of a table's schema."""
 
     oid: int
     version: int
@@ -262,7 +261,7 @@ class SchemaRecord(OfTable):
         )
 
 
-class SweepRecord(OfTable):
+class SweepRecord(PerTableRecord):
     """Rows of the table whose version is below `floor` are gone, once a consumer has applied up to `as_of_lsn`."""
 
     floor: U64
@@ -271,7 +270,7 @@ class SweepRecord(OfTable):
 
 
 def table_key(table: TableId) -> str:
-    """A table's name inside a record key; dots and slashes in quoted names are percent-encoded."""
+    """Returns a table's name for use in a record key; dots and slashes in quoted names are percent-encoded."""
     return f"{quote(table.schema, safe='').replace('.', '%2E')}.{quote(table.name, safe='').replace('.', '%2E')}"
 
 
@@ -284,7 +283,7 @@ def sweep_key(table: TableId) -> str:
 
 
 def snapshot_key(table: TableId) -> str:
-    """In state, and in progress."""
+    """Returns the record key in state and in progress."""
     return f"snapshot/{table_key(table)}"
 
 
@@ -303,24 +302,24 @@ def holes_key(table: TableId) -> str:
 
 
 class SignalRecord(Record):
-    """A wish of an operator's. Without tables it is for all that are captured."""
+    """A request of an operator. Without tables it is for all captured tables."""
 
     action: Literal["snapshot", "pause", "resume", "cancel", "heal", "stop_table", "start_table"]
     tables: tuple[str, ...] = ()  # schema.table
     where: str | None = None
     after: tuple[str, ...] | None = None  # key texts: rows above this
     up_to: tuple[str, ...] | None = None  # and not above this
-    epoch: Epoch | None = None  # to heal into, where the one before can't be known
+    epoch: Epoch | None = None  # the new epoch for healing, if the previous one can't be known
     requested_us: int
 
 
 class SignalAnswer(Record):
-    """What became of a signal."""
+    """The answer to a signal."""
 
     is_accepted: bool
     message: str
     tables: tuple[str, ...] = ()  # whose snapshots it began or changed
-    next: str = ""  # what to do where it was refused
+    next: str = ""  # the next step if it was refused
     answered_us: int = 0  # µs since 1970
 
 
@@ -328,7 +327,7 @@ SIGNAL_KEY = "signal/"
 
 
 def signal_key(identity: str) -> str:
-    """Of the answer in control."""
+    """Returns the record key of the answer in control."""
     return f"{SIGNAL_KEY}{identity}"
 
 
@@ -336,35 +335,35 @@ def signal_key(identity: str) -> str:
 
 
 class SnapshotProgress(Record):
-    """For those who watch; what counts is the SnapshotRecord."""
+    """A report for commands that watch a snapshot. Only the SnapshotRecord is binding."""
 
     request: str
     table: str  # schema.table
     status: Literal["waiting", "running", "paused", "done", "cancelled", "failed"]
     rows: int
     rows_estimated: int  # 0: not known
-    rows_per_s: float  # of late
+    rows_per_s: float  # recent rate
     updated_us: int  # µs since 1970
-    message: str = ""  # what it waits for, or why it failed
+    message: str = ""  # the reason why it waits or failed
 
 
 class ProgressRecord(Record):
-    """Everything committed in the source up to `lsn` lies below `end_offsets` in each partition.
+    """Says that everything committed in the source up to `lsn` lies below `end_offsets` in each partition.
 
-    The offsets are high watermarks asked for *after* the Kafka transaction that covers `lsn` was committed.
+    The offsets are high watermarks, requested *after* the Kafka transaction that covers `lsn` was committed.
     """
 
     epoch: Epoch
     seq: Seq
     lsn: U64
-    commit_ts_us: int  # commit time of the newest transaction covered, µs since 1970; 0 where a start has seen none yet
+    commit_ts_us: int  # commit time of the newest transaction covered, µs since 1970; 0 if this start has seen none yet
     published_ts_us: int  # our clock when this was written, µs since 1970
     end_offsets: dict[str, tuple[int, ...]]  # topic → one offset for each partition
     unpublished: dict[str, int] = {}  # schema.table → changes that were left out, as capture.on_unpublishable says
 
 
 class SinkRecord(Record):
-    """What a sink has applied: every record below `end_offsets`, and every sweep of `sweeps`.
+    """Says that a sink has applied every record below `end_offsets`, and every sweep of `sweeps`.
 
     `applied_lsn` is the largest progress LSN whose offsets are covered and whose sweeps are done.
     """
@@ -379,22 +378,22 @@ class SinkRecord(Record):
     sweeps: dict[str, U64]  # table key → floor of the last sweep finished
     written: int  # changes written since the job started
     stale: int  # changes that were already there, or superseded
-    excluded: tuple[str, ...] = ()  # tables that the store is not to hold, as schema.table
-    # schema.table → the fingerprint of the mapping that its rows were written with; without one they are the source's.
+    excluded: tuple[str, ...] = ()  # tables that the store does not hold, as schema.table
+    # schema.table → fingerprint of the mapping with which its rows were written; a table without one has no mapping.
     mappings: dict[str, str] = {}
     dead_letters: int = 0  # rows that the store rejected, and of which it has taken no later version
-    job: tuple[int, str] = (0, "")  # a number that grows with each start, and a random text; the greater one goes on
-    # Readers see the serving generation only. A building one is filled beside it, a kept one was replaced by it.
+    job: tuple[int, str] = (0, "")  # a number that grows with each start, and a random text; the greater one continues
+    # Readers see the serving generation only. A building one is filled beside it; a kept one was replaced by it.
     role: Literal["serving", "building", "kept"] = "serving"
 
 
 class SinkErrorRecord(Record):
-    """The last error of a sink's job. It has passed where the sink's own record is newer."""
+    """The last error of a sink's job. It is over if the sink's own record is newer."""
 
     sink: str
     message: str
     next: str
-    is_final: bool  # no restart can mend it: the sink has stopped
+    is_final: bool  # no restart helps: the sink has stopped
     at_us: int  # µs since 1970
 
 

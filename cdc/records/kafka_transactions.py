@@ -1,4 +1,4 @@
-"""What state says of Kafka transactions that the brokers did not end (see cdc/kafka/hanging_transactions.py)."""
+"""Records in state about Kafka transactions that the brokers did not end (see cdc/kafka/hanging_transactions.py)."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ EVENT_TOPIC_KEY: Final = "event-topic/"
 
 
 class OpenPart(Record):
-    """Records of a partition that are in the log, and of which the brokers don't say whether they are committed."""
+    """Records of a partition that are in the log without an end marker: neither committed nor aborted for consumers."""
 
     topic: str
     partition: int
@@ -18,13 +18,13 @@ class OpenPart(Record):
 
 
 class HangingTransactionRecord(Record):
-    """A committed Kafka transaction that the brokers did not end in these partitions is about to be aborted there and
-    written again. Its records are lost where this stands and the partitions are closed."""
+    """Says that a committed Kafka transaction, not ended by the brokers in these partitions, is about to be aborted
+    there and written again. If a start finds this record and no open transaction there, its records are lost."""
 
     parts: tuple[OpenPart, ...]
 
 
 class EventTopicRecord(Record):
-    """A topic of events that was written to; in the Kafka transaction of a session's first event for it."""
+    """A topic of events that was written to. Written in the Kafka transaction of a session's first event for it."""
 
     topic: str

@@ -1,7 +1,7 @@
-"""What is known of each captured table beside its rows: whether it is captured now, and its catalog's facts.
+"""The state of each captured table: whether it is captured or stopped, and facts from the catalog.
 
-The facts are those by which a change of rows without row events is noticed. They are recorded, so that a change is
-noticed whose time capture slept through.
+The facts show that rows changed without row events. They are recorded so that a change is also noticed that happened
+while capture was down.
 """
 
 from typing import Literal, Self
@@ -10,7 +10,7 @@ from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.records.control import OfTable, Record, table_key
+from cdc.records.control import PerTableRecord, Record, table_key
 
 TABLE_KEY = "table/"
 
@@ -21,41 +21,41 @@ class ColumnFacts(Record):
     number: int  # attnum: a column keeps it when it is renamed
     name: str
     changed_in: str  # xmin: the transaction that last altered it
-    has_missing: bool  # it was added with a default, which rows from before are read with
-    form: str = ""  # what the text of its values depends on: type, attributes of composites; "": not known
-    strayed: bool = False  # since then the stream had it under another name, or with values that read otherwise
+    has_missing: bool  # it was added with a default, which is the value in older rows
+    form: str = ""  # everything that the text of its values depends on: type, attributes of composites; "": not known
+    strayed: bool = False  # since the poll the stream had it with another name, or with values that read differently
 
 
 class StorageFacts(Record):
-    """Where rows of the table lie: the table itself, or a leaf of its partitions."""
+    """A relation that holds rows of the table: the table itself, or a leaf of its partitions."""
 
     oid: int
-    file: int  # pg_relation_filenode: another one when the table was rewritten or truncated
+    file: int  # pg_relation_filenode: another one after the table was rewritten or truncated
     is_met: bool = False  # known from the stream only, which has rows of it
-    attached: str = ""  # xmin of its rows in pg_inherits, up to the root: others when it was detached meanwhile
+    attached: str = ""  # xmin of its rows in pg_inherits, up to the root: others if it was detached meanwhile
 
 
 class TableFacts(Record):
-    """As the catalog had them at one moment."""
+    """Facts about a table that the catalog had at one moment."""
 
     oid: int
     columns: tuple[ColumnFacts, ...]
     storage: tuple[StorageFacts, ...]
-    generated: str  # of generated columns, what changes with their expressions
-    others: str  # a digest of all else that may change what is published: kind, identity, indexes, enums, names
+    generated: str  # a digest of the expressions of generated columns
+    others: str  # a digest of everything else that may change records: kind, identity, indexes, enums, names
     attributes: int = 0  # numbers given to columns so far; 0: not known
     labels: tuple[str, ...] = ()  # oid and xmin of the labels of its enums, also of those within other types
 
 
-class TableRecord(OfTable):
-    """In state, key `table/<table>`."""
+class TableRecord(PerTableRecord):
+    """The record of a table in state, with the key `table/<table>`."""
 
     status: Literal["captured", "stopped"]
     message: str = ""  # why it is stopped
-    next: str = ""  # and what to do
-    is_held: bool = False  # stopped until an operator starts it; else it joins again when the catalog allows it
+    next: str = ""  # the next step
+    is_held: bool = False  # stopped until an operator starts it; else it is added again when the catalog allows it
     changed_us: int  # µs since 1970
-    facts: TableFacts | None = None  # None: the catalog's next look tells
+    facts: TableFacts | None = None  # None: the next catalog poll provides them
 
     @classmethod
     def captured(cls, table: TableId, facts: TableFacts | None, now_us: int) -> Self:
@@ -79,5 +79,4 @@ def table_state_key(table: TableId) -> str:
 
 
 def table_record(topics: Topics, record: TableRecord) -> TopicRecord:
-    """For state."""
     return TopicRecord(topics.state, table_state_key(record.table).encode(), record.encode())

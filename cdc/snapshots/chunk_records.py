@@ -55,7 +55,7 @@ class RowRecords:
                 if isinstance(error, UnpublishableError) and unseen.touches(error.key):
                     continue
                 position = Position(at.commit_lsn, at.index + count)
-                self._instead += self._unpublishable.instead(schema, position, error, at.now_us)
+                self._instead += self._unpublishable.replacements(schema, position, error, at.now_us)
             else:
                 records.append(TopicRecord(schema.topic, *made))
         return records

@@ -1,4 +1,4 @@
-"""From observations to the status. Pure."""
+"""Computes the status from observations. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,14 +30,14 @@ _US: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When an observation was made."""
+    """The time of an observation."""
 
     monotonic_s: float
     unix_us: int
 
 
 def status_of(config: Config, reading: Reading, history: History, now: Moment) -> Status:
-    """The status at this moment; `history` is told of the observation."""
+    """Returns the status at this moment, and adds the observation to `history`."""
     epoch = _epoch(reading.topics)
     end = _end(reading)
     if end is not None:
@@ -60,7 +60,7 @@ def _epoch(topics: TopicFacts | None) -> int:
 
 
 def _end(reading: Reading) -> int | None:
-    """Where the source's log ends, as far as is known."""
+    """Returns the known end of the source's log."""
     ends = [reading.source.flush_lsn] if reading.source is not None else []
     if reading.topics is not None:
         if not ends and reading.topics.position is not None:
@@ -97,7 +97,7 @@ def _source(config: Config, facts: SourceFacts | None, history: History, now: Mo
 
 
 def wal_budget(facts: SourceFacts, slot: SlotFacts | None, wal_bytes_max: int | None, rate: float | None) -> WalBudget:
-    """`wal_bytes_max`: how much WAL the operator says that the disk can hold for the slot."""
+    """Returns the WAL budget. `wal_bytes_max`: how much WAL the disk can hold for the slot, as configured."""
     retained = None if slot is None or slot.restart_lsn is None else max(0, facts.flush_lsn - slot.restart_lsn)
     left: list[int] = []
     if slot is not None and slot.safe_wal_bytes is not None:
@@ -160,7 +160,8 @@ def _capture(reading: Reading, history: History, now: Moment, end: int | None) -
 
 
 def _lag_s(history: History, place: tuple[int, int], commit_ts_us: int, now: Moment) -> float:
-    """Where the beginning of the lag was not observed, the age of the newest commit that is covered: an upper bound."""
+    """Returns the lag in seconds. If the beginning of the lag was not observed, it is the age of the newest covered
+    commit: an upper bound."""
     behind_s, is_observed = history.behind_s(place, now.monotonic_s)
     if not is_observed and commit_ts_us:
         behind_s = max(behind_s, (now.unix_us - commit_ts_us) / _US)
@@ -242,7 +243,7 @@ def published_error(topics: TopicFacts, sink: str) -> Condition | None:
 def _sink(
     record: SinkRecord, missing: int, end: int | None, history: History, now: Moment, condition: Condition | None
 ) -> SinkStatus:
-    """`end`: where the source's log ends, if that is in the record's epoch."""
+    """`end`: the end of the source's log, if it is in the record's epoch."""
     name, applied = record.sink, (record.generation, record.end_offsets, record.applied_lsn)
     told_s = (now.unix_us - record.applied_ts_us) / _US
     silent_s = history.silent_s(f"sink/{name}", applied, now.monotonic_s, told_s)
@@ -271,7 +272,7 @@ def _sink(
 
 
 def lag_records(config: Config, record: SinkRecord, published: ProgressRecord | None) -> int:
-    """Offsets below what is published that the store does not show, of the tables that it holds."""
+    """Returns the number of published offsets that the store does not show, in the tables that it holds."""
     if published is None:
         return 0
     topics, excluded = Topics(config.topics.prefix), set(record.excluded)

@@ -1,4 +1,4 @@
-"""What the parts of a process say of themselves, for those who show it."""
+"""Conditions that the parts of a process report about themselves, for its status."""
 
 import threading
 

@@ -55,7 +55,7 @@ class TopicFacts:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What a process knows of its own part of the pipeline and publishes nowhere."""
+    """Something that a process knows about its own part of the pipeline and that is published nowhere."""
 
     part: Literal["capture", "sink"]
     name: str  # the sink's; empty for capture
@@ -77,10 +77,10 @@ class Reading:
 
 
 class SourceReader(Protocol):
-    """Looks at the source database."""
+    """Observes the source database."""
 
     def read(self) -> SourceFacts:
-        """Raises WatershedError when the database does not answer."""
+        """Reads facts of the source. Raises WatershedError if the database does not answer."""
 
     def close(self) -> None: ...
 
@@ -89,6 +89,7 @@ class TopicReader(Protocol):
     """Follows the state and progress topics."""
 
     def read(self) -> TopicFacts | None:
-        """None where capture has never run on the prefix. Raises WatershedError when the brokers do not answer."""
+        """Reads facts of the topics; None if capture has never run on the prefix. Raises WatershedError if the brokers
+        do not answer."""
 
     def close(self) -> None: ...

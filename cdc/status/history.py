@@ -1,4 +1,5 @@
-"""What earlier observations tell: how fast WAL grows, how old a lag is, since when something has not moved. Pure."""
+"""Facts that need several observations: how fast WAL grows, how old a lag is, since when something has not moved.
+Pure."""
 
 from collections import deque
 from typing import Any, Final
@@ -6,21 +7,21 @@ from typing import Any, Final
 KEPT_S: Final = 600.0  # a lag that is older is measured by commit times
 RATE_WINDOW_S: Final = 60.0
 SAMPLES_MAX: Final = 1_000
-# pg_current_wal_flush_lsn() may stand behind a page header that no record has reached: 40 bytes at most.
+# pg_current_wal_flush_lsn() may be after a page header that no record has reached: 40 bytes at most.
 PAGE_HEADER_BYTES: Final = 64
 
 Place = tuple[int, int]  # epoch, LSN
 
 
 class History:
-    """Fed with one observation at a time. Times are monotonic seconds."""
+    """Remembers observations, which are added one at a time. Times are monotonic seconds."""
 
     def __init__(self) -> None:
         self._ends: deque[tuple[float, Place]] = deque(maxlen=SAMPLES_MAX)
         self._values: dict[str, tuple[Any, float, bool]] = {}  # name → value, since when, whether it had another
 
     def observe_end(self, now: float, end: Place) -> None:
-        """The source's log ended there."""
+        """Adds an observation of the end of the source's log."""
         if self._ends and end < self._ends[-1][1]:
             self._ends.clear()  # another history: LSNs went back
         self._ends.append((now, end))
@@ -28,8 +29,8 @@ class History:
             self._ends.popleft()
 
     def silent_s(self, name: str, value: Any, now: float, before_s: float = 0.0) -> float:
-        """For how long `name` has had this value. `before_s`: for how long it has had the first one that was observed,
-        if something else tells."""
+        """Returns for how long `name` has had this value. `before_s`: for how long it had had the first observed value,
+        if that is known."""
         known, since, has_moved = self._values.get(name, (value, now, False))
         if known != value:
             since, has_moved = now, True
@@ -37,8 +38,8 @@ class History:
         return now - since if has_moved else max(now - since, before_s)
 
     def behind_s(self, place: Place, now: float) -> tuple[float, bool]:
-        """How long ago the log first ended behind `place` (0: it does not), and whether that was observed: otherwise it
-        was at least so long ago."""
+        """Returns how long ago the log's end first lay after `place` (0: it does not), and whether that was observed:
+        otherwise it is a lower bound."""
         found = 0.0
         for number, (at, end) in enumerate(reversed(self._ends)):
             if end[0] == place[0] and end[1] - place[1] <= PAGE_HEADER_BYTES:

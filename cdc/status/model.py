@@ -13,7 +13,7 @@ class Node(BaseModel):
 
 
 class Problem(Node):
-    """Something that keeps a part of the pipeline from its work (error), or that somebody should know (warning)."""
+    """A condition that prevents a part of the pipeline from working (error), or deserves attention (warning)."""
 
     part: Part
     name: str  # of the table or sink; otherwise empty
@@ -23,7 +23,7 @@ class Problem(Node):
 
 
 class WalBudget(Node):
-    """How much WAL the slot holds back, and how long that can go on if capture confirms nothing from now on."""
+    """The WAL that the slot retains, and the time that is left if capture confirms nothing from now on."""
 
     retained_bytes: int | None
     limit_bytes: int | None  # the smaller of max_slot_wal_keep_size and http.wal_bytes_max; null: neither is set
@@ -56,9 +56,9 @@ class BrokerStatus(Node):
 
 
 class CaptureStatus(Node):
-    """How far capture has published, from the position record; the same whichever process it is asked of."""
+    """How far capture has published, from the position record; the same whichever process answers."""
 
-    state: str  # of the process that was asked, where it is capture; else what the position record says
+    state: str  # of the answering process if it is capture; else from the position record
     epoch: int | None
     seq: int | None  # records published in this epoch
     lsn: str | None  # everything that committed before is published
@@ -96,8 +96,8 @@ class SinkStatus(Node):
     generation: int
     epoch: int
     applied_lsn: str
-    lag_bytes: int | None  # behind the source, or behind what is published where the source does not answer
-    lag_records: int  # offsets behind what is published; transaction markers count
+    lag_bytes: int | None  # behind the source, or behind what is published if the source does not answer
+    lag_records: int  # offsets below the published end; transaction markers count
     lag_seconds: float | None
     unread_seconds: float | None  # at most so old is the oldest record that it has not read; 0: none waits
     freshness_seconds: float | None  # from the newest applied commit until it was readable; by two clocks
@@ -106,7 +106,7 @@ class SinkStatus(Node):
     written: int  # since its job started
     stale: int
     dead_letters: int  # rows that the store rejected, and of which it has taken no later version
-    state: str  # of the job in the process that was asked; empty: it runs elsewhere
+    state: str  # of the job in the answering process; empty: it runs elsewhere
     error: str  # the last one, until the sink's position has moved
     next: str
 
@@ -122,7 +122,7 @@ class Status(Node):
     problems: tuple[Problem, ...]
 
     def errors(self, parts: frozenset[Part], sinks: frozenset[str] | None = None) -> tuple[Problem, ...]:
-        """Those that concern these parts of the pipeline; of sinks only the named ones (None: all)."""
+        """Returns the errors that concern these parts of the pipeline; of sinks only the named ones (None: all)."""
         return tuple(
             problem
             for problem in self.problems

@@ -1,5 +1,6 @@
-"""Observations in the background: a thread for the source and one for the topics, so that neither waits for the other
-and nobody who asks for the status waits for a server."""
+"""Observes source and topics in two background threads, so that neither waits for the other, and a request for the
+status waits for no server.
+"""
 
 import threading
 import time
@@ -17,11 +18,11 @@ T = TypeVar("T")
 INTERVAL_S: Final = 1.0
 # A server that hangs gives no answer at all; an answer that is older than this is none.
 ANSWER_AGE_S_MAX: Final = 6.0
-NOT_ASKED: Final = WatershedError("the first answer has not come yet", "ask again in a moment")
+NOT_ASKED: Final = WatershedError("the first answer has not come yet", "try again in a moment")
 
 
 class _Poll(Generic[T]):
-    """Asks one server again and again in a thread of its own, and keeps the last answer."""
+    """Queries one server repeatedly in a thread of its own, and keeps the last answer."""
 
     def __init__(self, name: str, read: Callable[[], T], silence: WatershedError, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -42,7 +43,7 @@ class _Poll(Generic[T]):
         self._ended.set()
 
     def last(self) -> tuple[T | None, WatershedError | None]:
-        """The last answer, or why there is none."""
+        """The last answer, or the error."""
         with self._lock:
             if not self.answered.is_set():
                 return None, NOT_ASKED
@@ -63,7 +64,7 @@ class _Poll(Generic[T]):
 
 
 class Monitor:
-    """The status, as of the last second. Threads are daemons and hold nothing that capture or a sink waits for."""
+    """The status as of the last second. Its threads are daemons and hold nothing that capture or a sink waits for."""
 
     def __init__(
         self,
@@ -100,7 +101,7 @@ class Monitor:
         self._topics.start()
 
     def await_answers(self, timeout_s: float) -> None:
-        """Until both servers have answered once, or refused to."""
+        """Waits until both servers have answered once, or refused to."""
         deadline = time.monotonic() + timeout_s
         for poll in (self._source, self._topics):
             poll.answered.wait(max(0.0, deadline - time.monotonic()))
@@ -115,7 +116,7 @@ class Monitor:
                 close()
 
     def status(self) -> Status:
-        """Never waits for a server. May be called by several threads."""
+        """Returns the status without waiting for a server. May be called by several threads."""
         source, source_error = self._source.last()
         topics, topics_error = self._topics.last()
         reading = Reading(

@@ -1,4 +1,4 @@
-"""What keeps the pipeline from its work, each with the next step. Pure."""
+"""Problems of the pipeline, each with the next step. Pure."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -10,14 +10,14 @@ from cdc.status.facts import Condition, Reading, SourceFacts
 from cdc.status.model import Part, Problem, SinkStatus, Status
 
 STALLED_S: Final = 5.0  # the source moves and a position has not for so long
-GLANCE_S: Final = 1.0  # for which `cdc status` looks at least
+GLANCE_S: Final = 1.0  # the least time for which `cdc status` observes
 GLANCE_PATIENCE: Final = 3.0  # times as long a silence, then
 _DAY_S: Final = 86_400
-BUDGET_SHARE_MIN: Final = 0.2  # of the WAL budget that must be left
+BUDGET_SHARE_MIN: Final = 0.2  # of the WAL budget that must be free
 
 
 def problems_of(config: Config, reading: Reading, status: Status) -> tuple[Problem, ...]:
-    """`status`: everything else of it."""
+    """Returns the problems. `status`: all other parts of the status."""
     return (
         *_unreachable(reading),
         *_source(config, reading, status),
@@ -71,7 +71,7 @@ def _source(config: Config, reading: Reading, status: Status) -> Iterator[Proble
 def _budget_problem(source: SourceFacts, status: Status) -> str | None:
     slot = status.source.slot
     assert slot is not None, "the source was read"
-    assert source.slot is not None, "the caller has looked"
+    assert source.slot is not None, "the caller has checked"
     budget = slot.budget
     if source.slot.wal_status == "unreserved":
         return "the server may remove WAL that capture still needs at its next checkpoint"
@@ -104,9 +104,9 @@ def _capture(config: Config, reading: Reading, status: Status) -> Iterator[Probl
         streams = "a process streams from the slot" if slot is not None and slot.is_active else "no process streams"
         yield _problem(
             "capture",
-            f"the source moves and capture does not: its position has stood still for {capture.silent_seconds:.0f} s, "
+            f"the source moves and capture does not: its position has not moved for {capture.silent_seconds:.0f} s, "
             f"{capture.lag_bytes or 0:,} bytes behind; {streams}",
-            "start `cdc run`; where it runs, its log says what it waits for",
+            "start `cdc run`; if it runs, its log says what it waits for",
         )
 
 
@@ -122,14 +122,14 @@ def _tables(status: Status) -> Iterator[Problem]:
             yield _problem(
                 "table",
                 f"the snapshot of {table.table} has failed: {table.snapshot.message}",
-                f"mend its cause, then: cdc snapshot resume --table {table.table}",
+                f"remove the cause, then: cdc snapshot resume --table {table.table}",
                 table.table,
                 is_warning=True,
             )
         if left_out := table.dead_letters + table.skipped:
             what = f"{left_out:,} changes of {table.table} could not be published"
             yield _problem("table", f"{what}: {table.dead_letters:,} are dead letters, {table.skipped:,} were skipped",
-                           "read the dead letters; once the cause is mended: "
+                           "read the dead letters; once the cause is removed: "
                            f"cdc snapshot start --table {table.table}", table.table, is_warning=True)  # fmt: skip
 
 
@@ -151,7 +151,7 @@ def _sinks(config: Config, reading: Reading, status: Status) -> Iterator[Problem
             yield _problem(
                 "sink",
                 f"{sink.sink}: its store rejected {sink.dead_letters:,} rows, which are dead letters",
-                f"cdc dlq list {sink.sink} says why; once the cause is mended: cdc dlq replay {sink.sink}",
+                f"cdc dlq list {sink.sink} says why; once the cause is removed: cdc dlq replay {sink.sink}",
                 sink.sink,
                 is_warning=True,
             )
@@ -171,9 +171,9 @@ def _sinks(config: Config, reading: Reading, status: Status) -> Iterator[Problem
             why = f"; its last error: {sink.error}" if sink.error else ""
             yield _problem(
                 "sink",
-                f"{sink.sink} stands still: {sink.lag_records:,} records are published that it has not applied, and "
+                f"{sink.sink} makes no progress: {sink.lag_records:,} published records are not applied, and "
                 f"nothing has changed for {sink.silent_seconds or 0:.0f} s{why}",
-                sink.next or f"start `cdc sink run {sink.sink}`; where it runs, its log says what it waits for",
+                sink.next or f"start `cdc sink run {sink.sink}`; if it runs, its log says what it waits for",
                 sink.sink,
                 # The record of a sink that is used no more stays where it is.
                 is_warning=sink.sink not in config.sinks,
@@ -181,8 +181,8 @@ def _sinks(config: Config, reading: Reading, status: Status) -> Iterator[Problem
 
 
 def is_stalled(config: Config, sink: SinkStatus) -> bool:
-    """Whether records wait and the sink has not moved for longer than it may take to begin a batch. Who looks only for
-    a moment can't know for how long they have been waiting, and needs a longer silence."""
+    """Says whether records wait and the sink has not moved for longer than it may take to start a batch. A single
+    observation can't show for how long they have been waiting, and so requires a longer silence."""
     spark = config.spark
     section = config.sinks.get(sink.sink)
     is_warehouse = section is not None and section.type == "warehouse"

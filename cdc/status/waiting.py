@@ -1,9 +1,10 @@
-"""Whether a store shows everything up to an LSN that somebody has read from the source. Pure.
+"""Decides whether a store shows everything up to an LSN of the source. Pure.
 
-An answer that comes too early is worse than none. So the LSN must be of the history that is published: the same
-database server, timeline and epoch from the question to the answer; where one of them changes meanwhile, that is said
-instead. A sink's applied LSN covers sweeps (I11), and is that of its serving generation: a store that is filled again
-in place has applied nothing yet, and a generation that is built beside the serving one does not count before the swap.
+An answer that comes too early is worse than none. So the LSN must be of the published history: the same database
+server, timeline and epoch from the beginning of the wait to the answer; if one of them changes meanwhile, the wait ends
+with an error. A sink's applied LSN covers sweeps (I11), and is that of its serving generation: a store that is filled
+again in place has applied nothing yet, and a generation that is built beside the serving one does not count before the
+swap.
 """
 
 from collections.abc import Iterable
@@ -25,7 +26,7 @@ class WaitError(WatershedError):
 
 @dataclass(frozen=True, slots=True)
 class SourceEnd:
-    """The source's history, and where its log ends."""
+    """The source's history, and the end of its log."""
 
     system_identifier: str
     timeline: int
@@ -36,49 +37,49 @@ class SourceEnd:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a store is to show."""
+    """The LSN that a store must show, and its history."""
 
     lsn: int
     epoch: int
 
 
 def target_of(lsn: int, source: SourceEnd, position: PositionRecord | None, timeline: int | None = None) -> Target:
-    """`timeline`: of the LSN, where who asks knows it. Raises WaitError for an LSN that the source has not reached,
-    GapError where what is published is of another history than the source's."""
+    """Makes the target. `timeline`: the LSN's, if the caller knows it. Raises WaitError for an LSN that the source has
+    not reached, GapError if the published changes are of another history than the source's."""
     if position is None or position.phase != "streaming":
-        raise WaitError("capture has not begun to stream: no store can show anything yet", "start `cdc run`")
+        raise WaitError("capture has not started to stream: no store can show anything yet", "start `cdc run`")
     known = position.source
     if known.system_identifier != source.system_identifier:
         raise GapError("the source is another database server than the one that is published", NEXT_AFTER_GAP)
     if known.timeline != source.timeline:
         raise GapError(
-            f"the source is on timeline {source.timeline}, what is published is of timeline {known.timeline}",
+            f"the source is on timeline {source.timeline}, the published changes are of timeline {known.timeline}",
             NEXT_AFTER_GAP,
         )
     if timeline is not None and timeline != source.timeline:
         raise WaitError(
             f"LSN {format_lsn(lsn)} is of timeline {timeline}, the source is on timeline {source.timeline}",
-            "read the row again, and ask with the LSN that the source has now",
+            "read the row again, and wait for the LSN that the source has now",
         )
     if lsn > source.insert_lsn:
         raise WaitError(
             f"LSN {format_lsn(lsn)} lies behind the end of the source's log, {format_lsn(source.insert_lsn)}",
-            "ask with SELECT pg_current_wal_insert_lsn(), behind the commit and on the primary that source.dsn names",
+            "use SELECT pg_current_wal_insert_lsn(), read after the commit and on the primary that source.dsn names",
         )
     return Target(_without_header(lsn, source), position.epoch)
 
 
 def _without_header(lsn: int, source: SourceEnd) -> int:
-    """The end of the last record. The insert position stands behind a page's header before there is a record in it,
-    and no stream ever comes to that place while nothing is written."""
+    """Returns the end of the last record. The insert position is after a page's header before there is a record in the
+    page, and no stream reaches it while nothing is written."""
     place = lsn % source.page_bytes
     is_first = (lsn - place) % source.segment_bytes == 0
     return lsn - place if place <= (SEGMENT_HEADER_BYTES if is_first else PAGE_HEADER_BYTES) else lsn
 
 
 def is_shown(target: Target, sink: str, records: Iterable[SinkRecord], position: PositionRecord | None) -> bool:
-    """Whether a reader of the store sees everything up to the target. Raises WaitError for a sink that has never
-    published a position, GapError where a new epoch has begun since the question."""
+    """Says whether a reader of the store sees everything up to the target. Raises WaitError for a sink that has never
+    published a position, GapError if a new epoch has begun since the wait started."""
     known = list(records)
     record = newest(known, sink)
     if record is None and not any(one.sink == sink for one in known):
@@ -89,7 +90,7 @@ def is_shown(target: Target, sink: str, records: Iterable[SinkRecord], position:
     if position is None or position.epoch != target.epoch:
         raise GapError(
             f"a gap in history is being healed: epoch {target.epoch} has ended, in which the LSN was",
-            "ask again, with an LSN that is read from the source now",
+            "wait again, with an LSN that is read from the source now",
         )
     # Without a serving generation another one is about to take over: its record will tell.
     return record is not None and record.epoch == target.epoch and record.applied_lsn >= target.lsn

@@ -9,7 +9,7 @@ import orjson
 from cdc.config.store_shapes import CacheShape
 from cdc.model.errors import RefusedError
 from cdc.model.events import Column, TableId, TableSchema
-from sinks.cache.keys import DOCUMENT_FIELD, VERSION_DIGITS, VERSION_FIELD, CacheKeys, version_text
+from sinks.cache.keys import DOCUMENT_FIELD, VERSION_DIGITS, CacheKeys, version_text
 from sinks.cache.scripts import KEEP
 from sinks.contract import Change, Json
 from sinks.records import decode_json, encode_json
@@ -18,7 +18,7 @@ from sinks.templates import Part, Template, check_apart, overlap, parts_beginnin
 
 Command = tuple[Any, ...]
 
-_KINDS: Final = {"document": "fixed", "columns": "hash", "json": "string"}
+_KINDS: Final = {"document": "document", "columns": "hash", "json": "string"}
 _STORED_AS_JSON: Final = frozenset({16, 20, 21, 23, 26, 700, 701})  # bool, int8, int2, int4, oid, float4, float8
 
 
@@ -105,14 +105,20 @@ class TableForm:
     def arguments(self, change: Change) -> list[str | bytes]:
         """What APPLY needs of one change."""
         row_id = key_text(change.key)
-        lookups = [] if change.row is None else [self._lookup(template, change.row) for template in self._lookups]
-        values = [] if change.row is None else self._values(change.row, change.version)
-        key = self.row_key(row_id)
-        return [row_id, key, version_text(change.version), str(len(lookups)), *lookups, str(len(values)), *values]
+        if change.row is None:
+            return self.deletion(row_id, change.version)
+        lookups = [self._lookup(template, change.row) for template in self._lookups]
+        values = self._values(change.row)
+        version = version_text(change.version)
+        return [row_id, self._key_argument(row_id), version, str(len(lookups)), *lookups, str(len(values)), *values]
 
     def deletion(self, row_id: str, version: int) -> list[str | bytes]:
         """What APPLY needs to delete a row."""
-        return [row_id, self.row_key(row_id), version_text(version), "0", "0"]
+        return [row_id, self._key_argument(row_id), version_text(version), "0", "0"]
+
+    def _key_argument(self, row_id: str) -> str:
+        """The row's key; empty where the script makes it of the table's key and the row's id."""
+        return "" if self._key is None and bounded_id(row_id) is row_id else self._row_keys.key(row_id)
 
     def read(self, row_id: str) -> Command:
         """The command whose answer `row` takes."""
@@ -140,16 +146,12 @@ class TableForm:
             return KEEP
         return template.render(row) or ""
 
-    def _values(self, row: Mapping[str, Json], version: int) -> list[str | bytes]:
+    def _values(self, row: Mapping[str, Json]) -> list[str | bytes]:
         if not self.is_stored:
             return [""]
-        match self.shape.value:
-            case "json":
-                return [encode_json(row)]
-            case "columns":
-                return [part for name, value in row.items() if value is not None for part in (name, value_text(value))]
-            case _:
-                return [VERSION_FIELD, version_text(version), DOCUMENT_FIELD, encode_json(row)]
+        if self.shape.value == "columns":
+            return [part for name, value in row.items() if value is not None for part in (name, value_text(value))]
+        return [encode_json(row)]
 
 
 def lookup_keys(held: bytes) -> Sequence[str]:

@@ -10,6 +10,7 @@
 |                                      |        | table's keys, which shows that they were not deleted as a group |
 | `<prefix>:<schema>.<table>.met`      | hash   | the primary keys of the rows that a rebuild has met             |
 | `<prefix>:<schema>.<table>.deleted:…`| string | the version of a deleted row; it expires                        |
+| `<prefix>:<schema>.<table>.deleted:` | string | empty; is there as long as the version of any deleted row       |
 | `<prefix>:<schema>.<table>:<row id>` | hash   | a live row, unless the table's shape has a key template         |
 
 Versions have 19 digits, the row id is sinks.reduction.document_id. Letters, digits, `_`, `-` and `~` of schema and
@@ -22,6 +23,7 @@ from urllib.parse import unquote
 from cdc.model.events import TableId
 from cdc.records.control import table_key
 
+# A row without a shape of its own is a hash of these fields, which APPLY names, too.
 VERSION_FIELD: Final = "v"
 DOCUMENT_FIELD: Final = "doc"
 REBUILDING: Final = "rebuilding"  # a field of the generation's hash

@@ -20,16 +20,18 @@ KEEP: Final = "\0"  # a lookup key that stays what it was
 
 # Writes or deletes rows of one table. KEYS[1]: the hash of the table's versions. ARGV, for all rows:
 #    1 the shape of the table's keys, which must be the one that the hash names; else the script returns false
-#    2 what keys of deleted rows' versions begin with   3 how long these stay, in ms
+#    2 what keys of deleted rows' versions begin with; the key of just this name is there while one of them is, so that
+#      a table of which nothing was deleted lately is not asked for them row by row   3 how long these stay, in ms
 #    4 how long a row's keys stay, in ms; empty: until they are deleted
-#    5 string, hash, fixed for a hash that always has the same fields, or none for a table whose keys are deleted by
+#    5 string, hash, document for a hash of a version and a document, or none for a table whose keys are deleted by
 #      every change
 #    6 the channel and 7 the stream that hear of these, 8 the stream's length; empty: none   9 the table's name
 #   10 live: rows that are not live are left alone (sweeps)
 #   11 of a rebuild: the hash that takes the primary keys of the rows that it meets. It writes also the version that is
 #      held, unless keys are deleted by every change; empty: no rebuild
-# and for each row: the text of its primary key, its key, its version, the number of lookup keys and these (empty: none,
-# KEEP: as before), the number of values and these: a document, or fields and values of a hash; none delete the row.
+# and for each row: the text of its primary key; its key (empty: KEYS[1] and that text); its version; the number of
+# lookup keys and these (empty: none, KEEP: as before); the number of values and these: a document, or fields and values
+# of a hash; none delete the row. What the script can add by itself is not sent.
 # Returns 1 for each row that was written, 0 where the version held is the same or newer. A row's version is written
 # last, so that a row at which the script fails is written whole by the next attempt.
 #
@@ -43,6 +45,7 @@ local channel, stream, length, table_name, only_live = ARGV[6], ARGV[7], ARGV[8]
 local met = ARGV[11]
 local rewrites = met ~= '' and kind ~= 'none'
 local written, has_room = {}, false
+local has_deleted, is_marked = call('EXISTS', deleted) == 1, false
 local at = 12
 while at <= #ARGV do
   local id, key, version, lookup_count = ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3])
@@ -51,7 +54,7 @@ while at <= #ARGV do
   local first_value = first_lookup + lookup_count + 1
   at = first_value + value_count
   local held = call('HGET', versions, id)
-  local dead = not held and call('GET', deleted .. id)
+  local dead = has_deleted and not held and call('GET', deleted .. id)
   local newest = held and string.sub(held, 1, 19) or dead
   if met ~= '' and value_count > 0 then call('HSET', met, id, '') end
   if (only_live and not held) or (newest and (newest > version or (newest == version and not rewrites))) then
@@ -92,14 +95,19 @@ while at <= #ARGV do
       end
       if lookup_count > 0 then entry = version .. cjson.encode(lookups) end
     end
+    if key == '' then key = versions .. id end
     if value_count == 0 or kind == 'none' then
       call('DEL', key)
     elseif kind == 'string' then
       local document = ARGV[first_value]
       if ttl == '' then call('SET', key, document) else call('SET', key, document, 'PX', ttl) end
     else
-      if kind == 'hash' then call('DEL', key) end
-      call('HSET', key, unpack(ARGV, first_value, at - 1))
+      if kind == 'document' then
+        call('HSET', key, 'v', version, 'doc', ARGV[first_value])
+      else
+        call('DEL', key)
+        call('HSET', key, unpack(ARGV, first_value, at - 1))
+      end
       if ttl ~= '' then call('PEXPIRE', key, ttl) end
     end
     if channel ~= '' then call('PUBLISH', channel, key) end
@@ -109,6 +117,10 @@ while at <= #ARGV do
     end
     if value_count == 0 then
       call('HDEL', versions, id)
+      if not is_marked then
+        call('SET', deleted, '', 'PX', deleted_ttl)
+        has_deleted, is_marked = true, true
+      end
       call('SET', deleted .. id, version, 'PX', deleted_ttl)
     else
       if dead then call('DEL', deleted .. id) end

@@ -50,10 +50,6 @@ def set_namespace_properties(namespace: tuple[str, ...], properties: Mapping[str
     return f"ALTER NAMESPACE {full(namespace)} SET PROPERTIES ({_properties(properties)})"
 
 
-def set_table_properties(table: tuple[str, ...], properties: Mapping[str, str]) -> str:
-    return f"ALTER TABLE {full(table)} SET TBLPROPERTIES ({_properties(properties)})"
-
-
 def create_table(place: Place, columns: Iterable[tuple[str, str]], properties: Mapping[str, str]) -> str:
     """`columns`: name and Spark type, ours excluded."""
     listed = [f"{quoted(name)} {sql_type}" for name, sql_type in columns]

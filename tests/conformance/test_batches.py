@@ -44,6 +44,7 @@ def test_a_refused_row_is_overtaken_by_a_good_one(sink_under_test: Trial) -> Non
 
 
 @pytest.mark.promise(7)
+@pytest.mark.invariant(11)
 def test_after_make_readable_every_reader_sees_what_was_applied(sink_under_test: Trial) -> None:
     trial = sink_under_test
     reader = trial.another()
@@ -66,6 +67,7 @@ def test_a_replay_after_a_kill_before_make_readable_is_made_readable(sink_under_
 
 
 @pytest.mark.promise(5)
+@pytest.mark.invariant(8)
 def test_a_big_batch_is_applied_and_read_in_bounded_memory(sink_under_test: Trial) -> None:
     trial = sink_under_test
     content = "AAECAwT/" * 1_200  # 9,600 characters of base64

@@ -16,6 +16,8 @@ FIRST = pack_version(1, 0)
 
 
 @pytest.mark.promise(2)
+@pytest.mark.invariant(5)
+@pytest.mark.invariant(6)
 def test_shuffled_duplicated_and_replayed_in_any_grouping_ends_equal(sink_under_test: Trial) -> None:
     """Each batch goes to the sink, to a zombie beside it, or to a restarted one."""
     trial = sink_under_test
@@ -47,6 +49,7 @@ def test_split_at_any_point_and_repeated_from_there_ends_equal(sink_under_test: 
 
 
 @pytest.mark.promise(2)
+@pytest.mark.invariant(6)
 def test_writers_at_the_same_time_end_equal(sink_under_test: Trial) -> None:
     """Zombies beside the sink, each delivering the whole history in an order of its own, really concurrently."""
     trial = sink_under_test

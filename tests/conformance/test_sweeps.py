@@ -55,6 +55,7 @@ def test_a_sweep_touches_no_other_table(sink_under_test: Trial) -> None:
 
 
 @pytest.mark.promise(2)
+@pytest.mark.invariant(6)
 def test_a_stale_upsert_after_the_sweep_stays_dead(sink_under_test: Trial) -> None:
     trial = sink_under_test
     trial.apply(CUSTOMERS.upsert(OLD, id=1, name="swept"))

@@ -23,6 +23,7 @@ def test_an_equal_version_changes_nothing(sink_under_test: Trial) -> None:
     trial.check()
 
 
+@pytest.mark.invariant(6)
 def test_an_older_version_changes_nothing(sink_under_test: Trial) -> None:
     trial = sink_under_test
     assert trial.apply(CUSTOMERS.upsert(V, id=1, name="new")) == [WRITTEN]
@@ -39,6 +40,7 @@ def test_an_update_replaces_the_whole_row(sink_under_test: Trial) -> None:
 
 
 @pytest.mark.promise(2)
+@pytest.mark.invariant(6)
 def test_a_delete_and_older_upserts_in_any_order_leave_the_row_deleted(sink_under_test: Trial) -> None:
     trial = sink_under_test
     for number, order in enumerate(_orders(trial)):

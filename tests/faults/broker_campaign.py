@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from devstack.stack import Stack
-from tests.captured import Captured, under_capture
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.faults.episodes import run_episodes
-from tests.waiting import eventually
-from tests.workload import SCHEMA, TABLES, Workload
+from tests.support.captured import Captured, under_capture
+from tests.support.waiting import eventually
+from tests.support.workload import SCHEMA, TABLES, Workload
 
 CAPTURES: Final = 6
 KILLS: Final = 8

@@ -26,11 +26,11 @@ from psycopg.conninfo import conninfo_to_dict
 from cdc.daemon.failpoints import FAILPOINTS
 from cdc.model.errors import WatershedError
 from devstack.stack import Stack
-from tests.captured import Captured, CaptureProcess, frozen, under_capture
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.simulation.run import Run
-from tests.waiting import eventually
-from tests.workload import SCHEMA, TABLES, Workload, fill
+from tests.support.captured import Captured, CaptureProcess, frozen, under_capture
+from tests.support.waiting import eventually
+from tests.support.workload import SCHEMA, TABLES, Workload, fill
 
 SIMULATED_SEEDS = 300  # for each episode
 RESULTS = "episodes.jsonl"

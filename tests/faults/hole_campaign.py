@@ -17,15 +17,15 @@ from typing import Any, Final
 import psycopg
 
 from devstack.stack import Stack
-from tests.captured import under_capture
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.faults.episodes import run_episodes
-from tests.hole_workload import SCHEMA, TABLES, HoleClient, fill
-from tests.hot_snapshots import compare_stores, wrong_rows
-from tests.hot_workload import FrozenCommits, thaw
-from tests.sink_job import SinkJob
-from tests.waiting import eventually
-from tests.workload import Workload
+from tests.support.captured import under_capture
+from tests.support.hole_workload import SCHEMA, TABLES, HoleClient, fill
+from tests.support.hot_snapshots import compare_stores, wrong_rows
+from tests.support.hot_workload import FrozenCommits, thaw
+from tests.support.sink_job import SinkJob
+from tests.support.waiting import eventually
+from tests.support.workload import Workload
 
 CLIENTS: Final = 8
 KILLS: Final = 6

@@ -22,12 +22,12 @@ from typing import Any, Final
 from confluent_kafka import Consumer, TopicPartition
 
 from devstack.stack import Stack
-from tests.captured import Captured, CaptureProcess, under_capture
 from tests.checker.large import SCHEMA, TABLE, Judge, Plan
 from tests.checker.positions import positions_never_go_back
 from tests.checker.records import stream_topics
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.faults.campaign import servers
+from tests.support.captured import Captured, CaptureProcess, under_capture
 
 RSS_MEBIBYTES_MAX: Final = 120
 PUBLISHED_S_MAX: Final = 3_600.0

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from devstack.stack import Stack
-from tests.captured import Captured, CaptureProcess
 from tests.checker.judge import gather, judge
 from tests.checker.records import read_topics
 from tests.conftest import KafkaBroker, PostgresServer, new_database
@@ -39,8 +38,9 @@ from tests.mixed.servers import (
     with_mixture,
 )
 from tests.mixed.view import View
-from tests.waiting import eventually
-from tests.workload import Workload
+from tests.support.captured import Captured, CaptureProcess
+from tests.support.waiting import eventually
+from tests.support.workload import Workload
 
 BACKLOGS: Final = (250_000, 30_000, 100_000)  # by turns
 BULK_ROWS: Final = 100_000

@@ -15,12 +15,12 @@ from typing import Any, Final
 
 from cdc.daemon.failpoints import FAILPOINTS
 from devstack.stack import Stack
-from tests.captured import Captured, CaptureProcess
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.faults.episodes import run_episodes
-from tests.outbox_workload import Writers, judge, with_outbox
-from tests.topics import delete_topic
-from tests.waiting import eventually
+from tests.support.captured import Captured, CaptureProcess
+from tests.support.outbox_workload import Writers, judge, with_outbox
+from tests.support.topics import delete_topic
+from tests.support.waiting import eventually
 
 KILLS: Final = 8
 TRANSACTIONS_PER_KILL: Final = 300

@@ -2,7 +2,7 @@
 
     python -m tests.faults.schema_campaign --minutes 30 --folder .watershed/schema-campaign
 
-It is made of episodes, each a seed with a database and topics of its own: every kind of change of tests/schema_cases.py
+It is made of episodes, each a seed with a database and topics of its own: every kind of change in schema_cases.py
 that does not stop its table, in a random order. Each is a line in `episodes.jsonl`; a run that is started again goes on
 behind the last one.
 """
@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from devstack.stack import Stack
-from tests.captured import Captured, under_capture
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
 from tests.faults.episodes import run_episodes
-from tests.hot_snapshots import compare_stores, wrong_rows
-from tests.schema_cases import CASES, TYPES, Case, make, run
-from tests.sink_job import SinkJob
-from tests.stores import ALL, sinks_section
-from tests.waiting import eventually
+from tests.support.captured import Captured, under_capture
+from tests.support.hot_snapshots import compare_stores, wrong_rows
+from tests.support.schema_cases import CASES, TYPES, Case, make, run
+from tests.support.sink_job import SinkJob
+from tests.support.stores import ALL, sinks_section
+from tests.support.waiting import eventually
 
 EQUAL_S_MAX: Final = 600.0
 FOLLOWED: Final = tuple(case for case in CASES if case.stops is None)

@@ -32,13 +32,13 @@ from cdc.model.events import TableSchema
 from devstack.endpoints import Endpoints
 from devstack.stack import Stack
 from sinks.contract import StoredRow
-from tests.captured import frozen
 from tests.faults.episodes import run_episodes
-from tests.feed import Feed
-from tests.sink_machine import Machine, Positions
-from tests.sink_workload import COMPLAINTS_MAX, SinkWorkload
-from tests.stores import sinks_section, stored_rows
-from tests.waiting import eventually
+from tests.support.captured import frozen
+from tests.support.feed import Feed
+from tests.support.sink_machine import Machine, Positions
+from tests.support.sink_workload import COMPLAINTS_MAX, SinkWorkload
+from tests.support.stores import sinks_section, stored_rows
+from tests.support.waiting import eventually
 
 STORES: Final = ("search", "cache")
 SERVERS: Final = {"search": "opensearch", "cache": "redis"}

@@ -22,14 +22,14 @@ from typing import Any, Final
 import psycopg
 
 from devstack.stack import Stack
-from tests.captured import NAIVE, under_capture
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.faults.campaign import servers
-from tests.forked import CDC
-from tests.hot_snapshots import SETTINGS, HotRun, compare_stores, evidence, published, wrong_rows
-from tests.hot_workload import SCHEMA, TABLES, thaw
-from tests.sink_job import SinkJob
-from tests.stores import ALL, sinks_section
+from tests.support.captured import NAIVE, under_capture
+from tests.support.forked import CDC
+from tests.support.hot_snapshots import SETTINGS, HotRun, compare_stores, evidence, published, wrong_rows
+from tests.support.hot_workload import SCHEMA, TABLES, thaw
+from tests.support.sink_job import SinkJob
+from tests.support.stores import ALL, sinks_section
 
 RULES: Final = {"ours": CDC, "published": NAIVE}
 RESULTS: Final = "episodes.jsonl"

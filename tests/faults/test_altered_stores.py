@@ -8,10 +8,10 @@ from typing import Final
 
 import pytest
 
-from tests.captured import Captured, under_capture
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.faults.schema_campaign import FOLLOWED, altered, settings
-from tests.schema_cases import TYPES, make
+from tests.support.captured import Captured, under_capture
+from tests.support.schema_cases import TYPES, make
 
 NAMES: Final = ("add_null", "add_default_quiet", "rename_column", "retype", "anew", "detached")
 SOME: Final = tuple(case for case in FOLLOWED if case.name in NAMES)

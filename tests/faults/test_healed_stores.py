@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.captured import Captured, under_capture
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer
-from tests.hot_snapshots import compare_stores, wrong_rows
-from tests.hot_workload import NOTES, PLACES, SCHEMA, fill
-from tests.sink_job import SinkJob
-from tests.stores import ALL, sinks_section
+from tests.support.captured import Captured, under_capture
+from tests.support.hot_snapshots import compare_stores, wrong_rows
+from tests.support.hot_workload import NOTES, PLACES, SCHEMA, fill
+from tests.support.sink_job import SinkJob
+from tests.support.stores import ALL, sinks_section
 
 TABLES = (PLACES, NOTES)
 WAIT_S = 240.0  # other tests' servers may share the machine

@@ -14,16 +14,16 @@ import pytest
 
 from cdc.config.settings import TopicConfig
 from cdc.daemon.failpoints import FAILPOINTS
-from tests.captured import Captured, under_capture
 from tests.checker.judge import table_topic
 from tests.checker.large import SCHEMA as LARGE
 from tests.checker.large import TABLE as LARGE_TABLE
 from tests.checker.large import Plan
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.faults.large_campaign import judged, publish
-from tests.halves import watched_for_halves
-from tests.waiting import eventually
-from tests.workload import SCHEMA, TABLES, Workload, fill
+from tests.support.captured import Captured, under_capture
+from tests.support.halves import watched_for_halves
+from tests.support.waiting import eventually
+from tests.support.workload import SCHEMA, TABLES, Workload, fill
 
 LOAD_FAILPOINTS = [name for name in FAILPOINTS if name.startswith("load.")]
 PARTITIONS = TopicConfig(prefix="t").partitions
@@ -59,6 +59,8 @@ def test_killed_in_the_initial_load(captured: Captured) -> None:
 
 
 @pytest.mark.promise(1)
+@pytest.mark.invariant(13)
+@pytest.mark.invariant(15)
 def test_killed_while_chunks_are_read_beside_the_stream(captured: Captured) -> None:
     """The next process goes on at the cursors, in the same epoch: nothing that is published is read again."""
     captured.settings["snapshot"] = {"chunk_rows_max": 100}
@@ -139,6 +141,9 @@ def test_killed_inside_a_transaction_that_spans_several_kafka_transactions(captu
 
 
 @pytest.mark.promise(1)
+@pytest.mark.invariant(1)
+@pytest.mark.invariant(3)
+@pytest.mark.invariant(4)
 def test_killed_anywhere_under_load(captured: Captured) -> None:
     """And no reader of what is committed ever sees half of a transaction."""
     captured.settings["capture"] = {"transaction_rows_max": 2_000}  # more than any of the clients' has
@@ -165,6 +170,7 @@ def test_killed_anywhere_under_load(captured: Captured) -> None:
 
 
 @pytest.mark.promise(1)
+@pytest.mark.invariant(12)
 def test_a_frozen_process_that_wakes_up_writes_nothing_more(captured: Captured) -> None:
     """It was given up by the server meanwhile, and another streams."""
     zombie = captured.start()
@@ -212,6 +218,7 @@ def test_everything_is_killed_at_once(captured: Captured, kafka: KafkaBroker, po
 
 @pytest.mark.promise(1)
 @pytest.mark.promise(5)
+@pytest.mark.invariant(8)
 def test_a_large_transaction_takes_no_more_memory_than_a_small_one_and_passes_kills(
     postgres: PostgresServer, kafka: KafkaBroker, fresh_database: str, unique: str, tmp_path: Path
 ) -> None:

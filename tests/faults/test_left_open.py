@@ -17,14 +17,14 @@ from cdc.kafka.event_topics import EventTopics
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.errors import ConnectionLost
 from cdc.model.topic_record import TopicRecord
-from tests.captured import Captured, under_capture
 from tests.checker.records import read_topics
 from tests.conftest import KafkaBroker, PostgresServer
-from tests.kafka_logs import data_of, forget_ends, is_over, last_transaction
-from tests.outbox_workload import Writers, with_outbox
-from tests.topics import create_topic, delete_topic
-from tests.waiting import eventually
-from tests.workload import SCHEMA, TABLES, Workload
+from tests.support.captured import Captured, under_capture
+from tests.support.kafka_logs import data_of, forget_ends, is_over, last_transaction
+from tests.support.outbox_workload import Writers, with_outbox
+from tests.support.topics import create_topic, delete_topic
+from tests.support.waiting import eventually
+from tests.support.workload import SCHEMA, TABLES, Workload
 
 PARTITIONS = 4
 

@@ -6,9 +6,9 @@ import pytest
 
 from tests.checker.records import Record
 from tests.conftest import KafkaBroker, PostgresServer
-from tests.outbox_workload import Writers, complaints, judge, with_outbox
-from tests.topics import delete_topic
-from tests.waiting import eventually
+from tests.support.outbox_workload import Writers, complaints, judge, with_outbox
+from tests.support.topics import delete_topic
+from tests.support.waiting import eventually
 
 
 @pytest.mark.promise(1)

@@ -11,10 +11,10 @@ import pytest
 import redis as redis_client
 
 from tests.conftest import KafkaBroker
-from tests.feed import Feed
-from tests.sink_job import SinkJob, write_config
-from tests.stores import ALL, sinks_section, stored_rows
-from tests.waiting import eventually
+from tests.support.feed import Feed
+from tests.support.sink_job import SinkJob, write_config
+from tests.support.stores import ALL, sinks_section, stored_rows
+from tests.support.waiting import eventually
 
 COLUMNS = {"id": (20, "bigint"), "name": (25, "text"), "round": (23, "integer")}
 KEYS = 2000

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.captured import NAIVE, Captured, under_capture
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer
-from tests.hot_snapshots import SETTINGS, HotRun, compare_stores, evidence, published, wrong_rows
-from tests.hot_workload import SCHEMA, TABLES
-from tests.sink_job import SinkJob
+from tests.support.captured import NAIVE, Captured, under_capture
+from tests.support.hot_snapshots import SETTINGS, HotRun, compare_stores, evidence, published, wrong_rows
+from tests.support.hot_workload import SCHEMA, TABLES
+from tests.support.sink_job import SinkJob
 
 CHUNKS = 1_000
 KILLS = 5
@@ -26,6 +26,7 @@ def hot(
 
 
 @pytest.mark.promise(2)
+@pytest.mark.invariant(13)
 def test_no_row_is_stale_or_comes_back(hot: Captured, redis: str, tmp_path: Path) -> None:
     """Neither in the topics nor in a store."""
     sinks: dict[str, Any] = {"cache": {"url": redis}}

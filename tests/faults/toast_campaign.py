@@ -20,13 +20,13 @@ from typing import Any, Final
 import psycopg
 
 from devstack.stack import Stack
-from tests.captured import Captured, under_capture
 from tests.checker.history import last_rows_are_whole
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.faults.episodes import run_episodes
-from tests.hole_workload import TYPES
-from tests.hot_workload import FrozenCommits, thaw
-from tests.waiting import eventually
+from tests.support.captured import Captured, under_capture
+from tests.support.hole_workload import TYPES
+from tests.support.hot_workload import FrozenCommits, thaw
+from tests.support.waiting import eventually
 
 WRITERS: Final = 8
 KILLS: Final = 6

@@ -20,7 +20,7 @@ from cdc.postgres.connection import connect
 from cdc.records.control import SchemaRecord
 from devstack.opening import open_stack
 from tests.fuzz.seeds import RECORDED
-from tests.value_matrix import TYPES, Typed, columns
+from tests.support.value_matrix import TYPES, Typed, columns
 
 COLUMNS_OF_A_TABLE = 2
 BYTES_MAX = 200

@@ -9,7 +9,7 @@ from cdc.model.events import TableSchema
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.messages import NULL, UNCHANGED, Relation
 from cdc.records.control import SchemaRecord
-from tests import wire
+from tests.support import wire
 
 RECORDED: Final = Path(__file__).with_name("recorded.json")  # made by tests.fuzz.record
 

@@ -27,10 +27,10 @@ from cdc.pgoutput.codec import RowCodec
 from cdc.pgoutput.decoder import decode
 from cdc.ports.listeners import Listeners
 from cdc.ports.stream_state import StreamState
-from tests import wire
 from tests.fuzz.seeds import Seeds, TableSeeds, load
-from tests.holes import without_holes
-from tests.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
+from tests.support import wire
+from tests.support.holes import without_holes
+from tests.support.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
 
 CONTEXT: Final = EnvelopeContext("shop", "shop", 1, "0.1.0")
 COMMIT_LSN: Final = Lsn(0x16_B374_D848)

@@ -6,9 +6,9 @@ from typing import LiteralString
 
 import pytest
 
-from tests.captured import Captured, under_capture
 from tests.conftest import KafkaBroker, PostgresServer, new_database
-from tests.workload import SCHEMA, TABLES
+from tests.support.captured import Captured, under_capture
+from tests.support.workload import SCHEMA, TABLES
 
 ITEMS, OTHER = "public.items", "public.other"
 SMALL: LiteralString = "CREATE TABLE items (id int PRIMARY KEY, name text); CREATE TABLE other (id int PRIMARY KEY);"

@@ -16,10 +16,10 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from devstack.stack import Stack
-from tests.captured import Captured
 from tests.conftest import PostgresServer
-from tests.topics import create_topic
-from tests.waiting import eventually
+from tests.support.captured import Captured
+from tests.support.topics import create_topic
+from tests.support.waiting import eventually
 
 SECRET = "correct-horse-battery"
 

@@ -21,10 +21,10 @@ from cdc.kafka.topic_admin import TopicAdmin, record_limits
 from cdc.model.errors import BrokerError, ConnectionLost
 from cdc.model.topic_record import EventDestination, TopicRecord
 from tests import conftest
-from tests.captured import frozen
 from tests.checker.records import partition_of, read_topics
-from tests.topics import create_topic, delete_topic
-from tests.waiting import eventually
+from tests.support.captured import frozen
+from tests.support.topics import create_topic, delete_topic
+from tests.support.waiting import eventually
 
 PARTITIONS = 3
 

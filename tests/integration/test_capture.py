@@ -11,11 +11,11 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tests.captured import Captured, frozen
 from tests.checker.records import read_topics
 from tests.conftest import KafkaBroker, PostgresServer
-from tests.waiting import eventually
-from tests.workload import Client, Workload, fill
+from tests.support.captured import Captured, frozen
+from tests.support.waiting import eventually
+from tests.support.workload import Client, Workload, fill
 
 EXISTING_ROWS = 3_000
 STOP_S_MAX = 10.0
@@ -40,6 +40,10 @@ def load_and_stream(captured: Captured) -> None:
 
 @pytest.mark.promise(1)
 @pytest.mark.parametrize("method", ["chunked", "consistent"])
+@pytest.mark.invariant(1)
+@pytest.mark.invariant(2)
+@pytest.mark.invariant(3)
+@pytest.mark.invariant(4)
 def test_existing_rows_and_a_mixed_workload_are_published_exactly_once(captured: Captured, method: str) -> None:
     captured.settings = {"snapshot": {"method": method, "chunk_rows_max": 200}}
     load_and_stream(captured)
@@ -121,6 +125,7 @@ def test_sigterm_while_the_slot_waits_for_a_transaction_exits_in_time(captured: 
     assert captured.judge().ops == {"r": 1}
 
 
+@pytest.mark.invariant(12)
 def test_a_second_instance_stands_by_with_one_line_and_takes_over(captured: Captured) -> None:
     first = captured.start()
     first.await_said("streaming")
@@ -142,6 +147,7 @@ def test_a_second_instance_stands_by_with_one_line_and_takes_over(captured: Capt
     assert second.terminate() == 0
 
 
+@pytest.mark.invariant(12)
 def test_of_instances_started_at_once_one_loads_and_the_others_stand_by(captured: Captured) -> None:
     with captured.connect() as connection:
         fill(connection, 4_000)
@@ -181,7 +187,7 @@ def test_no_secret_is_in_a_log_or_a_process_list(captured: Captured) -> None:
     activity = captured.query("SELECT application_name FROM pg_stat_activity WHERE application_name LIKE 'watershed%%'")
     assert ("watershed",) in activity
     captured.query("DROP TABLE lines")
-    capture.await_said("table stopped, the others go on")
+    capture.await_said("table stopped, the others continue")
     assert secret not in capture.said()
 
 
@@ -220,6 +226,7 @@ def test_progress_reaches_what_was_committed(captured: Captured) -> None:
 
 
 @pytest.mark.promise(1)
+@pytest.mark.invariant(8)
 def test_a_large_transaction_is_published_in_parts(captured: Captured) -> None:
     captured.settings = {"capture": {"transaction_rows_max": 500}}
     captured.start()

@@ -7,9 +7,9 @@ from typing import LiteralString
 import psycopg
 import pytest
 
-from tests.captured import Captured, under_capture
 from tests.checker.records import parse
 from tests.conftest import KafkaBroker, PostgresServer, new_database
+from tests.support.captured import Captured, under_capture
 
 SCHEMA: LiteralString = """
 CREATE TABLE parted (id int, region text, v text, PRIMARY KEY (region, id)) PARTITION BY LIST (region);

@@ -12,11 +12,11 @@ import pytest
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
-from tests.captured import Captured
 from tests.conftest import PostgresServer
-from tests.forked import run
-from tests.topics import create_topic, delete_topic
-from tests.waiting import eventually
+from tests.support.captured import Captured
+from tests.support.forked import run
+from tests.support.topics import create_topic, delete_topic
+from tests.support.waiting import eventually
 
 OWNER = "watershed"
 

@@ -15,8 +15,8 @@ from cdc.pgoutput.relations import relation_of
 from cdc.ports.chunk_reader import Key, TableDescribed
 from cdc.postgres.chunk_statements import chunk_statement
 from cdc.postgres.chunk_table import describe_for_chunks
-from tests.chunk_reading import Asked, Source, chunk, lines_of
 from tests.conftest import PostgresServer, new_database
+from tests.support.chunk_reading import Asked, Source, chunk, lines_of
 
 # A type as extensions make them: case does not count, and its operators are not in pg_catalog. Comparisons in PL/pgSQL,
 # because those in SQL would be inlined, which no extension's are.

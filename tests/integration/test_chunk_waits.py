@@ -14,10 +14,10 @@ from structlog.testing import capture_logs
 from cdc.model.events import TableId
 from cdc.ports.chunk_reader import BarrierPassed, ChunkRead, TransactionBarrier
 from cdc.postgres.transaction_barrier import QUIET_S
-from tests.captured import frozen
-from tests.chunk_reading import Source, chunk, nonce
 from tests.conftest import PostgresServer, new_database
-from tests.waiting import eventually
+from tests.support.captured import frozen
+from tests.support.chunk_reading import Source, chunk, nonce
+from tests.support.waiting import eventually
 
 THINGS = TableId("public", "things")
 ROWS: LiteralString = (

@@ -12,9 +12,9 @@ from psycopg.conninfo import make_conninfo
 
 from cdc.model.events import TableId
 from cdc.ports.chunk_reader import ChunkRead, DescribeTable, ReadFailed, TableDescribed
-from tests.chunk_reading import Source, chunk, lines_of, nonce
 from tests.conftest import PostgresServer, new_database
-from tests.waiting import eventually
+from tests.support.chunk_reading import Source, chunk, lines_of, nonce
+from tests.support.waiting import eventually
 
 THINGS = TableId("public", "things")
 ROWS: LiteralString = (

@@ -15,11 +15,11 @@ import pytest
 from cdc.config.settings import load_config
 from devstack.place import PortClaims, choose_ports
 from tests.conftest import KafkaBroker
-from tests.feed import Feed
-from tests.sink_job import sink_record, write_config
-from tests.spark_cluster import SparkCluster
-from tests.stores import sinks_section, stored_rows
-from tests.waiting import eventually
+from tests.support.feed import Feed
+from tests.support.sink_job import sink_record, write_config
+from tests.support.spark_cluster import SparkCluster
+from tests.support.stores import sinks_section, stored_rows
+from tests.support.waiting import eventually
 
 COLUMNS = {"id": (20, "bigint"), "name": (25, "text")}
 ROWS = 6000

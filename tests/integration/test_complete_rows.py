@@ -10,13 +10,13 @@ from typing import Any, Final, LiteralString
 import psycopg
 import pytest
 
-from tests.captured import Captured, under_capture
 from tests.checker.records import Change, Record, changes_of, parse
 from tests.conftest import KafkaBroker, PostgresServer, new_database
-from tests.hole_workload import SCHEMA, TABLES, TYPES, HoleClient, fill
-from tests.hot_workload import FrozenCommits, thaw
-from tests.waiting import eventually
-from tests.workload import Workload
+from tests.support.captured import Captured, under_capture
+from tests.support.hole_workload import SCHEMA, TABLES, TYPES, HoleClient, fill
+from tests.support.hot_workload import FrozenCommits, thaw
+from tests.support.waiting import eventually
+from tests.support.workload import Workload
 
 TYPED: Final = "public.typed"
 
@@ -127,6 +127,7 @@ def news(captured: Captured, n: int) -> list[Change]:
 
 
 @pytest.mark.promise(6)
+@pytest.mark.invariant(7)
 def test_under_writers_frozen_commits_and_kills_every_last_record_is_the_whole_row(holed: Captured) -> None:
     with holed.connect() as connection:
         fill(connection)

@@ -14,7 +14,7 @@ from cdc.model.events import TableId, TableSchema
 from cdc.postgres.catalog import read_table
 from cdc.postgres.exported_snapshot import SnapshotReader
 from tests.conftest import PostgresServer
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 ROWS = 3_000
 FLAT, PARTED = TableId("public", "flat"), TableId("public", "parted")

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tests.captured import Captured
-from tests.hanging_proxy import HangingProxy
 from tests.integration.conftest import ITEMS, OTHER
-from tests.waiting import eventually
+from tests.support.captured import Captured
+from tests.support.hanging_proxy import HangingProxy
+from tests.support.waiting import eventually
 
 SENT, ARRIVES = "café".encode(), b"caf\xff\xa9"
 # CopyData with a keepalive, and the high half of its WAL end, which is zero up to 4 GiB of log.

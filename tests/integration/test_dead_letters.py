@@ -12,9 +12,9 @@ import pytest
 from cdc.config.settings import Config
 from cdc.kafka.sink_letters import read_letters
 from tests.conftest import KafkaBroker
-from tests.feed import Feed
-from tests.sink_job import SinkJob, write_config
-from tests.stores import stored_rows
+from tests.support.feed import Feed
+from tests.support.sink_job import SinkJob, write_config
+from tests.support.stores import stored_rows
 
 COLUMNS: Final = {
     "id": (20, "bigint"),

@@ -21,7 +21,7 @@ from confluent_kafka import Producer
 from opensearchpy import OpenSearch
 
 from devstack.processes import Process, identify, runs, with_descendants
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 RUN_S_MAX = 600.0  # a minute and a half on an idle machine; other tests' servers may share it
 END_S_MAX = 60.0
@@ -95,7 +95,8 @@ def falsify_search(url: str) -> str:
     """
     with OpenSearch(url) as client:
         hit = client.search(index="shop.public.products", body={"size": 1})["hits"]["hits"][0]
-        with urlopen(f"{url}/{hit['_index']}/_source/{quote(hit['_id'], safe='')}") as answer:
+        address = f"{url}/{hit['_index']}/_source/{quote(hit['_id'], safe='')}"
+        with urlopen(address) as answer:  # noqa: S310
             text = answer.read().decode()
         title = json.dumps(hit["_source"]["title"])
         assert text.count(title) == 1, text
@@ -116,6 +117,7 @@ def forge_event(bootstrap_servers: str) -> None:
 @pytest.mark.promise(3)
 @pytest.mark.promise(8)
 @pytest.mark.timeout(1200)
+@pytest.mark.invariant(5)
 def test_after_kills_all_stores_and_books_are_equal_but_for_what_was_falsified_by_hand(tmp_path: Path) -> None:
     """The warehouse is one that did not exist: it is filled beside the workload, from rows that are read meanwhile."""
     options = ["--seconds", "15", "--rows", "1000", "--rate", "100", "--hold", "300", "--bootstrap", "warehouse"]

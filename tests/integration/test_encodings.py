@@ -27,11 +27,11 @@ from cdc.ports.stream_state import StreamState
 from cdc.postgres.connection import connect
 from cdc.postgres.exported_snapshot import SnapshotReader
 from cdc.postgres.replication import ReplicationConnection
-from tests.chunk_reading import Source, chunk
 from tests.conftest import PostgresServer, drop_database
-from tests.decoding import CONTEXT
-from tests.holes import finished
-from tests.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
+from tests.support.chunk_reading import Source, chunk
+from tests.support.decoding import CONTEXT
+from tests.support.holes import finished
+from tests.support.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
 
 THINGS = TableId("public", "things")
 

@@ -7,10 +7,10 @@ import psycopg
 import pytest
 from confluent_kafka.cimpl import NewPartitions
 
-from tests.captured import Captured
 from tests.conftest import PostgresServer, new_database
 from tests.integration.conftest import ITEMS, SMALL
-from tests.topics import admin_of, recreate_topic
+from tests.support.captured import Captured
+from tests.support.topics import admin_of, recreate_topic
 
 
 def written(captured: Captured) -> tuple[Any, ...]:
@@ -153,6 +153,7 @@ def test_a_slot_that_was_dropped_is_a_gap(items: Captured, stopped: Callable[[],
 
 
 @pytest.mark.promise(4)
+@pytest.mark.invariant(10)
 def test_a_slot_that_was_moved_is_a_gap(items: Captured, stopped: Callable[[], str]) -> None:
     items.query("INSERT INTO items VALUES (2, 'two')")
     items.query("SELECT pg_replication_slot_advance(%s, pg_current_wal_flush_lsn())", items.name)
@@ -180,6 +181,7 @@ def test_a_state_topic_that_was_created_anew_is_a_gap(items: Captured, stopped: 
 
 
 @pytest.mark.promise(4)
+@pytest.mark.invariant(10)
 def test_another_database_is_a_gap_and_disturbs_nobody(items: Captured, postgres: PostgresServer) -> None:
     """Even where a slot of the same name waits: who streams to the topics goes on undisturbed."""
     capture = items.start()

@@ -12,9 +12,9 @@ import yaml
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tests.captured import Captured
-from tests.forked import run
-from tests.waiting import eventually
+from tests.support.captured import Captured
+from tests.support.forked import run
+from tests.support.waiting import eventually
 
 PASSWORD = "correct-horse-battery"
 

@@ -11,10 +11,10 @@ from pydantic import SecretStr
 from cdc.config.settings import SnapshotConfig, SourceConfig
 from cdc.model.errors import SourceError
 from cdc.postgres.source import check_source
-from tests.captured import Captured, under_capture
 from tests.checker.records import parse
 from tests.conftest import KafkaBroker, PostgresServer
-from tests.waiting import eventually
+from tests.support.captured import Captured, under_capture
+from tests.support.waiting import eventually
 
 CODES, VISITS = "public.codes", "public.visits"
 KEYS = {CODES: ["code"], VISITS: ["place", "day"]}

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import KafkaBroker
-from tests.feed import Feed
-from tests.sink_job import SinkJob, write_config
-from tests.stores import ALL, sinks_section, stored_rows
+from tests.support.feed import Feed
+from tests.support.sink_job import SinkJob, write_config
+from tests.support.stores import ALL, sinks_section, stored_rows
 
 COLUMNS = {"id": (20, "bigint"), "text": (25, "text")}
 ROWS = 2000
@@ -15,6 +15,7 @@ SMALLEST_HEAP = "480m"  # Spark refuses less
 
 
 @pytest.mark.promise(5)
+@pytest.mark.invariant(8)
 def test_memory_does_not_grow_with_the_size_of_rows(
     kafka: KafkaBroker, opensearch: str, redis: str, unique: str, tmp_path: Path
 ) -> None:

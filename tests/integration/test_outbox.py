@@ -19,10 +19,10 @@ from cdc.config.settings import SourceConfig
 from cdc.outbox.publish import Outbox
 from devstack.postgres import is_installed
 from migrations import Names, migrate
-from tests.captured import Captured, under_capture
 from tests.checker.records import Record, parse, read_topics
 from tests.conftest import KafkaBroker, PostgresServer, new_database
-from tests.topics import delete_topic
+from tests.support.captured import Captured, under_capture
+from tests.support.topics import delete_topic
 
 ORDERS, OUTBOX = "public.orders", "public.outbox"
 TABLES: LiteralString = """

@@ -22,12 +22,12 @@ from cdc.model.lsn import Lsn, format_lsn
 from cdc.outbox.publish import Outbox
 from cdc.postgres.connection import connect
 from cdc.postgres.outbox_tables import read_seal_key
-from tests.captured import Captured, under_capture
 from tests.checker.records import Record, parse, read_topics
 from tests.conftest import KafkaBroker, PostgresServer
-from tests.forked import run, start
-from tests.topics import create_topic, delete_topic
-from tests.waiting import eventually
+from tests.support.captured import Captured, under_capture
+from tests.support.forked import run, start
+from tests.support.topics import create_topic, delete_topic
+from tests.support.waiting import eventually
 
 README: Final = Path(__file__).parents[2] / "README.md"
 ORDERS, OUTBOX = "public.orders", "cdc.outbox"

@@ -7,10 +7,10 @@ from typing import LiteralString
 
 import pytest
 
-from tests.captured import Captured, under_capture
 from tests.checker.records import read_topics
 from tests.conftest import KafkaBroker, PostgresServer
-from tests.topics import delete_topic
+from tests.support.captured import Captured, under_capture
+from tests.support.topics import delete_topic
 
 SECRET: LiteralString = "public.secret"
 TABLES: LiteralString = """

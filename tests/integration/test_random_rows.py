@@ -7,7 +7,7 @@ import pytest
 
 from cdc.config.settings import SourceConfig
 from cdc.postgres.connection import connect
-from tests.decoding import Source, bytes_of_row
+from tests.support.decoding import Source, bytes_of_row
 
 ROWS = 100_000
 SEED = 0.20260131

@@ -7,11 +7,11 @@ from typing import Any
 import psycopg
 import pytest
 
-from tests.captured import Captured, frozen
 from tests.conftest import KafkaBroker
-from tests.forked import run
-from tests.http_server import HttpServer, free_port
-from tests.waiting import eventually
+from tests.support.captured import Captured, frozen
+from tests.support.forked import run
+from tests.support.http_server import HttpServer, free_port
+from tests.support.waiting import eventually
 
 ITEMS = "public.items"
 

@@ -10,8 +10,8 @@ from cdc.model.errors import RefusedError
 from spark_jobs.reading import RECORDS_MAX, Partition, PartitionReader, Piece
 from spark_jobs.rounds import TopicEnds
 from tests.conftest import KafkaBroker
-from tests.feed import Feed
-from tests.waiting import eventually
+from tests.support.feed import Feed
+from tests.support.waiting import eventually
 
 COLUMNS = {"id": (20, "bigint")}
 

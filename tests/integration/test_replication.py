@@ -12,8 +12,8 @@ from cdc.postgres import replication
 from cdc.postgres.connection import connect
 from cdc.postgres.replication import ReplicationConnection
 from tests.conftest import PostgresServer
-from tests.hanging_proxy import HangingProxy
-from tests.waiting import eventually
+from tests.support.hanging_proxy import HangingProxy
+from tests.support.waiting import eventually
 
 SLOT = "SELECT slot_name::text, active FROM pg_replication_slots WHERE database = current_database()"
 

@@ -14,8 +14,8 @@ from cdc.config.settings import SourceConfig
 from cdc.model.events import TableId, TableSchema
 from cdc.ports.row_reader import Found, Unreadable, Wanted, WantedRow
 from cdc.postgres.toast_reader import READ_S_MAX, PostgresRowReader
-from tests.chunk_reading import Source
 from tests.conftest import PostgresServer, new_database
+from tests.support.chunk_reading import Source
 
 PAGES = TableId("public", "pages")
 MAKE: LiteralString = """

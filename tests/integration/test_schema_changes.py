@@ -10,12 +10,12 @@ import psycopg
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from tests import forked
-from tests.captured import Captured
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.integration.conftest import ITEMS, OTHER
-from tests.schema_cases import CASES, TYPES, make, run
-from tests.waiting import eventually
+from tests.support import forked
+from tests.support.captured import Captured
+from tests.support.schema_cases import CASES, TYPES, make, run
+from tests.support.waiting import eventually
 
 NEIGHBOUR: Final = "public.neighbour"
 
@@ -184,7 +184,7 @@ def test_an_operator_stops_a_table_and_starts_it(items: Captured) -> None:
     assert items.ask("start_table", tables=[OTHER]).message == f"table {OTHER} is not stopped"
     config = str(items.config())
     assert forked.run(["table", "stop", OTHER, "--config", config], deadline_s=90.0).stdout == f"stopped: {OTHER}\n"
-    capture.await_said("changes of a table are not published any more")
+    capture.await_said("changes of a table are no longer published")
     items.query("INSERT INTO other VALUES (1)")
     items.query("INSERT INTO items VALUES (1, 'one')")
     items.await_caught_up()

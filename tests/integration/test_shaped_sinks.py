@@ -16,10 +16,10 @@ from cdc.config.settings import load_config
 from cdc.model.events import TableId
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.reader import WarehouseReader
-from tests.captured import Captured, under_capture
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
-from tests.sink_job import SinkJob, sink_record
-from tests.waiting import eventually
+from tests.support.captured import Captured, under_capture
+from tests.support.sink_job import SinkJob, sink_record
+from tests.support.waiting import eventually
 
 PEOPLE: Final = """
 CREATE TABLE people (id bigint PRIMARY KEY, name text, status text NOT NULL, email text, born date);

@@ -19,8 +19,8 @@ from cdc.ports.stream import Signal
 from cdc.records.control import SignalAnswer, SignalRecord, signal_key
 from devstack.stack import Stack
 from tests.conftest import KafkaBroker
-from tests.topics import create_topic, delete_topic
-from tests.waiting import eventually
+from tests.support.topics import create_topic, delete_topic
+from tests.support.waiting import eventually
 
 RECORD = SignalRecord(action="snapshot", tables=("public.a",), where="id > 7", requested_us=1)
 NOBODY = KafkaConfig(bootstrap_servers="127.0.0.1:1")

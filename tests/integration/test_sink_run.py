@@ -14,10 +14,10 @@ from opensearchpy import OpenSearch
 from cdc.model.events import TableSchema
 from cdc.records.control import SinkRecord
 from tests.conftest import KafkaBroker
-from tests.feed import Feed
-from tests.sink_job import SinkJob, write_config
-from tests.stores import ALL, sinks_section, stored_rows
-from tests.waiting import eventually
+from tests.support.feed import Feed
+from tests.support.sink_job import SinkJob, write_config
+from tests.support.stores import ALL, sinks_section, stored_rows
+from tests.support.waiting import eventually
 
 CUSTOMERS = {"id": (20, "bigint"), "name": (25, "text"), "rating": (701, "double precision")}
 PEOPLE = {"id": (20, "bigint"), "born": (1082, "date")}

@@ -14,13 +14,13 @@ import pytest
 from cdc.config.settings import load_config
 from cdc.kafka.state_reader import read_captured, read_state
 from spark_jobs.checkpoint import Checkpoints
-from tests.captured import Captured, CaptureProcess, under_capture
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
-from tests.forked import CDC, run
 from tests.integration.conftest import ITEMS, SMALL
-from tests.stores import stored_rows
-from tests.waiting import eventually
-from tests.workload import Workload, fill
+from tests.support.captured import Captured, CaptureProcess, under_capture
+from tests.support.forked import CDC, run
+from tests.support.stores import stored_rows
+from tests.support.waiting import eventually
+from tests.support.workload import Workload, fill
 
 ROWS = 600
 COMMAND_S_MAX = 120.0

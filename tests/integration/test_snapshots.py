@@ -10,14 +10,14 @@ import psycopg
 import pytest
 
 from devstack.postgres import is_installed
-from tests.captured import NAIVE, Captured, under_capture
 from tests.checker.records import parse
 from tests.conftest import KafkaBroker, PostgresServer
-from tests.forked import CDC
 from tests.integration.conftest import ITEMS
-from tests.topics import recreate_topic
-from tests.waiting import eventually
-from tests.workload import LINES, TABLES, Workload, fill
+from tests.support.captured import NAIVE, Captured, under_capture
+from tests.support.forked import CDC
+from tests.support.topics import recreate_topic
+from tests.support.waiting import eventually
+from tests.support.workload import LINES, TABLES, Workload, fill
 
 ROWS = 10
 

@@ -30,7 +30,7 @@ from devstack.stack import Stack
 from devstack.state import read_state, take_lock
 from jars.resolver import default_cache
 from tests.conftest import KafkaBroker, PostgresServer, new_database
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 PROJECT = Path(__file__).parents[2]
 GONE_S = 20.0

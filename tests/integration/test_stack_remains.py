@@ -13,7 +13,7 @@ import pytest
 
 from devstack.processes import Process, identify, runs, within
 from devstack.stack import Stack
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

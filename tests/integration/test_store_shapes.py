@@ -12,8 +12,8 @@ import redis as redis_client
 from opensearchpy import OpenSearch
 
 from tests.conftest import KafkaBroker
-from tests.feed import Feed
-from tests.sink_job import SinkJob, write_config
+from tests.support.feed import Feed
+from tests.support.sink_job import SinkJob, write_config
 
 PRODUCTS = {
     "id": (20, "bigint"),

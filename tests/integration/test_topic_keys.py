@@ -12,8 +12,8 @@ from cdc.kafka.topic_keys import PAGE_KEYS, KafkaKeyReader
 from cdc.model.events import pack_version
 from cdc.ports.chunk_reader import Answer, KeyPage, KeysRead, ReadFailed
 from tests.conftest import KafkaBroker
-from tests.topics import create_topic, delete_topic
-from tests.waiting import eventually
+from tests.support.topics import create_topic, delete_topic
+from tests.support.waiting import eventually
 
 COUNT = 2 * PAGE_KEYS + 500
 

@@ -16,8 +16,8 @@ from cdc.kafka.daemon_thread import nobody_waits
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.errors import BrokerError, UnreachableError
 from tests.conftest import KafkaBroker
-from tests.topics import create_topic
-from tests.waiting import eventually
+from tests.support.topics import create_topic
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

@@ -2,14 +2,14 @@
 
 import pytest
 
-from tests.captured import Captured, CaptureProcess
 from tests.checker.history import fold
 from tests.checker.positions import sweeps_of
 from tests.checker.records import Change, Record, key_text, parse
 from tests.checker.rules import deletes_have_tombstones, seq_without_gap_or_repetition, versions_rise_for_each_key
 from tests.integration.conftest import ITEMS, OTHER
-from tests.topics import create_topic, set_topics
-from tests.waiting import eventually
+from tests.support.captured import Captured, CaptureProcess
+from tests.support.topics import create_topic, set_topics
+from tests.support.waiting import eventually
 
 BYTES_MAX = 20_000
 FORMAT = {"time.precision.mode": "nanoseconds"}  # in which some times have no place
@@ -95,7 +95,7 @@ def stops_and_starts_again(narrow: Captured, capture: CaptureProcess) -> None:
     execute = narrow.query
     execute("INSERT INTO items VALUES (6, 'f')")
     execute(f"INSERT INTO items VALUES (7, {TEXT})", 50_000)
-    capture.await_said("table stopped, the others go on")
+    capture.await_said("table stopped, the others continue")
     execute("INSERT INTO other VALUES (1)")
     narrow.await_caught_up()
     said = " ".join(capture.said().split())

@@ -12,10 +12,10 @@ from psycopg import sql
 
 from cdc.config.settings import SourceConfig
 from cdc.postgres.connection import connect
-from tests import value_matrix
 from tests.conftest import PostgresServer
-from tests.decoding import Source, bytes_of_row, part
-from tests.value_matrix import Typed
+from tests.support import value_matrix
+from tests.support.decoding import Source, bytes_of_row, part
+from tests.support.value_matrix import Typed
 
 NUMBERS = {"bigint", "integer", "smallint", "oid", "double precision", "real"}
 

@@ -6,7 +6,7 @@ import pytest
 
 from cdc.config.settings import SourceConfig
 from cdc.postgres.connection import connect
-from tests.decoding import Source, holes, part
+from tests.support.decoding import Source, holes, part
 
 
 @pytest.fixture

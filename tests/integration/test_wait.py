@@ -22,14 +22,14 @@ from cdc.status.waiting import WaitError
 from devstack.endpoints import Servers
 from devstack.stack import Stack
 from sinks.reduction import document_id
-from tests.captured import Captured, frozen, under_capture
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
-from tests.forked import run
-from tests.http_server import HttpServer, free_port
 from tests.integration.conftest import ITEMS, SMALL
-from tests.sink_job import SinkJob
+from tests.support.captured import Captured, frozen, under_capture
+from tests.support.forked import run
+from tests.support.http_server import HttpServer, free_port
+from tests.support.sink_job import SinkJob
+from tests.support.waiting import eventually
 from tests.test_monitoring import METRIC, expressions
-from tests.waiting import eventually
 
 WRITES = 150
 END = "SELECT pg_current_wal_insert_lsn()::text"

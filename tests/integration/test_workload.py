@@ -12,7 +12,7 @@ from demo.rows import COLUMNS, TABLES, Stock
 from demo.shopper import PRICE_RISE_PRODUCTS, UNDO, Shopper, Statement, Transaction
 from demo.workload import CLIENT_COUNT, CommittedSample, Workload, create_shop, flushed_lsn, run_transaction
 from migrations import Names, migrate
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 STOCK = Stock(5, 1000)
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.captured import Captured, CaptureProcess
-from tests.waiting import eventually
+from tests.support.captured import Captured, CaptureProcess
+from tests.support.waiting import eventually
 
 STALL_CPU_S: Final = 20.0  # of the process itself, so that a busy machine is no stall
 RSS_MEBIBYTES_MAX: Final = 150.0

@@ -12,7 +12,6 @@ from pydantic import SecretStr
 
 from cdc.config.settings import SourceConfig
 from migrations import Names, migrate
-from tests.captured import Captured, under_capture
 from tests.conftest import KafkaBroker, PostgresServer
 from tests.mixed.judge import Written
 from tests.mixed.operations import (
@@ -34,7 +33,8 @@ from tests.mixed.operations import (
     Sizes,
     Touch,
 )
-from tests.topics import admin_of, create_topic, delete_topic
+from tests.support.captured import Captured, under_capture
+from tests.support.topics import admin_of, create_topic, delete_topic
 
 BULK: Final = "bulk"  # the table of backlogs
 TABLES: Final = (PLAIN, MASKED, HEAVY, ALTERED)

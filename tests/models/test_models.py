@@ -14,6 +14,8 @@ SEEDS = 200
 
 
 @pytest.mark.parametrize("size", SMALL, ids=str)
+@pytest.mark.invariant(13)
+@pytest.mark.invariant(14)
 def test_what_is_built_holds_in_every_order_of_events(size: Size) -> None:
     model = Model(size)
     search = Search.of(model)

@@ -27,9 +27,9 @@ from cdc.ports.stream import WhileWaiting
 from cdc.ports.stream_state import StreamState
 from cdc.toast.backfill import ToastBackfill
 from cdc.toast.batch import BatchRecord
-from tests import wire
-from tests.holes import COMMIT_US, CONTEXT, RELATION, SCHEMA, U, delete, insert, sees, update
-from tests.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
+from tests.support import wire
+from tests.support.holes import COMMIT_US, CONTEXT, RELATION, SCHEMA, U, delete, insert, sees, update
+from tests.support.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
 from tests.unit.cdc.capture.loops import Clock
 
 OUTBOX_OID: Final = 20

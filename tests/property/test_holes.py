@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,8 +18,8 @@ from cdc.model.topic_record import TopicRecord
 from cdc.ports.row_reader import Found, Unreadable, Wanted
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.toast.batch import Batch
-from tests.holes import OID, U, consumed, delete, insert, update
-from tests.wire import truncate
+from tests.support.holes import OID, U, consumed, delete, insert, update
+from tests.support.wire import truncate
 
 KEYS: Final = range(4)
 XID: Final = 100  # of the first transaction
@@ -134,6 +135,7 @@ def check(records: Sequence[TopicRecord], told: Story, events: Sequence[Event]) 
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 14))
+@pytest.mark.invariant(7)
 def test_every_hole_is_filled_with_what_the_row_had_or_has_later(seed: int, count: int) -> None:
     chance = Random(seed)
     told = story(chance, count)

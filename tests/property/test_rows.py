@@ -14,9 +14,9 @@ from cdc.model.errors import WatershedError
 from cdc.model.events import Column, TableId
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
-from tests import wire
-from tests.holes import without_holes
 from tests.property.oracle import Oracle
+from tests.support import wire
+from tests.support.holes import without_holes
 
 OID = 16385
 CONTEXT = EnvelopeContext('sh"op', "dätabase", 3, "0.1.0")
@@ -221,6 +221,7 @@ CHANGES_OF_A_TABLE = 40
 
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(tables(), st.binary(max_size=30), st.integers(0, 2**32))
+@pytest.mark.invariant(7)
 def test_a_change_gives_the_oracles_records_or_both_refuse(table: Table, frame: bytes, seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(CHANGES_OF_A_TABLE):

@@ -15,10 +15,10 @@ from cdc.formats.debezium import Draft, EnvelopeContext, FinishedRecord, TableEn
 from cdc.model.errors import ProtocolError, UnsupportedChangeError, WatershedError
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.messages import NULL, UNCHANGED, Insert, TupleValue, Update
-from tests import wire
 from tests.fuzz import target
 from tests.fuzz.seeds import TableSeeds
-from tests.holes import without_holes
+from tests.support import wire
+from tests.support.holes import without_holes
 
 INTEGERS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 

@@ -15,8 +15,8 @@ from cdc.model.topic_record import TopicRecord
 from cdc.ports.stream_state import StreamState
 from cdc.records.control import POSITION_KEY, PositionRecord
 from cdc.toast.batch import BatchRecord
-from tests.holes import finished
 from tests.simulation.run import TOPICS, Parts
+from tests.support.holes import finished
 
 
 class ConfirmsWhatItReceived(Capture):

@@ -12,10 +12,10 @@ from cdc.model.errors import ConnectionLost
 from cdc.model.events import Column, TableId, TableSchema
 from cdc.model.lsn import Lsn
 from cdc.pgoutput.messages import NULL, Relation, TupleValue
-from tests import wire
 from tests.checker.journal import Entry
 from tests.checker.records import Row
 from tests.simulation.world import World
+from tests.support import wire
 
 INT, TEXT = 23, 25
 PREFIX = "sim"

@@ -30,13 +30,20 @@ from cdc.records.control import POSITION_KEY, PositionRecord, SourceIdentity
 from cdc.snapshots.coordination import Snapshots
 from cdc.snapshots.signal_answers import Answers
 from cdc.tables.continuity import SourceNow, TopicNow, compare_tables, require_same_source, require_same_topics
-from tests import wire
 from tests.checker.judge import Evidence, Report, require_true
 from tests.simulation.halves import Halves
 from tests.simulation.kafka import FakeBroker, FakeCluster
 from tests.simulation.postgres import CAPTURED, PREFIX, SCHEMAS, FakePostgres, FakeStream
 from tests.simulation.world import Crash, Rates, World
-from tests.snapshot_ports import ScriptedReader, ScriptedSignals, UnfollowedTables, engine_of, no_backfill, sweeps_of
+from tests.support import wire
+from tests.support.snapshot_ports import (
+    ScriptedReader,
+    ScriptedSignals,
+    UnfollowedTables,
+    engine_of,
+    no_backfill,
+    sweeps_of,
+)
 
 TOPICS = Topics(PREFIX)
 TABLE_TOPICS = [schema.topic for schema in SCHEMAS]
@@ -237,7 +244,7 @@ class Process:
         broker = self._broker()
         broker.fence_predecessors()
         if self._read_position() != previous:
-            raise ConnectionLost("another instance has gone on meanwhile")
+            raise ConnectionLost("another instance has continued meanwhile")
         if previous is not None:
             self._run.events.add("load interrupted")
             self._step()

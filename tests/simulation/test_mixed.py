@@ -36,6 +36,9 @@ def run(seed: int) -> Run:
 
 
 @pytest.mark.promise(1)
+@pytest.mark.invariant(1)
+@pytest.mark.invariant(3)
+@pytest.mark.invariant(7)
 def test_whatever_is_mixed_every_topic_holds_its_own_changes_and_nothing_else() -> None:
     seen: Counter[str] = Counter()
     for seed in [int(GIVEN_SEED)] if GIVEN_SEED else range(SEEDS):

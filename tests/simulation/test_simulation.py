@@ -28,6 +28,12 @@ def run(seed: int, **arguments: object) -> Run:
 
 
 @pytest.mark.promise(1)
+@pytest.mark.invariant(1)
+@pytest.mark.invariant(2)
+@pytest.mark.invariant(3)
+@pytest.mark.invariant(4)
+@pytest.mark.invariant(9)
+@pytest.mark.invariant(12)
 def test_whatever_happens_every_change_is_published_once_and_in_order() -> None:
     seen: Counter[str] = Counter()
     for seed in [int(GIVEN_SEED)] if GIVEN_SEED else range(SEEDS):

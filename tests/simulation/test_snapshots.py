@@ -22,12 +22,12 @@ from cdc.ports.stream_state import StreamState
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.records.control import SignalRecord, SweepRecord
 from cdc.snapshots.coordination import requested
-from tests import wire
-from tests.holes import finished
 from tests.simulation.snapshots.mutants import MUTANTS
 from tests.simulation.snapshots.run import PREFIX, Run
 from tests.simulation.snapshots.source import COMMIT_US, RELATIONS, SCHEMAS
-from tests.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
+from tests.support import wire
+from tests.support.holes import finished
+from tests.support.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
 
 SEEDS = 300
 SEEDS_FOR_A_MUTANT = 300
@@ -43,6 +43,11 @@ def run(seed: int) -> Run:
     return simulated
 
 
+@pytest.mark.invariant(5)
+@pytest.mark.invariant(7)
+@pytest.mark.invariant(13)
+@pytest.mark.invariant(14)
+@pytest.mark.invariant(15)
 def test_a_chunk_never_publishes_a_stale_row_and_stores_end_equal() -> None:
     seen: Counter[str] = Counter()
     for seed in [int(GIVEN_SEED)] if GIVEN_SEED else range(SEEDS):

@@ -157,7 +157,7 @@ class Process:
                     outbox=self._outbox(),
                 ),
                 backfill=ToastBackfill(
-                    rows, engine.complete, self._world, self._pause, run.patience_s, fits=unpublishable.takes
+                    rows, engine.complete, self._world, self._pause, run.patience_s, fits=unpublishable.accepts
                 ),
                 snapshots=snapshots,
                 publisher=self._publisher(position),

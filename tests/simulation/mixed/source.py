@@ -15,7 +15,6 @@ from cdc.model.events import Column, TableId, TableSchema
 from cdc.model.lsn import Lsn
 from cdc.outbox.seal import KEY_BYTES, SealKey
 from cdc.pgoutput.messages import NULL, UNCHANGED, Relation, TupleValue
-from tests import wire
 from tests.checker.journal import Entry as JournalEntry
 from tests.checker.records import Row as JournalRow
 from tests.mixed.judge import Written
@@ -51,6 +50,7 @@ from tests.simulation.snapshots.source import (
     Transaction,
 )
 from tests.simulation.world import World
+from tests.support import wire
 
 PREFIX: Final = "sim"
 TABLES: Final = (PLAIN, MASKED, HEAVY, ALTERED)

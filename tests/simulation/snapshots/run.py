@@ -48,7 +48,7 @@ from cdc.toast.backfill import ToastBackfill
 from tests.simulation.snapshots.judge import compacted, judge
 from tests.simulation.snapshots.rows import RowReader
 from tests.simulation.snapshots.source import COMMIT_US, KEYS, SCHEMAS, TABLES, Reader, Row, Source, Stream
-from tests.snapshot_ports import UnfollowedTables
+from tests.support.snapshot_ports import UnfollowedTables
 
 PREFIX: Final = "sim"
 TOPICS: Final = Topics(PREFIX)

@@ -32,7 +32,7 @@ from cdc.ports.chunk_reader import (
     TransactionBarrier,
 )
 from cdc.ports.transaction_snapshot import TransactionSnapshot
-from tests import wire
+from tests.support import wire
 
 INT, TEXT = 23, 25
 TABLES: Final = ("a", "b")

@@ -46,6 +46,7 @@ def test_two_epochs_have_a_numbering_each(log: Log) -> None:
     assert complaints(log) == {}
 
 
+@pytest.mark.invariant(3)
 def test_a_missing_seq_is_seen(log: Log) -> None:
     log.seq += 1
     log.change("c", 9, commit_lsn=400)
@@ -66,6 +67,7 @@ def test_a_missing_first_seq_is_seen() -> None:
     assert complaints(log) == {"seq": ["epoch 1: 1 seq missing of 1 to 2, the first 1"]}
 
 
+@pytest.mark.invariant(3)
 def test_a_repeated_seq_is_seen(log: Log) -> None:
     log.seq -= 1
     log.change("c", 9, commit_lsn=300, tx_index=1)
@@ -91,6 +93,7 @@ def test_a_tombstone_without_version_is_seen(log: Log) -> None:
     assert "without a version" in complaints(log)["version"][0]
 
 
+@pytest.mark.invariant(2)
 def test_a_key_in_another_partition_is_seen() -> None:
     record = Log().change("c", 1, commit_lsn=100)
     wrong = (record.partition + 1) % PARTITIONS

@@ -9,7 +9,7 @@ import pytest
 from cdc.model.errors import WatershedError
 from demo.programs import CDC, Programs
 from devstack.processes import Process, identify, runs
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 # Starts a child that sleeps, says both pids, and sleeps.
 FAMILY = """

@@ -6,7 +6,7 @@ import pytest
 
 from cdc.model.errors import StackError
 from devstack.java import install_for_spark, main, server_java
-from tests.fakejava import FULL, fake_java
+from tests.support.fakejava import FULL, fake_java
 
 
 def tool(folder: Path, name: str, script: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from cdc.model.errors import StackError
 from devstack.keeper import Command, Keeper
 from devstack.processes import Process, identify, runs
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

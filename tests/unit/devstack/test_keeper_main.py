@@ -13,7 +13,7 @@ import pytest
 
 from devstack import keeper_main
 from devstack.processes import Process, identify, runs
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from devstack.processes import Process, identify, runs, send, wait_until_gone, with_descendants, within
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

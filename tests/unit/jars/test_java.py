@@ -6,7 +6,7 @@ import pytest
 
 from cdc.model.errors import StackError
 from jars.java import ask, candidates, install_command, parse_answer, spark_java
-from tests.fakejava import fake_java
+from tests.support.fakejava import fake_java
 
 
 def script(folder: Path, name: str) -> Path:

@@ -9,7 +9,8 @@ from cdc.model.events import Column, TableId, TableSchema, pack_version
 from sinks.contract import Change, Outcome, Result
 from sinks.lineage import Lineage
 from spark_jobs.reading import Partition, Piece
-from spark_jobs.tasks import Catalog, Job
+from spark_jobs.task_report import Catalog
+from spark_jobs.tasks import Job
 
 TOPIC = "shop.public.a"
 PARTITION = Partition(TOPIC, 0)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from itertools import permutations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -71,6 +72,7 @@ def test_every_partition_of_every_topic_counts() -> None:
     assert other.applied == NOTHING
 
 
+@pytest.mark.invariant(11)
 def test_applied_never_passes_an_unfinished_sweep() -> None:
     position = AppliedPosition()
     wanted = sweep(as_of=150, floor=7)
@@ -173,6 +175,7 @@ def _truth(offsets: Offsets, records: list[ProgressRecord], open_sweeps: list[Sw
     return applied
 
 
+@pytest.mark.invariant(11)
 def test_every_interleaving_of_a_small_world_ends_at_the_definition() -> None:
     records = [progress(100, t=(1,)), progress(200, t=(2,)), progress(10, epoch=2, t=(3,))]
     wanted = sweep(as_of=150, floor=7)
@@ -222,6 +225,7 @@ def _worlds(draw: st.DrawFn) -> tuple[list[ProgressRecord], list[SweepRecord], l
 
 @settings(deadline=None)
 @given(_worlds(), st.randoms(use_true_random=False))
+@pytest.mark.invariant(11)
 def test_in_any_order_the_position_is_the_definitions(
     world: tuple[list[ProgressRecord], list[SweepRecord], list[Offsets]], random: object
 ) -> None:

@@ -11,10 +11,10 @@ import pytest
 from cdc.config.settings import Config, load_config
 from cdc.model.errors import ConfigError, SinkError
 from cdc.records.control import SinkRecord
-from spark_jobs.bootstrap import SinkProcess, Store, generation_to_watch, look_at_store
+from spark_jobs.bootstrap import SinkProcess, Store, generation_to_watch, read_store
 from spark_jobs.checkpoint import Checkpoints
-from tests.sink_job import write_config
-from tests.waiting import eventually
+from tests.support.sink_job import write_config
+from tests.support.waiting import eventually
 
 # In place of `cdc`: says what it was called with, then does as its first argument tells.
 OBEDIENT = "import sys, time; print(sys.argv[1:], flush=True); time.sleep(60)"
@@ -56,18 +56,18 @@ def sink_record(generation: int, applied_lsn: int, sink: str = "warehouse") -> S
 
 
 def test_a_store_that_is_not_there_holds_nothing_and_nobody_fills_it(config: Config) -> None:
-    assert look_at_store(config, "warehouse") == Store("warehouse", None, is_running=False)
+    assert read_store(config, "warehouse") == Store("warehouse", None, is_running=False)
 
 
 def test_who_runs_the_sink_is_seen(config: Config) -> None:
     with Checkpoints(config.spark.checkpoint_location, "shop", "warehouse").locked():
-        assert look_at_store(config, "warehouse").is_running
+        assert read_store(config, "warehouse").is_running
 
 
 @pytest.mark.parametrize("name", ["search", "nope", "model_fields"])
 def test_a_sink_without_a_section_is_refused_with_those_there_are(config: Config, name: str) -> None:
     with pytest.raises(ConfigError, match=f"no sink '{name}'") as refused:
-        look_at_store(config, name)
+        read_store(config, name)
     assert refused.value.hint == "sinks with a section are: warehouse"
 
 

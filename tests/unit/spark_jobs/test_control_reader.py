@@ -16,8 +16,8 @@ from spark_jobs import control_reader
 from spark_jobs.control_reader import ControlReader, News
 from spark_jobs.progress_writer import ProgressWriter
 from tests.conftest import KafkaBroker
-from tests.feed import Feed
-from tests.waiting import eventually
+from tests.support.feed import Feed
+from tests.support.waiting import eventually
 
 COLUMNS = {"id": (20, "bigint")}
 

@@ -10,10 +10,10 @@ from cdc.config.settings import Config, load_config
 from cdc.kafka.sink_letters import discard_letters, read_letters
 from spark_jobs.dead_letters import DeadLetters
 from tests.conftest import KafkaBroker
-from tests.sink_job import write_config
-from tests.topics import delete_topic
+from tests.support.sink_job import write_config
+from tests.support.topics import delete_topic
+from tests.support.waiting import eventually
 from tests.unit.cdc.records.test_rejected_rows import ROW
-from tests.waiting import eventually
 
 
 @pytest.fixture

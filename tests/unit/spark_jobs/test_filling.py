@@ -8,7 +8,7 @@ from cdc.model.events import TableId
 from cdc.model.topics import Topics
 from cdc.records.control import SnapshotRecord
 from spark_jobs.filling import Filling, tables_to_read
-from tests.standings import FakeTail, position, published, sink, snapshot
+from tests.support.standings import FakeTail, position, published, sink, snapshot
 
 A, B = TableId("public", "a"), TableId("public", "b")
 ENDS = {"t": (100,)}

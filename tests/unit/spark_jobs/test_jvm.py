@@ -38,7 +38,7 @@ def test_an_end_is_said_with_its_reason(code: str, said: str) -> None:
     failure = jvm_failure(session, wait_s=20.0)
     assert failure is not None
     assert failure.message == f"Spark's Java process ended by itself ({said})"
-    assert "goes on where it was" in failure.hint
+    assert "continues where it was" in failure.hint
 
 
 def test_nothing_is_said_of_one_that_runs() -> None:

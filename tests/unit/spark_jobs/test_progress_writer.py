@@ -11,7 +11,7 @@ from cdc.model.topics import Topics
 from cdc.records.control import SinkRecord
 from spark_jobs.progress_writer import ProgressWriter
 from tests.conftest import KafkaBroker
-from tests.feed import Feed
+from tests.support.feed import Feed
 
 RECORD = SinkRecord(
     sink="cache",

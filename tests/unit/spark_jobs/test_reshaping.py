@@ -5,7 +5,7 @@ from typing import Any
 from cdc.config.store_mapping import Held
 from cdc.model.events import TableId
 from sinks.lineage import Lineage
-from spark_jobs.reshaping import noted_mappings, reshaped_tables
+from spark_jobs.reshaping import recorded_mappings, reshaped_tables
 from tests.unit.spark_jobs.records import schema
 from tests.unit.spark_jobs.test_bootstrap import sink_record
 
@@ -21,7 +21,7 @@ def section(**mapping: Any) -> Held:
 def test_only_tables_whose_rows_get_another_shape_are_named() -> None:
     before = section(a={"exclude": ["x"]})
     record = sink_record(1, 5).model_copy(
-        update={"end_offsets": OFFSETS, "mappings": noted_mappings(before, [A, B], {})}
+        update={"end_offsets": OFFSETS, "mappings": recorded_mappings(before, [A, B], {})}
     )
     assert reshaped_tables(before, LINEAGES, record) == []
     assert reshaped_tables(section(), LINEAGES, record) == [A]
@@ -35,6 +35,6 @@ def test_a_table_of_which_nothing_was_read_has_no_shape_yet() -> None:
 
 
 def test_the_shape_of_a_table_that_is_left_out_for_a_while_is_remembered() -> None:
-    noted = noted_mappings(section(a={"exclude": ["x"]}), [A, B], {})
-    assert noted_mappings(section(), [B], noted) == noted
-    assert noted_mappings(section(), [A, B], noted) == {}
+    noted = recorded_mappings(section(a={"exclude": ["x"]}), [A, B], {})
+    assert recorded_mappings(section(), [B], noted) == noted
+    assert recorded_mappings(section(), [A, B], noted) == {}

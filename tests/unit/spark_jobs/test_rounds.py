@@ -7,7 +7,7 @@ from cdc.model.errors import RefusedError
 from cdc.model.events import TableId
 from spark_jobs.reading import Partition
 from spark_jobs.rounds import TASK_RECORDS_MIN, RoundReport, lag, shares
-from spark_jobs.tasks import Failure, TaskReport
+from spark_jobs.task_report import Failure, TaskReport
 
 OFFSETS = st.dictionaries(st.sampled_from("abcd"), st.lists(st.integers(0, 10_000), max_size=5).map(tuple), max_size=4)
 

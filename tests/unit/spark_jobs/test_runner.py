@@ -13,7 +13,7 @@ from cdc.config.settings import Config, load_config
 from cdc.model.errors import ConfigError, SinkError
 from spark_jobs import runner
 from spark_jobs.runner import run_sinks
-from tests.sink_job import write_config
+from tests.support.sink_job import write_config
 
 CACHE = {"cache": {"url": "redis://127.0.0.1:1"}}
 

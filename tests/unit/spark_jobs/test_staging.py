@@ -15,7 +15,7 @@ from sinks.warehouse.staging import Staged, Stager
 from spark_jobs.applied import Offsets
 from spark_jobs.rounds import RoundReport, Take
 from spark_jobs.staging import MergingRounds, open_staging
-from spark_jobs.tasks import Catalog
+from spark_jobs.task_report import Catalog
 from tests.unit.spark_jobs import records
 
 TABLE = TableId("public", "a")

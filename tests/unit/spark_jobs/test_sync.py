@@ -189,6 +189,7 @@ def test_running_tasks_are_ended_for_a_stop_and_for_a_table_that_is_not_prepared
     assert not take(wrote(5))
 
 
+@pytest.mark.invariant(11)
 def test_what_was_written_is_published_after_it_is_readable() -> None:
     bench = Bench(rounds=[wrote(4, records=4, written=3)], news=[NO_NEWS, News((progress(500, 4),), (), ())])
     bench.batch()
@@ -324,6 +325,7 @@ def test_a_sweep_closes_letters_of_rows_that_it_removes() -> None:
     assert bench.letters.open == {"public.a/2": 10, "public.b/1": 8}
 
 
+@pytest.mark.invariant(11)
 def test_a_due_sweep_is_done_before_the_position_is_published() -> None:
     sweep = SweepRecord(table_schema="public", table_name="a", floor=9, as_of_lsn=400, epoch=1)
     bench = Bench(rounds=[wrote(1)], news=[News((progress(300, 1), progress(500, 1)), (sweep,), ())])

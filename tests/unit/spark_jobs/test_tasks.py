@@ -1,16 +1,16 @@
 """One task on a scripted reader and a fake store: what it writes, how far it says it came, and what ends it."""
 
-from collections.abc import Callable
 from copy import deepcopy
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from cdc.model.errors import ConfigError, RefusedError, SinkError, UnreachableError, WatershedError
+from cdc.model.errors import RefusedError, SinkError, UnreachableError
 from cdc.model.events import TableId, pack_version
 from spark_jobs import tasks
 from spark_jobs.reading import Piece
-from spark_jobs.tasks import Failure, Limits, Share, TaskReport, TaskRunner
+from spark_jobs.task_report import Failure, TaskReport
+from spark_jobs.tasks import Limits, Share, TaskRunner
 from tests.unit.spark_jobs.records import (
     PARTITION,
     FakeReader,
@@ -222,11 +222,3 @@ def test_a_store_is_opened_once_for_each_catalog_and_generation() -> None:
         runner.run(FROM_START, job(generation), catalog(name=name), SHORT)
         assert len(opened) == count
     assert [target.is_closed for target in opened] == [True, True, False]
-
-
-@pytest.mark.parametrize(
-    "make", [lambda: RefusedError("a", "b"), lambda: ConfigError("a", "b"), lambda: SinkError("a", "b")]
-)
-def test_errors_keep_class_message_and_hint_on_their_way_to_the_driver(make: Callable[[], WatershedError]) -> None:
-    error = Failure.of(make()).error()
-    assert (type(error), error.message, error.hint) == (type(make()), "a", "b")

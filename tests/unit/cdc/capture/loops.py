@@ -9,7 +9,7 @@ from cdc.model.events import Column, TableId
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
 from cdc.ports.stream import WhileWaiting
-from tests import wire
+from tests.support import wire
 
 COLUMNS = (Column("id", 23, -1, "integer", False), Column("name", 25, -1, "text", True))
 TABLE = TableId("public", "customers")

@@ -18,9 +18,9 @@ from cdc.ports.listeners import Listeners
 from cdc.ports.stream_state import StreamState
 from cdc.records.control import PartialTransaction, SweepRecord
 from cdc.toast.batch import DraftRecord
-from tests import wire
-from tests.holes import finished
-from tests.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
+from tests.support import wire
+from tests.support.holes import finished
+from tests.support.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
 
 COLUMNS = (Column("id", 23, -1, "integer", False), Column("name", 25, -1, "text", True))
 CUSTOMERS, CUSTOMERS_RELATION = wire.schema_and_relation(COLUMNS, ["id"], table=TableId("public", "customers"), oid=10)

@@ -9,8 +9,8 @@ from cdc.ports.listeners import Listeners
 from cdc.ports.stream_state import StreamState
 from cdc.records.control import PartialTransaction
 from cdc.toast.batch import BatchRecord
-from tests import wire
-from tests.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
+from tests.support import wire
+from tests.support.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
 from tests.unit.cdc.capture.loops import CONTEXT, SCHEMA, transaction
 
 NOW_US = 1_767_323_080_000_000

@@ -17,7 +17,7 @@ from cdc.model.lsn import Lsn
 from cdc.model.topics import Topics
 from cdc.pgoutput.relations import relation_of
 from cdc.records.control import PositionRecord, SchemaRecord, SnapshotRecord, SourceIdentity, SweepRecord
-from tests import wire
+from tests.support import wire
 from tests.unit.cdc.capture.loops import COLUMNS, SCHEMA, Script
 
 POINT = 5_000

@@ -26,8 +26,15 @@ from cdc.ports.stream_state import StreamState
 from cdc.records.control import PositionRecord, ProgressRecord, SourceIdentity
 from cdc.snapshots.coordination import Snapshots
 from cdc.snapshots.signal_answers import Answers
-from tests import wire
-from tests.snapshot_ports import ScriptedReader, ScriptedSignals, UnfollowedTables, engine_of, no_backfill, sweeps_of
+from tests.support import wire
+from tests.support.snapshot_ports import (
+    ScriptedReader,
+    ScriptedSignals,
+    UnfollowedTables,
+    engine_of,
+    no_backfill,
+    sweeps_of,
+)
 from tests.unit.cdc.capture.loops import CONTEXT, SCHEMA, TOPIC, TS_US, Script, transaction
 
 START = 1_000
@@ -97,6 +104,7 @@ def test_small_transactions_in_a_row_share_a_kafka_transaction() -> None:
     assert [position.seq for position in positions(script)] == [1, 3]
 
 
+@pytest.mark.invariant(9)
 def test_a_change_is_produced_with_its_position_committed_and_then_confirmed() -> None:
     script = Script(inputs=[transaction(1_100, 1, 2)], waits=1)
     capture(script, **QUIET).run()
@@ -112,6 +120,7 @@ def test_a_change_is_produced_with_its_position_committed_and_then_confirmed() -
     assert [p.resume_lsn for p in positions(script)] == [1_148]
 
 
+@pytest.mark.invariant(9)
 def test_nothing_is_confirmed_before_its_commit() -> None:
     script = Script(inputs=[transaction(1_100, 1)], commit_error=ConnectionLost("fenced"))
     with pytest.raises(ConnectionLost):
@@ -139,6 +148,7 @@ def test_a_part_of_a_large_transaction_is_committed_at_the_limit() -> None:
     assert script.notes.count("commit") == 2
 
 
+@pytest.mark.invariant(9)
 def test_a_keepalive_is_recorded_before_it_is_confirmed() -> None:
     script = Script(inputs=[[wire.keepalive(5_000)]], waits=10)
     capture(script, idle_position_s=1.0, progress_interval_ms=1_000_000).run()
@@ -148,6 +158,7 @@ def test_a_keepalive_is_recorded_before_it_is_confirmed() -> None:
     assert positions(script)[0].seq == 0
 
 
+@pytest.mark.invariant(9)
 def test_a_damaged_keepalive_is_neither_recorded_nor_confirmed() -> None:
     damaged = (1 << 60) + 5_000
     inputs = [[wire.keepalive(5_000)], [wire.keepalive(damaged)], [wire.keepalive(5_000)], [], []]

@@ -21,8 +21,8 @@ from cdc.snapshots.chunk_records import RowRecords
 from cdc.snapshots.coordination import Snapshots
 from cdc.snapshots.recorded import RecordedSnapshots
 from cdc.snapshots.signal_answers import Answers
-from tests import wire
-from tests.snapshot_ports import ScriptedReader, ScriptedSignals, UnfollowedTables, no_backfill, sweeps_of
+from tests.support import wire
+from tests.support.snapshot_ports import ScriptedReader, ScriptedSignals, UnfollowedTables, no_backfill, sweeps_of
 from tests.unit.cdc.capture.loops import CONTEXT, RELATION, SCHEMA, TOPIC, TS_US, Script
 from tests.unit.cdc.snapshots.loops import wanted
 

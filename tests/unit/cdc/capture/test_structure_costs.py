@@ -31,10 +31,10 @@ from cdc.snapshots.completion import CompletionJob
 from cdc.snapshots.coordination import Snapshots
 from cdc.snapshots.signal_answers import Answers
 from cdc.toast.batch import Batch
-from tests import wire
-from tests.holes import U, consumed, insert, sees, update
-from tests.operations import operations
-from tests.snapshot_ports import ScriptedReader, ScriptedSignals, UnfollowedTables, engine_of, sweeps_of
+from tests.support import wire
+from tests.support.holes import U, consumed, insert, sees, update
+from tests.support.operations import operations
+from tests.support.snapshot_ports import ScriptedReader, ScriptedSignals, UnfollowedTables, engine_of, sweeps_of
 from tests.unit.cdc.capture.loops import CONTEXT, SCHEMA, TOPIC, TS_US, transaction
 from tests.unit.cdc.snapshots.loops import Beside, snapshot, wanted
 
@@ -264,6 +264,7 @@ CASES: Final[dict[str, tuple[Case, int]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.invariant(8)
 def test_twice_as_many_messages_cost_twice_as_much(name: str) -> None:
     case, n = CASES[name]
     case(n)()  # what is made once for all, such as generated code

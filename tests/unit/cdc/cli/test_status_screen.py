@@ -5,7 +5,7 @@ from rich.console import Console
 from cdc.cli.status_screen import screen, seconds, size
 from cdc.model.errors import UnreachableError
 from cdc.status.model import Status
-from tests.status_facts import Clock, full_status, reading, source, topics
+from tests.support.status_facts import Clock, full_status, reading, source, topics
 
 
 def shown(status: Status) -> str:

@@ -6,7 +6,7 @@ from cdc.config.columns import ALL_COLUMNS, ColumnChoice
 from cdc.model.errors import ConfigError, SourceError
 from cdc.model.events import Column, TableId
 from cdc.pgoutput.relations import captured_columns
-from tests import wire
+from tests.support import wire
 
 CUSTOMERS = wire.CUSTOMERS
 NAMES = ("id", "name", "phone", "telephone")

@@ -147,5 +147,5 @@ def test_what_is_lost_behind_a_request_to_stop_begins_no_session() -> None:
         service.run()
     assert service.waited == []
     assert [line["event"] for line in logs if line["log_level"] == "warning"] == [
-        "not drained, the next start goes on from the position record"
+        "not drained, the next start continues from the position record"
     ]

@@ -12,7 +12,7 @@ from cdc.formats.transaction_metadata import TransactionMetadata
 from cdc.model.errors import UnsupportedChangeError
 from cdc.model.events import Column, TableId
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
-from tests import wire
+from tests.support import wire
 
 OID = 16385
 CONTEXT = EnvelopeContext(prefix="shop", database="shop", epoch=1, connector_version="0.1.0")

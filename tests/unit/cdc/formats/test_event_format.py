@@ -24,8 +24,8 @@ from cdc.model.topics import Topics
 from cdc.pgoutput.messages import NULL, TupleValue
 from cdc.ports.listeners import Listeners
 from cdc.ports.stream_state import StreamState
-from tests import wire
-from tests.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
+from tests.support import wire
+from tests.support.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
 
 OID: Final = 16385
 COLUMNS = (

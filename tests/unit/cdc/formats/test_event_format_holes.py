@@ -14,8 +14,8 @@ from cdc.model.topic_record import TopicRecord
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
 from cdc.ports.row_reader import Found
 from cdc.toast.batch import Batch, BatchRecord, DraftRecord
-from tests import wire
-from tests.holes import sees, without_holes
+from tests.support import wire
+from tests.support.holes import sees, without_holes
 
 OID: Final = 16385
 COLUMNS = (

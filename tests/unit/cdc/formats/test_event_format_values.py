@@ -17,7 +17,7 @@ from cdc.formats.profiles import UnconvertibleWarning
 from cdc.model.errors import UnsupportedChangeError
 from cdc.model.events import Column
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
-from tests import wire
+from tests.support import wire
 
 OID: Final = 16385
 DATA, TIME, CONNECT = "io.debezium.data.", "io.debezium.time.", "org.apache.kafka.connect.data."

@@ -9,7 +9,7 @@ from cdc.config.masking import Mask
 from cdc.formats.masks import masked, masks_of
 from cdc.model.errors import ConfigError
 from cdc.model.events import Column, TableId
-from tests import wire
+from tests.support import wire
 
 TABLE = wire.CUSTOMERS
 SCHEMA, _ = wire.schema_and_relation(

@@ -66,7 +66,7 @@ def test_the_content_is_as_bytes_are(mode: BinaryMode | None, text: str) -> None
 )
 def test_prefixes_are_matched_whole(include: tuple[str, ...], exclude: tuple[str, ...], taken: list[str]) -> None:
     made = events(FormatOptions(message_prefix_include_list=include, message_prefix_exclude_list=exclude))
-    assert [prefix for prefix in ("audit", "audit2", "x") if made.takes(prefix)] == taken
+    assert [prefix for prefix in ("audit", "audit2", "x") if made.publishes(prefix)] == taken
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from cdc.formats.profiles import PROFILES, ColumnFormat, UnconvertibleWarning, c
 from cdc.model.errors import ConfigError
 from cdc.model.events import Column, TableSchema
 from cdc.pgoutput.values import UnconvertibleError
-from tests import wire
+from tests.support import wire
 
 DEBEZIUM = FormatOptions(profile="debezium")
 
@@ -163,11 +163,11 @@ def test_what_has_no_place_is_null_and_told_once_for_each_column() -> None:
 def test_what_has_no_place_stops_the_table_where_null_is_not_asked_for(column: Column, options: FormatOptions) -> None:
     encode = format_of(column, options).form.encode
     assert encode is not None
-    with pytest.raises(Exception, match="not a finite number, all that the chosen format holds"):
+    with pytest.raises(Exception, match="not a finite number, the only values that the chosen format has"):
         encode("NaN")
 
 
-OTHER_FORM = "choose another mode in section format, or profile readable without one, where every value has a place"
+OTHER_FORM = "choose another mode in section format, or profile readable without one, which can represent every value"
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
 from cdc.ports.listeners import Listeners
 from cdc.ports.stream_state import StreamState
 from cdc.toast.batch import DraftRecord
-from tests import wire
-from tests.holes import finished
-from tests.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
+from tests.support import wire
+from tests.support.holes import finished
+from tests.support.snapshot_ports import UnfollowedTables, engine_of, sweeps_of
 from tests.unit.cdc.capture.loops import COLUMNS, CONTEXT, RELATION, SCHEMA, TABLE, TOPIC, TS_US, transaction
 
 TOPICS = Topics("shop")
@@ -53,9 +53,9 @@ def test_what_fits_to_the_byte_is_published() -> None:
     room = 1_000 - OVERHEAD_BYTES - len(KEY)
     made.require_fits(SCHEMA, PLACE, [(KEY, b"v" * room, None), (KEY, None, None)])
     too_large(made, (KEY, b"v" * (room + 1), None))
-    assert made.takes(TopicRecord(TOPIC, KEY, b"v" * room))
-    assert not made.takes(TopicRecord(TOPIC, KEY, b"v" * (room + 1)))
-    assert made.takes(TopicRecord("elsewhere", KEY, b"v" * (room + 1)))
+    assert made.accepts(TopicRecord(TOPIC, KEY, b"v" * room))
+    assert not made.accepts(TopicRecord(TOPIC, KEY, b"v" * (room + 1)))
+    assert made.accepts(TopicRecord("elsewhere", KEY, b"v" * (room + 1)))
 
 
 def test_a_safe_value_fits_whatever_key_and_headers_say() -> None:
@@ -87,7 +87,7 @@ def test_the_table_stops_unless_capture_is_told_otherwise(what: str) -> None:
     made = Unpublishable(TOPICS, record_bytes_max=LIMITS)
     error = too_large(made) if what == "large" else FORMLESS
     with pytest.raises(UnsupportedChangeError) as again:
-        made.instead(SCHEMA, PLACE, error, now_us=7)
+        made.replacements(SCHEMA, PLACE, error, now_us=7)
     assert again.value is error
     assert made.counts == {}
 
@@ -97,13 +97,13 @@ def test_a_table_that_has_stopped_does_not_stop_again(what: str) -> None:
     """The rest of a half published transaction is sent again, and with it what stopped the table."""
     made = Unpublishable(TOPICS, record_bytes_max=LIMITS, leaving={TABLE})
     error = too_large(made) if what == "large" else FORMLESS
-    assert made.instead(SCHEMA, PLACE, error, now_us=7) == []
+    assert made.replacements(SCHEMA, PLACE, error, now_us=7) == []
     assert made.counts == {}
 
 
 def test_a_dead_letter_has_the_key_what_fits_of_the_value_and_the_reason() -> None:
     made = Unpublishable(TOPICS, "dead_letter", LIMITS)
-    records = made.instead(SCHEMA, PLACE, too_large(made, (KEY, b"v" * 5_000, None)), now_us=7)
+    records = made.replacements(SCHEMA, PLACE, too_large(made, (KEY, b"v" * 5_000, None)), now_us=7)
     letter = records[0]
     assert (letter.topic, letter.key) == ("shop.dead-letter", KEY)
     headers = dict(letter.headers or ())
@@ -114,21 +114,21 @@ def test_a_dead_letter_has_the_key_what_fits_of_the_value_and_the_reason() -> No
     assert headers["watershed.size"] == b"5000"
     assert letter.value
     assert set(letter.value) == set(b"v")
-    assert made.takes(letter)
+    assert made.accepts(letter)
     assert record_bytes((letter.key, letter.value, letter.headers)) > 1_100
     assert counted(records).dead_letters == 1
 
 
 def test_a_dead_letter_is_whole_where_its_topic_takes_more() -> None:
     made = Unpublishable(TOPICS, "dead_letter", LIMITS | {TOPICS.dead_letter: 100_000})
-    letter = made.instead(SCHEMA, PLACE, too_large(made), now_us=7)[0]
+    letter = made.replacements(SCHEMA, PLACE, too_large(made), now_us=7)[0]
     assert letter.value == LARGE[1]
     assert "watershed.size" not in dict(letter.headers or ())
 
 
 def test_a_value_without_a_form_is_a_dead_letter_without_key_and_value() -> None:
     made = Unpublishable(TOPICS, "dead_letter", LIMITS)
-    letter = made.instead(SCHEMA, PLACE, FORMLESS, now_us=7)[0]
+    letter = made.replacements(SCHEMA, PLACE, FORMLESS, now_us=7)[0]
     assert (letter.key, letter.value) == (b"", None)
     assert dict(letter.headers or ())["watershed.reason"] == FORMLESS.message.encode()
 
@@ -138,7 +138,7 @@ def test_what_was_damaged_on_its_way_is_read_again_whatever_the_policy_is(policy
     damaged = DamagedTextError("public.customers at 0/2000#5", TABLE, b"digest")
     made = Unpublishable(TOPICS, policy, LIMITS, leaving={TABLE})
     with pytest.raises(DamagedTextError):
-        made.instead(SCHEMA, PLACE, damaged, now_us=7)
+        made.replacements(SCHEMA, PLACE, damaged, now_us=7)
     assert made.counts == {}
 
 
@@ -146,8 +146,8 @@ def test_what_is_skipped_is_counted_from_what_state_says_on() -> None:
     before = UnpublishedRecord(table_schema="public", table_name="customers", dead_letters=3, skipped=4)
     made = Unpublishable(TOPICS, "skip", LIMITS, [before])
     assert made.counts == {"public.customers": 7}
-    made.instead(SCHEMA, PLACE, FORMLESS, now_us=7)
-    records = made.instead(SCHEMA, PLACE, FORMLESS, now_us=8)
+    made.replacements(SCHEMA, PLACE, FORMLESS, now_us=7)
+    records = made.replacements(SCHEMA, PLACE, FORMLESS, now_us=8)
     assert len(records) == 1
     told = counted(records)
     assert (told.table, told.dead_letters, told.skipped) == (TABLE, 3, 6)

@@ -8,7 +8,7 @@ from cdc.formats.utf8 import not_utf8
 from cdc.model.errors import DamagedTextError, UnsupportedChangeError
 from cdc.model.events import Column, Position, TableId
 from cdc.model.lsn import Lsn
-from tests import wire
+from tests.support import wire
 
 TABLE = TableId("public", "things")
 PLACE = Position(Lsn(0x2000), 5)

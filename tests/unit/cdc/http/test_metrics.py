@@ -5,7 +5,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from cdc.http.metrics import metrics_text
 from cdc.model.errors import UnreachableError
 from cdc.status.model import Status
-from tests.status_facts import MIB, Clock, full_status, reading, source, topics
+from tests.support.status_facts import MIB, Clock, full_status, reading, source, topics
 
 
 def samples(status: Status) -> dict[tuple[str, ...], float]:

@@ -13,10 +13,10 @@ from cdc.http.waits import Waits
 from cdc.model.errors import ConfigError, UnreachableError
 from cdc.records.control import PositionRecord, SinkRecord
 from cdc.status.model import Status
-from tests.http_server import HttpServer, free_port
-from tests.standings import position
-from tests.status_facts import Clock, applied, full_status, reading, source, source_end
-from tests.waiting import eventually
+from tests.support.http_server import HttpServer, free_port
+from tests.support.standings import position
+from tests.support.status_facts import Clock, applied, full_status, reading, source, source_end
+from tests.support.waiting import eventually
 
 
 class Pipeline:

@@ -15,7 +15,7 @@ from cdc.kafka.event_topics import EventTopics
 from cdc.model.errors import BrokerError, ConnectionLost, UnreachableError
 from cdc.model.topic_record import TopicRecord
 from cdc.records.kafka_transactions import OpenPart
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 CODES = sorted({code for name, code in vars(KafkaError).items() if name.isupper() and isinstance(code, int) and code})
 FENCED = KafkaError(KafkaError._FENCED, "fenced by a newer producer", fatal=True)

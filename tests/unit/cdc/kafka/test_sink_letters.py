@@ -5,8 +5,8 @@ from pathlib import Path
 from cdc.config.settings import load_config
 from cdc.kafka.sink_letters import newest_schemas, read_letters
 from tests.conftest import KafkaBroker
-from tests.feed import Feed
-from tests.sink_job import write_config
+from tests.support.feed import Feed
+from tests.support.sink_job import write_config
 
 
 def test_a_prefix_without_letters_has_none_and_its_newest_schemas_are_known(

@@ -7,7 +7,7 @@ from cdc.model.errors import GapError, UnreachableError
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
 from cdc.snapshots.status import Standing
-from tests.standings import FakeTail, position, progress, published, sink, snapshot
+from tests.support.standings import FakeTail, position, progress, published, sink, snapshot
 
 A, B = TableId("public", "a"), TableId("public", "b")
 

@@ -15,7 +15,7 @@ from cdc.model.topic_record import TopicRecord
 from cdc.outbox.event_stream import OutboxStream
 from cdc.outbox.seal import SealKey
 from cdc.pgoutput.messages import NULL, UNCHANGED, LogicalMessage, TupleValue
-from tests import wire
+from tests.support import wire
 
 KEY = SealKey(bytes(32))
 AT = Position(Lsn(100), 2)

@@ -7,7 +7,7 @@ import pytest
 
 from cdc.model.errors import SourceError, UnsupportedChangeError
 from cdc.model.topic_record import EventDestination, TopicRecord
-from tests.outbox_fixtures import NOW_US, Fixture, Recorded, fixtures
+from tests.support.outbox_fixtures import NOW_US, Fixture, Recorded, fixtures
 
 FIXTURES = fixtures()
 # Where Debezium's task dies we refuse at the start, or when the row comes.

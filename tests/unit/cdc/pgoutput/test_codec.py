@@ -10,7 +10,7 @@ from cdc.model.events import Column, TableId
 from cdc.pgoutput.codec import IncompleteChange, RowCodec
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
 from cdc.pgoutput.values import MalformedValueError
-from tests import wire
+from tests.support import wire
 
 OID = 16385
 COLUMNS = (

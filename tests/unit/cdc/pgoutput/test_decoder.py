@@ -25,7 +25,7 @@ from cdc.pgoutput.messages import (
     Type,
     Update,
 )
-from tests import wire
+from tests.support import wire
 
 RELATION = Relation(
     0x4001,
@@ -124,8 +124,8 @@ def relation_with(flags: int = 0, name: bytes = b"c") -> bytes:
         (b"S", "not a message type of protocol version 1"),
         (b"\xff", "not a message type"),
         (wire.commit(1, 2, 3, flags=4), "unknown flags 4"),
-        (wire.commit(5, 5, 3), "the commit record's end is not behind it"),
-        (wire.commit(5, 6 + COMMIT_BYTES_MAX, 3), "the commit record's end is not behind it"),
+        (wire.commit(5, 5, 3), "the commit record's end is not after its start"),
+        (wire.commit(5, 6 + COMMIT_BYTES_MAX, 3), "the commit record's end is not after its start"),
         (b"R\0\0\0\1s\0t\0x\0\0", "unknown replica identity 'x'"),
         (relation_with(flags=2), "unknown column flags 2"),
         (relation_with(name=b"\xff"), "a column's name is not UTF-8"),

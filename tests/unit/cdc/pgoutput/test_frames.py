@@ -15,7 +15,7 @@ from cdc.pgoutput.frames import (
     standby_status,
     start_lsn,
 )
-from tests import wire
+from tests.support import wire
 
 U64 = st.integers(0, 2**64 - 1)
 CLOCK = st.integers(0, 2**62)

@@ -8,7 +8,7 @@ from cdc.model.events import Column
 from cdc.pgoutput.light_rows import LightRow, LightRows
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
 from cdc.pgoutput.values import ColumnForm, quote
-from tests import wire
+from tests.support import wire
 
 OID = 16385
 NAMES = ["id", "body", "secret", "hidden"]

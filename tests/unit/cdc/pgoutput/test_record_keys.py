@@ -4,7 +4,7 @@ import pytest
 
 from cdc.model.events import Column
 from cdc.pgoutput.record_keys import RecordKeys
-from tests import wire
+from tests.support import wire
 
 
 def keys_of(*columns: tuple[str, int, str]) -> RecordKeys:

@@ -9,7 +9,7 @@ from cdc.model.events import Column
 from cdc.pgoutput.codec import RowCodec
 from cdc.pgoutput.messages import RelationColumn
 from cdc.pgoutput.relations import relation_differs
-from tests import wire
+from tests.support import wire
 
 COLUMNS = (
     Column("b", 25, -1, "text", False),

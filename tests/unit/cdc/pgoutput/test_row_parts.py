@@ -3,8 +3,8 @@
 import pytest
 
 from cdc.pgoutput.messages import NULL, UNCHANGED, TupleValue
-from cdc.pgoutput.row_parts import RawValue, RowTuple, put_together, take_apart
-from tests import wire
+from cdc.pgoutput.row_parts import RawValue, RowTuple, join_message, split_message
+from tests.support import wire
 
 ROW: list[TupleValue] = [b"text", NULL, b"\0\1", UNCHANGED, b""]
 MESSAGES = {
@@ -18,14 +18,14 @@ MESSAGES = {
 
 @pytest.mark.parametrize("message", MESSAGES.values(), ids=MESSAGES)
 def test_what_is_put_together_is_what_was_taken_apart(message: bytes) -> None:
-    parts = take_apart(memoryview(message))
+    parts = split_message(memoryview(message))
     assert parts is not None
     assert parts.relation_oid == 7
-    assert put_together(parts, b"before") == b"before" + message
+    assert join_message(parts, b"before") == b"before" + message
 
 
 def test_values_have_their_kind_and_content() -> None:
-    parts = take_apart(memoryview(MESSAGES["update with old row"]))
+    parts = split_message(memoryview(MESSAGES["update with old row"]))
     assert parts is not None
     old, new = parts.tuples
     assert (old.kind, new.kind) == (b"O", b"N")
@@ -38,13 +38,13 @@ def test_values_have_their_kind_and_content() -> None:
 def test_what_is_cut_or_has_more_is_no_row(message: bytes) -> None:
     whole = memoryview(message)
     for size in range(len(message)):
-        parts = take_apart(whole[:size])
+        parts = split_message(whole[:size])
         # An old tuple alone is a whole message in its form, if not in its meaning.
-        assert parts is None or put_together(parts) == message[:size]
-    assert take_apart(memoryview(message + b"\0")) is None
-    assert take_apart(memoryview(message + b"N\0\1")) is None
+        assert parts is None or join_message(parts) == message[:size]
+    assert split_message(memoryview(message + b"\0")) is None
+    assert split_message(memoryview(message + b"N\0\1")) is None
 
 
 @pytest.mark.parametrize("message", [wire.begin(1, 2, 3), b"", b"I", wire.insert(7, [b"x"]).replace(b"t", b"z")])
 def test_other_messages_are_no_rows(message: bytes) -> None:
-    assert take_apart(memoryview(message)) is None
+    assert split_message(memoryview(message)) is None

@@ -10,7 +10,7 @@ from cdc.postgres import toast_reader
 from cdc.postgres.catalog import Publication
 from cdc.postgres.chunk_table import TableUnlikeError
 from cdc.postgres.toast_reader import PostgresRowReader, _failure, _rows
-from tests.holes import SCHEMA
+from tests.support.holes import SCHEMA
 
 
 def wanted(*xids: int) -> Wanted:

@@ -57,6 +57,7 @@ def test_the_checksum_does_not_depend_on_how_the_json_is_written() -> None:
 
 
 @pytest.mark.parametrize("change", [{"seq": 42}, {"resume_lsn": 1}, {"partial": None}, {"checksum": 0}, {"topics": {}}])
+@pytest.mark.invariant(10)
 def test_an_edited_position_is_a_gap(change: dict[str, object]) -> None:
     edited = json.loads(POSITION.sealed().encode()) | change
     with pytest.raises(GapError, match="checksum does not fit"):

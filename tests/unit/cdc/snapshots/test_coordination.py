@@ -14,7 +14,7 @@ from cdc.ports.stream import Signal
 from cdc.records.control import RangeRecord, SignalAnswer, SignalRecord, SignalsRecord, SnapshotProgress, SnapshotRecord
 from cdc.snapshots.coordination import Restrictions, Snapshots
 from cdc.snapshots.signal_answers import KEPT_S, SIGNAL_S_MAX, Answers
-from tests.snapshot_ports import ScriptedReader, ScriptedSignals
+from tests.support.snapshot_ports import ScriptedReader, ScriptedSignals
 from tests.unit.cdc.capture.loops import SCHEMA
 from tests.unit.cdc.snapshots.loops import NOW_US, TOPICS, Beside, snapshot, wanted
 

@@ -2,7 +2,7 @@
 
 from cdc.ports.chunk_reader import BarrierPassed, KeyPage, KeysRead, TransactionBarrier
 from cdc.snapshots.readers import Readers
-from tests.snapshot_ports import ScriptedReader
+from tests.support.snapshot_ports import ScriptedReader
 from tests.unit.cdc.snapshots.loops import snapshot
 
 

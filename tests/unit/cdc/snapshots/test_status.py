@@ -14,7 +14,7 @@ from cdc.snapshots.status import (
     table_standing,
     will_be_complete,
 )
-from tests.standings import position, progress, published, sink, snapshot
+from tests.support.standings import position, progress, published, sink, snapshot
 
 # ---- tables
 

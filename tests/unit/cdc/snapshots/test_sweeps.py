@@ -1,5 +1,7 @@
 """Sweep records: the floor of a table never goes down."""
 
+import pytest
+
 from cdc.model.events import TableId, pack_version
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
@@ -22,6 +24,7 @@ def test_a_sweep_names_table_floor_and_the_commit_that_must_be_applied() -> None
     )
 
 
+@pytest.mark.invariant(14)
 def test_a_lower_floor_repeats_the_higher_one_of_its_table() -> None:
     sweeps = Sweeps(Topics("shop"), 2, {OTHER: pack_version(1, 90)})
     floors = [decoded(sweeps.record(T, pack_version(2, seq), 700)).floor for seq in (5, 3, 8)]

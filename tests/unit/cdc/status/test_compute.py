@@ -3,8 +3,8 @@
 import pytest
 
 from cdc.status.compute import lag_records, wal_budget
-from tests.standings import published
-from tests.status_facts import (
+from tests.support.standings import published
+from tests.support.status_facts import (
     MIB,
     ORDERS,
     TOPIC,

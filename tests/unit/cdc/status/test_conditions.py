@@ -1,7 +1,7 @@
 """What the parts of a process say of themselves."""
 
 from cdc.status.conditions import Conditions
-from tests.status_facts import condition
+from tests.support.status_facts import condition
 
 
 def test_the_last_condition_of_each_part_counts() -> None:

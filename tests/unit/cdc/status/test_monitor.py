@@ -8,8 +8,8 @@ import pytest
 from cdc.model.errors import UnreachableError
 from cdc.status.facts import SourceFacts, TopicFacts
 from cdc.status.monitor import ANSWER_AGE_S_MAX, Monitor
-from tests.status_facts import condition, config, source, topics
-from tests.waiting import eventually
+from tests.support.status_facts import condition, config, source, topics
+from tests.support.waiting import eventually
 
 
 class FakeSource:

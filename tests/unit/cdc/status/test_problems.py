@@ -10,8 +10,8 @@ from cdc.outbox.lost import LostEventsRecord
 from cdc.records.table_state import TableRecord
 from cdc.status.facts import Reading
 from cdc.status.model import Problem
-from tests.standings import position, published
-from tests.status_facts import (
+from tests.support.standings import position, published
+from tests.support.status_facts import (
     MIB,
     ORDERS,
     Clock,

@@ -4,8 +4,8 @@ import pytest
 
 from cdc.model.errors import GapError
 from cdc.status.waiting import PAGE_HEADER_BYTES, SEGMENT_HEADER_BYTES, Target, WaitError, is_shown, target_of
-from tests.standings import position, sink
-from tests.status_facts import MIB, source_end
+from tests.support.standings import position, sink
+from tests.support.status_facts import MIB, source_end
 
 SEGMENT = 16 * MIB
 
@@ -37,7 +37,7 @@ def test_a_sink_that_never_published_a_position_is_named() -> None:
 @pytest.mark.parametrize(
     ("source", "says"),
     [
-        (source_end(5000, timeline=2), "the source is on timeline 2, what is published is of timeline 1"),
+        (source_end(5000, timeline=2), "the source is on timeline 2, the published changes are of timeline 1"),
         (source_end(5000, system_identifier="2"), "another database server"),
     ],
 )
@@ -60,9 +60,9 @@ def test_an_lsn_of_another_timeline_is_refused() -> None:
 
 @pytest.mark.parametrize("phase", ["intent", "loading"])
 def test_before_capture_streams_there_is_nothing_to_wait_for(phase: str) -> None:
-    with pytest.raises(WaitError, match="has not begun to stream"):
+    with pytest.raises(WaitError, match="has not started to stream"):
         target_of(1000, source_end(5000), position(900, phase=phase))
-    with pytest.raises(WaitError, match="has not begun to stream"):
+    with pytest.raises(WaitError, match="has not started to stream"):
         target_of(1000, source_end(5000), None)
 
 

@@ -60,6 +60,7 @@ def test_what_goes_on_is_no_gap(now: SourceNow) -> None:
         (replace(NOW, publication=None), "the publication was altered, dropped or recreated"),
     ],
 )
+@pytest.mark.invariant(10)
 def test_a_source_that_is_not_what_it_was_is_a_gap(now: SourceNow, says: str) -> None:
     with pytest.raises(GapError) as gap:
         require_same_source(POSITION, now)
@@ -84,6 +85,7 @@ def test_a_half_published_transaction_must_be_read_as_it_was() -> None:
         ({"shop.public.orders": TopicNow("id-1", (3, 3))}, "topic shop.public.orders, partition 1 ends at 3, it had"),
     ],
 )
+@pytest.mark.invariant(10)
 def test_a_topic_that_is_not_what_it_was_is_a_gap(now: dict[str, TopicNow], says: str) -> None:
     with pytest.raises(GapError) as gap:
         require_same_topics(POSITION, now)

@@ -219,8 +219,8 @@ def test_nobody_is_told_to_take_back_that_a_table_was_created_again() -> None:
     with pytest.raises(UnsupportedChangeError) as by_stream:
         World().tracker.follow(ITEMS, relation_of(replace(ITEMS, oid=8)))
     for stop in (by_catalog, by_stream):
-        assert "it joins again by itself" in stop.value.hint
-        assert "take the change back" not in stop.value.hint
+        assert "it is added again by itself" in stop.value.hint
+        assert "undo the change" not in stop.value.hint
 
 
 def test_a_relation_that_can_not_be_followed_stops_the_table() -> None:

@@ -95,7 +95,7 @@ def test_a_table_that_was_created_again_is_not_told_to_take_that_back() -> None:
     description = replace(LOOK, found=replace(FOUND, oid=8, is_chunkable=False))
     why = selection(description).stopped[ITEMS.table].why
     assert why.message == "table public.items was dropped and created again"
-    assert "take the change back" not in why.hint
+    assert "undo the change" not in why.hint
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from cdc.model.topic_record import TopicRecord
 from cdc.ports.row_reader import Found, Unfilled, Unreadable, Wanted
 from cdc.ports.stream import WhileWaiting
 from cdc.toast.backfill import BRIEF_PATIENCE_S, PATIENCE_S, ToastBackfill
-from tests.holes import U, consumed, insert, sees, told, update
+from tests.support.holes import U, consumed, insert, sees, told, update
 from tests.unit.cdc.capture.loops import Clock
 
 NOTE = TopicRecord("shop.state", b"holes/public.pages", b"{}")

@@ -7,8 +7,8 @@ import pytest
 from cdc.model.topic_record import TopicRecord
 from cdc.ports.row_reader import Found, Unreadable, Wanted
 from cdc.toast.batch import Batch, OmittedChange
-from tests.holes import OID, RELATION, U, consumed, delete, insert, sees, told, update
-from tests.wire import relation_bytes, truncate
+from tests.support.holes import OID, RELATION, U, consumed, delete, insert, sees, told, update
+from tests.support.wire import relation_bytes, truncate
 
 A: dict[str, Any] = {"id": 1, "v": "a", "big": "B", "huge": None}
 ZZ = "aHVnZQ=="  # b"huge"

@@ -95,6 +95,17 @@ def test_a_delete_leaves_the_version_alone_and_expires(server: Server) -> None:
     assert 0 < int(str(server.redis.pttl(f"{server.name}.deleted:1"))) <= TTL_MS
 
 
+def test_deleted_rows_are_looked_for_as_long_as_any_of_their_versions_may_be_there(server: Server) -> None:
+    marker = f"{server.name}.deleted:"
+    server.apply(("1", 5, "{}"))
+    assert not server.redis.exists(marker)
+    server.apply(("1", 6, ""), ("1", 4, "{}"))
+    server.redis.pexpire(marker, 10)
+    server.apply(("2", 7, ""))
+    assert server.redis.pttl(marker) >= server.redis.pttl(f"{marker}2")
+    assert server.apply(("1", 5, "{}"), ("2", 6, "{}")) == [0, 0]
+
+
 def test_an_upsert_after_a_delete_is_a_live_row_again(server: Server) -> None:
     server.apply(("1", 5, ""))
     assert server.apply(("1", 6, "{}")) == [1]

@@ -8,8 +8,8 @@ from opensearchpy.exceptions import NotFoundError
 from cdc.model.events import pack_version
 from sinks.contract import Outcome
 from sinks.search.tombstones import Tombstones
+from tests.support.waiting import eventually
 from tests.unit.sinks.search.conftest import SCHEMA, TABLE, Place, delete, upsert
-from tests.waiting import eventually
 
 V = pack_version(1, 1)
 

@@ -1,0 +1,1 @@
+"""Support code of tests: each module says at its beginning what it is for."""

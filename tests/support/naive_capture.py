@@ -1,0 +1,61 @@
+"""`cdc run` with the published rule for chunks: it drops a chunk's row if its key was touched between two watermarks.
+
+The rule is wrong on PostgreSQL, and tests show that they detect it: `python -m tests.support.naive_capture run`."""
+
+from typing import Any
+
+import cdc.daemon.streaming_session
+from cdc.cli.main import main
+from cdc.ports.chunk_reader import Chunk
+from cdc.ports.transaction_snapshot import TransactionSnapshot
+from cdc.snapshots.absent_keys import AbsentKeys
+from cdc.snapshots.change_memory import ChangeMemory, Unseen
+from cdc.snapshots.chunk_engine import SnapshotEngine
+from cdc.snapshots.jobs import Job
+from cdc.snapshots.ranges import OpenChunk, Range
+
+
+class NaiveEngine(SnapshotEngine):
+    """The low mark is the moment at which a chunk is asked for: later than where the rule has it can't be."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(**arguments, memory=_BetweenTheMarks(self))
+        self._touched: list[tuple[str, bytes | None]] = []  # None: every key, by TRUNCATE
+        self._low: dict[str, int] = {}
+        self.window: set[bytes | None] = set()
+
+    def touch(self, topic: str, key: bytes) -> None:
+        self._touched.append((topic, key))
+        super().touch(topic, key)
+
+    def truncate(self, topic: str) -> None:
+        self._touched.append((topic, None))
+        super().truncate(topic)
+
+    def _ask_for_chunk(self, job: Job, part: Range) -> Chunk:
+        request = super()._ask_for_chunk(job, part)
+        self._low[request.nonce] = len(self._touched)
+        return request
+
+    def _merge(self, job: Job, part: Range | AbsentKeys, chunk: OpenChunk, *rest: Any) -> None:
+        since = self._touched[self._low[chunk.request.nonce] :]
+        self.window = {key for topic, key in since if topic == job.schema.topic}
+        super()._merge(job, part, chunk, *rest)
+
+
+class _BetweenTheMarks(ChangeMemory):
+    """Finds what was touched between the two marks of the chunk that is being merged."""
+
+    def __init__(self, engine: NaiveEngine) -> None:
+        super().__init__()
+        self._engine = engine
+
+    def unseen(self, topic: str, snapshot: TransactionSnapshot) -> Unseen:  # noqa: ARG002
+        window = self._engine.window
+        keys = {key for key in window if key is not None}
+        return Unseen(is_forgotten=False, is_truncated=None in window, touched=keys.__contains__)
+
+
+if __name__ == "__main__":
+    vars(cdc.daemon.streaming_session)["SnapshotEngine"] = NaiveEngine
+    main()

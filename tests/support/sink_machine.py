@@ -1,0 +1,200 @@
+"""One machine that runs `cdc sink run`, with the processes of its job, and what the jobs of all machines publish."""
+
+import os
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import psutil  # type: ignore[import-untyped]
+from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+from cdc.config.settings import Config
+from cdc.model.events import TableSchema
+from cdc.records.control import SinkRecord
+from devstack.processes import Process, identify, send, with_descendants
+from sinks.contract import StoredRow
+from sinks.registry import make_sink
+from tests.support.sink_job import SinkJob, write_config
+from tests.support.waiting import eventually
+
+DAEMON: Final = b"-m\0spark_jobs.daemon"  # the JVM's command line names the module too
+JVM: Final = b"org.apache.spark.deploy.SparkSubmit"
+RECORDS_MAX: Final = 1000
+SAID_S_MAX: Final = 180.0
+
+
+class Machine:
+    """Runs one job at a time, and keeps the logs of all of them."""
+
+    def __init__(self, folder: Path, bootstrap_servers: str, prefix: str, sinks: Mapping[str, Any]) -> None:
+        folder.mkdir(parents=True)
+        self.jobs: list[SinkJob] = []
+        self._path = write_config(folder, bootstrap_servers, prefix, sinks)
+        self._sinks = [*sinks]
+
+    @property
+    def config(self) -> Config:
+        return self.job.config
+
+    @property
+    def job(self) -> SinkJob:
+        return self.jobs[-1]
+
+    @property
+    def exit_code(self) -> int | None:
+        return self.job.process.poll()
+
+    def start(self) -> None:
+        self.jobs.append(SinkJob(self._path, *self._sinks).__enter__())
+
+    def kill(self) -> None:
+        """SIGKILL to all processes of the job, whether they are stopped or not."""
+        if self.jobs and self.exit_code is None:
+            family = self.family()
+            self.job.kill()
+            self.send(signal.SIGKILL, *family)
+
+    def terminate(self) -> tuple[int, float]:
+        return self.job.terminate()
+
+    def said(self) -> str:
+        return self.job.said()
+
+    def has_said(self, text: str) -> bool:
+        """About each sink."""
+        return self.said().count(text) >= len(self._sinks)
+
+    def await_said(self, text: str) -> None:
+        """About each sink, or until the job has ended."""
+        eventually(
+            lambda: self.has_said(text) or self.exit_code is not None, SAID_S_MAX, lambda: f"{text}\n{self.said()}"
+        )
+
+    def complaints(self) -> list[str]:
+        """What no log of a job may hold."""
+        return [
+            f"{job.log}: a traceback: {said[max(0, at - 500) : at + 2500]}"
+            for job in self.jobs
+            if (at := (said := job.said()).find("Traceback")) >= 0
+        ]
+
+    def rows(self, store: str, schema: TableSchema) -> list[StoredRow]:
+        """As a reader sees them. Nothing is prepared. Raises SinkError."""
+        sink = make_sink(store, self.config.sinks[store], self.config.topics.prefix)
+        try:
+            sink.attach(schema)
+            return list(sink.rows(schema.table))
+        finally:
+            sink.close()
+
+    # ---- processes
+
+    def driver(self) -> Process:
+        found = identify(self.job.process.pid)
+        assert found is not None, f"the driver has ended with exit code {self.exit_code}:\n{self.said()}"
+        return found
+
+    def family(self) -> list[Process]:
+        return with_descendants(self.driver())
+
+    def jvms(self) -> list[Process]:
+        return [process for process in self.family() if JVM in _command(process)]
+
+    def daemons(self) -> list[Process]:
+        """Whose children the workers are."""
+        workers = {process.pid for process in self.workers()}
+        return [process for process in self._python() if process.pid not in workers]
+
+    def workers(self) -> list[Process]:
+        return [child for daemon in self._python() for child in with_descendants(daemon)[1:]] + self._orphans()
+
+    def _orphans(self) -> list[Process]:
+        """Workers whose daemon was killed: the JVM goes on using them."""
+        if self.exit_code is not None:
+            return []
+        session = os.getsid(self.job.process.pid)
+        found = [identify(pid) for pid in psutil.pids() if _is_orphan(pid, session)]
+        return [process for process in found if process is not None and DAEMON in _command(process)]
+
+    def _python(self) -> list[Process]:
+        if self.exit_code is not None:
+            return []
+        return [process for process in self.family() if DAEMON in _command(process)]
+
+    def send(self, number: signal.Signals, *processes: Process) -> None:
+        for process in processes:
+            send(process, number)
+
+
+def _is_orphan(pid: int, session: int) -> bool:
+    try:
+        return os.getsid(pid) == session and psutil.Process(pid).ppid() == 1
+    except (OSError, psutil.Error):
+        return False
+
+
+def _command(process: Process) -> bytes:
+    try:
+        return Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+class Positions:
+    """Reads every record that sinks publish, and checks that no position goes back."""
+
+    def __init__(self, bootstrap_servers: str, topic: str) -> None:
+        self.complaints: list[str] = []
+        self._records: dict[str, SinkRecord] = {}  # by key
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "group.id": "positions",
+                "enable.auto.commit": False,
+                "log_level": 0,
+            }
+        )
+        self._consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+
+    def applied(self, sink: str) -> int:
+        """The applied LSN of the newest generation; 0 if there is none."""
+        record = self.newest(sink)
+        return record.applied_lsn if record else 0
+
+    def generation(self, sink: str) -> int:
+        record = self.newest(sink)
+        return record.generation if record else 0
+
+    def job(self, sink: str) -> int:
+        record = self.newest(sink)
+        return record.job[0] if record else 0
+
+    def close(self) -> None:
+        self._read()
+        self._consumer.close()
+
+    def newest(self, sink: str) -> SinkRecord | None:
+        """The record of the newest generation."""
+        self._read()
+        own = [record for record in self._records.values() if record.sink == sink]
+        return max(own, key=lambda record: record.generation, default=None)
+
+    def _read(self) -> None:
+        messages = self._consumer.consume(RECORDS_MAX, 0.1)
+        while messages:
+            for message in messages:
+                key, value = (message.key() or b"").decode(), message.value()
+                if message.error() is None and value is not None and key.startswith("sink/"):
+                    self._take(key, SinkRecord.decode(value, key))
+            messages = self._consumer.consume(RECORDS_MAX, 0)
+
+    def _take(self, key: str, record: SinkRecord) -> None:
+        before = self._records.get(key)
+        if before is not None:
+            was, now = (before.epoch, before.applied_lsn), (record.epoch, record.applied_lsn)
+            if now < was:
+                self.complaints.append(f"{key}: applied {now} of job {record.job} after {was} of job {before.job}")
+            elif record.job < before.job:
+                self.complaints.append(f"{key}: job {record.job} publishes after job {before.job} has taken over")
+        self._records[key] = record

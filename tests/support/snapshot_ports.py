@@ -1,0 +1,106 @@
+"""Fakes of the ports of snapshots, with scripted answers; and the wiring of a capture that reads no existing rows."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from cdc.config.settings import SnapshotConfig
+from cdc.formats.debezium import EnvelopeContext, TableEncoder
+from cdc.model.events import TableSchema
+from cdc.model.topic_record import TopicRecord
+from cdc.model.topics import Topics
+from cdc.pgoutput.messages import Relation
+from cdc.pgoutput.relations import relation_differs, relation_of
+from cdc.ports.chunk_reader import Answer, KeyPage, Request
+from cdc.ports.row_reader import Found, Unreadable, Wanted
+from cdc.ports.stream import Clock, Signal, WhileWaiting
+from cdc.snapshots.chunk_engine import SnapshotEngine
+from cdc.snapshots.chunk_records import RowRecords
+from cdc.snapshots.coordination import Snapshots
+from cdc.snapshots.signal_answers import Answers
+from cdc.snapshots.sweeps import Sweeps
+from cdc.tables.schema_tracking import stop
+from cdc.toast.backfill import ToastBackfill
+
+
+@dataclass
+class ScriptedReader:
+    """Notes what it is asked; answers what the test puts there."""
+
+    asked: list[Request | KeyPage] = field(default_factory=list)
+    coming: list[Answer] = field(default_factory=list)
+
+    def ask(self, request: Request | KeyPage) -> None:
+        self.asked.append(request)
+
+    def answers(self) -> list[Answer]:
+        came, self.coming = self.coming, []
+        return came
+
+
+@dataclass
+class ScriptedSignals:
+    coming: list[Signal] = field(default_factory=list)
+
+    def poll(self) -> list[Signal]:
+        came, self.coming = self.coming, []
+        return came
+
+
+@dataclass
+class ScriptedRows:
+    """cdc.ports.row_reader.RowReader. Answers come in order; then nothing is answered."""
+
+    asked: list[Wanted] = field(default_factory=list)
+    coming: list[Found | Unreadable | None] = field(default_factory=list)
+
+    def read(self, wanted: Wanted, bytes_max: int, while_waiting: WhileWaiting) -> Found | Unreadable | None:
+        assert bytes_max > 0
+        while_waiting()
+        self.asked.append(wanted)
+        return self.coming.pop(0) if self.coming else None
+
+
+class UnfollowedTables:
+    """cdc.ports.listeners.SchemaListener. A table that is altered stops."""
+
+    def follow(self, schema: TableSchema, relation: Relation) -> tuple[TableSchema, list[TopicRecord]]:
+        raise stop(schema.table, relation_differs(schema, relation) or "")
+
+    def described(self, oid: int, schema: TableSchema | None) -> list[TopicRecord]:
+        assert oid or schema is None
+        return []
+
+    def watermark(self, content: bytes) -> None:
+        pass
+
+    def end(self) -> tuple[list[TopicRecord], list[TableSchema]]:
+        return [], []
+
+
+def no_backfill(clock: Clock) -> ToastBackfill:
+    """For streams without holes."""
+
+    def pause(_: float) -> None:
+        raise AssertionError("nothing is to be filled")
+
+    return ToastBackfill(ScriptedRows(), lambda _: [], clock, pause)
+
+
+def sweeps_of(context: EnvelopeContext) -> Sweeps:
+    return Sweeps(Topics(context.prefix), context.epoch, {})
+
+
+def engine_of(schemas: Iterable[TableSchema], context: EnvelopeContext, sweeps: Sweeps) -> SnapshotEngine:
+    """With no table's snapshot to do."""
+    return SnapshotEngine(
+        schemas=schemas,
+        row_records=RowRecords(lambda schema: TableEncoder(schema, relation_of(schema), context)),
+        sweeps=sweeps,
+        limits=SnapshotConfig(),
+    )
+
+
+def snapshots_of(schemas: Sequence[TableSchema], context: EnvelopeContext) -> Snapshots:
+    engine = engine_of(schemas, context, sweeps_of(context))
+    topics = Topics(context.prefix)
+    return Snapshots(engine, ScriptedReader(), ScriptedSignals(), Answers(topics, {}), topics, SnapshotConfig())

@@ -1,0 +1,146 @@
+"""Builds observations for tests of the status, without servers: each shows only what matters."""
+
+from dataclasses import replace
+from typing import Any
+
+from cdc.config.settings import Config
+from cdc.model.events import TableId
+from cdc.records.control import SinkErrorRecord, SinkRecord
+from cdc.records.table_state import TableRecord
+from cdc.snapshots.status import Standing
+from cdc.status.compute import Moment, status_of
+from cdc.status.facts import Condition, Reading, SlotFacts, SourceFacts, TopicFacts
+from cdc.status.history import History
+from cdc.status.model import Status
+from cdc.status.waiting import SourceEnd
+from tests.support.standings import position, published, sink
+
+ORDERS = TableId("public", "orders")
+TOPIC = "shop.public.orders"
+MIB = 1024 * 1024
+
+
+def config(**http: Any) -> Config:
+    return Config.model_validate(
+        {
+            "source": {"dsn": "postgresql://nobody@localhost/none", "tables": ["public.orders", "public.notes"]},
+            "kafka": {"bootstrap_servers": "localhost:1"},
+            "topics": {"prefix": "shop"},
+            "sinks": {
+                "search": {"url": "http://localhost:1"},
+                "warehouse": {"catalog_uri": "jdbc:sqlite:x", "location": "y"},
+            },
+            "http": http,
+        }
+    )
+
+
+def slot(**fields: Any) -> SlotFacts:
+    wanted: dict[str, Any] = {
+        "is_active": True,
+        "restart_lsn": 900,
+        "confirmed_lsn": 1000,
+        "wal_status": "reserved",
+        "safe_wal_bytes": None,
+        "invalidation": None,
+    }
+    return SlotFacts(**(wanted | fields))
+
+
+def source(flush_lsn: int = 1000, **fields: Any) -> SourceFacts:
+    wanted: dict[str, Any] = {
+        "database": "shop",
+        "version": "18.1",
+        "timeline": 1,
+        "slot": slot(),
+        "slot_wal_bytes_max": None,
+        "has_publication": True,
+    }
+    return SourceFacts(flush_lsn=flush_lsn, **(wanted | fields))
+
+
+def topics(lsn: int = 1000, *, ends: int = 0, sinks: tuple[SinkRecord, ...] = (), **fields: Any) -> TopicFacts:
+    """Published up to `lsn`, which lies below offset `ends` of the topic of orders."""
+    wanted: dict[str, Any] = {
+        "position": position(lsn),
+        "damage": None,
+        "progress": published(lsn, {TOPIC: (ends,)}),
+        "tables": {ORDERS: TableRecord.captured(ORDERS, None, 1)},
+        "snapshots": {},
+        "dead_letters": {},
+        "skipped": {},
+        "lost_events": (),
+        "sinks": sinks,
+        "sink_errors": {},
+    }
+    return TopicFacts(**(wanted | fields))
+
+
+def applied(lsn: int = 1000, offset: int = 0, **fields: Any) -> SinkRecord:
+    return sink(1, lsn, {TOPIC: (offset,)}).model_copy(update=fields)
+
+
+def reading(found: SourceFacts | None = None, told: TopicFacts | None = None, **fields: Any) -> Reading:
+    wanted: dict[str, Any] = {
+        "source": found or source(),
+        "source_error": None,
+        "topics": told or topics(),
+        "topics_error": None,
+    }
+    # A server that refused has said nothing else.
+    wanted |= {name: None for name in ("source", "topics") if fields.get(f"{name}_error") is not None}
+    return Reading(**(wanted | fields))
+
+
+def standing(status: str = "running", **fields: Any) -> Standing:
+    wanted: dict[str, Any] = {"what": "table", "name": "public.orders", "done": 50, "total": 200, "per_s": 10.0}
+    return Standing(status=status, **(wanted | fields))
+
+
+def sink_error(name: str = "search", at_s: float = 1e6, **fields: Any) -> SinkErrorRecord:
+    """Published at that time, seconds since 1970."""
+    wanted: dict[str, Any] = {"message": f"{name}: the store is away", "next": "start the store", "is_final": False}
+    return SinkErrorRecord(sink=name, at_us=round(at_s * 1e6), **(wanted | fields))
+
+
+def condition(part: str = "capture", **fields: Any) -> Condition:
+    wanted: dict[str, Any] = {
+        "name": "",
+        "state": "retrying",
+        "message": "Kafka: away",
+        "next": "start it",
+        "is_failure": True,
+    }
+    return Condition(part=part, **(wanted | fields))  # type: ignore[arg-type]
+
+
+class Clock:
+    """Moments, and a history that lives through them."""
+
+    def __init__(self, settings: Config | None = None) -> None:
+        self.config = settings or config()
+        self.history = History()
+        self.now_s = 0.0
+
+    def status(self, observed: Reading, after_s: float = 1.0) -> Status:
+        """So much later."""
+        self.now_s += after_s
+        return status_of(self.config, observed, self.history, Moment(self.now_s, round((1e6 + self.now_s) * 1e6)))
+
+
+def full_status() -> Status:
+    """A status in which everything is known."""
+    clock = Clock(config(wal_bytes_max=10 * MIB))
+    record = applied(500, 3, written=7, stale=2, commit_ts_us=1, applied_ts_us=2)
+    told = topics(
+        ends=10, sinks=(record,), snapshots={ORDERS: standing()}, dead_letters={ORDERS: 2}, skipped={ORDERS: 1}
+    )
+    assert told.progress is not None
+    told = replace(told, progress=told.progress.model_copy(update={"commit_ts_us": 1}))
+    clock.status(reading(source(1000), told))
+    return clock.status(reading(source(2000), told))
+
+
+def source_end(insert_lsn: int, timeline: int = 1, system_identifier: str = "1") -> SourceEnd:
+    """Of the source that `tests.support.standings.position` names."""
+    return SourceEnd(system_identifier, timeline, insert_lsn, 8192, 16 * MIB)

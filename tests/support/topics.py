@@ -1,0 +1,54 @@
+"""Changes topics as somebody other than capture might: creates, deletes, recreates and configures them."""
+
+from collections.abc import Sequence
+
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin._resource import ResourceType
+from confluent_kafka.cimpl import NewTopic
+
+from tests.support.waiting import eventually
+
+
+def admin_of(bootstrap_servers: str) -> AdminClient:
+    return AdminClient({"bootstrap.servers": bootstrap_servers})
+
+
+def create_topic(
+    bootstrap_servers: str, name: str, policy: str = "compact", partitions: int = 1, **settings: str
+) -> None:
+    """`settings`: the topic's, with underscores for dots."""
+    admin = admin_of(bootstrap_servers)
+    config = {"cleanup.policy": policy, **{key.replace("_", "."): value for key, value in settings.items()}}
+    admin.create_topics([NewTopic(name, partitions, config=config)])[name].result(10)
+    eventually(lambda: name in admin.list_topics(timeout=10).topics)
+
+
+def delete_topic(bootstrap_servers: str, name: str) -> None:
+    """Returns when it is gone."""
+    admin = admin_of(bootstrap_servers)
+    admin.delete_topics([name])[name].result(10)
+    eventually(lambda: name not in admin.list_topics(timeout=10).topics)
+
+
+def recreate_topic(bootstrap_servers: str, name: str, partitions: int = 4) -> None:
+    """As somebody might who wants to be rid of its records."""
+    delete_topic(bootstrap_servers, name)
+    create_topic(bootstrap_servers, name, partitions=partitions)
+
+
+def keep_every_record(bootstrap_servers: str, names: Sequence[str]) -> None:
+    """For a day these topics are not compacted."""
+    set_topics(bootstrap_servers, names, min_compaction_lag_ms=str(86_400_000))
+
+
+def set_topics(bootstrap_servers: str, names: Sequence[str], **settings: str) -> None:
+    """`settings`: as in create_topic."""
+    entries = [
+        ConfigEntry(key.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+        for key, value in settings.items()
+    ]
+    resources = [ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries) for name in names]
+    admin = admin_of(bootstrap_servers)
+    for future in admin.incremental_alter_configs(resources).values():
+        future.result(10)
