@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -78,8 +79,8 @@ class ReadMeanwhile:
         self._failures: list[Exception] = []
         self.complaints: list[str] = []
         self.written = self.read = self.waited = 0
-        targets = [self._write, *(lambda sink=sink: self._wait(sink) for sink in readers)]
-        targets += [lambda sink=sink, read=read: self._read(sink, read) for sink in readers for read in readers[sink]]
+        targets: list[Callable[[], None]] = [self._write, *(partial(self._wait, sink) for sink in readers)]
+        targets += [partial(self._read, sink, read) for sink in readers for read in readers[sink]]
         self._threads = [threading.Thread(target=self._guarded, args=(target,), daemon=True) for target in targets]
 
     def __enter__(self) -> Self:
