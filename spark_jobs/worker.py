@@ -4,6 +4,7 @@ fails. spark_jobs/serving.py and spark_jobs/building.py say what the generation 
 import secrets
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
@@ -90,7 +91,7 @@ class Link:
     news: News
 
 
-class SinkWorker:
+class SinkWorker(ABC):
     """Runs until a request to stop, or until its sink has an error that no restart helps against (`refusal`). A
     subclass says what the generation is for: readers see it, or it is built beside the one that they see."""
 
@@ -180,8 +181,9 @@ class SinkWorker:
         """Held while this worker runs."""
         return self._checkpoints.locked()
 
+    @abstractmethod
     def _work(self, stack: ExitStack, link: Link) -> None:
-        raise NotImplementedError
+        """One attempt, until a request to stop or an error; `stack` is closed after it."""
 
     def _keep_in_step(self, sync: SinkSync, generation: int, is_over: Callable[[], bool]) -> None:
         """Until told to stop, or until `is_over`, which is asked several times a second. When it returns nothing is

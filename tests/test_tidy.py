@@ -98,8 +98,6 @@ COVERED_ELSEWHERE: dict[str, str] = {
     "cdc/postgres/table_descriptions.py": "tests/integration/test_schema_changes.py: a real server's catalog",
     "cdc/postgres/catalog_poll.py": "tests/integration/test_schema_changes.py: tables altered on a real server",
     "cdc/postgres/table_rows.py": "tests/integration/test_table_rows.py: rows as a real server prints them",
-    "spark_jobs/pieces.py": "tests/unit/spark_jobs/test_tasks.py: pieces of a task, written while the next is read",
-    "spark_jobs/task_report.py": "tests/unit/spark_jobs/test_tasks.py: what a task reports",
     "spark_jobs/reading.py": "tests/integration/test_reading.py: topics of a real broker",
     "spark_jobs/session.py": f"{_SINK_RUN}: starts Spark",
     "spark_jobs/worker.py": f"{_SINK_RUN}: a query of Spark, its failures and its end",

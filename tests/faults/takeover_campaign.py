@@ -24,12 +24,12 @@ import orjson
 from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 
 from cdc.config.settings import TopicConfig
-from tests.captured import Captured, CaptureProcess, under_capture
 from tests.checker.judge import table_topic
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.faults.campaign import servers
-from tests.waiting import eventually
-from tests.workload import SCHEMA, TABLES, Workload, fill
+from tests.support.captured import Captured, CaptureProcess, under_capture
+from tests.support.waiting import eventually
+from tests.support.workload import SCHEMA, TABLES, Workload, fill
 
 WAL_SENDER_TIMEOUT_S: Final = 5.0  # the server's default of 60 s would only make each round longer
 TARGET_S: Final = 5.0

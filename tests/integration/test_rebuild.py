@@ -15,12 +15,20 @@ from cdc.kafka.compacted import read_latest
 from cdc.model.topics import Topics
 from cdc.records.control import RebuildRecord, SinkRecord, rebuild_key
 from cdc.snapshots.status import newest
-from tests.captured import Captured, under_capture
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
-from tests.forked import run
-from tests.read_meanwhile import SCHEMA, TABLE, ReadMeanwhile, ReadRow, cache_reader, search_finder, search_reader
-from tests.sink_job import SinkJob
-from tests.waiting import eventually
+from tests.support.captured import Captured, under_capture
+from tests.support.forked import run
+from tests.support.read_meanwhile import (
+    SCHEMA,
+    TABLE,
+    ReadMeanwhile,
+    ReadRow,
+    cache_reader,
+    search_finder,
+    search_reader,
+)
+from tests.support.sink_job import SinkJob
+from tests.support.waiting import eventually
 
 ROWS: Final = 2_000
 PER_S: Final = 150.0
