@@ -14,7 +14,7 @@ from sinks.search.preparation import aliased
 from sinks.search.server import SearchServer
 
 # OpenSearch refuses writes to every index of a disk that is fuller than this, the serving ones too.
-DISK_USED_MAX: Final = 0.90
+DISK_USED_MAX: Final = 0.95
 
 
 class SearchSlots:
