@@ -15,7 +15,7 @@ PYTHON =
 
 bench-sinks: ROWS = 500000
 
-CODE = cdc migrations sinks spark_jobs jars devstack demo bench tests
+CODE = cdc migrations sinks spark_jobs jars devstack demo bench examples tests
 BIN = .venv/bin
 CHAOTIC = $(if $(filter 0,$(CHAOS)),--no-chaos,--chaos)
 # Two jobs: while Spark shows what it loads, the code is checked.
@@ -85,7 +85,7 @@ down: ## Stop what stack and up started. Data stays.
 lock: .venv/.packages ## Make the lock files again from pyproject.toml; versions that still fit stay.
 	$(LOCK) --all-extras --output-file requirements.lock
 	$(LOCK) --constraint requirements.lock --output-file docker/capture.lock
-	$(LOCK) --constraint requirements.lock $(addprefix --extra=,search cache spark warehouse) --output-file docker/sinks.lock
+	$(LOCK) --constraint requirements.lock $(addprefix --extra=,search cache spark warehouse sql) --output-file docker/sinks.lock
 
 clean: ## Back to a fresh clone. The cache of jars, which clones share, stays.
 	@if [ -x $(BIN)/cdc ]; then $(BIN)/cdc stack down --erase; fi

@@ -6,7 +6,7 @@ from pathlib import Path
 from cdc.config.settings import Config
 from cdc.kafka.snapshot_watch import SnapshotWatch
 from cdc.model.errors import UnreachableError, WatershedError
-from cdc.snapshots.status import Standing
+from cdc.snapshots.status import FillProgress
 
 
 class FirstSnapshots:
@@ -16,7 +16,7 @@ class FirstSnapshots:
         self._config = config
         self._watch: SnapshotWatch | None = None
 
-    def standings(self) -> list[Standing]:
+    def standings(self) -> list[FillProgress]:
         """Of each captured table; empty until capture has begun them all."""
         if self._watch is None:
             self._watch = _opened(self._config)
@@ -26,7 +26,7 @@ class FirstSnapshots:
         records = self._watch.snapshots()
         if not all(table in records for table in self._config.source.stored_table_ids):
             return []
-        return [self._watch.standing(records[table]) for table in self._config.source.stored_table_ids]
+        return [self._watch.progress_of(records[table]) for table in self._config.source.stored_table_ids]
 
     def close(self) -> None:
         if self._watch is not None:
@@ -39,9 +39,9 @@ class Filling:
     def __init__(self, log: Path) -> None:
         self._log = log
         self._read = 0  # bytes
-        self._standings: dict[tuple[str, str], Standing] = {}
+        self._standings: dict[tuple[str, str], FillProgress] = {}
 
-    def standings(self) -> list[Standing]:
+    def standings(self) -> list[FillProgress]:
         """Of each table that is read, and of the store; what was said last."""
         if self._log.exists():
             with self._log.open("rb") as file:
@@ -63,7 +63,7 @@ class Filling:
         except ValueError:  # a line of a log
             return
         if isinstance(said, dict) and said.get("what") in ("table", "sink"):
-            told = Standing(**{name: value for name, value in said.items() if name != "eta_s"})
+            told = FillProgress(**{name: value for name, value in said.items() if name != "eta_s"})
             self._standings[told.what, told.name] = told
 
 

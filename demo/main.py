@@ -20,7 +20,7 @@ from cdc.config.settings import Config, load_config
 from cdc.model.errors import WatershedError
 from cdc.model.lsn import Lsn, format_lsn
 from cdc.postgres.table_rows import TableReader
-from cdc.snapshots.status import Standing
+from cdc.snapshots.status import FillProgress
 from demo.books import Balance, Books
 from demo.existing_rows import Filling, FirstSnapshots
 from demo.figures import Kill, Rows, duration, kill_schedule
@@ -120,7 +120,7 @@ class _Demo:
         self._catch_up_s_max = START_S_MAX + options.seconds * options.rate / ROWS_PER_S_MIN
         self._committed = Rows()
         self._rates: list[float] = []
-        self._existing: list[Standing] = []  # what the screen shows of existing rows
+        self._existing: list[FillProgress] = []  # what the screen shows of existing rows
 
     def run(self, console: Console) -> int:
         # The sinks wait for capture's tables; Spark needs the time that the shop needs.

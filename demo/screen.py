@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from cdc.snapshots.status import Standing
+from cdc.snapshots.status import FillProgress
 from demo.books import BooksNow
 from demo.figures import Lag, duration, sparkline
 from demo.monitor import Figures
@@ -33,7 +33,7 @@ class View:
     committed_rate: float
     figures: Figures | None  # None until something can be measured
     rates: tuple[float, ...]  # rows/s captured, one a second
-    existing: tuple[Standing, ...] = ()  # existing rows on their way, by table and store
+    existing: tuple[FillProgress, ...] = ()  # existing rows on their way, by table and store
     books: BooksNow | None = None  # None until the consumer of events has opened them
 
 
@@ -106,7 +106,7 @@ def plain(view: View) -> str:
     return "  |  ".join(parts)
 
 
-def _far(told: Standing) -> str:
+def _far(told: FillProgress) -> str:
     """How far existing rows are, in words."""
     unit = "rows" if told.what == "table" else "records"
     if not told.total or told.is_ended:
@@ -140,7 +140,7 @@ def _header(view: View) -> RenderableType:
     return grid
 
 
-def _existing(standings: Sequence[Standing]) -> RenderableType:
+def _existing(standings: Sequence[FillProgress]) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
     for told in standings:
         total = float(max(1, told.total))

@@ -82,7 +82,7 @@ def _folded(change: Change, life: Sequence[Change]) -> Change:
             return replace(change, row=None, unchanged=frozenset())
         assert change.row is not None
         known = {name: older.row[name] for name in older.row if name in change.unchanged}
-        change = replace(change, row=change.row | known, unchanged=change.unchanged - known.keys())
+        change = replace(change, row=change.row | known, unchanged=change.unchanged.difference(known))
     return change
 
 

@@ -1,13 +1,13 @@
-"""Sinks by the type of their section. A client library is imported only when a sink that needs it is opened."""
+"""Opens the sink of a section. A client library is imported only when a sink that needs it is opened."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 
-from cdc.config.sink_settings import CacheConfig, SearchConfig, StoreConfig
+from cdc.config.sink_settings import StoreConfig
 from cdc.model.errors import SinkError
 from sinks.contract import Sink
 from sinks.shaping.sink import shaped
-from sinks.slots import generation_of
 
 
 def make_sink(name: str, section: StoreConfig, prefix: str, slot: str | None = None) -> Sink:
@@ -17,28 +17,24 @@ def make_sink(name: str, section: StoreConfig, prefix: str, slot: str | None = N
     generation to write, see sinks.slots; None: of the one that readers see. Raises SinkError when the client library is
     not installed or the store can't be used. A warehouse needs a Spark session, and is made by the job that has one.
     """
-    match section:
-        case SearchConfig():
-            with _needs("opensearchpy", extra="search"):
-                from sinks.search.sink import SearchSink
-            return shaped(SearchSink.open(section, prefix, name=name, slot=slot), section)
-        case CacheConfig():
-            with _needs("redis", extra="cache"):
-                from sinks.cache.sink import CacheSink
-            return shaped(
-                CacheSink.open(section, prefix, name=name, rebuilds=generation_of(slot) if slot else None), section
-            )
-        case _:
-            raise SinkError(f"the warehouse {name} is written by Spark", f"cdc sink run {name}")
+    module, _, adapter = section.adapter.partition(":")
+    if not module:
+        raise SinkError(f"the {section.type} {name} is written by Spark", f"cdc sink run {name}")
+    options = {} if slot is None else {"slot": slot}
+    with _needs(section.needs):
+        opened: Sink = getattr(import_module(module), adapter).open(section, prefix, name=name, **options)
+    return shaped(opened, section)
 
 
 @contextmanager
-def _needs(module: str, extra: str) -> Iterator[None]:
+def _needs(library: tuple[str, str] | None) -> Iterator[None]:
+    """`library`: its module, and our extra that installs it."""
     try:
         yield
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] != module:  # something of ours is missing: that advice would not help
+        # Where something else is missing, that advice would not help.
+        if library is None or (error.name or "").partition(".")[0] != library[0]:
             raise
         raise SinkError(
-            f"the sink {extra} needs the Python package {module}", f"pip install 'watershed-cdc[{extra}]'"
+            f"the sink {library[1]} needs the Python package {library[0]}", f"pip install 'watershed-cdc[{library[1]}]'"
         ) from error

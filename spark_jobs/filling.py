@@ -7,7 +7,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from cdc.kafka.snapshot_watch import Followed, SnapshotWatch
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
-from cdc.snapshots.status import Mark, Rate, Standing, are_complete, is_whole, newest, sink_standing, will_be_complete
+from cdc.snapshots.status import (
+    FillProgress,
+    HistoryPosition,
+    Rate,
+    are_complete,
+    is_whole,
+    newest,
+    sink_progress,
+    will_be_complete,
+)
 
 
 def tables_to_read(
@@ -55,11 +64,11 @@ class Filling:
         self._now = now
         self._rates = {sink: Rate() for sink in generations}
         self._are_read = False  # whether the tables' last rows were seen published
-        self._goal: Mark | None = None
+        self._goal: HistoryPosition | None = None
 
-    def standings(self) -> list[Standing]:
+    def standings(self) -> list[FillProgress]:
         """Returns the progress of each table that is read, then of each sink."""
-        tables = self._tables.standings()
+        tables = self._tables.statuses()
         if not self._are_read and all(table.status == "done" for table in tables):
             self._are_read = True
             self._watch.forget_end()
@@ -67,21 +76,21 @@ class Filling:
             self._goal = self._reached(after_rows=bool(tables))
         sinks, published = self._watch.sinks(), self._watch.published()
         return tables + [
-            sink_standing(name, newest(sinks, name, generation), published, self._goal, self._rates[name], self._now())
+            sink_progress(name, newest(sinks, name, generation), published, self._goal, self._rates[name], self._now())
             for name, generation in self._generations.items()
         ]
 
-    def _reached(self, *, after_rows: bool) -> Mark | None:
+    def _reached(self, *, after_rows: bool) -> HistoryPosition | None:
         """Returns how far publishing is now. The position that covers a snapshot's last rows is in their Kafka
         transaction; without a snapshot the progress record is enough, which exists also while capture is down."""
         if not after_rows:
             published = self._watch.published()
-            return None if published is None else Mark.published(published)
+            return None if published is None else HistoryPosition.published(published)
         position = self._watch.position()
-        return Mark.published(position) if position is not None and self._watch.is_at_end else None
+        return HistoryPosition.published(position) if position is not None and self._watch.is_at_end else None
 
     @staticmethod
-    def is_over(standings: Sequence[Standing]) -> bool:
+    def is_over(standings: Sequence[FillProgress]) -> bool:
         """Says whether nothing more will come: all have ended, or a table has ended in a way that leaves its topic
         incomplete."""
         failed = [table for table in standings if table.what == "table" and table.is_ended and table.status != "done"]

@@ -88,7 +88,7 @@ Report = Callable[[TaskReport], bool | None]  # to the driver; says whether to c
 
 
 class TaskRunner:
-    """What a worker process keeps from task to task: consumers and connections to stores."""
+    """Keeps a worker process's consumers and connections to stores from task to task."""
 
     def __init__(self, open_target: OpenTarget, open_reader: Callable[[KafkaConfig, str], Reader]) -> None:
         self._open_target = open_target
@@ -176,8 +176,8 @@ def run_task(
 
 @contextmanager
 def _finished(writer: PieceWriter) -> Iterator[None]:
-    """Whatever ends the block, the store has taken what it was given, or failed, before the connection is used for
-    something else."""
+    """Waits at the end of the block, however it ends, until the store has taken its piece or failed: only then may the
+    connection be used for something else."""
     try:
         yield
     except BaseException:

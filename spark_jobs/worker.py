@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from cdc.config.settings import Config
-from cdc.kafka.daemon_thread import begin
+from cdc.kafka.daemon_thread import start_thread
 from cdc.kafka.signals import deliver
 from cdc.model.errors import ConfigError, RefusedError, SinkError, WatershedError
 from cdc.model.events import TableId
@@ -159,7 +159,7 @@ class SinkWorker(ABC):
         now_us = time.time_ns() // 1000
         record = SinkErrorRecord(sink=self.name, message=message, next=hint, is_final=is_final, at_us=now_us)
         error_record = TopicRecord(self._topics.progress, sink_error_key(self.name).encode(), record.encode())
-        publishing = begin(lambda: deliver(self._config.kafka, error_record))
+        publishing = start_thread(lambda: deliver(self._config.kafka, error_record))
         if is_final:  # the process may end with it
             wait([publishing], ERROR_S_MAX)
 

@@ -98,6 +98,8 @@ COVERED_ELSEWHERE: dict[str, str] = {
     "cdc/postgres/table_descriptions.py": "tests/integration/test_schema_changes.py: a real server's catalog",
     "cdc/postgres/catalog_poll.py": "tests/integration/test_schema_changes.py: tables altered on a real server",
     "cdc/postgres/table_rows.py": "tests/integration/test_table_rows.py: rows as a real server prints them",
+    "sinks/sql/check.py": "tests/integration/test_sql_sink.py: cdc check of a real database",
+    "sinks/sql/tables.py": "tests/unit/sinks/sql/test_preparation.py: shapes that are refused, in real databases",
     "spark_jobs/reading.py": "tests/integration/test_reading.py: topics of a real broker",
     "spark_jobs/session.py": f"{_SINK_RUN}: starts Spark",
     "spark_jobs/worker.py": f"{_SINK_RUN}: a query of Spark, its failures and its end",
@@ -246,7 +248,7 @@ def python(path: str, text: str) -> Source:
         ("jars/java.py", "from devstack import place"),
         ("devstack/stack.py", "import demo"),
         ("demo/rows.py", "import tests.support.wire"),
-        ("cdc/cli/run.py", "from tests import wire"),
+        ("cdc/cli/run.py", "from tests.support import wire"),
     ],
 )
 def test_imports_across_rooms_are_found(path: str, text: str) -> None:

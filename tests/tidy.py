@@ -50,7 +50,8 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "devstack": ("devstack", "jars", "cdc.model"),
     "demo": ("demo", "devstack", "jars", "migrations", "sinks", "spark_jobs", "cdc"),
     "bench": ("bench", "demo", "devstack", "jars", "migrations", "sinks", "spark_jobs", "cdc", "tests"),
-    "tests": ("tests", "bench", "demo", "devstack", "jars", "migrations", "sinks", "spark_jobs", "cdc"),
+    "examples": ("examples", "sinks", "cdc.config", "cdc.model"),
+    "tests": ("tests", "examples", "bench", "demo", "devstack", "jars", "migrations", "sinks", "spark_jobs", "cdc"),
 }
 OURS: Final = tuple(name for name in ROOMS if "." not in name)
 
@@ -64,7 +65,7 @@ RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
     "psycopg": ("cdc.postgres", "migrations", "devstack", "demo", "bench", "tests"),
     "confluent_kafka": ("cdc.kafka", "spark_jobs", "devstack", "demo", "bench", "tests"),
     "alembic": ("migrations", "tests"),
-    "sqlalchemy": ("migrations", "cdc.outbox.publish", "cdc.cli.outbox", "tests"),
+    "sqlalchemy": ("migrations", "sinks.sql", "cdc.outbox.publish", "cdc.cli.outbox", "tests"),
     "pyspark": ("spark_jobs", "bench", "tests"),
     "py4j": ("spark_jobs", "bench", "tests"),
     "pyarrow": ("spark_jobs", "sinks.warehouse", "demo", "bench", "tests"),

@@ -1,1 +1,1 @@
-"""The hot path: the capture loop, the assembler of transactions, Kafka transactions, confirmation to the server."""
+"""The hot path: the capture loop, the assembler of transactions, Kafka transactions, confirmation to PostgreSQL."""

@@ -1,8 +1,8 @@
-"""pgoutput messages → records and positions. Pure: bytes in, records out, the position kept.
+"""Turns pgoutput messages into records and positions. Pure: bytes in, records and the new position out.
 
-The assembler counts the row changes of the captured tables in a transaction, so that a change has the same position
-each time its transaction is sent, and drops what the position record says is published. Changes of other tables don't
-count: whether they are sent at all is not the same each time, where the publication was altered meanwhile.
+The assembler counts the row changes of captured tables in each transaction, so that a change has the same position each
+time its transaction is sent, and drops the changes that the position record covers. Changes of other tables do not
+count: where the publication was altered meanwhile, whether the server sends them differs from one time to the next.
 """
 
 from collections.abc import Sequence
@@ -33,14 +33,14 @@ _XLOG_DATA = b"w"
 _ROW_TAGS = frozenset(b"IUD")
 
 
-RELATIONS_MAX: Final = 50_000  # described in one session; of those that are not captured each takes some 100 bytes
-_WHOLE = 1 << 62  # skip_below of a transaction that is published whole
+RELATIONS_MAX: Final = 50_000  # per session; a relation that is not captured takes some 100 bytes
+_WHOLE = 1 << 62  # value of skip_below for a transaction that is published completely
 
 
 class Assembler:
-    """Feed it CopyData payloads in order; it returns the records to produce.
+    """Consumes CopyData payloads in order and returns the records to produce.
 
-    After `consume` returned, `state` covers exactly the records returned so far.
+    After `consume` returned, `state` covers exactly the records that were returned so far.
     """
 
     def __init__(
@@ -53,14 +53,14 @@ class Assembler:
         unpublishable: Unpublishable | None = None,
         outbox: OutboxStream | None = None,
     ) -> None:
-        """`resume`: where the stream begins. `unpublishable`: None where every record fits and has a form."""
+        """`resume`: the state at which the stream begins. `unpublishable`: None if every record fits and has a form."""
         self._leaving = tables.leaving if resume.partial is not None else ()
         schemas = [*tables.schemas, *self._leaving]
         self._since = {table: lsn for table, lsn in tables.since.items() if lsn > resume.resume_lsn}
         self._schema_of_oid: dict[int, TableSchema] = {schema.oid: schema for schema in schemas}
         self._schema_of_name: dict[TableId, TableSchema] = {s.table: s for s in schemas}
         self._outbox = outbox
-        self._messages = message_prefix(outbox, resume.partial)  # of logical messages that are events
+        self._messages = message_prefix(outbox, resume.partial)  # prefix of the logical messages that are events
         self._context = context
         self._sweeps = sweeps
         self._observer = listeners.observer
@@ -68,26 +68,27 @@ class Assembler:
         self._side = TransactionRecords(context)
         unpublishable = self._unpublishable = unpublishable or Unpublishable(Topics(context.prefix))
         self._value_bytes_safe, self._row_bytes_usual = unpublishable.value_bytes_safe, unpublishable.row_bytes_usual
-        self._is_observed = False  # the transaction that is being received
-        self._relations: dict[int, Relation] = {}  # as last described, of captured tables
-        # Relation oid → encoder, topic. None: not captured. Without an encoder: changes count, and are not published.
+        self._is_observed = False  # whether the snapshot engine observes the current transaction
+        self._relations: dict[int, Relation] = {}  # relation oid → its last description; captured tables only
+        # Relation oid → encoder and topic. None: not captured. Without an encoder, changes count but are not published.
         self._encoders: dict[int, tuple[TableEncoder | None, str] | None] = {}
-        self._early: dict[int, tuple[Relation, int]] = {}  # described before their tables joined, and when they do
-        self._started: set[int] = set()  # relations whose encoder knows the current transaction
+        # Oid → relation described before its table is captured, and the LSN from which it is captured
+        self._not_yet_captured: dict[int, tuple[Relation, int]] = {}
+        self._started: set[int] = set()  # relations whose encoder was given the current transaction
         self._resume_lsn = resume.resume_lsn
-        self._published_below = resume.resume_lsn  # commits before this are not published again
+        self._published_below = resume.resume_lsn  # transactions that commit before this LSN are already published
         self._partial = resume.partial
         self._seq = SeqCounter(resume.seq)
         self._commit_ts_us = resume.commit_ts_us
         self._last_commit_lsn: Lsn | None = None
         self._transaction: OpenTransaction | None = None
-        self.received_lsn = resume.resume_lsn  # the newest WAL position that the server told us of
+        self.received_lsn = resume.resume_lsn  # the newest WAL position that the server reported
         self.reply_requested = False
         self._wal_ends = WalEnds()
 
     @property
     def state(self) -> StreamState:
-        """What has been consumed so far."""
+        """The state after everything that was consumed so far."""
         partial = self._partial
         transaction = self._transaction
         if transaction is not None and transaction.published:
@@ -98,38 +99,38 @@ class Assembler:
 
     @property
     def unpublished(self) -> dict[str, int]:
-        """Changes that were left out, by table."""
+        """The number of changes that were left out, by table."""
         return self._unpublishable.counts
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a PostgreSQL transaction has begun and not ended."""
         return self._transaction is not None
 
     @property
     def needs_keepalive(self) -> bool:
-        """Whether the server should send another keepalive: the last one named a position that moves ours."""
+        """True if a second keepalive must confirm the position that the last one reported."""
         return self._wal_ends.needs_another and self._transaction is None and self._partial is None
 
     @property
-    def is_crowded(self) -> bool:
-        """Whether so many relations were described that another session had better begin, which knows none."""
+    def has_too_many_relations(self) -> bool:
+        """True if so many relations were described that a new session, which knows none, should begin."""
         return self._transaction is None and len(self._encoders) > RELATIONS_MAX
 
     @property
     def newest_commit_ts_us(self) -> int:
-        """When the newest transaction that has begun to arrive was committed, µs since 1970 by the server's clock."""
+        """Commit time of the newest transaction that began to arrive, in µs since 1970 by the server's clock."""
         return self._commit_ts_us if self._transaction is None else self._transaction.commit_ts_us
 
     def consume(self, frames: Sequence[bytes], now_us: int) -> tuple[list[BatchRecord], UnsupportedChangeError | None]:
-        """The records of these frames, in order. A row with holes is a DraftRecord, which is still to be filled.
+        """Returns the records of these frames, in order. A row with unchanged TOAST values is a DraftRecord that must
+        still be filled in. `now_us`: µs since 1970.
 
-        When a change can't be followed, the error is returned with the records of the whole transactions before it,
-        and `state` stands at their end; if part of the failing transaction left the assembler earlier, no records
-        are returned and `state` is not to be used: abort. Raises ProtocolError and GapError.
+        If a change can't be followed, the error is returned with the records of the complete transactions before it,
+        and `state` is the state at their end. If part of the failing transaction was returned earlier, no records are
+        returned and `state` must not be used: abort the Kafka transaction. Raises ProtocolError and GapError.
         """
         records: list[BatchRecord] = []
-        # Of a transaction that began earlier nothing may have left the assembler yet.
+        # The state to return to on an error; None if part of an open transaction was returned by an earlier call.
         boundary = (0, self.state) if self._transaction is None or not self._transaction.published else None
         try:
             for frame in frames:
@@ -157,8 +158,8 @@ class Assembler:
         reached = self._wal_ends.add(keepalive.wal_end)
         self.received_lsn = max(self.received_lsn, reached)
         self.reply_requested = self.reply_requested or keepalive.reply_requested
-        # Everything that commits before what is reached has been sent before this message; with no transaction open, a
-        # restart may begin there. Its durability is the delivery's business: it is confirmed only once recorded.
+        # Everything that commits before `reached` was sent before this message, so outside of a transaction a restart
+        # may begin there. It is confirmed only once a position record holds it.
         if self._transaction is None and self._partial is None:
             self._resume_lsn = max(self._resume_lsn, reached)
 
@@ -179,10 +180,10 @@ class Assembler:
             case LogicalMessage() as message:
                 self._logical_message(message, records, now_us)
             case Origin() as origin:
-                self._open(f"Origin at {where}")
+                self._require_transaction(f"Origin at {where}")
                 self._side.origin = origin
             case Type() | StreamAbort():
-                pass  # nothing that a record holds
+                pass  # not part of any record
             case other:
                 raise ProtocolError(f"unexpected {type(other).__name__} at {where}")
 
@@ -201,7 +202,7 @@ class Assembler:
                 raise GapError(
                     f"the server sends the transaction that commits at {format_lsn(begin.final_lsn)}, but the one at "
                     f"{format_lsn(self._partial.commit_lsn)} is published only in part",
-                    "the log no longer holds what was promised: the source was restored or the slot was moved",
+                    "the log no longer holds this transaction: the source was restored or the slot was moved",
                 )
             transaction.skip_below = self._partial.next_index
             transaction.published = True
@@ -211,7 +212,7 @@ class Assembler:
         self._is_observed = self._observer.begin(begin.xid, self._seq.next)
 
     def _commit(self, commit: Commit, records: list[BatchRecord], now_us: int) -> None:
-        transaction = self._open(f"Commit at {format_lsn(commit.commit_lsn)}")
+        transaction = self._require_transaction(f"Commit at {format_lsn(commit.commit_lsn)}")
         if commit.commit_lsn != transaction.commit_lsn:
             raise ProtocolError(
                 f"Commit at {format_lsn(commit.commit_lsn)} ends a transaction that began with "
@@ -226,7 +227,7 @@ class Assembler:
                     "the publication or its options changed while the transaction was half published",
                 )
             self._partial = None
-            self._let_go()
+            self._drop_leaving_tables()
             self._resume_lsn = max(self._resume_lsn, commit.end_lsn)
             self._commit_ts_us = transaction.commit_ts_us
         self.received_lsn = max(self.received_lsn, commit.end_lsn)
@@ -237,15 +238,15 @@ class Assembler:
         added, altered = self._tracker.end()
         records += added
         for schema in altered:
-            self._alter(schema)
+            self._adopt(schema)
 
-    def _open(self, what: str) -> OpenTransaction:
+    def _require_transaction(self, what: str) -> OpenTransaction:
         if self._transaction is None:
             raise ProtocolError(f"{what} outside a transaction")
         return self._transaction
 
-    def _let_go(self) -> None:
-        """Of the tables that leave: the half published transaction has ended."""
+    def _drop_leaving_tables(self) -> None:
+        """The half published transaction has ended: stop capturing the tables that are no longer configured."""
         for schema in self._leaving:
             self._encoders = {o: e for o, e in self._encoders.items() if e is None or e[1] != schema.topic}
             self._encoders[schema.oid] = None
@@ -259,17 +260,17 @@ class Assembler:
         schema = self._schema_of_oid.get(relation.oid) or self._schema_of_name.get(name)
         records += self._tracker.described(relation.oid, schema)
         if schema is None:
-            self._encoders[relation.oid] = None  # published, but not captured
+            self._encoders[relation.oid] = None  # the publication has the table, but it is not captured
             return
         since = self._since.get(schema.table, 0)
-        if self._open(f"Relation {relation.oid}").commit_lsn < since:
-            self._encoders[relation.oid], self._early[relation.oid] = None, (relation, since)
+        if self._require_transaction(f"Relation {relation.oid}").commit_lsn < since:
+            self._encoders[relation.oid], self._not_yet_captured[relation.oid] = None, (relation, since)
             return
-        self._early.pop(relation.oid, None)
+        self._not_yet_captured.pop(relation.oid, None)
         relation = self._context.format.columns.marked(relation)
         if relation_differs(schema, relation) is not None:
-            if schema in self._leaving or self._is_published():
-                # What counts was published, or never will be.
+            if schema in self._leaving or self._is_already_published():
+                # Its changes are published already, or never will be.
                 self._encoders[relation.oid] = None, schema.topic
                 return
             schema, added = self._tracker.follow(schema, relation)
@@ -277,8 +278,8 @@ class Assembler:
             records += added
         self._describe(schema, relation)
 
-    def _is_published(self) -> bool:
-        """Whether changes at this place are already. Then a shape that is not the newest one is that of its time."""
+    def _is_already_published(self) -> bool:
+        """True if changes at this index are published; their schema may then be an earlier version."""
         transaction = self._transaction
         return transaction is not None and transaction.next_index < transaction.skip_below
 
@@ -292,17 +293,19 @@ class Assembler:
         self._encoders[relation.oid] = (encoder, schema.topic)
         self._started.discard(relation.oid)
 
-    def _alter(self, schema: TableSchema) -> None:
-        """What the catalog tells. A shape that is new in the stream too is described there before its first row."""
+    def _adopt(self, schema: TableSchema) -> None:
+        """Adopts a schema that the catalog poll found, and that the stream has announced already or will announce."""
         self._schema_of_oid[schema.oid] = self._schema_of_name[schema.table] = schema
         relation = self._relations.get(schema.oid)
         if relation is not None and relation_differs(schema, relation) is None:
             self._describe(schema, relation)
 
-    def _joined(self, oid: int, commit_lsn: int, records: list[BatchRecord]) -> tuple[TableEncoder | None, str] | None:
-        """Of a table that was not captured so far: its encoder and topic if it is now. Its relation may have been
-        described before, and is not described again."""
-        relation, since = self._early.get(oid, (None, 0))
+    def _captured_by_now(
+        self, oid: int, commit_lsn: int, records: list[BatchRecord]
+    ) -> tuple[TableEncoder | None, str] | None:
+        """Returns encoder and topic of a relation if its table is captured by now. The server may have described the
+        relation before that, and does not describe it again."""
+        relation, since = self._not_yet_captured.get(oid, (None, 0))
         if relation is not None and commit_lsn >= since:
             self._relation(relation, records)
         return self._encoders[oid]
@@ -317,8 +320,8 @@ class Assembler:
             captured = self._encoders[oid]
         except KeyError:
             raise ProtocolError(f"row change at {format_lsn(lsn)} for relation {oid}, never described") from None
-        if captured is None and self._early:
-            captured = self._joined(oid, transaction.commit_lsn, records)
+        if captured is None and self._not_yet_captured:
+            captured = self._captured_by_now(oid, transaction.commit_lsn, records)
         if captured is None:
             if self._outbox is not None and self._outbox.follows(oid):
                 self._event(memoryview(frame)[XLOG_DATA_BYTES:], records, now_us)
@@ -326,7 +329,7 @@ class Assembler:
         if index >= transaction.skip_below:
             encoder, topic = captured
             if encoder is None:
-                self._pass_over(oid, topic, lsn)
+                self._skip_change(oid, topic, lsn)
                 return
             if oid not in self._started:
                 records += self._start(oid, encoder, transaction)
@@ -347,7 +350,7 @@ class Assembler:
                 keys = error.keys if isinstance(error, UnpublishableError) else ()
                 records.append(OmittedChange(topic, keys))
                 for key in keys if self._is_observed else ():
-                    self._observer.touch(topic, key)  # what a chunk has read of it is not newer
+                    self._observer.touch(topic, key)  # a chunk's row with this key is not newer
             for key, value, headers in made:
                 if value is not None:
                     self._seq.last += 1
@@ -361,9 +364,9 @@ class Assembler:
         transaction.next_index = index + 1
 
     def _event(self, what: memoryview | LogicalMessage, records: list[BatchRecord], now_us: int) -> None:
-        """A row change of an outbox table, or a message. It counts like any row change, and takes no seq."""
+        """Publishes a row change of an outbox table, or a message. It counts like a row change and takes no seq."""
         assert self._outbox is not None
-        transaction = self._open("an event")
+        transaction = self._require_transaction("an event")
         if transaction.next_index >= transaction.skip_below:
             position = Position(transaction.commit_lsn, transaction.next_index)
             made = self._outbox.event(what, transaction.xid, position, now_us, transaction.commit_ts_us)
@@ -371,26 +374,28 @@ class Assembler:
             transaction.published = transaction.published or bool(made)
         transaction.next_index += 1
 
-    def _pass_over(self, oid: int, topic: str, lsn: int) -> None:
-        """A change of a table that leaves, in a shape that is not followed any more, perhaps recreated."""
+    def _skip_change(self, oid: int, topic: str, lsn: int) -> None:
+        """Counts a change of a table that is no longer configured, and whose schema is no longer known."""
         if all(schema.topic != topic for schema in self._leaving):
-            raise ProtocolError(f"row change at {format_lsn(lsn)} for relation {oid}, in a shape of long ago")
-        transaction = self._open("row change")
+            raise ProtocolError(f"row change at {format_lsn(lsn)} for relation {oid}, whose schema is unknown")
+        transaction = self._require_transaction("row change")
         transaction.next_index += 1
         transaction.published = True
 
     def _start(self, oid: int, encoder: TableEncoder, transaction: OpenTransaction) -> list[TopicRecord]:
-        """Before the first event of a table in a transaction; what goes before it."""
+        """Gives the transaction to the encoder, before the table's first event in it. Returns the records that precede
+        the event."""
         begun = transaction.commit_lsn, transaction.commit_ts_us, transaction.xid
         encoder.start_transaction(*begun, self._last_commit_lsn, self._side.origin)
         self._started.add(oid)
         return self._side.opening()
 
     def _logical_message(self, message: LogicalMessage, records: list[BatchRecord], now_us: int) -> None:
-        """Ours is a watermark; others are published where that is configured."""
+        """Handles a logical message: a watermark of ours, an event, or a message that is published if the options say
+        so."""
         where = format_lsn(message.lsn)
         if message.transactional:
-            transaction = self._open(f"Message at {where}")
+            transaction = self._require_transaction(f"Message at {where}")
             if message.prefix == WATERMARK_PREFIX:
                 self._observer.watermark(message.content)
                 self._tracker.watermark(message.content)
@@ -402,32 +407,33 @@ class Assembler:
             made = self._side.message(message, self._last_commit_lsn, now_us, is_published=is_published)
             transaction.published = transaction.published or bool(made)
         elif self._transaction is not None:
-            raise ProtocolError(f"Message at {where} is part of no transaction, and stands inside one")
+            raise ProtocolError(f"Message at {where} is not transactional, but was sent inside a transaction")
         elif message.prefix == WATERMARK_PREFIX or message.lsn < self._resume_lsn:
             return
         else:
             made = self._side.message(message, self._last_commit_lsn, now_us, is_published=False)
             if made:
-                # What commits before it has been sent before it: a restart may begin behind it.
+                # Everything that commits before it was sent before it: a restart may begin behind it.
                 self._resume_lsn = Lsn(message.lsn + 1)
                 self.received_lsn = max(self.received_lsn, self._resume_lsn)
         records += made
 
     def _truncate(self, truncate: Truncate, lsn: int, records: list[BatchRecord], now_us: int) -> None:
-        """A sweep with the next version for a floor: no event could stand behind all rows in all partitions."""
-        transaction = self._open("Truncate")
+        """Publishes a sweep whose floor is the next version. No event could be ordered behind all rows in all
+        partitions."""
+        transaction = self._require_transaction("Truncate")
         for oid in truncate.relation_oids:
             try:
                 captured = self._encoders[oid]
             except KeyError:
                 raise ProtocolError(f"Truncate at {format_lsn(lsn)} of relation {oid}, never described") from None
-            if captured is None and self._early:
-                captured = self._joined(oid, transaction.commit_lsn, records)
+            if captured is None and self._not_yet_captured:
+                captured = self._captured_by_now(oid, transaction.commit_lsn, records)
             if captured is None:
                 continue
             if transaction.next_index >= transaction.skip_below and oid in self._schema_of_oid:
                 encoder, topic = captured
-                # A number of the sweep's own: a sink that has swept must not take the next row for a replay.
+                # The sweep takes a seq, so that a sink that has swept does not take the next row for a replay.
                 floor = pack_version(self._context.epoch, self._seq.take())
                 records.append(self._sweeps.record(self._schema_of_oid[oid].table, floor, transaction.commit_lsn))
                 if encoder is not None and encoder.has_truncates:

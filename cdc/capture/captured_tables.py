@@ -11,7 +11,7 @@ class CapturedTables:
     """The tables of one session."""
 
     schemas: Sequence[TableSchema]
-    # Of tables that joined later, where in the log: what commits before is not published, nor need it be of the
-    # table's present schema.
+    # Table → LSN from which it is captured, for tables that were added later. Transactions that commit before it are
+    # not published, and may have another schema.
     since: Mapping[TableId, int] = field(default_factory=dict)
-    leaving: Sequence[TableSchema] = ()  # captured no more, but for the half published transaction
+    leaving: Sequence[TableSchema] = ()  # no longer configured, but part of the half published transaction

@@ -1,6 +1,6 @@
-"""What may be confirmed to the server: only what a committed position record covers (I9). Pure.
+"""The LSN that may be confirmed to the server: only one that a committed position record covers (I9). Pure.
 
-The server believes any number that it is told and forgets what it covers, so this object is the only source of it.
+The server believes any LSN that it receives and forgets the log before it, so this object is the only source of it.
 """
 
 from cdc.model.lsn import Lsn
@@ -15,19 +15,16 @@ class Confirmation:
 
     @property
     def confirmed(self) -> Lsn:
-        """What a status update may say."""
         return self._recorded
 
     @property
     def received(self) -> Lsn:
-        """The newest position that the server sent us."""
         return self._received
 
     def on_received(self, lsn: Lsn) -> None:
-        """The server has sent everything up to here."""
         self._received = max(self._received, lsn)
 
     def on_recorded(self, resume_lsn: Lsn) -> None:
         """A position record with this `resume_lsn` was committed to Kafka."""
-        assert resume_lsn <= max(self._received, self._recorded), "I9: recorded what was never received"
+        assert resume_lsn <= max(self._received, self._recorded), "I9: recorded an LSN that was never received"
         self._recorded = max(self._recorded, resume_lsn)

@@ -1,8 +1,8 @@
 """The initial load: every existing row becomes an `r` event at the slot's consistent point.
 
-Its positions have phase `loading`: a process that finds one of those starts over under the next epoch, because the
-transaction snapshot died with the old process. The new attempt ends with a sweep for each table: rows that the old
-attempt published and that were deleted since are in neither the new snapshot nor the new stream.
+Its positions have phase `loading`. A process that finds one starts over in the next epoch, because the exported
+transaction snapshot ended with the old process. The new attempt ends with a sweep for each table: rows that the old
+attempt published and that were deleted since are neither in the new snapshot nor in the new stream.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,14 +25,14 @@ from cdc.records.topic_records import position_record, schema_record, snapshot_r
 
 log = structlog.get_logger(__name__)
 
-# Rows encoded between two looks at the limits.
+# Rows and bytes that are encoded before the limits of the Kafka transaction are checked again.
 BATCH_ROWS = 1_000
 BATCH_BYTES = 4 * 1024 * 1024
 REPORT_INTERVAL_S = 5.0
 
 
 class LoadStopped(Exception):  # noqa: N818
-    """The process was asked to stop; the load starts over next time."""
+    """The process was asked to stop. The next start begins the load again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class TableLoad:
 
 
 class InitialLoad:
-    """Publishes the rows of `tables`, then the record from which streaming begins."""
+    """Publishes the rows of all tables, then the position record from which streaming begins."""
 
     def __init__(
         self,
@@ -71,16 +71,16 @@ class InitialLoad:
         self._seq = 0
         self._rows: dict[TableId, int] = {}
 
-    def run(self, tables: Sequence[TableLoad], told: Sequence[TopicRecord] = ()) -> None:
-        """`told`: records that go with the last ones. Raises LoadStopped; ConnectionLost and the rest as the broker and
-        the lines do."""
+    def run(self, tables: Sequence[TableLoad], last_records: Sequence[TopicRecord] = ()) -> None:
+        """Loads the tables. `last_records`: records for the load's last Kafka transaction. Raises LoadStopped, and
+        whatever the broker and the lines raise."""
         try:
             self._produce(schema_record(self._topics, table.schema) for table in tables)
             self._commit(is_loading=True)
             for table in tables:
                 self._load(table)
             self._probe("load.before-end")
-            self._finish([table.schema.table for table in tables], told)
+            self._finish([table.schema.table for table in tables], last_records)
         except BaseException:
             self._broker.abort()
             raise
@@ -125,9 +125,9 @@ class InitialLoad:
                 self._seq += 1
                 yield TopicRecord(table.schema.topic, *made)
 
-    def _finish(self, tables: Sequence[TableId], told: Sequence[TopicRecord]) -> None:
-        """One Kafka transaction ends the load: from here on a restart streams."""
-        records = [*told, *map(self._done, tables)]
+    def _finish(self, tables: Sequence[TableId], last_records: Sequence[TopicRecord]) -> None:
+        """Ends the load in one Kafka transaction; from then on a restart streams."""
+        records = [*last_records, *map(self._done, tables)]
         if self._publisher.lineage.epoch > 1:
             records += map(self._sweep, tables)
         self._produce(records)
@@ -138,7 +138,7 @@ class InitialLoad:
         return sweep_record(self._topics, table, pack_version(epoch, 0), self._lsn, epoch)
 
     def _done(self, table: TableId) -> TopicRecord:
-        """That every row is published: nobody has to ask for them again."""
+        """Returns the record that every row of the table is published."""
         record = SnapshotRecord(
             request=f"epoch {self._publisher.lineage.epoch}",
             table_schema=table.schema,
@@ -155,18 +155,18 @@ class InitialLoad:
     def _produce(self, records: Iterable[TopicRecord]) -> None:
         batch = list(records)
         self._publisher.on_produced(batch, self._clock.monotonic())
-        self._broker.produce(batch, _nobody_waits)
+        self._broker.produce(batch, _no_wait)
 
     def _commit(self, *, is_loading: bool) -> None:
         state = StreamState(resume_lsn=self._lsn, partial=None, seq=self._seq, commit_ts_us=0)
         position = self._publisher.position(state, is_loading=is_loading)
-        self._broker.produce([position_record(self._topics, position)], _nobody_waits)
-        self._broker.commit(_nobody_waits)
+        self._broker.produce([position_record(self._topics, position)], _no_wait)
+        self._broker.commit(_no_wait)
         self._publisher.on_committed()
 
 
-def _nobody_waits() -> None:
-    """While existing rows are read no server expects to hear from us."""
+def _no_wait() -> None:
+    """No replication connection has to be kept alive during the load."""
 
 
 def _batches(lines: Iterable[bytes]) -> Iterator[list[bytes]]:

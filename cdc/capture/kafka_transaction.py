@@ -1,10 +1,10 @@
-"""When a Kafka transaction ends, and what its position record says. Pure.
+"""When a Kafka transaction ends, and the content of its position record. Pure.
 
-Many small PostgreSQL transactions share a Kafka transaction: it ends when the input runs dry and some milliseconds have
-passed since the last one ended, so that an idle system has low latency, or at a limit of rows, bytes or time, so that a
-busy one pays for a commit rarely. It ends where
-a PostgreSQL transaction does. Inside one only if that one's own records pass the limit of rows or bytes: so whoever
-reads what is committed never sees half of a transaction that fits.
+Many small PostgreSQL transactions share a Kafka transaction. It ends when no more input is available and some
+milliseconds have passed since the last one ended, so that an idle system has low latency; or at a limit of rows, bytes
+or time, so that a busy one commits rarely. It ends where a PostgreSQL transaction ends. It ends within one only if that
+transaction's own records exceed the limit of rows or bytes, so `read_committed` readers never see half of a transaction
+that fits.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,29 +17,31 @@ from cdc.ports.stream_state import StreamState
 from cdc.records.control import PositionRecord, SourceIdentity, TopicState
 
 PROTOCOL = "proto_version=1"
-"""The protocol options that positions depend on; a half published transaction must be resumed under the same."""
+"""The protocol options on which positions depend; a half published transaction must be resumed with the same ones."""
 
 END_S_MAX: Final = 30.0
-"""How long a Kafka transaction waits for the end of the PostgreSQL transaction that it stands in, if no more of it
-comes. The brokers abort one that is open for longer than its timeout."""
+"""Seconds that a Kafka transaction waits for the end of an open PostgreSQL transaction of which nothing more arrives.
+The brokers abort a transaction that is open for longer than its timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """What all positions of one epoch have in common."""
+    """The parts of the position record that are the same throughout a session."""
 
     epoch: int
     source: SourceIdentity
-    publication: str  # its fingerprint
+    publication: str  # the publication's fingerprint
     topic_ids: Mapping[str, str]
-    entries: Mapping[str, str] = field(default_factory=dict)  # topic → fingerprint of the table's in the publication
-    since: Mapping[str, int] = field(default_factory=dict)  # topic → LSN, of tables that joined later
-    # Of tables that are captured no more but for the half published transaction: by topic, as they were.
+    # Topic → fingerprint of the table's entry in the publication
+    entries: Mapping[str, str] = field(default_factory=dict)
+    # Topic → LSN from which a table that was added later is captured
+    since: Mapping[str, int] = field(default_factory=dict)
+    # Topics of tables that are no longer configured, but part of the half published transaction.
     leaving: Mapping[str, TopicState] = field(default_factory=dict)
 
 
 class Publisher:
-    """Counts what the open Kafka transaction holds, and writes positions."""
+    """Counts the records of the open Kafka transaction, decides when it ends, and makes position records."""
 
     def __init__(self, lineage: Lineage, limits: CaptureConfig, end_offsets: Mapping[str, Sequence[int]]) -> None:
         self.lineage = lineage
@@ -47,26 +49,25 @@ class Publisher:
         self._end_offsets = {topic: tuple(offsets) for topic, offsets in end_offsets.items()}
         self._rows = 0
         self._bytes = 0
-        self._begun_rows = 0  # of these, how many belong to the PostgreSQL transaction that is being received
+        self._begun_rows = 0  # those of the PostgreSQL transaction that is being received
         self._begun_bytes = 0
         self._opened_at: float | None = None
-        self._ended_at = float("-inf")  # when the last Kafka transaction ended
-        self._is_split = False  # part of that one is in an earlier Kafka transaction
+        self._ended_at = float("-inf")  # monotonic seconds
+        self._is_split = False  # part of the open PostgreSQL transaction is in an earlier Kafka transaction
 
     @property
     def is_open(self) -> bool:
-        """Whether the Kafka transaction holds records."""
+        """True if the Kafka transaction holds records."""
         return self._opened_at is not None
 
     @property
     def would_split(self) -> bool:
-        """Whether readers would see half of a PostgreSQL transaction for the first time, if the Kafka transaction ended
-        now."""
+        """True if a commit now would show readers, for the first time, half of a PostgreSQL transaction."""
         return self._begun_rows > 0 and not self._is_split
 
     def on_produced(self, records: Sequence[TopicRecord], now: float, *, is_begun: bool = False) -> None:
-        """These records went into the open Kafka transaction. `is_begun`: they belong to a PostgreSQL transaction that
-        has not ended yet."""
+        """Counts records that were produced. `now`: monotonic seconds. `is_begun`: they belong to a PostgreSQL
+        transaction that has not ended."""
         if not records:
             return
         if self._opened_at is None:
@@ -79,13 +80,13 @@ class Publisher:
             self._begun_bytes += size
 
     def on_ended(self) -> None:
-        """All PostgreSQL transactions of which there are records have ended."""
+        """All PostgreSQL transactions with records in the Kafka transaction have ended."""
         self._begun_rows = self._begun_bytes = 0
         self._is_split = False
 
     def is_due(self, now: float, *, is_dry: bool, is_begun: bool = False) -> bool:
-        """Whether the open Kafka transaction should be committed now. `is_begun`: a PostgreSQL transaction has begun
-        and not ended."""
+        """Returns whether to commit now. `is_dry`: no more input is available. `is_begun`: a PostgreSQL transaction has
+        begun and not ended."""
         if self._opened_at is None:
             return False
         open_s = now - self._opened_at
@@ -95,27 +96,27 @@ class Publisher:
         return (is_dry and self.wait_s(now) <= 0) or is_late or self._is_full(self._rows, self._bytes)
 
     def wait_s(self, now: float) -> float:
-        """How many seconds the open Kafka transaction still waits for more, although the input ran dry. The first one
-        after a pause waits for nothing; under load each costs the brokers and every reader as much as dozens of
-        records."""
+        """Returns the seconds that the open Kafka transaction still waits for more records although no input is
+        available. The first one after a pause does not wait; under load, a commit costs brokers and readers as much as
+        dozens of records."""
         return self._ended_at + self._limits.transaction_time_ms_min / 1000 - now
 
     def _is_full(self, rows: int, size: int) -> bool:
         return rows >= self._limits.transaction_rows_max or size >= self._limits.transaction_bytes_max
 
     def on_committed(self, now: float = float("-inf"), *, is_begun: bool = False) -> None:
-        """The Kafka transaction has ended."""
+        """The Kafka transaction has ended. `now`: monotonic seconds. `is_begun`: within a PostgreSQL transaction."""
         self._ended_at = now
         self._rows = self._bytes = self._begun_rows = self._begun_bytes = 0
         self._opened_at = None
         self._is_split = is_begun
 
     def on_end_offsets(self, end_offsets: Mapping[str, Sequence[int]]) -> None:
-        """Newer high watermarks of the table topics, for the positions to come."""
+        """Takes newer high watermarks of the table topics, for the next positions."""
         self._end_offsets.update({topic: tuple(offsets) for topic, offsets in end_offsets.items()})
 
     def position(self, state: StreamState, *, is_loading: bool = False) -> PositionRecord:
-        """The record that goes into the same Kafka transaction as the records that `state` covers."""
+        """Returns the position record for the Kafka transaction of the records that `state` covers."""
         return PositionRecord(
             phase="loading" if is_loading else "streaming",
             epoch=self.lineage.epoch,

@@ -1,7 +1,7 @@
-"""The loop: read frames, assemble, produce, commit the Kafka transaction, confirm. One thread that decides.
+"""The capture loop: read frames, assemble, produce, commit the Kafka transaction, confirm. One thread decides.
 
-It runs at its own pace: signals and callbacks only record. Its steps are numbered where a crash between two of them
-matters; after each of them a restart finds a position record that tells exactly what is published.
+The loop runs at its own pace: signals and callbacks only record. Its steps are numbered where a crash between two of
+them matters; after each of them a restart finds a position record that says exactly what is published.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,32 +25,26 @@ from cdc.records.topic_records import position_record
 from cdc.snapshots.coordination import Snapshots
 from cdc.toast.backfill import ToastBackfill
 
-# One round of reading. Bounds what is held in memory beside librdkafka's queue, and how late a status can be.
+# Limits of one read: they bound the memory beside librdkafka's queue, and the delay of a status update.
 READ_MESSAGES_MAX = 4_000
 READ_BYTES_MAX = 8 * 1024 * 1024
-# PostgreSQL hangs up after wal_sender_timeout (60 s by default, where it is short a shorter interval is passed); it
-# asks earlier, we speak earlier still: a loop that waits for the brokers does not read its questions.
+# PostgreSQL closes the connection after wal_sender_timeout (60 s by default; where it is short, a shorter interval is
+# passed). It requests a reply before that, but a loop that waits for the brokers does not read the request.
 STATUS_INTERVAL_S = 5.0
-# How often the server is asked for the keepalive that confirms the last one (see cdc/pgoutput/wal_ends.py): well within
-# the second in which an idle position is recorded, and seldom where other tables keep the log moving.
+# Interval of requests for the keepalive that confirms the last one (see cdc/pgoutput/wal_ends.py): well within the
+# second in which an idle position is recorded, and rare enough where other tables keep the log moving.
 ASK_INTERVAL_S = 0.25
-# How often the catalog is looked at for what the stream does not tell (a publication that lost a table).
+# Interval of checks for changes that the stream does not report, such as a table removed from the publication.
 WATCH_INTERVAL_S = 3.0
-# A stop waits so long for the end of a transaction that has begun to arrive.
+# On a stop, seconds to wait for the end of a transaction that is being received.
 FINISH_S_MAX = 3.0
 WAIT_S_MAX = 0.2
 ANSWER_WAIT_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class _AskedProgress:
-    request: EndOffsetsRequest
-    state: StreamState
-
-
-@dataclass(frozen=True, slots=True)
 class Pipeline:
-    """The parts that a change passes through, in this order; chunks of existing rows enter beside the stream."""
+    """The stages of a change, in order. Chunks of existing rows enter at `snapshots`."""
 
     assembler: Assembler
     backfill: ToastBackfill
@@ -60,16 +54,16 @@ class Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What the loop does at intervals."""
+    """The intervals of the loop, and what it does at them."""
 
     limits: CaptureConfig
     status_interval_s: float = STATUS_INTERVAL_S
-    watch: Callable[[], None] = lambda: None  # what else may have changed at the source and the brokers
+    watch: Callable[[], None] = lambda: None  # checks source and brokers
     heartbeats: Heartbeats | None = None
 
 
 class Capture:
-    """Streams from the source to the brokers until `should_stop`. It opens no connection of its own."""
+    """Streams from the source to the brokers until `should_stop`. It opens no connections."""
 
     def __init__(
         self,
@@ -95,25 +89,25 @@ class Capture:
         self._confirmation = Confirmation(self._assembler.state.resume_lsn)
         self._lag = StreamLag()
         self._status_at = float("-inf")
-        self._keepalive_asked_at = float("-inf")  # when the server was asked for a keepalive
+        self._keepalive_asked_at = float("-inf")  # monotonic seconds
         self._position_at = float("-inf")
         self._progress_asked_at = float("-inf")
         self._progress_lsn = Lsn(0)
         self._watched_at = self._clock.monotonic()
-        self._asked: _AskedProgress | None = None
+        self._progress_request: tuple[EndOffsetsRequest, StreamState] | None = None
         self._committed = self._assembler.state
         if self._committed.partial is not None:
             self._publisher.on_committed(is_begun=True)
 
     def run(self) -> None:
-        """Stream until `should_stop`; then everything received is published, recorded and confirmed: a transaction to
-        its end or, if that does not come soon, not at all.
+        """Streams until `should_stop` returns True. Then everything that was received is published, recorded and
+        confirmed; an open transaction is published completely or, if its end does not come soon, not at all.
 
-        Raises ConnectionLost when the session must restart, other WatershedErrors when capture must stop. The open
-        Kafka transaction is aborted in both cases.
+        Raises ConnectionLost if the session must restart, another WatershedError if capture must stop. In both cases
+        the open Kafka transaction is aborted.
         """
         try:
-            while not (self._should_stop() or self._assembler.is_crowded):
+            while not (self._should_stop() or self._assembler.has_too_many_relations):
                 self._step()
             self._finish()
         except BaseException:
@@ -133,9 +127,9 @@ class Capture:
     def _step(self) -> None:
         frames = self._stream.read(READ_MESSAGES_MAX, READ_BYTES_MAX)
         now = self._clock.monotonic()
-        # Before the frames: a watermark among them belongs to an answer that is there.
+        # Before the frames, because the answer to a watermark among them is available by now.
         self._snapshots.take_answers(now)
-        whole, begun = _parted(frames)
+        whole, begun = _split_at_last_commit(frames)
         if whole:
             self._consume(whole)
         if begun:
@@ -158,14 +152,14 @@ class Capture:
             self._stream.wait(self._wait_s(now))
 
     def _wait_s(self, now: float) -> float:
-        """How long to wait for input at most, before something else is due."""
-        wait_s = WAIT_S_MAX if self._asked is None else ANSWER_WAIT_S
+        """Returns the longest time in seconds to wait for input before something else is due."""
+        wait_s = WAIT_S_MAX if self._progress_request is None else ANSWER_WAIT_S
         if self._publisher.is_open and not self._publisher.would_split:
             wait_s = min(wait_s, max(0.0, self._publisher.wait_s(now)))
         return wait_s
 
     def _stream_lag_s(self, frames: Sequence[bytes], now: float) -> float:
-        """How far publishing is behind the source's commits."""
+        """Returns how many seconds publishing is behind the commits of the source."""
         return self._lag.after(
             frames,
             now,
@@ -187,7 +181,7 @@ class Capture:
             self._publisher.on_ended()
         if failure is None:
             return
-        # What is whole before the change that can't be followed is published; that change never is.
+        # The complete transactions before the change are published; the change itself never is.
         if not self._assembler.in_transaction:
             self._commit()
             self._send_status()
@@ -199,7 +193,7 @@ class Capture:
             self._broker.produce(records, self._while_waiting)
 
     def _beat(self, now: float) -> None:
-        """What is produced is committed at once where nothing else comes, with the position."""
+        """Produces the heartbeats that are due. If nothing else comes, they are committed at once with the position."""
         heartbeats = self._schedule.heartbeats
         if heartbeats is not None:
             for key, value in heartbeats.due(now, self._clock.now_us()):
@@ -227,34 +221,34 @@ class Capture:
         self._send_status()
 
     def _idle_position_is_due(self, now: float) -> bool:
-        """Whether the server's keepalives moved the position while there was nothing to publish."""
+        """Returns whether keepalives moved the position while there was nothing to publish."""
         return (
             not self._assembler.in_transaction
             and self._assembler.state.resume_lsn > self._committed.resume_lsn
             and now - self._position_at >= self._limits.idle_position_s
         )
 
-    # ---- 4. progress: how far every partition reaches for an LSN
+    # ---- 4. progress: the offsets below which everything up to an LSN lies
 
     def _ask_progress(self, now: float) -> None:
-        if self._asked is not None:
+        if self._progress_request is not None:
             try:
-                end_offsets = self._asked.request.result()
+                end_offsets = self._progress_request[0].result()
             except ConnectionLost:
-                # A broker that hung has other leaders now: ask again. What is lost for good, the producer meets.
-                self._asked = None
+                # The partitions may have other leaders now: request them again. A permanent error reaches the producer.
+                self._progress_request = None
                 return
             if end_offsets is not None:
-                covered, self._asked = self._asked.state, None
+                covered, self._progress_request = self._progress_request[1], None
                 self._publisher.on_end_offsets(end_offsets)
                 self._publish_progress(covered, end_offsets)
         elif (
             self._committed.resume_lsn > self._progress_lsn
             and (now - self._progress_asked_at) * 1000 >= self._limits.progress_interval_ms
         ):
-            # Asked after the commit of this LSN has returned: the answer lies above all of its records. The *stable*
-            # offset would not do: a commit returns before its markers are written, so it can still lie below them.
-            self._asked = _AskedProgress(self._broker.request_end_offsets(), self._committed)
+            # Requested after the commit of this LSN has returned, so the answer is above all of its records. The last
+            # stable offset can still be below them: a commit returns before its markers are written.
+            self._progress_request = self._broker.request_end_offsets(), self._committed
             self._progress_asked_at = now
 
     def _publish_progress(self, state: StreamState, end_offsets: Mapping[str, Sequence[int]]) -> None:
@@ -273,7 +267,7 @@ class Capture:
     # ---- status updates
 
     def _send_status(self, *, asks: bool = False) -> None:
-        """`asks`: for a keepalive, which shows that the position of the last one is reached."""
+        """Sends a status update. `asks`: requests a keepalive, which confirms the position of the last one."""
         self._stream.send_status(self._confirmation.received, self._confirmation.confirmed, reply_requested=asks)
         self._assembler.reply_requested = False
         self._status_at = self._clock.monotonic()
@@ -281,13 +275,13 @@ class Capture:
         self._probe("status.sent")
 
     def _while_waiting(self) -> None:
-        """The brokers are slow or away: PostgreSQL must still hear from us, or it hangs up."""
+        """Keeps the replication connection alive while the brokers are slow or unreachable."""
         if self._clock.monotonic() - self._status_at >= self._schedule.status_interval_s:
             self._send_status()
 
 
-def _parted(frames: Sequence[bytes]) -> tuple[Sequence[bytes], Sequence[bytes]]:
-    """Up to the last end of a transaction, and what has come behind it."""
+def _split_at_last_commit(frames: Sequence[bytes]) -> tuple[Sequence[bytes], Sequence[bytes]]:
+    """Returns the frames up to the last end of a transaction, and the frames behind it."""
     for i in range(len(frames) - 1, -1, -1):
         if is_commit(frames[i]):
             return frames[: i + 1], frames[i + 1 :]

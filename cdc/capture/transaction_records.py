@@ -1,7 +1,7 @@
-"""What is published of a transaction beside its rows: that it begins and ends, and logical messages. Pure.
+"""The records of a transaction beside its rows: transaction metadata and logical messages. Pure.
 
-Messages have no version and no index. Which of a half published transaction's are published is known by counting them;
-of those outside of transactions, by the position.
+Messages have no version and no index. Counting them tells which messages of a half published transaction are published;
+for messages outside of transactions, the position does.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from cdc.records.control import PartialTransaction
 
 
 class TransactionRecords:
-    """Of one transaction after another; without the options it makes none."""
+    """Makes the records for one transaction after another; none if the options are off."""
 
     def __init__(self, context: EnvelopeContext) -> None:
         options = context.format
@@ -27,10 +27,10 @@ class TransactionRecords:
         self._events = MessageEvents(context) if options.has_messages else None
         self._transaction: Begin | None = None
         self.origin: Origin | None = None  # of the transaction
-        self._received = self._published = 0  # messages of the transaction
+        self._received = self._published = 0  # messages of the current transaction
 
     def begin(self, begin: Begin, partial: PartialTransaction | None) -> None:
-        """A transaction begins. `partial`: what of it is published."""
+        """A transaction begins. `partial`: the part of it that is published."""
         self._transaction, self.origin = begin, None
         self._received, self._published = 0, partial.messages if partial else 0
         if self.metadata is not None:
@@ -38,7 +38,7 @@ class TransactionRecords:
             self.metadata.start(begin.xid, begin.final_lsn, begin.commit_ts_us, counts, is_resumed=partial is not None)
 
     def partial(self, commit_lsn: int, xid: int, next_index: int) -> PartialTransaction:
-        """Of the transaction, if it is recorded now."""
+        """Returns the record of the current transaction as half published up to `next_index`."""
         return PartialTransaction(
             commit_lsn=commit_lsn,
             xid=xid,
@@ -49,27 +49,29 @@ class TransactionRecords:
 
     @property
     def events(self) -> int:
-        """Of the transaction so far; 0 without metadata."""
+        """The number of the transaction's events so far; 0 without metadata."""
         return self.metadata.total if self.metadata is not None else 0
 
     def withdraw(self, collection: str, events: int) -> None:
-        """Only so many events are published; what was counted since is none, all of this collection."""
+        """Resets the count to `events`: the events of this collection that were counted since are not published."""
         if self.metadata is not None:
             self.metadata.withdraw(collection, events)
 
     def opening(self) -> list[TopicRecord]:
-        """What goes before an event of the transaction."""
-        return self._told(self.metadata.opening()) if self.metadata is not None else []
+        """Returns the records that precede the transaction's first event."""
+        return self._records(self.metadata.opening()) if self.metadata is not None else []
 
     def end(self, *, is_published: bool) -> list[TopicRecord]:
-        """What goes behind its last event. `is_published`: all of it, earlier."""
+        """Returns the records behind the transaction's last event. `is_published`: the transaction was published
+        completely before."""
         self._transaction = None
-        return self._told(self.metadata.closing()) if self.metadata is not None and not is_published else []
+        return self._records(self.metadata.closing()) if self.metadata is not None and not is_published else []
 
     def message(
         self, message: LogicalMessage, last_commit_lsn: int | None, now_us: int, *, is_published: bool
     ) -> list[TopicRecord]:
-        """Of a message that is somebody else's. `is_published`: with its transaction, or before the position."""
+        """Returns the records of a logical message of an application. `is_published`: its transaction, or its position,
+        is already published."""
         transaction = self._transaction if message.transactional else None
         if transaction is not None:
             self._received += 1
@@ -91,5 +93,5 @@ class TransactionRecords:
                 block = self.metadata.block(MESSAGES)
         return [*opening, TopicRecord(self._topics.message, *self._events.record(message, place, block, now_us))]
 
-    def _told(self, made: Iterable[tuple[bytes, bytes]]) -> list[TopicRecord]:
+    def _records(self, made: Iterable[tuple[bytes, bytes]]) -> list[TopicRecord]:
         return [TopicRecord(self._topics.transaction, key, value) for key, value in made]

@@ -1,8 +1,8 @@
-"""`cdc check`: what is right and wrong with source, brokers, stores, Java and jars, each with what mends it."""
+"""`cdc check`: findings about source, brokers, stores, Java and jars, each with its remedy."""
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -13,11 +13,12 @@ import typer
 from rich.console import Console
 
 from cdc.config.settings import Config, load_config
-from cdc.config.sink_settings import StoreConfig, WarehouseConfig
+from cdc.config.sink_settings import SqlConfig, StoreConfig, WarehouseConfig
 from cdc.daemon.findings import capture_findings
 from cdc.daemon.logs import configure_logs
 from cdc.kafka.state_reader import read_lost_events
 from cdc.model.errors import SinkError, WatershedError
+from cdc.model.events import TableSchema
 from cdc.model.findings import Finding
 from cdc.model.topics import Topics
 from cdc.outbox.lost import NEXT as NEXT_AFTER_LOSS
@@ -34,8 +35,8 @@ def check(
     config: ConfigOption = Path("watershed.yml"),
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
 ) -> None:
-    """Look at source, brokers, stores, Java and jars; write nothing. Lists every finding as ok, warn or fail, each with
-    the statement or command that mends it. Exits 1 when something would keep capture or a sink from its work."""
+    """Check source, brokers, stores, Java and jars; write nothing. Lists every finding as ok, warn or fail, each with
+    the statement or command that corrects it. Exits 1 if something would prevent capture or a sink from working."""
     configure_logs(level="error")
     settings = load_config(config)
     tables: list[SourceTable] = []
@@ -67,12 +68,13 @@ def check(
 
 
 def all_findings(config: Config, tables: list[SourceTable], planned: list[PlannedTable]) -> Iterator[Finding]:
-    """Each as soon as it is known. Tables that can be captured are put into `tables`, what sinks are to hold into
-    `planned`."""
+    """Yields each finding as soon as it is known. Adds tables that can be captured to `tables`, and the content of
+    sinks to `planned`."""
     yield from capture_findings(config, tables)
     yield from _mapping_findings(config, tables, planned)
+    schemas = [schema_of(table, None, Topics(config.topics.prefix)) for table in tables]
     for name, section in config.sinks.items():
-        yield store_finding(config, name, section)
+        yield store_finding(config, name, section, schemas)
     if config.sinks:
         yield from _spark_findings()
 
@@ -99,7 +101,7 @@ def _lost_events(config: Config) -> list[LostEventsRecord]:
 
 
 def _mapping_findings(config: Config, tables: list[SourceTable], planned: list[PlannedTable]) -> Iterator[Finding]:
-    """What each sink is to hold; into `planned`, too."""
+    """Yields what each sink will hold, and adds it to `planned`."""
     topics = Topics(config.topics.prefix)
     try:
         planned += planned_tables(config.sinks, [schema_of(table, None, topics) for table in tables])
@@ -111,8 +113,8 @@ def _mapping_findings(config: Config, tables: list[SourceTable], planned: list[P
         yield Finding(f"sink {one.sink}", "ok", f"holds {one.table}: {', '.join(one.columns)}{rows}")
 
 
-def store_finding(config: Config, name: str, section: StoreConfig) -> Finding:
-    """Whether the store answers, and is as the sink needs it."""
+def store_finding(config: Config, name: str, section: StoreConfig, schemas: Sequence[TableSchema]) -> Finding:
+    """Checks that the store answers and meets the sink's requirements for tables with these schemas."""
     about = f"store {name}"
     try:
         if isinstance(section, WarehouseConfig):
@@ -121,13 +123,18 @@ def store_finding(config: Config, name: str, section: StoreConfig) -> Finding:
 
         with closing(make_sink(name, section, config.topics.prefix)) as sink:
             generation = sink.generation()
+        holds = "empty" if generation is None else f"holds generation {generation}"
+        if isinstance(section, SqlConfig):
+            from sinks.sql.check import places
+
+            holds += f"; writes {', '.join(places(name, section, config.topics.prefix, schemas)) or 'no table'}"
     except WatershedError as error:
         return Finding.failed(about, error)
-    return Finding(about, "ok", "empty" if generation is None else f"holds generation {generation}")
+    return Finding(about, "ok", holds)
 
 
 def _warehouse(config: Config, section: WarehouseConfig) -> str:
-    """Where it is. Raises WatershedError where it can't be written."""
+    """Returns the warehouse's location. Raises WatershedError if it can't be written."""
     from sinks.warehouse.catalog import catalog_place
 
     place = catalog_place(section, config.topics.prefix)

@@ -15,8 +15,9 @@ from cdc.config.settings import Config, load_config
 from cdc.config.sink_settings import sink_config
 from cdc.daemon.logs import configure_logs
 from cdc.kafka.signals import await_answer, send_signal
-from cdc.kafka.sink_letters import Letter, discard_letters, newest_schemas, read_letters
+from cdc.kafka.sink_letters import Letter, discard_letters, read_letters
 from cdc.kafka.snapshot_watch import SnapshotWatch
+from cdc.kafka.state_reader import read_captured
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
@@ -76,7 +77,7 @@ def replay(
     """Ask capture to publish the rows again, as the source has them now; letters close when the store takes them."""
     loaded = _loaded(config, [sink])
     letters = _chosen(loaded, sink, table, key)
-    schemas = newest_schemas(loaded)
+    schemas = read_captured(loaded).schemas
     asked: dict[str, int] = {}
     for wanted in sorted({letter.row.table for letter in letters}):
         rows = [letter.row.key for letter in letters if letter.row.table == wanted]

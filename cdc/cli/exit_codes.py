@@ -1,8 +1,8 @@
-"""What the exit codes of `cdc` mean. Errors carry theirs (cdc/model/errors.py)."""
+"""The exit codes of `cdc`. Errors have their own (cdc/model/errors.py)."""
 
 from typing import Final
 
-FAILED: Final = 1  # what was asked for did not come about, or something is wrong that the command was to find
+FAILED: Final = 1  # the command failed, or found a problem that it is there to find
 USAGE: Final = 2  # words or configuration can't be used; nothing was done
 UNREACHABLE: Final = 3  # a server does not answer
 GAP: Final = 4  # history may hide a change

@@ -1,4 +1,4 @@
-"""`cdc init`: a configuration for a database, written from what is in it."""
+"""`cdc init`: writes a configuration for a database from its catalog."""
 
 from pathlib import Path
 from typing import Annotated
@@ -27,8 +27,8 @@ def init(
     role: Annotated[str, typer.Option(help="The role that `cdc run` will use.")] = "watershed",
     slot: Annotated[str, typer.Option(help="Replication slot, and publication.")] = "watershed",
 ) -> None:
-    """Look at the database, write a commented configuration, and print the SQL that the source needs. Changes nothing
-    in the database and overwrites no file."""
+    """Read the database, write a commented configuration, and print the SQL that the source needs. Changes nothing in
+    the database and overwrites no file."""
     configure_logs(level="error")
     if config.exists():
         raise ConfigError(f"{config} exists and is not overwritten", "name another file with --config, or remove it")

@@ -1,4 +1,4 @@
-"""The command `cdc`: finds the command that was asked for, imports only that one, and says errors as sentences."""
+"""The command `cdc`: imports only the requested command, and prints errors as sentences."""
 
 import os
 import sys
@@ -16,20 +16,20 @@ from cdc.model.errors import WatershedError
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Where a command is, `module:name`: a function is a command, a typer app a group of them."""
+    """The place of a command, `module:name`: a function is a command, a typer app a group of them."""
 
     target: str
     help: str
 
 
 COMMANDS = {
-    "init": Entry("cdc.cli.init:init", "Look at a database; write a configuration, and the SQL that it needs."),
+    "init": Entry("cdc.cli.init:init", "Write a configuration for a database, and print the SQL that it needs."),
     "check": Entry("cdc.cli.check:check", "All findings about source, brokers, stores, Java and jars; writes nothing."),
     "config": Entry("cdc.cli.config:app", "About the configuration file: its JSON Schema."),
     "run": Entry("cdc.cli.run:run", "Capture: publish every committed change to Kafka."),
     "sink": Entry("cdc.cli.sink:app", "Keep a search index, a cache and warehouse tables in step with the topics."),
     "status": Entry("cdc.cli.status:status", "How the pipeline is: source, WAL budget, capture, tables, sinks."),
-    "lag": Entry("cdc.cli.status:lag", "How far behind capture and each sink are, a line each."),
+    "lag": Entry("cdc.cli.status:lag", "The lag of capture and each sink, a line each."),
     "wait": Entry("cdc.cli.wait:wait", "Wait until stores show everything up to an LSN."),
     "table": Entry("cdc.cli.table:app", "Which tables are captured or stopped; stop one, start it again."),
     "snapshot": Entry("cdc.cli.snapshot:app", "Read existing rows again beside the stream; fill a new store."),
@@ -45,7 +45,7 @@ COMMANDS = {
 
 
 def main() -> None:
-    """Entry point. Ends with the command's exit code; a WatershedError is said without a traceback."""
+    """Runs a command and ends with its exit code; prints a WatershedError without a traceback."""
     arguments = sys.argv[1:]
     try:
         application(words_to_complete(os.environ) or arguments)(arguments, prog_name="cdc")
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def words_to_complete(environ: Mapping[str, str]) -> list[str]:
-    """What has been typed, where a shell asks how it may go on; nothing otherwise. The words are in the environment."""
+    """Returns the typed words if a shell requests completion, from the environment; otherwise nothing."""
     if "_CDC_COMPLETE" not in environ:
         return []
     return (environ.get("_TYPER_COMPLETE_ARGS") or environ.get("COMP_WORDS") or "").split()[1:]
@@ -99,7 +99,7 @@ def _options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
     ] = False,
 ) -> None:
-    """What goes before a command's name."""
+    """Defines the options before a command's name."""
 
 
 def _not_imported() -> None:

@@ -1,4 +1,4 @@
-"""`cdc outbox`: what events need in the source database, and its upkeep."""
+"""`cdc outbox`: creates what events need in the source database, and maintains it."""
 
 import time
 from datetime import datetime
@@ -62,7 +62,7 @@ def migrate(
         raise SourceError(
             f"the outbox was not changed: {words}", "as a role that may: cdc outbox migrate --sql | psql"
         ) from error
-    gone = {"0001": f"{schema}.{names.function}() is gone", "base": f"{schema}.{table} is gone"}
+    gone = {"0001": f"{schema}.{names.function}() is removed", "base": f"{schema}.{table} is removed"}
     there = f"{schema}.{table} and {schema}.{names.function}() are there, in their newest version"
     typer.echo(gone.get(downgrade or "", there))
 
@@ -74,7 +74,7 @@ def prune(
     every: Annotated[
         float | None, typer.Option(help="Again and again, with so many seconds between.", min=0.05)
     ] = None,
-    wait: Annotated[float, typer.Option(help="Seconds that capture has to confirm what is committed.")] = 60.0,
+    wait: Annotated[float, typer.Option(help="Seconds that capture has to confirm committed rows.")] = 60.0,
 ) -> None:
     """Delete rows of outbox tables whose events are published, after their `retention_s`."""
     settings = load_config(config)
@@ -100,7 +100,7 @@ def prune(
         except (ConnectionLost, UnreachableError, GapError) as error:
             if every is None:
                 raise
-            typer.echo(f"not pruned: {error}", err=True)  # it passes, or somebody does what it says
+            typer.echo(f"not pruned: {error}", err=True)  # it passes, or an operator follows the hint
         if every is None:
             return
         time.sleep(every)
@@ -113,7 +113,7 @@ def republish(
     table: TableOption = None,
 ) -> None:
     """Publish rows again that are still in outbox tables, under the same ids: after a gap, whose events are lost. They
-    come behind what was published since."""
+    come after what was published since."""
     try:
         moment = datetime.fromisoformat(since)
     except ValueError as error:

@@ -14,7 +14,7 @@ from rich.console import Console
 from cdc.cli.interrupts import interrupted, sigterm_as_interrupt
 from cdc.cli.snapshot_screen import Screen, screen_for
 from cdc.config.settings import Config, load_config
-from cdc.config.sink_settings import WarehouseConfig, sink_config
+from cdc.config.sink_settings import CacheConfig, SearchConfig, sink_config
 from cdc.daemon.logs import configure_logs
 from cdc.kafka.signals import deliver
 from cdc.kafka.snapshot_watch import SnapshotWatch
@@ -22,7 +22,7 @@ from cdc.model.errors import SinkError, WatershedError
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.records.control import RebuildRecord, rebuild_key
-from cdc.snapshots.status import Mark, Rate, Standing, sink_standing
+from cdc.snapshots.status import FillProgress, HistoryPosition, Rate, sink_progress
 from spark_jobs.bootstrap import SinkProcess
 from spark_jobs.checkpoint import Checkpoints
 
@@ -54,10 +54,11 @@ def rebuild(
         raise typer.BadParameter("--rollback, --drop-old and --cancel: one of them")
     configure_logs(level="warning")
     settings = load_config(config)
-    if isinstance(sink_config(settings.sinks, sink), WarehouseConfig):
+    section = sink_config(settings.sinks, sink)
+    if not isinstance(section, SearchConfig | CacheConfig):
         raise WatershedError(
-            f"{sink} is a warehouse, of which there can only be one generation",
-            "give a second sink of type warehouse another namespace, fill it with cdc snapshot start --sink NAME, and "
+            f"{sink} is a sink of type {section.type}, whose store can't hold two generations beside each other",
+            "give a second sink of this type other names in its store, fill it with cdc snapshot start --sink NAME, and "
             "let readers use that",
         )
     screen = screen_for(Console(), as_json=as_json)
@@ -152,14 +153,14 @@ class _Command:
                     f"it goes on while the sink's job runs: cdc rebuild --sink {self.sink} follows it",
                 )
 
-    def _standing(self, watch: SnapshotWatch, record: RebuildRecord) -> Standing:
+    def _standing(self, watch: SnapshotWatch, record: RebuildRecord) -> FillProgress:
         if record.status == "asked":
-            return Standing("sink", self.sink, "waiting", 0, 0, 0.0, "the sink's job has not answered yet")
+            return FillProgress("sink", self.sink, "waiting", 0, 0, 0.0, "the sink's job has not answered yet")
         sinks = [one for one in watch.sinks() if one.sink == self.sink and one.generation == record.generation]
         built = sinks[-1] if sinks else None
         published = watch.published()
-        goal = Mark(1 << 62, 0)  # the job says when it is done
-        now = sink_standing(self.sink, built, published, goal, self.rate, time.monotonic())
+        goal = HistoryPosition(1 << 62, 0)  # the job says when it is done
+        now = sink_progress(self.sink, built, published, goal, self.rate, time.monotonic())
         status = "running" if record.is_open else record.status
         return replace(now, status=status, message=record.message)
 

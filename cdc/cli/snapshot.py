@@ -21,7 +21,7 @@ from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
 from cdc.records.control import SignalAnswer, SignalRecord
-from cdc.snapshots.status import Standing
+from cdc.snapshots.status import FillProgress
 from spark_jobs.bootstrap import SinkProcess, Store, generation_to_watch, read_store
 from spark_jobs.filling import Filling, tables_to_read
 
@@ -149,7 +149,7 @@ class _Command:
     def status(self) -> None:
         with closing(SnapshotWatch.of(self.config)) as watch:
             watch.read_to_end()
-            standings = [watch.standing(record) for record in watch.snapshots().values()]
+            standings = [watch.progress_of(record) for record in watch.snapshots().values()]
         if self.as_json:
             typer.echo(json.dumps({"tables": [standing.as_json() for standing in standings]}))
         elif standings:
@@ -175,7 +175,7 @@ class _Command:
             screen = stack.enter_context(closing(screen_for(self.console, as_json=self.as_json)))
             followed = Followed(watch, requests)
             with interrupted(screen, GOES_ON):
-                told = self._follow(watch, screen, followed.standings, lambda now: all(one.is_ended for one in now))
+                told = self._follow(watch, screen, followed.statuses, lambda now: all(one.is_ended for one in now))
             screen.close()
             _require_done(told)
 
@@ -199,10 +199,10 @@ class _Command:
         self,
         watch: SnapshotWatch,
         screen: Screen,
-        standings: Callable[[], list[Standing]],
-        is_over: Callable[[Sequence[Standing]], bool],
+        standings: Callable[[], list[FillProgress]],
+        is_over: Callable[[Sequence[FillProgress]], bool],
         check: Callable[[], None] = lambda: None,
-    ) -> list[Standing]:
+    ) -> list[FillProgress]:
         while True:
             now = standings()
             screen.show(now)
@@ -266,7 +266,7 @@ class _Command:
             screen.say("stopping")
 
 
-def _require_done(standings: Sequence[Standing]) -> None:
+def _require_done(standings: Sequence[FillProgress]) -> None:
     """Raises WatershedError for the first one that has ended otherwise."""
     for standing in standings:
         if standing.is_ended and standing.status != "done":

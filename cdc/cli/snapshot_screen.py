@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column, Table
 
-from cdc.snapshots.status import Standing
+from cdc.snapshots.status import FillProgress
 
 LINE_INTERVAL_S: Final = 5.0
 JSON_INTERVAL_S: Final = 1.0
@@ -24,7 +24,7 @@ class Screen(Protocol):
     def say(self, text: str) -> None:
         """A sentence that stays."""
 
-    def show(self, standings: Sequence[Standing]) -> None:
+    def show(self, standings: Sequence[FillProgress]) -> None:
         """How things are now; called several times a second."""
 
     def close(self) -> None:
@@ -54,7 +54,7 @@ class Bars:
     def say(self, text: str) -> None:
         self._progress.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
-    def show(self, standings: Sequence[Standing]) -> None:
+    def show(self, standings: Sequence[FillProgress]) -> None:
         if not self._is_started:
             self._is_started = True
             self._progress.start()
@@ -86,7 +86,7 @@ class Lines:
     def say(self, text: str) -> None:
         typer.echo(text)
 
-    def show(self, standings: Sequence[Standing]) -> None:
+    def show(self, standings: Sequence[FillProgress]) -> None:
         now = time.monotonic()
         for standing in standings:
             name = standing.what, standing.name
@@ -100,15 +100,15 @@ class Lines:
 
 
 class JsonLines:
-    """An object a line: a Standing's fields, or `{"what": "said", "text": …}`."""
+    """An object a line: a FillProgress's fields, or `{"what": "said", "text": …}`."""
 
     def __init__(self) -> None:
-        self._shown: dict[tuple[str, str], tuple[Standing, float]] = {}
+        self._shown: dict[tuple[str, str], tuple[FillProgress, float]] = {}
 
     def say(self, text: str) -> None:
         typer.echo(json.dumps({"what": "said", "text": text}))
 
-    def show(self, standings: Sequence[Standing]) -> None:
+    def show(self, standings: Sequence[FillProgress]) -> None:
         now = time.monotonic()
         for standing in standings:
             name = standing.what, standing.name
@@ -122,7 +122,7 @@ class JsonLines:
         """Every line is out."""
 
 
-def brief(standing: Standing) -> str:
+def brief(standing: FillProgress) -> str:
     """For beside a bar: what fits a terminal of 80 columns."""
     if standing.status != "running":
         return ", ".join(filter(None, (standing.status, standing.message or f"{standing.done:,}")))
@@ -134,7 +134,7 @@ def brief(standing: Standing) -> str:
     return ", ".join([*parts, *filter(None, [standing.message])])
 
 
-def figures(standing: Standing) -> str:
+def figures(standing: FillProgress) -> str:
     """What is known in words: rows, share, rate, time left, and what it waits for."""
     unit = _UNITS[standing.what]
     parts = [f"{standing.done:,} {unit}"]
@@ -160,7 +160,7 @@ def span(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02} m"
 
 
-def status_table(standings: Sequence[Standing]) -> Table:
+def status_table(standings: Sequence[FillProgress]) -> Table:
     """For `cdc snapshot status`."""
     table = Table("table", "status", "rows", box=None)
     for standing in standings:

@@ -29,7 +29,7 @@ def up(
         int, typer.Option(help=f"One of {', '.join(map(str, VERSIONS))}; each has its own data.")
     ] = 18,
 ) -> None:
-    """Start what does not run yet, wait until it answers, and leave it running until `down`."""
+    """Start the servers that do not run yet, wait until they answer, and leave them running until `down`."""
     console = Console(stderr=True)
     stack = Stack(folder, postgres_version=postgres_version, detached=True, progress=console)
     with console.status("starting"):
@@ -54,7 +54,7 @@ def status(
     folder: FolderOption = DEFAULT_FOLDER,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Say what runs and where. The exit code is 1 if a server that was started has died."""
+    """Print which servers run, and where. The exit code is 1 if a server that was started has died."""
     servers = Stack(folder, detached=True).status()
     if as_json:
         fields = [asdict(server) | {"log": server.log and str(server.log)} for server in servers]

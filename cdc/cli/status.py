@@ -51,7 +51,7 @@ def status(
 
 
 def lag(config: ConfigFile = DEFAULT, as_json: AsJson = False) -> None:
-    """One line for capture and each sink: how far behind it is."""
+    """One line for capture and each sink: its lag."""
     for _, text in lag_lines(config, as_json=as_json, with_capture=True):
         typer.echo(text)
 

@@ -1,4 +1,4 @@
-"""The status for people: tables for what there is, sentences for what is wrong."""
+"""The status for people: tables for the pipeline's parts, sentences for its problems."""
 
 from rich.console import Group, RenderableType
 from rich.markup import escape

@@ -80,5 +80,5 @@ def _send(action: Literal["stop_table", "start_table"], tables: list[str], confi
     record = SignalRecord(action=action, tables=tuple(dict.fromkeys(tables)), requested_us=time.time_ns() // 1000)
     answer = await_answer(loaded.kafka, topics, send_signal(loaded.kafka, topics, record), ANSWER_S_MAX)
     if not answer.is_accepted:
-        raise WatershedError(f"refused: {answer.message}", answer.next or "`cdc table list` shows what there is")
+        raise WatershedError(f"refused: {answer.message}", answer.next or "`cdc table list` shows the tables")
     typer.echo(f"{answer.message}: {', '.join(answer.tables)}")

@@ -1,4 +1,4 @@
-"""`cdc teardown`: what capture has made is removed, in the source and, if wanted, in Kafka."""
+"""`cdc teardown`: removes what capture has created in the source and, on request, in Kafka."""
 
 import json
 from collections.abc import Callable
@@ -50,7 +50,7 @@ def teardown(
 
 
 def _run(steps: list[tuple[str, Callable[[], str]]], *, as_json: bool) -> tuple[list[str], list[WatershedError]]:
-    """What was done, and why the rest was not. Without a slot that is free nothing is removed at all."""
+    """Returns what was done, and why the rest was not. Nothing at all is removed unless the slot is free."""
     done: list[str] = []
     failed: list[WatershedError] = []
     told = []

@@ -1,4 +1,4 @@
-"""`cdc wait`: until stores show what was written."""
+"""`cdc wait`: waits until stores show what was written."""
 
 import json
 import time
@@ -13,7 +13,7 @@ from cdc.daemon.logs import configure_logs
 
 
 def wait(
-    lsn: Annotated[str, typer.Option(help="As pg_current_wal_insert_lsn() says behind the commit.")],
+    lsn: Annotated[str, typer.Option(help="As pg_current_wal_insert_lsn() returns after the commit.")],
     sink: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help="One or several; all that have a position by default.")
     ] = None,

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from cdc.config.settings import Config, load_config
-from cdc.kafka.sink_positions import LOOK_S, POLL_S, SinkPositions
+from cdc.kafka.sink_positions import CHECK_S, POLL_S, SinkPositions
 from cdc.model.errors import WatershedError
 from cdc.model.lsn import format_lsn, parse_lsn
 from cdc.model.topics import Topics
@@ -95,7 +95,7 @@ class Waiter:
             now = time.monotonic()
             if now >= deadline:
                 raise WaitTimeoutError(*_too_late(late, positions, target.lsn, timeout))
-            if now - looked > LOOK_S:
+            if now - looked > CHECK_S:
                 looked = now
                 positions.require_answer()
             positions.poll(min(POLL_S, max(0.0, deadline - now)))

@@ -1,7 +1,7 @@
-"""Which columns leave the source: source.include_columns and source.exclude_columns. Pure.
+"""The columns that leave the source: source.include_columns and source.exclude_columns. Pure.
 
 Patterns are regular expressions that match the whole of `schema.table.column`. A column that is left out is in no
-record, no schema and no statement that reads rows; the server sends it all the same, and the codec passes over it.
+record, no schema and no statement that reads rows; the server sends it all the same, and the codec skips it.
 """
 
 import re
@@ -21,13 +21,13 @@ class ColumnChoice:
     exclude: tuple[str, ...] = ()
 
     def takes(self, table: TableId, column: str) -> bool:
-        """Whether the column is captured."""
+        """Says whether the column is captured."""
         name = f"{table}.{column}"
         is_included = not self.include or _matches(self.include, name)
         return is_included and not _matches(self.exclude, name)
 
     def of(self, table: TableId, columns: Sequence[Column], key: Iterable[str]) -> tuple[Column, ...]:
-        """Those that are captured. Raises ConfigError for a key column that is left out."""
+        """Returns the captured columns. Raises ConfigError for a key column that is left out."""
         for name in key:
             if not self.takes(table, name):
                 option = "exclude_columns" if _matches(self.exclude, f"{table}.{name}") else "include_columns"
@@ -38,7 +38,7 @@ class ColumnChoice:
         return tuple(column for column in columns if self.takes(table, column.name))
 
     def marked(self, relation: Relation) -> Relation:
-        """The relation, with what is left out of it told by its columns."""
+        """Returns the relation with its left-out columns marked."""
         if not self.include and not self.exclude:
             return relation
         table = TableId(relation.schema, relation.name)
@@ -60,7 +60,7 @@ class ColumnChoice:
                     )
 
     def require_unpublished(self, schemas: Iterable[TableSchema]) -> None:
-        """Raises SourceError for a column that is to be left out, and is in the topics already."""
+        """Raises SourceError for a column that would be left out, but is in the topics already."""
         for schema in schemas:
             for column in schema.columns:
                 if not self.takes(schema.table, column.name):
@@ -76,11 +76,11 @@ ALL_COLUMNS = ColumnChoice()
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What the configuration says of one table."""
+    """The configuration of one table."""
 
     key: tuple[str, ...] | None = None  # instead of the table's own; none: its records have no key
     columns: ColumnChoice = ALL_COLUMNS
-    is_outbox: bool = False  # only what is inserted matters
+    is_outbox: bool = False  # only inserted rows are relevant
 
 
 AS_IT_IS = Chosen()

@@ -1,4 +1,4 @@
-"""What can be chosen about the records' form: a profile, and Debezium's options, with underscores for dots."""
+"""The options of the records' form: a profile, and Debezium's options, with underscores for dots."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -32,9 +32,9 @@ class FormatOptions:
     hstore_handling_mode: HstoreMode | None = None
     money_fraction_digits: int = 2
     include_unknown_datatypes: bool = False  # debezium: types that Debezium does not know are left out
-    # debezium: what has no place in its column's form is null, with a warning or without, or stops capture.
+    # debezium: a value that its column's form can't represent is null, with a warning or without, or stops capture.
     event_converting_failure_handling_mode: FailureMode = "warn"
-    # debezium: what stands for a large value that is not in the log and could not be read; "hex:" goes before bytes.
+    # debezium: the placeholder for a large value that is not in the log and could not be read; "hex:" precedes bytes.
     unavailable_value_placeholder: str | None = None
     schemas_enable: bool = False
     tombstones_on_delete: bool = True
@@ -50,7 +50,7 @@ class FormatOptions:
 
     @property
     def placeholder(self) -> bytes | None:
-        """What stands for a large value that could not be read; None: its column is absent."""
+        """The placeholder for a large value that could not be read; None: its column is absent."""
         if self.profile == "readable":
             return None
         chosen = (
@@ -60,12 +60,12 @@ class FormatOptions:
 
     @property
     def suits_sinks(self) -> bool:
-        """Whether Watershed's own sinks can read the records."""
+        """Says whether Watershed's own sinks can read the records."""
         return not self.schemas_enable and self.profile == "readable" and not self.has_modes
 
     @property
     def has_modes(self) -> bool:
-        """Whether a value's form is chosen apart from the profile."""
+        """Says whether the form of some values differs from the profile's."""
         modes = (
             self.decimal_handling_mode,
             self.time_precision_mode,
@@ -77,13 +77,13 @@ class FormatOptions:
 
     @property
     def has_messages(self) -> bool:
-        """Whether logical messages are published: chosen ones, or all, as Debezium does."""
+        """Says whether logical messages are published: chosen ones, or all, as Debezium does."""
         is_chosen = bool(self.message_prefix_include_list or self.message_prefix_exclude_list)
         return is_chosen or self.profile == "debezium"
 
     @property
     def has_context_headers(self) -> bool:
-        """Whether each record names its connector in headers, as Debezium's do."""
+        """Says whether each record names its connector in headers, as Debezium's do."""
         if self.extended_headers_enabled is None:
             return self.profile == "debezium"
         return self.extended_headers_enabled

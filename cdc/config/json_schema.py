@@ -4,15 +4,20 @@ from typing import Any, Final
 
 from cdc.config.section import DebeziumSection
 from cdc.config.settings import Config
-from cdc.config.sink_settings import SINK_TYPES
+from cdc.config.store_types import SINK_TYPES, section_class
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
-_SECTIONS: Final = {"search": "SearchConfig", "cache": "CacheConfig", "warehouse": "WarehouseConfig"}
+_SECTIONS: Final = {
+    "search": "SearchConfig",
+    "cache": "CacheConfig",
+    "warehouse": "WarehouseConfig",
+    "sql": "SqlConfig",
+}
 
 
 def config_schema() -> dict[str, Any]:
-    """As the loader reads the file: options of Debezium's may have dots, and a sink that is named like a type needs no
-    type."""
+    """Returns the schema of the file as the loader reads it: Debezium's options may have dots, and a sink that is named
+    like a type needs no type."""
     schema = Config.model_json_schema()
     definitions: dict[str, Any] = schema["$defs"]
     for name in (kind.__name__ for kind in DebeziumSection.__subclasses__()):
@@ -20,15 +25,16 @@ def config_schema() -> dict[str, Any]:
             properties = section["properties"]
             dotted = {option.replace("_", "."): value for option, value in properties.items() if "_" in option}
             section["properties"] = properties | dotted
-    for definition in _SECTIONS.values():
+    sections = {name: section_class(name).__name__ for name in SINK_TYPES}
+    for definition in sections.values():
         definitions[f"Typed{definition}"] = definitions[definition] | {
-            "required": ["type", *definitions[definition]["required"]]
+            "required": ["type", *definitions[definition].get("required", ())]
         }
-    typed = {"oneOf": [{"$ref": f"#/$defs/Typed{definition}"} for definition in _SECTIONS.values()]}
+    typed = {"oneOf": [{"$ref": f"#/$defs/Typed{definition}"} for definition in sections.values()]}
     schema["properties"]["sinks"] = {
         "title": "Sinks",
         "type": "object",
-        "properties": {name: {"anyOf": [{"$ref": f"#/$defs/{_SECTIONS[name]}"}, typed]} for name in SINK_TYPES},
+        "properties": {name: {"anyOf": [{"$ref": f"#/$defs/{sections[name]}"}, typed]} for name in SINK_TYPES},
         "additionalProperties": typed,
     }
     return {"$schema": DIALECT, **schema, "title": "Watershed"}

@@ -14,18 +14,18 @@ OURS: Final = frozenset(
         "enable.idempotence",
         "enable.partition.eof",
         "group.id",
-        "isolation.level",  # who reads what is not committed believes positions that were aborted
+        "isolation.level",  # a reader of uncommitted records would use positions that were aborted
         "metadata.broker.list",
-        "partitioner",  # another one takes keys away from their earlier records
+        "partitioner",  # another one separates keys from their earlier records
         "request.required.acks",
-        "transactional.id",  # what fences a second instance
+        "transactional.id",  # fences a second instance
     }
 )
-"""What exactly once, and the order for each key, rest on; and the brokers, which have a key of their own."""
+"""Options on which exactly once and the order for each key rest; and the brokers, which have a key of their own."""
 
 
 def without_ours(options: Mapping[str, OptionValue]) -> Mapping[str, OptionValue]:
     """The options, if none is ours. Raises ValueError."""
     if taken := sorted(OURS.intersection(options)):
-        raise ValueError(f"{', '.join(taken)} can't be chosen: take it out; what is promised rests on capture's own")
+        raise ValueError(f"{', '.join(taken)} can't be chosen: remove it; the promises rest on capture's own")
     return options

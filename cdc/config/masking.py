@@ -1,4 +1,4 @@
-"""How the values of one column are masked, as section `masking` of the configuration says."""
+"""The masks of columns' values, as in section `masking` of the configuration."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -8,7 +8,7 @@ from cdc.model.events import TableId
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """How one column is masked."""
+    """The mask of one column."""
 
     table: TableId
     column: str

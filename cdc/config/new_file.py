@@ -53,7 +53,7 @@ def source_sql(new: NewConfiguration) -> list[str]:
 
 
 def configuration_text(new: NewConfiguration) -> str:
-    """YAML. Tables that can't be captured are comments, with what would mend that."""
+    """Returns YAML. Tables that can't be captured are comments, with the statement that would correct that."""
     lines = [
         "# Made by `cdc init`. `cdc check` says what is missing; watershed.example.yml has every key with its default.",
         "# CDC__SECTION__KEY in the environment goes before this file.",

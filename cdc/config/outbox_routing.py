@@ -24,7 +24,7 @@ class Placement:
 
 
 def parse_placements(text: str) -> tuple[Placement, ...]:
-    """`column:header|envelope|partition[:alias],…`. Raises ValueError for anything else."""
+    """Parses `column:header|envelope|partition[:alias],…`. Raises ValueError for other text."""
     placements = []
     for entry in filter(None, (part.strip() for part in text.split(","))):
         column, *rest = (part.strip() for part in entry.split(":"))
@@ -36,7 +36,7 @@ def parse_placements(text: str) -> tuple[Placement, ...]:
 
 
 def is_topic(name: str) -> bool:
-    """Whether Kafka takes it for a topic's name."""
+    """Says whether Kafka accepts it as a topic's name."""
     return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
 
 
@@ -45,7 +45,7 @@ class TopicRoute:
     topic's name itself."""
 
     def __init__(self, regex: str, replacement: str) -> None:
-        """Raises ValueError for what is no such thing."""
+        """Raises ValueError for a wrong pattern or replacement."""
         try:
             self._regex = re.compile(_NAMED_REFERENCE.sub(r"(?P=\1)", _NAMED_GROUP.sub("(?P<", regex)))
         except re.error as error:
@@ -66,7 +66,7 @@ class TopicRoute:
                 raise ValueError(f"route.topic.replacement: the regex has no group {found['name']}")
             return self._regex.groupindex[found["name"]]
         digits, text = found["number"] or "", ""
-        # Java takes as many digits as name a group that there is.
+        # Java takes as many digits as name an existing group.
         while len(digits) > 1 and int(digits) > self._regex.groups:
             digits, text = digits[:-1], digits[-1] + text
         if not digits or int(digits) > self._regex.groups:

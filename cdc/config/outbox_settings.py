@@ -16,7 +16,7 @@ MESSAGE_PREFIX: Final = "watershed.outbox"
 
 
 class Routing(DebeziumSection):
-    """What an event becomes; the same for rows and for messages."""
+    """The record of an event; the same options for rows and for messages."""
 
     table_fields_additional_placement: str = ""  # column:header|envelope|partition[:alias], separated by commas
     table_field_additional_missing: Literal["error", "ignore"] = "error"
@@ -56,7 +56,7 @@ class Routing(DebeziumSection):
 
     @property
     def converter(self) -> Literal["string", "json", "bytes"]:
-        """Of values."""
+        """The converter of values."""
         if self.value_converter is not None:
             return self.value_converter
         is_structure = self.table_expand_json_payload or any(p.where == "envelope" for p in self.placements)
@@ -74,7 +74,7 @@ class OutboxTable(Routing):
     table_field_event_timestamp: str | None = None
     table_field_event_payload: str = "payload"
     table_field_event_schema_version: str | None = None
-    # What `cdc outbox prune` deletes: rows that are published and, by this column, older. None: whatever is published.
+    # `cdc outbox prune` deletes published rows that are older, by this column. None: all published rows.
     retention_s: Annotated[float, Field(ge=0)] | None = None
     retention_column: str = "created_at"
 
@@ -100,7 +100,7 @@ class OutboxMessages(Routing):
 
 
 class OutboxConfig(DebeziumSection):
-    """Where events come from."""
+    """The sources of events."""
 
     tables: tuple[OutboxTable, ...] = ()
     messages: OutboxMessages | None = None
@@ -108,7 +108,7 @@ class OutboxConfig(DebeziumSection):
 
     @property
     def is_used(self) -> bool:
-        """Whether events are published at all."""
+        """Says whether events are published at all."""
         return bool(self.tables) or self.messages is not None
 
     @model_validator(mode="after")
@@ -120,7 +120,7 @@ class OutboxConfig(DebeziumSection):
 
 
 def with_outbox_tables(sections: Any) -> Any:
-    """The sections of a configuration, with outbox tables among those of the source. What is no such thing is left to
+    """Returns the sections of a configuration, with outbox tables among those of the source. Wrong values are left to
     the models to refuse. Raises ValueError for a table that is in both lists."""
     match sections:
         case {"outbox": {"tables": [*tables]}, "source": {**source}}:

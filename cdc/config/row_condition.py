@@ -10,8 +10,8 @@
     operand    := column | literal
     literal    := 'text' | number | TRUE | FALSE
 
-A column's name is folded to lower case unless it stands in double quotes. Which types may be compared is decided where
-the table's schema is known (sinks.shaping.condition).
+A column's name is folded to lower case unless it is in double quotes. sinks.shaping.condition, which knows the table's
+schema, decides which types may be compared.
 """
 
 import re
@@ -71,7 +71,7 @@ class IsNull:
 
 @dataclass(frozen=True, slots=True)
 class IsTrue:
-    """A boolean column that stands alone."""
+    """A boolean column without an operator."""
 
     column: ColumnName
 
@@ -99,7 +99,7 @@ Condition = Comparison | Membership | IsNull | IsTrue | Not | Every | Some
 
 
 def parse_condition(text: str) -> Condition:
-    """Raises ValueError that says what was expected, and after how many characters."""
+    """Parses a condition. Raises ValueError that says what was expected, and after how many characters."""
     if len(text) > CONDITION_CHARS_MAX:
         raise ValueError(f"a condition has {CONDITION_CHARS_MAX} characters at most")
     parser = _Parser(_tokens(text))

@@ -1,4 +1,4 @@
-"""What sections of the configuration have in common."""
+"""The base of the sections of the configuration."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ class Section(BaseModel):
 
 
 class DebeziumSection(Section):
-    """Its options may be written with Debezium's dots, too."""
+    """A section whose options may also be written with Debezium's dots."""
 
     @model_validator(mode="before")
     @classmethod

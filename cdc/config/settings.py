@@ -37,7 +37,8 @@ from cdc.config.kafka_options import without_ours
 from cdc.config.masking import Mask
 from cdc.config.outbox_settings import OutboxConfig, with_outbox_tables
 from cdc.config.section import DebeziumSection, Section
-from cdc.config.sink_settings import SINK_TYPES, SinksConfig, shared_names, unmatched_pattern
+from cdc.config.sink_settings import shared_names, unmatched_pattern
+from cdc.config.store_types import SINK_TYPES, SinksConfig
 from cdc.config.topic_names import problem
 from cdc.config.yaml_file import read_config_file
 from cdc.model.errors import ConfigError
@@ -46,7 +47,7 @@ from cdc.model.topics import Topics
 
 ENV_PREFIX = "CDC__"
 HASH_KEY_CHARS_MIN = 16  # a short key is found by trying
-_NAME = re.compile(r"[a-z0-9_]{1,63}")  # what PostgreSQL allows for a slot
+_NAME = re.compile(r"[a-z0-9_]{1,63}")  # the characters that PostgreSQL allows for a slot
 _PREFIX = re.compile(r"[A-Za-z0-9_-]{1,100}")  # no dot: `<prefix>.state` must not be another prefix's table
 
 
@@ -109,12 +110,12 @@ class SourceConfig(Section):
         return ColumnChoice(self.include_columns, self.exclude_columns)
 
     def chosen(self, table: TableId) -> Chosen:
-        """What is said of this table."""
+        """Returns the configuration of this table."""
         is_outbox = self.is_outbox(table)
         return Chosen(() if is_outbox else self.key_columns.get(str(table)), self.columns, is_outbox)
 
     def is_outbox(self, table: TableId) -> bool:
-        """Whether its rows are events."""
+        """Says whether the table's rows are events."""
         return str(table) in self.outbox
 
     @property
@@ -123,7 +124,7 @@ class SourceConfig(Section):
 
     @property
     def stored_table_ids(self) -> tuple[TableId, ...]:
-        """Those that stores hold: neither outbox tables nor logs, whose records have no key."""
+        """The tables that stores hold: neither outbox tables nor logs, whose records have no key."""
         return tuple(table for table in self.table_ids if self.chosen(table).key != ())
 
 
@@ -163,12 +164,12 @@ class CaptureConfig(Section):
     transaction_time_ms_max: Annotated[int, Field(ge=1)] = 500
     idle_position_s: Annotated[float, Field(gt=0)] = 1.0  # how often an idle source's position is recorded
     progress_interval_ms: Annotated[int, Field(ge=10)] = 250
-    # A change whose record is larger than its topic takes, or that holds a value that has no form in records.
+    # For a change whose record is larger than its topic allows, or has a value that records have no form for.
     on_unpublishable: OnUnpublishable = "stop"
 
 
 class SnapshotConfig(Section):
-    """How existing rows are read. See the README's table of what happens to streaming meanwhile."""
+    """How existing rows are read. See the README's table of `snapshot.method`."""
 
     mode: Literal["initial", "never", "when_needed", "always"] = "initial"
     method: Literal["chunked", "consistent"] = "chunked"
@@ -181,7 +182,7 @@ class SnapshotConfig(Section):
 
 
 class SweepConfig(Section):
-    """What follows a sweep, which removes rows from stores by their version."""
+    """The records that follow a sweep, which removes rows from stores by their version."""
 
     tombstones: bool = False  # also in the topics, for consumers that know nothing of sweeps
 
@@ -233,7 +234,7 @@ class MaskingConfig(Section):
     """Text that may not leave the source in clear. Columns are named schema.table.column."""
 
     truncate: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)  # characters that are kept
-    # How many are written in the text's place.
+    # The number of asterisks in the text's place.
     asterisks: dict[str, Annotated[int, Field(ge=0, le=1000)]] = Field(default_factory=dict)
     hash: tuple[str, ...] = ()  # HMAC with SHA-256, in hexadecimal: equal texts stay equal
     hash_key: SecretStr | None = None
@@ -248,7 +249,7 @@ class MaskingConfig(Section):
         return self
 
     def masks(self, tables: Sequence[TableId]) -> tuple[Mask, ...]:
-        """Raises ValueError for a column of a table that is not captured."""
+        """Returns the masks of columns. Raises ValueError for a column of a table that is not captured."""
         key = self.hash_key.get_secret_value().encode() if self.hash_key else b""
         return (
             *(Mask(*_column_of(name, tables), "truncate", length) for name, length in self.truncate.items()),
@@ -281,7 +282,7 @@ class HttpConfig(Section):
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=1, le=65535)] | None = 8480  # of `cdc run`; null: no server
     sink_port: Annotated[int, Field(ge=1, le=65535)] | None = 8481  # of `cdc sink run`
-    # How much WAL the disk can hold for the slot, where max_slot_wal_keep_size sets no limit or a greater one.
+    # How much WAL the disk can hold for the slot, if max_slot_wal_keep_size sets no limit or a greater one.
     wal_bytes_max: Annotated[int, Field(ge=1)] | None = None
 
 
@@ -325,7 +326,7 @@ class Config(BaseSettings):
     @model_validator(mode="before")
     @classmethod
     def _outbox_tables_are_captured(cls, values: Any) -> Any:
-        """Their changes come with the others', through the same publication and slot."""
+        """Captures outbox tables through the same publication and slot as the other tables."""
         return with_outbox_tables(values)
 
     @model_validator(mode="after")

@@ -1,32 +1,42 @@
-"""Section `sinks`: a map from a name of the user's choice to a store, and what is kept in it."""
+"""The sections of section `sinks`, one class for each type of store. Those of other packages are in `store_types`."""
 
-import re
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, ClassVar, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, SecretStr
+from pydantic import Field, SecretStr
 
 from cdc.config.store_mapping import Held, matches
-from cdc.config.store_shapes import CacheOptions, SearchOptions
+from cdc.config.store_shapes import CacheOptions, SearchOptions, SqlOptions
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
-
-SINK_TYPES: Final = ("search", "cache", "warehouse")
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")  # as a topic prefix: it is part of topics' and folders' names
 
 
 class Store(Held):
     """What every store's section has."""
 
+    # `module:class` of its sink, which is imported when it is opened: by `open(section, topic_prefix, name=…)`.
+    adapter: ClassVar[str]
+    needs: ClassVar[tuple[str, str] | None] = None  # the client library, and our extra that installs it
+    names_option: ClassVar[str]  # the option that keeps two sinks in one store apart
+
+    type: str
     # A row that the store can never take: `stop` the sink before it, or publish a `dead_letter` and go on.
     on_rejected: Literal["stop", "dead_letter"] = "dead_letter"
     dead_letters_max: Annotated[int, Field(ge=1, le=100_000)] = 10_000  # open ones; at more of them the sink stops
     dead_letter_rows: bool = False  # whether letters have the row's values, where these are not large
 
+    def store_names(self, topic_prefix: str) -> tuple[tuple[str, str], ...]:
+        """Where the sink writes: each a place, and what all names of the sink in it begin with."""
+        raise TypeError(f"{type(self).__name__} does not say where it writes, for {topic_prefix}")
+
 
 class SearchConfig(Store, SearchOptions):
     """OpenSearch, or what speaks its protocol."""
+
+    adapter: ClassVar[str] = "sinks.search.sink:SearchSink"
+    needs: ClassVar[tuple[str, str] | None] = ("opensearchpy", "search")
+    names_option: ClassVar[str] = "index_prefix"
 
     type: Literal["search"] = "search"
     url: SecretStr
@@ -41,6 +51,10 @@ class SearchConfig(Store, SearchOptions):
 class CacheConfig(Store, CacheOptions):
     """Redis or Valkey."""
 
+    adapter: ClassVar[str] = "sinks.cache.sink:CacheSink"
+    needs: ClassVar[tuple[str, str] | None] = ("redis", "cache")
+    names_option: ClassVar[str] = "key_prefix"
+
     type: Literal["cache"] = "cache"
     url: SecretStr
     key_prefix: str | None = None  # default: the topic prefix
@@ -54,6 +68,9 @@ class CacheConfig(Store, CacheOptions):
 class WarehouseConfig(Store):
     """Iceberg tables through Spark, with a JDBC catalog."""
 
+    adapter: ClassVar[str] = ""  # it is opened by the job, which has Spark
+    names_option: ClassVar[str] = "namespace"
+
     type: Literal["warehouse"] = "warehouse"
     catalog_uri: SecretStr  # jdbc:sqlite:/path or jdbc:postgresql://...
     location: str  # folder or URI of the tables' files
@@ -65,36 +82,27 @@ class WarehouseConfig(Store):
         return (self.catalog_uri.get_secret_value(), namespace), (self.location.rstrip("/"), namespace)
 
 
-StoreConfig = SearchConfig | CacheConfig | WarehouseConfig
-_OPTION_OF_NAMES: Final[Mapping[str, str]] = {
-    "search": "index_prefix",
-    "cache": "key_prefix",
-    "warehouse": "namespace",
-}
+class SqlConfig(Store, SqlOptions):
+    """PostgreSQL or SQLite, through SQLAlchemy."""
+
+    adapter: ClassVar[str] = "sinks.sql.sink:SqlSink"
+    needs: ClassVar[tuple[str, str] | None] = ("sqlalchemy", "sql")
+    names_option: ClassVar[str] = "own_schema"
+
+    type: Literal["sql"] = "sql"
+    url: SecretStr  # postgresql://user:password@host:5432/database, sqlite:////folder/file.db
+    own_schema: str | None = None  # of the sink's own tables; default: watershed_<topic prefix>
+
+    def beginning(self, topic_prefix: str) -> str:
+        """The schema of the sink's own tables; where there are no schemas, what their names begin with."""
+        return f"watershed_{topic_prefix}" if self.own_schema is None else self.own_schema
+
+    def store_names(self, topic_prefix: str) -> tuple[tuple[str, str], ...]:
+        """The database, and where the sink's own tables are in it."""
+        return ((_server(self.url, 5432), self.beginning(topic_prefix)),)
 
 
-def _with_types(sinks: Any) -> Any:
-    """A sink that is named like a type has that type."""
-    if not isinstance(sinks, dict):
-        return sinks
-    typed: dict[str, Any] = {}
-    for name, section in sinks.items():
-        if not _NAME.fullmatch(str(name)):
-            raise ValueError(f"{name!r} can't be a sink's name: letters, digits, _ and -, 100 at most")
-        if section is None and name in SINK_TYPES:
-            continue
-        if isinstance(section, dict) and "type" not in section:
-            if name not in SINK_TYPES:
-                raise ValueError(f"{name} needs a type: {', '.join(SINK_TYPES)}")
-            section = {"type": name, **section}
-        typed[str(name)] = section
-    return typed
-
-
-SinksConfig = Annotated[
-    dict[str, Annotated[StoreConfig, Field(discriminator="type")]],
-    BeforeValidator(_with_types),
-]
+StoreConfig = Store  # of any type
 
 
 def sink_config(sinks: Mapping[str, StoreConfig], name: str) -> StoreConfig:
@@ -114,8 +122,10 @@ def shared_names(sinks: Mapping[str, StoreConfig], topic_prefix: str) -> str | N
         for place in section.store_names(topic_prefix):
             other = owners.setdefault((section.type, place), name)
             if other != name:
-                option = _OPTION_OF_NAMES[section.type]
-                return f"{other} and {name} would share one store: give one of them another {option}, or another server"
+                return (
+                    f"{other} and {name} would share one store: give one of them another {section.names_option}, or "
+                    "another server"
+                )
     return None
 
 
@@ -123,7 +133,7 @@ def unmatched_pattern(sinks: Mapping[str, StoreConfig], captured: Iterable[Table
     """The first pattern that matches no captured table, with its place: it may be a mistyped name."""
     captured = list(captured)
     for name, section in sinks.items():
-        shapes = {} if isinstance(section, WarehouseConfig) else section.shapes
+        shapes: Iterable[str] = getattr(section, "shapes", ())
         for option, patterns in (("tables", section.tables), ("mapping", section.mapping), ("shapes", shapes)):
             for pattern in patterns:
                 if not any(matches(pattern, table) for table in captured):

@@ -1,8 +1,8 @@
-"""The mapping of one sink: which tables it holds, and in which shape. Pure.
+"""The mapping of one sink: which tables it holds, with which rows and columns. Pure.
 
 Names of tables are patterns: `*` stands for any characters, `?` for one, `[ab]` for one of several; the pattern has to
-match the whole of `schema.table`. Of several entries of `mapping` the first whose pattern matches a table counts, in
-the order of the file; entries are not merged.
+match the whole of `schema.table`. If several entries of `mapping` match a table, the first in the file applies; entries
+are not merged.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ _WILDCARD = re.compile(r"[*?\[]")
 
 
 class StoreMasks(Section):
-    """Text that this store does not hold in clear. Columns have the source's names."""
+    """Masks for text that this store does not hold in clear. Columns have the source's names."""
 
     truncate: dict[str, Annotated[int, Field(ge=0)]] = Field(default_factory=dict)  # characters that are kept
     asterisks: dict[str, Annotated[int, Field(ge=0, le=1000)]] = Field(default_factory=dict)  # how many are written
@@ -55,7 +55,7 @@ class StoreMasks(Section):
 
 
 class TableMapping(Section):
-    """The shape of some tables' rows in one store. Columns have the source's names, except for the new ones."""
+    """The mapping of some tables' rows in one store. Columns have the source's names, except for the new ones."""
 
     include: tuple[str, ...] | None = None  # these and the key's; None: all
     exclude: tuple[str, ...] = ()
@@ -96,11 +96,12 @@ class TableMapping(Section):
 
     @property
     def is_identity(self) -> bool:
-        """Whether rows stay as they are."""
+        """Says whether rows stay as they are."""
         return self == TableMapping()
 
     def fingerprint(self) -> str:
-        """Differs for mappings that make different rows. Says nothing about the key of hashes."""
+        """Returns a digest that differs for mappings that make different rows. It does not depend on the key of
+        hashes."""
         said = self.model_dump(mode="json", exclude={"mask": {"hash_key"}})
         said["exclude"] = sorted(self.exclude)
         said["include"] = None if self.include is None else sorted(self.include)
@@ -112,7 +113,7 @@ IDENTITY: Final = TableMapping()
 
 
 def is_pattern(name: str) -> bool:
-    """Whether it can match several tables."""
+    """Says whether the pattern can match several tables."""
     return _WILDCARD.search(name) is not None
 
 
@@ -121,7 +122,7 @@ def matches(pattern: str, table: TableId) -> bool:
 
 
 class Held(Section):
-    """Which tables a store holds, and in which shape."""
+    """The tables that a store holds, and their mappings."""
 
     tables: tuple[str, ...] = ("*",)  # patterns over schema.table
     exclude_tables: tuple[str, ...] = ()  # likewise: captured, but not in this store
@@ -143,14 +144,14 @@ class Held(Section):
         return mapping
 
     def holds(self, table: TableId) -> bool:
-        """Whether the store is to hold the table."""
+        """Says whether the store holds the table."""
         return any(matches(pattern, table) for pattern in self.tables) and not any(
             matches(pattern, table) for pattern in self.exclude_tables
         )
 
     @property
     def excluded_names(self) -> frozenset[str]:
-        """Of exclude_tables those that are names of one table."""
+        """Returns the entries of exclude_tables that are names of one table."""
         return frozenset(pattern for pattern in self.exclude_tables if not is_pattern(pattern))
 
     def mapped(self, table: TableId) -> tuple[str, TableMapping]:
@@ -158,7 +159,7 @@ class Held(Section):
         return next(((p, entry) for p, entry in self.mapping.items() if matches(p, table)), (str(table), IDENTITY))
 
     def fingerprints(self, tables: Iterable[TableId]) -> dict[str, str]:
-        """Those of the tables whose rows do not stay as they are, by schema.table."""
+        """Returns the fingerprints of tables whose rows do not stay as they are, by schema.table."""
         mapped = ((table, self.mapped(table)[1]) for table in tables)
         return {str(table): entry.fingerprint() for table, entry in mapped if not entry.is_identity}
 

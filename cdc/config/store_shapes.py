@@ -99,6 +99,34 @@ class SearchOptions(Section):
     tombstone_ttl_s: Annotated[int, Field(ge=60)] = TOMBSTONE_TTL_S
 
 
+class SqlShape(Section):
+    """The table of a source table's rows in an SQL database. Columns have the names that the mapping gives them."""
+
+    table: str | None = None  # a template with {schema} and {table}; None: {schema}.{table}, or {schema}_{table}
+    types: dict[str, Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_ ,.()\[\]\"]*$")]] = Field(default_factory=dict)
+    indexes: tuple[Annotated[tuple[str, ...], Field(min_length=1)], ...] = ()  # each a list of columns
+
+    @field_validator("table")
+    @classmethod
+    def _name_has_known_parts(cls, value: str | None) -> str | None:
+        try:
+            name = "t" if value is None else value.format(schema="s", table="t").rpartition(".")[2]
+        except (KeyError, ValueError, IndexError, AttributeError):
+            name = ""
+        if not name:
+            raise ValueError("a template may name {schema} and {table}, and ends with the table's name")
+        return value
+
+
+class SqlOptions(Section):
+    """Options of an SQL store that say how rows are kept."""
+
+    # Pattern over schema.table, such as public.*: the shape of these tables. The first that matches counts.
+    shapes: dict[str, SqlShape] = Field(default_factory=dict)
+    # How long a deleted row's version is remembered, in which time no older change of the row may still be on its way.
+    tombstone_ttl_s: Annotated[int, Field(ge=60)] = TOMBSTONE_TTL_S
+
+
 Shape = TypeVar("Shape")
 
 

@@ -12,10 +12,10 @@ NAME_CHARS_MAX = 249  # Kafka's
 
 @dataclass(frozen=True, slots=True)
 class SideTopics:
-    """Topics that options ask for, of one partition each."""
+    """Topics that options require, of one partition each."""
 
     compacted: tuple[str, ...]
-    logs: tuple[str, ...]  # not compacted: a record does not take another's place
+    logs: tuple[str, ...]  # not compacted: records do not replace each other
 
     @classmethod
     def of(cls, topics: Topics, options: FormatOptions) -> "SideTopics":
@@ -27,10 +27,11 @@ class SideTopics:
 
 
 def problem(topics: Topics, tables: Iterable[TableId], sinks: Iterable[str] = ()) -> str | None:
-    """What is wrong with the topics' names, naming the two that can't be together, and what helps; None: nothing.
+    """Returns the conflict between topics' names, with both names and the remedy; None if there is none.
 
-    Characters that Kafka does not allow become `_`, so names can become the same. Names that differ only in `.` and `_`
-    are the same to Kafka too: their metrics would be, so the brokers refuse to create the second one."""
+    Characters that Kafka does not allow become `_`, so names can become the same. Kafka also treats names as the same
+    that differ only in `.` and `_`: their metrics would collide, so the brokers refuse to create the second one.
+    """
     own = [*topics.own, *map(topics.sink_dead_letter, sinks)]
     owners = {_unified(topic): (topic, f"Watershed's own topic {topic}") for topic in own}
     for table in tables:

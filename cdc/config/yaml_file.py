@@ -11,7 +11,7 @@ from cdc.model.errors import ConfigError
 
 
 def read_config_file(path: Path) -> dict[str, Any]:
-    """Its sections by name. Raises ConfigError that names the file and the place, never a value."""
+    """Returns the file's sections by name. Raises ConfigError that names the file and the place, never a value."""
     try:
         content: Any = yaml.load(path.read_text(encoding="utf-8"), _Loader)  # noqa: S506 a safe one, but for equal keys
     except OSError as error:
@@ -36,7 +36,7 @@ class _EqualKeysError(ConstructorError):
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2 forbids what PyYAML takes: a mapping with equal keys."""
+    """A loader that refuses a mapping with equal keys, which YAML 1.2 forbids and PyYAML accepts."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         first: dict[str, yaml.Mark] = {}

@@ -15,8 +15,9 @@ from cdc.model.findings import Finding
 from cdc.model.topics import Topics
 from cdc.ports.source_table import SourceTable
 from cdc.postgres.catalog import schema_of
+from cdc.postgres.connection import connect
 from cdc.postgres.source import Source, check_source
-from cdc.postgres.source_findings import SOURCE, reached_source, source_findings
+from cdc.postgres.source_findings import SOURCE, source_findings
 
 BROKERS = "brokers"
 
@@ -37,7 +38,7 @@ def capture_findings(config: Config, tables: list[SourceTable]) -> Iterator[Find
 
 def _source(config: Config, tables: list[SourceTable]) -> Iterator[Finding]:
     try:
-        with reached_source(config.source) as connection:
+        with connect(config.source, application="watershed check") as connection:
             yield from source_findings(connection, config.source, config.snapshot, tables)
     except WatershedError as error:
         yield Finding.failed(SOURCE, error)
@@ -68,7 +69,7 @@ def broker_findings(config: Config) -> Iterator[Finding]:
     keyless = [topics.table(table) for table in config.source.table_ids if config.source.chosen(table).key == ()]
     try:
         admin = TopicAdmin(config.kafka, frozenset([*keyless, topics.dead_letter]))
-        admin.require_reachable()
+        admin.broker_count()
         count = admin.broker_count()
     except WatershedError as error:
         yield Finding.failed(BROKERS, error)

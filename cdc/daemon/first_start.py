@@ -23,7 +23,7 @@ from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.formats.unpublishable import Unpublishable, UnpublishedRecord
 from cdc.kafka.broker import KafkaBroker
 from cdc.kafka.compacted import read_latest
-from cdc.kafka.daemon_thread import nobody_waits
+from cdc.kafka.daemon_thread import do_nothing
 from cdc.kafka.event_topics import EventTopics
 from cdc.kafka.hanging_transactions import HangingTransactions
 from cdc.kafka.state_reader import (
@@ -103,9 +103,9 @@ class Bootstrap:
             topics = self._create_topics()
             broker = open_broker(self._config, self._admin, topics, self._should_stop)
             resources.callback(broker.close)
-            broker.fence_predecessors(nobody_waits)
+            broker.fence_predecessors(do_nothing)
             with suppress(GapError):  # all rows are read under a new epoch, so nothing that is lost matters
-                HangingTransactions(self._config, self._admin, broker, self._probe).end(nobody_waits)
+                HangingTransactions(self._config, self._admin, broker, self._probe).end(do_nothing)
             # Nobody else can write any more. The previous owner may have written until it was fenced.
             if read_position(self._config) != previous:
                 raise ConnectionLost("another instance has continued meanwhile")
@@ -195,9 +195,9 @@ class Bootstrap:
         state = StreamState(resume_lsn=consistent_point, partial=None, seq=0, commit_ts_us=0)
         position = Publisher(lineage, self._config.capture, {}).position(state)
         records.append(position_record(self._topics, position))
-        broker.produce(records, nobody_waits)
+        broker.produce(records, do_nothing)
         self._probe("bootstrap.before-commit")
-        broker.commit(nobody_waits)
+        broker.commit(do_nothing)
 
     # ---- topics
 
@@ -313,8 +313,8 @@ class Bootstrap:
         records = [] if lost is None else lost_records(self._topics, *lost)
         if HANGING_KEY in read_latest(self._config.kafka, self._topics.state):
             records.append(TopicRecord(self._topics.state, HANGING_KEY.encode(), None))
-        broker.produce([*records, position_record(self._topics, intent)], nobody_waits)
-        broker.commit(nobody_waits)
+        broker.produce([*records, position_record(self._topics, intent)], do_nothing)
+        broker.commit(do_nothing)
 
     def _create_slot(
         self, connection: SourceConnection, replication: ReplicationConnection

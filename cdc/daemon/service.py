@@ -156,7 +156,7 @@ class Service:
             column_formats(schema, self._config.format_options)
             if outbox is not None and outbox.takes(schema.table):
                 outbox.describe(schema.oid, schema)
-        self._admin.require_reachable()
+        self._admin.broker_count()
         self._admin.check([*self._table_topics, self._topics.dead_letter])
         records = [self._topics.state, self._topics.control, self._topics.progress]
         self._admin.check_single(records, [self._topics.signals, *self._log_topics])
@@ -227,7 +227,7 @@ class Service:
     def _is_known(self) -> bool:
         """Says whether an earlier process has started capture."""
         try:
-            self._admin.require_reachable()
+            self._admin.broker_count()
             position = read_position(self._config)
         except (GapError, UnreachableError, ConnectionLost):
             return False  # the next step reports it

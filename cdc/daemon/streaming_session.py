@@ -437,6 +437,6 @@ class Session:
         def watch() -> None:
             tracker.watch()
             topics()
-            broker.look_after_outage()
+            broker.check_after_outage()
 
         return watch

@@ -1,1 +1,1 @@
-"""The brokers: producers, consumers and administration. The only importer of confluent_kafka."""
+"""Kafka: producers, consumers and administration. The only importer of confluent_kafka."""

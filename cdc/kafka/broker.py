@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from cdc.config.settings import KafkaConfig
 from cdc.kafka.client import MESSAGE_BYTES_MAX, broker_error, client_settings, kafka_error, new_client
-from cdc.kafka.daemon_thread import WAIT_S, begin, call_in_thread, nobody_waits
+from cdc.kafka.daemon_thread import WAIT_S, call_in_thread, do_nothing, start_thread
 from cdc.kafka.event_topics import EventTopics
 from cdc.kafka.reports import Outage, Undelivered
 from cdc.kafka.topic_admin import EndOffsets, TopicAdmin
@@ -22,30 +22,30 @@ from cdc.records.kafka_transactions import OpenPart
 
 log = structlog.get_logger(__name__)
 
-_ANY_PARTITION = -1  # librdkafka's RD_KAFKA_PARTITION_UA: the partitioner's
-# librdkafka's queue is the only buffer between us and the brokers; when it is full the loop stops reading.
+_ANY_PARTITION = -1  # librdkafka's RD_KAFKA_PARTITION_UA: the partitioner decides
+# librdkafka's queue is the only buffer between us and the brokers; while it is full the loop does not read.
 QUEUE_MESSAGES_MAX = 200_000
 QUEUE_KIBIBYTES_MAX = 64 * 1024
-# Of one topic and partition; brokers refuse one that is larger than a record may be.
+# A batch of one topic and partition; brokers refuse one that is larger than the maximum record.
 BATCH_BYTES_MAX = 1_000_000
-# The brokers' default limit is 15 min; a transaction that is open longer was forgotten.
+# The brokers' default maximum is 15 min; a transaction that is open for longer than this is aborted by them.
 TRANSACTION_TIMEOUT_MS = 120_000
-# In which the brokers have put a transaction's end into every partition, once they answer at all.
+# Seconds within which reachable brokers have written the end of a transaction to every partition.
 MARKED_S_MAX = 5.0
-# Of brokers that don't answer; later a new session looks at everything again.
+# Seconds to wait for brokers that don't answer; then a new session begins with its own checks.
 AWAY_S_MAX = 60.0
-# In which a transaction's end is in the partitions for a broker that works, and until we have noticed that it died.
+# Seconds within which a working broker has written the end of a transaction, and we have noticed that it died.
 MARKING_S_MAX = 0.5
-# How long the answer to a call is waited for. The coordinator aborts a transaction that is open for longer, so a commit
-# that is not answered by then can't be waited for with success. The next session asks what became of it.
+# Maximum wait for the answer to a call. The coordinator aborts a transaction that is open for longer, so a commit
+# without an answer by then can't succeed any more. The next session finds out what became of it.
 ANSWER_S_MAX = TRANSACTION_TIMEOUT_MS / 1000
-# The same after a request to stop: brokers that work answer in milliseconds, and the process has 8 s to end.
+# The same after a request to stop: working brokers answer in milliseconds, and the process has 8 s to end.
 STOPPING_S_MAX = 3.0
 _NEVER = -1
 
 
 class StoredRecord(NamedTuple):
-    """A record as it stands, or is to stand, in a partition."""
+    """A record with its place in a partition."""
 
     topic: str
     partition: int
@@ -56,7 +56,8 @@ class StoredRecord(NamedTuple):
 
 
 class KafkaBroker:
-    """Constructing it does not touch the brokers' transaction state; `fence_predecessors` does."""
+    """Implements cdc.ports.stream.Broker. Constructing it does not touch the brokers' transaction state;
+    `fence_predecessors` does."""
 
     def __init__(
         self,
@@ -70,14 +71,14 @@ class KafkaBroker:
         own: Collection[str] = (),
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`partition_counts`: of the tables' topics. `record_bytes_max`: what topics took when they were looked at.
-        `own`: topics that are written beside them and those of events. `should_stop`: whether the process was asked to
+        """`partition_counts`: of the table topics. `record_bytes_max`: the size limit of topics at the start. `own`:
+        other topics that are written, except those of events. `should_stop`: returns whether the process was asked to
         stop."""
         self.transactional_id = transactional_id
         self._admin = admin
         self._record_bytes_max = dict(record_bytes_max or {})
         self._events = events
-        # Topics of events may take less, which an earlier session has met.
+        # Topics of events may have lower limits, which an earlier session found.
         known = (*self._record_bytes_max.values(), *admin.event_bytes_max.values())
         self._batch_bytes = min(BATCH_BYTES_MAX, *known, MESSAGE_BYTES_MAX)
         self._partition_counts = dict(partition_counts)
@@ -86,9 +87,10 @@ class KafkaBroker:
         self._is_open = False
         self._outage = Outage()
         self._committed_at = 0.0  # monotonic seconds
-        self._looked_after = self._began_after = 0  # losses: at the last look, and when the transaction began
-        self._look: Future[list[OpenPart]] | None = None
-        # Not a method of ours: a producer that refers to its owner outlives the session, threads and all.
+        # Lost connections at the last check for hanging transactions, and when the transaction began
+        self._checked_losses = self._losses_at_begin = 0
+        self._check: Future[list[OpenPart]] | None = None
+        # Not a bound method: a producer that refers to its owner outlives the session, with its threads.
         self._undelivered = Undelivered()
         self._producer = new_client(
             Producer,
@@ -98,7 +100,8 @@ class KafkaBroker:
                     "transactional.id": transactional_id,
                     "error_cb": self._outage.note,
                     "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
-                    "partitioner": "murmur2_random",  # what Java's producers do, so that both agree on a key's place
+                    # The partitioner of Java's producers, so that both agree on a key's partition
+                    "partitioner": "murmur2_random",
                     "message.max.bytes": MESSAGE_BYTES_MAX,
                     "batch.size": self._batch_bytes,
                     "queue.buffering.max.messages": QUEUE_MESSAGES_MAX,
@@ -112,11 +115,11 @@ class KafkaBroker:
         )
 
     def fence_predecessors(self, while_waiting: WhileWaiting) -> None:
-        """`init_transactions`: from now on no earlier producer of this id can write, and what it left is ended."""
+        """Calls `init_transactions`: from now on no earlier producer of this id can write, and its open transaction is
+        ended."""
         self._until_answered("init_transactions", while_waiting)
 
     def produce(self, records: Iterable[TopicRecord], while_waiting: WhileWaiting) -> None:
-        """See cdc.ports.stream.Broker."""
         topic = ""
         try:
             self._open(while_waiting)
@@ -126,8 +129,8 @@ class KafkaBroker:
                     event = TopicRecord(topic, key, value, headers, destination)
                     topic, key, value, headers, destination = self._events.accepted(event, while_waiting)
                     self._require_fitting_batches(topic)
-                    for told in self._events.untold():
-                        self._hand_over(while_waiting, told.topic, told.value, told.key)
+                    for note in self._events.unrecorded():
+                        self._hand_over(while_waiting, note.topic, note.value, note.key)
                 while True:
                     try:
                         if headers is None:
@@ -143,10 +146,10 @@ class KafkaBroker:
         except KafkaException as exception:
             raise self._translate("produce", exception, topic) from exception
         finally:
-            producer = None  # type: ignore[assignment] # a traceback must not keep one alive that is given up
+            producer = None  # type: ignore[assignment] # a traceback must not keep a discarded producer alive
 
     def put(self, records: Iterable[StoredRecord], while_waiting: WhileWaiting) -> None:
-        """Like `produce`, to the partitions that the records name, whatever is open there."""
+        """Produces records to the partitions that they name, even where a transaction hangs."""
         topic = ""
         try:
             self._begin()
@@ -160,98 +163,101 @@ class KafkaBroker:
         if self._is_open:
             self._require_connections()
             return
-        if self._look is not None:  # one that goes on would take what comes now for left open
-            self._look, self._looked_after = None, _NEVER
+        if self._check is not None:  # a check in progress would take the new transaction for a hanging one
+            self._check, self._checked_losses = None, _NEVER
         deadline = time.monotonic() + AWAY_S_MAX
         while self._has_lost_brokers():
             if time.monotonic() > deadline:
-                raise ConnectionLost("Kafka: the brokers don't say what they left open")
-            self._judge(lambda: call_in_thread(self._find_open, while_waiting))
-            if self._looked_after == _NEVER:
+                raise ConnectionLost("Kafka: the brokers don't answer whether a transaction hangs")
+            self._evaluate(lambda: call_in_thread(self._find_hanging, while_waiting))
+            if self._checked_losses == _NEVER:
                 while_waiting()
                 time.sleep(WAIT_S)
         self._begin()
 
     def _begin(self) -> None:
         if not self._is_open:
-            self._began_after = self._losses()
+            self._losses_at_begin = self._losses()
             self._producer.begin_transaction()
             self._is_open = True
 
     def _losses(self) -> int:
-        """Raises ConnectionLost, BrokerError for a producer that has failed for good."""
+        """Returns the number of lost connections. Raises ConnectionLost or BrokerError if the producer has failed for
+        good."""
         try:
-            self._producer.poll(0)  # what the client has noticed
+            self._producer.poll(0)  # serves the error callback
         except KafkaException as exception:
             raise self._translate("the producer has failed", exception, is_final=True) from exception
         return self._outage.losses
 
     @property
     def has_lost_connection(self) -> bool:
-        """To a broker, since somebody last looked at what they left. Raises what `_losses` raises."""
-        return self._losses() != self._looked_after
+        """True if a connection to a broker was lost since the last check for hanging transactions. Raises what
+        `_losses` raises."""
+        return self._losses() != self._checked_losses
 
     def _require_connections(self) -> None:
-        """Raises ConnectionLost where the open transaction must not go on: the next session looks first."""
-        if self._may_be_one_with_the_last():
+        """Raises ConnectionLost if the open transaction must not continue; the next session checks for hanging
+        transactions first."""
+        if self._may_merge_with_last():
             raise ConnectionLost("Kafka: a broker was lost while a transaction was open")
-        self._began_after = self._losses()  # the next transaction begins with a look
+        self._losses_at_begin = self._losses()  # the next transaction begins with a check
 
-    def _may_be_one_with_the_last(self) -> bool:
-        """A broker that died right behind a commit may have died before its end was in the partitions. As long as it is
-        away nothing of the transaction that is open now is there, so nothing of it must ever get there, not even its
-        abort: it would be both of theirs. Where each partition has another replica in sync, it has a leader all the
-        time, and nothing is left open. Later than right behind, the partitions know the transaction that is open; then
-        its commit is the one end that is good for both."""
-        if self._losses() == self._began_after or self._outage.noted_at - self._committed_at > MARKING_S_MAX:
+    def _may_merge_with_last(self) -> bool:
+        """Returns whether the open transaction may merge with the previous one. A broker that died right after a commit
+        may have died before the end of that transaction was in its partitions. While it is away it has nothing of the
+        open transaction, and must never get anything of it, not even an abort, which would apply to both. Where each
+        partition has another replica in sync, it always has a leader and no transaction hangs. When a broker dies
+        later, the partitions know the open transaction; then its commit is the right end for both."""
+        if self._losses() == self._losses_at_begin or self._outage.noted_at - self._committed_at > MARKING_S_MAX:
             return False
         return not self._admin.are_replicated(self._names())
 
-    def look_after_outage(self) -> None:
-        """Call it now and then: brokers that were away may have left a transaction hanging (see
-        cdc/kafka/hanging_transactions.py). Our next transaction would be one with it, and until then nobody reads on.
-        Returns at once. Raises ConnectionLost: the next session ends the hanging transaction."""
+    def check_after_outage(self) -> None:
+        """Checks, when called now and then, whether brokers that were unreachable left a transaction hanging (see
+        cdc/kafka/hanging_transactions.py): our next transaction would merge with it, and until then no reader gets past
+        it. Does not wait. Raises ConnectionLost; the next session ends the hanging transaction."""
         try:
-            if self._look is not None:
-                if self._look.done():
-                    look, self._look = self._look, None
-                    self._judge(look.result)
+            if self._check is not None:
+                if self._check.done():
+                    check, self._check = self._check, None
+                    self._evaluate(check.result)
             elif self._is_open:
                 self._require_connections()
             elif self._has_lost_brokers():
-                self._look = begin(self._find_open)
+                self._check = start_thread(self._find_hanging)
         except (BrokerError, UnreachableError) as error:
-            raise ConnectionLost(error.message) from error  # the next session meets it where a user is told
+            raise ConnectionLost(error.message) from error  # the next session reports it to the user
 
     def _has_lost_brokers(self) -> bool:
-        """Since the last look at what they left; this is one."""
-        looked_after, self._looked_after = self._looked_after, self._losses()
-        return self._looked_after != looked_after
+        """Returns whether a connection was lost since the last check, and begins a new one."""
+        checked, self._checked_losses = self._checked_losses, self._losses()
+        return self._checked_losses != checked
 
     def _names(self) -> set[str]:
-        """Of the topics that this session writes to."""
         return {*self._partition_counts, *self._events.record_bytes_max, *self._own}
 
-    def _find_open(self) -> list[OpenPart]:
-        return self._admin.open_parts(self._names(), MARKED_S_MAX, nobody_waits, self._partition_counts)
+    def _find_hanging(self) -> list[OpenPart]:
+        return self._admin.open_parts(self._names(), MARKED_S_MAX, do_nothing, self._partition_counts)
 
-    def _judge(self, look: Callable[[], list[OpenPart]]) -> None:
+    def _evaluate(self, check: Callable[[], list[OpenPart]]) -> None:
         try:
-            found = look()
+            found = check()
         except (ConnectionLost, UnreachableError):
-            self._looked_after = _NEVER  # they are still away
+            self._checked_losses = _NEVER  # the brokers are still unreachable
             return
         except KafkaException as exception:
-            raise self._translate("what is open can't be asked", exception, is_final=True) from exception
+            raise self._translate("can't check for hanging transactions", exception, is_final=True) from exception
         if found:
-            raise ConnectionLost(f"Kafka: the brokers left a transaction open in {found[0].topic}")
+            raise ConnectionLost(f"Kafka: a transaction hangs in topic {found[0].topic}")
 
-    def still_open(self, names: Collection[str], while_waiting: WhileWaiting) -> list[OpenPart]:
-        """What stays open in these topics. Brokers that are away are waited for."""
+    def find_hanging(self, names: Collection[str], while_waiting: WhileWaiting) -> list[OpenPart]:
+        """Returns the partitions of these topics in which a transaction stays open. Waits for brokers that are
+        unreachable."""
         while True:
             try:
                 return call_in_thread(
-                    lambda: self._admin.open_parts(names, MARKED_S_MAX, nobody_waits, names), while_waiting
+                    lambda: self._admin.open_parts(names, MARKED_S_MAX, do_nothing, names), while_waiting
                 )
             except (ConnectionLost, UnreachableError):
                 while_waiting()
@@ -271,8 +277,9 @@ class KafkaBroker:
         while_waiting()
 
     def _require_fitting_batches(self, topic: str) -> None:
-        """The brokers refuse a batch as they do a record, and a producer has one size of them. Raises ConnectionLost:
-        the next session's producer knows."""
+        """Raises ConnectionLost if the topic refuses batches of the producer's size, so that the next session's
+        producer makes smaller ones. Brokers limit batches as they limit records, and a producer has one size of
+        batches."""
         bytes_max = self._events.record_bytes_max[topic]
         if bytes_max < self._batch_bytes:
             self._admin.event_bytes_max[topic] = bytes_max
@@ -297,14 +304,13 @@ class KafkaBroker:
         )
 
     def commit(self, while_waiting: WhileWaiting) -> None:
-        """See cdc.ports.stream.Broker."""
         self._until_answered("commit_transaction", while_waiting)
         self._is_open = False
         self._committed_at = time.monotonic()
 
-    def abort_written(self, while_waiting: WhileWaiting) -> None:
-        """When everything that was handed over is in the log, end the transaction without it: each partition that it
-        wrote to gets a marker."""
+    def flush_and_abort(self, while_waiting: WhileWaiting) -> None:
+        """Waits until everything that was produced is in the log, then aborts: each partition with records gets an
+        abort marker."""
         while self._flush():
             self._raise_delivery_error()
             self._require_connections()
@@ -313,45 +319,43 @@ class KafkaBroker:
         self._is_open = False
 
     def _flush(self) -> int:
-        """How many records are not in the log yet."""
+        """Returns the number of records that are not in the log yet."""
         try:
             return self._producer.flush(WAIT_S)
         except KafkaException as exception:
             raise self._translate("the producer has failed", exception, is_final=True) from exception
 
     def abort(self) -> None:
-        """See cdc.ports.stream.Broker."""
         if not self._is_open:
             return
         self._is_open = False
         try:
-            if self._may_be_one_with_the_last():
-                del self._producer  # before it comes to the brokers again
+            if self._may_merge_with_last():
+                del self._producer  # before anything of it reaches the brokers again
                 return
             self._producer.purge()
             self._producer.abort_transaction(5.0)
         except (KafkaException, WatershedError) as error:
-            # The next producer of this id ends it.
+            # The next producer of this id aborts the transaction.
             said = kafka_error(error).str() if isinstance(error, KafkaException) else error.message
-            log.warning("kafka transaction not aborted", error=said)
+            log.warning("could not abort the Kafka transaction", error=said)
 
     def follow(self, partition_counts: Mapping[str, int]) -> None:
-        """These are the tables' topics now."""
         self._partition_counts = dict(partition_counts)
 
     def request_end_offsets(self) -> EndOffsets:
-        """See cdc.ports.stream.Broker."""
         return self._admin.request_end_offsets(self._partition_counts)
 
     def close(self) -> None:
-        """Give up what is open and forget the producer."""
+        """Aborts the open transaction and forgets the producer."""
         self.abort()
 
     # ---- errors
 
     def _until_answered(self, call: str, while_waiting: WhileWaiting) -> None:
-        """`call`: the name of one of the producer's, which no frame keeps alive. Raises ConnectionLost when the brokers
-        have not answered within ANSWER_S_MAX, or within STOPPING_S_MAX of a request to stop."""
+        """Calls the producer's method `call` until the brokers answer. (A name, so that no frame keeps the producer
+        alive.) Raises ConnectionLost if they do not answer within ANSWER_S_MAX, or STOPPING_S_MAX after a request to
+        stop."""
         what = call.removesuffix("_transaction")
         began = time.monotonic()
         deadline = began + ANSWER_S_MAX
@@ -378,12 +382,13 @@ class KafkaBroker:
             raise self._too_large(self._undelivered.topic)
 
     def _too_large(self, topic: str) -> WatershedError:
-        """Sizes were compared before: the topic takes less than it did, or it was somebody else's doing."""
+        """Returns the error for a record that is too large although its size was checked: the limit of the topic was
+        lowered, or it is not the topic that refused."""
         now = self._admin.describe([topic]).get(topic)
         before = (self._record_bytes_max | self._events.record_bytes_max).get(topic, 0)
         if now is not None and now.record_bytes_max < before:
             return ConnectionLost(
-                f"Kafka: topic {topic} takes records of {now.record_bytes_max} bytes, no more {before}"
+                f"Kafka: topic {topic} takes records of {now.record_bytes_max} bytes, instead of {before}"
             )
         return BrokerError(
             f"topic {topic}: a record is larger than the brokers take ({MESSAGE_BYTES_MAX} bytes at most from us)",
@@ -393,11 +398,12 @@ class KafkaBroker:
     def _translate(
         self, what: str, exception: KafkaException, topic: str = "", *, is_final: bool = False
     ) -> WatershedError:
-        """`is_final`: the producer has failed for good, whatever its error is."""
+        """Returns our error for a KafkaException. `is_final`: the producer has failed for good, whichever error it
+        reports."""
         error = kafka_error(exception)
         if not topic:
-            with suppress(KafkaException):  # raised by a producer that has failed for good
-                self._producer.poll(0)  # reports of what was not delivered: they name the cause
+            with suppress(KafkaException):  # a failed producer raises here too
+                self._producer.poll(0)  # delivery reports name the cause
         cause = self._undelivered.error or error
         causes = {error.code(), cause.code()}
         if KafkaError.MSG_SIZE_TOO_LARGE in causes:
@@ -412,7 +418,7 @@ class KafkaBroker:
         )
 
 
-# No session to come would fare better.
+# Errors that a new session would meet again.
 _REFUSED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -424,7 +430,8 @@ _REFUSED = {
     KafkaError.POLICY_VIOLATION,
 }
 _LOST = {
-    # What a producer says that has failed for good, whatever it was; a new one says more if it is not over.
+    # Reported by a producer that has failed for good, whatever the cause; a new producer reports the cause if it
+    # persists.
     KafkaError._FATAL,
     KafkaError._FENCED,
     KafkaError.INVALID_PRODUCER_EPOCH,

@@ -1,4 +1,4 @@
-"""Settings that every Kafka client of ours shares, and what librdkafka's errors mean for us."""
+"""The settings that all Kafka clients share, and the translation of librdkafka's errors."""
 
 import logging
 from collections.abc import Callable
@@ -17,24 +17,24 @@ MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 """The largest record that we produce; topics are created to take it."""
 
 METADATA_MS = 2_000
-"""How soon a topic that was made later is found, or a new leader."""
+"""Milliseconds within which a new topic or a new leader is found."""
 
 NEXT_REACHABLE = "check kafka.bootstrap_servers and kafka.options, and that the brokers run"
 
 
-class _Said(logging.Handler):
-    """What librdkafka has to say, which would go to stderr as it is, between our lines."""
+class _LogHandler(logging.Handler):
+    """Logs librdkafka's messages, which would otherwise go to stderr between our lines."""
 
     def emit(self, record: logging.LogRecord) -> None:
         log.debug("kafka client", said=record.getMessage())
 
 
 _LIBRARY = logging.Logger("librdkafka")
-_LIBRARY.addHandler(_Said())
+_LIBRARY.addHandler(_LogHandler())
 
 
 def client_settings(config: KafkaConfig, **settings: Any) -> dict[str, Any]:
-    """librdkafka properties; the configuration's options go before ours where they overlap."""
+    """Returns librdkafka properties. Options of the configuration override ours."""
     return {
         "bootstrap.servers": config.bootstrap_servers,
         "client.id": "watershed",
@@ -42,8 +42,8 @@ def client_settings(config: KafkaConfig, **settings: Any) -> dict[str, Any]:
         "logger": _LIBRARY,
         "log_level": 2,  # critical; errors reach us through error_cb and results
         "socket.keepalive.enable": True,
-        # A broker that hung is fenced for a moment: who asks just then hears that nobody leads its partitions, and asks
-        # again after five minutes by default.
+        # A broker that hung is fenced for a moment. A client that asks just then learns that its partitions have no
+        # leader, and by default asks again after five minutes.
         "topic.metadata.refresh.interval.ms": METADATA_MS,
         **settings,
         **{name: secret.get_secret_value() for name, secret in config.options.items()},
@@ -51,8 +51,8 @@ def client_settings(config: KafkaConfig, **settings: Any) -> dict[str, Any]:
 
 
 def reading_settings(config: KafkaConfig, group: str, **settings: Any) -> dict[str, Any]:
-    """Of a consumer that reads what is committed, from where it is told to. `group` is required by the client; nothing
-    is committed for it."""
+    """Returns the properties of a `read_committed` consumer whose partitions are assigned. The client requires `group`;
+    nothing is committed for it."""
     return client_settings(
         config,
         **{"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed", **settings},
@@ -60,12 +60,13 @@ def reading_settings(config: KafkaConfig, group: str, **settings: Any) -> dict[s
 
 
 def tail_settings(config: KafkaConfig, group: str, **settings: Any) -> dict[str, Any]:
-    """The same, for who wants to know at once when it has met the end of a topic."""
+    """Returns the same for a consumer that must learn quickly that it reached the end of a topic."""
     return reading_settings(config, group, **{"enable.partition.eof": True, "fetch.wait.max.ms": 50, **settings})
 
 
 def new_client(kind: Callable[[dict[str, Any]], Client], settings: dict[str, Any]) -> Client:
-    """A producer, consumer or admin client. Raises ConfigError for options that librdkafka refuses, BrokerError."""
+    """Makes a producer, consumer or admin client. Raises ConfigError for options that librdkafka refuses,
+    BrokerError."""
     try:
         return kind(settings)
     except KafkaException as exception:
@@ -73,31 +74,30 @@ def new_client(kind: Callable[[dict[str, Any]], Client], settings: dict[str, Any
         if error.code() != KafkaError._INVALID_ARG:
             raise broker_error("can't make a client", exception) from exception
         said = error.str()
-    except (TypeError, ValueError) as wrong:  # of what only a program can set, a callback
+    except (TypeError, ValueError) as wrong:  # for an option that only a program can set, such as a callback
         said = str(wrong)
     for value in settings.values():  # any of them may be a secret
         said = said.replace(f'"{value}"', "as given") if isinstance(value, str) else said
     raise ConfigError(
-        f"kafka.options: {said}", "correct it: librdkafka's CONFIGURATION.md has all names and what they take"
+        f"kafka.options: {said}", "correct it: librdkafka's CONFIGURATION.md lists all properties and their values"
     )
 
 
 def note_error(error: KafkaError) -> None:
-    """librdkafka's `error_cb`: results tell what matters."""
+    """Logs the error, as librdkafka's `error_cb`. Errors that matter come with results."""
     log.debug("kafka client", error=error.str(), code=error.name())
 
 
 def kafka_error(exception: KafkaException) -> KafkaError:
-    """The KafkaError inside."""
     error = exception.args[0]
     assert isinstance(error, KafkaError)
     return error
 
 
-# The brokers are away, or still about to take over: the same question has another answer a moment later.
+# The brokers are unreachable or about to take over: a retry may succeed a moment later.
 _UNREACHABLE = {
     KafkaError._TRANSPORT,
-    KafkaError._DESTROY_BROKER,  # the client has just learnt of other brokers, and has forgotten the one it had asked
+    KafkaError._DESTROY_BROKER,  # the client just learnt of other brokers, and dropped the one that it had asked
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError._TIMED_OUT,
     KafkaError._TIMED_OUT_QUEUE,
@@ -110,7 +110,7 @@ _UNREACHABLE = {
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
     KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.UNKNOWN_TOPIC_OR_PART,  # asked of a broker that has not heard of it yet
+    KafkaError.UNKNOWN_TOPIC_OR_PART,  # from a broker that does not know the topic yet
     KafkaError._UNKNOWN_PARTITION,  # the client's own: the topic is known, its partition not yet
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.FENCED_LEADER_EPOCH,
@@ -125,7 +125,8 @@ _UNREACHABLE = {
 
 
 def broker_error(what: str, exception: KafkaException, hint: str = NEXT_REACHABLE) -> BrokerError | UnreachableError:
-    """A sentence for a user: what was tried, and what the brokers or the client said."""
+    """Returns the error with a sentence for the user: what was attempted, and the answer of the brokers or the
+    client."""
     error = kafka_error(exception)
     sentence = f"Kafka: {what}: {error.str()} ({error.name()})"
     if error.code() in _UNREACHABLE:

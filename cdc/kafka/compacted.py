@@ -1,4 +1,4 @@
-"""Reading a topic of ours to its end; of a compacted one the last value of each key."""
+"""Reads a topic to its present end; of a compacted one, the last value of each key."""
 
 import time
 from collections.abc import Iterator
@@ -8,22 +8,23 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from cdc.config.settings import KafkaConfig
 from cdc.kafka.client import NEXT_REACHABLE, broker_error, new_client, tail_settings
-from cdc.kafka.daemon_thread import nobody_waits
+from cdc.kafka.daemon_thread import do_nothing
 from cdc.model.errors import UnreachableError
 from cdc.ports.stream import WhileWaiting
 
 ANSWER_S_MAX: Final = 8.0
-READ_S_MAX: Final = 60.0  # without anything that comes
+READ_S_MAX: Final = 60.0  # seconds without a record
 _STEP_S: Final = 0.1
 _FETCH_COUNT: Final = 5_000
 
 
 def read_latest(kafka: KafkaConfig, topic: str) -> dict[str, bytes]:
-    """Key → last committed value of a topic with one partition, up to the last stable offset at the time of the call:
-    what is still open is neither read nor waited for. Nothing for a topic that does not exist. Raises UnreachableError,
-    BrokerError.
+    """Returns key → last committed value of a topic with one partition, up to the last stable offset at the time of the
+    call: open transactions are neither read nor waited for. Empty for a topic that does not exist.
+
+    Raises UnreachableError, BrokerError.
     """
-    # Who waits for nothing has nothing to gain from a broker that waits before it says that this was all.
+    # The broker must not wait for more records before it answers.
     settings = {"auto.offset.reset": "earliest", "fetch.wait.max.ms": 5}
     consumer = new_client(Consumer, tail_settings(kafka, "watershed-reader", **settings))
     latest: dict[str, bytes] = {}
@@ -47,12 +48,12 @@ def read_records(
     consumer: Consumer,
     partition: TopicPartition,
     end: int | None = None,
-    while_waiting: WhileWaiting = nobody_waits,
+    while_waiting: WhileWaiting = do_nothing,
 ) -> Iterator[Message]:
-    """Those of an existing partition from its offset (none: the first one) up to `end` (None: what the consumer's
-    isolation level lets it see now). `while_waiting` is called several times a second.
+    """Yields the records of an existing partition from its offset (none: the first one) to `end` (None: what the
+    consumer's isolation level shows now). Calls `while_waiting` several times a second.
 
-    Raises KafkaException, and UnreachableError when nothing has come for READ_S_MAX.
+    Raises KafkaException, and UnreachableError if nothing arrives for READ_S_MAX.
     """
     low, high = consumer.get_watermark_offsets(partition, timeout=ANSWER_S_MAX)
     start, end = max(low, partition.offset), high if end is None else end
@@ -61,7 +62,7 @@ def read_records(
     consumer.assign([TopicPartition(partition.topic, partition.partition, start)])
     reached, deadline = start, time.monotonic() + READ_S_MAX
     while time.monotonic() < deadline:
-        # Not one call for both: it would wait for the whole of its time, or for as many messages as it may bring.
+        # One call for both would wait for its whole timeout, or for the maximum number of messages.
         first = consumer.poll(_STEP_S)
         for message in [] if first is None else [first, *consumer.consume(_FETCH_COUNT, 0)]:
             error = message.error()
@@ -69,7 +70,7 @@ def read_records(
                 yield message
             elif error.code() != KafkaError._PARTITION_EOF:
                 raise KafkaException(error)
-        # The consumer's position passes transaction markers, which hold the last offsets of the log.
+        # The position counts transaction markers, which may have the last offsets of the log.
         position = consumer.position([partition])[0].offset
         if position >= end:
             return
@@ -77,5 +78,6 @@ def read_records(
             reached, deadline = position, time.monotonic() + READ_S_MAX
         while_waiting()
     raise UnreachableError(
-        f"Kafka: nothing came from topic {partition.topic} for {READ_S_MAX:.0f} s, its end was not met", NEXT_REACHABLE
+        f"Kafka: topic {partition.topic} could not be read to its end: nothing arrived for {READ_S_MAX:.0f} s",
+        NEXT_REACHABLE,
     )

@@ -1,4 +1,4 @@
-"""Calls that block, while PostgreSQL still hears from us."""
+"""Blocking calls in a daemon thread, while the replication connection is kept alive."""
 
 import threading
 from collections.abc import Callable
@@ -11,27 +11,27 @@ Result = TypeVar("Result")
 WAIT_S: Final = 0.2
 
 
-def begin(call: Callable[[], Result]) -> Future[Result]:
-    """What `call` will return or raise, in a thread of its own that no end of the process waits for."""
+def start_thread(call: Callable[[], Result]) -> Future[Result]:
+    """Runs `call` in a daemon thread, which does not keep the process from ending. Returns its future."""
     future: Future[Result] = Future()
 
     def run() -> None:
         try:
             future.set_result(call())
-        except BaseException as error:  # noqa: BLE001 whoever asks for the result gets it
+        except BaseException as error:  # noqa: BLE001 - raised to the caller of result()
             future.set_exception(error)
 
-    threading.Thread(target=run, name="aside", daemon=True).start()
+    threading.Thread(target=run, name="watershed call", daemon=True).start()
     return future
 
 
 def call_in_thread(call: Callable[[], Result], while_waiting: WhileWaiting) -> Result:
-    """What `call` returns or raises; `while_waiting` is called several times a second meanwhile."""
-    future = begin(call)
+    """Returns or raises what `call` does. Calls `while_waiting` several times a second meanwhile."""
+    future = start_thread(call)
     while not wait([future], WAIT_S).done:
         while_waiting()
     return future.result()
 
 
-def nobody_waits() -> None:
-    """For who has nobody to keep informed."""
+def do_nothing() -> None:
+    """The `while_waiting` of a caller without a connection to keep alive."""

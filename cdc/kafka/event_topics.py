@@ -1,4 +1,4 @@
-"""Topics of events: they belong to applications, which name new ones while capture runs."""
+"""Topics of events. They belong to applications, which add topics while capture runs."""
 
 from collections.abc import Callable
 from typing import Final
@@ -16,12 +16,12 @@ from cdc.records.kafka_transactions import EVENT_TOPIC_KEY, EventTopicRecord
 
 log = structlog.get_logger(__name__)
 
-# A name that is taken from data: a mistake in it would make a topic for each event.
+# The names come from data: with a mistake in a route there would be a topic for each event.
 EVENT_TOPICS_MAX: Final = 1000
 
 
 class EventTopics:
-    """Creates them when they are first met; those that exist are used as they are."""
+    """Creates topics of events at their first event; existing ones are used as they are."""
 
     def __init__(self, admin: TopicAdmin, config: TopicConfig, kafka: KafkaConfig) -> None:
         self._admin = admin
@@ -29,21 +29,21 @@ class EventTopics:
         self._state = Topics(config.prefix).state
         self._kafka = kafka
         self._known: dict[str, TopicDescription] = {}
-        self._untold: list[str] = []
-        self.record_bytes_max: dict[str, int] = {}  # of topics that were opened
+        self._unrecorded: list[str] = []
+        self.record_bytes_max: dict[str, int] = {}  # topic → size limit of a record
 
-    def untold(self) -> list[TopicRecord]:
-        """For the transaction that is open: topics that this session writes to for the first time. Whoever comes next
-        must know where to look for what it left."""
-        names, self._untold = self._untold, []
+    def unrecorded(self) -> list[TopicRecord]:
+        """Returns the records of topics that this session writes to for the first time, for the open transaction. They
+        tell the next session where a transaction may hang."""
+        names, self._unrecorded = self._unrecorded, []
         return [
             TopicRecord(self._state, f"{EVENT_TOPIC_KEY}{name}".encode(), EventTopicRecord(topic=name).encode())
             for name in names
         ]
 
     def accepted(self, record: TopicRecord, while_waiting: WhileWaiting) -> TopicRecord:
-        """The record, or what stands for it where its topic can't take it. Calls `while_waiting` while a topic is being
-        created. Raises BrokerError, UnreachableError, ConnectionLost."""
+        """Returns the record, or the dead letter that replaces it if its topic refuses it. Calls `while_waiting` while
+        a topic is being created. Raises BrokerError, UnreachableError, ConnectionLost."""
         destination = record.destination
         assert destination is not None
         if destination.cut is not None:
@@ -58,13 +58,13 @@ class EventTopics:
     def _letter(
         self, letter: TopicRecord, cut: Callable[[int], TopicRecord], while_waiting: WhileWaiting
     ) -> TopicRecord:
-        """In any number of topics: they are ours. Cut where it would not fit: it must go somewhere."""
+        """Returns the dead letter, cut to the size limit of its topic."""
         self._open(letter.topic, while_waiting)
         bytes_max = self.record_bytes_max[letter.topic]
         return letter if _bytes(letter) <= bytes_max else cut(bytes_max)
 
     def _refusal(self, record: TopicRecord, destination: EventDestination, while_waiting: WhileWaiting) -> str | None:
-        """Why its topic does not take it."""
+        """Returns why the topic refuses the record, or None."""
         if record.topic not in self._known and len(self._known) >= EVENT_TOPICS_MAX:
             return f"there are {EVENT_TOPICS_MAX} topics of events already"
         topic = self._open(record.topic, while_waiting)
@@ -78,17 +78,13 @@ class EventTopics:
         return None
 
     def _open(self, name: str, while_waiting: WhileWaiting) -> TopicDescription:
-        topic = self._known.get(name)
-        if topic is None:
-            topic = self._known[name] = self._opened(name, while_waiting)
-            self._untold.append(name)
+        if name not in self._known:
+            opened = call_in_thread(lambda: self._admin.open_event_topic(name, self._config), while_waiting)
+            topic = self._known[name] = opened[name]
+            log.info("topic of events", topic=name, partitions=topic.partition_count)
+            self._unrecorded.append(name)
             self.record_bytes_max |= record_limits(self._kafka, [topic])
-        return topic
-
-    def _opened(self, name: str, while_waiting: WhileWaiting) -> TopicDescription:
-        topic = call_in_thread(lambda: self._admin.open_event_topic(name, self._config), while_waiting)[name]
-        log.info("topic of events", topic=name, partitions=topic.partition_count)
-        return topic
+        return self._known[name]
 
 
 def _bytes(record: TopicRecord) -> int:

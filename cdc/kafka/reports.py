@@ -1,4 +1,4 @@
-"""What a producer's callbacks report: connections that were lost, records that did not arrive."""
+"""The reports of a producer's callbacks: lost connections and undelivered records."""
 
 import time
 
@@ -8,14 +8,14 @@ from cdc.kafka.client import note_error
 
 
 class Outage:
-    """How often a connection to a broker was lost."""
+    """Counts lost connections to brokers."""
 
     def __init__(self) -> None:
         self.losses = 0
-        self.noted_at = 0.0  # the last one, monotonic seconds
+        self.noted_at = 0.0  # time of the last one, monotonic seconds
 
     def note(self, error: KafkaError) -> None:
-        """librdkafka's `error_cb`."""
+        """Handles librdkafka's `error_cb`."""
         note_error(error)
         if error.code() in (KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._TIMED_OUT):
             self.losses += 1
@@ -23,7 +23,7 @@ class Outage:
 
 
 class Undelivered:
-    """The first record that did not arrive: why, and where it was meant to go."""
+    """The error and the topic of the first record that was not delivered."""
 
     def __init__(self) -> None:
         self.error: KafkaError | None = None

@@ -1,4 +1,4 @@
-"""Signals: an operator's wishes on their way to capture, and capture's answers."""
+"""Signals: the requests of an operator to capture, and capture's answers."""
 
 import time
 import uuid
@@ -27,7 +27,7 @@ from cdc.records.control import SignalAnswer, SignalRecord, signal_key
 
 log = structlog.get_logger(__name__)
 
-SIGNALS_MAX: Final = 100  # of one poll
+SIGNALS_MAX: Final = 100  # signals of one poll
 QUEUE_KIBIBYTES_MAX: Final = 1024
 WARNING_INTERVAL_S: Final = 60.0
 ACKNOWLEDGE_S_MAX: Final = 15.0
@@ -35,41 +35,41 @@ _STEP_S: Final = 0.05
 
 
 class SignalReader:
-    """Implements cdc.ports.stream.Signals. What can't be read now is read later: capture must not end for that."""
+    """Implements cdc.ports.stream.Signals. Errors are retried and logged, because capture must not end for them."""
 
     def __init__(self, kafka: KafkaConfig, topic: str, offset: int | None) -> None:
-        """`offset`: of the first signal that has not taken effect; None: none ever has, so all that are there."""
+        """`offset`: of the first signal that has not taken effect; None: all signals in the topic."""
         self._topic = topic
-        # Not a method of ours: see KafkaBroker.
-        self._troubles = _Troubles(topic)
+        # Not a bound method: see KafkaBroker.
+        self._errors = _ErrorLog(topic)
         self._consumer = new_client(
             Consumer,
             reading_settings(
                 kafka,
                 "watershed-signals",
                 **{
-                    # Where the offset has passed out of the topic, the oldest that is left comes next.
+                    # If the offset is no longer in the topic, the oldest signal comes next.
                     "auto.offset.reset": "earliest",
                     "queued.max.messages.kbytes": QUEUE_KIBIBYTES_MAX,
-                    "topic.metadata.propagation.max.ms": METADATA_MS,  # then a missing topic is an error
-                    "error_cb": self._troubles.note,
+                    "topic.metadata.propagation.max.ms": METADATA_MS,  # after that a missing topic is an error
+                    "error_cb": self._errors.note,
                 },
             ),
         )
         self._consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING if offset is None else offset)])
 
     def poll(self) -> list[Signal]:
-        """See cdc.ports.stream.Signals. Empty also while there is no topic, or no broker that answers."""
+        """Implements cdc.ports.stream.Signals. Also empty while the topic does not exist or no broker answers."""
         try:
             messages = self._consumer.consume(SIGNALS_MAX, 0)
         except KafkaException as exception:
-            self._troubles.note(kafka_error(exception))
+            self._errors.note(kafka_error(exception))
             return []
         signals = []
         for message in messages:
             error = message.error()
             if error is not None:
-                self._troubles.note(error)
+                self._errors.note(error)
             else:
                 signals.append(self._signal(message))
         return signals
@@ -89,32 +89,32 @@ class SignalReader:
             return Signal(identity, offset, None, error.message)
 
 
-class _Troubles:
-    """Says seldom why there are no signals."""
+class _ErrorLog:
+    """Logs why signals can't be read, at most once in WARNING_INTERVAL_S."""
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
-        self._said_at = float("-inf")
+        self._logged_at = float("-inf")
 
     def note(self, error: KafkaError) -> None:
         now = time.monotonic()
-        if error.code() == KafkaError._TRANSPORT or now - self._said_at < WARNING_INTERVAL_S:
-            return  # one connection less says nothing yet
-        self._said_at = now
+        if error.code() == KafkaError._TRANSPORT or now - self._logged_at < WARNING_INTERVAL_S:
+            return  # a single lost connection is not yet a problem
+        self._logged_at = now
         log.warning("signals can't be read", topic=self._topic, error=error.str(), code=error.name())
 
 
 def send_signal(kafka: KafkaConfig, topics: Topics, record: SignalRecord) -> str:
-    """Returns the signal's id when the brokers have it. Raises WatershedError when capture has never run on the prefix,
-    UnreachableError, BrokerError."""
+    """Returns the signal's id when the brokers have acknowledged it. Raises WatershedError if capture has never run on
+    the prefix, UnreachableError, BrokerError."""
     identity = uuid.uuid4().hex
     deliver(kafka, TopicRecord(topics.signals, identity.encode(), record.encode()))
     return identity
 
 
 def deliver(kafka: KafkaConfig, record: TopicRecord) -> None:
-    """One record outside of Kafka's transactions, which fences nobody; returns when the brokers have it. Raises like
-    `send_signal`."""
+    """Produces one record outside of Kafka transactions, which fences no producer. Returns when the brokers have
+    acknowledged it. Raises like `send_signal`."""
     undelivered: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, _: Message) -> None:
@@ -144,7 +144,7 @@ def deliver(kafka: KafkaConfig, record: TopicRecord) -> None:
 
 
 def await_answer(kafka: KafkaConfig, topics: Topics, identity: str, timeout_s: float) -> SignalAnswer:
-    """Capture's answer to the signal. Raises WatershedError when there is none in time."""
+    """Returns capture's answer to the signal. Raises WatershedError if there is none within `timeout_s`."""
     key = signal_key(identity)
     deadline = time.monotonic() + timeout_s
     with closing(CompactedTail(kafka, [topics.control])) as tail:

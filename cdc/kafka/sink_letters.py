@@ -1,4 +1,4 @@
-"""The dead letters of sinks, as an operator reads and discards them."""
+"""The dead letters of sinks: reading them, and discarding them by order of an operator."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from cdc.config.settings import Config
 from cdc.kafka.compacted import read_latest
 from cdc.kafka.signals import deliver
-from cdc.model.events import TableId, TableSchema
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.records.control import SchemaRecord
 from cdc.records.rejected_rows import RejectedRow
 
 
@@ -19,12 +17,12 @@ class Letter:
 
     sink: str
     topic: str
-    key: str  # in the topic
+    key: str  # record key in the topic
     row: RejectedRow
 
 
 def read_letters(config: Config, sinks: Iterable[str]) -> list[Letter]:
-    """The open letters of these sinks, by sink, table and key. Raises UnreachableError, BrokerError."""
+    """Returns the open letters of these sinks, by sink, table and key. Raises UnreachableError, BrokerError."""
     topics = Topics(config.topics.prefix)
     return [
         Letter(sink, topic, key, RejectedRow.decode(value, f"topic {topic}, key {key}"))
@@ -35,18 +33,5 @@ def read_letters(config: Config, sinks: Iterable[str]) -> list[Letter]:
 
 
 def discard_letters(config: Config, letters: Iterable[Letter]) -> None:
-    """Raises UnreachableError, BrokerError."""
     for letter in letters:
         deliver(config.kafka, TopicRecord(letter.topic, letter.key.encode(), None))
-
-
-def newest_schemas(config: Config) -> dict[TableId, TableSchema]:
-    """Of each published table."""
-    control = Topics(config.topics.prefix).control
-    newest: dict[TableId, TableSchema] = {}
-    for key, value in read_latest(config.kafka, control).items():
-        if key.startswith("schema/"):
-            schema = SchemaRecord.decode(value, f"topic {control}, key {key}").table_schema_of()
-            if schema.table not in newest or schema.version > newest[schema.table].version:
-                newest[schema.table] = schema
-    return newest

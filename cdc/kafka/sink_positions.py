@@ -1,4 +1,4 @@
-"""The positions of sinks as they are published, for those who wait for them."""
+"""The published positions of sinks, for clients that wait for them."""
 
 import threading
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from cdc.model.topics import Topics
 from cdc.records.control import POSITION_KEY, PositionRecord, SinkRecord
 
 POLL_S: Final = 0.02
-LOOK_S: Final = 2.0  # between two questions whether the brokers answer
+CHECK_S: Final = 2.0  # interval of checks that the brokers answer
 
 
 class SinkPositions:
-    """Follows state and progress. For one thread, or with `FollowedPositions` for several."""
+    """Follows the state and progress topics. For one thread; several threads use `FollowedPositions`."""
 
     def __init__(self, kafka: KafkaConfig, topics: Topics) -> None:
         self._topics = topics
@@ -24,16 +24,16 @@ class SinkPositions:
         self._position: PositionRecord | None = None
 
     def read_to_end(self) -> None:
-        """Begin. Raises WatershedError where capture has never run on the prefix, UnreachableError, BrokerError."""
+        """Reads the topics to their ends. Raises WatershedError if capture has never run on the prefix,
+        UnreachableError, BrokerError."""
         self._tail.read_to_end()
         self._take({(topic, key) for topic, values in self._tail.latest.items() for key in values})
 
     def poll(self, timeout_s: float) -> None:
-        """Gather for so long what is new. Raises WatershedError."""
+        """Reads new records for `timeout_s` seconds. Raises WatershedError."""
         self._take(self._tail.poll(timeout_s))
 
     def require_answer(self) -> None:
-        """Raises UnreachableError, BrokerError."""
         self._tail.require_answer()
 
     @property
@@ -48,7 +48,7 @@ class SinkPositions:
         self._tail.close()
 
     def _take(self, changed: set[tuple[str, str]]) -> None:
-        """What has not changed is not decoded again."""
+        """Decodes the records that changed."""
         for topic, key in changed:
             value = self._tail.latest[topic].get(key)
             where = f"topic {topic}, key {key}"
@@ -62,7 +62,7 @@ class SinkPositions:
 
 
 class FollowedPositions:
-    """Positions that a thread of its own keeps up to date, begun with the first question."""
+    """Positions that a thread keeps up to date, from the first request on."""
 
     def __init__(self, make: Callable[[], SinkPositions]) -> None:
         self._make = make
@@ -73,8 +73,8 @@ class FollowedPositions:
         self._answered = threading.Event()
 
     def last(self) -> tuple[tuple[SinkRecord, ...], PositionRecord | None]:
-        """As of a few milliseconds ago; waits only until there is a first answer. Raises WatershedError while the
-        brokers are away."""
+        """Returns the positions of a few milliseconds ago; waits only for the first ones. Raises WatershedError while
+        the brokers are unreachable."""
         with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="positions of sinks", daemon=True)
@@ -95,7 +95,7 @@ class FollowedPositions:
             pause.wait(1.0)
 
     def _follow(self) -> None:
-        """Until something fails."""
+        """Follows the topics until something fails."""
         positions = self._make()
         try:
             positions.read_to_end()
@@ -105,7 +105,7 @@ class FollowedPositions:
                 self._answered.set()
                 positions.poll(POLL_S)
                 polls += 1
-                if polls % int(LOOK_S / POLL_S) == 0:
+                if polls % int(CHECK_S / POLL_S) == 0:
                     positions.require_answer()
         finally:
             positions.close()

@@ -1,4 +1,4 @@
-"""Snapshots watched from outside, as state and progress tell of them."""
+"""The progress of snapshots, from their records in the state and progress topics."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -7,6 +7,7 @@ from typing import Final, Protocol, Self
 from cdc.config.settings import Config
 from cdc.kafka.client import NEXT_REACHABLE
 from cdc.kafka.compacted_tail import CompactedTail
+from cdc.kafka.state_reader import records_of
 from cdc.model.errors import GapError, UnreachableError
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
@@ -22,14 +23,14 @@ from cdc.records.control import (
     rebuild_key,
     snapshot_key,
 )
-from cdc.snapshots.status import Standing, replaced, table_standing
+from cdc.snapshots.status import FillProgress, replaced, table_progress
 
-BEGUN_S_MAX: Final = 30.0  # from the answer until state shows what it says: both are in one Kafka transaction
+BEGUN_S_MAX: Final = 30.0  # from a signal's answer until its record is read: both are in one Kafka transaction
 _STEP_S: Final = 0.05
 
 
 class Tail(Protocol):
-    """cdc.kafka.compacted_tail.CompactedTail."""
+    """The interface of cdc.kafka.compacted_tail.CompactedTail."""
 
     @property
     def latest(self) -> Mapping[str, Mapping[str, bytes]]: ...
@@ -42,37 +43,35 @@ class Tail(Protocol):
 
 
 class SnapshotWatch:
-    """Both topics, followed. What counts of a snapshot is its record in state, which is in the Kafka transaction of the
-    rows; progress adds how fast it goes. Not for use by two threads."""
+    """Follows both topics. A snapshot's record in the state topic is authoritative, because it is in the Kafka
+    transaction of the rows; the progress topic adds the rate. Not thread-safe."""
 
     def __init__(self, topics: Topics, tail: Tail, clock: Callable[[], float] = time.monotonic) -> None:
-        """`tail`: of the state and progress topics."""
+        """`tail`: of the state and progress topics. `clock`: monotonic seconds."""
         self._topics = topics
         self._tail = tail
         self._clock = clock
-        self._heard: dict[str, float] = {}  # key → when something new came, monotonic
+        self._heard: dict[str, float] = {}  # key → time of the last record, monotonic seconds
         self._began = clock()
 
     @classmethod
     def of(cls, config: Config) -> Self:
-        """Of the configuration's prefix."""
         topics = Topics(config.topics.prefix)
         return cls(topics, CompactedTail(config.kafka, [topics.state, topics.progress]))
 
     def read_to_end(self) -> None:
-        """Begin. Raises WatershedError when capture has never run on the prefix, UnreachableError, BrokerError."""
+        """Reads the topics to their ends. Raises WatershedError if capture has never run on the prefix,
+        UnreachableError, BrokerError."""
         self._tail.read_to_end()
         self._began = self._clock()
 
     def poll(self, timeout_s: float) -> None:
-        """Gather for so long what is new."""
         changed = self._tail.poll(timeout_s)
         now = self._clock()
         self._heard.update({key: now for _, key in changed if key.startswith("snapshot/")})
 
     @property
     def is_at_end(self) -> bool:
-        """See CompactedTail.forget_end."""
         return self._tail.is_at_end
 
     def forget_end(self) -> None:
@@ -81,28 +80,23 @@ class SnapshotWatch:
     def close(self) -> None:
         self._tail.close()
 
-    # ---- what they say
+    # ---- contents
 
     def snapshots(self) -> dict[TableId, SnapshotRecord]:
-        """The last one of each table that ever had one, by name."""
-        topic = self._topics.state
-        records = [
-            SnapshotRecord.decode(value, f"topic {topic}, key {key}")
-            for key, value in self._tail.latest[topic].items()
-            if key.startswith("snapshot/")
-        ]
+        """Returns the last snapshot of each table that ever had one, by name."""
+        records = records_of(SnapshotRecord, "snapshot/", self._topics.state, self._tail.latest[self._topics.state])
         return {record.table: record for record in sorted(records, key=lambda record: record.table)}
 
-    def standing(self, record: SnapshotRecord) -> Standing:
-        """How far this snapshot is."""
+    def progress_of(self, record: SnapshotRecord) -> FillProgress:
+        """Returns the progress of this snapshot."""
         topic, key = self._topics.progress, snapshot_key(record.table)
         value = self._tail.latest[topic].get(key)
         progress = None if value is None else SnapshotProgress.decode(value, f"topic {topic}, key {key}")
         silent_s = self._clock() - max(self._began, self._heard.get(key, 0.0))
-        return table_standing(record, progress, silent_s)
+        return table_progress(record, progress, silent_s)
 
     def position(self) -> PositionRecord | None:
-        """Raises GapError for a damaged one."""
+        """Returns the position. Raises GapError if it is damaged."""
         topic = self._topics.state
         value = self._tail.latest[topic].get(POSITION_KEY)
         return None if value is None else PositionRecord.open(value, f"topic {topic}, key {POSITION_KEY}")
@@ -113,13 +107,9 @@ class SnapshotWatch:
         return None if value is None else ProgressRecord.decode(value, f"topic {topic}, key {PROGRESS_KEY}")
 
     def sinks(self) -> list[SinkRecord]:
-        """Of every sink and generation that ever published one."""
+        """Returns the record of every sink and generation."""
         topic = self._topics.progress
-        return [
-            SinkRecord.decode(value, f"topic {topic}, key {key}")
-            for key, value in self._tail.latest[topic].items()
-            if key.startswith("sink/")
-        ]
+        return [*records_of(SinkRecord, "sink/", topic, self._tail.latest[topic])]
 
     def rebuild(self, sink: str) -> RebuildRecord | None:
         """The last one of this sink that was asked for."""
@@ -129,32 +119,28 @@ class SnapshotWatch:
 
 
 class Followed:
-    """Some tables' snapshots, each known by the request that began it."""
+    """The snapshots of some tables, each identified by its request."""
 
     def __init__(self, watch: SnapshotWatch, requests: Mapping[TableId, str]) -> None:
         self._watch = watch
         self._requests = dict(requests)
 
-    def standings(self) -> list[Standing]:
-        """Of each table, by name."""
-        told = []
-        for table, record in self._watch.snapshots().items():
-            wanted = self._requests.get(table)
-            if wanted is not None:
-                standing = self._watch.standing(record)
-                told.append(standing if record.request == wanted else replaced(standing))
-        return told
+    def statuses(self) -> list[FillProgress]:
+        """Returns the progress of each table, by name."""
+        records = [record for table, record in self._watch.snapshots().items() if table in self._requests]
+        found = [(self._watch.progress_of(record), record) for record in records]
+        return [one if record.request == self._requests[record.table] else replaced(one) for one, record in found]
 
 
 def await_begun(watch: SnapshotWatch, request: str, tables: Iterable[TableId]) -> dict[TableId, str]:
-    """Table → request, when state shows the snapshots that a signal has begun. Raises UnreachableError."""
+    """Returns table → request when the state topic shows the snapshots that a signal began. Raises UnreachableError."""
     wanted = dict.fromkeys(tables, request)
     _until(watch, lambda: all(_request(watch, table) == request for table in wanted))
     return wanted
 
 
 def epoch_of(watch: SnapshotWatch) -> int:
-    """The position's; 0 where there is none, or a damaged one: what it says is not to be relied on."""
+    """Returns the epoch of the position; 0 if there is none or it is damaged."""
     try:
         position = watch.position()
     except GapError:
@@ -163,7 +149,7 @@ def epoch_of(watch: SnapshotWatch) -> int:
 
 
 def await_healed(watch: SnapshotWatch, epoch_before: int) -> dict[TableId, str]:
-    """The same for those that began with the epoch that followed. Raises UnreachableError."""
+    """Returns table → request of the snapshots of the next epoch. Raises UnreachableError."""
 
     def is_streaming() -> bool:
         if epoch_of(watch) <= epoch_before:
@@ -185,6 +171,6 @@ def _until(watch: SnapshotWatch, is_seen: Callable[[], bool]) -> None:
     while not is_seen():
         if time.monotonic() > deadline:
             raise UnreachableError(
-                f"Kafka: what capture has answered was not seen in {BEGUN_S_MAX:.0f} s", NEXT_REACHABLE
+                f"Kafka: the effect of capture's answer was not seen in {BEGUN_S_MAX:.0f} s", NEXT_REACHABLE
             )
         watch.poll(_STEP_S)

@@ -1,4 +1,4 @@
-"""What the state and control topics say now."""
+"""Reads the present contents of the state and control topics."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -38,37 +38,37 @@ T = TypeVar("T", bound=Record)
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The whole state topic."""
+    """The contents of the state topic."""
 
     position: PositionRecord | None
     snapshots: tuple[SnapshotRecord, ...]
     holes: tuple[IncompleteRowsRecord, ...]
-    signals_offset: int  # signals below have had their effect
-    tombstones: dict[TableId, int]  # of each table the floor below which tombstones are written
+    signals_offset: int  # signals with lower offsets have had their effect
+    tombstones: dict[TableId, int]  # table → floor below which tombstones are written
     tables: dict[TableId, TableRecord]
     unpublished: tuple[UnpublishedRecord, ...] = ()
     lost: tuple[LostEventsRecord, ...] = ()
     hanging: HangingTransactionRecord | None = None
-    event_topics: tuple[str, ...] = ()  # that were ever written to
+    event_topics: tuple[str, ...] = ()  # topics of events that capture has written to
 
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """What control says of the tables."""
+    """The control topic's records of tables and signals."""
 
-    schemas: dict[TableId, TableSchema]  # the newest version of each table ever captured under the prefix
-    floors: dict[TableId, int]  # of each table's last sweep
+    schemas: dict[TableId, TableSchema]  # the newest schema of each table that was ever captured
+    floors: dict[TableId, int]  # floor of each table's last sweep
     answers: dict[str, int]  # signal id → when it was answered, µs since 1970
 
 
 def read_state(config: Config) -> State:
-    """Raises GapError for a damaged position record, BrokerError."""
+    """Returns the state. Raises GapError for a damaged position record, BrokerError."""
     topic = Topics(config.topics.prefix).state
     values = read_latest(config.kafka, topic)
     value, signals, hanging = (values.get(key) for key in (POSITION_KEY, SIGNALS_KEY, HANGING_KEY))
 
     def of(kind: type[T], prefix: str) -> tuple[T, ...]:
-        return _records(kind, prefix, topic, values)
+        return records_of(kind, prefix, topic, values)
 
     return State(
         position=None if value is None else PositionRecord.open(value, f"{topic}, key {POSITION_KEY}"),
@@ -85,12 +85,12 @@ def read_state(config: Config) -> State:
 
 
 def read_position(config: Config) -> PositionRecord | None:
-    """The last committed position record; None when there is none. Raises GapError for a damaged one."""
+    """Returns the last committed position record; None if there is none. Raises GapError for a damaged one."""
     return read_state(config).position
 
 
 def read_captured(config: Config) -> Captured:
-    """Raises BrokerError."""
+    """Returns the captured tables. Raises BrokerError."""
     topic = Topics(config.topics.prefix).control
     schemas: dict[TableId, TableSchema] = {}
     floors: dict[TableId, int] = {}
@@ -110,24 +110,25 @@ def read_captured(config: Config) -> Captured:
 
 
 def read_lost_events(config: Config) -> list[LostEventsRecord]:
-    """By epoch, also where the position is damaged. Raises BrokerError, UnreachableError."""
+    """Returns the records of lost events by epoch, even if the position is damaged. Raises BrokerError,
+    UnreachableError."""
     topic = Topics(config.topics.prefix).state
-    records = _records(LostEventsRecord, LOST_KEY, topic, read_latest(config.kafka, topic))
+    records = records_of(LostEventsRecord, LOST_KEY, topic, read_latest(config.kafka, topic))
     return sorted(records, key=lambda record: (record.epoch, record.table))
 
 
 def read_progress(config: Config) -> ProgressRecord | None:
-    """The last one. Raises BrokerError, UnreachableError."""
+    """Returns the last progress record. Raises BrokerError, UnreachableError."""
     topic = Topics(config.topics.prefix).progress
     value = read_latest(config.kafka, topic).get(PROGRESS_KEY)
     return None if value is None else ProgressRecord.decode(value, f"{topic}, key {PROGRESS_KEY}")
 
 
 def highest_epoch(config: Config) -> int:
-    """Of all that is said in state, control and progress; 0 when nothing is."""
+    """Returns the highest epoch in the state, control and progress topics; 0 if there is none."""
     topics = Topics(config.topics.prefix)
     epochs = [0]
-    with suppress(GapError):  # damaged: what it says is not to be relied on
+    with suppress(GapError):  # a damaged position does not count
         position = read_position(config)
         epochs.append(0 if position is None else position.epoch)
     epochs += [unpack_version(floor)[0] for floor in read_captured(config).floors.values()]
@@ -140,6 +141,8 @@ def highest_epoch(config: Config) -> int:
     return max(epochs)
 
 
-def _records(kind: type[T], prefix: str, topic: str, values: Mapping[str, bytes]) -> tuple[T, ...]:
-    """Those whose keys begin so."""
-    return tuple(kind.decode(value, f"{topic}, key {key}") for key, value in values.items() if key.startswith(prefix))
+def records_of(kind: type[T], prefix: str, topic: str, values: Mapping[str, bytes]) -> tuple[T, ...]:
+    """Returns the records whose keys begin with `prefix`. Raises WatershedError for a damaged one."""
+    return tuple(
+        kind.decode(value, f"topic {topic}, key {key}") for key, value in values.items() if key.startswith(prefix)
+    )

@@ -1,8 +1,9 @@
-"""The topics that capture publishes to: looked at, checked, created."""
+"""Describes, checks and creates the topics that capture publishes to."""
 
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,24 +26,24 @@ from cdc.records.kafka_transactions import OpenPart
 log = structlog.get_logger(__name__)
 
 ANSWER_S_MAX = 8.0
-PROMPT_S = 1.0  # for who can't wait
+PROMPT_S = 1.0  # for a caller that can't wait
 READY_S_MAX = 30.0
 _POLL_S = 0.05
 
 _DAY_MS = 86_400_000
-# A reader may be away for a week and still see every delete; a day of history is whole.
+# A reader may be offline for a week and still see every delete; the last day is not compacted.
 _KEPT = {"delete.retention.ms": str(DELETES_KEPT_S * 1000), "min.compaction.lag.ms": str(_DAY_MS)}
 _TABLE_SETTINGS = {
     "cleanup.policy": "compact",
     **_KEPT,
     "max.message.bytes": str(MESSAGE_BYTES_MAX),
 }
-# Records that each stand for themselves, and go when the broker's retention says so. Those without a key the brokers
-# refuse where topics are compacted.
+# Records that do not replace each other, deleted by the broker's retention. Compacted topics refuse records without a
+# key.
 _LOG_SETTINGS = {"cleanup.policy": "delete", "max.message.bytes": str(MESSAGE_BYTES_MAX)}
-# Read within seconds, by one reader that remembers how far.
+# Read within seconds, by one reader that records its offset.
 _SIGNAL_SETTINGS = {"cleanup.policy": "delete", "retention.ms": str(7 * _DAY_MS)}
-# A position for each Kafka transaction: only the last one counts, so segments are small and cleaned soon.
+# One position for each Kafka transaction, of which only the last counts: segments are small and cleaned soon.
 _RECORD_SETTINGS = {
     "cleanup.policy": "compact",
     "segment.bytes": str(16 * 1024 * 1024),
@@ -50,23 +51,23 @@ _RECORD_SETTINGS = {
     "min.cleanable.dirty.ratio": "0.2",
     "max.message.bytes": str(MESSAGE_BYTES_MAX),
 }
-# Sweeps have numbers of the same series as rows, so a reader who counts them needs both for as long.
+# Sweeps and rows share one series of numbers, so readers that count them need both for the same time.
 _CONTROL_SETTINGS = _RECORD_SETTINGS | _KEPT
 
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic as the brokers have it."""
+    """A topic as the brokers describe it."""
 
     name: str
     topic_id: str
     partition_count: int
     cleanup_policy: str
-    record_bytes_max: int = MESSAGE_BYTES_MAX  # before compression, as the clients count
+    record_bytes_max: int = MESSAGE_BYTES_MAX  # before compression, as clients count it
 
 
 def record_limits(kafka: KafkaConfig, topics: Iterable[TopicDescription]) -> dict[str, int]:
-    """The largest record for each topic: what it takes, and what our client sends."""
+    """Returns the largest record for each topic: the lower limit of topic and client."""
     ours = int(client_settings(kafka, **{"message.max.bytes": MESSAGE_BYTES_MAX})["message.max.bytes"])
     return {topic.name: min(ours, topic.record_bytes_max) for topic in topics}
 
@@ -75,40 +76,43 @@ def _creation_hint(error: KafkaError, topic: NewTopic) -> str:
     match error.code():
         case KafkaError.INVALID_REPLICATION_FACTOR:
             return "set topics.replication_factor to the number of brokers, at most"
-        case KafkaError.TOPIC_EXCEPTION:  # a name that to the brokers is another topic's
+        case KafkaError.TOPIC_EXCEPTION:  # the name collides with another topic's
             return "choose another topics.prefix"
         case _:
             policy = (topic.config or {}).get("cleanup.policy")
             return f"grant Create, or create it with cleanup.policy={policy} and --partitions {topic.num_partitions}"
 
 
+@contextmanager
+def _errors(what: str, hint: str = NEXT_REACHABLE) -> Iterator[None]:
+    """Translates the client's errors. `what`: what failed, for the message."""
+    try:
+        yield
+    except KafkaException as exception:
+        raise broker_error(what, exception, hint) from exception
+    except TimeoutError as error:
+        raise UnreachableError(f"Kafka: {what}: the brokers did not answer in time", NEXT_REACHABLE) from error
+
+
 class TopicAdmin:
-    """Admin calls. Each raises BrokerError when the brokers can't be reached or refuse."""
+    """Admin calls. Each raises BrokerError or UnreachableError if the brokers refuse or do not answer."""
 
     def __init__(self, kafka: KafkaConfig, keyless: Collection[str] = ()) -> None:
         """`keyless`: names of topics whose records have no key."""
         self._keyless = keyless
-        self.event_bytes_max: dict[str, int] = {}  # topics of events that take less than a batch, for all sessions
+        # Topics of events with a limit below the batch size; kept over sessions
+        self.event_bytes_max: dict[str, int] = {}
         self._admin = new_client(AdminClient, client_settings(kafka, **{"socket.timeout.ms": 10_000}))
         self._servers = kafka.bootstrap_servers
 
-    def require_reachable(self) -> None:
-        """Raises BrokerError when no broker answers."""
-        try:
-            self._admin.list_topics(timeout=ANSWER_S_MAX)
-        except KafkaException as exception:
-            raise broker_error(f"no broker answers at {self._servers}", exception) from exception
-
     def broker_count(self) -> int:
-        """Brokers that are up. Raises UnreachableError, BrokerError."""
-        try:
+        with _errors(f"no broker answers at {self._servers}"):
             return len(self._admin.list_topics(timeout=ANSWER_S_MAX).brokers)
-        except KafkaException as exception:
-            raise broker_error(f"no broker answers at {self._servers}", exception) from exception
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicDescription]:
-        """Those of `names` that exist."""
-        try:
+        """Returns the descriptions of those topics that exist."""
+        found = {}
+        with _errors("can't describe topics"):
             existing = self._admin.list_topics(timeout=ANSWER_S_MAX).topics
             wanted = [name for name in names if name in existing]
             if not wanted:
@@ -118,19 +122,15 @@ class TopicAdmin:
                 [ConfigResource(ResourceType.TOPIC, name) for name in wanted], request_timeout=ANSWER_S_MAX
             )
             values = {resource.name: future.result(ANSWER_S_MAX) for resource, future in settings.items()}
-            found = {}
             for name, future in described.items():
                 topic = future.result(ANSWER_S_MAX)
                 policy, size = (values[name][setting].value for setting in ("cleanup.policy", "max.message.bytes"))
                 found[name] = TopicDescription(name, str(topic.topic_id), len(topic.partitions), policy, int(size))
-        except KafkaException as exception:
-            raise broker_error("can't describe topics", exception) from exception
-        except TimeoutError as error:
-            raise UnreachableError(f"Kafka: topics not described in {ANSWER_S_MAX:.0f} s", NEXT_REACHABLE) from error
         return found
 
     def check(self, names: Iterable[str]) -> dict[str, TopicDescription]:
-        """Like `describe`; raises BrokerError for one that is not compacted, or is and has records without a key."""
+        """Returns the same as `describe`. Raises BrokerError for a topic that is not compacted, or that is compacted
+        and has records without a key."""
         found = self.describe(names)
         for topic in found.values():
             if topic.name in self._keyless:
@@ -149,18 +149,17 @@ class TopicAdmin:
         return found
 
     def check_single(self, compacted: Iterable[str], others: Iterable[str]) -> None:
-        """Topics of one partition: capture's own are read from the first, so what lies in another would never be seen,
-        and records without a key have no order over several. Raises BrokerError for those that exist and have more,
-        and for `compacted` that are not."""
+        """Checks topics that must have one partition: capture reads its own topics from the first one, and records
+        without a key have no order over several. Raises BrokerError for topics that have more, and for `compacted` that
+        are not."""
         for topic in [*self.check(compacted).values(), *self.describe(others).values()]:
             if topic.partition_count != 1:
                 raise BrokerError(
                     f"topic {topic.name} exists with {topic.partition_count} partitions: capture needs it with one",
-                    f"delete {topic.name}, then it is recreated, or choose another topics.prefix",
+                    f"delete {topic.name}: capture creates it again; or choose another topics.prefix",
                 )
 
     def ensure(self, side: SideTopics, config: TopicConfig) -> None:
-        """Create those that are not there."""
         found = self.describe([*side.compacted, *side.logs]) if side.compacted or side.logs else {}
         compacted, logs = ([name for name in names if name not in found] for names in (side.compacted, side.logs))
         self.create([], compacted, [], config, logs)
@@ -174,12 +173,12 @@ class TopicAdmin:
         logs: Iterable[str] = (),
         control: Iterable[str] = (),
     ) -> None:
-        """Create the topics, those of tables with keys with the configured partitions, the others with one; return when
-        they can be used. `logs`: kept as long as the brokers keep a topic. `control`: kept as long as those of
+        """Creates the topics and returns when they can be used. Topics of tables with keys have the configured number
+        of partitions, the others one. `logs`: kept as long as the brokers' default. `control`: kept as long as those of
         tables."""
         replicas = config.replication_factor
         new = [
-            NewTopic(name, 1, replicas, config=_LOG_SETTINGS)  # in one, they stay in order
+            NewTopic(name, 1, replicas, config=_LOG_SETTINGS)  # one partition keeps the order
             if name in self._keyless
             else NewTopic(name, config.partitions, replicas, config=_TABLE_SETTINGS)
             for name in tables
@@ -203,22 +202,18 @@ class TopicAdmin:
         self._await_leaders([topic.topic for topic in new])
 
     def delete(self, names: Iterable[str]) -> int:
-        """Delete those that exist, with what is in them; how many there were. Raises UnreachableError, BrokerError."""
-        try:
+        """Deletes those topics that exist, with their contents. Returns their number."""
+        with _errors("can't delete topics", "grant Delete on the prefix's topics"):
             existing = self._admin.list_topics(timeout=ANSWER_S_MAX).topics
             found = [name for name in dict.fromkeys(names) if name in existing]
             deleted = self._admin.delete_topics(found, operation_timeout=ANSWER_S_MAX) if found else {}
             for future in deleted.values():
                 future.result(ANSWER_S_MAX * 2)
-        except KafkaException as exception:
-            raise broker_error("can't delete topics", exception, "grant Delete on the prefix's topics") from exception
-        except TimeoutError as error:
-            raise UnreachableError(f"Kafka: topics not deleted in {ANSWER_S_MAX * 2:.0f} s", NEXT_REACHABLE) from error
         return len(found)
 
     def open_event_topic(self, name: str, config: TopicConfig) -> dict[str, TopicDescription]:
-        """The topic, created if need be: not compacted, with the brokers' own retention. Somebody else may create it at
-        the same time."""
+        """Returns the topic of events, which is created if it does not exist: not compacted, with the brokers' default
+        retention. Others may create it at the same time."""
         found = self.describe([name])
         if not found:
             new = NewTopic(name, config.partitions, config.replication_factor, config=_LOG_SETTINGS)
@@ -229,8 +224,8 @@ class TopicAdmin:
         return found
 
     def _await_leaders(self, names: Sequence[str]) -> None:
-        """The controller answers a creation before the brokers know of it: what they tell next of their topics may
-        lack some, and a partition's leader refuses until it has taken over."""
+        """Waits for the leaders of new topics. The controller answers a creation before the brokers know the topic:
+        their next list may lack it, and a leader refuses requests until it has taken over."""
         deadline = time.monotonic() + READY_S_MAX
         while time.monotonic() < deadline:
             try:
@@ -244,16 +239,14 @@ class TopicAdmin:
         raise UnreachableError(f"Kafka: the new topics have no leaders after {READY_S_MAX:.0f} s", NEXT_REACHABLE)
 
     def request_descriptions(self, names: Sequence[str]) -> Mapping[str, "Future[Any]"]:
-        """Ask what the topics are, without waiting."""
+        """Requests the descriptions of topics; does not wait."""
         return self._admin.describe_topics(TopicCollection(list(names)), request_timeout=ANSWER_S_MAX)
 
     def partition_counts(self, names: Collection[str], required: Collection[str] = ()) -> dict[str, int]:
-        """Of those that exist. Raises BrokerError; UnreachableError also where brokers that have just come back don't
-        know all yet: of `required` ones nothing, or of a topic no partition."""
-        try:
+        """Returns the number of partitions of those topics that exist. Raises UnreachableError also if brokers that
+        just started do not know all yet: a `required` topic is missing, or one has no partition."""
+        with _errors("can't list topics"):
             topics = self._admin.list_topics(timeout=ANSWER_S_MAX).topics
-        except KafkaException as exception:
-            raise broker_error("can't list topics", exception) from exception
         counts = {name: len(topics[name].partitions) for name in names if name in topics}
         for name in required:
             if not counts.get(name):
@@ -263,7 +256,7 @@ class TopicAdmin:
         return counts
 
     def are_replicated(self, names: Collection[str]) -> bool:
-        """Whether brokers answer, and each partition of the topics has more than one replica in sync."""
+        """Returns whether brokers answer and each partition of the topics has more than one replica in sync."""
         try:
             topics = self._admin.list_topics(timeout=PROMPT_S).topics
         except KafkaException:
@@ -274,8 +267,8 @@ class TopicAdmin:
     def open_parts(
         self, names: Collection[str], settles_s: float, while_waiting: WhileWaiting, required: Collection[str] = ()
     ) -> list[OpenPart]:
-        """Where records below the high watermark of now are not decided `settles_s` later. `required`: topics that are
-        there. Raises BrokerError, UnreachableError, ConnectionLost."""
+        """Returns the partitions where records below the present high watermark are still not decided after `settles_s`
+        seconds. `required`: topics that exist. Raises BrokerError, UnreachableError, ConnectionLost."""
         counts = self.partition_counts(names, required)
         ends = self.request_end_offsets(counts).wait()
         deadline = time.monotonic() + settles_s
@@ -295,7 +288,7 @@ class TopicAdmin:
     def request_end_offsets(
         self, partition_counts: Mapping[str, int], isolation: IsolationLevel = IsolationLevel.READ_UNCOMMITTED
     ) -> "EndOffsets":
-        """Ask for high watermarks, or for last stable offsets with `read_committed`, without waiting."""
+        """Requests the high watermarks, or with `read_committed` the last stable offsets; does not wait."""
         asked = {
             TopicPartition(topic, partition): OffsetSpec.latest()  # type: ignore[no-untyped-call]
             for topic, count in partition_counts.items()
@@ -307,28 +300,28 @@ class TopicAdmin:
 
 
 class EndOffsets:
-    """High watermarks that are on their way (cdc.ports.stream.EndOffsetsRequest)."""
+    """A request for end offsets that is in progress (cdc.ports.stream.EndOffsetsRequest)."""
 
     def __init__(self, futures: Mapping[TopicPartition, "Future[Any]"]) -> None:
         self._futures = futures
 
     def result(self) -> dict[str, Sequence[int]] | None:
-        """Topic → offset for each partition, None while not all have answered. Raises ConnectionLost."""
+        """Returns topic → offset of each partition, None while an answer is missing. Raises ConnectionLost."""
         if not all(future.done() for future in self._futures.values()):
             return None
         return self.wait()
 
     def wait(self) -> dict[str, Sequence[int]]:
-        """The same, waiting for the brokers."""
+        """Returns the same, and waits for the brokers."""
         offsets: dict[str, list[int]] = {}
         try:
             for partition in sorted(self._futures, key=lambda p: (p.topic, p.partition)):
                 offsets.setdefault(partition.topic, []).append(self._futures[partition].result(ANSWER_S_MAX).offset)
         except (KafkaException, TimeoutError) as exception:
-            raise ConnectionLost(f"Kafka did not tell end offsets: {exception}") from exception
+            raise ConnectionLost(f"Kafka did not return end offsets: {exception}") from exception
         for topic, numbers in offsets.items():
             if min(numbers) < 0:
-                # No error, and no offset: so a partition is answered for whose leader has just gone. Every reader would
-                # take it for reached.
-                raise ConnectionLost(f"Kafka did not tell end offsets: a partition of {topic} has no leader")
+                # A partition whose leader has just gone is answered with neither error nor offset. Every reader would
+                # take that for reached.
+                raise ConnectionLost(f"Kafka did not return end offsets: a partition of {topic} has no leader")
         return {topic: tuple(numbers) for topic, numbers in offsets.items()}

@@ -1,4 +1,4 @@
-"""The state and progress topics as the status shows them, followed from their beginning."""
+"""The contents of the state and progress topics for the status, followed from their beginning."""
 
 from typing import Final
 
@@ -6,6 +6,7 @@ from cdc.config.settings import KafkaConfig
 from cdc.formats.unpublishable import UNPUBLISHED_KEY, UnpublishedRecord
 from cdc.kafka.compacted_tail import CompactedTail
 from cdc.kafka.snapshot_watch import SnapshotWatch
+from cdc.kafka.state_reader import records_of
 from cdc.model.errors import GapError
 from cdc.model.topics import Topics
 from cdc.outbox.lost import LOST_KEY, LostEventsRecord
@@ -17,7 +18,7 @@ POLL_S: Final = 0.1
 
 
 class KafkaTopicReader:
-    """Implements cdc.status.facts.TopicReader. For one thread."""
+    """Implements cdc.status.facts.TopicReader. Not thread-safe."""
 
     def __init__(self, kafka: KafkaConfig, topics: Topics) -> None:
         self._kafka = kafka
@@ -26,7 +27,8 @@ class KafkaTopicReader:
         self._watch: SnapshotWatch | None = None
 
     def read(self) -> TopicFacts | None:
-        """None where capture has never run on the prefix. Raises WatershedError when the brokers do not answer."""
+        """Returns the facts; None if capture has never run on the prefix. Raises WatershedError if the brokers do not
+        answer."""
         tail, watch = self._tail, self._watch
         if tail is None or watch is None:
             tail = CompactedTail(self._kafka, [self._topics.state, self._topics.progress])
@@ -50,36 +52,20 @@ class KafkaTopicReader:
             position = watch.position()
         except GapError as error:
             damage = error
-        values = tail.latest[self._topics.state]
-        tables, unpublished, lost = [], [], []
-        for key, value in values.items():
-            where = f"topic {self._topics.state}, key {key}"
-            if key.startswith(TABLE_KEY):
-                tables.append(TableRecord.decode(value, where))
-            elif key.startswith(UNPUBLISHED_KEY):
-                unpublished.append(UnpublishedRecord.decode(value, where))
-            elif key.startswith(LOST_KEY):
-                lost.append(LostEventsRecord.decode(value, where))
+        state, progress = ((topic, tail.latest[topic]) for topic in (self._topics.state, self._topics.progress))
+        unpublished = records_of(UnpublishedRecord, UNPUBLISHED_KEY, *state)
         return TopicFacts(
             position=position,
             damage=damage,
             progress=watch.published(),
-            tables={record.table: record for record in tables},
-            snapshots={table: watch.standing(record) for table, record in watch.snapshots().items()},
+            tables={record.table: record for record in records_of(TableRecord, TABLE_KEY, *state)},
+            snapshots={table: watch.progress_of(record) for table, record in watch.snapshots().items()},
             dead_letters={record.table: record.dead_letters for record in unpublished},
             skipped={record.table: record.skipped for record in unpublished},
-            lost_events=tuple(lost),
+            lost_events=records_of(LostEventsRecord, LOST_KEY, *state),
             sinks=tuple(watch.sinks()),
-            sink_errors={record.sink: record for record in self._sink_errors(tail)},
+            sink_errors={one.sink: one for one in records_of(SinkErrorRecord, SINK_ERROR_KEY, *progress)},
         )
-
-    def _sink_errors(self, tail: CompactedTail) -> list[SinkErrorRecord]:
-        topic = self._topics.progress
-        return [
-            SinkErrorRecord.decode(value, f"topic {topic}, key {key}")
-            for key, value in tail.latest[topic].items()
-            if key.startswith(SINK_ERROR_KEY)
-        ]
 
     def close(self) -> None:
         if self._tail is not None:

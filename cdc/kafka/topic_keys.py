@@ -1,8 +1,7 @@
-"""Keys that a topic holds a row of, in pages, for who compares them with the source.
+"""The keys of a topic whose last record is a row, in pages, to be compared with the source.
 
-A topic is read once, from its beginning to the end that it has then, whatever its size. The keys whose last record is
-a row so far are in a temporary SQLite database, which keeps CACHE_KIBIBYTES of them in memory, and the rest in a file
-that no end of the process leaves behind.
+A topic of any size is read once, from its beginning to its end at that time. The keys are kept in a temporary SQLite
+database, of which CACHE_KIBIBYTES are in memory and the rest in a file that disappears with the process.
 """
 
 import queue
@@ -48,15 +47,15 @@ _NOT_YET: Final = frozenset(
 )
 
 _Ends = dict[int, tuple[int, int]]
-"""Partition → its first offset, and the one behind its last."""
+"""Partition → its first offset, and the offset behind its last record."""
 
 
 class _ClosedError(Exception):
-    """Nobody waits for the answer any more."""
+    """The reader was closed: nobody waits for the answer."""
 
 
 class KafkaKeyReader:
-    """cdc.snapshots.readers.KeyReader, with a thread that is made when it is first needed."""
+    """Implements cdc.snapshots.readers.Reader[KeyPage], with a thread that starts at the first request."""
 
     def __init__(self, kafka: KafkaConfig, answer_s_max: float = ANSWER_S_MAX) -> None:
         self._kafka = kafka
@@ -67,18 +66,15 @@ class KafkaKeyReader:
         self._thread: threading.Thread | None = None
 
     def ask(self, page: KeyPage) -> None:
-        """Returns at once."""
         if self._thread is None and not self._closing.is_set():
             self._thread = threading.Thread(target=self._run, name="watershed keys", daemon=True)
             self._thread.start()
         self._requests.put(page)
 
     def answers(self) -> list[Answer]:
-        """What has come since the last call; returns at once."""
         return [self._answers.get_nowait() for _ in range(self._answers.qsize())]
 
     def close(self) -> None:
-        """Idempotent."""
         self._closing.set()
         self._requests.put(None)
         if self._thread is not None:
@@ -100,14 +96,14 @@ class KafkaKeyReader:
             except WatershedError as error:
                 scan = ""
                 self._answers.put(ReadFailed(request.nonce, error, is_permanent=isinstance(error, BrokerError)))
-            except sqlite3.Error as error:  # of the temporary file
+            except sqlite3.Error as error:  # an error of the temporary file
                 scan = ""
                 hint = "make room in the folder for temporary files, or set SQLITE_TMPDIR"
                 failure = UnreachableError(f"keys of topic {request.topic}: {error}", hint)
                 self._answers.put(ReadFailed(request.nonce, failure, is_permanent=False))
 
     def _pages(self, topic: str, below: int | None) -> Iterator[tuple[bytes, ...]]:
-        """Never an empty one."""
+        """Yields pages of keys, none of them empty."""
         consumer = new_client(
             Consumer,
             tail_settings(
@@ -139,7 +135,7 @@ class KafkaKeyReader:
                     for number in described.partitions
                 }
             except KafkaException as exception:
-                # A client that is new has not heard of each partition's leader yet.
+                # A new client does not know the leader of each partition yet.
                 if kafka_error(exception).code() not in _NOT_YET or time.monotonic() > deadline:
                     raise
             if self._closing.wait(_STEP_S):
@@ -164,20 +160,20 @@ class KafkaKeyReader:
                 "INSERT OR IGNORE INTO live VALUES (?)", [(key,) for key, is_row in rows.items() if is_row]
             )
             live.executemany("DELETE FROM live WHERE key = ?", [(key,) for key, is_row in rows.items() if not is_row])
-            # The consumer's position passes transaction markers, which hold the last offsets of the log.
+            # The position counts transaction markers, which may have the last offsets of the log.
             for place in consumer.position([TopicPartition(topic, number) for number in left]):
                 if place.offset >= ends[place.partition][1]:
                     left.discard(place.partition)
 
 
 def _version(value: bytes) -> int:
-    """Of a row record. What a user's columns are called comes before: the last of these is ours."""
+    """Returns the version of a row record. It stands behind the user's columns, so the last match is ours."""
     at = value.rfind(_EPOCH)
     digits = value[at + len(_EPOCH) : at + len(_EPOCH) + 64].split(b",", 2)
     with suppress(ValueError, IndexError):
         if at >= 0 and digits[1].startswith(_SEQ[1:]):
             return pack_version(int(digits[0]), int(digits[1][len(_SEQ) - 1 :]))
-    return 0  # not one of ours: older than any
+    return 0  # not a record of ours: older than any version
 
 
 def _paged(keys: Iterable[bytes]) -> Iterator[tuple[bytes, ...]]:

@@ -1,4 +1,4 @@
-"""Are the topics still those that the position was written to? Asked while streaming, without waiting for answers."""
+"""Checks while streaming, without waiting, that the topics are those that the position was written to."""
 
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -15,10 +15,9 @@ log = structlog.get_logger(__name__)
 
 
 class TopicWatch:
-    """Call it now and then: it looks at the answers to what it asked before, and asks again.
+    """Compares the answers to its last requests when it is called, and requests descriptions again.
 
-    A topic that was deleted and recreated takes new records as if nothing had happened, and new partitions move keys
-    to other places.
+    A topic that was deleted and recreated takes new records as if nothing had happened, and new partitions move keys.
     """
 
     def __init__(self, admin: TopicAdmin, expected: Mapping[str, TopicDescription]) -> None:
@@ -27,8 +26,8 @@ class TopicWatch:
         self._asked: Mapping[str, Future[Any]] = {}
 
     def __call__(self) -> None:
-        """Raises GapError when a topic was recreated or repartitioned, ConnectionLost when one is not known: then
-        a new session looks closer."""
+        """Raises GapError if a topic was recreated or repartitioned, ConnectionLost if one is unknown: then a new
+        session examines it."""
         if all(future.done() for future in self._asked.values()):
             for name, future in self._asked.items():
                 self._compare(self._expected[name], future)
@@ -41,7 +40,7 @@ class TopicWatch:
             error = kafka_error(exception)
             if error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise ConnectionLost(f"Kafka: topic {then.name} is not known to the brokers") from exception
-            log.debug("topics not looked at", error=error.str())  # who produces to them will notice, and say more
+            log.debug("topics not described", error=error.str())  # the producer will meet the error, with details
             return
         if str(now.topic_id) != then.topic_id:
             raise GapError(f"topic {then.name} was deleted and recreated", NEXT_AFTER_GAP)

@@ -1,8 +1,8 @@
-"""How the brokers ended the transactions of a transactional id: their own record of it, `__transaction_state`.
+"""Reads how the brokers ended the transactions of a transactional id, from their own log `__transaction_state`.
 
 No admin call tells it once the id's producer has restarted. The format is that of Kafka's TransactionLogKey and
-TransactionLogValue (versions 0 and 1, of which 1 is flexible: KIP-482), described in transaction-coordinator/src/main/
-resources/common/message of its source.
+TransactionLogValue (versions 0 and 1, of which 1 is flexible: KIP-482), described in
+transaction-coordinator/src/main/resources/common/message of its source.
 """
 
 import struct
@@ -31,7 +31,7 @@ Item = TypeVar("Item")
 
 
 class TransactionState(IntEnum):
-    """Kafka's numbers."""
+    """Kafka's numbers of transaction states."""
 
     EMPTY = 0
     ONGOING = 1
@@ -45,17 +45,17 @@ class TransactionState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TransactionEntry:
-    """What the brokers noted of a transactional id at a moment."""
+    """An entry of the log for a transactional id."""
 
     state: TransactionState
-    partitions: frozenset[tuple[str, int]]  # that the transaction writes to; none once it is complete
+    partitions: frozenset[tuple[str, int]]  # topic and partition; empty once the transaction is complete
 
 
 def outcomes(
     kafka: KafkaConfig, transactional_id: str, while_waiting: WhileWaiting
 ) -> dict[tuple[str, int], bool] | None:
-    """Topic and partition → whether the last transaction of the id that wrote there and was ended was committed. None
-    where the brokers don't say: the topic may not be read, is kept elsewhere, or has another format.
+    """Returns topic and partition → whether the id's last transaction that wrote there and was decided was committed.
+    None if the log can't be read: the role may not, it is elsewhere, or has another format.
 
     Raises UnreachableError.
     """
@@ -87,7 +87,8 @@ def outcomes(
 
 
 def partition_of(transactional_id: str, count: int) -> int:
-    """Where the brokers keep an id: the absolute value of Java's String.hashCode, 0 for the one that has none."""
+    """Returns the partition of an id: the absolute value of Java's String.hashCode modulo `count`, 0 for the value
+    without an absolute one."""
     hashed = 0
     for (unit,) in struct.iter_unpack(">H", transactional_id.encode("utf-16-be")):
         hashed = (hashed * 31 + unit) & 0xFFFFFFFF
@@ -96,26 +97,26 @@ def partition_of(transactional_id: str, count: int) -> int:
 
 
 def decode_entry(value: bytes) -> TransactionEntry:
-    """Raises WatershedError for bytes that are no such value."""
+    """Returns the entry. Raises WatershedError for bytes in another format."""
     try:
         version, _, _, _, state = _FIXED.unpack_from(value)
         if version not in (0, 1):
-            raise WatershedError(f"{TOPIC}: a value of version {version}, which is not known")
+            raise WatershedError(f"{TOPIC}: a value of the unknown version {version}")
         read = _Reader(value, _FIXED.size, is_flexible=version == 1)
         partitions = frozenset((topic, partition) for topic, numbers in read.array(read.topic) for partition in numbers)
         return TransactionEntry(TransactionState(state), partitions)
     except (struct.error, IndexError, ValueError) as error:
-        raise WatershedError(f"{TOPIC}: a value that is none of a transaction: {error}") from error
+        raise WatershedError(f"{TOPIC}: an invalid value: {error}") from error
 
 
 def entry_key(transactional_id: str) -> bytes:
-    """TransactionLogKey, version 0: of the entries of an id."""
+    """Returns the key of the entries of an id (TransactionLogKey, version 0)."""
     text = transactional_id.encode()
     return struct.pack(">hh", 0, len(text)) + text
 
 
 class _Reader:
-    """Kafka's primitive types, from an offset on."""
+    """Reads Kafka's primitive types from an offset on."""
 
     def __init__(self, data: bytes, offset: int, *, is_flexible: bool) -> None:
         self._data = data
@@ -123,7 +124,7 @@ class _Reader:
         self._is_flexible = is_flexible
 
     def array(self, item: Callable[[], Item]) -> Iterator[Item]:
-        """Of a null array nothing."""
+        """Yields the items; none for a null array."""
         count = self._unsigned() - 1 if self._is_flexible else self._int32()
         for _ in range(count):
             yield item()
@@ -143,7 +144,7 @@ class _Reader:
         return number
 
     def _unsigned(self) -> int:
-        """A varint."""
+        """Returns an unsigned varint."""
         number = shift = 0
         while True:
             byte = self._take(1)[0]
@@ -154,6 +155,6 @@ class _Reader:
 
     def _take(self, size: int) -> bytes:
         if size < 0 or self._at + size > len(self._data):
-            raise ValueError(f"it ends in the middle, at byte {len(self._data)}")
+            raise ValueError(f"the value is truncated at byte {len(self._data)}")
         self._at += size
         return self._data[self._at - size : self._at]

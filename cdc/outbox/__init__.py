@@ -1,3 +1,3 @@
-"""Public events from private tables: rows of outbox tables, and messages without a table, to records. Pure, but for
-`publish`, which applications call.
+"""Public events: rows of outbox tables, and messages without a table, become records. Pure, except for `publish`, which
+applications call.
 """

@@ -1,8 +1,8 @@
-"""CloudEvents 1.0 with Kafka's protocol binding, as a second form of events.
+"""CloudEvents 1.0 with the Kafka protocol binding, as another format of events.
 
-Binary: the payload is the value, attributes are headers `ce_id`, `ce_type`…, and `content-type` says what the value is.
-Structured: the value is one JSON object with the attributes and `data`. Attributes: `id` and `type` (the event's),
-`source` (`/watershed/<topic prefix>/<outbox>`), `subject` (the record key's column), `time` (of the commit).
+Binary mode: the value is the payload, attributes are headers `ce_id`, `ce_type`…, and `content-type` describes the
+value. Structured mode: the value is one JSON object with the attributes and `data`. Attributes: `id` and `type` (the
+event's), `source` (`/watershed/<topic prefix>/<outbox>`), `subject` (the record key's column), `time` (of the commit).
 """
 
 import json
@@ -20,7 +20,7 @@ _TEXT: Final = "text/plain; charset=utf-8"
 
 
 def cloudevents(prefix: str) -> Mapping[str, Format]:
-    """By the names of the configuration. `prefix`: the topics'."""
+    """Returns the formats by their names in the configuration. `prefix`: that of the topics."""
 
     def binary(event: Envelope) -> tuple[bytes | None, tuple[Header, ...]]:
         attributes = _attributes(prefix, event)
@@ -51,7 +51,7 @@ def _attributes(prefix: str, event: Envelope) -> dict[str, str]:
         "type": event.type,
         "time": time.replace("+00:00", "Z"),
     }
-    if event.subject:  # an attribute is never empty
+    if event.subject:  # attributes must not be empty
         found["subject"] = event.subject
     return found
 
@@ -61,7 +61,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _data(payload: str) -> str | None:
-    """The payload where it is JSON: as it stands, so that no number loses a digit."""
+    """Returns the payload unchanged if it is JSON, so that no number loses a digit; else None."""
     try:
         json.loads(payload, parse_constant=_no_constant)
     except (ValueError, RecursionError):

@@ -1,5 +1,6 @@
 """Columns of an event's row as Kafka Connect has them: Debezium's value, its schema, and the text without quotes that
-headers and string converters write."""
+headers and string converters write.
+"""
 
 import json
 from collections.abc import Sequence
@@ -31,15 +32,16 @@ class EventValue:
 
 @dataclass(frozen=True, slots=True)
 class ColumnReader:
-    """Makes values of a column."""
+    """Makes the values of one column."""
 
     name: str
-    place: int  # in the row
+    place: int  # index in the row
     node: Node
     encode: Encoder
 
     def __call__(self, row: Sequence[str | None]) -> EventValue:
-        """`row`: texts as PostgreSQL prints them. Raises ProtocolError for one that is not its type's."""
+        """Returns the value in `row`, whose texts are as PostgreSQL prints them. Raises ProtocolError for a text that
+        is not of the column's type."""
         text = row[self.place]
         if text is None:
             return EventValue(self.node, "null", None, None)
@@ -60,8 +62,8 @@ class ColumnReader:
 def readers_of(
     table: TableId, columns: Sequence[Column], key: Sequence[str], options: FormatOptions
 ) -> dict[str, ColumnReader]:
-    """By column; those that Debezium leaves out are not among them. Values are in Debezium's form whatever the profile,
-    with the modes that were chosen."""
+    """Returns a reader for each column, except those that Debezium leaves out. Values have Debezium's form whatever the
+    profile, with the configured modes."""
     options = replace(options, profile="debezium")
     readers = {}
     for place, column in enumerate(columns):

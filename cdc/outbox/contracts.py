@@ -1,4 +1,4 @@
-"""JSON Schemas for events: what does not match its type's goes to the dead letters, with the reason."""
+"""JSON Schemas of events. An event that does not match its type's schema becomes a dead letter, with the reason."""
 
 import json
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ from referencing.exceptions import Unresolvable
 from cdc.model.errors import ConfigError
 from cdc.outbox.router import Contract
 
-DEPTH_MAX: Final = 6  # of a place in a payload that is named
+DEPTH_MAX: Final = 6  # depth of the JSON path in a reason
 
 
 def contract_of(schemas: Mapping[str, str]) -> Contract:
-    """`schemas`: event type → the text of its JSON Schema, of whichever draft it names (2020-12 where it names none).
-    Types that have none may hold anything. Raises ConfigError for what is no such schema."""
+    """Returns the check of all events. `schemas`: event type → text of its JSON Schema, of the draft that it names
+    (default 2020-12). Types without a schema may have any payload. Raises ConfigError for an invalid schema."""
     validators = {event_type: _validator(event_type, text) for event_type, text in schemas.items()}
 
     def complaint(event_type: str, payload: str | None) -> str | None:
@@ -37,7 +37,7 @@ def contract_of(schemas: Mapping[str, str]) -> Contract:
             return "the contract refers to a schema that is not in its file"
         if error is None:
             return None
-        # The rule that is broken, and where; never the value.
+        # Names the rule and the path, but never the value.
         place = "/".join(str(step) for step in list(error.absolute_path)[:DEPTH_MAX])
         return f"{error.validator} is not met at /{place}"
 
@@ -58,4 +58,4 @@ def _validator(event_type: str, text: str) -> Validator:
         raise ConfigError(
             f"outbox.contracts: {event_type}'s file is no JSON Schema at /{place}", "correct the file"
         ) from error
-    return kind(schema, registry=Registry())  # nothing is fetched from elsewhere
+    return kind(schema, registry=Registry())  # no schema is fetched from elsewhere

@@ -1,8 +1,9 @@
-"""Records of events that could not be published: to be seen, corrected and published again, never lost.
+"""Dead letters: records of events that could not be published, to be corrected and published again.
 
 The key is the event's id. The value is JSON: `reason`, `source` (the table, or the messages' prefix), `commit_lsn` and
-`tx_index` of the event, and `event`: each column's text. A message that is not ours has its first bytes in base64. What
-is larger than the topic takes is cut, and `cut` has the size in bytes of each such column.
+`tx_index` of the event, and `event`: each column's text. For a message that the publishing function did not write, the
+value has its first bytes in base64. A record that is too large for the topic is cut; `cut` then has the size in bytes
+of each column that was cut.
 """
 
 from base64 import b64encode
@@ -16,8 +17,8 @@ from cdc.model.events import Position
 from cdc.model.topic_record import EventDestination, TopicRecord
 
 REASON_HEADER: Final = "watershed.reason"
-REASON_CHARS_MAX: Final = 500  # it may name what the event says of itself
-FOREIGN_BYTES_MAX: Final = 4096  # of a message that is not ours: what it says is nobody's event
+REASON_CHARS_MAX: Final = 500  # a reason may quote the event
+FOREIGN_BYTES_MAX: Final = 4096  # of a message that the publishing function did not write
 
 
 def dead_letter(
@@ -30,8 +31,8 @@ def dead_letter(
     now_us: int,
     foreign: bytes = b"",
 ) -> TopicRecord:
-    """For `topic`, which is not compacted and is created where it is not there. `foreign`: a message that is not ours,
-    or holds no event."""
+    """Returns the record for `topic`, which is not compacted, and is created if it does not exist. `foreign`: content
+    of a message that the publishing function did not write, or that holds no event."""
     reason = reason[:REASON_CHARS_MAX]
     value: dict[str, Any] = {
         "reason": reason,
@@ -55,7 +56,8 @@ def dead_letter(
 
 
 def _cut(record: TopicRecord, destination: EventDestination, value: dict[str, Any], bytes_max: int) -> TopicRecord:
-    """Its longest texts, until it fits; `cut` says how many bytes each had. A key that does not fit is left out."""
+    """Halves the longest texts until the record fits; `cut` has their sizes in bytes. A key that does not fit is left
+    out."""
     event: dict[str, str | None] = value["event"] or {}
     bytes_of = {name: len(text.encode()) for name, text in event.items() if text}
     room = max(map(len, filter(None, event.values())), default=0)
@@ -71,5 +73,4 @@ def _cut(record: TopicRecord, destination: EventDestination, value: dict[str, An
 
 
 def event_of(names: Sequence[str], row: Sequence[str | None]) -> dict[str, str | None]:
-    """By column."""
     return dict(zip(names, row, strict=True))

@@ -1,7 +1,7 @@
-"""Events as they come in the stream: rows of outbox tables and messages, in commit order among the changes of tables.
+"""Events in the stream: rows of outbox tables, and messages, in commit order among the changes of tables.
 
-An event takes a place in its transaction as a row change does (`tx_index`), so that what is published of a transaction
-is skipped when it is sent again; it takes no `seq`, which numbers rows.
+An event takes a `tx_index` like a row change, so that the published part of a transaction is skipped when it is sent
+again. It takes no `seq`, which numbers rows.
 """
 
 import warnings
@@ -27,17 +27,17 @@ _CONTEXT: Final = (("__debezium.context.taskId", b"0"), ("__debezium.context.con
 
 
 class OutboxWarning(UserWarning):
-    """What was left out that should not have been there. Told once for each kind."""
+    """An unexpected change that was left out. Shown once for each kind."""
 
 
 def no_contract(event_type: str, payload: str | None) -> str | None:  # noqa: ARG001
-    """Of those that ask for none."""
+    """The contract that accepts every payload."""
     return None
 
 
 def message_prefix(outbox: "OutboxStream | None", partial: PartialTransaction | None) -> str | None:
-    """Of logical messages that are events, if any are. `partial`: what is published of a transaction; its messages were
-    counted as it says. Raises GapError for other ones now."""
+    """Returns the prefix of the logical messages that are events; None if there are none. `partial`: the half published
+    transaction, whose messages were counted with its prefix. Raises GapError if the prefix is another one now."""
     prefix = outbox.message_prefix if outbox is not None else None
     if partial is not None and partial.outbox != (prefix or ""):
         raise GapError(
@@ -48,7 +48,7 @@ def message_prefix(outbox: "OutboxStream | None", partial: PartialTransaction | 
 
 
 class OutboxStream:
-    """What the assembler asks about events. It keeps nothing of a transaction."""
+    """Makes the records of events for the assembler. It keeps no state of a transaction."""
 
     def __init__(
         self,
@@ -62,8 +62,9 @@ class OutboxStream:
         *,
         promises_utf8: bool = False,
     ) -> None:
-        """`prefix`: the topics'. `dead_letters`: the topic of messages' ones; a table's go to its own topic. `forms`:
-        formats by name. `promises_utf8`: see EnvelopeContext. Raises SourceError for messages that can't be routed."""
+        """`prefix`: that of the topics. `dead_letters`: the topic for dead letters of messages; those of a table go to
+        its own topic. `forms`: formats by name. `promises_utf8`: see EnvelopeContext. Raises SourceError for messages
+        that can't be routed."""
         self._promises_utf8 = promises_utf8
         self._prefix = prefix
         self._tables = {TableId.parse(table.table): table for table in tables}
@@ -91,13 +92,12 @@ class OutboxStream:
 
     @property
     def message_prefix(self) -> str | None:
-        """Of logical messages that are events, if any are."""
+        """The prefix of the logical messages that are events; None if there are none."""
         return self._sealed[0].prefix if self._sealed is not None else None
 
     def event(
         self, what: memoryview | LogicalMessage, xid: int, position: Position, now_us: int, commit_ts_us: int
     ) -> list[TopicRecord]:
-        """The records of a row change or of a message: see `row` and `message`."""
         if isinstance(what, LogicalMessage):
             return self.message(what, xid, position, now_us, commit_ts_us)
         return self.row(what, position, now_us, commit_ts_us)
@@ -105,11 +105,10 @@ class OutboxStream:
     # ---- tables
 
     def takes(self, table: TableId) -> bool:
-        """Whether its rows are events."""
         return table in self._tables
 
     def describe(self, oid: int, schema: TableSchema) -> None:
-        """The relation is this table, in this shape. Raises SourceError for one that can't be routed."""
+        """Sets the table and schema of a relation. Raises SourceError for a table that can't be routed."""
         table = self._tables[schema.table]
         readers = readers_of(schema.table, schema.columns, schema.key, self._options)
         fields = Fields(
@@ -124,27 +123,29 @@ class OutboxStream:
         self._routers[oid] = schema, table, self._made(str(schema.table), table, fields, readers, name)
 
     def describe_again(self, oid: int, schema: TableSchema) -> None:
-        """The same in the stream: a table that can't be routed any more stops alone. Raises UnsupportedChangeError."""
+        """Does the same while streaming, where a table that can't be routed stops alone. Raises
+        UnsupportedChangeError."""
         try:
             self.describe(oid, schema)
         except SourceError as error:
             raise UnsupportedChangeError(error.message, error.hint, table=schema.table, is_held=False) from error
 
     def follows(self, oid: int) -> bool:
-        """Whether the relation was described as an outbox table."""
+        """Returns whether the relation was described as an outbox table."""
         return oid in self._routers
 
     def row(self, change: memoryview, position: Position, now_us: int, commit_ts_us: int) -> list[TopicRecord]:
-        """The records of a row change, which starts at its I, U or D byte: one of an insert, or of an update that
-        changes the event's id; none of a delete. Raises ProtocolError, UnsupportedChangeError for an update where that
-        was asked for."""
+        """Returns the records of a row change, which begins at its I, U or D byte: one for an insert or for an update
+        of the event's id, none for a delete. Raises ProtocolError; UnsupportedChangeError for another update if it is
+        configured as fatal."""
         schema, table, router = self._routers[int.from_bytes(change[1:5], "big")]
         former = None
         match decode(change, str(position)):
             case Insert(new=new):
                 pass
             case Update(old=old, new=new) if old is not None and not router.is_same_event(old, new):
-                former = self._texts(old, schema.table, position)  # a delete, and another event
+                # Such an update deletes one event and inserts another
+                former = self._texts(old, schema.table, position)
             case Update():
                 if table.table_op_invalid_behavior == "fatal":
                     raise UnsupportedChangeError(
@@ -152,8 +153,8 @@ class OutboxStream:
                         "events are inserted, never changed; table.op.invalid.behavior: warn ignores updates",
                         table=schema.table,
                     )
-                told = f"{schema.table}: a row was updated; it was published as it was inserted"
-                warnings.warn(told, OutboxWarning, stacklevel=2)
+                text = f"{schema.table}: a row was updated; its event was published when it was inserted"
+                warnings.warn(text, OutboxWarning, stacklevel=2)
                 return []
             case Delete():
                 return []
@@ -164,7 +165,7 @@ class OutboxStream:
         row = self._texts(new, schema.table, position)
         routed: Event | Rejected
         if UNCHANGED in new:
-            routed = Rejected("a large value was left alone by an update, and is not in the log", None)
+            routed = Rejected("an update left a large value unchanged, so it is not in the log", None)
         else:
             routed = router.route(row, now_us, commit_ts_us, former=former)
         names = [column.name for column in schema.columns]
@@ -178,7 +179,7 @@ class OutboxStream:
     def message(
         self, message: LogicalMessage, xid: int, position: Position, now_us: int, commit_ts_us: int
     ) -> list[TopicRecord]:
-        """The record of a transactional message with our prefix."""
+        """Returns the record of a transactional message with our prefix."""
         assert self._sealed is not None and self._router is not None
         routing, key = self._sealed
         content = key.open(message.content, xid)

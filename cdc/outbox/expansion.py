@@ -1,8 +1,8 @@
-"""JSON text as a structure whose schema is inferred from it, as Debezium's event router does it.
+"""JSON text as a structure with an inferred schema, as Debezium's event router makes it.
 
-What Debezium can't expand stays text: an array or a scalar at the top, arrays of mixed kinds, integers past 64 bits.
-Nulls and empty arrays have no schema and are left out, unless an option gives them one. In an array of objects each
-gets the fields of all: those that it lacks are null.
+Text that Debezium can't expand stays text: an array or a scalar at the top, arrays of mixed kinds, integers beyond 64
+bits. Nulls and empty arrays have no schema and are left out, unless an option gives them one. In an array of objects,
+each has the fields of all; missing fields are null.
 """
 
 import json
@@ -22,13 +22,13 @@ class _NotExpandable(Exception):  # noqa: N818 - not an error: the text stays as
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """The options."""
+    """The options of expansion."""
 
     keeps_nulls: bool  # as optional bytes
     keeps_empty_arrays: bool  # as arrays of strings
 
     def expand(self, text: str, name: str) -> tuple[Node, str] | None:
-        """(schema, JSON text) of a JSON object; None where it can't be expanded. `name`: of the schema."""
+        """Returns (schema, JSON text) of a JSON object; None if it can't be expanded. `name`: that of the schema."""
         if not text.startswith("{"):
             return None
         try:
@@ -40,7 +40,7 @@ class Expansion:
             return None
 
     def _schema(self, name: str | None, value: Any) -> Node | None:
-        """None: it is left out."""
+        """Returns the schema of a value; None if the value is left out."""
         match value:
             case None:
                 return optional(BYTES) if self.keeps_nulls else None
@@ -96,7 +96,8 @@ def _kind(value: Any) -> str:
 
 
 def _integer(value: int) -> Node:
-    """Past 64 bits Connect has no place for what Debezium makes of it."""
+    """Returns the schema of an integer. Raises _NotExpandable beyond 64 bits: Connect can't hold what Debezium makes of
+    it."""
     if -(1 << 31) <= value < 1 << 31:
         return INT32
     if -(1 << 63) <= value < 1 << 63:
@@ -124,7 +125,7 @@ def _merged(nodes: Iterable[Node], name: str | None) -> Node:
 
 
 def _written(value: Any, node: Node) -> str:
-    """The value as its schema has it. Raises _NotExpandable for one that does not fit."""
+    """Returns the value as JSON with its schema's fields. Raises _NotExpandable for a value that does not fit."""
     if value is None:
         return "null"
     match node["type"]:
@@ -155,17 +156,17 @@ _ESCAPES: Final = {i: f"\\u{i:04X}" for i in range(32)} | str.maketrans(
 
 
 def json_text(text: str) -> str:
-    """A JSON string as Jackson writes it."""
+    """Returns a JSON string as Jackson writes it."""
     return f'"{text.translate(_ESCAPES)}"'
 
 
 def java_double(value: float) -> str:
-    """As Java prints it: 1.0E21, 1.0E-7, 1234567.125."""
+    """Returns the number as Java prints it: 1.0E21, 1.0E-7, 1234567.125."""
     return java_decimal(repr(value))
 
 
 def java_decimal(text: str) -> str:
-    """The same from the shortest digits that mean the number, of one bit width or another."""
+    """Returns the same for the shortest digits of a number, of either bit width."""
     number = Decimal(text)
     if not number or Decimal("1e-3") <= abs(number) < Decimal("1e7"):
         plain = f"{number:f}"

@@ -1,5 +1,7 @@
-"""Events that no stream will bring any more: a gap was healed, or an outbox table joined again, and their part of the
-log was left behind. Which part it is stands in state, for who asks later, until rows were published again. Pure."""
+"""Lost events: a gap was healed or an outbox table was added again, and the stream will never bring the events of the
+log before that. The record in the state topic names that part of the log until an operator publishes the rows again.
+Pure.
+"""
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -16,24 +18,25 @@ LOST_KEY: Final = "lost-events/"
 
 
 class LostEventsRecord(Record):
-    """Of transactions that committed between two places of the log. One for each epoch that began so, in the Kafka
-    transaction of its intent, then in that of its first position; one for each table that joined again."""
+    """The events of transactions that committed between two LSNs. There is one for each epoch that began after a gap,
+    in the Kafka transaction of its intent, then in that of its first position; and one for each table that was added
+    again."""
 
     epoch: Epoch
-    table: str = ""  # schema.table; all, and messages, where it is empty
+    table: str = ""  # schema.table; empty: all tables, and messages
     from_lsn: U64  # 0: not known
     to_lsn: U64 = 0  # 0: the new stream has not begun
-    # When the newest transaction committed whose events are published, µs since 1970; 0: not known.
+    # Commit time of the newest published transaction, µs since 1970; 0: not known.
     since_us: int = 0
-    settled_us: int = 0  # when `cdc outbox republish` was done, µs since 1970; 0: it was not
+    settled_us: int = 0  # time of `cdc outbox republish`, µs since 1970; 0: not done
 
     def ended(self, consistent_point: Lsn) -> Self:
-        """Where the new stream begins. A source that was restored may be behind where it was."""
+        """Sets the LSN at which the new stream begins. A restored source may be behind its former LSN."""
         from_lsn = self.from_lsn if self.from_lsn <= consistent_point else 0
         return self.model_copy(update={"from_lsn": from_lsn, "to_lsn": int(consistent_point)})
 
     def settled(self, now_us: int) -> Self:
-        """Rows that are still there were published again."""
+        """Marks that the rows that still exist were published again."""
         return self.model_copy(update={"settled_us": now_us})
 
     @property
@@ -43,7 +46,7 @@ class LostEventsRecord(Record):
 
     @property
     def since(self) -> str:
-        """The time, as `cdc outbox republish --since` takes it; empty where it is not known."""
+        """The time for `cdc outbox republish --since`; empty if not known."""
         return datetime.fromtimestamp(self.since_us / 1e6, UTC).isoformat(timespec="seconds") if self.since_us else ""
 
     def __str__(self) -> str:
@@ -67,33 +70,30 @@ NEXT_BEFORE_PRUNING: Final = "cdc outbox republish --since TIME; then they can g
 def lost_from(
     previous: PositionRecord | None, earlier: Sequence[LostEventsRecord], epoch: int, since_us: int
 ) -> LostEventsRecord | None:
-    """What is lost when `epoch` begins. `previous`: the position before, None where it is lost. `earlier`: those in
-    state. None where nothing was published so far: the first start, which did not come to its end."""
+    """Returns the events that are lost when `epoch` begins; None if nothing was published before, because the first
+    start did not complete. `previous`: the last position; None if it is lost. `earlier`: the records in the state
+    topic."""
     if previous is None:
         return LostEventsRecord(epoch=epoch, from_lsn=0, since_us=since_us)
     if previous.phase == "streaming":
         return LostEventsRecord(epoch=epoch, from_lsn=previous.resume_lsn, since_us=since_us)
-    for record in earlier:  # of the start that did not come to its end
+    for record in earlier:  # the record of a start that did not complete
         if record.epoch == previous.epoch and not record.table:
             return record.model_copy(update={"epoch": epoch, "to_lsn": 0})
     return None
 
 
 def lost_records(topics: Topics, lost: LostEventsRecord, earlier: Sequence[LostEventsRecord] = ()) -> list[TopicRecord]:
-    """For state; what began in vain is taken back."""
-    vain = [record for record in earlier if not record.to_lsn]
+    """Returns the records for the state topic, with tombstones for those of starts that did not complete."""
+    incomplete = [record for record in earlier if not record.to_lsn]
     return [
         TopicRecord(topics.state, lost.key.encode(), lost.encode()),
-        *(TopicRecord(topics.state, record.key.encode(), None) for record in vain),
+        *(TopicRecord(topics.state, record.key.encode(), None) for record in incomplete),
     ]
 
 
-def concerning(table: TableId, lost: Iterable[LostEventsRecord]) -> list[LostEventsRecord]:
-    """Those that rows of this table may be among, and that nothing was done about."""
-    return [record for record in lost if not record.settled_us and record.table in ("", str(table))]
-
-
 def require_settled(table: TableId, lost: Iterable[LostEventsRecord]) -> None:
-    """Raises GapError where rows of the table may not be published, though the slot is past them."""
-    for record in concerning(table, lost):
-        raise GapError(f"{record}; rows of {table} may be among them", NEXT_BEFORE_PRUNING)
+    """Raises GapError if rows of the table may not be published although the slot is past them."""
+    for record in lost:
+        if not record.settled_us and record.table in ("", str(table)):
+            raise GapError(f"{record}; rows of {table} may be among them", NEXT_BEFORE_PRUNING)

@@ -1,4 +1,4 @@
-"""The content of a message to the row of an outbox table that it stands for: the same router makes the same record."""
+"""Converts the content of a message to the row of an outbox table, so that the same router makes its record."""
 
 import json
 from dataclasses import dataclass
@@ -20,15 +20,16 @@ _NAMES: Final = tuple(column.name for column in COLUMNS)
 
 @dataclass(frozen=True, slots=True)
 class MessageRow:
-    """An event that a message holds."""
+    """The event of a message."""
 
-    row: tuple[str | None, ...]  # texts, of COLUMNS
+    row: tuple[str | None, ...]  # texts in the order of COLUMNS
     headers: tuple[tuple[str, bytes | None], ...]
 
 
 def read_message(content: bytes) -> MessageRow | str:
-    """What the function wrote: `{"id":…,"aggregatetype":…,"aggregateid":…,"type":…,"payload":…,"headers":{…}}`, each
-    text, the payload JSON in text or null. Why not, for anything else."""
+    """Returns the event that the publishing function wrote:
+    `{"id":…,"aggregatetype":…,"aggregateid":…,"type":…,"payload":…,"headers":{…}}`, each text, the payload JSON in text
+    or null. Returns the reason for any other content."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError):

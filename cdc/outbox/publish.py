@@ -28,13 +28,13 @@ _GONE: Final = "DELETE FROM {name} WHERE id = CAST(:id AS uuid)"
 
 
 class Outbox:
-    """Publishes if the session commits, and not if it does not; what a savepoint takes back is not published either."""
+    """Publishes an event if the session commits. Events of a savepoint that is rolled back are not published."""
 
     def __init__(
         self, session: Session, *, schema: str = "cdc", table: str | None = None, keeps_rows: bool = True
     ) -> None:
-        """By the schema's function `publish`; `table`: by that outbox table instead, from which a row is deleted at
-        once unless it `keeps_rows`."""
+        """Publishes by the schema's function `publish` or, with `table`, by that outbox table; unless `keeps_rows`, the
+        row is deleted at once."""
         self._session = session
         self._schema = schema
         self._table = table
@@ -49,8 +49,8 @@ class Outbox:
         headers: Mapping[str, str] | None = None,
         id: UUID | None = None,
     ) -> UUID:
-        """The event's id. `payload`: what json.dumps takes; None: without. It comes behind what the session has written
-        so far. Raises ValueError for headers with a table, which has no column for them."""
+        """Publishes an event behind everything that the session wrote so far. `payload`: a value for json.dumps, or
+        None. Returns the event's id. Raises ValueError for headers with a table, which has no column for them."""
         self._session.flush()
         event: dict[str, Any] = {
             "aggregate_type": aggregate_type,

@@ -1,4 +1,4 @@
-"""A row of an outbox table, or what a message holds in its place, to a record: Debezium's event router, byte for byte.
+"""Routes a row of an outbox table, or a message in its place, to a record: Debezium's event router, byte for byte.
 
 | part      | from                                                                                       |
 |-----------|--------------------------------------------------------------------------------------------|
@@ -9,7 +9,7 @@
 | partition | the key's murmur2, or a column's number                                                    |
 | timestamp | the column `table.field.event.timestamp`, else our clock                                   |
 
-What can't be a record, where Debezium would stop, is rejected with the reason.
+An event that can't become a record is rejected with the reason, where Debezium would stop.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ from cdc.outbox.expansion import Expansion, json_text
 ID_HEADER: Final = "id"
 PARTITION_MAX: Final = (1 << 31) - 1
 
-# Of Debezium's timestamps, how many make a millisecond.
+# Debezium's timestamps: units in a millisecond.
 _UNITS: Final[Mapping[str, int]] = {
     "io.debezium.time.Timestamp": 1,
     "io.debezium.time.MicroTimestamp": 1_000,
@@ -39,28 +39,28 @@ Header = tuple[str, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A record to be."""
+    """The record of an event."""
 
     topic: str
     key: bytes | None
     value: bytes | None
     headers: tuple[Header, ...]
-    partition: int | None  # None: the key's
+    partition: int | None  # None: chosen by the key
     timestamp_ms: int  # since 1970
-    id: str | None  # as its row has it
+    id: str | None  # the row's text
 
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """What goes to the dead letters instead."""
+    """An event that becomes a dead letter."""
 
     reason: str
-    id: str | None  # of the event, where it has one
+    id: str | None  # the event's id, if it has one
 
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """Names of the columns that make an event."""
+    """The names of the columns that make an event."""
 
     id: str
     key: str
@@ -72,7 +72,7 @@ class Fields:
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """Of one event: what formats other than Debezium's are made from."""
+    """The parts of an event from which formats other than Debezium's are made."""
 
     id: str
     type: str
@@ -83,13 +83,13 @@ class Envelope:
 
 
 Contract = Callable[[str, str | None], str | None]
-"""(event type, payload) → why it does not match, None if it does."""
+"""Returns why a payload does not match the contract of its event type, or None."""
 Format = Callable[[Envelope], tuple[bytes | None, tuple[Header, ...]]]
-"""The value and the headers of another format, which stand in the place of `id`."""
+"""Returns the value and the headers of another format, which replace the header `id`."""
 
 
 class Router:
-    """Of one outbox table in one shape, or of messages."""
+    """Routes the events of one schema of an outbox table, or of messages."""
 
     def __init__(
         self,
@@ -102,8 +102,8 @@ class Router:
         form: Format | None = None,
         context_headers: Sequence[Header] = (),
     ) -> None:
-        """`where`: the table, or the messages' prefix. `schema_name`: the row's, as `shop.public.outbox`. Raises
-        SourceError for a column that is not there, or not of a type that fits."""
+        """`where`: the table, or the messages' prefix, for errors. `schema_name`: that of the row, such as
+        `shop.public.outbox`. Raises SourceError for a column that is missing or has an unsuitable type."""
         self._where = where
         self._routing = routing
         self._route = TopicRoute(routing.route_topic_regex, routing.route_topic_replacement)
@@ -111,7 +111,7 @@ class Router:
         self._key = _column(where, readers, "table.field.event.key", fields.key)
         self._payload = _column(where, readers, "table.field.event.payload", fields.payload)
         self._by = _column(where, readers, "route.by.field", routing.route_by_field, kinds=("string",))
-        # Debezium does without a type; contracts and CloudEvents need it.
+        # Debezium does not need a type; contracts and CloudEvents do.
         self._type = readers.get(fields.type)
         self._timestamp = None
         if fields.timestamp is not None:
@@ -161,8 +161,9 @@ class Router:
         more: Sequence[Header] = (),
         former: Sequence[str | None] | None = None,
     ) -> Event | Rejected:
-        """`row`: texts as PostgreSQL prints them, of all columns. `more`: headers that go behind the others. `former`:
-        the old row of an update that made it another event. Raises ProtocolError for a value that is not its type's."""
+        """Returns the event. `row`: the texts of all columns as PostgreSQL prints them. `more`: further headers, behind
+        the others. `former`: the old row of an update of the event's id. Raises ProtocolError for a value that is not
+        of its type."""
         identity = self._id(row)
         by, payload = self._by(row), self._payload(row)
         if by.plain is None:
@@ -198,12 +199,11 @@ class Router:
         if self._routing.route_tombstone_on_empty_payload and not (payload.plain or "").strip():
             value = None
         timestamp_ms = self._timestamp_ms(row, now_us)
-        if timestamp_ms <= 0:  # the Kafka client sends its own time for 0
+        if timestamp_ms <= 0:  # for 0 the Kafka client sends its own time
             return Rejected("its timestamp is not after the beginning of 1970", identity.plain)
         return Event(topic, self._converted_key(row), value, (*headers, *more), partition, timestamp_ms, identity.plain)
 
     def is_same_event(self, old: Sequence[object], new: Sequence[object]) -> bool:
-        """Whether two rows have the same event id."""
         return old[self._id.place] == new[self._id.place]
 
     # ---- parts

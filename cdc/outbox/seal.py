@@ -1,8 +1,8 @@
-"""What tells an event that `cdc.publish` wrote from a message that somebody else wrote with the same prefix.
+"""The seal that tells an event of `cdc.publish` from a message that another role wrote with the same prefix.
 
-Every role may call pg_logical_emit_message(), and the log does not say who did. So the function, which runs with its
-owner's rights, seals each message with a key from a table that roles who publish can't read: HMAC with SHA-256 (RFC
-2104) over the transaction's id and the content. A message that was seen elsewhere is no use in another transaction.
+Every role may call pg_logical_emit_message(), and the log does not name the caller. So the function, which runs with
+its owner's rights, seals each message with a key from a table that publishing roles can't read: HMAC with SHA-256 (RFC
+2104) over the transaction's id and the content. A copy of a message is not valid in another transaction.
 
     w1 | xid 8 | seal 32 | content
 """
@@ -19,7 +19,7 @@ _HEAD_BYTES: Final = len(VERSION) + 8 + 32
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SealKey:
-    """A secret: it is not in its repr."""
+    """The secret key. Its repr does not show it."""
 
     secret: bytes
 
@@ -27,13 +27,13 @@ class SealKey:
         assert len(self.secret) == KEY_BYTES
 
     def seal(self, xid: int, content: bytes) -> bytes:
-        """A message, as the function writes it. `xid`: pg_current_xact_id(), 64 bits."""
+        """Returns the message as the function writes it. `xid`: pg_current_xact_id(), 64 bits."""
         head = xid.to_bytes(8, "big")
         return VERSION + head + hmac.digest(self.secret, head + content, sha256) + content
 
     def open(self, message: bytes, xid: int) -> bytes | None:
-        """The content; None if the message was not sealed with this key in this transaction. `xid`: as the log has it,
-        32 bits."""
+        """Returns the content; None if the message was not sealed with this key in this transaction. `xid`: 32 bits,
+        from the log."""
         if len(message) < _HEAD_BYTES or not message.startswith(VERSION):
             return None
         head, seal, content = message[2:10], message[10:_HEAD_BYTES], message[_HEAD_BYTES:]

@@ -1,4 +1,4 @@
-"""Protocols: what the pure middle needs of the world, and the values that it exchanges with the world.
+"""Protocols between the pure middle of capture and its environment, and the values that both sides exchange.
 
-`cdc/postgres` and `cdc/kafka` implement them; tests have fakes that run the same loops from a seed.
+`cdc/postgres` and `cdc/kafka` implement them; the tests have fakes that run the same loops from a seed.
 """

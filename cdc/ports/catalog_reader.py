@@ -11,55 +11,56 @@ from cdc.records.table_state import TableFacts
 
 @dataclass(frozen=True, slots=True)
 class KnownTable:
-    """Of a captured table, what a look is held against."""
+    """A captured table as it was last known; a catalog poll compares the catalog with it."""
 
     schema: TableSchema
-    facts: TableFacts | None  # None: not known, the look tells
+    facts: TableFacts | None  # None: not known yet; the next poll reads them
     entry: str  # fingerprint of its row in the publication
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogPoll:
-    """A look at the catalog that is asked for."""
+    """A request to poll the catalog."""
 
     nonce: str
     tables: Mapping[TableId, KnownTable]
-    stopped: Mapping[TableId, str]  # that may join again, each with what was found when it was last tried
+    # Tables that may be captured again, each with its TableDescription.state at the last attempt
+    stopped: Mapping[TableId, str]
 
 
 @dataclass(frozen=True, slots=True)
 class DivergedTable:
-    """A captured table that is not as it was known."""
+    """A captured table that differs from what is known of it."""
 
-    schema: TableSchema | None  # as the catalog has it, in the next version; None: it can't be captured
-    facts: TableFacts | None  # None: it is not there
+    schema: TableSchema | None  # the next version, from the catalog; None: the table can't be captured
+    facts: TableFacts | None  # None: the table does not exist
     error: SourceError | None
     entry: str
-    filled: frozenset[int]  # oids of storage that was added and holds rows
+    filled: frozenset[int]  # oids of added partitions that hold rows
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogAnswer:
-    """An answer."""
+    """The answer to a poll. If `seen` is not empty, a watermark follows in the log."""
 
     nonce: str
     publication: str | None  # fingerprint
-    seen: Mapping[TableId, DivergedTable]  # if there are any, the watermark follows
-    ready: frozenset[TableId]  # of those that are stopped, which can join now
+    seen: Mapping[TableId, DivergedTable]
+    ready: frozenset[TableId]  # the stopped tables that can be captured again
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogPollFailed:
-    """There is no answer, or no watermark behind it."""
+    """The poll failed, or its watermark could not be written."""
 
     nonce: str
 
 
 class CatalogReader(Protocol):
-    """Looks at the source's catalog beside the stream, one question at a time."""
+    """Polls the source's catalog beside the stream, one poll at a time."""
 
-    def ask(self, question: CatalogPoll) -> None:
-        """Returns at once."""
+    def ask(self, poll: CatalogPoll) -> None:
+        """Starts a poll; does not wait."""
 
     def answers(self) -> list[CatalogAnswer | CatalogPollFailed]:
-        """What has come since the last call; returns at once."""
+        """Returns the answers that arrived since the last call; does not wait."""

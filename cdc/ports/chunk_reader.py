@@ -1,7 +1,7 @@
-"""What is asked of the reader of existing rows, and what it answers.
+"""The requests to the reader of existing rows, and its answers.
 
-The reader has connections and threads of its own. It puts an answer where `answers` finds it *before* it writes the
-answer's watermark into the log, so that who receives the watermark from the stream has the answer already.
+The reader has threads and connections of its own. It makes an answer available to `answers` before it writes the
+answer's watermark into the log, so when the watermark arrives in the stream, the answer is there.
 """
 
 from dataclasses import dataclass
@@ -11,51 +11,51 @@ from cdc.model.errors import WatershedError
 from cdc.model.events import TableSchema
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 
-WATERMARK_PREFIX: Final = "watershed"  # of the logical messages that are watermarks; their content is the nonce
+WATERMARK_PREFIX: Final = "watershed"  # prefix of the logical messages that are watermarks; their content is the nonce
 
 Key = tuple[str, ...]
-"""Values of a table's key columns as PostgreSQL prints them, in key order."""
+"""Values of a table's key columns as PostgreSQL prints them, in the order of the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionBarrier:
-    """Wait until every transaction that runs now has ended. No watermark."""
+    """Wait until every transaction that runs now has ended. No watermark follows."""
 
     nonce: str
 
 
 @dataclass(frozen=True, slots=True)
 class DescribeTable:
-    """Look at a table whose snapshot begins or goes on, then write the watermark."""
+    """Describe a table whose snapshot begins or resumes, then write the watermark."""
 
     nonce: str
     schema: TableSchema
-    ranges: int  # into how many key ranges of about the same size to split it, if it is large
+    ranges: int  # number of key ranges of about equal size into which a large table is split
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Read the rows with a key above `after`, up to `up_to`, in key order; then write the watermark."""
+    """Read the rows with keys above `after`, up to `up_to`, in key order; then write the watermark."""
 
     nonce: str
     schema: TableSchema
-    fingerprint: str  # as TableDescribed said
+    fingerprint: str  # the one in TableDescribed
     after: Key | None
     up_to: Key | None
-    where: str | None  # a condition in SQL
+    where: str | None  # a condition in SQL that rows must meet
     rows_max: int
-    bytes_max: int  # a chunk has one row at least
-    keys: tuple[Key, ...] | None = None  # of rows with these keys only
+    bytes_max: int  # soft: a chunk has at least one row
+    keys: tuple[Key, ...] | None = None  # if given, only rows with these keys
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Which of the keys that lie above `after` and up to `up_to` has the table no row of? Then write the watermark.
-    Without keys only the snapshot and the watermark are wanted."""
+    """Find which of the keys above `after`, up to `up_to`, have no row in the table; then write the watermark. Without
+    keys, only the transaction snapshot and the watermark are wanted."""
 
     nonce: str
     schema: TableSchema
-    fingerprint: str  # as TableDescribed said
+    fingerprint: str  # the one in TableDescribed
     keys: tuple[bytes, ...]  # record keys
     after: Key | None
     up_to: Key | None
@@ -63,22 +63,22 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class KeyPage:
-    """The next keys that the topic holds a row of. No watermark. `scan`: what is read from the topic's beginning to its
-    present end; another one than before restarts, and ends that before."""
+    """Read the next page of keys of which the topic holds a row. No watermark follows. `scan` names one reading of the
+    topic from its beginning to its end at that time; another name begins a new one and ends the previous one."""
 
     nonce: str
     scan: str
     topic: str
-    below: int | None  # only rows with a version below
+    below: int | None  # if given, only rows with a lower version
 
 
 Request = TransactionBarrier | DescribeTable | Chunk | Lookup
-"""Of the source. A KeyPage is asked of the topic."""
+"""Requests to the source. A KeyPage is a request to the topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class BarrierPassed:
-    """They have ended. `snapshot` sees them all."""
+    """All those transactions have ended, and `snapshot` sees them."""
 
     nonce: str
     snapshot: TransactionSnapshot
@@ -86,32 +86,32 @@ class BarrierPassed:
 
 @dataclass(frozen=True, slots=True)
 class TableDescribed:
-    """`bounds`: keys between which ranges lie, rising; none where the table is not split."""
+    """`bounds`: the keys between the ranges, ascending; empty if the table is not split."""
 
     nonce: str
     snapshot: TransactionSnapshot
-    fingerprint: str  # of the table: changes when it is altered or replaced
+    fingerprint: str  # changes when the table is altered or replaced
     rows_estimated: int
-    row_bytes: int  # of one row, about; 0: not known
+    row_bytes: int  # approximate size of a row; 0: not known
     bounds: tuple[Key, ...]
-    order: str  # of the key's index: changes when the same keys lie in another order
+    order: str  # digest of the key index's order: changes when the same keys are ordered differently
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkRead:
-    """Rows as lines of COPY's text format, the schema's columns in order."""
+    """The rows of a chunk, as lines of COPY's text format with the columns in the schema's order."""
 
     nonce: str
     snapshot: TransactionSnapshot
     lines: tuple[bytes, ...]
-    last: Key | None  # of the last line
-    is_end: bool  # there are no more rows up to `up_to`
-    seconds: float  # that it took to read them
+    last: Key | None  # key of the last line
+    is_end: bool  # no more rows follow up to `up_to`
+    seconds: float  # duration of the read
 
 
 @dataclass(frozen=True, slots=True)
 class ReadFailed:
-    """No watermark follows. `is_permanent`: reading again gives the same."""
+    """The request failed, and no watermark follows. `is_permanent`: a retry would fail in the same way."""
 
     nonce: str
     error: WatershedError
@@ -120,7 +120,7 @@ class ReadFailed:
 
 @dataclass(frozen=True, slots=True)
 class LookedUp:
-    """`absent`: those that were asked for, lie in the range, and have no row that is published under them."""
+    """`absent`: the requested keys in the range that have no published row."""
 
     nonce: str
     snapshot: TransactionSnapshot
@@ -130,7 +130,7 @@ class LookedUp:
 
 @dataclass(frozen=True, slots=True)
 class KeysRead:
-    """Each key comes once in a scan. The last page may be empty."""
+    """A page of keys. Each key comes once in a scan; the last page may be empty."""
 
     nonce: str
     keys: tuple[bytes, ...]
@@ -141,11 +141,11 @@ Answer = BarrierPassed | TableDescribed | ChunkRead | LookedUp | KeysRead | Read
 
 
 class ChunkReader(Protocol):
-    """Answers each request once, in any order. A lost connection is made again by the reader itself; what it was asked
-    meanwhile fails, not permanently."""
+    """Answers each request once, in any order. The reader reconnects by itself; requests of a lost connection fail, not
+    permanently."""
 
     def ask(self, request: Request | KeyPage) -> None:
-        """Returns at once."""
+        """Queues the request; does not wait."""
 
     def answers(self) -> list[Answer]:
-        """What has come since the last call; returns at once."""
+        """Returns the answers that arrived since the last call; does not wait."""

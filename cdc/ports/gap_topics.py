@@ -1,4 +1,4 @@
-"""The port through which a process in state GAP uses the topics."""
+"""The port through which a process in state GAP reads and writes topics."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from cdc.records.control import PositionRecord
 
 @dataclass(frozen=True, slots=True)
 class KnownState:
-    """What the state topic says."""
+    """The position and the offset of the next signal, from the state topic."""
 
-    position: PositionRecord | None  # None: there is none, or it is damaged
+    position: PositionRecord | None  # None: missing or damaged
     signals_offset: int
 
     @property
@@ -26,15 +26,15 @@ class OpenSignals(Signals, Protocol):
 
 
 class GapTopics(Protocol):
-    """The topics, as a process in state GAP uses them. Calls raise UnreachableError or ConnectionLost while the brokers
-    are away, BrokerError when they refuse."""
+    """The topics of a process in state GAP. Calls raise UnreachableError or ConnectionLost while the brokers are
+    unreachable, BrokerError if they refuse."""
 
     def known(self) -> KnownState: ...
 
     def answered(self) -> Collection[str]:
-        """Ids of the signals that have an answer."""
+        """Returns the ids of the signals that have an answer."""
 
     def signals(self, offset: int) -> OpenSignals: ...
 
     def answer(self, record: TopicRecord) -> None:
-        """Write it, and return when the brokers have it. Fences nobody."""
+        """Writes the record and returns when the brokers acknowledged it. Fences no producer."""

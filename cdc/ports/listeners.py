@@ -1,4 +1,4 @@
-"""Who hears of the stream as it is received, and may add records to it."""
+"""The listeners to the stream, which may add records to it."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -11,7 +11,7 @@ from cdc.pgoutput.messages import Relation
 
 
 class Observer(Protocol):
-    """Who hears of each transaction as it is received, and may add records where it ends. See SnapshotEngine."""
+    """Observes each transaction as it is received, and may add records at its end. See SnapshotEngine."""
 
     def begin(self, xid: int, next_seq: int) -> bool: ...
     def touch(self, topic: str, key: bytes) -> None: ...
@@ -21,7 +21,7 @@ class Observer(Protocol):
 
 
 class SchemaListener(Protocol):
-    """Who knows what the captured tables look like now. See cdc/tables/schema_tracking.py."""
+    """Tracks the schemas of the captured tables. See cdc/tables/schema_tracking.py."""
 
     def follow(self, schema: TableSchema, relation: Relation) -> tuple[TableSchema, list[TopicRecord]]: ...
     def described(self, oid: int, schema: TableSchema | None) -> list[TopicRecord]: ...
@@ -31,7 +31,7 @@ class SchemaListener(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Listeners:
-    """Both of a session. The observer comes first at the end of a transaction."""
+    """Both listeners of a session. At the end of a transaction the observer is called first."""
 
     observer: Observer
     tracker: SchemaListener

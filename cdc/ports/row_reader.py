@@ -13,15 +13,18 @@ TopicKey = tuple[str, bytes]  # topic, record key
 
 @dataclass(frozen=True, slots=True)
 class WantedRow:
+    """A row with an unchanged TOAST value. `since` and `xid`: the first and the last transaction that left a value
+    out."""
+
     place: TopicKey
     key: Key
-    since: int  # the transaction whose event has the hole; of several the first,
-    xid: int  # and the last
+    since: int
+    xid: int
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be read of one table."""
+    """The rows and columns to read from one table."""
 
     schema: TableSchema
     columns: tuple[str, ...]
@@ -30,22 +33,23 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The first of the wanted rows, as many as were read. All of it is flushed."""
+    """The first of the wanted rows, as many as were read. Everything in it is flushed to the source's disk."""
 
     snapshot: TransactionSnapshot
-    rows: tuple[tuple[bytes | None, ...] | None, ...]  # texts of the wanted columns, None for NULL; None: no such row
+    # The texts of the wanted columns (None for NULL), or None if there is no such row
+    rows: tuple[tuple[bytes | None, ...] | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """The table, or a column of it, is gone or has another type; or we may not read it."""
+    """The table or a column is missing or has another type, or the role may not read it."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Unfilled:
-    """A record that went out without some of its columns."""
+    """A record that was published without some of its columns."""
 
     schema: TableSchema
     record_key: bytes
@@ -54,8 +58,8 @@ class Unfilled:
 
 
 class RowReader(Protocol):
-    """Reads columns of rows by key, from the table as it is now."""
+    """Reads columns of rows by key, from the current table."""
 
     def read(self, wanted: Wanted, bytes_max: int, while_waiting: WhileWaiting) -> Found | Unreadable | None:
-        """The first rows of `wanted`, as many as `bytes_max` holds, one at least. None: not answered in time, or not
-        flushed. Never raises for what a server does. Calls `while_waiting` several times a second."""
+        """Returns the first rows of `wanted`, as many as `bytes_max` holds and at least one. None: no answer in time,
+        or not flushed. Never raises for an error of the server. Calls `while_waiting` several times a second."""

@@ -1,4 +1,4 @@
-"""A table of the source as its catalog describes it."""
+"""A table of the source, as its catalog describes it."""
 
 from dataclasses import dataclass
 
@@ -9,32 +9,32 @@ from cdc.records.table_state import TableFacts
 
 @dataclass(frozen=True, slots=True)
 class SourceTable:
-    """A table as the catalog has it."""
+    """A table as the catalog describes it."""
 
     table: TableId
     oid: int
     is_partitioned: bool
     may_select: bool
-    hides_rows: bool  # row security applies to our role
+    hides_rows: bool  # row-level security applies to our role
     is_owned: bool
     columns: tuple[Column, ...]
-    key: tuple[str, ...]  # empty: the table has no key that its replica identity covers, or is to have none
+    key: tuple[str, ...]  # empty: no key is covered by the replica identity, or none is wanted
     is_chunkable: bool = True  # a unique index has exactly the key's columns, in this order
-    left_out: tuple[str, ...] = ()  # columns that are published, and not captured
+    left_out: tuple[str, ...] = ()  # columns that are published but not captured
 
 
 @dataclass(frozen=True, slots=True)
 class TableDescription:
-    """A configured table, as the catalog has it when the session begins."""
+    """A configured table, as the catalog describes it when the session begins."""
 
     found: SourceTable | None
     facts: TableFacts | None
     entry: str  # fingerprint of its row in the publication
-    state: str  # differs when anything differs by which it may be captured
-    error: WatershedError | None  # why its changes can't be captured
-    barrier: WatershedError | None = None  # why it can't begin to be captured
+    state: str  # changes with anything that decides whether the table may be captured
+    error: WatershedError | None  # why a captured table's changes can't be captured any more
+    barrier: WatershedError | None = None  # why the table can't be added
 
     @property
     def unchunkable(self) -> SourceTable | None:
-        """The table, if it is there and its rows can't be read in chunks."""
+        """The table, if it exists and its rows can't be read in chunks."""
         return None if self.found is None or self.found.is_chunkable else self.found

@@ -1,4 +1,4 @@
-"""What has been received of the stream: whole transactions, and the one that is coming in."""
+"""The state of the stream: what was received completely, and the transaction that is being received."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -9,16 +9,16 @@ from cdc.records.control import PartialTransaction, PositionRecord
 
 @dataclass(frozen=True, slots=True)
 class StreamState:
-    """What the assembler has consumed: the part of a position record that the stream determines."""
+    """The part of a position record that depends on the stream."""
 
     resume_lsn: Lsn
     partial: PartialTransaction | None
     seq: int
-    commit_ts_us: int  # of the newest transaction consumed whole
+    commit_ts_us: int  # commit time of the newest complete transaction
 
     @classmethod
     def of(cls, position: PositionRecord) -> Self:
-        """Where a session begins that resumes at this position."""
+        """Returns the state of a session that resumes at this position."""
         return cls(Lsn(position.resume_lsn), position.partial, position.seq, commit_ts_us=0)
 
 
@@ -30,5 +30,5 @@ class OpenTransaction:
     commit_ts_us: int
     xid: int
     next_index: int = 0
-    skip_below: int = 0  # changes with a smaller index are published already
+    skip_below: int = 0  # changes with a lower index are already published
     published: bool = False  # at least one of its records left the assembler

@@ -1,1 +1,1 @@
-"""The source: every query and every connection. The only importer of psycopg."""
+"""PostgreSQL: every query and every connection to the source. The only importer of psycopg."""

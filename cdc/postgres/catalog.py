@@ -1,4 +1,4 @@
-"""What the source's catalog says of the tables that we capture: shape, key, publication."""
+"""Reads the source's catalog: schema and key of the captured tables, and the publication."""
 
 import hashlib
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ SELECT c.oid::int8, c.relkind::text, c.relreplident::text, c.relpersistence::tex
  WHERE n.nspname = %s AND c.relname = %s
 """
 
-# Columns of each index that no two rows can have the same in, at any moment. NULLs would differ: keys have none.
+# Columns of each index that is unique at any moment. NULLs would be distinct, but keys have none.
 _UNIQUE: LiteralString = """
 SELECT array_agg(a.attname::text ORDER BY k.ord)
   FROM pg_index i
@@ -53,8 +53,8 @@ SELECT a.attname::text, a.atttypid::int8, a.atttypmod, NOT a.attnotnull
  ORDER BY a.attnum
 """
 
-# A domain's values are its base type's, with the modifier that the domain gives it; domains over domains are followed
-# to the end. An array is what array_out prints: int2vector and its like have elements, and print in another form.
+# A domain's values are those of its base type, with the modifier of the domain; domains over domains are resolved to
+# the end. An array is a type that array_out prints: int2vector and its like have elements, but are printed differently.
 _TYPES: LiteralString = """
 WITH RECURSIVE wanted AS (
     SELECT place, oid::oid, modifier
@@ -92,8 +92,8 @@ SELECT n.nspname::text, c.relname::text, concat_ws(':', r.oid, r.xmin, r.prrelid
  WHERE r.prpubid = %(publication)s::int8::oid
 """
 
-# What pg_publication_tables says of the tables that are asked for. The view locks every table of the publication: it
-# waits for who alters one, and fails where one is dropped meanwhile.
+# The contents of pg_publication_tables for the requested tables. The view itself locks every table of the publication:
+# it would wait for an ALTER of any of them, and fail if one is dropped meanwhile.
 _PUBLISHED: LiteralString = """
 WITH RECURSIVE line AS (  -- each table, with what it is a partition of
     SELECT c.oid, c.oid AS root, c.relnamespace AS namespace
@@ -129,20 +129,21 @@ SELECT n.nspname::text, c.relname::text,
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A publication and the tables in it."""
+    """A publication and its tables."""
 
     name: str
     publishes_all: bool  # insert, update, delete and truncate
-    publishes_roots: bool  # a partitioned table's changes as the root's
-    is_owned: bool  # by our role
-    fingerprint: str  # changes when it was altered, apart from its tables, or recreated
-    # Of those asked for that it names. Each changes when the table was taken out, even if it was put back.
+    publishes_roots: bool  # changes of partitions are published as the root's
+    is_owned: bool  # owned by our role
+    fingerprint: str  # changes when the publication was altered, except for its tables, or recreated
+    # Requested tables that the publication names → fingerprint of the entry, which changes when the table was removed,
+    # even if it was added again.
     entries: dict[TableId, str]
     columns: dict[TableId, tuple[str, ...]]  # published columns of each table
-    row_filters: dict[TableId, str]  # as far as they were asked for
+    row_filters: dict[TableId, str]  # row filters of the tables for which they were requested
 
     def is_as(self, then: "Publication") -> bool:
-        """Whether it is what it was, for the tables that both were read for."""
+        """Returns whether the publication is unchanged for the tables of both reads."""
         return (self.fingerprint, self.entries) == (then.fingerprint, then.entries)
 
 
@@ -150,14 +151,14 @@ class Publication:
 def read_publication(
     connection: psycopg.Connection, name: str, tables: Sequence[TableId], *, filters: Sequence[TableId] = ()
 ) -> Publication | None:
-    """The publication as far as it concerns `tables`; None when there is none of that name. `filters`: tables whose row
-    filters are wanted, which waits for who has locked one that has one. Raises ConnectionLost."""
+    """Returns the publication and its entries for `tables`; None if there is none of that name. `filters`: tables whose
+    row filters are wanted, which waits for a lock on a table that has one. Raises ConnectionLost."""
     row = connection.execute(_PUBLICATION, {"name": name}).fetchone()
     if row is None:
         return None
     oid, xmin, publishes_all, publishes_roots, is_owned, publishes_generated, schemas = row
     found = {TableId(*names): entry for *names, entry in connection.execute(_ENTRIES, {"publication": oid})}
-    entries = {table: _digest(found[table]) for table in tables if table in found}
+    entries = {table: digest(found[table]) for table in tables if table in found}
     columns: dict[TableId, tuple[str, ...]] = {}
     row_filters: dict[TableId, str] = {}
     asked = {
@@ -171,11 +172,11 @@ def read_publication(
         columns[TableId(schema, table)] = tuple(names)
         if row_filter is not None:
             row_filters[TableId(schema, table)] = row_filter
-    fingerprint = f"{name}:{_digest(f'{oid}:{xmin}:{schemas}')}"
+    fingerprint = f"{name}:{digest(f'{oid}:{xmin}:{schemas}')}"
     return Publication(name, publishes_all, publishes_roots, is_owned, fingerprint, entries, columns, row_filters)
 
 
-def _digest(text: str) -> str:
+def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -186,8 +187,8 @@ def read_table(
     published: Sequence[str] | None,
     chosen: Chosen = AS_IT_IS,
 ) -> SourceTable:
-    """The table with its published columns (all when `published` is None) as far as they are chosen. Raises SourceError
-    if it can't be captured whatever the publication says, ConfigError for a key column that is left out,
+    """Returns the table with those of its published columns (all if `published` is None) that are chosen. Raises
+    SourceError if it can't be captured whatever the publication has, ConfigError for a key column that is excluded,
     ConnectionLost."""
     row = connection.execute(_TABLES, (table.schema, table.name)).fetchone()
     if row is None:
@@ -198,7 +199,7 @@ def read_table(
         hint = "correct source.tables, or create the table"
         if table.name.startswith('"') and table.name.endswith('"'):
             plain = TableId(table.schema, table.name[1:-1].replace('""', '"'))
-            hint = f"names of tables stand in source.tables as they are, without SQL's quotes: write {plain}"
+            hint = f"source.tables takes names of tables without the quotes of SQL: write {plain}"
         raise SourceError(f"table {table} does not exist", hint)
     oid, kind, identity, persistence, may_select, hides_rows, is_owned, primary_key, identity_index = row
     if kind not in ("r", "p"):
@@ -215,7 +216,7 @@ def read_table(
         if not (is_chunkable or chosen.is_outbox or identity == "f") and (key_columns or identity != "n"):
             raise SourceError(
                 f"no unique index of table {table} has exactly its key columns ({', '.join(key_columns) or 'none'}): "
-                "large values that an update leaves alone could be found in the old row only",
+                "large values that an update does not change could be found in the old row only",
                 f"ALTER TABLE {sql_name(*table)} REPLICA IDENTITY FULL"
                 + ("" if key_columns else "; or NOTHING, if its rows are only ever inserted"),
             )
@@ -236,19 +237,19 @@ def read_table(
 
 
 def _columns(connection: psycopg.Connection, oid: int, published: Sequence[str] | None) -> tuple[Column, ...]:
-    """Those of the table, in attribute order, as far as they are published."""
+    """Returns the published columns of the table in attribute order."""
     attributes = connection.execute(
         _COLUMNS,
         {
             "oid": oid,
             "published": list(published) if published is not None else None,
-            # Older versions list generated columns as published, and never send them.
+            # Older versions list generated columns as published, but never send them.
             "generated": published is not None and connection.info.server_version >= 180_000,
         },
     ).fetchall()
     types = column_types(connection, [(type_oid, modifier) for _, type_oid, modifier, _ in attributes])
     if any((type_oid, modifier) not in types for _, type_oid, modifier, _ in attributes):
-        raise ConnectionLost("a table was altered while it was looked at")
+        raise ConnectionLost("a table was altered while it was being described")
     return tuple(
         replace(types[type_oid, modifier], name=name, nullable=nullable)
         for name, type_oid, modifier, nullable in attributes
@@ -256,8 +257,7 @@ def _columns(connection: psycopg.Connection, oid: int, published: Sequence[str] 
 
 
 def column_types(connection: psycopg.Connection, types: Sequence[tuple[int, int]]) -> dict[tuple[int, int], Column]:
-    """For each type oid and modifier that the catalog knows: a column of that type, without a name. Raises
-    psycopg.Error."""
+    """Returns a column without a name for each type oid and modifier that the catalog knows. Raises psycopg.Error."""
     wanted = {"oids": [oid for oid, _ in types], "modifiers": [modifier for _, modifier in types]}
     return {
         (oid, modifier): Column(
@@ -288,7 +288,8 @@ def column_types(connection: psycopg.Connection, types: Sequence[tuple[int, int]
 
 
 def _require_fit(table: TableId, key: Sequence[str], columns: Sequence[Column], covered: Sequence[str]) -> None:
-    """Raises SourceError where the chosen columns can't be a record key. `covered`: by the replica identity."""
+    """Raises SourceError if the chosen columns can't be a record key. `covered`: the columns of the replica
+    identity."""
     nullable = {column.name: column.nullable for column in columns}
     for name in key:
         if name not in nullable:
@@ -310,7 +311,7 @@ def _require_fit(table: TableId, key: Sequence[str], columns: Sequence[Column], 
 
 
 def require_all_rows(table: SourceTable) -> None:
-    """Raises SourceError where row security hides some from us."""
+    """Raises SourceError if row-level security hides rows from our role."""
     if table.hides_rows:
         raise SourceError(
             f"row security hides rows of table {table.table} from the role, but not from the log",
@@ -319,7 +320,7 @@ def require_all_rows(table: SourceTable) -> None:
 
 
 def _record_key(identity: str, primary_key: list[str], identity_index: list[str]) -> tuple[str, ...]:
-    """The primary key where the replica identity covers it, else the identity's columns."""
+    """Returns the primary key if the replica identity covers it, else the columns of the replica identity."""
     match identity:
         case "d" | "f":
             return tuple(primary_key)
@@ -331,7 +332,7 @@ def _record_key(identity: str, primary_key: list[str], identity_index: list[str]
 
 
 def schema_of(found: SourceTable, before: TableSchema | None, topics: Topics) -> TableSchema:
-    """The next version of its schema, or `before` if that is what it is."""
+    """Returns the next version of the table's schema, or `before` if it is unchanged."""
     version = 1 if before is None else before.version + 1
     schema = TableSchema(found.table, version, found.oid, found.columns, found.key, topics.table(found.table))
     if before is not None and replace(schema, version=before.version) == before:
@@ -340,25 +341,25 @@ def schema_of(found: SourceTable, before: TableSchema | None, topics: Topics) ->
 
 
 def create_publication_statement(name: str, tables: Sequence[TableId]) -> sql.Composed:
-    """CREATE PUBLICATION for these tables, without what inherits from them; partitioned tables as their root."""
+    """Returns CREATE PUBLICATION for these tables without their inheritance children; partitioned tables are published
+    as their root."""
     return sql.SQL("CREATE PUBLICATION {} FOR TABLE {} WITH (publish_via_partition_root = true)").format(
         sql.Identifier(name), _published(tables)
     )
 
 
 def add_tables_statement(name: str, tables: Sequence[TableId]) -> sql.Composed:
-    """ALTER PUBLICATION that takes these tables in."""
     return sql.SQL("ALTER PUBLICATION {} ADD TABLE {}").format(sql.Identifier(name), _published(tables))
 
 
 def create_index_statement(table: TableId, columns: Sequence[str]) -> sql.Composed:
-    """CREATE UNIQUE INDEX, beside who writes the table."""
+    """Returns CREATE UNIQUE INDEX that does not block writers."""
     return sql.SQL("CREATE UNIQUE INDEX CONCURRENTLY ON {} ({})").format(
         sql.Identifier(*table), sql.SQL(", ").join(map(sql.Identifier, columns))
     )
 
 
 def _published(tables: Sequence[TableId]) -> sql.Composed:
-    # Without ONLY, tables that inherit would come along: those without a key could then not be updated any more, and
-    # one that is in the publication already would make the statement fail. Partitions come along all the same.
+    # Without ONLY, inheritance children would be added too: those without a key could then not be updated any more, and
+    # one that is in the publication already would make the statement fail. Partitions are added all the same.
     return sql.SQL(", ").join(sql.SQL("ONLY {}").format(sql.Identifier(*table)) for table in tables)

@@ -1,6 +1,5 @@
-"""The catalog's facts of many tables at once, and what is behind a relation message's type numbers."""
+"""Reads the facts of many tables from the catalog, and the types in a relation message."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import LiteralString
@@ -9,15 +8,14 @@ import psycopg
 
 from cdc.model.events import Column, TableId
 from cdc.pgoutput.messages import RelationColumn
-from cdc.postgres.catalog import column_types
+from cdc.postgres.catalog import column_types, digest
 from cdc.postgres.connection import says_lost
 from cdc.records.table_state import ColumnFacts, StorageFacts, TableFacts
 
-# Rows of the catalog that are written again whenever what they say changes tell it by their xmin. Enums: of a column's
-# type, its elements', and what a domain stands for. `reached`: the types of a column and all that their values are
-# made of; those that come with the server never change, and a domain prints as what it stands for. A column with a
-# default that is added to a partitioned table has a missing value in the partitions only. pg_partition_tree() locks the
-# partitions: it would wait for who alters one.
+# Catalog rows are written again whenever they change, which their xmin shows. Enums: those of a column's type, of its
+# elements, and of a domain's base type. `reached`: the types of a column and all types within them; built-in types
+# never change, and a domain prints as its base type. A column with a default that is added to a partitioned table has a
+# missing value in the partitions only. pg_partition_tree() locks the partitions: it would wait for an ALTER of one.
 _FACTS: LiteralString = """
 SELECT n.nspname::text, c.relname::text, c.oid::int8,
        (SELECT json_agg(json_build_array(a.attnum, a.attname, a.xmin::text,
@@ -84,7 +82,7 @@ SELECT n.nspname::text, c.relname::text, c.oid::int8,
 
 @says_lost
 def read_facts(connection: psycopg.Connection, tables: Sequence[TableId]) -> dict[TableId, TableFacts]:
-    """Of those that are there. Raises ConnectionLost."""
+    """Returns the facts of those tables that exist. Raises ConnectionLost."""
     names = {"schemas": [table.schema for table in tables], "names": [table.name for table in tables]}
     return {
         TableId(schema, name): TableFacts(
@@ -97,7 +95,7 @@ def read_facts(connection: psycopg.Connection, tables: Sequence[TableId]) -> dic
                 StorageFacts(oid=part, file=file, attached=_short(rows)) for part, file, rows in storage or ()
             ),
             generated=generated,
-            others=_digest(others),
+            others=digest(others),
             attributes=attributes,
             labels=tuple(labels or ()),
         )
@@ -107,18 +105,14 @@ def read_facts(connection: psycopg.Connection, tables: Sequence[TableId]) -> dic
     }
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 def _short(text: str | None) -> str:
-    return text or "" if len(text or "") <= 16 else _digest(text or "")
+    return text or "" if len(text or "") <= 16 else digest(text or "")
 
 
 @says_lost
 def describe(connection: psycopg.Connection, oid: int, sent: Sequence[RelationColumn]) -> list[Column]:
-    """Columns that a relation message names, with what the catalog says of their types now: a type that is gone is
-    published as text. Raises ConnectionLost."""
+    """Returns the columns of a relation message with the catalog's present description of their types; a type that no
+    longer exists is published as text. Raises ConnectionLost."""
     types = column_types(connection, [(column.type_oid, column.type_modifier) for column in sent])
     nullable: dict[str, bool] = dict(
         connection.execute(

@@ -1,6 +1,5 @@
-"""Polls the catalog beside the stream, which does not tell everything that changes a table.
-
-See cdc/tables/schema_tracking.py.
+"""Polls the catalog beside the stream, which does not report every change of a table (see
+cdc/tables/schema_tracking.py).
 """
 
 import queue
@@ -27,12 +26,12 @@ from cdc.records.table_state import TableFacts
 
 log = structlog.get_logger(__name__)
 
-# Looking whether a new partition holds rows waits for who has locked it; then it is taken for one that does.
+# The check whether a new partition has rows waits for a lock on it; after this timeout it counts as having rows.
 _SETTINGS: LiteralString = "SET synchronous_commit = local; SET lock_timeout = '1s'; SET jit = off"
 
 
 class PostgresCatalogReader:
-    """See cdc.ports.catalog_reader.CatalogReader. Its thread and connection are made when they are first needed."""
+    """Implements cdc.ports.catalog_reader.CatalogReader. Thread and connection start at the first poll."""
 
     def __init__(self, source: SourceConfig, topics: Topics) -> None:
         self._source = source
@@ -44,16 +43,13 @@ class PostgresCatalogReader:
         )
 
     def ask(self, poll: CatalogPoll) -> None:
-        """See cdc.ports.catalog_reader.CatalogReader."""
         self._worker.start()
         self._worker.requests.put(poll)
 
     def answers(self) -> list[CatalogAnswer | CatalogPollFailed]:
-        """See cdc.ports.catalog_reader.CatalogReader."""
         return [self._answers.get_nowait() for _ in range(self._answers.qsize())]
 
     def close(self) -> None:
-        """Idempotent."""
         self._closing.set()
         close_workers([self._worker])
 
@@ -68,13 +64,13 @@ class PostgresCatalogReader:
             self._answers.put(answer)
             if answer.seen:
                 connection.execute(watermark_statement(poll.nonce))
-        except Exception as error:  # noqa: BLE001 - the thread's edge: whatever it is, the question has to be answered
+        except Exception as error:  # noqa: BLE001 - the outermost handler of the thread: every poll must be answered
             worker.drop()
             self._answers.put(CatalogPollFailed(poll.nonce))
             if not self._closing.is_set():
-                # The stream will notice a lost server, and its own error says more.
+                # The stream will notice a lost server, with a more specific error.
                 reason = error.message if isinstance(error, WatershedError) else type(error).__name__
-                log.debug("catalog not looked at", error=reason)
+                log.debug("catalog poll failed", error=reason)
 
     def _query(self, connection: SourceConnection, poll: CatalogPoll) -> CatalogAnswer:
         tables = [*poll.tables, *poll.stopped]
@@ -86,7 +82,7 @@ class PostgresCatalogReader:
         for table, known in poll.tables.items():
             now, entry = facts.get(table), publication.entries.get(table, "")
             if now is None or (now, entry) != (known.facts, known.entry):
-                seen[table] = self._see(connection, table, known, now, publication)
+                seen[table] = self._compare(connection, table, known, now, publication)
         ready = set()
         for table, tried in poll.stopped.items():
             description = describe_table(connection, self._source, table, publication, facts.get(table))
@@ -94,7 +90,7 @@ class PostgresCatalogReader:
                 ready.add(table)
         return CatalogAnswer(poll.nonce, publication.fingerprint, seen, frozenset(ready))
 
-    def _see(
+    def _compare(
         self,
         connection: SourceConnection,
         table: TableId,
@@ -119,7 +115,7 @@ def _may_hold_rows(connection: SourceConnection, oid: int) -> bool:
     assert name is not None
     try:
         with connection.transaction():
-            # The name is regclass's own spelling, quoted where that is needed.
+            # regclass quotes the name where that is needed.
             statement = sql.SQL("SELECT EXISTS (SELECT FROM ONLY {})").format(sql.SQL(name[0]))
             return connection.execute(statement).fetchone() == (True,)
     except (psycopg.errors.InsufficientPrivilege, psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable):

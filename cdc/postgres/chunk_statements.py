@@ -1,8 +1,8 @@
-"""The SQL with which existing rows are read in chunks. Pure: from names, keys and conditions to statements.
+"""The SQL statements that read existing rows in chunks. Pure: names, keys and conditions become statements.
 
-A key is compared and sorted exactly as its unique index does it, with the index's own operators and collations. In any
-other order the index would not help. And rows would be left out where the column's own collation takes two keys for
-equal that the index tells apart (a nondeterministic one), because a chunk goes on above the last key.
+A key is compared and sorted exactly as its unique index does it, with the index's own operators and collations. With
+any other order the index could not be used. And rows would be left out where the column's own collation takes two keys
+for equal that the index distinguishes (a nondeterministic one), because a chunk continues above the last key.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,17 +16,17 @@ from cdc.ports.chunk_reader import WATERMARK_PREFIX, Key
 
 QualifiedName = tuple[str, str]  # schema, name
 
-# Places in KeyColumn.operators: btree's strategies, in their order.
+# Indexes into KeyColumn.operators: btree's strategies, in their order.
 _BELOW, _UP_TO, _EQUAL, _FROM, _ABOVE = range(5)
 
-# What a type's values are compared with where the key has an index that is no btree.
+# The operators for a key whose index is not a btree.
 BUILT_IN_OPERATORS: Final[tuple[QualifiedName, ...]] = tuple(
     ("pg_catalog", operator) for operator in ("<", "<=", "=", ">=", ">")
 )
 
-# Everything by which a chunk sees that the table is not the one that was looked at. A statement of its own, so that its
-# transaction snapshot is taken after the lock was waited for. Storage is not part of it: TRUNCATE leaves the shape.
-_SHAPE: LiteralString = """
+# Everything that identifies the described table. It is a statement of its own, so that its transaction snapshot is
+# taken after the wait for the lock. Storage is not part of it: TRUNCATE does not change the description.
+_DESCRIPTION: LiteralString = """
 SELECT pg_current_snapshot()::text,
        concat_ws(';', c.oid, c.relkind, c.relreplident,
          (SELECT string_agg(format('%s %I %s %s %s', a.attnum, a.attname, a.atttypid, a.atttypmod, a.attgenerated),
@@ -45,23 +45,23 @@ class KeyColumn:
     """A column of a table's key, as its index orders it."""
 
     name: str
-    type: QualifiedName  # without modifier; of a domain the base type
+    type: QualifiedName  # without modifier; for a domain, its base type
     collation: QualifiedName | None  # None: the type has none
     operators: tuple[QualifiedName, ...]  # < <= = >= >
     is_domain: bool = False
-    is_default: bool = True  # they are those that ORDER BY uses for the type
+    is_default: bool = True  # the operators are those that ORDER BY uses for the type
 
 
 def begin_statement(table: TableId, *, is_partitioned: bool, prefers_index: bool) -> sql.Composed:
-    """Open a chunk's transaction; the last of its results is one row: transaction snapshot, shape; no row when the
-    table is not there.
+    """Opens the transaction of a chunk. The last result is one row with transaction snapshot and description; no row if
+    the table does not exist.
 
-    `prefers_index`: read in the index's order even where the planner takes sorting for cheaper. One sort of a large
-    table may be cheaper than many random reads, but each chunk would pay for it again.
+    `prefers_index`: use the order of the index even if the planner takes a sort for cheaper. One sort of a large table
+    may be cheaper than many random reads, but each chunk would repeat it.
     """
     return sql.SQL(
         "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; LOCK TABLE {only} {table} IN ACCESS SHARE MODE; {planner}"
-        + _SHAPE
+        + _DESCRIPTION
     ).format(
         only=_only(is_partitioned),
         table=sql.Identifier(*table),
@@ -72,7 +72,7 @@ def begin_statement(table: TableId, *, is_partitioned: bool, prefers_index: bool
 
 
 def watermark_statement(nonce: str) -> sql.Composed:
-    """A transaction of its own, whose only content is the watermark."""
+    """Writes a watermark, in a transaction of its own."""
     return sql.SQL("SELECT pg_catalog.pg_logical_emit_message(true, {}::text, {}::text)").format(
         sql.Literal(WATERMARK_PREFIX), sql.Literal(nonce)
     )
@@ -90,27 +90,25 @@ def chunk_statement(
     rows_max: int,
     keys: Sequence[Key] | None = None,
 ) -> sql.Composed:
-    """COPY the rows of a chunk. `conditions`: SQL as PostgreSQL or an operator wrote it; `keys`: of these rows only."""
-    # A condition may end in a comment, which the line's end closes.
+    """Copies the rows of a chunk. `conditions`: SQL of PostgreSQL or an operator. `keys`: if given, only rows with
+    these keys."""
+    # A condition may end in a comment, which the newline ends.
     wanted: list[sql.Composable] = [sql.SQL("({}\n)").format(sql.SQL(condition)) for condition in conditions]
-    if after is not None:
-        wanted.append(_compare(key, after, _ABOVE))
-    if up_to is not None:
-        wanted.append(_compare(key, up_to, _UP_TO))
+    wanted += _in_range(key, after, up_to)
     if keys is not None:
         wanted.append(_among(key, keys))
     return sql.SQL("COPY (SELECT {} FROM {} {} {} ORDER BY {} LIMIT {}) TO STDOUT").format(
         _names(column.name for column in columns),
         _only(is_partitioned),
         sql.Identifier(*table),
-        sql.SQL("WHERE {}").format(sql.SQL(" AND ").join(wanted)) if wanted else sql.SQL(""),
+        _where(wanted),
         _order(key),
         sql.Literal(rows_max),
     )
 
 
 def condition_statement(table: TableId, condition: str, *, is_partitioned: bool) -> sql.Composed:
-    """Fails unless the condition is one also without the brackets around it, which `x) OR (y` would close."""
+    """Fails if the condition is valid only within the parentheses around it, as `x) OR (y` would be."""
     return sql.SQL("EXPLAIN SELECT FROM {} {} WHERE {}").format(
         _only(is_partitioned), sql.Identifier(*table), sql.SQL(condition)
     )
@@ -126,14 +124,9 @@ def lookup_statement(
     after: Key | None,
     up_to: Key | None,
 ) -> sql.Composed:
-    """COPY those of the candidates that lie in the range: the key as PostgreSQL prints it, then that of the row that
-    has it, or nulls."""
+    """Copies those candidates that lie in the range: the key as PostgreSQL prints it, then the key of its row, or nulls
+    if there is none."""
     names = [column.name for column in key]
-    wanted = []
-    if after is not None:
-        wanted.append(_compare(key, after, _ABOVE))
-    if up_to is not None:
-        wanted.append(_compare(key, up_to, _UP_TO))
 
     def of(side: str) -> sql.Composed:
         return sql.SQL(", ").join(sql.Identifier(side, name) for name in names)
@@ -148,7 +141,7 @@ def lookup_statement(
             sql.SQL("({})").format(sql.SQL(", ").join(map(_literal, key, texts))) for texts in candidates
         ),
         names=_names(names),
-        range=sql.SQL("WHERE {}").format(sql.SQL(" AND ").join(wanted)) if wanted else sql.SQL(""),
+        range=_where(_in_range(key, after, up_to)),
         only=_only(is_partitioned),
         table=sql.Identifier(*table),
         filter=sql.SQL(f"WHERE {row_filter}" if row_filter else ""),
@@ -164,7 +157,7 @@ def lookup_statement(
 def sample_statement(
     table: TableId, key: Sequence[KeyColumn], *, is_partitioned: bool, row_filter: str | None, percent: float
 ) -> sql.Composed:
-    """COPY the keys in a random part of the table's pages, rising."""
+    """Copies the keys of a random sample of the table's pages, in ascending order."""
     return sql.SQL("COPY (SELECT {} FROM {} {} TABLESAMPLE SYSTEM ({}) {} ORDER BY {}) TO STDOUT").format(
         _names(column.name for column in key),
         _only(is_partitioned),
@@ -184,8 +177,8 @@ def reread_statement(
     is_partitioned: bool,
     row_filter: str | None,
 ) -> sql.Composed:
-    """COPY columns of the rows with these keys, in the order of `keys`: a key's ordinal, the row's xmin (NULL where
-    there is no row), its key, the columns. Where the key's index takes several for equal, there is a line for each."""
+    """Copies columns of the rows with these keys, in the order of `keys`: index of the key, xmin of the row (NULL if
+    there is none), its key, the columns. If the key's index takes several rows for equal, there is a line for each."""
     names = [*(column.name for column in key), *columns]
     asked = sql.SQL(", ").join(
         sql.SQL("({}, {})").format(sql.Literal(i), sql.SQL(", ").join(map(_literal, key, values)))
@@ -195,7 +188,7 @@ def reread_statement(
         sql.SQL("{} {} {}").format(_compared(column), _operator(column.operators[_EQUAL]), sql.Identifier(f"ws {i}"))
         for i, column in enumerate(key)
     )
-    # What the table's own columns are called is theirs to choose: ours have a blank in their names.
+    # Our columns have a space in their names, so that they differ from the table's in practice.
     return sql.SQL(
         'COPY (SELECT "ws row", "ws xmin", {row} FROM (VALUES {asked}) AS asked("ws row", {places})'
         ' LEFT JOIN (SELECT xmin AS "ws xmin", {names} FROM {only} {table} {filter}) AS found ON {is_same}'
@@ -212,8 +205,16 @@ def reread_statement(
     )
 
 
+def _in_range(key: Sequence[KeyColumn], after: Key | None, up_to: Key | None) -> list[sql.Composable]:
+    return [_compare(key, end, to) for end, to in ((after, _ABOVE), (up_to, _UP_TO)) if end is not None]
+
+
+def _where(conditions: Sequence[sql.Composable]) -> sql.Composable:
+    return sql.SQL("WHERE {}").format(sql.SQL(" AND ").join(conditions)) if conditions else sql.SQL("")
+
+
 def _among(key: Sequence[KeyColumn], keys: Sequence[Key]) -> sql.Composable:
-    """The key is one of these."""
+    """The key is one of `keys`."""
     if len(key) == 1:
         values = sql.SQL(", ").join(_literal(key[0], values[0]) for values in keys)
         return sql.SQL("{} {} ANY (ARRAY[{}])").format(_compared(key[0]), _operator(key[0].operators[_EQUAL]), values)
@@ -228,11 +229,11 @@ def _among(key: Sequence[KeyColumn], keys: Sequence[Key]) -> sql.Composable:
 
 
 def _compare(key: Sequence[KeyColumn], values: Key, to: int) -> sql.Composable:
-    """The key is above these values (`to` is _ABOVE), or at most these (_UP_TO)."""
+    """The key is above `values` (`to` is _ABOVE), or at most equal to them (_UP_TO)."""
     assert len(key) == len(values), "a cursor has a value for each column of the key"
     operators = {column.operators[to] for column in key}
     if len(key) > 1 and len(operators) == 1:
-        # The form that an index on several columns knows how to begin at.
+        # The form for which PostgreSQL uses an index on several columns.
         return sql.SQL("ROW({}) {} ROW({})").format(
             sql.SQL(", ").join(map(_compared, key)),
             _operator(operators.pop()),
@@ -242,7 +243,8 @@ def _compare(key: Sequence[KeyColumn], values: Key, to: int) -> sql.Composable:
 
 
 def _compare_each(key: Sequence[KeyColumn], values: Key, to: int) -> sql.Composable:
-    """Column by column, for operators with several names: those of an extension's type beside built-in ones."""
+    """Compares column by column, if the operators have different names: those of an extension's type beside built-in
+    ones."""
     column, value = key[0], values[0]
 
     def compared(place: int) -> sql.Composable:
@@ -253,7 +255,7 @@ def _compare_each(key: Sequence[KeyColumn], values: Key, to: int) -> sql.Composa
     if len(key) == 1:
         return compared(to)
     or_equal, strictly = (_FROM, _ABOVE) if to == _ABOVE else (_UP_TO, _BELOW)
-    # The first condition follows from the others; it is there for the index.
+    # The first condition follows from the others, but lets the index be used.
     return sql.SQL("({} AND ({} OR ({} AND {})))").format(
         compared(or_equal), compared(strictly), compared(_EQUAL), _compare_each(key[1:], values[1:], to)
     )
@@ -264,7 +266,7 @@ def _order(key: Sequence[KeyColumn]) -> sql.Composed:
 
 
 def _ordered(column: KeyColumn) -> sql.Composable:
-    # Without a cast, which would hide from the planner that the index has this order.
+    # Without a cast, which would hide the order of the index from the planner.
     expression = _collated(sql.Identifier(column.name), column)
     if column.is_default:
         return expression
@@ -272,7 +274,8 @@ def _ordered(column: KeyColumn) -> sql.Composable:
 
 
 def _compared(column: KeyColumn, side: str | None = None) -> sql.Composable:
-    """One side of a comparison. Operators for all enums, say, are not found for a domain of one."""
+    """One side of a comparison. A domain is cast, because operators of a pseudo-type such as anyenum do not apply to
+    it."""
     name = sql.Identifier(column.name) if side is None else sql.Identifier(side, column.name)
     expression = sql.SQL("{}::{}").format(name, sql.Identifier(*column.type)) if column.is_domain else name
     return _collated(expression, column)
@@ -285,7 +288,7 @@ def _collated(expression: sql.Composable, column: KeyColumn) -> sql.Composable:
 
 
 def _literal(column: KeyColumn, value: str) -> sql.Composed:
-    # A quoted name of a type has no default modifier: bit is not bit(1), char not char(1).
+    # The quoted name of a type has no default modifier: bit is not bit(1), char not char(1).
     return sql.SQL("{}::{}").format(sql.Literal(value), sql.Identifier(*column.type))
 
 
@@ -295,7 +298,7 @@ def _operator(operator: QualifiedName) -> sql.Composed:
 
 
 def _only(is_partitioned: bool) -> sql.SQL:
-    """Children that inherit are tables of their own; partitions are not."""
+    """Inheritance children are tables of their own; partitions are not."""
     return sql.SQL("" if is_partitioned else "ONLY")
 
 

@@ -1,4 +1,6 @@
-"""What a table is before its rows are read in chunks: its shape, the order of its key, its size, where to split it."""
+"""Describes a table before its rows are read in chunks: its definition, the order of its key, its size, and where to
+split it.
+"""
 
 import hashlib
 from collections.abc import Sequence
@@ -28,13 +30,13 @@ from cdc.postgres.chunk_statements import (
 from cdc.postgres.connection import copy_options
 from cdc.postgres.copy_lines import copy_lines, key_of
 
-# Enough that ranges differ by few percent where rows of a page have keys beside each other.
+# Enough for ranges that differ by a few percent, if rows of a page have adjacent keys.
 _SAMPLE_PAGES: Final = 400
-_SAMPLE_ROWS_MIN: Final = 10  # for each range
-_SAMPLE_BYTES_MAX: Final = 64 * 1024 * 1024  # keys are small, pages are few
+_SAMPLE_ROWS_MIN: Final = 10  # sampled rows for each range
+_SAMPLE_BYTES_MAX: Final = 64 * 1024 * 1024  # keys are small, and few pages are sampled
 
-# Indexes that may be the key's, column by column. Operators are those of the index's operator class, in btree's order;
-# NULL where it is no btree. A domain's values are compared as its base type's.
+# Indexes that may be the key's, column by column. The operators are those of the index's operator class, in btree's
+# order; NULL if it is not a btree. A domain is compared as its base type.
 _KEYS: LiteralString = """
 WITH RECURSIVE part AS (
     SELECT i.indexrelid, i.indisprimary, k.ord, a.attname, a.atttypid AS type, k.class, k.coll
@@ -81,7 +83,7 @@ SELECT coalesce(sum(greatest(c.reltuples::float8, 0)), 0)::int8,
 
 
 class TableAlteredError(SourceError):
-    """The table is not the one that was looked at. Looking again may help, or tells that it does not."""
+    """The table differs from its description. Describing it again may succeed, or gives the reason why not."""
 
 
 class TableUnlikeError(TableAlteredError):
@@ -91,39 +93,39 @@ class TableUnlikeError(TableAlteredError):
 
 @dataclass(frozen=True, slots=True)
 class ChunkTable:
-    """A table as its chunks have to find it."""
+    """The description of a table that its chunks require."""
 
     fingerprint: str
     is_partitioned: bool
     key: tuple[KeyColumn, ...]
-    row_filter: str | None  # the publication's
+    row_filter: str | None  # row filter of the publication
 
     @property
     def order(self) -> str:
-        """Of the key, as its index has it."""
         columns = [(column.name, column.type, column.collation, column.operators) for column in self.key]
         return hashlib.sha256(repr(columns).encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """As the planner last saw it, all partitions together; 0 where it never looked."""
+    """The size by the planner's last statistics, of all partitions; 0 without statistics."""
 
     rows: int
     row_bytes: int
-    pages: int  # as it is now
+    pages: int  # present number of pages
 
 
 def begin_read(
     connection: psycopg.Connection, schema: TableSchema, *, is_partitioned: bool, prefers_index: bool
 ) -> tuple[TransactionSnapshot, str]:
-    """Open a chunk's transaction: what it sees, and the table's shape. Raises psycopg.Error, SourceError."""
+    """Opens the transaction of a chunk. Returns its transaction snapshot and the fingerprint of the table. Raises
+    psycopg.Error, SourceError."""
     statement = begin_statement(schema.table, is_partitioned=is_partitioned, prefers_index=prefers_index)
     try:
         cursor = connection.execute(statement)
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName) as error:
         raise TableUnlikeError(
-            f"table {schema.table} is not there any more: it was dropped or renamed", NEXT_AFTER_ALTER
+            f"table {schema.table} no longer exists: it was dropped or renamed", NEXT_AFTER_ALTER
         ) from error
     row = cursor.set_result(-1).fetchone()
     if row is None:
@@ -139,14 +141,15 @@ def describe_for_chunks(
     tables: Sequence[TableId],
     chosen: Chosen = AS_IT_IS,
 ) -> tuple[TransactionSnapshot, ChunkTable]:
-    """Open a transaction and look at the table in it. `publication`: as it was when capture of `tables` began.
+    """Opens a transaction and describes the table in it. `publication`: the one at the beginning of the session.
 
-    Raises psycopg.Error; SourceError when rows of the table can't be published as `schema` says; ConnectionLost."""
+    Raises psycopg.Error; SourceError if rows of the table can't be published with `schema`; ConnectionLost.
+    """
     snapshot, fingerprint = begin_read(connection, schema, is_partitioned=True, prefers_index=False)
     now = read_publication(connection, publication.name, tables, filters=[schema.table])
     if now is None or not now.is_as(publication):
         raise TableAlteredError(f"publication {publication.name} was altered or dropped")
-    # Without a column list, a column that was added is in the publication.
+    # Without a column list, the publication also has columns that were added.
     found = read_table(connection, schema.table, now.columns.get(schema.table, ()), chosen)
     difference = _difference(schema, found)
     if difference is not None:
@@ -157,7 +160,6 @@ def describe_for_chunks(
 
 
 def size(connection: psycopg.Connection, schema: TableSchema) -> Size:
-    """Raises psycopg.Error."""
     row = connection.execute(_SIZES, {"oid": schema.oid}).fetchone()
     assert row is not None
     rows, known_bytes, pages = row
@@ -167,8 +169,8 @@ def size(connection: psycopg.Connection, schema: TableSchema) -> Size:
 def bounds(
     connection: psycopg.Connection, schema: TableSchema, chunk_table: ChunkTable, pages: int, ranges: int
 ) -> tuple[Key, ...]:
-    """Keys between ranges of about the same number of rows, rising; none when there are too few rows to tell.
-    Raises psycopg.Error, SourceError."""
+    """Returns ascending keys between ranges of about equal numbers of rows; empty if there are too few rows. Raises
+    psycopg.Error, SourceError."""
     statement = sample_statement(
         schema.table,
         chunk_table.key,
@@ -178,7 +180,7 @@ def bounds(
     )
     statement += copy_options(connection)
     copied = copy_lines(connection, statement.as_bytes(connection), _SAMPLE_BYTES_MAX)
-    assert copied.is_ended, "keys are never outside their pages"
+    assert copied.is_ended, "the keys of the sampled pages fit"
     lines = copied.lines
     if len(lines) < ranges * _SAMPLE_ROWS_MIN:
         return ()

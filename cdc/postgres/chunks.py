@@ -1,8 +1,8 @@
 """The reader of existing rows: threads with connections of their own, which read chunks and write their watermarks.
 
-A chunk is one short transaction. The table is locked before the transaction snapshot is taken: a snapshot taken first,
-that then waited behind TRUNCATE or a rewriting ALTER, would show an empty table, which looks like its end. The answer
-is given before the watermark is written, so that who receives the watermark from the log has it.
+A chunk is one short transaction. The table is locked before the transaction snapshot is taken: a snapshot that was
+taken first and then waited behind TRUNCATE or a rewriting ALTER would show an empty table. The answer is made available
+before the watermark is written, so that it is there when the watermark arrives in the stream.
 """
 
 import queue
@@ -46,8 +46,8 @@ log = structlog.get_logger(__name__)
 
 LOCK_WAIT_S: Final = 3
 
-# A watermark is not waited for by standbys: one that is named in synchronous_standby_names and down would hang it.
-# Chunks follow an index; workers and compilation would cost the source more than they gain.
+# The commit of a watermark does not wait for standbys: one that is named in synchronous_standby_names and down would
+# block it. Chunks follow an index, so parallel workers and compilation would cost the source more than they gain.
 _SETTINGS: Final = (
     f"SET synchronous_commit = local; SET lock_timeout = '{LOCK_WAIT_S}s';"
     " SET max_parallel_workers_per_gather = 0; SET jit = off"
@@ -57,7 +57,7 @@ _Queue = queue.SimpleQueue[Request | None]
 
 
 class PostgresChunkReader:
-    """See cdc.ports.chunk_reader.ChunkReader. Threads and connections are made when they are first needed."""
+    """Implements cdc.ports.chunk_reader.ChunkReader. Threads and connections start at the first request."""
 
     def __init__(
         self,
@@ -74,10 +74,10 @@ class PostgresChunkReader:
         self._split_rows_min = split_rows_min
         self._probe = probe
         self._answers: queue.SimpleQueue[Answer] = queue.SimpleQueue()
-        self._chunk_tables: dict[str, ChunkTable] = {}  # by shape
+        self._chunk_tables: dict[str, ChunkTable] = {}  # by fingerprint
         self._closing = threading.Event()
         self._chunks: _Queue = queue.SimpleQueue()
-        # For a thread of their own: a transaction barrier may last for hours.
+        # Served by a thread of their own, because a transaction barrier may last for hours.
         self._others: _Queue = queue.SimpleQueue()
         self._workers = [
             ConnectionWorker(source, requests, self._serve, self._closing, _SETTINGS)
@@ -87,17 +87,15 @@ class PostgresChunkReader:
     # ---- the port
 
     def ask(self, request: Request) -> None:
-        """Returns at once."""
         for worker in self._workers:
             worker.start()
         (self._chunks if isinstance(request, Chunk | Lookup) else self._others).put(request)
 
     def answers(self) -> list[Answer]:
-        """What has come since the last call; returns at once."""
         return [self._answers.get_nowait() for _ in range(self._answers.qsize())]
 
     def close(self) -> None:
-        """Cancel what runs and end; what was asked and not answered stays so. Idempotent."""
+        """Cancels running requests; requests without an answer get none. Idempotent."""
         self._closing.set()
         close_workers(self._workers)
 
@@ -109,17 +107,17 @@ class PostgresChunkReader:
                 case TransactionBarrier():
                     self._barrier(worker, request)
                 case DescribeTable():
-                    self._begin(worker, request)
+                    self._describe(worker, request)
                 case Chunk():
                     self._chunk(worker, request)
                 case Lookup():
                     self._look_up(worker, request)
-        except Exception as error:  # noqa: BLE001 - the thread's edge: whatever it is, the request has to be answered
+        except Exception as error:  # noqa: BLE001 - the outermost handler of the thread: every request must be answered
             worker.drop()
             if not self._closing.is_set():
                 failure = failed(request, error)
                 if isinstance(request, TransactionBarrier):
-                    log.warning("fence failed", error=failure.error.message, next=failure.error.hint)
+                    log.warning("transaction barrier failed", error=failure.error.message, next=failure.error.hint)
                     self._closing.wait(RECONNECT_S)
                 self._answers.put(failure)
 
@@ -128,30 +126,32 @@ class PostgresChunkReader:
         if snapshot is not None:
             self._answers.put(BarrierPassed(request.nonce, snapshot))
 
-    def _begin(self, worker: ConnectionWorker[Request], request: DescribeTable) -> None:
+    def _describe(self, worker: ConnectionWorker[Request], request: DescribeTable) -> None:
         connection, schema = worker.connection(), request.schema
         chosen = self._source.chosen(schema.table)
-        snapshot, seen = describe_for_chunks(connection, schema, self._publication, self._tables, chosen)
+        snapshot, described = describe_for_chunks(connection, schema, self._publication, self._tables, chosen)
         sizes = size(connection, schema)
         splits = request.ranges > 1 and sizes.rows >= self._split_rows_min
-        edges = bounds(connection, schema, seen, sizes.pages, request.ranges) if splits else ()
-        self._chunk_tables[seen.fingerprint] = seen
+        edges = bounds(connection, schema, described, sizes.pages, request.ranges) if splits else ()
+        self._chunk_tables[described.fingerprint] = described
         self._answers.put(
-            TableDescribed(request.nonce, snapshot, seen.fingerprint, sizes.rows, sizes.row_bytes, edges, seen.order)
+            TableDescribed(
+                request.nonce, snapshot, described.fingerprint, sizes.rows, sizes.row_bytes, edges, described.order
+            )
         )
-        _mark(connection, request.nonce)
+        _write_watermark(connection, request.nonce)
 
     def _chunk(self, worker: ConnectionWorker[Request], request: Chunk) -> None:
         connection, schema = worker.connection(), request.schema
-        seen = self._seen(request)
-        conditions = [text for text in (seen.row_filter, request.where) if text]
+        described = self._described(request)
+        conditions = [text for text in (described.row_filter, request.where) if text]
         is_part = bool(conditions) or request.keys is not None
-        snapshot = _opened(connection, request, seen, prefers_index=not is_part)
+        snapshot = _open(connection, request, described, prefers_index=not is_part)
         statement = chunk_statement(
             schema.table,
             schema.columns,
-            seen.key,
-            is_partitioned=seen.is_partitioned,
+            described.key,
+            is_partitioned=described.is_partitioned,
             conditions=conditions,
             after=request.after,
             up_to=request.up_to,
@@ -160,7 +160,7 @@ class PostgresChunkReader:
         )
         if request.where is not None:
             _require_condition(
-                connection, condition_statement(schema.table, request.where, is_partitioned=seen.is_partitioned)
+                connection, condition_statement(schema.table, request.where, is_partitioned=described.is_partitioned)
             )
         began = time.monotonic()
         statement += copy_options(connection)
@@ -178,33 +178,33 @@ class PostgresChunkReader:
         self._probe("chunk.read")
         if not copied.is_ended:
             worker.drop()
-        _mark(worker.connection(), request.nonce)
+        _write_watermark(worker.connection(), request.nonce)
         self._probe("chunk.marked")
 
     def _look_up(self, worker: ConnectionWorker[Request], request: Lookup) -> None:
-        connection, seen = worker.connection(), self._seen(request)
-        snapshot = _opened(connection, request, seen, prefers_index=False)
+        connection, described = worker.connection(), self._described(request)
+        snapshot = _open(connection, request, described, prefers_index=False)
         began = time.monotonic()
-        absent = absent_keys(connection, request.schema, seen, request.keys, request.after, request.up_to)
+        absent = absent_keys(connection, request.schema, described, request.keys, request.after, request.up_to)
         self._answers.put(LookedUp(request.nonce, snapshot, absent, time.monotonic() - began))
-        _mark(connection, request.nonce)
+        _write_watermark(connection, request.nonce)
 
-    def _seen(self, request: Chunk | Lookup) -> ChunkTable:
-        seen = self._chunk_tables.get(request.fingerprint)
-        if seen is None:
-            raise TableAlteredError(f"table {request.schema.table} has not been looked at")
-        return seen
+    def _described(self, request: Chunk | Lookup) -> ChunkTable:
+        described = self._chunk_tables.get(request.fingerprint)
+        if described is None:
+            raise TableAlteredError(f"table {request.schema.table} is not described yet")
+        return described
 
 
-def _opened(
-    connection: SourceConnection, request: Chunk | Lookup, seen: ChunkTable, *, prefers_index: bool
+def _open(
+    connection: SourceConnection, request: Chunk | Lookup, described: ChunkTable, *, prefers_index: bool
 ) -> TransactionSnapshot:
-    """A transaction that finds the table as it was looked at."""
+    """Opens a transaction in which the table is as described. Returns its transaction snapshot."""
     snapshot, fingerprint = begin_read(
-        connection, request.schema, is_partitioned=seen.is_partitioned, prefers_index=prefers_index
+        connection, request.schema, is_partitioned=described.is_partitioned, prefers_index=prefers_index
     )
     if fingerprint != request.fingerprint:
-        raise TableAlteredError(f"table {request.schema.table} was altered or replaced since it was looked at")
+        raise TableAlteredError(f"table {request.schema.table} was altered or replaced since it was described")
     return snapshot
 
 
@@ -213,14 +213,15 @@ def _key_of(connection: SourceConnection, line: bytes, places: Sequence[int], sc
 
 
 def _require_condition(connection: SourceConnection, statement: sql.Composed) -> None:
-    """By the extended protocol, which takes one statement only. Raises psycopg.Error."""
+    """Executes the check of a condition by the extended protocol, which allows one statement only. Raises
+    psycopg.Error."""
     result = connection.pgconn.exec_params(statement.as_bytes(connection), None)
     if result.status != psycopg.pq.ExecStatus.TUPLES_OK:
         raise psycopg.errors.error_from_result(result)
 
 
-def _mark(connection: SourceConnection, nonce: str) -> None:
-    """End the transaction, if one is open, and write the watermark. Raises psycopg.Error, SourceError."""
+def _write_watermark(connection: SourceConnection, nonce: str) -> None:
+    """Ends the open transaction, if any, and writes the watermark. Raises psycopg.Error, SourceError."""
     is_open = connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE
     statement = sql.SQL("COMMIT; {}" if is_open else "{}").format(watermark_statement(nonce))
     try:

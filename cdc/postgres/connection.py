@@ -1,4 +1,4 @@
-"""Connections to the source, with every setting pinned that changes bytes, and errors as sentences."""
+"""Connections to the source, with every setting pinned that changes the text of values, and their errors."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -11,20 +11,20 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from cdc.config.settings import SourceConfig
 from cdc.model.errors import ConfigError, ConnectionLost, SourceError, UnreachableError
 
-SourceConnection = psycopg.Connection  # for those who pass one on
+SourceConnection = psycopg.Connection  # for modules that do not import psycopg
 P = ParamSpec("P")
 T = TypeVar("T")
 
 CONNECT_TIMEOUT_S = 10
 
-# Whatever a role, database or user sets: the same row must give the same bytes, now and after a restart.
+# The same row must have the same text, now and after a restart, whatever a role, a database or a user sets.
 PINNED_SETTINGS = {
     "datestyle": "ISO",
     "intervalstyle": "postgres",
     "timezone": "UTC",
     "bytea_output": "hex",
     "extra_float_digits": "3",
-    "quote_all_identifiers": "off",  # regclass and its like
+    "quote_all_identifiers": "off",  # affects regclass and similar types
     "xmloption": "content",
     "client_min_messages": "warning",
     "row_security": "off",  # a policy must raise an error, never hide rows
@@ -33,7 +33,7 @@ PINNED_SETTINGS = {
     "idle_in_transaction_session_timeout": "0",
     "lock_timeout": "0",
 }
-# Not known to every version that we support, so set where it exists only.
+# Settings that some supported versions do not have.
 SET_WHERE_KNOWN: LiteralString = (
     "SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings"
     " WHERE name IN ('transaction_timeout', 'idle_session_timeout')"
@@ -41,7 +41,7 @@ SET_WHERE_KNOWN: LiteralString = (
 
 
 def conninfo(source: SourceConfig, *, application: str, replication: bool = False) -> str:
-    """A libpq connection string with our settings. Raises ConfigError for a DSN that libpq does not understand."""
+    """Returns a libpq connection string with our settings. Raises ConfigError for a DSN that libpq can't parse."""
     try:
         given: dict[str, Any] = conninfo_to_dict(source.dsn.get_secret_value())
     except psycopg.ProgrammingError as error:
@@ -66,8 +66,8 @@ def conninfo(source: SourceConfig, *, application: str, replication: bool = Fals
 
 
 def connect(source: SourceConfig, *, application: str = "watershed") -> SourceConnection:
-    """A connection in autocommit mode. Raises SourceError or UnreachableError with the server's own words, ConfigError
-    for a DSN with a value that psycopg can't read."""
+    """Returns a connection in autocommit mode. Raises SourceError or UnreachableError with the server's message,
+    ConfigError for a DSN with an invalid value."""
     try:
         connection = psycopg.connect(conninfo(source, application=application), autocommit=True)
         connection.execute(SET_WHERE_KNOWN)
@@ -79,44 +79,45 @@ def connect(source: SourceConfig, *, application: str = "watershed") -> SourceCo
 
 
 def holds_any_bytes(pgconn: pq.abc.PGconn) -> bool:
-    """Whether the database's encoding is SQL_ASCII: its text is bytes of any encoding. Asked for UTF-8, the server ends
-    the statement or the stream at what is none, without a word of the table. So bytes are to come as they are, and we
-    look."""
+    """Returns whether the database's encoding is SQL_ASCII, so that its text may be in any encoding. With
+    client_encoding UTF8 such a server ends the statement or the stream at invalid bytes, and does not name the table.
+    So text is requested unconverted, and we check it."""
     return pgconn.parameter_status(b"server_encoding") == b"SQL_ASCII"
 
 
 def copy_options(connection: SourceConnection) -> sql.SQL:
-    """What a COPY TO statement ends with."""
+    """Returns the options at the end of a COPY TO statement."""
     return sql.SQL(" (ENCODING 'SQL_ASCII')" if holds_any_bytes(connection.pgconn) else "")
 
 
 def connect_error(words: str) -> SourceError | UnreachableError:
-    """A connection that could not be made, with the next step that fits the server's words."""
-    said = " ".join(words.split()).removeprefix("connection failed: ")
-    if "start WAL sender" in said or "start walsender" in said or "replication role" in said:
-        return SourceError(f"the role may not replicate: {said}", "as a superuser: ALTER ROLE <role> REPLICATION")
-    if "no pg_hba.conf entry" in said:
-        return SourceError(f"the server refuses us: {said}", "add a pg_hba.conf line for this role, database and host")
-    if "password authentication failed" in said or "no password supplied" in said:
-        return SourceError(f"the server refuses us: {said}", "correct user and password in source.dsn")
-    if "does not exist" in said:
-        return SourceError(f"can't connect: {said}", "correct database and user in source.dsn")
-    return UnreachableError(f"can't connect to PostgreSQL: {said}", "check source.dsn and that the server runs")
+    """Returns the error of a failed connection, with the next step for the server's message."""
+    text = " ".join(words.split()).removeprefix("connection failed: ")
+    if "start WAL sender" in text or "start walsender" in text or "replication role" in text:
+        return SourceError(f"the role may not replicate: {text}", "as a superuser: ALTER ROLE <role> REPLICATION")
+    if "no pg_hba.conf entry" in text:
+        return SourceError(f"the server refuses us: {text}", "add a pg_hba.conf line for this role, database and host")
+    if "password authentication failed" in text or "no password supplied" in text:
+        return SourceError(f"the server refuses us: {text}", "correct user and password in source.dsn")
+    if "does not exist" in text:
+        return SourceError(f"can't connect: {text}", "correct database and user in source.dsn")
+    return UnreachableError(f"can't connect to PostgreSQL: {text}", "check source.dsn and that the server runs")
 
 
 def says_too_large(state: str, words: str) -> bool:
-    """Whether an error is that of a text of over 1 GiB: program_limit_exceeded, or an internal error, whose words are
-    not translated."""
+    """Returns whether the error is that of a text above 1 GiB: program_limit_exceeded, or an internal error, whose
+    message is not translated."""
     return state == "54000" or (state == "XX000" and "invalid memory alloc request size" in words)
 
 
 def lost(error: psycopg.Error | str) -> ConnectionLost:
-    """The server went away in the middle."""
+    """Returns the error of a connection that broke."""
     return ConnectionLost(f"PostgreSQL: {' '.join(str(error).split()) or 'the connection was closed'}")
 
 
 def says_lost(function: Callable[P, T]) -> Callable[P, T]:
-    """For functions that ask the server: one that goes away meanwhile is ConnectionLost, which the service survives."""
+    """Decorates functions that query the server: a connection that breaks meanwhile becomes ConnectionLost, which the
+    service survives."""
 
     @wraps(function)
     def ask(*arguments: P.args, **named: P.kwargs) -> T:

@@ -1,4 +1,4 @@
-"""Threads that ask the source beside the stream, each with a connection of its own."""
+"""Threads that query the source beside the stream, each with a connection of its own."""
 
 import os
 import queue
@@ -17,8 +17,8 @@ from cdc.postgres.connection import SourceConnection, connect
 
 log = structlog.get_logger(__name__)
 
-RECONNECT_S: Final = 0.5  # after a connection that could not be made
-IDLE_S: Final = 30.0  # a connection that nobody needs is given back
+RECONNECT_S: Final = 0.5  # seconds after a failed connection attempt
+IDLE_S: Final = 30.0  # seconds after which an idle connection is closed
 CANCEL_S: Final = 0.8
 JOIN_S: Final = 0.05
 END_S: Final = 0.4
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class ConnectionWorker(Generic[T]):
-    """A thread, and its connection."""
+    """A thread and its connection, which serve requests from a queue."""
 
     def __init__(
         self,
@@ -43,13 +43,12 @@ class ConnectionWorker(Generic[T]):
         self._closing = closing
         self._settings = settings
         self._connection: SourceConnection | None = None
-        self._lock = threading.Lock()  # over which connection there is
+        self._lock = threading.Lock()  # guards _connection
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Idempotent."""
         if self._thread is None and not self._closing.is_set():
-            # A daemon: a server that hangs must not keep the process from ending.
+            # A daemon thread: a server that hangs must not keep the process from ending.
             self._thread = threading.Thread(target=self._run, name="watershed snapshot", daemon=True)
             self._thread.start()
 
@@ -58,12 +57,12 @@ class ConnectionWorker(Generic[T]):
         return self._thread is not None and self._thread.is_alive()
 
     def join(self, deadline: float) -> None:
-        """Wait for its end, until this time on the monotonic clock, s."""
+        """Waits for the end of the thread. `deadline`: monotonic seconds."""
         if self._thread is not None:
             self._thread.join(max(0.0, deadline - time.monotonic()))
 
     def cancel(self, deadline: float) -> None:
-        """Ask the server to give up what it does for us. `deadline`: on the monotonic clock, s. From another thread."""
+        """Asks the server to cancel the running query. `deadline`: monotonic seconds. Called from another thread."""
         with self._lock:
             connection = self._connection
         timeout = deadline - time.monotonic()
@@ -71,11 +70,11 @@ class ConnectionWorker(Generic[T]):
             try:
                 connection.cancel_safe(timeout=timeout)
             except psycopg.Error as error:
-                log.debug("not cancelled", error=" ".join(str(error).split()))
+                log.debug("could not cancel the query", error=" ".join(str(error).split()))
 
     def cut(self) -> None:
-        """Let nothing more come, for a server that did not give up. From another thread: the connection itself may be
-        in use, its socket does not mind."""
+        """Shuts the connection's socket down, if the server did not cancel. Called from another thread: the connection
+        object may be in use, its socket can be shut down all the same."""
         with self._lock:
             if self._connection is None or self._connection.closed:
                 return
@@ -84,16 +83,17 @@ class ConnectionWorker(Generic[T]):
             try:
                 connected.shutdown(socket.SHUT_RDWR)
             except OSError as error:
-                log.debug("not cut", error=error.strerror)
+                log.debug("could not shut the connection down", error=error.strerror)
 
     # ---- in the thread
 
     def connection(self) -> SourceConnection:
-        """Raises ConnectionLost, also when the reader is being closed."""
+        """Returns the connection, which is opened if necessary. Raises ConnectionLost, also if the reader is being
+        closed."""
         if self._connection is None:
             try:
                 made = connect(self._source, application="watershed snapshot")
-                made.prepare_threshold = None  # several statements at once can't be prepared
+                made.prepare_threshold = None  # several statements in one string can't be prepared
                 made.execute(self._settings)
             except WatershedError as error:
                 self._closing.wait(RECONNECT_S)
@@ -123,13 +123,14 @@ class ConnectionWorker(Generic[T]):
 
 
 def close_workers(workers: Sequence[ConnectionWorker[Any]]) -> None:
-    """Cancel what runs and end, in little more than a second; their `closing` is set. Idempotent."""
+    """Cancels running queries and ends the threads, in little more than a second. Their `closing` must be set.
+    Idempotent."""
     for worker in workers:
         worker.requests.put(None)
     deadline = time.monotonic() + CANCEL_S
     while (running := [worker for worker in workers if worker.is_running]) and time.monotonic() < deadline:
         for worker in running:
-            worker.cancel(deadline)  # may come between two statements: again, then
+            worker.cancel(deadline)  # may arrive between two statements, so it is repeated
         for worker in running:
             worker.join(min(deadline, time.monotonic() + JOIN_S))
     for worker in running:

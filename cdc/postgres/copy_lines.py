@@ -1,7 +1,7 @@
-"""Lines of COPY TO STDOUT, without holding more of them than was asked for.
+"""Reads the lines of COPY TO STDOUT, holding no more of them than requested.
 
-libpq is used directly: one statement by the extended protocol, so that a condition in it can't smuggle in a second one;
-and rows as they come, without a call through psycopg's cursor for each.
+libpq is used directly: one statement by the extended protocol, so that a condition in it can't contain a second
+statement, and rows as they arrive, without a call through psycopg's cursor for each.
 """
 
 import re
@@ -17,7 +17,7 @@ from cdc.model.errors import ConnectionLost, SourceError
 from cdc.model.events import TableId
 from cdc.ports.chunk_reader import Key
 
-# Rows past the limit are received and dropped, until they are as much again: to reconnect is cheaper from there on.
+# Rows beyond the limit are received and dropped, up to this size; beyond it a new connection is cheaper.
 _DROPPED_BYTES_MAX: Final = 8 * 1024 * 1024
 _ESCAPE: Final = re.compile(rb"\\(.)", re.DOTALL)
 _ESCAPED: Final = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
@@ -25,15 +25,15 @@ _ESCAPED: Final = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What a COPY gave."""
+    """The result of a COPY."""
 
-    lines: tuple[bytes, ...]  # without the line's end
-    row_count: int  # that were received
-    is_ended: bool  # False: more was coming, and the connection is of no use any more
+    lines: tuple[bytes, ...]  # without the newline
+    row_count: int  # number of received rows
+    is_ended: bool  # False: rows were left, and the connection can't be used any more
 
 
 def copy_lines(connection: psycopg.Connection, statement: bytes, bytes_max: int) -> Copied:
-    """The first line, and as many more as `bytes_max` holds. Raises psycopg.Error."""
+    """Returns the first line, and as many more as `bytes_max` holds. Raises psycopg.Error."""
     pgconn = connection.pgconn
     pgconn.send_query_params(statement, None)
     while pgconn.flush():
@@ -67,8 +67,8 @@ def copy_lines(connection: psycopg.Connection, statement: bytes, bytes_max: int)
 
 
 def key_of(line: bytes, places: Sequence[int], table: TableId, *, promises_utf8: bool = False) -> Key:
-    """The texts of these fields of a line. Raises SourceError, naming the table, for what is not UTF-8; ConnectionLost
-    where the server promises UTF-8, so that it was damaged on its way."""
+    """Returns the texts of these fields of a line. Raises SourceError, with the table, for text that is not UTF-8;
+    ConnectionLost if the server promises UTF-8, because the text was damaged in transit."""
     fields = line.split(b"\t")
     try:
         return tuple(_ESCAPE.sub(_unescaped, fields[place]).decode() for place in places)
@@ -76,7 +76,7 @@ def key_of(line: bytes, places: Sequence[int], table: TableId, *, promises_utf8:
         if promises_utf8:
             raise ConnectionLost(
                 f"a key in table {table} is not UTF-8, which the encoding of the database promises",
-                "look for what alters bytes on their way; where this comes again, correct the key in the database",
+                "look for a proxy or network that damages data; if this is repeated, correct the key in the database",
             ) from error
         raise SourceError(
             f"a key in table {table} is not UTF-8",
@@ -85,7 +85,7 @@ def key_of(line: bytes, places: Sequence[int], table: TableId, *, promises_utf8:
 
 
 def fields_of(line: bytes) -> list[bytes | None]:
-    """Its fields' texts, None for NULL."""
+    """Returns the texts of a line's fields, None for NULL."""
     fields = line.split(b"\t")
     if b"\\" not in line:
         return list(fields)
@@ -104,7 +104,7 @@ def _next_result(pgconn: pq.abc.PGconn) -> pq.abc.PGresult | None:
 
 
 def _finish(pgconn: pq.abc.PGconn) -> None:
-    """Until the connection takes the next statement."""
+    """Reads results until the connection accepts the next statement."""
     while _next_result(pgconn) is not None:
         pass
 

@@ -1,7 +1,8 @@
-"""Existing rows, at one point in time: tables locked, slot created, its exported snapshot read with COPY.
+"""Existing rows at one point in time: tables are locked, the slot is created, and its exported snapshot is read with
+COPY.
 
-The locks come before the slot. A snapshot that was taken first and then waited behind a TRUNCATE or a rewriting ALTER
-would see an empty table, and a table altered in between would not be the one that was described.
+The locks come before the slot. A snapshot that was taken first and then waited behind TRUNCATE or a rewriting ALTER
+would show an empty table, and a table that was altered in between would differ from its description.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,13 +23,14 @@ OWN_LOCK_WAIT_S = 5
 
 
 def lock_statement(tables: Sequence[TableId]) -> sql.Composed:
-    """Takes no snapshot."""
+    """Returns LOCK TABLE, which takes no transaction snapshot."""
     names = sql.SQL(", ").join(sql.Identifier(*table) for table in tables)
     return sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(names)
 
 
 class TableLocks(AbstractContextManager["TableLocks"]):
-    """ACCESS SHARE on every captured table: rows may be written, the tables can't be altered, dropped, truncated."""
+    """ACCESS SHARE locks on all captured tables: rows may be written, but the tables can't be altered, dropped or
+    truncated."""
 
     def __init__(self, source: SourceConfig) -> None:
         self._tables = source.table_ids
@@ -42,8 +44,8 @@ class TableLocks(AbstractContextManager["TableLocks"]):
         except psycopg.errors.LockNotAvailable as error:
             self.connection.close()
             raise SourceError(
-                f"the captured tables could not be locked in {LOCK_WAIT_S} s: something alters or truncates one",
-                "wait for it to end, then start again",
+                f"the captured tables could not be locked in {LOCK_WAIT_S} s: another session alters or truncates one",
+                "wait until that session ends, then start again",
             ) from error
         except psycopg.OperationalError as error:
             raise lost(error) from error
@@ -51,7 +53,7 @@ class TableLocks(AbstractContextManager["TableLocks"]):
             self.connection.close()
             raise SourceError(
                 f"the captured tables can't be locked: {error.diag.message_primary}",
-                "a table was dropped or its rights were taken meanwhile: correct that, then start again",
+                "a table was dropped or privileges were revoked meanwhile: correct that, then start again",
             ) from error
         return self
 
@@ -62,8 +64,8 @@ class TableLocks(AbstractContextManager["TableLocks"]):
 
 
 class SnapshotReader:
-    """Reads tables in an exported transaction snapshot. Make it while TableLocks are held. The rows come in no order,
-    so that neither a key nor an index is needed."""
+    """Reads tables in an exported transaction snapshot, while TableLocks are held. The rows have no order, so neither a
+    key nor an index is needed."""
 
     def __init__(self, source: SourceConfig, snapshot_name: str) -> None:
         self._connection = _import_snapshot(source, snapshot_name)
@@ -73,7 +75,7 @@ class SnapshotReader:
 
     @says_lost
     def estimate(self, tables: Sequence[TableId]) -> dict[TableId, int]:
-        """Rows of each table as the planner has them; 0 where it never looked."""
+        """Returns the planner's number of rows of each table; 0 without statistics."""
         rows = self._connection.execute(
             "SELECT n.nspname::text, c.relname::text, greatest(c.reltuples, 0)::int8"
             "  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
@@ -83,8 +85,8 @@ class SnapshotReader:
         return {TableId(schema, name): count for schema, name, count in rows if TableId(schema, name) in tables}
 
     def lines(self, schema: TableSchema, *, row_filter: str | None) -> Iterator[bytes]:
-        """Each row as a line of COPY's text format, columns in the schema's order, without the line's end. Who stops
-        before the last one can't read another table. Raises ConnectionLost, SourceError."""
+        """Yields each row as a line of COPY's text format, with the columns in the schema's order, without the newline.
+        The connection can't read another table unless all lines were read. Raises ConnectionLost, SourceError."""
         try:
             found = self._connection.execute(
                 "SELECT relkind = 'p' FROM pg_class WHERE oid = %s", (schema.oid,)
@@ -106,12 +108,15 @@ def _import_snapshot(source: SourceConfig, name: str) -> SourceConnection:
     try:
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(sql.Literal(name)))
-        # Its own locks, and soon: an ALTER that has queued behind the TableLocks would keep us waiting for ever.
+        # Takes locks of its own with a short timeout: an ALTER that waits behind the TableLocks would block it for
+        # ever.
         connection.execute(f"SET LOCAL lock_timeout = '{OWN_LOCK_WAIT_S}s'")
         connection.execute(lock_statement(source.table_ids))
     except psycopg.errors.LockNotAvailable as error:
         connection.close()
-        raise ConnectionLost("an ALTER or TRUNCATE of a captured table waits for us, as we for it") from error
+        raise ConnectionLost(
+            "an ALTER or TRUNCATE of a captured table and the initial load wait for each other"
+        ) from error
     except psycopg.Error as error:
         connection.close()
         raise lost(error) from error
@@ -123,5 +128,5 @@ def _copy_statement(schema: TableSchema, row_filter: str | None, *, is_partition
         sql.SQL(", ").join(sql.Identifier(column.name) for column in schema.columns),
         sql.SQL("" if is_partitioned else "ONLY"),
         sql.Identifier(*schema.table),
-        sql.SQL(f"WHERE {row_filter}" if row_filter else ""),  # from the catalog, as the server itself prints it
+        sql.SQL(f"WHERE {row_filter}" if row_filter else ""),  # SQL of the server, from the catalog
     )

@@ -1,4 +1,4 @@
-"""Which record keys have no row in their table, asked of the server in a transaction that is open."""
+"""Finds record keys that have no row in their table, in an open transaction."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -26,10 +26,10 @@ def absent_keys(
     after: Key | None,
     up_to: Key | None,
 ) -> tuple[bytes, ...]:
-    """Those that lie in the range and have no row that is published under them, in their order.
+    """Returns the keys in the range that have no row which is published under them, in their order.
 
-    Only a key that PostgreSQL itself prints back can be found absent: one that is not of the key's columns, or of which
-    it can't make a value, is left alone. Raises psycopg.Error, SourceError.
+    Only a key that PostgreSQL itself prints back can be found absent: a key that is not of the key's columns, or that
+    is not a valid value, is ignored. Raises psycopg.Error, SourceError.
     """
     records = RecordKeys(schema)
     candidates = [(key, texts) for key in keys if (texts := records.texts(key)) is not None]
@@ -45,7 +45,7 @@ def _absent(
     after: Key | None,
     up_to: Key | None,
 ) -> set[bytes]:
-    """Record keys of the rows that are not there."""
+    """Returns the record keys of the rows that do not exist."""
     if not candidates:
         return set()
     statement = lookup_statement(
@@ -62,7 +62,8 @@ def _absent(
     try:
         copied = copy_lines(connection, statement.as_bytes(connection), _BYTES_MAX)
     except psycopg.DataError:
-        # Some key is no value of its type (any more). The rest is looked up without it, by the same snapshot.
+        # A key is not a valid value of its type (any more). The others are looked up without it, in the same
+        # transaction snapshot.
         connection.execute("ROLLBACK TO SAVEPOINT keys")
         half = len(candidates) // 2
         if half == 0:
@@ -77,7 +78,7 @@ def _absent(
     for line in copied.lines:
         key = records.encode(key_of(line, wanted, schema.table))
         is_there = line.split(b"\t")[there[0]] != _NULL
-        # What the index takes for equal may be another record key: 1.0 and 1.00, or letters of the other case.
+        # Keys that the index takes for equal may be different record keys: 1.0 and 1.00, or letters of other case.
         if not is_there or records.encode(key_of(line, there, schema.table)) != key:
             absent.add(key)
     return absent

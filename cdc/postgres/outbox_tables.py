@@ -1,4 +1,4 @@
-"""The outbox at the source: the key that seals messages, and rows that are published and can go."""
+"""The outbox in the source: the key that seals messages, and outbox rows that can be deleted or published again."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,11 +16,10 @@ from cdc.model.sql_names import sql_name
 from cdc.outbox.seal import KEY_BYTES, SealKey
 from cdc.postgres.connection import SourceConnection, connect, lost, says_lost
 
-PRUNE_ROWS: Final = 10_000  # of one transaction
+PRUNE_ROWS: Final = 10_000  # rows deleted in one transaction
 
 
 def transactional_connection(source: SourceConfig) -> SourceConnection:
-    """For who changes several things at once."""
     connection = connect(source, application="watershed migrate")
     connection.autocommit = False
     return connection
@@ -28,18 +27,19 @@ def transactional_connection(source: SourceConfig) -> SourceConnection:
 
 @says_lost
 def read_seal_key(connection: SourceConnection, function: TableId) -> SealKey:
-    """Of the function that publishes without a table. Raises SourceError with the next step, ConnectionLost."""
+    """Returns the key of the function that publishes without a table. Raises SourceError with the next step,
+    ConnectionLost."""
     table = sql.Identifier(function.schema, "outbox_key")
     try:
         rows = connection.execute(sql.SQL("SELECT secret FROM {}").format(table)).fetchall()
     except psycopg.errors.UndefinedTable as error:
         raise SourceError(
-            f"there is no function {function} that publishes events",
-            f"cdc outbox migrate --schema {function.schema}; or take outbox.messages out of the configuration",
+            f"there is no function {function} to publish events",
+            f"cdc outbox migrate --schema {function.schema}; or remove outbox.messages from the configuration",
         ) from error
     except psycopg.errors.InsufficientPrivilege as error:
         raise SourceError(
-            f"the role may not read {function.schema}.outbox_key, with which it knows messages that are true",
+            f"the role may not read {function.schema}.outbox_key, which it needs to verify messages",
             f"cdc outbox migrate --schema {function.schema} --capture <role>",
         ) from error
     if len(rows) != 1 or len(rows[0][0]) != KEY_BYTES:
@@ -58,11 +58,14 @@ def prune(
     deadline_s: float,
     require_published: Callable[[], None],
 ) -> Iterator[int]:
-    """Delete rows whose events are published and confirmed; how many, after each transaction. `older_than_s`: by
-    `time_column`; None: all. `wait` sleeps. `require_published` raises where the slot may be past events that are not
-    published: asked once the slot has confirmed, because who makes a new one, or stops a table, tells before. Raises
-    SourceError, and UnreachableError where capture does not confirm within `deadline_s` what was committed,
-    ConnectionLost."""
+    """Deletes rows whose events are published and confirmed. Yields the number of rows after each transaction.
+    `older_than_s`: age by `time_column`; None: all. `wait` sleeps. `require_published` raises if the slot may be past
+    events that are not published; it is called when the slot has confirmed, because a process that creates a slot or
+    stops a table records that before.
+
+    Raises SourceError, ConnectionLost, and UnreachableError if capture does not confirm the committed rows within
+    `deadline_s`.
+    """
     condition: sql.Composable = sql.SQL("")
     if older_than_s is not None:
         condition = sql.SQL(" WHERE {} < now() - make_interval(secs => {})").format(
@@ -85,8 +88,8 @@ def prune(
 
 
 def republish(connection: SourceConnection, table: TableId, time_column: str, since: datetime) -> int:
-    """Write rows again, those from `since` on by `time_column`: each is deleted and inserted as it was, in one
-    transaction, so that the log has it again, with its id. How many. Raises SourceError, ConnectionLost."""
+    """Deletes and inserts the rows from `since` on by `time_column`, in one transaction, so that the log has them
+    again, with their ids. Returns their number. Raises SourceError, ConnectionLost."""
     names: dict[str, sql.Composable] = {"table": sql.Identifier(*table), "time": sql.Identifier(time_column)}
     columns = "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 AND NOT attisdropped"
     again = sql.SQL(
@@ -103,7 +106,7 @@ def republish(connection: SourceConnection, table: TableId, time_column: str, si
 
 @contextmanager
 def _refusals(may_not: str, rights: str, what: str) -> Iterator[None]:
-    """What a server's refusal means to who keeps an outbox table."""
+    """Translates the server's errors for a maintainer of outbox tables."""
     try:
         yield
     except psycopg.OperationalError as error:
@@ -115,7 +118,8 @@ def _refusals(may_not: str, rights: str, what: str) -> Iterator[None]:
 
 
 def _await_confirmed(connection: SourceConnection, slot: str, wait: Callable[[float], None], deadline_s: float) -> None:
-    """What is visible now is in the log before a message that is written now, and on disk with it."""
+    """Waits until the slot confirms a message that is written now: rows that are visible now are before it in the
+    log."""
     row = connection.execute("SELECT pg_catalog.pg_logical_emit_message(true, 'watershed.prune', '')::text").fetchone()
     assert row is not None
     end, waited = parse_lsn(row[0]), 0.0
@@ -129,8 +133,8 @@ def _await_confirmed(connection: SourceConnection, slot: str, wait: Callable[[fl
             return
         if waited >= deadline_s:
             raise UnreachableError(
-                f"capture has not confirmed within {deadline_s:g} s what is committed; nothing more is deleted",
-                "see that cdc run is up, and try again",
+                f"capture has not confirmed the committed rows within {deadline_s:g} s; no more rows are deleted",
+                "check that cdc run is running, and try again",
             )
         wait(0.1)
         waited += 0.1

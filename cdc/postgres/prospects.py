@@ -1,4 +1,4 @@
-"""A database that is to be captured, as `cdc init` finds it, and what `cdc teardown` takes out of it."""
+"""Tables that `cdc init` can offer for capture, and the removal of slot and publication by `cdc teardown`."""
 
 import psycopg
 from psycopg import sql
@@ -14,7 +14,7 @@ from cdc.postgres.source import read_slot
 
 
 def without_password(dsn: str) -> str:
-    """A connection string with everything but the password. Raises SourceError for one that libpq does not read."""
+    """Returns the connection string without the password. Raises SourceError for one that libpq can't parse."""
     try:
         given = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError as error:
@@ -26,7 +26,7 @@ def without_password(dsn: str) -> str:
 
 @says_lost
 def database_settings(connection: psycopg.Connection) -> tuple[str, bool, bool]:
-    """(name of the database, whether wal_level is logical, whether max_slot_wal_keep_size limits slots)."""
+    """Returns (name of the database, whether wal_level is logical, whether max_slot_wal_keep_size limits slots)."""
     row = connection.execute(
         "SELECT current_database()::text, current_setting('wal_level') = 'logical',"
         " (SELECT setting::int8 >= 0 FROM pg_settings WHERE name = 'max_slot_wal_keep_size')"
@@ -37,8 +37,8 @@ def database_settings(connection: psycopg.Connection) -> tuple[str, bool, bool]:
 
 @says_lost
 def table_prospects(connection: psycopg.Connection, schemas: list[str]) -> list[TableProspect]:
-    """Tables of these schemas (none: of all but the system's and extensions'), partitions aside: their root stands for
-    them."""
+    """Returns the tables of these schemas (none: all schemas except those of the system and extensions). Partitions are
+    represented by their root."""
     rows = connection.execute(
         "SELECT n.nspname::text, c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
         " WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence = 'p'"
@@ -66,11 +66,12 @@ def _prospect(connection: psycopg.Connection, table: TableId) -> TableProspect:
     return TableProspect(table, found.key)
 
 
-# ---- taking it out again
+# ---- teardown
 
 
 def remove_slot(config: SourceConfig) -> bool:
-    """Whether there was one. Raises SourceError while it is in use, or where the role may not."""
+    """Drops the slot. Returns whether it existed. Raises SourceError while it is in use, or if the role may not drop
+    it."""
     with connect(config, application="watershed teardown") as connection:
         slot = read_slot(connection, config.slot)
         if slot is None:
@@ -85,7 +86,7 @@ def remove_slot(config: SourceConfig) -> bool:
 
 
 def remove_publication(config: SourceConfig) -> bool:
-    """Whether there was one. Raises SourceError where the role may not."""
+    """Drops the publication. Returns whether it existed. Raises SourceError if the role may not drop it."""
     with connect(config, application="watershed teardown") as connection:
         row = connection.execute("SELECT FROM pg_publication WHERE pubname = %s", (config.publication,)).fetchone()
         if row is None:
@@ -98,7 +99,7 @@ def _execute(connection: psycopg.Connection, statement: sql.Composed) -> None:
     try:
         connection.execute(statement)
     except psycopg.Error as error:
-        said = statement.as_string(connection)
+        text = statement.as_string(connection)
         raise SourceError(
-            f"{said}: {error.diag.message_primary or error}", f"as its owner or a superuser: {said};"
+            f"{text}: {error.diag.message_primary or error}", f"as its owner or a superuser: {text};"
         ) from error

@@ -1,7 +1,7 @@
 """A replication connection: slots, and the log as a stream of CopyData payloads (cdc.ports.stream.LogStream).
 
-libpq is used directly: psycopg's cursors know nothing of COPY BOTH, and no library's automatic feedback may tell the
-server a position that is not ours.
+libpq is used directly: psycopg's cursors do not support COPY BOTH, and no automatic feedback of a library may report a
+position to the server that is not ours.
 """
 
 import select
@@ -26,16 +26,18 @@ from cdc.postgres.connection import (
     says_too_large,
 )
 
-# A reader that wakes for every packet makes the server send tiny packets: let some gather.
-NAP_S = 0.0005
-# Slot creation waits for every write transaction that runs. One of them may wait for our table locks, which no
-# deadlock detector sees; so we let go and begin again.
+# Delay before reading, in which more can gather: a reader that wakes for every packet makes the server send tiny
+# packets.
+GATHER_S = 0.0005
+# Slot creation waits for every running write transaction. One of them may wait for our table locks, which no deadlock
+# detector sees; so the locks are released, and the start is repeated.
 SLOT_WAIT_S = 30
-SLOT_WAIT_S_FIRST = 2  # most transactions have ended by then; of others a message says so
+SLOT_WAIT_S_FIRST = 2  # most transactions end within this time; for others a message is logged
 
 SEND_S_MAX = 30.0
-# A server that has nothing to say is asked for a word. One that says nothing then may be busy with a transaction that
-# is none of ours; or a proxy keeps a connection to us that leads nowhere. The server knows, over another one.
+# A silent server is asked for a reply after ASK_S. If it does not reply, it may be busy with a transaction of other
+# tables, or a proxy may keep a connection that leads nowhere. After SILENCE_S the server is asked over another
+# connection.
 ASK_S = 15.0
 SILENCE_S = 45.0
 
@@ -44,8 +46,8 @@ SILENCE_S = 45.0
 _HISTORY_IS_GONE = {"42704", "55000", "58P01"}
 # connection exceptions, operator intervention (shutdown, terminated)
 _CONNECTION_CLASSES = {"08", "57"}
-_RESOURCES = "53"  # insufficient: memory, disk
-_DATA_EXCEPTION = "22"  # of an expression: only row filters have any
+_RESOURCES = "53"  # insufficient memory or disk space
+_DATA_EXCEPTION = "22"  # only expressions of row filters are evaluated
 
 
 class SlotInUseError(SourceError):
@@ -53,11 +55,11 @@ class SlotInUseError(SourceError):
 
 
 class SlotMissingError(SourceError):
-    """There is no such slot, or it can't be used any more."""
+    """The slot does not exist or can't be used any more."""
 
 
 class SlotExistsError(SourceError):
-    """A slot of that name is there already."""
+    """A slot of that name exists already."""
 
 
 class SlotWaitError(SourceError):
@@ -66,7 +68,7 @@ class SlotWaitError(SourceError):
 
 @dataclass(frozen=True, slots=True)
 class SystemIdentity:
-    """IDENTIFY_SYSTEM's answer."""
+    """The answer to IDENTIFY_SYSTEM."""
 
     system_identifier: str
     timeline: int
@@ -77,14 +79,14 @@ class SystemIdentity:
 
 @dataclass(frozen=True, slots=True)
 class CreatedSlot:
-    """Where the stream begins, and the transaction snapshot that shows everything before it."""
+    """The LSN at which the stream begins, and the transaction snapshot that shows everything before it."""
 
     consistent_point: Lsn
     snapshot_name: str
 
 
 class ReplicationConnection:
-    """One connection in replication mode; after `start` it is a LogStream."""
+    """A connection in replication mode; after `start` it is a LogStream."""
 
     def __init__(self, source: SourceConfig) -> None:
         pgconn = pq.PGconn.connect(conninfo(source, application="watershed", replication=True).encode())
@@ -95,14 +97,13 @@ class ReplicationConnection:
         self._source = source
         self._pgconn = pgconn
         self._slot = ""
-        self._heard_at = self._looked_at = time.monotonic()
+        self._heard_at = self._checked_at = time.monotonic()
         self.notices: list[str] = []
         pgconn.notice_handler = self._on_notice
         if holds_any_bytes(pgconn):
             self._row("SET client_encoding = 'SQL_ASCII'")
 
     def close(self) -> None:
-        """Idempotent."""
         if self._pgconn.status == pq.ConnStatus.OK:
             self._pgconn.finish()
 
@@ -112,28 +113,29 @@ class ReplicationConnection:
     # ---- commands
 
     def identify(self) -> SystemIdentity:
-        """Whom we are connected to."""
-        self._row(SET_WHERE_KNOWN)  # a standby is idle for long, and so is a snapshot's owner
+        self._row(SET_WHERE_KNOWN)  # a standby instance and the owner of a snapshot are idle for a long time
         row = self._row("IDENTIFY_SYSTEM")
         return SystemIdentity(row[0], int(row[1]), parse_lsn(row[2]), row[3], not holds_any_bytes(self._pgconn))
 
     def read_timeout_s(self) -> float:
-        """wal_sender_timeout: a server that has not heard from us for so long hangs up. 0: never."""
+        """Returns wal_sender_timeout in seconds, after which the server closes a silent connection. 0: never."""
         return int(self._row("SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout'")[0]) / 1000
 
     def create_slot(self, name: str, wait_s: int = SLOT_WAIT_S) -> CreatedSlot:
-        """Create a logical slot for pgoutput and export its snapshot, which lives until the next command here.
+        """Creates a logical slot for pgoutput and exports its snapshot, which lasts until the next command on this
+        connection.
 
-        Raises SlotExistsError; SlotWaitError when write transactions that run did not end in so long.
+        Raises SlotExistsError; SlotWaitError if running write transactions did not end within `wait_s` seconds.
         """
         self._row(f"SET lock_timeout = '{wait_s}s'")
         row = self._row(f'CREATE_REPLICATION_SLOT "{name}" LOGICAL pgoutput EXPORT_SNAPSHOT')
         return CreatedSlot(parse_lsn(row[1]), row[2])
 
     def start(self, slot: str, publication: str, lsn: Lsn) -> None:
-        """Begin to stream transactions that commit at or after `lsn`.
+        """Begins to stream transactions that commit at or after `lsn`.
 
-        Raises SlotInUseError while another process has the slot, SlotMissingError when it is gone or invalidated.
+        Raises SlotInUseError while another process has the slot, SlotMissingError if it does not exist or is
+        invalidated.
         """
         # The option's value is a list of quoted identifiers inside a quoted literal.
         names = '"' + publication.replace('"', '""') + '"'
@@ -176,7 +178,7 @@ class ReplicationConnection:
     # ---- LogStream
 
     def read(self, messages_max: int, bytes_max: int) -> list[bytes]:
-        """See cdc.ports.stream.LogStream. Raises GapError when the server says that history is gone."""
+        """Implements cdc.ports.stream.LogStream. Raises GapError if the server reports that history is lost."""
         pgconn = self._pgconn
         frames: list[bytes] = []
         size = 0
@@ -190,7 +192,7 @@ class ReplicationConnection:
                 elif count == 0:
                     break
                 elif frames:
-                    break  # the end is met again, alone, at the next call
+                    break  # the next call meets the end again, alone
                 else:
                     self._raise_end()
         except psycopg.OperationalError as error:
@@ -202,51 +204,52 @@ class ReplicationConnection:
         return frames
 
     def wait(self, timeout_s: float) -> None:
-        """See cdc.ports.stream.LogStream."""
         if self._pgconn.status != pq.ConnStatus.OK:
             raise lost("the connection is closed")
         readable, _, _ = select.select([self._pgconn.socket], [], [], timeout_s)
         if readable:
-            time.sleep(NAP_S)
+            time.sleep(GATHER_S)
             return
         now = time.monotonic()
-        if now - max(self._heard_at, self._looked_at) > SILENCE_S:
-            self._looked_at = now
+        if now - max(self._heard_at, self._checked_at) > SILENCE_S:
+            self._checked_at = now
             self._require_walsender()
 
     def _require_walsender(self) -> None:
-        """Raises ConnectionLost, UnreachableError where the server streams to us no more, or can't be asked."""
+        """Raises ConnectionLost or UnreachableError if the server does not stream to us any more, or can't be asked."""
         with connect(self._source, application="watershed") as connection:
             row = connection.execute(
                 "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", [self._slot]
             ).fetchone()
         if row != (self._pgconn.backend_pid,):
-            raise lost("the server streams to us no more, and the connection did not say so (a proxy in between?)")
+            raise lost(
+                "the server does not stream to us any more, and the connection did not report it (a proxy in between?)"
+            )
 
     def send_status(self, received: Lsn, confirmed: Lsn, *, reply_requested: bool) -> None:
-        """See cdc.ports.stream.LogStream."""
         reply_requested = reply_requested or time.monotonic() - self._heard_at > ASK_S
         payload = standby_status(received, confirmed, confirmed, time.time_ns() // 1000, reply_requested)
         deadline = time.monotonic() + SEND_S_MAX
         try:
             while self._pgconn.put_copy_data(payload) == 0:
-                self._let_drain(deadline)
+                self._await_writable(deadline)
             while self._pgconn.flush() == 1:
-                self._let_drain(deadline)
+                self._await_writable(deadline)
         except psycopg.OperationalError as error:
             if self._pgconn.status == pq.ConnStatus.OK:
-                self._raise_end()  # the server's error has been met, behind the frames that were read last
+                self._raise_end()  # libpq has read the server's error behind the last frames
             raise lost(error) from error
 
-    def _let_drain(self, deadline: float) -> None:
-        """The server reads us only between its writes, and it may be blocked writing to us: keep taking."""
+    def _await_writable(self, deadline: float) -> None:
+        """Reads while sending is blocked: the server reads only between its writes, and it may be blocked writing to
+        us."""
         if time.monotonic() > deadline:
-            raise lost("the server takes no status updates")
+            raise lost("the server accepts no status updates")
         select.select([self._pgconn.socket], [self._pgconn.socket], [], 0.1)
         self._pgconn.consume_input()
 
     def _raise_end(self) -> NoReturn:
-        """The server ended the stream: why? Raises GapError, ConnectionLost, SourceError."""
+        """Raises the error with which the server ended the stream: GapError, ConnectionLost or SourceError."""
         result = self._pgconn.get_result()
         words = " ".join(((result and result.error_message) or b"").decode("utf-8", "replace").split())
         state = ((result and result.error_field(pq.DiagnosticField.SQLSTATE)) or b"").decode()
@@ -257,8 +260,8 @@ class ReplicationConnection:
         if state[:2] == _DATA_EXCEPTION:
             raise GapError(
                 f"the server can't read a change: {words}",
-                "if a row filter of the publication fails on a row, alter it, then cdc snapshot heal: what is in the "
-                "log already is read with the filter of its time",
+                "if a row filter of the publication fails on a row, alter it, then cdc snapshot heal: changes that "
+                "are in the log already are read with the former filter",
             )
         if says_too_large(state, words):
             raise GapError(
@@ -269,7 +272,7 @@ class ReplicationConnection:
         raise SourceError(f"the server ended the stream: {words}", "see the server's log")
 
     def _raise_notice(self) -> None:
-        """PostgreSQL 18 only warns that a publication is missing, and skips its changes."""
+        """Raises GapError for a missing publication: PostgreSQL 18 only warns, and skips its changes."""
         words = " ".join("; ".join(self.notices).split())
         self.notices.clear()
         if "publication" in words:

@@ -1,4 +1,4 @@
-"""The source database: checked before anything is written, described as capture needs it."""
+"""The source database: checks before anything is written, and the description that capture needs."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ from cdc.tables.continuity import SourceNow
 
 OLDEST_VERSION = 150_000
 LOCK_POLL_S: Final = 1.0
-LOCK_WAIT_S: Final = 1  # taking a table into the publication waits for who alters, analyzes or vacuums it
+LOCK_WAIT_S: Final = 1  # adding a table to the publication waits for a session that alters, analyzes or vacuums it
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +50,21 @@ class Source:
 
     identity: SystemIdentity
     tables: tuple[SourceTable, ...]
-    publication: Publication | None  # None: it will be created
+    publication: Publication | None  # None: capture will create it
 
     @property
     def unpublished(self) -> tuple[TableId, ...]:
-        """Tables that the publication will be made of, or take in."""
+        """The tables for which the publication will be created or altered."""
         published = self.publication.columns if self.publication is not None else {}
         return tuple(found.table for found in self.tables if found.table not in published)
 
 
 def check_source(config: SourceConfig, snapshot: SnapshotConfig, *, is_running_on: bool = False) -> Source:
-    """Look at everything that capture needs; writes nothing. `is_running_on`: the tables that can't be captured are
-    left out. Raises SourceError with the next step."""
+    """Checks everything that capture needs; writes nothing. `is_running_on`: tables that can't be captured are left
+    out. Raises SourceError with the next step."""
     with connect(config) as connection:
-        _check_settings(connection)
+        for error in setting_errors(connection):
+            raise error
         if not is_running_on:
             check_slots(connection, config.slot)
         publication = read_publication(connection, config.publication, config.table_ids)
@@ -83,7 +84,7 @@ def check_source(config: SourceConfig, snapshot: SnapshotConfig, *, is_running_o
         if publication is None:
             check_may_create(connection, config, tables)
         check_may_mark(connection)
-        replication = ReplicationConnection(config)  # refuses a role that may not replicate
+        replication = ReplicationConnection(config)  # raises for a role that may not replicate
         try:
             identity = replication.identify()
         finally:
@@ -91,13 +92,8 @@ def check_source(config: SourceConfig, snapshot: SnapshotConfig, *, is_running_o
         return Source(identity, tables, publication)
 
 
-def _check_settings(connection: psycopg.Connection) -> None:
-    for error in setting_errors(connection):
-        raise error
-
-
 def setting_errors(connection: psycopg.Connection) -> Iterator[SourceError]:
-    """What is wrong with the server itself. Raises ConnectionLost."""
+    """Yields what is wrong with the settings of the server. Raises ConnectionLost."""
     version = connection.info.server_version
     if version < OLDEST_VERSION:
         yield SourceError(
@@ -118,7 +114,7 @@ def setting_errors(connection: psycopg.Connection) -> Iterator[SourceError]:
 
 @says_lost
 def _read_settings(connection: psycopg.Connection) -> tuple[bool, dict[str, str]]:
-    """(whether the server is a standby, its settings by name)."""
+    """Returns (whether the server is a standby, its settings by name)."""
     row = connection.execute("SELECT pg_is_in_recovery()").fetchone()
     return row == (True,), dict(
         connection.execute(
@@ -144,9 +140,9 @@ def check_slots(connection: psycopg.Connection, slot: str) -> None:
 def published_table(
     connection: psycopg.Connection, table: TableId, publication: Publication, chosen: Chosen
 ) -> SourceTable:
-    """A table that is captured, as it is now. Raises SourceError where its changes can't be followed any more,
+    """Returns a captured table as it is now. Raises SourceError if its changes can't be followed any more,
     ConnectionLost."""
-    # Without a column list, a column that was added is in the publication.
+    # Without a column list, the publication also has columns that were added.
     found = read_table(connection, table, publication.columns.get(table, ()), chosen)
     _check_key(found, chosen)
     if found.is_partitioned:
@@ -157,7 +153,8 @@ def published_table(
 def checked_table(
     connection: psycopg.Connection, table: TableId, publication: Publication | None, chosen: Chosen
 ) -> SourceTable:
-    """The table, if it can be captured. Raises SourceError and ConfigError with the next step, ConnectionLost."""
+    """Returns the table if it can be captured. Raises SourceError and ConfigError with the next step,
+    ConnectionLost."""
     published = None
     if publication is not None:
         published = publication.columns.get(table)
@@ -172,7 +169,7 @@ def checked_table(
             raise _hidden(publication, table)
         _check_may_add(connection, publication, found)
     _check_key(found, chosen)
-    if not (found.may_select or chosen.is_outbox):  # whose rows are never read
+    if not (found.may_select or chosen.is_outbox):  # rows of outbox tables are never read
         raise SourceError(
             f"the role may not read table {table}, so its existing rows can't be loaded",
             f"GRANT USAGE ON SCHEMA {sql_name(table.schema)} TO <role>; GRANT SELECT ON {sql_name(*table)} TO <role>",
@@ -186,7 +183,8 @@ def checked_table(
 
 @says_lost
 def _check_writable(connection: psycopg.Connection, found: SourceTable) -> None:
-    """In a publication PostgreSQL 18 refuses who updates or deletes rows whose identity has what is not published."""
+    """PostgreSQL 18 refuses updates and deletes of published rows whose replica identity has columns that are not
+    published."""
     if connection.info.server_version < 180_000:
         return
     row = connection.execute(
@@ -209,7 +207,7 @@ def _check_key(found: SourceTable, chosen: Chosen) -> None:
         raise SourceError(
             f"table {found.table} has no key: no primary key, not deferrable, that its replica identity covers",
             f"ALTER TABLE {sql_name(*found.table)} ADD PRIMARY KEY (…); or REPLICA IDENTITY USING INDEX a unique "
-            "index; or name columns that no two rows share in source.key_columns, or none at all for records without a "
+            "index; or name unique columns in source.key_columns, or none at all for records without a "
             "key",
         )
     missing = set(found.key) - {column.name for column in found.columns}
@@ -246,16 +244,17 @@ def _not_contained(connection: psycopg.Connection, name: str, table: TableId) ->
     statement = add_tables_statement(name, [table]).as_string(connection)
     return SourceError(
         f"publication {name} does not contain table {table}",
-        f"as the owner of both: {statement}; or take it out of source.tables "
+        f"as the owner of both: {statement}; or remove it from source.tables "
         "(a partitioned table needs publish_via_partition_root)",
     )
 
 
 @says_lost
 def _check_identities(connection: psycopg.Connection, root: SourceTable) -> None:
-    """The stream names the root with the root's replica identity, but the log holds what each partition's gives."""
+    """The stream describes the root with the root's replica identity, but the log holds the old rows of each
+    partition's identity."""
     row = connection.execute(
-        # pg_partition_tree() would wait for who has locked a partition.
+        # pg_partition_tree() would wait for a lock on a partition.
         "WITH RECURSIVE part(oid) AS (SELECT %(root)s::int8::oid UNION ALL SELECT i.inhrelid FROM part"
         "  JOIN pg_inherits i ON i.inhparent = part.oid AND NOT i.inhdetachpending)"
         " SELECT l.oid::regclass::text FROM part JOIN pg_class l ON l.oid = part.oid AND l.relkind <> 'p'"
@@ -283,7 +282,7 @@ def check_may_create(connection: psycopg.Connection, config: SourceConfig, table
 
 @says_lost
 def check_may_mark(connection: psycopg.Connection) -> None:
-    """Everybody may write logical messages, unless that was taken away."""
+    """Raises SourceError if the role may not write logical messages. Everybody may, unless that was revoked."""
     row = connection.execute(
         "SELECT bool_or(has_function_privilege(oid, 'EXECUTE')), min(oid::regprocedure::text) FROM pg_proc"
         " WHERE proname = 'pg_logical_emit_message' AND 'text'::regtype = proargtypes[2]"
@@ -292,7 +291,7 @@ def check_may_mark(connection: psycopg.Connection) -> None:
     may_execute, signature = row
     if not may_execute:
         raise SourceError(
-            "the role may not write logical messages, which mark what a snapshot has read",
+            "the role may not write logical messages, which are the watermarks of snapshots",
             f"GRANT EXECUTE ON FUNCTION pg_catalog.{signature} TO <role>",
         )
 
@@ -300,18 +299,18 @@ def check_may_mark(connection: psycopg.Connection) -> None:
 def _hidden(publication: Publication, table: TableId) -> SourceError:
     if not publication.publishes_roots:
         return SourceError(
-            f"publication {publication.name} has the rows of table {table} as those of its partitions",
+            f"publication {publication.name} publishes rows of table {table} as those of its partitions",
             f"ALTER PUBLICATION {sql_name(publication.name)} SET (publish_via_partition_root = true); or name the "
             "partitions in source.tables",
         )
     return SourceError(
-        f"publication {publication.name} has the rows of table {table} as those of the table that it is a partition of",
-        "take one of the two out of source.tables",
+        f"publication {publication.name} publishes rows of table {table} as those of its partitioned root",
+        "remove one of the two from source.tables",
     )
 
 
 def create_publication(connection: psycopg.Connection, config: SourceConfig) -> Publication:
-    """Create the configured publication for the configured tables. Raises SourceError, ConnectionLost."""
+    """Creates the configured publication for the configured tables. Raises SourceError, ConnectionLost."""
     try:
         connection.execute(create_publication_statement(config.publication, config.table_ids))
     except psycopg.OperationalError as error:
@@ -324,45 +323,47 @@ def create_publication(connection: psycopg.Connection, config: SourceConfig) -> 
 
 
 class TableLockedError(ConnectionLost):
-    """Somebody has locked the table for longer than we wait."""
+    """Another session has locked the table for longer than LOCK_WAIT_S."""
 
 
 def add_to_publication(connection: psycopg.Connection, config: SourceConfig, table: TableId) -> Publication:
-    """Take the table into the configured publication. Raises SourceError where the role may not, TableLockedError,
+    """Adds the table to the configured publication. Raises SourceError if the role may not, TableLockedError,
     ConnectionLost."""
     name = config.publication
     try:
         with connection.transaction():
-            # A standby that is named in synchronous_standby_names and down would hang it.
+            # A standby that is named in synchronous_standby_names and down would block it.
             connection.execute(f"SET LOCAL synchronous_commit = local; SET LOCAL lock_timeout = '{LOCK_WAIT_S}s'")
             connection.execute(add_tables_statement(name, [table]))
     except psycopg.errors.InsufficientPrivilege as error:
         raise _not_contained(connection, name, table) from error
     except psycopg.errors.LockNotAvailable as error:
-        raise TableLockedError(f"table {table} is locked by somebody") from error
+        raise TableLockedError(f"table {table} is locked by another session") from error
     except (psycopg.errors.DuplicateObject, psycopg.errors.UndefinedTable) as error:
-        # Duplicate: a process of ours that was killed while it waited has been served nevertheless. Undefined: dropped
-        # since it was looked at.
+        # Duplicate: the server completed the statement of a process of ours that was killed. Undefined: the table was
+        # dropped since it was described.
         publication = read_publication(connection, name, [table])
         if publication is not None and table in publication.entries.keys() - publication.columns.keys():
             raise _hidden(publication, table) from error
-        raise ConnectionLost(f"publication {name} can't take in {table} yet: {error.diag.message_primary}") from error
+        raise ConnectionLost(
+            f"table {table} can't be added to publication {name} yet: {error.diag.message_primary}"
+        ) from error
     except psycopg.OperationalError as error:
         raise lost(error) from error
     except psycopg.Error as error:
         raise SourceError(f"can't alter publication {name}: {error.diag.message_primary}") from error
     publication = read_publication(connection, name, config.table_ids)
     if publication is None or table not in publication.columns:
-        # Checked again, it says why.
-        raise ConnectionLost(f"publication {name} does not show a table that was taken in")
+        # The next session's checks give the reason.
+        raise ConnectionLost(f"publication {name} lacks a table that was added")
     return publication
 
 
 def add_one_to_publication(
     connection: psycopg.Connection, config: SourceConfig, locked: Sequence[TableId], closing: threading.Event
 ) -> bool:
-    """Take in the first of these tables that is not locked any more; False when `closing` was set meanwhile. Raises as
-    add_to_publication."""
+    """Adds the first of these tables that is no longer locked. Returns False if `closing` was set meanwhile. Raises
+    like add_to_publication."""
     while not closing.wait(LOCK_POLL_S):
         for table in locked:
             with suppress(TableLockedError):
@@ -373,7 +374,7 @@ def add_one_to_publication(
 
 @says_lost
 def read_slot(connection: psycopg.Connection, name: str) -> Slot | None:
-    """None when there is no such slot."""
+    """Returns the slot; None if it does not exist."""
     row = connection.execute(
         "SELECT plugin::text, database::text, active_pid, confirmed_flush_lsn::text, wal_status"
         "  FROM pg_replication_slots WHERE slot_name = %s",
@@ -387,7 +388,7 @@ def read_slot(connection: psycopg.Connection, name: str) -> Slot | None:
 
 @says_lost
 def read_log_end(connection: psycopg.Connection) -> Lsn:
-    """Where the source's log ends now, durable or not."""
+    """Returns the present end of the source's log, durable or not."""
     row = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
     assert row is not None
     return parse_lsn(row[0])
@@ -395,16 +396,16 @@ def read_log_end(connection: psycopg.Connection) -> Lsn:
 
 @says_lost
 def read_flush_lsn(connection: psycopg.Connection) -> Lsn:
-    """Where the source's durable log ends now."""
+    """Returns the present end of the source's durable log."""
     row = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
     assert row is not None
     return parse_lsn(row[0])
 
 
 def drop_slot(connection: psycopg.Connection, name: str) -> None:
-    """Drop the slot of an initial load that did not end; nothing if it is gone.
+    """Drops the slot of an initial load that did not complete; does nothing if it does not exist.
 
-    Raises ConnectionLost while somebody has it: the server does not notice at once that a process which was creating it
+    Raises ConnectionLost while it is in use: the server does not notice at once that the process which was creating it
     was killed.
     """
     try:
@@ -420,7 +421,7 @@ def drop_slot(connection: psycopg.Connection, name: str) -> None:
 def source_now(
     identity: SystemIdentity, flush_lsn: Lsn, slot: Slot | None, publication: Publication | None
 ) -> SourceNow:
-    """What a position is held against."""
+    """Returns the state of the source that a position is compared with."""
     wal_status, confirmed_lsn = (slot.wal_status, slot.confirmed_flush_lsn) if slot else (None, None)
     fingerprint = publication.fingerprint if publication else None
     system = identity.system_identifier, identity.timeline, identity.database

@@ -1,4 +1,4 @@
-"""The source's log, slot and publication as the status shows them, read over a connection of its own."""
+"""The source's log, slot and publication for the status, read over a connection of its own."""
 
 from collections.abc import Mapping
 from typing import Any, Final, LiteralString
@@ -11,7 +11,7 @@ from cdc.postgres.connection import connect, lost
 from cdc.status.facts import SlotFacts, SourceFacts
 from cdc.status.waiting import SourceEnd
 
-# Columns that only later versions have are taken from the row as JSON.
+# Columns that older versions do not have are read from the row as JSON.
 _QUERY: Final = """
 SELECT current_database()::text,
        current_setting('server_version'),
@@ -34,14 +34,14 @@ SELECT (SELECT system_identifier::text FROM pg_control_system()),
 
 
 class PostgresSourceReader:
-    """Implements cdc.status.facts.SourceReader. For one thread; its connection is kept until it is lost."""
+    """Implements cdc.status.facts.SourceReader. Not thread-safe; its connection is kept until it is lost."""
 
     def __init__(self, config: SourceConfig) -> None:
         self._config = config
         self._connection: psycopg.Connection | None = None
 
     def read(self) -> SourceFacts:
-        """Raises WatershedError when the database does not answer, or is a standby."""
+        """Returns the facts. Raises WatershedError if the database does not answer, or is a standby."""
         row = self._ask(_QUERY, {"slot": self._config.slot, "publication": self._config.publication})
         database, version, timeline, flush, slot_bytes_max, has_publication, is_active, *slot = row
         restart, confirmed, wal_status, safe_bytes, invalidation = slot
@@ -65,7 +65,7 @@ class PostgresSourceReader:
         )
 
     def read_end(self) -> SourceEnd:
-        """Raises WatershedError when the database does not answer, or is a standby."""
+        """Returns the end of the log. Raises WatershedError if the database does not answer, or is a standby."""
         identifier, timeline, insert, page_bytes, segment_bytes = self._ask(_END, {})
         return SourceEnd(identifier, timeline, parse_lsn(insert), page_bytes, segment_bytes)
 

@@ -1,4 +1,4 @@
-"""Everything that is right or wrong with the source database, instead of the first thing that is wrong."""
+"""All findings about the source database, for `cdc check`; a start stops at the first error."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -10,7 +10,7 @@ from cdc.model.errors import ConfigError, ConnectionLost, WatershedError
 from cdc.model.findings import Finding
 from cdc.ports.source_table import SourceTable
 from cdc.postgres.catalog import Publication, read_publication
-from cdc.postgres.connection import connect, says_lost
+from cdc.postgres.connection import says_lost
 from cdc.postgres.replication import ReplicationConnection
 from cdc.postgres.source import (
     check_chunkable,
@@ -28,7 +28,7 @@ TIMEOUT_MS_MIN: Final = 10_000
 def source_findings(
     connection: psycopg.Connection, config: SourceConfig, snapshot: SnapshotConfig, found: list[SourceTable]
 ) -> Iterator[Finding]:
-    """Writes nothing. Tables that can be captured are put into `found`. Raises ConnectionLost."""
+    """Yields the findings; writes nothing. Appends tables that can be captured to `found`. Raises ConnectionLost."""
     settings = list(setting_errors(connection))
     yield from (Finding.failed(SOURCE, error) for error in settings)
     if not settings:
@@ -150,8 +150,3 @@ def _publication(
         return
     missing = [str(one.table) for one in found if one.table not in publication.columns]
     yield Finding(about, "ok", f"will take in {', '.join(missing)}" if missing else "exists")
-
-
-def reached_source(config: SourceConfig) -> psycopg.Connection:
-    """For who asks several questions. Raises WatershedError."""
-    return connect(config, application="watershed check")

@@ -1,4 +1,4 @@
-"""Only one instance at a time makes a slot and loads existing rows."""
+"""A lock so that one instance at a time creates the slot and loads existing rows."""
 
 import hashlib
 from contextlib import AbstractContextManager
@@ -9,8 +9,8 @@ from cdc.postgres.connection import connect, says_lost
 
 
 class StartLock(AbstractContextManager["StartLock"]):
-    """A session-level advisory lock at the source, named after the slot: until the stream holds the slot, nothing else
-    there keeps a second instance away."""
+    """A session-level advisory lock in the source, named after the slot. Until the stream holds the slot, nothing else
+    in the source prevents a second instance."""
 
     def __init__(self, source: SourceConfig) -> None:
         self._connection = connect(source, application="watershed start")
@@ -19,11 +19,10 @@ class StartLock(AbstractContextManager["StartLock"]):
 
     @says_lost
     def try_acquire(self) -> bool:
-        """False while another instance holds it. Raises ConnectionLost."""
+        """Returns False while another instance holds the lock. Raises ConnectionLost."""
         return self._connection.execute("SELECT pg_try_advisory_lock(%s)", (self._key,)).fetchone() == (True,)
 
     def release(self) -> None:
-        """Idempotent."""
         self._connection.close()
 
     def __exit__(

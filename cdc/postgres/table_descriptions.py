@@ -1,4 +1,4 @@
-"""The configured tables, as the catalog has them when a session begins: which of them can be captured."""
+"""The configured tables as the catalog describes them when a session begins, and which of them can be captured."""
 
 import psycopg
 
@@ -15,7 +15,7 @@ from cdc.records.table_state import TableFacts
 def describe_tables(
     connection: psycopg.Connection, source: SourceConfig, publication: Publication
 ) -> dict[TableId, TableDescription]:
-    """Raises ConnectionLost."""
+    """Returns the description of each configured table. Raises ConnectionLost."""
     facts = read_facts(connection, source.table_ids)
     return {
         table: describe_table(connection, source, table, publication, facts.get(table)) for table in source.table_ids
@@ -29,7 +29,7 @@ def describe_table(
     publication: Publication,
     facts: TableFacts | None,
 ) -> TableDescription:
-    """Raises ConnectionLost."""
+    """Returns the description of one table. Raises ConnectionLost."""
     entry, chosen = publication.entries.get(table, ""), source.chosen(table)
     found, error, barrier = None, None, None
     try:
@@ -37,8 +37,8 @@ def describe_table(
     except SourceError as refusal:
         error = refusal
     try:
-        joining = checked_table(connection, table, publication, chosen)
-        found = found or joining
+        addable = checked_table(connection, table, publication, chosen)
+        found = found or addable
     except SourceError as refusal:
         barrier = refusal
     state = f"{facts.model_dump_json() if facts else None} {entry} {barrier.message if barrier else None}"

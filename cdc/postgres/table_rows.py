@@ -1,6 +1,6 @@
-"""Read whole tables as PostgreSQL prints them, all in one transaction: the source's side of a comparison.
+"""Reads whole tables as PostgreSQL prints them, in one transaction: the source's side of a comparison.
 
-Values come as COPY's text, unescaped by psycopg; the codec that encodes records takes no part.
+The values are COPY's text, unescaped by psycopg; the codec that encodes records takes no part.
 """
 
 from collections.abc import Iterator
@@ -63,7 +63,7 @@ ORDER BY k.place
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """What a table's rows look like: types are named as above."""
+    """The columns and the key of a table. Types are named as in _COLUMNS."""
 
     table: TableId
     columns: dict[str, str]  # name → type, in attribute order
@@ -72,17 +72,17 @@ class TableShape:
 
 
 class TableReader:
-    """One REPEATABLE READ transaction that reads tables. Use it in a with statement, and close it soon: as long as
-    it is open, VACUUM keeps what it may still read."""
+    """Reads tables in one REPEATABLE READ transaction. Use it in a with statement and close it soon: while it is open,
+    VACUUM keeps the rows that it may read."""
 
     def __init__(self, source: SourceConfig) -> None:
-        """Raises SourceError where the source can't be reached."""
+        """Raises SourceError if the source can't be reached."""
         self._source = source
         self._connection = connect(source, application=APPLICATION)
         self._connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
     def shape(self, table: TableId) -> TableShape:
-        """Raises SourceError for a table that is not there or has no key."""
+        """Returns the columns and the key. Raises SourceError for a table that does not exist or has no key."""
         try:
             found = self._connection.execute(
                 "SELECT c.oid, c.relkind = 'p' FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
@@ -104,8 +104,8 @@ class TableReader:
         return TableShape(table, columns, key, is_partitioned)
 
     def rows(self, shape: TableShape) -> Iterator[tuple[str | None, ...]]:
-        """Every row, as texts in the shape's column order; None is NULL. Those of tables that inherit are not the
-        table's own. Streams: one row in memory at a time."""
+        """Yields every row as texts in the order of `shape.columns`, None for NULL, without rows of inheritance
+        children. Holds one row in memory at a time."""
         query = sql.SQL("COPY (SELECT {} FROM {} {}) TO STDOUT").format(
             sql.SQL(", ").join(map(sql.Identifier, shape.columns)),
             sql.SQL("" if shape.is_partitioned else "ONLY"),

@@ -1,10 +1,10 @@
-"""The reader of what updates left out of the log: a few columns of rows by key, from the table as it is now.
+"""Reads unchanged TOAST values: a few columns of rows by key, from the table as it is now.
 
-What it reads may have been written by a transaction that is visible before it is durable (synchronous_commit = off),
-and that a crash of the server would undo. Of a row whose last writer was received from the log that can't be; of any
-other, and of a row that is gone, the log is flushed before the answer counts.
+A row may have been written by a transaction that is visible before it is durable (synchronous_commit = off), and that a
+crash of the server would undo. That can't be if the row's last writer was received from the log. For any other row, and
+for a row that does not exist, the log is flushed before the answer counts.
 
-One thread, so that a server which does not answer keeps nobody waiting longer than READ_S_MAX.
+There is one thread, so a server that does not answer delays the stream for at most READ_S_MAX.
 """
 
 import queue
@@ -24,7 +24,7 @@ from cdc.ports.row_reader import Found, Unreadable, Wanted, WantedRow
 from cdc.ports.stream import WhileWaiting
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.postgres.catalog import Publication
-from cdc.postgres.chunk_failures import PASSING_CLASSES, PASSING_ERRORS
+from cdc.postgres.chunk_failures import may_succeed_later
 from cdc.postgres.chunk_statements import reread_statement, watermark_statement
 from cdc.postgres.chunk_table import ChunkTable, TableUnlikeError, begin_read, describe_for_chunks
 from cdc.postgres.connection import SourceConnection
@@ -32,29 +32,29 @@ from cdc.postgres.connection_worker import ConnectionWorker, close_workers
 from cdc.postgres.copy_lines import copy_lines, fields_of
 
 READ_S_MAX: Final = 5.0
-LATE_S_MAX: Final = 0.5  # as long as nothing has been answered since
+LATE_S_MAX: Final = 0.5  # after a request without an answer, until one is answered
 WAIT_S: Final = 0.05
 CANCEL_S: Final = 0.8
 
-# Keys are few and tables large: whatever the statistics say, go through the key's index. What can be locked against
-# reading is rewritten, truncated or dropped: its rows are not worth a long wait.
+# Keys are few and tables large: whatever the statistics say, use the key's index. A table that is locked against
+# reading is being rewritten, truncated or dropped: its rows are not worth a long wait.
 _SETTINGS: LiteralString = (
     "SET synchronous_commit = local; SET lock_timeout = '200ms'; SET max_parallel_workers_per_gather = 0;"
     " SET jit = off; SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off"
 )
-# The end of what is written is looked at after the rows were read, hence after all that they may come from.
+# The end of the log is read after the rows, hence it is behind everything that they come from.
 _IS_FLUSHED: LiteralString = "COMMIT; SELECT pg_current_wal_flush_lsn() >= pg_current_wal_insert_lsn()"
 
 
 @dataclass(frozen=True, slots=True)
-class _Question:
+class _Request:
     number: int
     wanted: Wanted
     bytes_max: int
 
 
 class PostgresRowReader:
-    """See cdc.ports.row_reader.RowReader. Its thread and connection are made when they are first needed."""
+    """Implements cdc.ports.row_reader.RowReader. Thread and connection start at the first request."""
 
     def __init__(self, source: SourceConfig, publication: Publication, tables: Sequence[TableSchema]) -> None:
         self._source = source
@@ -63,20 +63,19 @@ class PostgresRowReader:
         self._chunk_tables: dict[TableId, ChunkTable] = {}
         self._closing = threading.Event()
         self._answers: queue.SimpleQueue[tuple[int, Found | Unreadable | None]] = queue.SimpleQueue()
-        self._number = 0  # of the last question
+        self._number = 0  # number of the last request
         self._is_late = False
-        self._worker: ConnectionWorker[_Question] = ConnectionWorker(
+        self._worker: ConnectionWorker[_Request] = ConnectionWorker(
             source, queue.SimpleQueue(), self._serve, self._closing, _SETTINGS
         )
 
     def read(self, wanted: Wanted, bytes_max: int, while_waiting: WhileWaiting) -> Found | Unreadable | None:
-        """See cdc.ports.row_reader.RowReader."""
         self._number += 1
         self._worker.start()
         with suppress(queue.Empty):
-            while True:  # questions that nobody waits for any more, where the server hangs
+            while True:  # drop requests that nobody waits for, if the server hangs
                 self._worker.requests.get_nowait()
-        self._worker.requests.put(_Question(self._number, wanted, bytes_max))
+        self._worker.requests.put(_Request(self._number, wanted, bytes_max))
         deadline = time.monotonic() + (LATE_S_MAX if self._is_late else READ_S_MAX)
         while (left_s := deadline - time.monotonic()) > 0:
             try:
@@ -92,39 +91,38 @@ class PostgresRowReader:
         return None
 
     def close(self) -> None:
-        """Idempotent."""
         self._closing.set()
         close_workers([self._worker])
 
     # ---- in the thread
 
-    def _serve(self, worker: ConnectionWorker[_Question], question: _Question) -> None:
-        if question.number != self._number:
-            return  # nobody waits for it any more
+    def _serve(self, worker: ConnectionWorker[_Request], request: _Request) -> None:
+        if request.number != self._number:
+            return  # nobody waits for the answer any more
         answer: Found | Unreadable | None = None
         try:
-            answer = self._found(worker, question.wanted, question.bytes_max)
-        except Exception as error:  # noqa: BLE001 - the thread's edge: whatever it is, the question has to be answered
+            answer = self._found(worker, request.wanted, request.bytes_max)
+        except Exception as error:  # noqa: BLE001 - the outermost handler of the thread: every request must be answered
             worker.drop()
-            self._chunk_tables.pop(question.wanted.schema.table, None)
+            self._chunk_tables.pop(request.wanted.schema.table, None)
             answer = _failure(error)
-        self._answers.put((question.number, answer))
+        self._answers.put((request.number, answer))
 
-    def _found(self, worker: ConnectionWorker[_Question], wanted: Wanted, bytes_max: int) -> Found | None:
+    def _found(self, worker: ConnectionWorker[_Request], wanted: Wanted, bytes_max: int) -> Found | None:
         connection = worker.connection()
-        snapshot, seen = self._begin(connection, wanted.schema)
+        snapshot, described = self._begin(connection, wanted.schema)
         statement = reread_statement(
             wanted.schema.table,
             wanted.columns,
-            seen.key,
+            described.key,
             [row.key for row in wanted.rows],
-            is_partitioned=seen.is_partitioned,
-            row_filter=seen.row_filter,
+            is_partitioned=described.is_partitioned,
+            row_filter=described.row_filter,
         )
         copied = copy_lines(connection, statement.as_bytes(connection), bytes_max)
         rows, is_ours = _rows(wanted, copied.lines)
         if len(copied.lines) < copied.row_count and rows[-1] is None:
-            rows.pop()  # of several lines for its key the right one may have come later
+            rows.pop()  # of several lines for its key, the right one may follow
         if not rows:
             return None
         if not copied.is_ended:
@@ -132,28 +130,28 @@ class PostgresRowReader:
             connection = worker.connection()
         cursor = connection.execute(_IS_FLUSHED if copied.is_ended else _IS_FLUSHED.removeprefix("COMMIT; "))
         if not is_ours and cursor.set_result(-1).fetchone() != (True,):
-            # A commit that waits for the log's flush. Only asking whether it was flushed could take long: the end of
-            # what is written may be a page's beginning, up to which nothing is ever flushed.
+            # A commit waits for the flush of the log. To poll for the flush could take long: the end of the written log
+            # may be the beginning of a page, up to which nothing is ever flushed.
             connection.execute(watermark_statement(""))
         return Found(snapshot, tuple(rows))
 
     def _begin(self, connection: SourceConnection, schema: TableSchema) -> tuple[TransactionSnapshot, ChunkTable]:
-        seen = self._chunk_tables.get(schema.table)
-        if seen is not None:
+        described = self._chunk_tables.get(schema.table)
+        if described is not None:
             snapshot, fingerprint = begin_read(
-                connection, schema, is_partitioned=seen.is_partitioned, prefers_index=False
+                connection, schema, is_partitioned=described.is_partitioned, prefers_index=False
             )
-            if fingerprint == seen.fingerprint:
-                return snapshot, seen
+            if fingerprint == described.fingerprint:
+                return snapshot, described
             connection.execute("ROLLBACK")
         chosen = self._source.chosen(schema.table)
-        snapshot, seen = describe_for_chunks(connection, schema, self._publication, self._tables, chosen)
-        self._chunk_tables[schema.table] = seen
-        return snapshot, seen
+        snapshot, described = describe_for_chunks(connection, schema, self._publication, self._tables, chosen)
+        self._chunk_tables[schema.table] = described
+        return snapshot, described
 
 
 def _rows(wanted: Wanted, lines: Sequence[bytes]) -> tuple[list[tuple[bytes | None, ...] | None], bool]:
-    """The values of the wanted rows, as many as were read; and whether all of them were last written by transactions
+    """Returns the values of the wanted rows, as many as were read, and whether all were last written by transactions
     that were received."""
     key_size = len(wanted.schema.key)
     rows: list[tuple[bytes | None, ...] | None] = []
@@ -164,21 +162,19 @@ def _rows(wanted: Wanted, lines: Sequence[bytes]) -> tuple[list[tuple[bytes | No
         if int(number or b"") == len(rows):
             rows.append(None)
         key = tuple(field.decode() for field in fields[:key_size] if field is not None)
-        if key == row.key:  # and not one that only counts as equal
+        if key == row.key:  # not a key that the index only takes for equal
             rows[-1] = tuple(fields[key_size:])
             is_ours = is_ours and xmin == b"%d" % row.xid
     return rows, is_ours and None not in rows
 
 
 def _failure(error: Exception) -> Unreadable | None:
-    """None: asking again may help."""
+    """Returns the answer for an error; None if a retry may succeed."""
     if isinstance(error, TableUnlikeError):
-        return Unreadable(error.message)  # the stream is where the table was another: it can't wait for itself
-    if isinstance(error, PASSING_ERRORS):
+        # The stream has to reach the change of the table first, and must not wait for itself
+        return Unreadable(error.message)
+    if may_succeed_later(error):
         return None
     if isinstance(error, WatershedError):
         return Unreadable(error.message)
-    if isinstance(error, psycopg.Error):
-        is_passing = error.sqlstate is None or error.sqlstate[:2] in PASSING_CLASSES
-        return None if is_passing else Unreadable(f"SQLSTATE {error.sqlstate}")
-    return Unreadable(type(error).__name__)
+    return Unreadable(f"SQLSTATE {error.sqlstate}" if isinstance(error, psycopg.Error) else type(error).__name__)

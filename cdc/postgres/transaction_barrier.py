@@ -1,6 +1,6 @@
-"""Wait until every transaction of this database that runs now has ended.
+"""The transaction barrier: waits until every transaction of this database that runs now has ended.
 
-What they wrote may have been received from the log already, and be visible to nobody yet.
+Their changes may have been received from the log already, and not be visible yet.
 """
 
 import threading
@@ -20,12 +20,12 @@ from cdc.postgres.connection import connect
 log = structlog.get_logger(__name__)
 
 POLL_S: Final = 0.05
-QUIET_S: Final = 2.0  # most transactions have ended by then
+QUIET_S: Final = 2.0  # most transactions end within this time
 REPORT_INTERVAL_S: Final = 30.0
 
-# Every transaction with an id holds a lock on it, until it is visible. Locks name no database, sessions and prepared
-# transactions do; a lock without session is a prepared transaction's, or its session has ended since. `since` needs
-# pg_read_all_stats for other roles' sessions.
+# Every transaction with an id holds a lock on it until it is visible. Locks name no database, sessions and prepared
+# transactions do; a lock without a session belongs to a prepared transaction, or its session has ended since. `since`
+# needs pg_read_all_stats for sessions of other roles.
 _TRANSACTIONS: LiteralString = """
 SELECT l.transactionid::text::int8, 'pid ' || l.pid, nullif(a.datid, 0) <> d.oid, a.xact_start::text
   FROM pg_locks l
@@ -41,16 +41,16 @@ SELECT transaction::text::int8, 'prepared transaction ' || gid, database <> curr
 @dataclass(frozen=True, slots=True)
 class _Transaction:
     holder: str
-    is_elsewhere: bool | None  # of another database; None: not known
+    is_elsewhere: bool | None  # belongs to another database; None: not known
     since: str | None
 
 
 def pass_barrier(connection: psycopg.Connection, closing: threading.Event) -> TransactionSnapshot | None:
-    """A transaction snapshot that sees them all; those of other databases, which can't have written our tables, are
-    not waited for. None when `closing` was set meanwhile. Raises psycopg.Error."""
+    """Returns a transaction snapshot that sees all of them; None if `closing` was set meanwhile. Transactions of other
+    databases are not waited for, since they can't have written our tables. Raises psycopg.Error."""
     report_at = time.monotonic() + QUIET_S
-    # A snapshot lists nothing above the newest transaction that has *ended*: one that runs may have a later id. So we
-    # begin and end one ourselves, after all of them.
+    # A snapshot lists no transaction above the newest one that has ended: a running one may have a higher id. So a
+    # transaction of our own begins and ends after all of them.
     row = connection.execute("SELECT pg_current_xact_id()::text::int8").fetchone()
     assert row is not None
     (barrier,) = row
@@ -76,12 +76,12 @@ def pass_barrier(connection: psycopg.Connection, closing: threading.Event) -> Tr
 
 
 class Wait:
-    """For something, beside what else is done: begun when it is made, in a thread and with a connection of its own."""
+    """Waits for a condition beside other work, in a thread and with a connection of its own, which start at once."""
 
     def __init__(
         self, source: SourceConfig, name: str, wait: Callable[[psycopg.Connection, threading.Event], bool]
     ) -> None:
-        """`wait` tells whether it came, or the event was set meanwhile."""
+        """`wait`: returns True when the condition holds, False if the event was set meanwhile."""
         self._source = source
         self._name = name
         self._wait = wait
@@ -92,16 +92,15 @@ class Wait:
 
     @property
     def is_over(self) -> bool:
-        """Passed, or failed."""
+        """True if the condition held, or waiting failed."""
         return self._over.is_set()
 
     def is_passed(self, timeout_s: float) -> bool:
-        """Whether it is within so long."""
+        """Returns whether the condition holds within `timeout_s` seconds."""
         self._over.wait(timeout_s)
         return self._is_passed
 
     def close(self) -> None:
-        """Wait no more."""
         self._closing.set()
 
     def _run(self) -> None:
@@ -115,13 +114,12 @@ class Wait:
 
 
 def barrier_wait(source: SourceConfig) -> Wait:
-    """The same beside the stream."""
-    return Wait(source, "watershed fence", lambda connection, closing: pass_barrier(connection, closing) is not None)
+    return Wait(source, "watershed barrier", lambda connection, closing: pass_barrier(connection, closing) is not None)
 
 
 def running(connection: psycopg.Connection) -> dict[str, object]:
-    """Transactions that have written or may write, of all databases, for a message: how many, which is the oldest,
-    since when. Raises psycopg.Error."""
+    """Returns, for a log message, the number of transactions of all databases that may write, the oldest one, and since
+    when it runs. Raises psycopg.Error."""
     found = _transactions(connection)
     oldest = min(found.values(), key=lambda one: one.since or "~", default=None)
     return {
@@ -154,7 +152,7 @@ def _current(connection: psycopg.Connection) -> TransactionSnapshot:
 
 
 def _transactions(connection: psycopg.Connection) -> dict[int, _Transaction]:
-    """By the lower 32 bits of their ids, which is what locks tell."""
+    """Returns the transactions by the lower 32 bits of their ids, which is what locks show."""
     return {xid: _Transaction(*rest) for xid, *rest in connection.execute(_TRANSACTIONS)}
 
 

@@ -1,1 +1,1 @@
-"""Existing rows, read in chunks beside the stream: what is read when, and which of it may be published. Pure."""
+"""Snapshots: existing rows are read in chunks beside the stream, and published where no newer change was. Pure."""

@@ -1,11 +1,10 @@
-"""Rows that vanished without an event: keys that the topic holds and the table has not. Pure.
+"""Rows that vanished without an event: keys that the topic has and the table does not. Pure.
 
-Keys come from the topic in pages and are looked up in the table, a page for each short transaction, with a watermark
-behind it like a chunk's. A key that is not found becomes a delete when the watermark is received, by the rule that
-holds for rows: not if it was touched by a transaction that was received and that the lookup does not see. A key that
-lies in the topic since the scan began needs no look: what was published since is an event, or a row of a chunk. Neither
-does one that an event took since: its delete is in the topic, and an operator would be told that rows vanished which
-did not.
+Keys are read from the topic in pages and looked up in the table, one page in each short transaction, with a watermark
+like a chunk's. A key that is not found becomes a delete when the watermark is received, by the rule for rows: unless it
+was touched by a transaction that was received and that the lookup does not see. Keys published since the scan began are
+not looked up: they are events, or rows of chunks. A key that an event touched since is not deleted either: its delete
+is in the topic already, and it would be counted as vanished.
 """
 
 from collections import deque
@@ -17,73 +16,74 @@ from cdc.snapshots.change_memory import Watch
 from cdc.snapshots.ranges import AHEAD_MAX, RETRY_S, OpenChunk
 
 SNAPSHOT_S = 5.0
-"""How often a long scan looks at the database, so that transactions need not be remembered from its beginning."""
+"""Interval of empty lookups during a long scan: with their transaction snapshots, transactions since the scan began can
+be forgotten."""
 
 
 @dataclass(slots=True)
 class AbsentKeys:
-    """One table's, from the scan to the last lookup. Bounded: a page waits, and few are being looked up."""
+    """The lookups of one table, from the beginning of the scan to the last lookup. Bounded: one page waits, and few are
+    being looked up. `after`, `up_to`: the key range. `below`: only keys of rows with a lower version."""
 
     after: Key | None
     up_to: Key | None
-    below: int | None  # only keys of rows with a version below
-    scan: str | None = None  # None: not begun
-    since: Watch | None = None  # what happened since it began
-    page: str | None = None  # nonce of the page that is on its way
+    below: int | None
+    scan: str | None = None  # id of the scan; None: not begun
+    since: Watch | None = None  # changes since the scan began
+    page: str | None = None  # nonce of the requested page
     is_scanned: bool = False
-    pages: deque[tuple[bytes, ...]] = field(default_factory=deque)  # that are to be looked up
+    pages: deque[tuple[bytes, ...]] = field(default_factory=deque)  # pages to look up
     open: list[OpenChunk] = field(default_factory=list)
     not_before: float = 0.0
-    looked_at: float = float("-inf")  # monotonic seconds
+    looked_up_at: float = float("-inf")  # time of the last lookup, monotonic seconds
 
     @property
     def is_done(self) -> bool:
         return self.is_scanned and not self.pages and not self.open
 
     def wants_page(self, now: float, scans: "Sequence[AbsentKeys]" = ()) -> bool:
-        """Whether the next page may be asked for. `scans`: all tables'; one topic at a time is scanned."""
+        """Returns whether to request the next page. `scans`: those of all tables; one topic is scanned at a time."""
         if self.is_scanned or self.page is not None or self.pages or now < self.not_before:
             return False
         return self.scan is not None or all(other.scan is None or other.is_scanned for other in scans)
 
     def wants(self, now: float) -> bool:
-        """Whether a page is to be looked up, or, after a while without one, the database be looked at."""
+        """Returns whether to look up a page or, after SNAPSHOT_S without one, nothing but the transaction snapshot."""
         if now < self.not_before or len(self.open) >= AHEAD_MAX:
             return False
-        is_silent = not self.is_scanned and not self.open and now - self.looked_at >= SNAPSHOT_S
+        is_silent = not self.is_scanned and not self.open and now - self.looked_up_at >= SNAPSHOT_S
         return bool(self.pages) or is_silent
 
-    def came(self, answer: KeysRead) -> None:
-        """The page that was asked for."""
+    def take_page(self, answer: KeysRead) -> None:
         self.page = None
         self.is_scanned = answer.is_end
         if answer.keys:
             self.pages.append(answer.keys)
 
     def vanished(self, keys: tuple[bytes, ...]) -> tuple[bytes, ...]:
-        """Those of them, which have no row, that went without an event."""
+        """Returns those of these keys without a row that no event has touched."""
         if self.since is None:
             return keys
         if self.since.is_truncated and self.below is None:
-            return ()  # the sweep has them all; where tombstones follow sweeps, they are still to be written
+            return ()  # the sweep covers them; with `below` set, tombstones behind it are still to be written
         return tuple(key for key in keys if key not in self.since.keys)
 
     def merged(self) -> None:
-        """The first open lookup is published."""
+        """The first open lookup was published."""
         self.open.pop(0)
 
     def rewind(self, now: float) -> list[OpenChunk]:
-        """Look up again what is open, a moment later."""
-        given_up, self.open = self.open, []
-        for chunk in reversed(given_up):
+        """Looks up all open pages again after RETRY_S. Returns the lookups that are void."""
+        void, self.open = self.open, []
+        for chunk in reversed(void):
             assert isinstance(chunk.request, Lookup)
             if chunk.request.keys:
                 self.pages.appendleft(chunk.request.keys)
         self.not_before = now + RETRY_S
-        return given_up
+        return void
 
     def scan_failed(self, now: float) -> None:
-        """Begin a new scan, a moment later. What became a delete is in the topic no more."""
+        """Begins a new scan after RETRY_S. Keys that were deleted meanwhile are no longer in the topic."""
         self.not_before = now + RETRY_S
         self.scan = self.page = None
         self.is_scanned = False

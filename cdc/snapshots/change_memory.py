@@ -1,14 +1,14 @@
-"""Which keys the transactions touched that a chunk's snapshot may not see.
+"""The keys that were touched by transactions which a chunk's transaction snapshot may not see.
 
 Snapshots of one server are ordered in time: a later one sees everything that an earlier one sees. Therefore a
-transaction that the oldest snapshot in use sees never matters again, and is not remembered at all. Of the others each
-key has the last transaction that touched it. The ones before it need no place: it had to wait for their locks, so a
-snapshot that sees it sees them.
+transaction that the oldest snapshot in use sees does not matter any more, and is not remembered. Of the others, the
+last transaction that touched it is remembered for each key. Earlier ones are not needed: the last one waited for their
+locks, so a snapshot that sees it sees them.
 
-Two numbers are bounded. Keys that do not fit are dropped, the oldest first, and the ids of their transactions stay; if
-these are too many as well, only the range stays in which the ids lie. Then a chunk whose snapshot may not see one of
-these transactions cannot be merged. It is read again, with a later snapshot. Each call costs the same, however much is
-remembered: dropping halves what there is, so it is paid by the calls that filled it.
+Two numbers are bounded. Keys that do not fit are dropped, the oldest first, and the ids of their transactions are kept;
+if there are too many ids as well, only their range is kept. A chunk whose snapshot may not see one of these
+transactions can't be merged and is read again, with a later snapshot. The cost of a call does not depend on how much is
+remembered: half of it is dropped at once, so that the calls that filled it pay for that.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -20,19 +20,19 @@ from weakref import WeakSet
 from cdc.ports.transaction_snapshot import XID_MASK, TransactionSnapshot, later_xid
 
 KEYS_MAX: Final = 200_000  # some 40 MB at 100 bytes for a key
-TRANSACTIONS_MAX: Final = 50_000  # whose keys do not fit; some 6 MB
-_PRUNE_FIRST: Final = 1_000  # what is not worth a look whether it is still needed
-_XIDS_MAX: Final = 1 << 30  # ids are compared modulo 2**32: none may stay for much longer than that
+TRANSACTIONS_MAX: Final = 50_000  # transactions whose keys were dropped; some 6 MB
+_PRUNE_FIRST: Final = 1_000  # below this size, nothing is checked for being obsolete
+_XIDS_MAX: Final = 1 << 30  # ids are compared modulo 2**32, so none may be kept for much longer
 _SEQ_SHIFT: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """What happened to one table in transactions that were received, but that a snapshot does not see."""
+    """The changes of one table in transactions that were received and that a snapshot does not see."""
 
-    is_forgotten: bool  # keys of such a transaction were dropped: nothing of the chunk may be published
+    is_forgotten: bool  # keys were dropped: no row of the chunk may be published
     is_truncated: bool  # every key was touched
-    touched: Callable[[bytes], bool]  # whether one of them touched the record key
+    touched: Callable[[bytes], bool]  # whether such a transaction touched the record key
 
     def touches(self, key: bytes) -> bool:
         return self.is_truncated or self.touched(key)
@@ -41,10 +41,10 @@ class Unseen:
 @dataclass(slots=True)
 class Transactions:
     """Transactions of one table: their ids, each with the sequence number of its first record; or only the range of the
-    ids, where there are too many."""
+    ids if there are too many."""
 
     seqs: dict[int, int] = field(default_factory=dict)
-    newest: int | None = None  # of these ids
+    newest: int | None = None  # the newest of the ids
     span: tuple[int, int, int] | None = None  # lowest and highest id, lowest sequence number
 
     def add(self, xid: int, seq: int) -> None:
@@ -52,7 +52,7 @@ class Transactions:
         self.newest = xid if self.newest is None else later_xid(self.newest, xid)
 
     def has_unseen(self, snapshot: TransactionSnapshot) -> bool:
-        """Whether the snapshot may not see one of them. Costs a look at each transaction that ran then."""
+        """Returns whether the snapshot may not see one of them. Costs one lookup for each transaction that ran then."""
         if self.newest is not None and not snapshot.sees(self.newest):
             return True
         return any(xid & XID_MASK in self.seqs for xid in snapshot.in_progress) or self._has_unseen_span(snapshot)
@@ -76,7 +76,7 @@ class Transactions:
             self.span = None
 
     def keep_range(self, others: Iterable[tuple[int, int]] = ()) -> None:
-        """Drop the ids, and those of others, which are given with their sequence numbers."""
+        """Replaces the ids, and the given ones with their sequence numbers, by the range that they lie in."""
         for xid, seq in (*self.seqs.items(), *others):
             low, high, lowest = self.span or (xid, xid, seq)
             self.span = xid if later_xid(low, xid) == low else low, later_xid(high, xid), min(lowest, seq)
@@ -87,7 +87,7 @@ class Transactions:
 class _Topic:
     keys: dict[bytes, int] = field(default_factory=dict)  # record key → stamp of the last transaction that touched it
     truncations: Transactions = field(default_factory=Transactions)
-    forgotten: Transactions = field(default_factory=Transactions)  # of which keys were dropped
+    forgotten: Transactions = field(default_factory=Transactions)  # transactions whose keys were dropped
 
     @property
     def transaction_count(self) -> int:
@@ -100,7 +100,7 @@ class _Topic:
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Watch:
-    """What was received of one table since some moment, whoever sees it. Keys that do not fit are left out."""
+    """Changes of one table since a moment, whichever snapshot sees them. Keys that do not fit are left out."""
 
     topic: str
     is_truncated: bool = False
@@ -108,7 +108,7 @@ class Watch:
 
 
 class ChangeMemory:
-    """Told of each transaction as it is received; asked when a chunk is merged."""
+    """Records each transaction as it is received, and answers which changes a snapshot does not see."""
 
     def __init__(self, keys_max: int = KEYS_MAX, transactions_max: int = TRANSACTIONS_MAX) -> None:
         self._keys_max = keys_max
@@ -116,26 +116,27 @@ class ChangeMemory:
         self.clear()
 
     def clear(self) -> None:
-        """Begin again with nothing."""
+        """Forgets everything."""
         self._topics: dict[str, _Topic] = {}
         self._key_count = self._transaction_count = 0
         self._prune_at = _PRUNE_FIRST
         self._pruned_xmax = 0
-        self._since: TransactionSnapshot | None = None  # what it sees is not remembered
+        self._since: TransactionSnapshot | None = None  # changes that it sees are not remembered
         self._newest: TransactionSnapshot | None = None
-        self._stamp: int | None = None  # of the transaction that is being received: sequence number and id in one
-        self._first_seq: int | None = None  # of the first transaction
+        self._stamp: int | None = None  # sequence number and id of the current transaction
+        self._first_seq: int | None = None  # sequence number at the first transaction
         self._watches: WeakSet[Watch] = WeakSet()
         self._watched_count = 0
 
     def __len__(self) -> int:
-        """Keys and transactions that are remembered."""
+        """The number of keys and transactions that are remembered."""
         return self._key_count + self._transaction_count
 
     # ---- the stream
 
     def begin(self, xid: int, next_seq: int) -> bool:
-        """`next_seq`: what the transaction's first row record will have. Whether `touch` is to be called for it."""
+        """A transaction begins. `next_seq`: the seq of its first row record. Returns whether `touch` must be called for
+        its records."""
         if self._first_seq is None:
             self._first_seq = next_seq
         is_seen = self._since is not None and self._since.sees(xid)
@@ -143,13 +144,13 @@ class ChangeMemory:
         return not is_seen or bool(self._watches)
 
     def watch(self, topic: str) -> Watch:
-        """From now on until `clear`, or as long as somebody holds it."""
+        """Returns a watch that records changes from now on until `clear`, or until nobody refers to it."""
         made = Watch(topic)
         self._watches.add(made)
         return made
 
     def touch(self, topic: str, key: bytes) -> None:
-        """A record of the transaction that is being received. A moved row has two keys."""
+        """Records a change of the current transaction. A moved row has two keys."""
         if self._watches:
             self._note_watched(topic, key)
         stamp = self._stamp
@@ -159,7 +160,7 @@ class ChangeMemory:
         if known is None:
             known = self._topics[topic] = _Topic()
         elif stamp & XID_MASK in known.forgotten.seqs:
-            return  # its other keys were dropped: this one tells nothing more
+            return  # its other keys were dropped, so the transaction counts as touching every key
         if key not in known.keys:
             self._key_count += 1
         known.keys[key] = stamp
@@ -169,14 +170,14 @@ class ChangeMemory:
     def _note_watched(self, topic: str, key: bytes) -> None:
         for watch in self._watches:
             if watch.topic == topic and key not in watch.keys:
-                if self._watched_count >= self._keys_max:  # perhaps some of the watches are gone
+                if self._watched_count >= self._keys_max:  # some of the watches may be gone
                     self._watched_count = sum(len(other.keys) for other in self._watches)
                 if self._watched_count < self._keys_max:
                     watch.keys.add(key)
                     self._watched_count += 1
 
     def truncate(self, topic: str) -> None:
-        """TRUNCATE in the transaction that is being received."""
+        """Records a TRUNCATE in the current transaction."""
         for watch in self._watches:
             watch.is_truncated = watch.is_truncated or watch.topic == topic
         if self._stamp is not None:
@@ -186,13 +187,12 @@ class ChangeMemory:
             self._bound_transactions()
 
     def end(self) -> None:
-        """The transaction that is being received has been received whole."""
         self._stamp = None
 
     # ---- what a snapshot does not see
 
     def unseen(self, topic: str, snapshot: TransactionSnapshot) -> Unseen:
-        """What was received and the snapshot does not see."""
+        """Returns the changes that were received and that the snapshot does not see."""
         known = self._topics.get(topic) or _Topic()
         keys, sees = known.keys, snapshot.sees
 
@@ -204,8 +204,8 @@ class ChangeMemory:
         return Unseen(is_forgotten, known.truncations.has_unseen(snapshot), touched)
 
     def lowest_unseen_seq(self, topic: str, snapshot: TransactionSnapshot) -> int | None:
-        """A sequence number that no last record of a key in such a transaction is below; None if there is none. Costs a
-        look at each key of the table: for the beginning of a table's snapshot."""
+        """Returns a lower bound of the seq of the last record of each key that such a transaction touched; None if
+        there is none. Examines every key of the table, so it is for the beginning of a snapshot."""
         if self._is_too_old(snapshot):
             return self._first_seq
         known = self._topics.get(topic) or _Topic()
@@ -215,13 +215,13 @@ class ChangeMemory:
         return min(seqs, default=None)
 
     def _is_too_old(self, snapshot: TransactionSnapshot) -> bool:
-        """Whether there may be transactions that it does not see and that were dropped without a trace."""
+        """Returns whether transactions that the snapshot does not see may be forgotten already."""
         return self._since is not None and snapshot.is_older_than(self._since)
 
     # ---- what is no longer needed
 
     def forget_seen_by(self, snapshots: Iterable[TransactionSnapshot]) -> None:
-        """`snapshots`: those that are in use. What all of them see is not needed any more; later ones see it too."""
+        """`snapshots`: those in use. Changes that all of them see, and so later ones see, are not needed any more."""
         wanted = sorted(snapshots, key=TransactionSnapshot.order)
         self._newest = wanted[-1]
         self._raise_since(wanted[0])
@@ -234,7 +234,7 @@ class ChangeMemory:
             self._since = snapshot
 
     def _prune(self) -> None:
-        """Drop what `_since` sees."""
+        """Drops changes that `_since` sees."""
         if self._since is not None:
             for known in self._topics.values():
                 sees = self._since.sees
@@ -251,8 +251,8 @@ class ChangeMemory:
         self._prune_at = max(_PRUNE_FIRST, 2 * len(self))
 
     def _make_room(self) -> None:
-        """What the newest snapshot sees first: the chunks whose snapshots are older are read again. Then the oldest
-        keys: chunks that are read from now on most likely see their transactions."""
+        """Drops the changes that the newest snapshot sees first: chunks with older snapshots are read again. Then it
+        drops the oldest keys, since chunks read from now on most likely see their transactions."""
         if self._newest is not None:
             self._raise_since(self._newest)
         self._prune()
@@ -269,7 +269,8 @@ class ChangeMemory:
             self._bound_transactions()
 
     def _bound_transactions(self) -> None:
-        """A TRUNCATE whose transaction is not known any more is like one whose keys were dropped."""
+        """Keeps only the range of the ids if there are too many. A TRUNCATE in that range counts as a transaction whose
+        keys were dropped."""
         if self._transaction_count > self._transactions_max:
             for known in self._topics.values():
                 known.forgotten.keep_range(known.truncations.seqs.items())

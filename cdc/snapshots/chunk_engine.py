@@ -1,16 +1,15 @@
-"""Chunks beside the stream: DBLog's idea (Andreakis and Papapanagiotou, 2020) with the rule that PostgreSQL needs.
+"""Chunks beside the stream: DBLog's algorithm (Andreakis and Papapanagiotou, 2020) with the rule that PostgreSQL needs.
 
-A chunk is read in its own short transaction; then its watermark is written into the log. When the watermark comes back
-through the stream, the chunk's rows are published, with two exceptions:
+A chunk is read in its own short transaction; then its watermark is written into the log. When the watermark arrives in
+the stream, the chunk's rows are published, with two exceptions:
 
-- a row whose key was touched by a transaction that was received and that the chunk's snapshot does not see: what was
-  published for it is newer. (The published rule drops what was touched between two watermarks. That is not enough: a
-  commit is in the log before it is visible, so an event from *before* the first watermark can be newer than the row.)
-- all of them, when so many keys were touched that some were forgotten: the chunk is read again.
+- A row is dropped if its key was touched by a transaction that was received and that the chunk's snapshot does not see:
+  the event is newer. (DBLog drops what was touched between two watermarks. That is not enough: a commit is in the log
+  before it is visible, so an event from before the first watermark can be newer than the row.)
+- The whole chunk is read again if so many keys were touched that some were forgotten.
 
-What was received before this process remembered anything is covered by a transaction barrier: no chunk is read until
-every transaction that ran then has ended, so that all snapshots see it. Pure: time, answers and watermarks are
-arguments.
+A transaction barrier covers what was received before this process remembered anything: no chunk is read until every
+transaction that ran then has ended, so all snapshots see it. Pure: time, answers and watermarks are arguments.
 """
 
 import secrets
@@ -55,7 +54,7 @@ log = structlog.get_logger(__name__)
 
 
 class SnapshotEngine:
-    """All tables' snapshots of one session. Told of the stream by the assembler, of answers by the loop."""
+    """The snapshots of all tables in one session. The assembler calls it for the stream, the loop with answers."""
 
     def __init__(
         self,
@@ -68,7 +67,7 @@ class SnapshotEngine:
         memory: ChangeMemory | None = None,
         new_nonce: Callable[[], str] = lambda: secrets.token_hex(16),
     ) -> None:
-        """`schemas`: of the captured tables. `recorded`: None where nothing is."""
+        """`schemas`: those of the captured tables. `recorded`: None if nothing is recorded."""
         recorded = recorded or RecordedSnapshots()
         self._topics = sweeps.topics
         self._epoch = sweeps.epoch
@@ -83,64 +82,64 @@ class SnapshotEngine:
             if record.table in self._schemas:
                 self.jobs[record.table] = Job(record, self._schemas[record.table])
         self._completions = recorded.completions or Completions(self._schemas.values())
-        self._barrier: str | None = None  # nonce of the barrier that is asked for
+        self._barrier: str | None = None  # nonce of the requested barrier
         self._barrier_not_before = 0.0
-        self._passed: TransactionSnapshot | None = None  # newest snapshot known since the barrier was passed
-        self._begun: dict[str, tuple[Job, TransactionSnapshot, TableDescribed | None]] = {}  # the answer's is not older
+        # The newest known transaction snapshot; None before the barrier is passed
+        self._latest_snapshot: TransactionSnapshot | None = None
+        # Nonce → job, a snapshot that is not newer than the answer's, the answer
+        self._descriptions: dict[str, tuple[Job, TransactionSnapshot, TableDescribed | None]] = {}
         self._chunks: dict[str, tuple[Job, Range | AbsentKeys, OpenChunk]] = {}
         self.tombstones = Tombstones(self._schemas, sweeps, recorded.tombstones)
-        self._watermarks: list[str] = []  # nonces of the transaction that is being received
-        self._row_count = 0  # published by the transaction that is being received: they count as its changes
-        self._unsaid: list[Job] = []  # that have ended outside of a transaction, and whose records are to be written
+        self._watermarks: list[str] = []  # nonces of our watermarks in the current transaction
+        self._row_count = 0  # rows published in the current transaction; they count as its changes
+        self._ended: list[Job] = []  # jobs that ended outside of a transaction and are not recorded yet
         self._next_chunk_at = self._now = 0.0
         self._settle()
 
     @property
     def is_active(self) -> bool:
-        """Whether some table's rows are still to be published. While none is, nothing is remembered."""
+        """True if rows of some table are still to be published. Otherwise nothing is remembered."""
         return self._is_active
 
     @property
     def tables(self) -> Mapping[TableId, TableSchema]:
-        """What is captured."""
         return self._schemas
 
     # ---- the stream, as the assembler receives it
 
     def begin(self, xid: int, next_seq: int) -> bool:
-        """A transaction; its first row record will have `next_seq`. Whether `touch` is to be called."""
+        """A transaction begins; its first row record will have seq `next_seq`. Returns whether to call `touch`."""
         return self._is_active and self._memory.begin(xid, next_seq)
 
     def touch(self, topic: str, key: bytes) -> None:
-        """One of its records."""
         self._memory.touch(topic, key)
 
     def truncate(self, topic: str) -> None:
         self._memory.truncate(topic)
 
     def watermark(self, content: bytes) -> None:
-        """One of its logical messages. Watermarks of others, and our own of earlier sessions, mean nothing."""
+        """Notes a watermark of the current transaction. Those of other processes and earlier sessions are ignored."""
         nonce = content.decode("ascii", "replace")
-        if nonce in self._chunks or nonce in self._begun:
+        if nonce in self._chunks or nonce in self._descriptions:
             self._watermarks.append(nonce)
 
     def end(self, commit_lsn: Lsn, seq: SeqCounter, now_us: int) -> list[TopicRecord]:
-        """The transaction was received whole. Returns what its watermarks publish, numbered by `seq`: rows are as the
-        chunk's snapshot saw them, and count as changes of this transaction."""
+        """The transaction was received completely. Returns the records that its watermarks publish, numbered by `seq`:
+        rows as of the chunk's snapshot, which count as changes of this transaction."""
         self._memory.end()
         records: list[TopicRecord] = []
         if not self._watermarks:
             return records
         for nonce in self._watermarks:
-            if nonce in self._begun:
-                job, _, begun = self._begun.pop(nonce)
-                self._look(job, begun, seq)
+            if nonce in self._descriptions:
+                job, _, described = self._descriptions.pop(nonce)
+                self._on_described(job, described, seq)
                 if self._is_done(job):
                     records += job.state(self._topics)
             elif nonce in self._chunks:
                 job, part, chunk = self._chunks[nonce]
                 chunk.has_watermark = True
-                # Watermarks of one range may come in another order: the later chunk waits for the earlier one.
+                # Watermarks of one range may arrive out of order: a later chunk waits for the earlier one.
                 while part.open and part.open[0].has_watermark:
                     self._merge(job, part, part.open[0], commit_lsn, seq, now_us, records)
         self._prune()
@@ -152,30 +151,30 @@ class SnapshotEngine:
     # ---- the reader
 
     def take(self, answers: Sequence[Answer], now: float) -> None:
-        """What the reader answered. `now`: monotonic seconds."""
+        """Takes the reader's answers. `now`: monotonic seconds."""
         self._now = now
         for answer in answers:
             match answer:
                 case BarrierPassed():
                     if answer.nonce == self._barrier:
-                        self._passed = answer.snapshot
-                        log.info("snapshots begin", tables=sum(job.is_active for job in self._all_jobs()))
+                        self._latest_snapshot, tables = answer.snapshot, sum(job.is_active for job in self._all_jobs())
+                        log.info("transaction barrier passed, snapshots begin", tables=tables)
                 case TableDescribed():
-                    if answer.nonce in self._begun:
-                        self._begun[answer.nonce] = (*self._begun[answer.nonce][:2], answer)
+                    if answer.nonce in self._descriptions:
+                        self._descriptions[answer.nonce] = (*self._descriptions[answer.nonce][:2], answer)
                 case ChunkRead() | LookedUp():
                     if answer.nonce in self._chunks:
                         self._chunks[answer.nonce][2].read = answer
-                        self._see(answer.snapshot)
+                        self._note_snapshot(answer.snapshot)
                 case KeysRead():
                     self._take_keys(answer)
                 case ReadFailed():
-                    self._failed(answer)
+                    self._on_failure(answer)
         if answers:
             self._prune()
 
     def requests(self, now: float, *, is_behind: bool) -> list[Request | KeyPage]:
-        """What to read next. `is_behind`: the stream comes first."""
+        """Returns the next requests to the reader. `is_behind`: no chunks, because the stream has priority."""
         self._now = now
         if (replaced := self.tombstones.begin()) is not None:
             self._give_up(replaced)
@@ -185,10 +184,10 @@ class SnapshotEngine:
         if self._barrier is None:
             if now < self._barrier_not_before:
                 return []
-            # What is received from now on is remembered; the reader looks at what runs after it was asked.
+            # From now on changes are remembered; the reader lists the running transactions after this request.
             self._barrier = self._new_nonce()
             return [TransactionBarrier(self._barrier)]
-        if self._passed is None:
+        if self._latest_snapshot is None:
             return []
         wanted: list[Request | KeyPage] = []
         reading = sum(chunk.read is None for _, _, chunk in self._chunks.values())
@@ -197,43 +196,44 @@ class SnapshotEngine:
             if not job.is_active or now < job.not_before:
                 continue
             if job.fingerprint is None:
-                if job.begin is None:
-                    wanted.append(self._ask_to_begin(job))
+                if job.description_nonce is None:
+                    wanted.append(self._describe_table(job))
                 continue
             if job.absent is not None and not is_behind and job.absent.wants_page(now, scans):
-                wanted.append(self._ask_for_keys(job, job.absent))
+                wanted.append(self._read_keys(job, job.absent))
             for part in job.parts:
                 is_full = reading >= self._limits.workers or len(self._chunks) >= self._limits.workers * AHEAD_MAX
                 if is_behind or is_full or now < self._next_chunk_at:
                     return wanted
                 if part.wants(now):
                     if isinstance(part, Range):
-                        wanted.append(self._ask_for_chunk(job, part))
+                        wanted.append(self._read_chunk(job, part))
                     else:
-                        wanted.append(self._ask_to_look_up(job, part))
+                        wanted.append(self._look_up_keys(job, part))
                     reading += 1
         return wanted
 
     def complete(self, rows: Sequence[Unfilled]) -> list[TopicRecord]:
-        """Rows went out with holes: they are to be read again. What is to be produced in the same Kafka transaction."""
+        """Rows were published without some columns and must be read again. Returns the records to produce in the same
+        Kafka transaction."""
         noted = self._completions.note(rows)
         self._give_up(job for job in noted if job.is_too_long)
         self._settle()
         return [record for job in noted for record in job.state(self._topics)]
 
     def endings(self) -> list[TopicRecord]:
-        """Records of those that have failed, or found nothing more to do, since the last call."""
-        said = [record for job in self._unsaid for record in job.state(self._topics)]
-        self._unsaid.clear()
-        return said
+        """Returns the records of jobs that failed or had nothing more to do since the last call."""
+        records = [record for job in self._ended for record in job.state(self._topics)]
+        self._ended.clear()
+        return records
 
     @property
     def waits_for(self) -> str:
-        """Why nothing is read yet."""
-        return "" if self._passed or not self.is_active else "transactions that began earlier"
+        """Why nothing is read yet; empty if nothing is waited for."""
+        return "" if self._latest_snapshot or not self.is_active else "transactions that began earlier"
 
     def alter(self, schema: TableSchema) -> None:
-        """The table has another shape from here on."""
+        """The table has this schema from here on."""
         self._schemas[schema.table] = schema
         self._completions.alter(schema)
         for job in self._all_jobs():
@@ -244,7 +244,7 @@ class SnapshotEngine:
     # ---- operators
 
     def add(self, record: SnapshotRecord) -> list[TopicRecord]:
-        """Begin a table's snapshot, or restart it. Raises KeyError for a table that is not captured."""
+        """Begins a table's snapshot, or restarts it. Raises KeyError for a table that is not captured."""
         schema = self._schemas[record.table]
         if record.table in self.jobs:
             self._give_up([self.jobs[record.table]])
@@ -254,7 +254,7 @@ class SnapshotEngine:
         return job.state(self._topics)
 
     def set_status(self, table: TableId, status: str) -> list[TopicRecord]:
-        """Pause, resume (`running`) or cancel it. Nothing when that changes nothing."""
+        """Pauses, resumes (`running`) or cancels a snapshot. Returns its records; none if that changes nothing."""
         job = self.jobs.get(table)
         if job is None or job.status not in STATUSES_BEFORE[status]:
             return []
@@ -266,13 +266,13 @@ class SnapshotEngine:
 
     # ---- inside
 
-    def _ask_to_begin(self, job: Job) -> DescribeTable:
-        assert self._passed is not None
-        job.begin = self._new_nonce()
-        self._begun[job.begin] = (job, self._passed, None)
-        return DescribeTable(job.begin, job.schema, self._limits.workers if job.splits else 1)
+    def _describe_table(self, job: Job) -> DescribeTable:
+        assert self._latest_snapshot is not None
+        job.description_nonce = self._new_nonce()
+        self._descriptions[job.description_nonce] = (job, self._latest_snapshot, None)
+        return DescribeTable(job.description_nonce, job.schema, self._limits.workers if job.splits else 1)
 
-    def _ask_for_chunk(self, job: Job, part: Range) -> Chunk:
+    def _read_chunk(self, job: Job, part: Range) -> Chunk:
         assert job.fingerprint is not None
         request = Chunk(
             nonce=self._new_nonce(),
@@ -290,48 +290,48 @@ class SnapshotEngine:
             self._next_chunk_at = max(self._next_chunk_at, self._now) + request.rows_max / self._limits.rows_per_s_max
         return request
 
-    def _ask_to_look_up(self, job: Job, absent: AbsentKeys) -> Lookup:
+    def _look_up_keys(self, job: Job, absent: AbsentKeys) -> Lookup:
         assert job.fingerprint is not None
         keys = absent.pages.popleft() if absent.pages else ()
         request = Lookup(self._new_nonce(), job.schema, job.fingerprint, keys, absent.after, absent.up_to)
-        absent.looked_at = self._now
+        absent.looked_up_at = self._now
         self._open(job, absent, request)
         return request
 
     def _open(self, job: Job, part: Range | AbsentKeys, request: Chunk | Lookup) -> None:
-        assert self._passed is not None
-        chunk = OpenChunk(request, since=self._passed, asked_at=self._now)
+        assert self._latest_snapshot is not None
+        chunk = OpenChunk(request, since=self._latest_snapshot, asked_at=self._now)
         part.open.append(chunk)
         self._chunks[request.nonce] = (job, part, chunk)
 
-    def _ask_for_keys(self, job: Job, absent: AbsentKeys) -> KeyPage:
+    def _read_keys(self, job: Job, absent: AbsentKeys) -> KeyPage:
         if absent.scan is None:
-            absent.scan, absent.looked_at = self._new_nonce(), self._now
+            absent.scan, absent.looked_up_at = self._new_nonce(), self._now
             absent.since = self._memory.watch(job.schema.topic)
         absent.page = self._new_nonce()
         return KeyPage(absent.page, absent.scan, job.schema.topic, absent.below)
 
     def _take_keys(self, answer: KeysRead) -> None:
         if (job := self._scanning(answer.nonce)) is not None and job.absent is not None:
-            job.absent.came(answer)
+            job.absent.take_page(answer)
             if self._is_done(job):
-                self._unsaid.append(job)
+                self._ended.append(job)
                 self._settle()
 
     def _scanning(self, nonce: str) -> Job | None:
-        """Who waits for this page."""
+        """Returns the job that waits for this page."""
         return next((job for job in self._all_jobs() if job.absent is not None and job.absent.page == nonce), None)
 
-    def _see(self, snapshot: TransactionSnapshot) -> None:
-        assert self._passed is not None
-        self._passed = max(self._passed, snapshot, key=TransactionSnapshot.order)
+    def _note_snapshot(self, snapshot: TransactionSnapshot) -> None:
+        assert self._latest_snapshot is not None
+        self._latest_snapshot = max(self._latest_snapshot, snapshot, key=TransactionSnapshot.order)
 
-    def _failed(self, failure: ReadFailed) -> None:
+    def _on_failure(self, failure: ReadFailed) -> None:
         if failure.nonce == self._barrier:
-            self._barrier, self._barrier_not_before = None, self._now + RETRY_S  # a later look is as good
+            self._barrier, self._barrier_not_before = None, self._now + RETRY_S  # another barrier serves as well
             return
-        if failure.nonce in self._begun:
-            job: Job | None = self._begun.pop(failure.nonce)[0]
+        if failure.nonce in self._descriptions:
+            job: Job | None = self._descriptions.pop(failure.nonce)[0]
         elif failure.nonce in self._chunks:
             job = self._chunks[failure.nonce][0]
         else:
@@ -343,23 +343,23 @@ class SnapshotEngine:
         self._give_up([job])
         if failure.is_permanent:
             job.status, job.message = "failed", failure.error.message
-            self._unsaid.append(job)
+            self._ended.append(job)
             self._settle()
             log.error("snapshot failed", table=job.table, error=failure.error.message, next=failure.error.hint)
         else:
             job.failed(failure.error.message, self._now)
 
-    def _look(self, job: Job, begun: TableDescribed | None, seq: SeqCounter) -> None:
-        """The watermark of a table's beginning was received."""
-        assert begun is not None, "the answer is there before its mark is written"
-        job.begin = None
-        self._see(begun.snapshot)
-        if not job.may_begin(begun.snapshot, self._now):
+    def _on_described(self, job: Job, described: TableDescribed | None, seq: SeqCounter) -> None:
+        """The watermark behind a table's description was received."""
+        assert described is not None, "the answer is there before its watermark is written"
+        job.description_nonce = None
+        self._note_snapshot(described.snapshot)
+        if not job.may_begin(described.snapshot, self._now):
             return
         if job.sweeps and job.floor is None:
-            job.fix_floor(self._epoch, seq.next, self._memory.lowest_unseen_seq(job.schema.topic, begun.snapshot))
-        if not job.look(begun, (self._limits.chunk_rows_max, self._limits.chunk_bytes_max)):
-            log.warning("the key's index has another order now, reading all rows again", table=job.table)
+            job.fix_floor(self._epoch, seq.next, self._memory.lowest_unseen_seq(job.schema.topic, described.snapshot))
+        if not job.take_description(described, (self._limits.chunk_rows_max, self._limits.chunk_bytes_max)):
+            log.warning("the order of the key's index changed, all rows are read again", table=job.table)
         job.look_for_absent()
 
     def _merge(
@@ -373,10 +373,10 @@ class SnapshotEngine:
         records: list[TopicRecord],
     ) -> None:
         read = chunk.read
-        assert read is not None, "the answer is there before its mark is written"
+        assert read is not None, "the answer is there before its watermark is written"
         unseen = self._memory.unseen(job.schema.topic, read.snapshot)
         if unseen.is_forgotten:
-            log.info("too much happened meanwhile, reading a chunk again", table=job.table)
+            log.info("too many keys were touched, a chunk is read again", table=job.table)
             self._forget_chunks(part.rewind(self._now))
             return
         del self._chunks[chunk.request.nonce]
@@ -400,12 +400,12 @@ class SnapshotEngine:
         if self._is_done(job) and job.sweeps:
             assert job.floor is not None, "fixed before the first chunk"
             if job.floor > pack_version(self._epoch, seq.last):
-                seq.take()  # nothing was published since it was fixed: the version is the sweep's own
+                seq.take()  # nothing was published since the floor was fixed: the sweep takes a seq of its own
             records.append(self._sweeps.record(job.schema.table, job.floor, commit_lsn))
         records += job.state(self._topics)
 
     def _is_done(self, job: Job) -> bool:
-        """Whether there is nothing left to do; then that is its status from now on."""
+        """Ends the job if nothing is left to do. Returns whether it is done."""
         if not job.is_complete:
             return False
         job.end()
@@ -413,33 +413,33 @@ class SnapshotEngine:
         return True
 
     def _prune(self) -> None:
-        """Forget what every chunk that is still to be merged sees. Of a backlog that they see nothing is remembered."""
-        if self._passed is not None:
+        """Forgets changes that every open chunk sees. Of a backlog that all of them see, nothing is remembered."""
+        if self._latest_snapshot is not None:
             open_chunks = [chunk.read.snapshot if chunk.read else chunk.since for _, _, chunk in self._chunks.values()]
-            begun = [answer.snapshot if answer else since for _, since, answer in self._begun.values()]
-            self._memory.forget_seen_by([self._passed, *open_chunks, *begun])
+            described = [answer.snapshot if answer else since for _, since, answer in self._descriptions.values()]
+            self._memory.forget_seen_by([self._latest_snapshot, *open_chunks, *described])
 
     def _all_jobs(self) -> Iterable[Job]:
-        """Rows that lack something first: they are few."""
+        """All jobs; the completion of incomplete rows comes first, since those are few."""
         return (*self._completions.jobs.values(), *self.jobs.values(), *self.tombstones.jobs.values())
 
     def _give_up(self, jobs: Iterable[Job]) -> None:
-        """What is on its way for them."""
+        """Makes the open requests of these jobs void."""
         for job in jobs:
-            self._forget_chunks(job.forget(self._now))
-            self._begun = {nonce: entry for nonce, entry in self._begun.items() if entry[0] is not job}
+            self._forget_chunks(job.rewind(self._now))
+            self._descriptions = {nonce: entry for nonce, entry in self._descriptions.items() if entry[0] is not job}
 
     def _forget_chunks(self, chunks: Iterable[OpenChunk]) -> None:
         for chunk in chunks:
             self._chunks.pop(chunk.request.nonce, None)
 
     def _settle(self) -> None:
-        """After each change of a status, so that a transaction need not ask every table. When there is nothing left to
-        do, nothing is remembered: what comes later begins with a transaction barrier of its own."""
+        """Recomputes whether a job is active, after each change of a status. If none is, nothing is remembered: a later
+        snapshot begins with a transaction barrier of its own."""
         self._completions.settle()
         self._is_active = any(job.is_active for job in self._all_jobs())
         if self._barrier is not None and not self._is_active:
             self._memory.clear()
-            self._barrier = self._passed = None
-            self._begun.clear()
+            self._barrier = self._latest_snapshot = None
+            self._descriptions.clear()
             self._chunks.clear()

@@ -1,4 +1,4 @@
-"""What a merged chunk or lookup publishes, as records. Pure."""
+"""The records that a merged chunk or lookup publishes. Pure."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,28 +16,28 @@ from cdc.snapshots.change_memory import Unseen
 
 @dataclass(frozen=True, slots=True)
 class ChunkPosition:
-    """Where the next row counts."""
+    """The position, index and seq of the next row of a chunk."""
 
-    commit_lsn: Lsn  # of the watermark's transaction
-    index: int  # among its changes
+    commit_lsn: Lsn  # commit LSN of the watermark's transaction
+    index: int  # index among the changes of that transaction
     seq: int
     now_us: int
 
 
 class RowRecords:
-    """Of all tables of an epoch."""
+    """Makes the records of all tables."""
 
     def __init__(
         self, encoder_of: Callable[[TableSchema], TableEncoder], unpublishable: Unpublishable | None = None
     ) -> None:
-        """`unpublishable`: None where every record fits and has a form."""
+        """`unpublishable`: None if every record fits and has a form."""
         self._encoder_of = encoder_of
         self._unpublishable = unpublishable or Unpublishable(Topics(""))
         self._instead: list[TopicRecord] = []
         self._encoders: dict[TableId, tuple[TableSchema, TableEncoder]] = {}
 
     def of_chunk(self, schema: TableSchema, read: ChunkRead, unseen: Unseen, at: ChunkPosition) -> list[TopicRecord]:
-        """Its rows but for those that were touched: one record each, with one index and seq after the other."""
+        """Returns a record for each row that was not touched, with consecutive indexes and seqs."""
         encoder = self._started(schema, at)
         records: list[TopicRecord] = []
         for line in read.lines:
@@ -61,15 +61,14 @@ class RowRecords:
         return records
 
     def instead(self) -> list[TopicRecord]:
-        """What is published in the place of rows of the chunks since the last call that can't be."""
+        """Returns the records published in place of rows that no record can hold, since the last call."""
         made, self._instead = self._instead, []
         return made
 
     def of_absent(
         self, schema: TableSchema, absent: tuple[bytes, ...], unseen: Unseen, at: ChunkPosition
     ) -> list[TopicRecord]:
-        """Keys that were not found but for those that were touched: delete and tombstone each, which share index and
-        seq."""
+        """Returns a delete and a tombstone, with one index and seq, for each absent key that was not touched."""
         encoder = self._started(schema, at)
         records: list[TopicRecord] = []
         for key in absent:

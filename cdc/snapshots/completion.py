@@ -1,8 +1,8 @@
-"""Rows that went out without large values are read again, whole: the keys of a table, as a snapshot of their own. Pure.
+"""Rows that were published without large values are read again, as a snapshot of their own by key. Pure.
 
-It differs from other snapshots in what it reads, in the record that says how far it is, and in one rule: it begins when
-a transaction snapshot sees the transactions that left the holes. From then on a row that is not published needs nothing
-more: it is gone, or a later transaction touched it, and that one's own record is whole or is noted here again.
+It differs from other snapshots in the rows that it reads, in the record of its progress, and in one rule: it begins
+when a transaction snapshot sees the transactions that left the values out. From then on a row that the merge drops
+needs nothing more: it is gone, or a later transaction touched it, whose record is complete or noted here again.
 """
 
 from collections.abc import Iterable
@@ -25,14 +25,14 @@ from cdc.snapshots.ranges import OpenChunk
 
 log = structlog.get_logger(__name__)
 
-BATCH_KEYS_MAX: Final = 500  # in one statement
-# Noted for one table; with more the whole table is read. The record that notes them must fit into the broker's
-# message.max.bytes, 1 MiB by default.
+BATCH_KEYS_MAX: Final = 500  # keys in one statement
+# Limits of the noted rows of one table, above which the whole table is read. The record of the notes must fit into the
+# broker's message.max.bytes, 1 MiB by default.
 NOTED_MAX: Final = 10_000
 NOTED_BYTES_MAX: Final = 256 * 1024
 UNSEEN_RETRY_S: Final = 1.0
 
-_Noted = dict[Key, int | None]  # the transaction that left the hole; None: it had ended when this process began
+_Noted = dict[Key, int | None]  # key → transaction that left a value out; None: it ended before this process began
 
 
 class CompletionJob(Job):
@@ -45,35 +45,33 @@ class CompletionJob(Job):
         self._is_whole = record is not None and record.is_whole
         super().__init__(_reading(schema, record.ranges if record is not None and record.is_whole else ()), schema)
         self.key_order = record.key_order if record is not None else None
-        self._noted: _Noted = dict.fromkeys(record.keys if record is not None else ())  # not being read yet
-        self._batch: frozenset[Key] = frozenset()  # being read
-        self._bytes = sum(map(_size, self._noted))  # of both
-        self._unseen = Transactions()  # that left holes in a table that is to be read whole
+        self._noted: _Noted = dict.fromkeys(record.keys if record is not None else ())  # rows to read later
+        self._batch: frozenset[Key] = frozenset()  # rows to read now
+        self._bytes = sum(map(_size, self._noted))  # size of the keys of both
+        self._unseen = Transactions()  # transactions to wait for before the whole table is read
 
     @property
     def has_rows(self) -> bool:
-        """Whether there is anything to read."""
         return bool(self._noted or self._batch or self._is_whole)
 
     def note(self, key: Key, xid: int) -> None:
-        """A record of this row went out with a hole."""
+        """A record of this row was published without a large value by transaction `xid`."""
         if key in self._noted:
-            del self._noted[key]  # it goes behind the others
+            del self._noted[key]  # it is moved to the end
         else:
             self._bytes += _size(key)
         self._noted[key] = xid
 
     @property
     def is_too_long(self) -> bool:
-        """Whether there are more rows than can be noted."""
         return len(self._noted) + len(self._batch) > self._noted_max or self._bytes > NOTED_BYTES_MAX
 
-    def forget(self, now: float) -> list[OpenChunk]:
-        """Where there are too many rows, the table is read from its beginning instead."""
-        given_up = super().forget(now)
+    def rewind(self, now: float) -> list[OpenChunk]:
+        """Restarts; if there are too many rows, with the whole table."""
+        void = super().rewind(now)
         if self.is_too_long:
             self._read_whole()
-        return given_up
+        return void
 
     def _read_whole(self) -> None:
         for xid in self._noted.values():
@@ -83,7 +81,7 @@ class CompletionJob(Job):
             self._unseen.keep_range()
         self._noted, self._batch, self._is_whole = {}, frozenset(), True
         self._bytes = 0
-        self._begin_anew()
+        self._restart()
 
     # ---- what differs from a snapshot
 
@@ -92,30 +90,30 @@ class CompletionJob(Job):
         return self._is_whole
 
     def may_begin(self, snapshot: TransactionSnapshot, now: float) -> bool:
-        """Chooses the rows whose transactions are seen; others are left for later."""
+        """Chooses rows whose transactions the snapshot sees; the others are read later."""
         self._unseen.drop_seen(snapshot)
         if not self._is_whole and not self._batch:
             seen = (key for key, xid in self._noted.items() if xid is None or snapshot.sees(xid))
             self._batch = frozenset(islice(seen, BATCH_KEYS_MAX))
             for key in self._batch:
                 del self._noted[key]
-            self._begin_anew()
+            self._restart()
         may_begin = not self._unseen.has_unseen(snapshot) if self._is_whole else bool(self._batch)
         if not may_begin:
             self.not_before = now + UNSEEN_RETRY_S
         return may_begin
 
-    def look(self, begun: TableDescribed, size: tuple[int, int]) -> bool:
-        is_same = self.key_order in (None, begun.order)
+    def take_description(self, described: TableDescribed, size: tuple[int, int]) -> bool:
+        is_same = self.key_order in (None, described.order)
         if not is_same:
-            self._begin_anew()
-        return super().look(begun, size) and is_same
+            self._restart()
+        return super().take_description(described, size) and is_same
 
     def end(self) -> None:
         log.info("rows completed", table=self.table, rows=self.rows, of=None if self._is_whole else len(self._batch))
         self._bytes -= sum(map(_size, self._batch))
         self._is_whole, self._batch = False, frozenset()
-        self._begin_anew()
+        self._restart()
         self.fingerprint, self.ranges = None, []
         if not self.has_rows:
             self.status = "done"
@@ -132,20 +130,20 @@ class CompletionJob(Job):
         )
         return [incomplete_rows_record(topics, holes)]
 
-    def _begin_anew(self) -> None:
-        """With the batch, or the whole table."""
+    def _restart(self) -> None:
+        """Restarts with the batch, or with the whole table."""
         part = RangeRecord(after=None, up_to=None, keys=tuple(sorted(self._batch)))
         self._record = _reading(self.schema, (part,) if self._batch else ())
         self.key_order, self.rows = None, 0
 
 
 class Completions:
-    """Of all tables, for one session."""
+    """The completion jobs of all tables in one session."""
 
     def __init__(
         self, schemas: Iterable[TableSchema], records: Iterable[IncompleteRowsRecord] = (), noted_max: int = NOTED_MAX
     ) -> None:
-        """`records`: of state."""
+        """`records`: those of the state topic."""
         self._schemas = {schema.table: schema for schema in schemas}
         self._noted_max = noted_max
         self.jobs = {
@@ -156,11 +154,10 @@ class Completions:
         self.settle()
 
     def alter(self, schema: TableSchema) -> None:
-        """The table has another shape from here on."""
         self._schemas[schema.table] = schema
 
     def note(self, rows: Iterable[Unfilled]) -> list[CompletionJob]:
-        """Records that went out with holes: the jobs that shall complete them."""
+        """Records were published without large values. Returns the jobs that will complete them."""
         noted: dict[TableId, CompletionJob] = {}
         for row in rows:
             table = row.schema.table
@@ -171,7 +168,7 @@ class Completions:
         return list(noted.values())
 
     def settle(self) -> None:
-        """Jobs that have nothing to read are at their end."""
+        """Removes jobs that have nothing to read."""
         self.jobs = {table: job for table, job in self.jobs.items() if job.has_rows}
 
 

@@ -1,4 +1,4 @@
-"""Snapshots as the capture loop drives them: answers in, requests out, signals, and what watchers are told."""
+"""Snapshots as the capture loop drives them: answers of the reader, requests to it, signals, and progress reports."""
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -24,21 +24,22 @@ log = structlog.get_logger(__name__)
 
 REPORT_INTERVAL_S: Final = 1.0
 SIGNAL_INTERVAL_S: Final = 0.2
-_RATE_REPORTS: Final = 10  # over which the rate is taken
+_RATE_REPORTS: Final = 10  # number of reports over which the rate is computed
 
 
 @dataclass(frozen=True, slots=True)
 class Restrictions:
     """Tables whose rows can't be read beside the stream, or not now."""
 
-    unchunkable: Collection[TableId] = ()  # whose rows can be read only before streaming begins
-    # Configured tables that are not captured, with what keeps them from joining; None: an operator starts them.
+    unchunkable: Collection[TableId] = ()  # tables whose rows can be read only before streaming begins
+    # Configured tables that are not captured, with the reason why they can't be added now; None: an operator stopped
+    # them.
     stopped: Mapping[TableId, WatershedError | None] = field(default_factory=dict)
-    outboxes: Collection[TableId] = ()  # whose rows are events, which are never read
+    outboxes: Collection[TableId] = ()  # outbox tables, whose rows are never read
 
 
 class Snapshots:
-    """Everything that a session does beside the stream."""
+    """The snapshots of a session, and the signals that concern them."""
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class Snapshots:
         restrictions = restrictions or Restrictions()
         self._outboxes = restrictions.outboxes
         self._stopped = restrictions.stopped
-        self.tables_changed = False  # by an operator: another session captures others
+        self.tables_changed = False  # an operator stopped or started tables: a new session is needed
         self._unchunkable = restrictions.unchunkable
         self._engine = engine
         self._reader = reader
@@ -65,10 +66,10 @@ class Snapshots:
         self._reported_at = float("-inf")
         self._signals_at = float("-inf")
         self._reports = _Reports()
-        self._unsaid: list[TopicRecord] = []
+        self._pending: list[TopicRecord] = []
 
     def begin_all(self, request: str, now_us: int) -> None:
-        """Read every table again, but for those that are being read, or can't be now."""
+        """Reads every table again, except those that are being read or can't be read now."""
         signal = SignalRecord(action="snapshot", requested_us=now_us)
         for table in self._engine.tables:
             if table in self._outboxes:
@@ -77,17 +78,17 @@ class Snapshots:
             if table in self._unchunkable:
                 log.warning("rows are not read again: the key has no unique index to read them by", table=str(table))
             elif job is None or job.is_ended:
-                self._unsaid += self._engine.add(requested(request, table, signal))
+                self._pending += self._engine.add(requested(request, table, signal))
 
     def alter(self, schema: TableSchema) -> None:
         """The table has this schema from here on."""
         self._engine.alter(schema)
 
     def reread(self, table: TableId, why: str) -> list[TopicRecord]:
-        """All rows of a table changed without events: read them again. Raises UnsupportedChangeError where that can't
-        be done beside the stream."""
+        """Reads all rows of a table again, because they changed without events. Returns the records of the snapshot.
+        Raises UnsupportedChangeError if the rows can't be read beside the stream."""
         if not self._engine.tables[table].key:
-            return []  # a log of what happened: nothing did
+            return []  # rows without a key are only ever inserted
         if self._limits.mode == "never":
             log.warning("rows are not read again: snapshot.mode is never", table=str(table), why=why)
             return []
@@ -101,28 +102,29 @@ class Snapshots:
         return self._engine.add(requested(why, table, SignalRecord(action="snapshot", requested_us=self._now_us)))
 
     def forget(self, tables: Iterable[TableId]) -> None:
-        """Take back what is told of snapshots of tables that are captured no more."""
+        """Deletes the records of snapshots of tables that are no longer captured."""
         for table in tables:
             key = snapshot_key(table).encode()
-            self._unsaid += [TopicRecord(self._topics.state, key, None), TopicRecord(self._topics.progress, key, None)]
+            self._pending += [TopicRecord(self._topics.state, key, None), TopicRecord(self._topics.progress, key, None)]
 
     def on_committed(self) -> None:
-        """The records that were produced so far can be read."""
+        """The records that were produced so far are committed."""
         self._engine.tombstones.on_committed()
 
     def take_answers(self, now: float) -> None:
-        """What the reader has answered so far. `now`: monotonic seconds."""
+        """Takes the answers that the reader has. `now`: monotonic seconds."""
         self._engine.take(self._reader.answers(), now)
 
     def advance(self, now: float, now_us: int, stream_lag_s: float) -> list[TopicRecord]:
-        """Ask for what is to be read next; the records of signals, failures and reports that are due."""
+        """Requests the next reads. Returns the records of signals, failures and reports that are due. `now`: monotonic
+        seconds."""
         self._now_us = now_us
-        records = [*self._unsaid, *self._engine.endings()]
-        self._unsaid.clear()
+        records = [*self._pending, *self._engine.endings()]
+        self._pending.clear()
         if now - self._signals_at >= SIGNAL_INTERVAL_S:
             self._signals_at = now
             for signal in self._signals.poll():
-                records += self._obey(signal, now_us)
+                records += self._handle(signal, now_us)
         for request in self._engine.requests(now, is_behind=stream_lag_s > self._limits.lag_s_max):
             self._reader.ask(request)
         if now - self._reported_at >= REPORT_INTERVAL_S:
@@ -133,8 +135,8 @@ class Snapshots:
 
     # ---- signals
 
-    def _obey(self, signal: Signal, now_us: int) -> list[TopicRecord]:
-        """Its effect and its answer, in the Kafka transaction of the offset from which the next session reads on."""
+    def _handle(self, signal: Signal, now_us: int) -> list[TopicRecord]:
+        """Returns the records of a signal's effect and answer, for the Kafka transaction of the offset behind it."""
         if self._answers.has(signal):
             return [self._answers.passed_over(signal)]
         records: list[TopicRecord] = []
@@ -143,25 +145,27 @@ class Snapshots:
         elif is_late(signal.record, now_us):
             answer = too_late()
         else:
-            answer, records = self._act(signal.identity, signal.record)
+            answer, records = self._execute(signal.identity, signal.record)
         log.info("signal", id=signal.identity, accepted=answer.is_accepted, message=answer.message)
         return [*records, *self._answers.give(signal, answer, now_us)]
 
-    def _act(self, identity: str, signal: SignalRecord) -> tuple[SignalAnswer, list[TopicRecord]]:
+    def _execute(self, identity: str, signal: SignalRecord) -> tuple[SignalAnswer, list[TopicRecord]]:
         records: list[TopicRecord]
         if signal.action in ("stop_table", "start_table"):
-            return self._switch(signal)
+            return self._stop_or_start(signal)
         unknown = [name for name in signal.tables if _table(name) not in self._engine.tables]
         if unknown:
             return SignalAnswer(is_accepted=False, message=f"table {unknown[0]} is not captured"), []
         if signal.action == "heal":
             waiting = [table for table in self._stopped if table in self._unchunkable]
             if waiting and self._limits.method == "consistent":
-                # Unanswered: in state GAP it is obeyed.
-                raise GapError(f"table {waiting[0]} can join with a new slot only", "cdc snapshot heal, as was asked")
+                # Not answered here: the process obeys the signal in state GAP.
+                raise GapError(
+                    f"table {waiting[0]} can be added with a new slot only", "cdc snapshot heal, as requested"
+                )
             return SignalAnswer(is_accepted=False, message="there is no gap to heal: capture is streaming"), []
         wanted = [_table(name) for name in signal.tables] or list(self._engine.tables)
-        events, wanted = _apart(wanted, self._outboxes)
+        events, wanted = _partition(wanted, self._outboxes)
         if events and (signal.tables or not wanted):
             message = f"the rows of {events[0]} are events: `cdc outbox republish` publishes them again"
             return SignalAnswer(is_accepted=False, message=message), []
@@ -173,7 +177,7 @@ class Snapshots:
                 return SignalAnswer(is_accepted=False, message="a condition or a range needs exactly one table"), []
             if problem := self._range_problem(wanted[0], signal):
                 return SignalAnswer(is_accepted=False, message=problem), []
-            barred, wanted = _apart(wanted, self._unchunkable)
+            barred, wanted = _partition(wanted, self._unchunkable)
             if barred and (signal.tables or not wanted):
                 return SignalAnswer(is_accepted=False, message=self._why_barred(barred[:1])), []
             records = [record for table in wanted for record in self._engine.add(requested(identity, table, signal))]
@@ -182,39 +186,39 @@ class Snapshots:
         changed = [(table, records) for table in wanted if (records := self._engine.set_status(table, status))]
         if not changed:
             return SignalAnswer(is_accepted=False, message=f"there is no snapshot to {signal.action}"), []
-        told = [record for _, records in changed for record in records]
-        return _accepted(status, [table for table, _ in changed]), told
+        return _accepted(status, [table for table, _ in changed]), [record for _, some in changed for record in some]
 
-    def _switch(self, signal: SignalRecord) -> tuple[SignalAnswer, list[TopicRecord]]:
-        """Stop tables, or let those that are stopped join again: the next session does."""
+    def _stop_or_start(self, signal: SignalRecord) -> tuple[SignalAnswer, list[TopicRecord]]:
+        """Stops tables, or starts stopped ones; the next session applies that."""
         is_stop = signal.action == "stop_table"
         wanted = [_table(name) for name in signal.tables]
         known = self._engine.tables.keys() if is_stop else self._stopped
-        strange = [table for table in wanted if table not in known]
-        if not wanted or strange:
+        unknown = [table for table in wanted if table not in known]
+        if not wanted or unknown:
             what = "captured" if is_stop else "stopped"
-            message = f"table {strange[0]} is not {what}" if strange else "no table is named"
+            message = f"table {unknown[0]} is not {what}" if unknown else "no table is named"
             return SignalAnswer(is_accepted=False, message=message), []
         if not is_stop and (barred := next(((t, why) for t in wanted if (why := self._stopped[t]) is not None), None)):
             table, barrier = barred
             message = (
-                f"table {table} can't join now: {barrier.message}. It joins by itself once its catalog allows that"
+                f"table {table} can't be captured now: {barrier.message}. It is captured again by itself once its "
+                "catalog allows that"
             )
             return SignalAnswer(is_accepted=False, message=message, next=barrier.hint), []
         why = WatershedError("an operator stopped it", "cdc table start, which reads all its rows again")
-        told = [TableRecord.stopped(table, why, self._now_us, is_held=is_stop) for table in wanted]
         self.tables_changed = True
-        return _accepted("stopped" if is_stop else "joins again", wanted), [
-            table_record(self._topics, record) for record in told
+        return _accepted("stopped" if is_stop else "captured again", wanted), [
+            table_record(self._topics, TableRecord.stopped(table, why, self._now_us, is_held=is_stop))
+            for table in wanted
         ]
 
     def _why_barred(self, tables: Sequence[TableId]) -> str:
         keys = {table: ", ".join(self._engine.tables[table].key) or "none" for table in tables}
         names = ", ".join(f"{table} ({key})" for table, key in keys.items())
-        return f"not in chunks: {names}: no unique index has exactly these key columns, in this order"
+        return f"can't be read in chunks: {names}: no unique index has exactly these key columns, in this order"
 
     def _range_problem(self, table: TableId, signal: SignalRecord) -> str:
-        """Empty when the range's ends are keys of the table."""
+        """Returns why the ends of the range are not keys of the table; empty if they are."""
         key = self._engine.tables[table].key
         for end in (signal.after, signal.up_to):
             if end is not None and len(end) != len(key):
@@ -225,7 +229,7 @@ class Snapshots:
     # ---- reports
 
     def _report(self, now: float, now_us: int) -> list[TopicRecord]:
-        """Of each table whose snapshot runs, or has changed its status since the last report."""
+        """Returns the report of each table whose snapshot runs, or changed its status since the last report."""
         records = []
         for table, job in self._engine.jobs.items():
             if self._reports.is_due(job, now):
@@ -243,38 +247,37 @@ class Snapshots:
         return records
 
     def _doing(self, job: Job) -> str:
-        """What it waits for, or does beside reading rows."""
+        """Returns what the job waits for, or does beside reading rows."""
         if job.absent is not None:
-            return "looks for rows that vanished"
+            return "looking for rows that vanished"
         return self._engine.waits_for
 
 
 class _Reports:
-    """What was reported last, and how fast rows went."""
+    """The last report of each table, and the rate of rows."""
 
     def __init__(self) -> None:
-        self._told: dict[TableId, tuple[str, str]] = {}
+        self._reported: dict[TableId, tuple[str, str]] = {}
         self._past: dict[TableId, deque[tuple[float, int]]] = {}
 
     def is_due(self, job: Job, now: float) -> bool:
         table = job.schema.table
-        told = (job.request, job.status)
-        if not job.is_active and self._told.get(table, told if job.is_ended else None) == told:
+        reported = (job.request, job.status)
+        if not job.is_active and self._reported.get(table, reported if job.is_ended else None) == reported:
             return False
-        if self._told.get(table) != told:
+        if self._reported.get(table) != reported:
             self._past.pop(table, None)
-        self._told[table] = told
+        self._reported[table] = reported
         self._past.setdefault(table, deque(maxlen=_RATE_REPORTS)).append((now, job.rows))
         return True
 
     def rate(self, job: Job, now: float) -> float:
-        """Rows/s over the last reports."""
         began, rows = self._past[job.schema.table][0]
         return round((job.rows - rows) / (now - began), 1) if now > began else 0.0
 
 
 def requested(identity: str, table: TableId, signal: SignalRecord) -> SnapshotRecord:
-    """The snapshot of one table that a signal asks for."""
+    """Returns the record of the snapshot of one table that a signal requests."""
     is_range = signal.after is not None or signal.up_to is not None
     asked = {"after": signal.after, "up_to": signal.up_to}
     is_whole = signal.where is None and not is_range
@@ -287,7 +290,7 @@ def requested(identity: str, table: TableId, signal: SignalRecord) -> SnapshotRe
             "where": signal.where,
             "sweeps": is_whole,
             "ranges": (asked,) if is_range else (),
-            # Of rows that don't meet the condition nothing is known, but a key without any row is gone.
+            # Rows that don't meet the condition are not read, but a key without any row is gone.
             "deletes_in": None if is_whole else asked,
             "requested_us": signal.requested_us,
         }
@@ -303,9 +306,8 @@ def _table(name: str) -> TableId:
     try:
         return TableId.parse(name)
     except ValueError:
-        return TableId("", name)  # which there is not: the signal is refused with the name
+        return TableId("", name)  # there is no such table: the signal is refused with the name
 
 
-def _apart(tables: Sequence[TableId], others: Collection[TableId]) -> tuple[list[TableId], list[TableId]]:
-    """Those that are among the others, and the rest."""
+def _partition(tables: Sequence[TableId], others: Collection[TableId]) -> tuple[list[TableId], list[TableId]]:
     return [table for table in tables if table in others], [table for table in tables if table not in others]

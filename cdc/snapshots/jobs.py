@@ -1,4 +1,4 @@
-"""The snapshot of one table: its ranges, then the rows that vanished without an event. Pure."""
+"""The snapshot of one table: its ranges, then the keys of rows that vanished without an event. Pure."""
 
 from itertools import pairwise
 from typing import Final
@@ -18,7 +18,7 @@ from cdc.snapshots.ranges import RETRY_S, OpenChunk, Range
 
 log = structlog.get_logger(__name__)
 
-RETRY_S_MAX: Final = 5.0  # a catalog that is ahead of the log stays so until a backlog is read
+RETRY_S_MAX: Final = 5.0  # a table that was altered can be read only when the stream reaches that change
 _FAILURES_COUNTED: Final = 16
 
 STATUSES_BEFORE: Final = {
@@ -26,24 +26,24 @@ STATUSES_BEFORE: Final = {
     "running": ("paused", "failed"),
     "cancelled": ("running", "paused", "failed"),
 }
-"""Of which status a job must be to get another by an operator's wish."""
+"""The statuses from which an operator can set a new one."""
 
 
 class Job:
     """One table's snapshot while this process works on it."""
 
     def __init__(self, record: SnapshotRecord, schema: TableSchema, *, below: int | None = None) -> None:
-        """`below`: it only gives what was swept below this version its tombstones, and has no ranges."""
+        """`below`: the job has no ranges, and only writes the tombstones of rows that were swept below this version."""
         self._record = record
         self.schema = schema
         self.below = below
-        self.fingerprint: str | None = None  # None: the table has not been looked at by this process
-        self.begin: str | None = None  # nonce of the Begin that is on its way
+        self.fingerprint: str | None = None  # None: the table is not described yet
+        self.description_nonce: str | None = None  # nonce of the DescribeTable in progress
         self.not_before = 0.0
-        self._failures = 0  # readings that failed one after the other
-        self._failed_with = ""  # what was last said of them
+        self._failures = 0  # consecutive failures
+        self._failed_with = ""  # the last logged reason
         self.ranges: list[Range] = []
-        self.absent: AbsentKeys | None = None  # once every row is published, where rows that vanished are looked for
+        self.absent: AbsentKeys | None = None  # set when every row is published, if keys of vanished rows are wanted
         self.rows = record.rows
         self.deleted = record.deleted
         self.floor = record.floor
@@ -54,7 +54,8 @@ class Job:
 
     @classmethod
     def of_tombstones(cls, schema: TableSchema, floor: int) -> "Job":
-        """For the rows that were swept below this floor. It is in no record: a restart sees again that it is due."""
+        """Returns a job that writes the tombstones of rows that were swept below this floor. It has no record: after a
+        restart it is found to be due again."""
         record = SnapshotRecord(
             request=f"sweep below {floor}",
             table_schema=schema.table.schema,
@@ -92,101 +93,100 @@ class Job:
 
     @property
     def is_read_out(self) -> bool:
-        """Whether every row is published."""
         return self.fingerprint is not None and all(part.is_done for part in self.ranges)
 
     @property
     def splits(self) -> bool:
-        """Whether a large table is read in several ranges."""
+        """True if a large table is read in several ranges."""
         return True
 
     def may_begin(self, snapshot: TransactionSnapshot, now: float) -> bool:  # noqa: ARG002 - for jobs of other kinds
-        """Whether chunks that see no less than this are of use; else it is to be looked again later."""
+        """Returns whether chunks that see no less than `snapshot` are useful now; if not, the table is described again
+        later."""
         return True
 
     def end(self) -> None:
-        """There is nothing left to do."""
+        """Ends the job: nothing is left to do."""
         self.status = "done"
         log.info("table published", table=self.table, request=self.request, rows=self.rows, deleted=self.deleted)
 
     def state(self, topics: Topics) -> list[TopicRecord]:
-        """What tells how far it is. Of tombstones only the end is recorded."""
+        """Returns the records of the job's progress. For tombstones, only the end is recorded."""
         if self.below is None:
             return [snapshot_record(topics, self.record())]
         return [tombstones_record(topics, self.schema.table, self.below)] if self.status == "done" else []
 
     def fix_floor(self, epoch: int, seq: int, unseen: int | None) -> None:
-        """Of its sweep. `seq`: the next one where the watermark of its first look was received. A chunk's row may be
-        dropped in favour of an event that is older than that watermark: the floor is below all of those, whose lowest
-        is `unseen`. Transactions that the look's snapshot sees, later ones see too."""
+        """Fixes the floor of the sweep. `seq`: the next one when the watermark of the first description was received. A
+        chunk's row may be dropped in favour of an event that is older than that watermark, so the floor is below all of
+        those; `unseen` is the lowest. Transactions that the description's snapshot sees, later snapshots see too."""
         self.floor = pack_version(epoch, seq if unseen is None else min(unseen, seq))
 
-    def look(self, begun: TableDescribed, size: tuple[int, int]) -> bool:
-        """The table was looked at. `size`: rows and bytes that a chunk may have. False: its keys lie in another order
-        than when the ranges were recorded, which therefore mean nothing any more: all is read from the beginning."""
-        self.fingerprint = begun.fingerprint
-        self.rows_estimated = begun.rows_estimated
-        is_same = self.key_order in (None, begun.order)
+    def take_description(self, described: TableDescribed, size: tuple[int, int]) -> bool:
+        """Takes a description of the table. `size`: the maximum rows and bytes of a chunk. Returns False if the order
+        of the keys differs from the recorded one: then the recorded ranges are void, and everything is read from the
+        beginning."""
+        self.fingerprint = described.fingerprint
+        self.rows_estimated = described.rows_estimated
+        is_same = self.key_order in (None, described.order)
         if not is_same:
             self.rows, self.absent = 0, None
         asked = self._record.deletes_in
         known = self._record.ranges if is_same else (asked,) if asked is not None else ()
-        self.key_order = begun.order
-        ranges = () if self.below is not None else known or _split(begun.bounds)
+        self.key_order = described.order
+        ranges = () if self.below is not None else known or _split(described.bounds)
         self.ranges = [
-            Range(part.after, part.up_to, part.is_done, ChunkSize(*size, begun.row_bytes), part.keys) for part in ranges
+            Range(part.after, part.up_to, part.is_done, ChunkSize(*size, described.row_bytes), part.keys)
+            for part in ranges
         ]
         return is_same
 
     @property
     def parts(self) -> "list[Range | AbsentKeys]":
-        """What is read."""
         return [*self.ranges, *([] if self.absent is None else [self.absent])]
 
     def look_for_absent(self) -> None:
-        """When every row is published: go on to those that are gone, if that was asked for. Idempotent."""
+        """When every row is published, begins the lookups of absent keys if they are wanted. Idempotent."""
         asked = self._record.deletes_in
         if self.absent is None and asked is not None and self.is_read_out:
             self.absent = AbsentKeys(asked.after, asked.up_to, self.below)
 
     @property
     def is_complete(self) -> bool:
-        """Whether there is nothing left to do."""
         return self.is_read_out and (self.absent is None or self.absent.is_done)
 
-    def forget(self, now: float) -> list[OpenChunk]:
-        """Begin again where publishing stands, with a new look at the table; what was open."""
+    def rewind(self, now: float) -> list[OpenChunk]:
+        """Restarts at what is published, with a new description of the table. Returns the requests that are void."""
         self._record = self.record()
-        given_up = [chunk for part in self.parts for chunk in part.rewind(now)]
-        self.fingerprint = self.begin = None
+        void = [chunk for part in self.parts for chunk in part.rewind(now)]
+        self.fingerprint = self.description_nonce = None
         self.ranges = []
         self.not_before = now + RETRY_S
-        return given_up
+        return void
 
     def failed(self, why: str, now: float) -> None:
-        """A reading failed, and may succeed later: another one follows with a delay that doubles from one failure to
-        the next. The log has one line for each reason. Call `forget` first."""
+        """A read failed and may succeed later. It is repeated with a delay that doubles from one failure to the next;
+        each reason is logged once. Call `rewind` first."""
         delay_s = min(RETRY_S * 2**self._failures, RETRY_S_MAX)
         self.not_before = now + delay_s
         self._failures = min(self._failures + 1, _FAILURES_COUNTED)
         if why != self._failed_with:
             self._failed_with = why
-            log.warning("chunk failed, it is read again until it succeeds", table=self.table, error=why)
+            log.warning("reading a chunk failed, it is repeated until it succeeds", table=self.table, error=why)
 
     def merged(self, part: Range | AbsentKeys) -> None:
-        """The first open chunk of this part is published: readings succeed again."""
+        """The first open chunk of this part was published, so reads succeed again."""
         part.merged()
         self._failures, self._failed_with = 0, ""
         self.look_for_absent()
 
     def alter(self, schema: TableSchema) -> None:
-        """The table has this schema from here on, perhaps the one that readings have failed for. Call `forget`
-        first."""
+        """The table has this schema from here on; previous failures may be due to it. Call `rewind` first."""
         self.schema = schema
         self._failures, self._failed_with = 0, ""
 
     def record(self) -> SnapshotRecord:
-        """As it stands."""
+        """Returns the job's present record."""
         ranges = self._record.ranges
         if self.ranges:
             ranges = tuple(

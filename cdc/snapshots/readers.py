@@ -1,31 +1,26 @@
-"""The reader of the source and that of the topics as one."""
+"""The reader of the source and the reader of topics as one ChunkReader."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from cdc.ports.chunk_reader import Answer, KeyPage, Request
 
-
-class SourceReader(Protocol):
-    """See cdc.ports.chunk_reader.ChunkReader, without what is asked of topics."""
-
-    def ask(self, request: Request) -> None: ...
-    def answers(self) -> list[Answer]: ...
+R = TypeVar("R", contravariant=True)
 
 
-class KeyReader(Protocol):
-    """Answers pages of a topic's keys, one scan at a time."""
+class Reader(Protocol[R]):
+    """A ChunkReader for one kind of requests."""
 
-    def ask(self, page: KeyPage) -> None: ...
+    def ask(self, request: R, /) -> None: ...
     def answers(self) -> list[Answer]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """See cdc.ports.chunk_reader.ChunkReader."""
+    """Implements cdc.ports.chunk_reader.ChunkReader. `keys` reads one scan at a time."""
 
-    source: SourceReader
-    keys: KeyReader
+    source: Reader[Request]
+    keys: Reader[KeyPage]
 
     def ask(self, request: Request | KeyPage) -> None:
         if isinstance(request, KeyPage):

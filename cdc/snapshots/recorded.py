@@ -1,4 +1,4 @@
-"""What state holds of snapshots."""
+"""The records of snapshots in the state topic."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from cdc.snapshots.completion import Completions
 
 @dataclass(frozen=True, slots=True)
 class RecordedSnapshots:
-    """What the state topic says of snapshots when a session begins."""
+    """The records of snapshots when a session begins."""
 
-    records: Iterable[SnapshotRecord] = ()  # ended ones among them
-    # For each table the floor up to which swept rows have their tombstones. None: sweeps are followed by none.
+    records: Iterable[SnapshotRecord] = ()  # includes ended ones
+    # Table → floor up to which tombstones are written behind sweeps. None: no tombstones are wanted.
     tombstones: Mapping[TableId, int] | None = None
     completions: Completions | None = None

@@ -1,4 +1,4 @@
-"""Answers to signals: given, kept for a day, then taken back. Pure."""
+"""Answers to signals: published, kept for a day, then deleted. Pure."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -9,36 +9,38 @@ from cdc.ports.stream import Signal
 from cdc.records.control import SIGNALS_KEY, SignalAnswer, SignalRecord, SignalsRecord, signal_key
 
 SIGNAL_S_MAX: Final = 86_400
-"""How old a signal may be that takes effect. One that is met later, with its answer taken back, must not again."""
+"""Maximum age in seconds of a signal that takes effect. An older one may have had its effect already, and its answer
+may be deleted."""
 
-KEPT_S: Final = SIGNAL_S_MAX + 3_600  # longer, by what two clocks may differ
-EXPIRED_MAX: Final = 500  # taken back at once
-GIVEN_MAX: Final = 10_000  # more signals in a day are no operator's: their answers are taken back earlier
+KEPT_S: Final = SIGNAL_S_MAX + 3_600  # longer than SIGNAL_S_MAX, because clocks differ
+EXPIRED_MAX: Final = 500  # answers deleted at once
+GIVEN_MAX: Final = 10_000  # an operator does not send more in a day; with more, answers are deleted earlier
 
 
 class Answers:
-    """Those that control holds, and those that this process gives."""
+    """The answers in the control topic, and those of this process."""
 
     def __init__(self, topics: Topics, known: Mapping[str, int]) -> None:
-        """`known`: signal id → when it was answered, µs since 1970."""
+        """`known`: signal id → time of its answer, µs since 1970."""
         self._topics = topics
         self._given = dict(sorted(known.items(), key=lambda given: given[1]))
 
     def has(self, signal: Signal) -> bool:
-        """Whether it was answered: by another process, in state GAP."""
+        """Returns whether the signal was answered already, by a process in state GAP."""
         return signal.identity in self._given
 
     def give(self, signal: Signal, answer: SignalAnswer, now_us: int) -> list[TopicRecord]:
-        """The answer, and that the next session reads on behind the signal: for the Kafka transaction of its effect."""
+        """Returns the records of the answer and of the offset behind the signal, for the Kafka transaction of its
+        effect."""
         self._given[signal.identity] = now_us
         return [answer_record(self._topics, signal, answer, now_us), self.passed_over(signal)]
 
     def passed_over(self, signal: Signal) -> TopicRecord:
-        """That the next session reads on behind it."""
+        """Returns the record that the next session reads on behind the signal."""
         return offset_record(self._topics, signal)
 
     def expired(self, now_us: int) -> list[TopicRecord]:
-        """Tombstones of what is older than a day, or more than can be kept; some at a time."""
+        """Returns tombstones of answers that are older than KEPT_S or above GIVEN_MAX, a limited number at a time."""
         old: list[str] = []
         for identity, given_us in self._given.items():
             is_old = given_us < now_us - KEPT_S * 1_000_000
@@ -51,7 +53,6 @@ class Answers:
 
 
 def is_late(signal: SignalRecord, now_us: int) -> bool:
-    """Whether it was sent so long ago that it is refused."""
     return signal.requested_us < now_us - SIGNAL_S_MAX * 1_000_000
 
 
@@ -60,11 +61,11 @@ def too_late() -> SignalAnswer:
 
 
 def answer_record(topics: Topics, signal: Signal, answer: SignalAnswer, now_us: int) -> TopicRecord:
-    """For control."""
-    told = answer.model_copy(update={"answered_us": now_us})
-    return TopicRecord(topics.control, signal_key(signal.identity).encode(), told.encode())
+    value = answer.model_copy(update={"answered_us": now_us}).encode()
+    return TopicRecord(topics.control, signal_key(signal.identity).encode(), value)
 
 
 def offset_record(topics: Topics, signal: Signal) -> TopicRecord:
-    """For state: signals up to this one have had their effect, or were refused."""
+    """Returns the record of the next signal's offset, for the state topic. Signals below it have had their effect, or
+    were refused."""
     return TopicRecord(topics.state, SIGNALS_KEY.encode(), SignalsRecord(offset=signal.offset + 1).encode())

@@ -1,4 +1,4 @@
-"""How far snapshots and sinks are, from what the topics say of them: for people and machines who watch. Pure."""
+"""The progress of snapshots and sinks, computed from their records in topics, for people and monitoring. Pure."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -8,20 +8,20 @@ from typing import Any, Final, Literal
 from cdc.records.control import ENDED, PositionRecord, ProgressRecord, SinkRecord, SnapshotProgress, SnapshotRecord
 
 SILENCE_S_MAX: Final = 10.0  # capture reports every second while a snapshot runs
-RATE_WINDOW_S: Final = 30.0  # a batch of the warehouse takes seconds
+RATE_WINDOW_S: Final = 30.0  # longer than a batch of the warehouse
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """One table's snapshot, or one sink's filling, at this moment."""
+class FillProgress:
+    """The present progress of one table's snapshot, or of filling one sink."""
 
     what: Literal["table", "sink"]
-    name: str  # schema.table, or the sink's
+    name: str  # schema.table, or the name of the sink
     status: str  # waiting, running, paused; ended: done, cancelled, failed, replaced (by another snapshot)
-    done: int  # rows published; of a sink: offsets passed, which are its records and the markers among them
+    done: int  # published rows; for a sink: offsets passed, which count records and transaction markers
     total: int  # 0: not known
     per_s: float
-    message: str = ""  # what it waits for, or why it failed
+    message: str = ""  # what is waited for, or why it failed
 
     @property
     def is_ended(self) -> bool:
@@ -29,13 +29,13 @@ class Standing:
 
     @property
     def eta_s(self) -> float | None:
-        """Seconds that are left at this rate; None where that can't be told."""
+        """Seconds that are left at this rate; None if not known."""
         if self.is_ended or not self.total or self.per_s <= 0:
             return None
         return (self.total - self.done) / self.per_s
 
     def as_json(self) -> dict[str, Any]:
-        """For machines."""
+        """Returns the status as a JSON object."""
         eta_s = self.eta_s
         return {
             "what": self.what,
@@ -52,42 +52,44 @@ class Standing:
 # ---- tables
 
 
-def table_standing(record: SnapshotRecord, progress: SnapshotProgress | None, silent_s: float) -> Standing:
-    """`progress`: of the table, perhaps of an earlier snapshot; `silent_s`: since capture has said something of it."""
+def table_progress(record: SnapshotRecord, progress: SnapshotProgress | None, silent_s: float) -> FillProgress:
+    """Returns the status of a table's snapshot. `progress`: the table's last report, perhaps of an earlier snapshot.
+    `silent_s`: seconds since the last report."""
     status, per_s, message = str(record.status), 0.0, record.message
     if record.deleted and not message:
-        message = f"deleted {record.deleted:,} that had vanished"
+        message = f"deleted {record.deleted:,} rows that had vanished"
     if record.status == "running":
         if silent_s > SILENCE_S_MAX:
-            message = f"capture has said nothing for {silent_s:.0f} s: does `cdc run` run?"
+            message = f"capture has not reported for {silent_s:.0f} s: does `cdc run` run?"
         elif progress is not None and progress.request == record.request:
             if progress.status != "waiting":
                 per_s, message = progress.rows_per_s, progress.message or message
-            elif progress.rows == record.rows:  # else that has passed, and the next report will say so
+            elif progress.rows == record.rows:  # otherwise the wait is over, and the next report will show it
                 status, message = "waiting", progress.message
-    # What is estimated is the table: of a part of it nothing is known.
+    # The estimate is for the whole table.
     total = record.rows if record.status == "done" else record.rows_estimated if is_whole(record) else 0
-    return Standing("table", str(record.table), status, record.rows, max(total, record.rows) if total else 0, per_s,
-                    message)  # fmt: skip
+    total = max(total, record.rows) if total else 0
+    return FillProgress("table", str(record.table), status, record.rows, total, per_s, message)
 
 
-def replaced(standing: Standing) -> Standing:
-    """Of a snapshot in whose place another has begun."""
-    return Standing("table", standing.name, "replaced", 0, 0, 0.0, "another one of the table has begun")
+def replaced(status: FillProgress) -> FillProgress:
+    """Returns the status of a snapshot that was replaced by another one of the table."""
+    return FillProgress("table", status.name, "replaced", 0, 0, 0.0, "another snapshot of the table has begun")
 
 
 def is_whole(record: SnapshotRecord) -> bool:
-    """Whether it is of all rows: only those sweep, except for an epoch's first one, which may have nothing to sweep."""
+    """Returns whether the snapshot is of all rows. Only those sweep, except the first of an epoch, which may have
+    nothing to sweep."""
     return record.where is None and (record.sweeps or record.request.startswith("epoch "))
 
 
 def are_complete(record: SnapshotRecord | None) -> bool:
-    """Whether the table's topic surely holds every row. A later snapshot of a part hides that it does."""
+    """Returns whether the table's topic is known to hold every row. A later snapshot of a part hides that it does."""
     return record is not None and is_whole(record) and record.status == "done"
 
 
 def will_be_complete(record: SnapshotRecord | None) -> bool:
-    """Whether it holds them, or will when the snapshot that runs is done."""
+    """Returns whether the topic holds every row, or will when the present snapshot is done."""
     return record is not None and is_whole(record) and record.status in ("running", "done")
 
 
@@ -95,43 +97,49 @@ def will_be_complete(record: SnapshotRecord | None) -> bool:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Mark:
-    """A place in the source's history, over all epochs."""
+class HistoryPosition:
+    """A position in the source's history over all epochs."""
 
     epoch: int
     lsn: int
 
     @classmethod
-    def published(cls, position: PositionRecord | ProgressRecord) -> "Mark":
-        """Up to which everything lies in the topics."""
+    def published(cls, position: PositionRecord | ProgressRecord) -> "HistoryPosition":
+        """Returns the position up to which everything is in the topics."""
         lsn = position.lsn if isinstance(position, ProgressRecord) else position.resume_lsn
         return cls(position.epoch, lsn)
 
     @classmethod
-    def applied(cls, sink: SinkRecord) -> "Mark":
-        """That a reader of the store sees."""
+    def applied(cls, sink: SinkRecord) -> "HistoryPosition":
+        """Returns the position up to which the store shows everything."""
         return cls(sink.epoch, sink.applied_lsn)
 
 
 def newest(sinks: Iterable[SinkRecord], name: str, generation_min: int = 0) -> SinkRecord | None:
-    """The record of the sink's serving generation: that of the newest job. None while one generation replaces another.
-    `generation_min`: earlier ones belong to stores that are gone."""
+    """Returns the record of the sink's serving generation: that of the newest job. None while one generation replaces
+    another. `generation_min`: earlier ones belong to discarded stores."""
     own = [sink for sink in sinks if sink.sink == name and sink.generation >= generation_min and sink.role == "serving"]
     return max(own, key=lambda sink: (sink.job, sink.generation), default=None)
 
 
-def sink_standing(
-    name: str, sink: SinkRecord | None, published: ProgressRecord | None, goal: Mark | None, rate: "Rate", now: float
-) -> Standing:
-    """Filled when it has applied `goal`; None: that is not known yet. `now`: monotonic seconds."""
+def sink_progress(
+    name: str,
+    sink: SinkRecord | None,
+    published: ProgressRecord | None,
+    goal: HistoryPosition | None,
+    rate: "Rate",
+    now: float,
+) -> FillProgress:
+    """Returns the progress of filling a sink: done when it has applied `goal` (None: not known yet). `now`: monotonic
+    seconds."""
     if sink is None:
-        return Standing("sink", name, "waiting", 0, 0, 0.0, "Spark starts")
+        return FillProgress("sink", name, "waiting", 0, 0, 0.0, "Spark starts")
     ends = published.end_offsets if published is not None else {}
     total = sum(map(sum, ends.values()))
     done = sum(_passed(sink.end_offsets, topic, offsets) for topic, offsets in ends.items())
-    is_filled = goal is not None and Mark.applied(sink) >= goal
+    is_filled = goal is not None and HistoryPosition.applied(sink) >= goal
     rate.observe(now, done)
-    return Standing("sink", name, "done" if is_filled else "running", done, total, rate.per_s(now))
+    return FillProgress("sink", name, "done" if is_filled else "running", done, total, rate.per_s(now))
 
 
 def _passed(have: Mapping[str, tuple[int, ...]], topic: str, ends: tuple[int, ...]) -> int:
@@ -140,10 +148,10 @@ def _passed(have: Mapping[str, tuple[int, ...]], topic: str, ends: tuple[int, ..
 
 
 class Rate:
-    """How fast a number grows, over the last RATE_WINDOW_S."""
+    """The growth rate of a number over the last RATE_WINDOW_S."""
 
     def __init__(self) -> None:
-        self._seen: deque[tuple[float, int]] = deque()  # each change, and the last one before the window
+        self._seen: deque[tuple[float, int]] = deque()  # changes within the window, and the last one before it
 
     def observe(self, now: float, number: int) -> None:
         if not self._seen or number != self._seen[-1][1]:

@@ -1,4 +1,4 @@
-"""Sweep records: rows of a table below a floor are gone. A table's floor never goes down. Pure."""
+"""Sweep records: the rows of a table below a floor are gone. A table's floor never goes down. Pure."""
 
 from collections.abc import Mapping
 
@@ -9,24 +9,25 @@ from cdc.records.topic_records import sweep_record
 
 
 class Sweeps:
-    """Makes them for one epoch."""
+    """Makes the sweep records of one epoch."""
 
     def __init__(self, topics: Topics, epoch: int, floors: Mapping[TableId, int]) -> None:
-        """`floors`: of each table's last sweep, whatever its epoch."""
+        """`floors`: the floor of each table's last sweep, in any epoch."""
         self.topics = topics
         self.epoch = epoch
         self._floors = dict(floors)
-        self.made = 0  # sweeps, by this process
+        self.made = 0  # number of sweeps by this process
 
     def floor(self, table: TableId) -> int:
-        """Of the table's last sweep, whatever its epoch; 0: there was none."""
+        """Returns the floor of the table's last sweep in any epoch; 0 if there was none."""
         return self._floors.get(table, 0)
 
     def record(self, table: TableId, floor: int, commit_lsn: int) -> TopicRecord:
-        """Rows with a version below `floor` are gone, for those who have applied the transaction that commits at
-        `commit_lsn`. Where an earlier sweep's floor is higher this one repeats it: the topic keeps only the last."""
+        """Returns the record: rows with a version below `floor` are gone once the transaction that commits at
+        `commit_lsn` is applied. If an earlier sweep has a higher floor it is repeated, because the topic keeps only the
+        last record."""
         self.made += 1
         self._floors[table] = max(floor, self._floors.get(table, 0))
-        # A keepalive may name the commit record's own position before the transaction was sent, but none beyond.
+        # A keepalive may report the position of the commit record before the transaction is sent, but none beyond it.
         as_of_lsn = commit_lsn + 1
         return sweep_record(self.topics, table, self._floors[table], as_of_lsn, self.epoch)

@@ -9,7 +9,7 @@ from cdc.model.events import TableId
 from cdc.model.lsn import format_lsn
 from cdc.model.topics import Topics
 from cdc.records.control import ProgressRecord, SinkRecord
-from cdc.snapshots.status import Standing, newest
+from cdc.snapshots.status import FillProgress, newest
 from cdc.status.facts import Condition, Reading, SlotFacts, SourceFacts, TopicFacts
 from cdc.status.history import History
 from cdc.status.model import (
@@ -196,7 +196,7 @@ def _table(table: TableId, topics: TopicFacts | None) -> TableStatus:
     )
 
 
-def _snapshot(standing: Standing) -> SnapshotStatus:
+def _snapshot(standing: FillProgress) -> SnapshotStatus:
     return SnapshotStatus(
         status=standing.status,
         rows=standing.done,

@@ -9,7 +9,7 @@ from cdc.model.events import TableId
 from cdc.outbox.lost import LostEventsRecord
 from cdc.records.control import PositionRecord, ProgressRecord, SinkErrorRecord, SinkRecord
 from cdc.records.table_state import TableRecord
-from cdc.snapshots.status import Standing
+from cdc.snapshots.status import FillProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class TopicFacts:
     damage: WatershedError | None  # why the position record can't be read
     progress: ProgressRecord | None
     tables: Mapping[TableId, TableRecord]
-    snapshots: Mapping[TableId, Standing]
+    snapshots: Mapping[TableId, FillProgress]
     dead_letters: Mapping[TableId, int]
     skipped: Mapping[TableId, int]
     lost_events: tuple[LostEventsRecord, ...]

@@ -1,2 +1,3 @@
-"""The tables that a session captures: which ones, with which schema, what changed, and whether history is continuous.
-Pure."""
+"""The captured tables of a session: which they are, their schemas, what changed, and whether history is continuous.
+Pure.
+"""

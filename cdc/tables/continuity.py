@@ -1,7 +1,7 @@
-"""Is history continuous between the position record and what the servers hold now? (P4: fail closed.)
+"""Checks that history is continuous between the position record and what the servers hold now (P4: fail closed).
 
-Looked at with the slot held and earlier producers fenced, so that nothing moves meanwhile. A mismatch that could hide a
-change is a GapError: nothing is published.
+The checks run while the slot is held and earlier producers are fenced, so that nothing changes meanwhile. A mismatch
+that could hide a change is a GapError: nothing is published.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from cdc.records.control import PositionRecord
 
 @dataclass(frozen=True, slots=True)
 class SourceNow:
-    """The source as it is."""
+    """The present state of the source."""
 
     system_identifier: str
     timeline: int
@@ -25,20 +25,21 @@ class SourceNow:
     flush_lsn: Lsn
     slot_wal_status: str | None
     slot_confirmed_lsn: Lsn | None
-    publication: str | None  # fingerprint
+    publication: str | None  # fingerprint; None: there is no such publication
 
 
 @dataclass(frozen=True, slots=True)
 class TopicNow:
-    """A table's topic as it is."""
+    """The present state of a table's topic."""
 
     topic_id: str
     end_offsets: Sequence[int]
 
 
 def require_same_database(position: PositionRecord, system_identifier: str, database: str) -> None:
-    """Raises GapError when the position was written for another database. The one check that comes before the slot is
-    taken: a slot of that name elsewhere is not ours, and who streams to these topics must not be fenced for it."""
+    """Raises GapError if the position was written for another database. This is the one check before the slot is taken:
+    in another database, a slot of that name is not ours, and the process that streams to these topics must not be
+    fenced."""
     then = position.source
     if (then.system_identifier, then.database) != (system_identifier, database):
         raise GapError(
@@ -49,7 +50,7 @@ def require_same_database(position: PositionRecord, system_identifier: str, data
 
 
 def require_same_source(position: PositionRecord, now: SourceNow) -> None:
-    """Raises GapError when the position's LSNs do not belong to this source, slot and publication."""
+    """Raises GapError if the LSNs of the position do not belong to this source, slot and publication."""
     then = position.source
     require_same_database(position, now.system_identifier, now.database)
     if then.timeline != now.timeline:
@@ -83,7 +84,7 @@ def require_same_source(position: PositionRecord, now: SourceNow) -> None:
 
 
 def require_same_topics(position: PositionRecord, now: Mapping[str, TopicNow]) -> None:
-    """Raises GapError when a topic was deleted, recreated, repartitioned or lost its newest records. `now`: those
+    """Raises GapError if a topic was deleted, recreated, repartitioned or lost its newest records. `now`: the topics
     that exist."""
     for name, then in position.topics.items():
         topic = now.get(name)
@@ -106,24 +107,25 @@ def require_same_topics(position: PositionRecord, now: Mapping[str, TopicNow]) -
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """The configured tables, held against those that the position covers."""
+    """The configured tables, compared with those that the position covers."""
 
-    kept: tuple[TableSchema, ...]  # captured already
-    joining: tuple[TableId, ...]  # not captured so far
-    left: tuple[str, ...]  # topics of those that are not configured any more
+    kept: tuple[TableSchema, ...]  # tables that are captured already
+    joining: tuple[TableId, ...]  # tables that are to be added
+    left: tuple[str, ...]  # topics of tables that are no longer configured
 
 
 def compare_tables(
     configured: Sequence[TableId], captured: Mapping[TableId, TableSchema], position: PositionRecord, topics: Topics
 ) -> Tables:
-    """`captured`: every table that ever was, as control says. Raises GapError where control says too little."""
+    """Compares the configured tables with the position. `captured`: the schema of every table that was ever captured,
+    from the control topic. Raises GapError if the control topic lacks one that the position covers."""
     kept, joining = [], []
     for table in configured:
         schema = captured.get(table)
         if schema is not None and schema.topic in position.topics:
             kept.append(schema)
         elif topics.table(table) in position.topics:
-            raise GapError(f"topic {topics.control} does not say what table {table} is", NEXT_AFTER_GAP)
+            raise GapError(f"topic {topics.control} has no schema of table {table}", NEXT_AFTER_GAP)
         else:
             joining.append(table)
     left = position.topics.keys() - {schema.topic for schema in kept}

@@ -1,9 +1,9 @@
-"""What a change of a table's definition means: whether its rows can still be published, and whether rows changed
-without row events. Pure.
+"""The meaning of a change to a table's definition: whether its rows can still be published, and whether stored rows
+changed without row events. Pure.
 
-The stream tells of a new shape before the first row that has it, in a relation message, and tells nothing of what the
-change did to the rows that are there: a column that was added with a default has a value in all of them, a column that
-was dropped or renamed is gone from them, a type that was changed may have computed new values.
+The stream announces a new schema in a relation message, before the first row that has it. It does not report what the
+change did to stored rows: a column that was added with a default has a value in all of them, a dropped or renamed
+column is gone from them, a changed type may have computed new values.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -16,8 +16,8 @@ from cdc.pgoutput.relations import captured_columns
 from cdc.records.table_state import StorageFacts, TableFacts
 
 _SMALLINT, _INTEGER, _BIGINT, _TEXT, _VARCHAR, _NUMERIC = 21, 23, 20, 25, 1043, 1700
-_ANY_ENUM, _ANY_ENUM_ARRAY = -1, -2  # no type has these oids
-# Types of a key column whose texts, and so the records' keys, are the same afterwards.
+_ANY_ENUM, _ANY_ENUM_ARRAY = -1, -2  # not the oid of any type
+# Type changes of a key column that keep the text of its values, and so the record keys.
 _KEY_MAY_BECOME: Final = {
     _SMALLINT: {_INTEGER, _BIGINT},
     _INTEGER: {_SMALLINT, _BIGINT},
@@ -27,11 +27,12 @@ _KEY_MAY_BECOME: Final = {
 }
 
 Describe = Callable[[int, Sequence[RelationColumn]], Sequence[Column]]
-"""Of the table with this oid, columns as the catalog describes them."""
+"""Returns the columns of a relation message for the table with this oid, as the catalog describes them."""
 
 
 def why_not_followed(schema: TableSchema, relation: Relation) -> str | None:
-    """Why rows of this relation can't be published as the table's; None if they can, perhaps in a new version."""
+    """Returns why rows of this relation can't be published as the table's, or None if they can, perhaps with a new
+    version of the schema."""
     if relation.oid != schema.oid:
         return f"its oid is {relation.oid}, it was {schema.oid}: the table was recreated"
     if (relation.schema, relation.name) != schema.table:
@@ -53,7 +54,7 @@ def _has_same_keys(before: Column, type_oid: int, modifier: int) -> bool:
 
 
 def _are_same_keys(before: tuple[int, int], now: tuple[int, int]) -> bool:
-    """Types as oid and modifier."""
+    """Returns whether values of both types have the same text. A type is given as oid and modifier."""
     if before == now:
         return True
     if before[0] == now[0] == _NUMERIC:
@@ -63,8 +64,8 @@ def _are_same_keys(before: tuple[int, int], now: tuple[int, int]) -> bool:
 
 
 def _text_type(column: Column) -> tuple[int, int]:
-    """What the texts of the column's values depend on, as oid and modifier. An enum's are its labels, and a domain's
-    are those of its base type, whichever type of that name it is."""
+    """Returns oid and modifier of the type on which the text of the column's values depends. For an enum the text is
+    the label, for a domain the base type's text, so another type of that name gives the same text."""
     if column.type_kind == "e":
         return _ANY_ENUM, -1
     if column.element_oid and column.labels:
@@ -74,8 +75,8 @@ def _text_type(column: Column) -> tuple[int, int]:
 
 
 def why_other_keys(before: TableSchema, key: Sequence[str], columns: Sequence[Column]) -> str | None:
-    """Why records with these key columns would not have the keys that the table's records have; None if they would. A
-    type that was dropped and created again under its name has another oid, and the same texts."""
+    """Returns why records with these key columns would have other keys than the table's records, or None if they would
+    have the same. A type that was dropped and created again has another oid but the same text."""
     if tuple(key) != before.key:
         return f"its key is ({', '.join(key)}), its records have ({', '.join(before.key)})"
     was, now = ({column.name: column for column in some} for some in (before.columns, columns))
@@ -86,19 +87,19 @@ def why_other_keys(before: TableSchema, key: Sequence[str], columns: Sequence[Co
 
 
 def key_types_replaced(before: TableSchema, columns: Sequence[Column]) -> str | None:
-    """Which key column's type is another one of the same texts, in words; None: none is. The rows have to be read
-    again, since nobody knows what they were while the type was replaced."""
+    """Returns which key column has another type with the same text, in words, or None. The rows must be read again,
+    since their changes are unknown while the type was replaced."""
     now = {column.name: column for column in columns}
     for column in before.columns:
         if column.name in before.key and column.name in now:
             found = now[column.name]
             if not _has_same_keys(column, found.type_oid, found.type_modifier):
-                return f"the type of key column {column.name} is another one: {found.type_name}"
+                return f"the type of key column {column.name} was replaced: {found.type_name}"
     return None
 
 
 def followed(schema: TableSchema, relation: Relation, describe: Describe) -> TableSchema:
-    """The next version of the table's schema, as the relation has it. Raises what `describe` raises."""
+    """Returns the next version of the table's schema, with the relation's columns. Raises what `describe` raises."""
     known = {(column.name, column.type_oid, column.type_modifier): column for column in schema.columns}
     sent = captured_columns(relation)
     news = [c for c in sent if (c.name, c.type_oid, c.type_modifier) not in known]
@@ -108,29 +109,30 @@ def followed(schema: TableSchema, relation: Relation, describe: Describe) -> Tab
 
 
 def announced(facts: TableFacts, before: TableSchema, after: TableSchema) -> TableFacts:
-    """The facts, with what the stream says of columns. They may have their names and types again when the catalog is
-    looked at, but rows were published meanwhile, and records from before are without a column that had another name."""
+    """Returns the facts with the column changes that the stream announced. At the next catalog poll the columns may
+    have their old names and types again, but rows were published in between, and earlier records lack a column that had
+    another name."""
     now = {column.name: column for column in after.columns}
-    strayed = {c.name for c in before.columns if c.name not in now or _form(now[c.name]) != _form(c)}
-    columns = (c.model_copy(update={"strayed": True}) if c.name in strayed else c for c in facts.columns)
-    return facts.model_copy(update={"columns": tuple(columns)}) if strayed else facts
+    diverged = {c.name for c in before.columns if c.name not in now or _form(now[c.name]) != _form(c)}
+    columns = (c.model_copy(update={"strayed": True}) if c.name in diverged else c for c in facts.columns)
+    return facts.model_copy(update={"columns": tuple(columns)}) if diverged else facts
 
 
 def _form(column: Column) -> int:
     return _TEXT if column.base_type_oid == _VARCHAR else column.base_type_oid
 
 
-def seen(facts: TableFacts, oid: int) -> TableFacts:
-    """The facts of a partitioned table, with the partition whose rows the stream has. It may be gone when the catalog
-    is looked at."""
+def with_partition(facts: TableFacts, oid: int) -> TableFacts:
+    """Returns the facts of a partitioned table with a partition whose rows are in the stream. The partition may be gone
+    at the next catalog poll."""
     if any(part.oid in (oid, facts.oid) for part in facts.storage):
         return facts
     return facts.model_copy(update={"storage": (*facts.storage, StorageFacts(oid=oid, file=0, is_met=True))})
 
 
 def rows_changed(then: TableFacts, now: TableFacts, filled: Collection[int]) -> str | None:
-    """What changed stored rows without row events, in words; None: nothing did. `filled`: oids of storage that was
-    added and holds rows."""
+    """Returns what changed stored rows without row events, in words, or None. `filled`: oids of added partitions that
+    hold rows."""
     was = {column.number: column for column in then.columns}
     for column in now.columns:
         before = was.get(column.number)
@@ -141,11 +143,11 @@ def rows_changed(then: TableFacts, now: TableFacts, filled: Collection[int]) -> 
         if before is not None and before.strayed:
             return f"column {column.name} had another name or type meanwhile"
         if before is not None and before.form and before.form != column.form:
-            return f"the type of column {column.name}, or what it is made of, was changed: its values read otherwise"
-    numbers = {column.number for column in now.columns}
-    if dropped := was.keys() - numbers:
+            return f"the type of column {column.name}, or a type within it, was changed: its values have another text"
+    present = {column.number for column in now.columns}
+    if dropped := was.keys() - present:
         return f"column {was[min(dropped)].name} was dropped"
-    if then.attributes and not numbers.issuperset(range(then.attributes + 1, now.attributes + 1)):
+    if then.attributes and not present.issuperset(range(then.attributes + 1, now.attributes + 1)):
         return "a column was added, and dropped again"
     labels = dict(label.split() for label in then.labels)
     if any(labels.get(oid, xmin) != xmin for oid, xmin in map(str.split, now.labels)):
@@ -159,8 +161,8 @@ def rows_changed(then: TableFacts, now: TableFacts, filled: Collection[int]) -> 
     if filled or any(attached.get(part.oid, part.attached) != part.attached for part in now.storage):
         return "a partition with rows was attached"
     if any(files[part.oid] != part.file for part in then.storage if not part.is_met):
-        # VACUUM FULL, CLUSTER and TRUNCATE rewrite too, and leave the columns alone; the stream tells of TRUNCATE, but
-        # not of that of a single partition.
+        # VACUUM FULL, CLUSTER and TRUNCATE rewrite too, but do not change the columns. The stream reports TRUNCATE,
+        # except that of a single partition.
         altered = {(c.number, c.changed_in) for c in now.columns} != {(c.number, c.changed_in) for c in then.columns}
         if altered or then.generated != now.generated:
             return "a column's values were computed again"
@@ -170,7 +172,7 @@ def rows_changed(then: TableFacts, now: TableFacts, filled: Collection[int]) -> 
 
 
 def labels_renamed(before: TableSchema, after: TableSchema) -> str | None:
-    """Which enum's values have other names now, in words; None: none has."""
+    """Returns which enum has renamed values, in words, or None."""
     now = {column.name: column for column in after.columns}
     for column in before.columns:
         found = now.get(column.name)

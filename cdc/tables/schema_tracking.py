@@ -1,11 +1,12 @@
-"""Tables that change while they are captured: a new version of the schema, rows read again, or a table that stops.
+"""Tables that change while they are captured: a new version of the schema, rows that are read again, or a table that
+stops.
 
-Two tell of it. The stream's relation message comes before the first row of a new shape; it is followed at once, in the
-Kafka transaction of that row. And the catalog is looked at every few seconds, since not everything that changes rows
-or their types is in the stream, and a table that nobody writes to is not described again. A look that finds a
-difference is answered first, then marked in the log: where the watermark is received, everything that the look saw is
-behind the stream, so that what follows from it has its place there. Of a table that changed again between look and
-watermark the look says nothing any more; the next one does.
+There are two sources of changes. A relation message in the stream comes before the first row with a new schema; it is
+followed at once, in the Kafka transaction of that row. And the catalog is polled every few seconds, since the stream
+does not report everything that changes rows or their types, and does not describe a table again that nobody writes to.
+A poll that finds a difference is answered first; then its watermark is written into the log. When the watermark is
+received, everything that the poll saw is behind the stream, so its effects have their place there. If a table changed
+again between poll and watermark, its part of the answer is void; the next poll follows.
 """
 
 import secrets
@@ -43,35 +44,37 @@ from cdc.tables.schema_changes import (
     followed,
     labels_renamed,
     rows_changed,
-    seen,
     why_not_followed,
+    with_partition,
 )
 
 log = structlog.get_logger(__name__)
 
 
 class ExistingRows(Protocol):
-    """Acts on the existing rows of tables that changed. See cdc/snapshots/coordination.py."""
+    """Reads existing rows of tables that changed again. See cdc/snapshots/coordination.py."""
 
     def alter(self, schema: TableSchema) -> None:
         """The table has this schema from here on."""
 
     def reread(self, table: TableId, why: str) -> list[TopicRecord]:
-        """All rows of the table are to be read again, for this reason. Returns the records that say so."""
+        """Reads all rows of the table again, for this reason. Returns the records that say so."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrackedTables:
-    """What is known of the tables when a session begins."""
+    """The known state of the tables when a session begins."""
 
     known: Mapping[TableId, KnownTable]
-    stopped: Mapping[TableId, str]  # that may be captured again, each with what was found when it was last tried
-    publication: str  # its fingerprint
-    is_half_published: bool = False  # the first transaction that comes; no table joins before its end
+    # Stopped tables that may be added again, each with its TableDescription.state at the last attempt
+    stopped: Mapping[TableId, str]
+    publication: str  # the publication's fingerprint
+    # The session begins within a half published transaction, before whose end no table is added
+    is_half_published: bool = False
 
 
 class SchemaTracker:
-    """All tables of one session."""
+    """Tracks all tables of one session."""
 
     def __init__(
         self,
@@ -93,18 +96,18 @@ class SchemaTracker:
         self._rows = rows
         self._now_us = now_us
         self._new_nonce = new_nonce
-        self._poll: CatalogPoll | None = None  # with what its look is held against
-        self._answer: CatalogAnswer | None = None  # whose watermark is on its way
-        self._is_marked = False  # the transaction that is being received
+        self._poll: CatalogPoll | None = None  # the poll in progress, with the state that it is compared to
+        self._answer: CatalogAnswer | None = None  # the answer whose watermark was not received yet
+        self._is_marked = False  # the transaction that is being received has its watermark
         self._is_half_published = tables.is_half_published
-        self._described: TableSchema | None = None  # by the last relation message
-        self.is_due = False  # a table that was stopped can join: with another session
+        self._described: TableSchema | None = None  # the table of the last relation message
+        self.is_due = False  # a stopped table can be added again, by a new session
 
     # ---- the stream
 
     def follow(self, schema: TableSchema, relation: Relation) -> tuple[TableSchema, list[TopicRecord]]:
-        """The relation is not as the schema says: the version that is, and its record, for the Kafka transaction of
-        its first row. Raises UnsupportedChangeError, ConnectionLost."""
+        """Called for a relation that differs from the schema. Returns the new schema and its records, for the Kafka
+        transaction of its first row. Raises UnsupportedChangeError, ConnectionLost."""
         if why := why_not_followed(schema, relation):
             raise stop(schema.table, why, is_replaced=relation.oid != schema.oid)
         after = followed(schema, relation, self._describe)
@@ -115,16 +118,16 @@ class SchemaTracker:
         ]
 
     def described(self, oid: int, schema: TableSchema | None) -> list[TopicRecord]:
-        """A relation message, of this captured table if it is one. A partition, whose rows are published as those of
-        its root, is described right behind the root."""
+        """Called for each relation message; `schema`: None if the table is not captured. A partition whose rows are
+        published as its root's is described right behind the root."""
         root, self._described = self._described, schema
         known = self._known.get(root.table) if root is not None and schema is None else None
         if root is None or known is None or known.facts is None:
             return []
-        return self._note(root.table, seen(known.facts, oid))
+        return self._note(root.table, with_partition(known.facts, oid))
 
     def _note(self, table: TableId, facts: TableFacts) -> list[TopicRecord]:
-        """What the stream says of what the next look is held against: in state, since the stream says it once."""
+        """Records facts from the stream, which reports them once, in the state topic for the next poll."""
         known = self._known[table]
         if facts == known.facts:
             return []
@@ -132,87 +135,87 @@ class SchemaTracker:
         return [table_record(self._topics, TableRecord.captured(table, facts, self._now_us()))]
 
     def watermark(self, content: bytes) -> None:
-        """A watermark in the transaction that is being received."""
-        if self._is_of_question(content.decode("ascii", "replace")):
+        """A watermark was received in the current transaction."""
+        if self._is_current(content.decode("ascii", "replace")):
             self._take()
             self._is_marked = self._poll is not None
 
     def end(self) -> tuple[list[TopicRecord], list[TableSchema]]:
-        """The transaction was received whole: what its watermark publishes, and the schemas that count from here on.
-        Raises UnsupportedChangeError."""
+        """Called when the transaction was received completely. Returns the records that its watermark publishes, and
+        the schemas that are valid from here on. Raises UnsupportedChangeError."""
         self._is_half_published = False
         records: list[TopicRecord] = []
         adopted: list[TableSchema] = []
         if self._is_marked and self._poll is not None:
             answer, then = self._answer, self._poll.tables
             self._forget()
-            for table, seen in answer.seen.items() if answer is not None else ():
+            for table, found in answer.seen.items() if answer is not None else ():
                 if self._known[table] is then[table]:
-                    records += self._see(table, then[table], seen, adopted)
+                    records += self._apply(table, then[table], found, adopted)
         return records, adopted
 
     # ---- the catalog
 
     def watch(self) -> None:
-        """Take answers, and ask again. Raises GapError when the publication is not what it was."""
+        """Takes answers and polls again. Raises GapError if the publication was altered."""
         self._take()
         if self._poll is None:
             self._poll = CatalogPoll(self._new_nonce(), dict(self._known), self._stopped)
             self._catalog.ask(self._poll)
 
-    def _is_of_question(self, nonce: str) -> bool:
+    def _is_current(self, nonce: str) -> bool:
         return self._poll is not None and self._poll.nonce == nonce
 
     def _forget(self) -> None:
-        """The question: its look has had its effect, or will have none."""
+        """Ends the current poll: it has had its effect, or will have none."""
         self._poll, self._answer, self._is_marked = None, None, False
 
     def _take(self) -> None:
         for answer in self._catalog.answers():
-            if not self._is_of_question(answer.nonce):
-                continue  # its watermark came first, or its failure
-            # Also where its watermark is in the log: nobody answered the commit.
+            if not self._is_current(answer.nonce):
+                continue  # a poll that was ended by its watermark or its failure
+            # Even if the watermark is in the log: the answer to its commit was lost.
             if isinstance(answer, CatalogPollFailed):
                 self._forget()
                 continue
             if answer.publication != self._publication:
                 raise GapError("the publication was altered or dropped", NEXT_AFTER_GAP)
             if answer.ready and not self._is_half_published:
-                log.info("tables can join again", tables=" ".join(map(str, sorted(answer.ready))))
+                log.info("stopped tables can be captured again", tables=" ".join(map(str, sorted(answer.ready))))
                 self.is_due = True
             if answer.seen:
                 self._answer = answer
             else:
                 self._forget()
 
-    # ---- what was seen
+    # ---- effects of a poll
 
-    def _see(
-        self, table: TableId, then: KnownTable, seen: DivergedTable, adopted: list[TableSchema]
+    def _apply(
+        self, table: TableId, then: KnownTable, found: DivergedTable, adopted: list[TableSchema]
     ) -> list[TopicRecord]:
-        if seen.entry != then.entry:
-            raise stop(table, "it was taken out of the publication, or is published otherwise")
-        if seen.error is not None:
-            raise UnsupportedChangeError(seen.error.message, seen.error.hint, table=table, is_held=False)
-        assert seen.schema is not None and seen.facts is not None, "it can be captured"
-        if seen.schema.oid != then.schema.oid:
+        if found.entry != then.entry:
+            raise stop(table, "it was removed from the publication, or its row filter or column list was changed")
+        if found.error is not None:
+            raise UnsupportedChangeError(found.error.message, found.error.hint, table=table, is_held=False)
+        assert found.schema is not None and found.facts is not None, "it can be captured"
+        if found.schema.oid != then.schema.oid:
             raise stop(table, "it was dropped and created again", is_replaced=True)
-        if seen.schema.key != then.schema.key:
-            raise stop(table, f"its key is ({', '.join(seen.schema.key)}), it was ({', '.join(then.schema.key)})")
+        if found.schema.key != then.schema.key:
+            raise stop(table, f"its key is ({', '.join(found.schema.key)}), it was ({', '.join(then.schema.key)})")
         records: list[TopicRecord] = []
-        if seen.schema != then.schema:
-            if why := why_not_followed(then.schema, relation_of(seen.schema)):
+        if found.schema != then.schema:
+            if why := why_not_followed(then.schema, relation_of(found.schema)):
                 raise stop(table, why)
-            records += self._adopt(seen.schema)
-            adopted.append(seen.schema)
-        changed = labels_renamed(then.schema, seen.schema)
+            records += self._adopt(found.schema)
+            adopted.append(found.schema)
+        changed = labels_renamed(then.schema, found.schema)
         if then.facts is not None:
-            changed = changed or rows_changed(then.facts, seen.facts, seen.filled)
+            changed = changed or rows_changed(then.facts, found.facts, found.filled)
         if changed is not None:
             log.info("rows changed without events, all of them are read again", table=str(table), why=changed)
             records += self._rows.reread(table, changed)
-        self._known[table] = KnownTable(self._known[table].schema, seen.facts, then.entry)
-        return [*records, table_record(self._topics, TableRecord.captured(table, seen.facts, self._now_us()))]
+        self._known[table] = KnownTable(self._known[table].schema, found.facts, then.entry)
+        return [*records, table_record(self._topics, TableRecord.captured(table, found.facts, self._now_us()))]
 
     def _adopt(self, schema: TableSchema) -> list[TopicRecord]:
         known = self._known[schema.table]
@@ -223,7 +226,7 @@ class SchemaTracker:
 
 
 def stop(table: TableId, why: str, *, is_replaced: bool = False) -> UnsupportedChangeError:
-    """A table whose definition can't be followed. It joins again when its catalog allows that. `is_replaced`: another
-    table has its name."""
+    """Returns the error that stops a table whose definition can't be followed. The table is added again when its
+    catalog allows that. `is_replaced`: another table has its name."""
     hint = NEXT_AFTER_REPLACED if is_replaced else NEXT_AFTER_ALTER
     return UnsupportedChangeError(f"table {table} was altered: {why}", hint, table=table, is_held=False)

@@ -1,8 +1,8 @@
-"""Which tables a session captures: those of the configuration, but for those that can't be captured now. Pure.
+"""The tables that a session captures: those of the configuration, except those that can't be captured now. Pure.
 
-A table that can't be is stopped, alone: its changes are not published, which is recorded with the reason. It joins
-again like one that was never captured, with all its rows read again, as soon as its catalog allows that; or, where the
-catalog can't show that it was repaired, when an operator says so.
+A table that can't be captured is stopped, alone: its changes are not published, and the reason is recorded. It is added
+again like a new table, and all its rows are read again, as soon as its catalog allows that or, where the catalog can't
+show that it was repaired, when an operator starts it.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -19,15 +19,15 @@ from cdc.tables.schema_changes import key_types_replaced, why_other_keys
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Why a table is not captured."""
+    """The reason why a table is not captured."""
 
     why: WatershedError
-    is_held: bool  # until an operator starts it
+    is_held: bool  # stopped until an operator starts it
 
 
 @dataclass(frozen=True, slots=True)
 class TableSelection:
-    """What this session does with each configured table."""
+    """The configured tables by what the session does with them."""
 
     kept: tuple[TableSchema, ...]
     joining: tuple[TableId, ...]
@@ -54,11 +54,12 @@ def assign(
     failures: Mapping[TableId, UnsupportedChangeError],
     unread: Collection[TableId] = (),
 ) -> TableSelection:
-    """`captured`: the newest schema of every table that ever was. `failures`: why sessions of this process ended.
-    `unread`: tables whose existing rows are not wanted."""
+    """Decides which tables are kept, added or stopped. `captured`: the newest schema of every table that was ever
+    captured. `failures`: errors that ended sessions of this process. `unread`: tables whose existing rows are not
+    published."""
 
-    def may_join(before: TableSchema, description: TableDescription) -> bool:
-        return _may_join(before, description, is_read=before.table not in unread)
+    def can_be_added(before: TableSchema, description: TableDescription) -> bool:
+        return _can_be_added(before, description, is_read=before.table not in unread)
 
     kept: list[TableSchema] = []
     joining: list[TableId] = []
@@ -72,7 +73,7 @@ def assign(
             not stop.is_held
             and position.partial is None
             and description.barrier is None
-            and may_join(schema, description)
+            and can_be_added(schema, description)
         ):
             joining.append(table)
         else:
@@ -83,8 +84,8 @@ def assign(
             stopped[table] = Stop(WatershedError(record.message, record.next), is_held=True)
         elif description.barrier is not None:
             stopped[table] = Stop(description.barrier, is_held=False)
-        elif record is not None and before is not None and not may_join(before, description):
-            stopped[table] = Stop(_cannot_join(before, description), is_held=False)
+        elif record is not None and before is not None and not can_be_added(before, description):
+            stopped[table] = Stop(_cannot_be_added(before, description), is_held=False)
         elif table in failures:
             stopped[table] = Stop(failures[table], failures[table].is_held)
         elif table not in unread and (found := description.unchunkable) is not None:
@@ -108,9 +109,9 @@ def _stop(
         return Stop(WatershedError(record.message, record.next), record.is_held)
     if description.error is not None:
         return Stop(description.error, is_held=False)
-    assert description.found is not None, "or there would be an error"
+    assert description.found is not None, "a missing table has an error"
     if description.entry != entry:
-        why = "it was taken out of the publication, or is published otherwise"
+        why = "it was removed from the publication, or its row filter or column list was changed"
     elif description.found.oid != schema.oid:
         return Stop(SourceError(f"table {table} was dropped and created again", NEXT_AFTER_REPLACED), is_held=False)
     else:
@@ -121,31 +122,32 @@ def _stop(
     return Stop(SourceError(f"table {table} was altered: {why}", NEXT_AFTER_ALTER), is_held=False)
 
 
-def _may_join(before: TableSchema, description: TableDescription, *, is_read: bool) -> bool:
-    """A row that was captured under another key would be in the topic twice. And rows that are read are read in
-    chunks."""
+def _can_be_added(before: TableSchema, description: TableDescription, *, is_read: bool) -> bool:
+    """Returns whether the table can be added again. With another key, its rows would be in the topic twice; and its
+    rows are read in chunks."""
     found = description.found
     if found is None or why_other_keys(before, found.key, found.columns) is not None:
         return False
     return found.is_chunkable or not is_read
 
 
-def _cannot_join(before: TableSchema, description: TableDescription) -> SourceError:
-    assert description.found is not None, "there is no barrier"
+def _cannot_be_added(before: TableSchema, description: TableDescription) -> SourceError:
+    assert description.found is not None, "a missing table has a barrier"
     if why := why_other_keys(before, description.found.key, description.found.columns):
         return SourceError(
-            f"table {before.table} can't join again: {why}",
-            "give it its key back, or name the old one's columns in source.key_columns; else take it out of "
+            f"table {before.table} can't be captured again: {why}",
+            "restore its key, or name the old one's columns in source.key_columns; else remove it from "
             "source.tables and capture it under a topics.prefix and slot of its own",
         )
     return _no_chunks(before.table, before.key)
 
 
 def _no_chunks(table: TableId, key: Sequence[str]) -> SourceError:
-    """Page ranges need the transaction snapshot of a new slot."""
+    """Returns the error for rows that can't be read in chunks. Reading the whole table needs the exported snapshot of a
+    new slot."""
     healing = "cdc snapshot heal with snapshot.method: consistent, which reads all tables again"
     return SourceError(
-        f"table {table} can't join beside the stream: no unique index has exactly its key columns "
+        f"table {table} can't be added while capture is streaming: no unique index has exactly its key columns "
         f"({', '.join(key) or 'none'}), in this order, so that its rows can't be read in chunks",
         f"create such an index, or {healing}" if key else healing,
     )

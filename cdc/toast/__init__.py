@@ -1,3 +1,3 @@
-"""Large values (TOAST) that an update left unchanged and PostgreSQL therefore did not log: filled in before a record is
-produced.
+"""Unchanged TOAST values: large values that an update did not change, and that PostgreSQL therefore did not log. They
+are filled in before a record is produced.
 """

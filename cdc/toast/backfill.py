@@ -1,7 +1,8 @@
-"""Fills the holes of a batch before it is produced (cdc/toast/batch.py says how), without ever waiting for long.
+"""Fills the unchanged TOAST values of a batch before it is produced (cdc/toast/batch.py has the rules).
 
-What is read counts when it sees the transaction that left the hole. Mostly that is so at once; a standby that is slow
-to answer is worth a moment; for one that does not answer at all the stream waits once, not for each transaction.
+A value that was read counts if the read sees the transaction whose event lacks it. Usually it does at once. A
+synchronous standby that is slow to answer is waited for; if it does not answer at all, the stream waits once, not for
+each transaction.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,17 +18,17 @@ from cdc.toast.batch import KEYS_MAX, Batch, BatchRecord, are_finished
 
 log = structlog.get_logger(__name__)
 
-PATIENCE_S: Final = 1.0  # a standby across the world answers in less
-# While some transaction is known to be frozen: what a commit takes from the log to being visible without a standby.
+PATIENCE_S: Final = 1.0  # a standby in another region answers in less
+# While a transaction is known to be frozen: the time in which a commit becomes visible without a standby.
 BRIEF_PATIENCE_S: Final = 0.02
 PAUSE_S_FIRST: Final = 0.001
 PAUSE_S_MAX: Final = 0.05
-FROZEN_MAX: Final = 10_000  # transactions; while so many are known, each further one is as good as they are
-BYTES_MAX: Final = 16 * 1024 * 1024  # of values that wait for others; one row may pass it
+FROZEN_MAX: Final = 10_000  # transactions; further ones are not recorded
+BYTES_MAX: Final = 16 * 1024 * 1024  # of values that were read and wait for others; one row may exceed it
 
 
 class ToastBackfill:
-    """`note_unfilled`: told of records that go out with holes; the records that are to be produced with them."""
+    """Fills in the values of one session's batches."""
 
     def __init__(
         self,
@@ -38,7 +39,8 @@ class ToastBackfill:
         patience_s: float = PATIENCE_S,
         fits: Callable[[TopicRecord], bool] = lambda _: True,
     ) -> None:
-        """`fits`: whether a topic takes the record."""
+        """`note_unfilled`: is given the records that are published without some columns, and returns the records to
+        produce with them. `pause`: sleeps for seconds. `fits`: returns whether the topic takes the record."""
         self._reader = reader
         self._note_unfilled = note_unfilled
         self._clock = clock
@@ -46,18 +48,19 @@ class ToastBackfill:
         self._patience_s = patience_s
         self._fits = fits
         self._keys_max = KEYS_MAX
-        self._frozen: set[int] = set()  # transactions that were waited for in vain, and are not seen yet
-        self._is_deaf = False  # the last read was not answered
-        self._unreadable: set[TableId] = set()  # said to be so
+        # Ids of transactions that did not become visible in time, and are not visible yet
+        self._frozen: set[int] = set()
+        self._is_unanswered = False  # the last read got no answer
+        self._unreadable: set[TableId] = set()  # tables whose values can't be read, and that were logged
 
     def fill(self, records: Sequence[BatchRecord], while_waiting: WhileWaiting) -> Iterator[Sequence[TopicRecord]]:
-        """The records with their values, in order, in pieces; all of them belong in one Kafka transaction. What is
-        noted of unfilled ones comes last: among the records there may be what was noted before."""
+        """Yields the records with their values, in order, in pieces that belong in one Kafka transaction. The notes of
+        unfilled records come last, because earlier notes may be among the records."""
         if are_finished(records):
             yield records
             return
-        batch = self._batch_of(records)
-        is_brief = bool(self._frozen) or self._is_deaf
+        batch = Batch(records, self._fits)
+        is_brief = bool(self._frozen) or self._is_unanswered
         deadline = self._clock.monotonic() + (BRIEF_PATIENCE_S if is_brief else self._patience_s)
         pause_s = PAUSE_S_FIRST
         while True:
@@ -77,25 +80,22 @@ class ToastBackfill:
         if batch.unfilled:
             yield self._note_unfilled(batch.unfilled)
 
-    def _batch_of(self, records: Sequence[BatchRecord]) -> Batch:
-        return Batch(records, self._fits)
-
     def _read(self, batch: Batch, while_waiting: WhileWaiting) -> tuple[set[TopicKey], bool]:
-        """Read what is wanted: the rows that were read, or could not be; whether something became known."""
+        """Reads the wanted rows. Returns the rows that were read or could not be, and whether a value became known."""
         asked: set[TopicKey] = set()
         is_news = False
         for wanted in batch.wanted(self._keys_max):
             answer = self._reader.read(wanted, max(1, BYTES_MAX - batch.held_bytes), while_waiting)
-            self._is_deaf = answer is None
+            self._is_unanswered = answer is None
             if isinstance(answer, Found):
-                assert answer.rows, "one at least"
+                assert answer.rows, "at least one row"
                 self._frozen = {xid for xid in self._frozen if not answer.snapshot.sees(xid)}
                 is_short = len(answer.rows) < len(wanted.rows)
                 self._keys_max = len(answer.rows) if is_short else min(KEYS_MAX, self._keys_max * 2)
                 asked.update(row.place for row in wanted.rows[: len(answer.rows)])
             else:
                 asked.update(row.place for row in wanted.rows)
-            self._say(wanted.schema.table, answer)
+            self._log_readability(wanted.schema.table, answer)
             if answer is not None:
                 is_news = batch.take(wanted, answer) or is_news
         return asked, is_news
@@ -107,8 +107,8 @@ class ToastBackfill:
         if len(self._frozen) < FROZEN_MAX:
             self._frozen |= given_up
 
-    def _say(self, table: TableId, answer: Found | Unreadable | None) -> None:
-        """Once for each table, not for each batch."""
+    def _log_readability(self, table: TableId, answer: Found | Unreadable | None) -> None:
+        """Logs the first failure for a table, not one for each batch."""
         if isinstance(answer, Found):
             self._unreadable.discard(table)
         elif answer is not None and table not in self._unreadable:

@@ -1,16 +1,18 @@
-"""Holes: large (TOAST) values that an update did not touch, and PostgreSQL therefore did not log. Pure.
+"""Unchanged TOAST values: large values that an update did not change, and PostgreSQL therefore did not log. Pure.
 
-A compacted topic keeps only the last record of a key, so every record has to hold the whole row. What the codec can't
-take from the old row is filled here, for the records of one batch, in this order:
+A compacted topic keeps only the last record of a key, so every record has to hold the whole row. A value that the codec
+can't take from the old row is filled in here, for the records of one batch, in this order:
 
-1. from the record before it of the same key in the batch; a moved row's from its old key's. A row that was deleted and
-   inserted again begins with what was inserted: nothing is ever taken from its former life.
-2. from the table, read by key. What is read counts only if its snapshot sees the transaction that left the hole: it is
-   in the log before it is visible, and may have changed the large value itself, earlier. What counts is never older
-   than the event. It can be newer; then the event that made it newer follows.
-3. not at all, where nothing could be read in time. The record goes out without these columns (or with what its format
-   has for them) and says so, and the key is noted for a chunk of its own (cdc/snapshots/completion.py). A row that is
-   gone needs none: its delete follows.
+1. From the previous record of the same key in the batch; for a moved row, of its old key. For a row that was deleted
+   and inserted again, nothing is taken from before the delete.
+2. From the table, read by key. The read counts only if its snapshot sees the transaction whose event lacks the value:
+   that transaction is in the log before it is visible, and may have changed the value in an earlier statement. A value
+   that counts is never older than the event. If it is newer, the event that made it newer follows.
+3. Not at all, if nothing could be read in time. The record is published without these columns (or with the placeholder
+   of its format) and says so, and the key is noted to be read again in a chunk (cdc/snapshots/completion.py). A row
+   that no longer exists needs no note: its delete follows.
+
+A *hole* is an unchanged TOAST value that is still missing.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -23,11 +25,11 @@ from cdc.model.topic_record import TopicRecord
 from cdc.ports.row_reader import Found, TopicKey, Unfilled, Unreadable, Wanted, WantedRow
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 
-KEYS_MAX: Final = 500  # read at once
+KEYS_MAX: Final = 500  # per statement
 
 
 class DraftRecord(NamedTuple):
-    """A record of a batch whose row has holes. It becomes a TopicRecord when they are filled or given up."""
+    """A record whose row has holes. It becomes a TopicRecord when they are filled, or are left unfilled."""
 
     topic: str
     key: bytes
@@ -39,24 +41,25 @@ class DraftRecord(NamedTuple):
 
 
 class OmittedChange(NamedTuple):
-    """Stands for a row change that was left out of a batch. What earlier records of the batch say of its keys is no
-    longer what the rows hold, so that no later record takes values from them. It is never produced."""
+    """A row change that was left out of a batch. Earlier records of its keys no longer show the row, so no later record
+    takes values from them. It is never produced."""
 
     topic: str
-    keys: tuple[bytes, ...]  # of all records of the change; empty where they are not known: any key of the topic
+    keys: tuple[bytes, ...]  # keys of the change; empty: not known, it may be any key of the topic
 
 
 BatchRecord = TopicRecord | DraftRecord | OmittedChange
 
 
 def are_finished(records: Sequence[BatchRecord]) -> TypeGuard[Sequence[TopicRecord]]:
-    """Whether a batch can be produced as it is."""
+    """Returns whether the batch can be produced as it is."""
     return {DraftRecord, OmittedChange}.isdisjoint(map(type, records))
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """What a key's last record holds: JSON of each column, None where it is not known; and which of them were read."""
+    """The row as a key's last record shows it: the JSON of each column, None if not known. `filled`: the columns that
+    were read from the table."""
 
     schema_version: int
     columns: tuple[str | None, ...]
@@ -66,29 +69,29 @@ class _Row:
 @dataclass(frozen=True, slots=True)
 class _Read:
     snapshot: TransactionSnapshot
-    values: Mapping[int, str | None]  # column → JSON; None: the column can't hold what was read
+    values: Mapping[int, str | None]  # column → JSON; None: the value does not fit the column's type
     is_there: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """Of a hole, as far as it is known."""
+    """The state of a record with holes."""
 
     row: _Row
     missing: tuple[int, ...]  # columns
-    is_blocked: bool  # they have to be read
+    is_blocked: bool  # the missing columns must be read
     needs_chunk: bool
 
 
 @dataclass(slots=True)
 class _Rows:
-    """What the last record of each key that matters holds."""
+    """The last row of each key that a later hole may need."""
 
     by_place: dict[TopicKey, _Row] = field(default_factory=dict)
-    left: tuple[TopicKey, _Row] | None = None  # the row that was deleted last: perhaps it only moved
+    left: tuple[TopicKey, _Row] | None = None  # the row of the last delete, which may be the first half of a move
 
     def omit(self, change: OmittedChange) -> None:
-        """Forget the rows that the change was about."""
+        """Forgets the rows of the omitted change."""
         for key in change.keys:
             self.by_place.pop((change.topic, key), None)
         if not change.keys:
@@ -100,50 +103,54 @@ class _Rows:
 
 
 class Batch:
-    """The records of one reading. Ask what is `wanted`, `take` what was read, and publish what is `ready`, in turns,
-    until it `is_done`; `give_up` when it has taken too long."""
+    """The records of one read of the stream.
+
+    Request what is `wanted`, `take` the answer and publish what is `ready`, repeatedly, until it `is_done`; call
+    `give_up` if it takes too long.
+    """
 
     def __init__(
         self,
         records: Sequence[BatchRecord],
         fits: Callable[[TopicRecord], bool] = lambda _: True,
     ) -> None:
-        """`fits`: whether a topic takes the record; one that is too large when it is filled stays unfilled."""
+        """`fits`: returns whether the topic takes the record. A record that is too large when it is filled stays
+        unfilled."""
         self._records = records
         self._fits = fits
         self._holes = {i: record for i, record in enumerate(records) if isinstance(record, DraftRecord)}
-        self._needed_until: dict[TopicKey, int] = {}  # until where a key's last record matters
-        self._read_until: dict[TopicKey, int] = {}  # and what was read of its row
+        self._needed_until: dict[TopicKey, int] = {}  # key → index of the last record that may need its row
+        # Key → index of the last record that may need what was read of its row
+        self._read_until: dict[TopicKey, int] = {}
         for at, hole in self._holes.items():
             self._needed_until[hole.topic, hole.key] = self._read_until[hole.topic, hole.key] = at
             if hole.draft.former_key is not None:
                 self._needed_until[hole.topic, hole.draft.former_key] = at
-        # One is enough to read a topic's records.
+        # Any draft of a topic can parse the topic's records.
         self._drafts = {hole.topic: hole.draft for hole in self._holes.values()}
         self._needed_last = max(self._needed_until.values(), default=-1)
         self._steps = [i for i, record in enumerate(records) if self._matters(i, record)]
-        self._step = 0  # the first that is not ready
-        self._published = 0  # records that were ready
+        self._step = 0  # index into _steps of the first record that is not ready
+        self._published = 0  # number of records that were returned
         self._rows = _Rows()
         self._reads: dict[TopicKey, _Read] = {}
         self._read_bytes: dict[TopicKey, int] = {}
         self._unreadable: set[TableId] = set()
-        self._given_up: set[int] = set()  # holes, by their records' places
-        self._said: dict[int, tuple[str | None, ...] | None] = {}  # what records say, parsed
-        self.unfilled: list[Unfilled] = []  # among what was ready so far and needs a chunk
+        self._given_up: set[int] = set()  # indexes of records that stay unfilled
+        self._parsed: dict[int, tuple[str | None, ...] | None] = {}  # columns of records, parsed
+        self.unfilled: list[Unfilled] = []  # returned records that lack columns and must be read again
 
     @property
     def is_done(self) -> bool:
-        """Whether every record was ready."""
         return self._published == len(self._records)
 
     @property
     def held_bytes(self) -> int:
-        """Of values that were read for records that are not ready yet."""
+        """Size of the values that were read for records that are not ready."""
         return sum(self._read_bytes.values())
 
     def wanted(self, keys_max: int = KEYS_MAX) -> list[Wanted]:
-        """The rows that are needed first, by table."""
+        """Returns the rows that are needed first, by table."""
         tables: dict[str, tuple[TableSchema, set[int], dict[TopicKey, WantedRow]]] = {}
         count = 0
         for i, outcome in self._blocked():
@@ -153,7 +160,7 @@ class Batch:
             if count > keys_max:
                 break
             columns.update(outcome.missing)
-            if place in self._reads:  # what it says is replaced: nothing may get lost that other holes need
+            if place in self._reads:  # the new answer replaces it: keep the columns that other holes need
                 columns.update(self._reads[place].values)
             rows[place] = WantedRow(place, draft.key, rows[place].since if place in rows else xid, xid)
         return [
@@ -163,7 +170,7 @@ class Batch:
         ]
 
     def take(self, wanted: Wanted, answer: Found | Unreadable) -> bool:
-        """What was read for it. Whether that tells of some row what becomes of it."""
+        """Takes the answer to `wanted`. Returns whether it settles at least one row."""
         if isinstance(answer, Unreadable):
             self._unreadable.add(wanted.schema.table)
             return True
@@ -177,13 +184,13 @@ class Batch:
         return any(answer.snapshot.sees(row.since) for row in wanted.rows[: len(answer.rows)])
 
     def give_up(self, places: Collection[TopicKey]) -> set[int]:
-        """What is wanted of these rows stays unfilled. The transactions that were waited for."""
+        """Leaves the wanted values of these rows unfilled. Returns the ids of the transactions that were waited for."""
         blocked = [i for i, _ in self._blocked() if _place(self._holes[i]) in places]
         self._given_up.update(blocked)
         return {self._holes[i].draft.xid for i in blocked}
 
     def ready(self) -> list[TopicRecord]:
-        """The next records, up to the first one that waits for a value."""
+        """Returns the next records, up to the first that waits for a value."""
         records: list[TopicRecord] = []
         while self._step < len(self._steps):
             i = self._steps[self._step]
@@ -201,14 +208,14 @@ class Batch:
     # ---- inside
 
     def _finished_until(self, end: int) -> list[TopicRecord]:
-        """The records up to a place that were not published yet; none of them has holes."""
+        """Returns the records before index `end` that were not returned yet; none of them has holes."""
         records = [record for record in self._records[self._published : end] if not isinstance(record, OmittedChange)]
         assert are_finished(records), "each hole is a step of its own"
         self._published = end
         return list(records)
 
     def _matters(self, i: int, record: BatchRecord) -> bool:
-        """Whether a later hole may take something from the record, or must not."""
+        """Returns whether a later hole may, or must not, take values from this record."""
         if isinstance(record, OmittedChange):
             return i < self._needed_last
         return i <= self._needed_until.get(_place(record), -1)
@@ -222,7 +229,7 @@ class Batch:
                 yield i, outcome
 
     def _follow(self, i: int, outcome: _Outcome | None, rows: _Rows) -> None:
-        """Take a record into account. `outcome`: of its hole, if it has one."""
+        """Updates `rows` with a record. `outcome`: the outcome of its holes, if it has any."""
         record = self._records[i]
         if isinstance(record, OmittedChange):
             rows.omit(record)
@@ -232,17 +239,17 @@ class Batch:
             rows.by_place[place] = outcome.row
             rows.left = None
         elif isinstance(record, TopicRecord) and record.value is not None:
-            if i not in self._said:
-                self._said[i] = self._drafts[record.topic].columns_of(record.value)
-            said = self._said[i]
-            if said is not None:
-                rows.by_place[place] = _Row(self._drafts[record.topic].schema.version, said)
+            if i not in self._parsed:
+                self._parsed[i] = self._drafts[record.topic].columns_of(record.value)
+            parsed = self._parsed[i]
+            if parsed is not None:
+                rows.by_place[place] = _Row(self._drafts[record.topic].schema.version, parsed)
             else:
                 gone = rows.by_place.pop(place, None)
                 rows.left = None if gone is None else (place, gone)
 
     def _outcome(self, i: int, rows: _Rows) -> _Outcome | None:
-        """What is known of a record's hole; None for a record without."""
+        """Returns the state of a record with holes; None for a record without."""
         hole = self._holes.get(i)
         if hole is None:
             return None
@@ -261,7 +268,7 @@ class Batch:
             for c in missing:
                 columns[c] = read.values.get(c)
             filled.update(c for c in missing if columns[c] is not None)
-            # Of a row that is gone nothing will be found, and nothing more is to be said: its delete follows.
+            # A row that no longer exists needs nothing more: its delete follows.
             if read.is_there:
                 is_blocked = not all(c in read.values for c in missing) and i not in self._given_up
                 needs_chunk = any(columns[c] is None for c in missing)
@@ -273,12 +280,12 @@ class Batch:
 
     @staticmethod
     def _before(hole: DraftRecord, place: TopicKey, rows: _Rows) -> _Row | None:
-        """The row as the batch's last record of it has it."""
+        """Returns the row as the previous record of it shows it."""
         if hole.draft.former_key is None:
             return rows.by_place.get(place)
         if rows.left is None or rows.left[0] != (place[0], hole.draft.former_key):
             return None
-        # What was read by its old key may be of another row that has come there since.
+        # A value that was read by the old key may be of another row that has the key since.
         left = rows.left[1]
         columns = tuple(None if c in left.filled else value for c, value in enumerate(left.columns))
         return _Row(left.schema_version, columns)
@@ -294,12 +301,12 @@ class Batch:
         return finished
 
     def _forget(self, i: int) -> None:
-        """Values that no later record needs."""
+        """Drops values that no later record needs."""
         record = self._records[i]
         if isinstance(record, OmittedChange):
             return
         place = _place(record)
-        self._said.pop(i, None)
+        self._parsed.pop(i, None)
         if self._needed_until[place] <= i:
             self._rows.by_place.pop(place, None)
         if self._read_until.get(place, -1) <= i:
@@ -311,7 +318,7 @@ def _encoded(draft: Draft, column: str, text: bytes | None) -> str | None:
     try:
         return draft.encoded(column, text)
     except ValueError:
-        return None  # it has another type by now
+        return None  # the column has another type by now
 
 
 def _place(record: TopicRecord | DraftRecord) -> TopicKey:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -24,10 +24,12 @@ from redis.exceptions import (
     TryAgainError,
 )
 from redis.retry import Retry
+from redis.sentinel import Sentinel
 
 from cdc.config.store_shapes import CacheTls
 from cdc.model.errors import SinkError
 from sinks.cache.scripts import Script
+from sinks.cache.sentinel import SentinelPlace, sentinel_place
 from sinks.retries import Retries
 
 CONNECT_TIMEOUT_S = 5
@@ -44,22 +46,26 @@ class RedisServer:
     """A connection to one Redis or Valkey server."""
 
     def __init__(self, url: str, retries: Retries, tls: CacheTls | None = None) -> None:
+        options: dict[str, Any] = {
+            "socket_connect_timeout": CONNECT_TIMEOUT_S,
+            "socket_timeout": ANSWER_TIMEOUT_S,
+            "retry": Retry(NoBackoff(), 0),  # repetition is ours, so that it has one limit
+            "client_name": "watershed",
+        }
         try:
+            place = sentinel_place(url)
             files = _tls_options(url, tls)
-            self._client = redis.Redis.from_url(
-                url,
-                socket_connect_timeout=CONNECT_TIMEOUT_S,
-                socket_timeout=ANSWER_TIMEOUT_S,
-                retry=Retry(NoBackoff(), 0),  # repetition is ours, so that it has one limit
-                client_name="watershed",
-                **files,
-            )
+            if place is None:
+                self._client = redis.Redis.from_url(url, **options, **files)
+            else:
+                self._client = _by_sentinel(place, options)
         except ValueError as error:
             raise SinkError(
-                "the sink's url is not a Redis address", "write redis://host:6379/0, rediss:// for TLS"
+                "the sink's url is not a Redis address",
+                "write redis://host:6379/0, rediss:// for TLS, or redis+sentinel://host:26379,host:26379/service/0",
             ) from error
+        self.name = _name(url) if place is None else place.name
         self._retries = retries
-        self.name = _name(url)
 
     def run(self, *command: Any) -> Any:
         """One command's answer."""
@@ -127,6 +133,16 @@ class RedisServer:
                     f"{where} does not answer ({type(error).__name__})",
                     "check that it runs and that the sink's url is right; the sink tries again by itself",
                 )
+
+
+def _by_sentinel(place: SentinelPlace, options: Mapping[str, Any]) -> redis.Redis:
+    """A client that asks for the primary with each new connection."""
+    library: Any = Sentinel  # it has no types
+    sentinel = library(place.sentinels, socket_connect_timeout=CONNECT_TIMEOUT_S, socket_timeout=CONNECT_TIMEOUT_S)
+    client: redis.Redis = sentinel.master_for(
+        place.service, db=place.database, username=place.user, password=place.password, **options
+    )
+    return client
 
 
 def _is_transient(error: Exception) -> bool:

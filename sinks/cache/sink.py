@@ -20,6 +20,7 @@ from sinks.cache.server import Command, RedisServer
 from sinks.contract import Change, Json, Outcome, Result, StoredRow
 from sinks.reduction import completed, key_text
 from sinks.retries import Retries
+from sinks.slots import generation_of
 from sinks.templates import Part
 
 log = structlog.get_logger(__name__)
@@ -81,7 +82,7 @@ class CacheSink:
         prefix: str,
         retries: Retries | None = None,
         name: str = "cache",
-        rebuilds: int | None = None,
+        slot: str | None = None,
     ) -> Self:
         """Connect and check the server. Raises SinkError for one that would throw rows away by itself."""
         server = RedisServer(config.url.get_secret_value(), retries or Retries(), config.tls)
@@ -91,9 +92,9 @@ class CacheSink:
             server.close()
             raise
         key_prefix = prefix if config.key_prefix is None else config.key_prefix
-        return cls(
-            server, key_prefix, config.tombstone_ttl_s, config.shapes, evicts=evicts, name=name, rebuilds=rebuilds
-        )
+        rebuilds = generation_of(slot) if slot else None
+        ttl_s, shapes = config.tombstone_ttl_s, config.shapes
+        return cls(server, key_prefix, ttl_s, shapes, evicts=evicts, name=name, rebuilds=rebuilds)
 
     def generation(self) -> int | None:
         fields = self._generation_fields()

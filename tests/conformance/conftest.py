@@ -4,8 +4,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conformance.stores import STORES
+from tests.conformance.stores import STORES, url_of
 from tests.conformance.trial import Trial
+from tests.conftest import PostgresServer, new_database
+
+
+@pytest.fixture(scope="session")
+def sql_database(postgres: PostgresServer) -> Iterator[str]:
+    """URL of a database that SQL stores share, one after the other."""
+    with new_database(postgres) as dsn:
+        yield url_of(dsn)
 
 
 @pytest.fixture(params=list(STORES))

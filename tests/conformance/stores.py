@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,14 +12,19 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import pytest
 import redis
 from opensearchpy import OpenSearch
+from psycopg.conninfo import conninfo_to_dict
 from pydantic import SecretStr
+from sqlalchemy import create_engine, inspect
+from sqlalchemy.engine import URL
 
-from cdc.config.sink_settings import CacheConfig, SearchConfig
-from cdc.config.store_shapes import CacheShape, SearchShape
+from cdc.config.sink_settings import CacheConfig, SearchConfig, SqlConfig, StoreConfig
+from cdc.config.store_shapes import CacheShape, SearchShape, SqlShape
 from cdc.model.events import TableId
+from examples.jsonlines.jsonlines_store import JsonLinesConfig, JsonLinesSink
 from sinks.cache.sink import CacheSink
 from sinks.contract import Change, Sink
 from sinks.search.sink import SearchSink
+from sinks.sql.sink import SqlSink
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.naming import place
 from sinks.warehouse.reader import WarehouseReader
@@ -74,6 +79,11 @@ class SearchStore:
         self._prefix = prefix
         self._client = OpenSearch(url, timeout=60)
 
+    @property
+    def section(self) -> tuple[StoreConfig, str]:
+        """With the topic prefix, for a sink in another process."""
+        return self._config, self._prefix
+
     def open(self) -> Sink:
         return SearchSink.open(self._config, self._prefix)
 
@@ -118,6 +128,11 @@ class CacheStore:
         self._prefix = f"{prefix}[a-z]*"
         self._client = redis.Redis.from_url(url)
 
+    @property
+    def section(self) -> tuple[StoreConfig, str]:
+        """As SearchStore."""
+        return self._config, self._prefix
+
     def open(self) -> Sink:
         return CacheSink.open(self._config, self._prefix)
 
@@ -143,6 +158,15 @@ class CacheStore:
     def close(self) -> None:
         self.delete_all()
         self._client.close()
+
+    def lookups(self, table: TableId) -> dict[str, str]:
+        """What the lookup keys of `cache-lookups` hold, by the value that they name."""
+        beginning = f"{self._shaped}/{table.name}/by/".encode()
+        keys = [key for key in self._client.scan_iter(count=1000) if key.startswith(beginning)]
+        held: list[Any] = []
+        for start in range(0, len(keys), 1000):
+            held += self._client.mget(keys[start : start + 1000])
+        return {key[len(beginning) :].decode(): value.decode() for key, value in zip(keys, held, strict=True)}
 
     def _delete(self, beginning: str) -> None:
         keys = [key for key in self._client.scan_iter(count=1000) if key.startswith(beginning.encode())]
@@ -184,6 +208,116 @@ class WarehouseStore:
     def unholdable(self, change: Change) -> tuple[Change, str] | None:
         assert change.row is not None
         return replace(change, row=change.row | {"born": "infinity"}), "born"
+
+
+class SqlStore:
+    nested_arrays = True
+    exact_json = False
+    tells_stale = True
+    history_count = 12
+    writer_count = 4
+    batch_rows = 5_000
+    batch_memory_bytes_max: int | None = 32 * 1024 * 1024
+
+    def __init__(self, url: str, shapes: dict[str, SqlShape] | None = None) -> None:
+        self._url = url
+        self._shapes = shapes or {}
+        self._config = SqlConfig(url=SecretStr(url), shapes=self._shapes)
+        self._is_sqlite = url.startswith("sqlite")
+        self._engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+
+    @property
+    def section(self) -> tuple[StoreConfig, str]:
+        """As SearchStore."""
+        return self._config, "shop"
+
+    def open(self) -> Sink:
+        return SqlSink.open(self._config, "shop")
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        shapes = {
+            pattern: shape.model_copy(
+                update={
+                    "types": {names.get(column, column): kind for column, kind in shape.types.items()},
+                    "indexes": tuple(tuple(names.get(column, column) for column in one) for one in shape.indexes),
+                }
+            )
+            for pattern, shape in self._shapes.items()
+        }
+        self._config = SqlConfig(url=SecretStr(self._url), shapes=shapes)
+
+    def delete_table(self, table: TableId) -> None:
+        place = f'"{table.schema}_{table.name}"' if self._is_sqlite else f'"{table.schema}"."{table.name}"'
+        if self._shapes:
+            place = f'"own"."rows of {table.name}"'
+        with self._engine.begin() as connection:
+            connection.exec_driver_sql(f"DROP TABLE {place}")
+
+    def delete_all(self) -> None:
+        with self._engine.begin() as connection:
+            if self._is_sqlite:
+                for name in inspect(connection).get_table_names():
+                    connection.exec_driver_sql(f'DROP TABLE "{name}"')
+                return
+            for name in inspect(connection).get_schema_names():
+                if name != "information_schema":
+                    connection.exec_driver_sql(f'DROP SCHEMA "{name}" CASCADE')
+
+    def unholdable(self, change: Change) -> tuple[Change, str] | None:
+        assert change.row is not None
+        return replace(change, row=change.row | {"is_active": "sesame"}), "is_active"
+
+    def close(self) -> None:
+        self.delete_all()
+        self._engine.dispose()
+
+
+class JsonLinesStore:
+    """The example of the documentation."""
+
+    nested_arrays = True
+    exact_json = True
+    tells_stale = True
+    history_count = 4
+    writer_count = 2
+    batch_rows = 300
+    batch_memory_bytes_max: int | None = 64 * 1024 * 1024
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def open(self) -> Sink:
+        return JsonLinesSink.open(JsonLinesConfig(folder=str(self._folder)), "shop")
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """It has no shapes."""
+
+    def delete_table(self, table: TableId) -> None:
+        (self._folder / "shop" / f"{table.schema}.{table.name}.jsonl").unlink()
+
+    def delete_all(self) -> None:
+        for path in (self._folder / "shop").iterdir():
+            path.unlink()
+
+    def unholdable(self, change: Change) -> tuple[Change, str] | None:
+        del change
+        return None
+
+
+def url_of(dsn: str) -> str:
+    """A database's address as the SQL sink takes it."""
+    parts = {name: str(value) for name, value in conninfo_to_dict(dsn).items()}
+    host = parts.get("host", "")
+    query = {"host": host} if host.startswith("/") else {}
+    return URL.create(
+        "postgresql",
+        parts.get("user"),
+        parts.get("password"),
+        None if query else host,
+        int(parts["port"]) if "port" in parts else None,
+        parts["dbname"],
+        query,
+    ).render_as_string(hide_password=False)
 
 
 def _renamed(shapes: str, names: Mapping[str, str]) -> str:
@@ -268,6 +402,35 @@ def _warehouse(request: pytest.FixtureRequest, unique: str) -> Iterator[Store]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextmanager
+def _sql(request: pytest.FixtureRequest, unique: str, shapes: dict[str, SqlShape] | None = None) -> Iterator[Store]:
+    with closing(SqlStore(request.getfixturevalue("sql_database"), shapes)) as store:
+        yield store
+
+
+@contextmanager
+def _sqlite(request: pytest.FixtureRequest, unique: str) -> Iterator[Store]:
+    folder: Path = request.getfixturevalue("tmp_path")
+    with closing(SqlStore(f"sqlite:///{folder}/{unique}.db")) as store:
+        yield store
+
+
+@contextmanager
+def _jsonlines(request: pytest.FixtureRequest, unique: str) -> Iterator[Store]:
+    folder: Path = request.getfixturevalue("tmp_path")
+    yield JsonLinesStore(folder / unique)
+
+
+_SQL_SHAPES: Final = {
+    "public.customers": SqlShape(
+        table="own.rows of {table}",
+        types={"visits": "bigint", "name": "varchar", "token": "text"},
+        indexes=(("name", "visits"), ("level",)),
+    ),
+    "*": SqlShape(table="own.rows of {table}"),
+}
+
+
 # Sink → its store. `unique` is a name that no other test has; fixtures of servers come through `request`.
 STORES: Final[dict[str, Callable[[pytest.FixtureRequest, str], AbstractContextManager[Store]]]] = {
     "search": _search,
@@ -276,5 +439,9 @@ STORES: Final[dict[str, Callable[[pytest.FixtureRequest, str], AbstractContextMa
     "cache-json": partial(_cache, shapes=_json_shapes),
     "cache-columns": partial(_cache, shapes=_column_shapes),
     "cache-lookups": partial(_cache, shapes=_lookup_shapes),
+    "sql": _sql,
+    "sql-shaped": partial(_sql, shapes=_SQL_SHAPES),
+    "sql-sqlite": _sqlite,
+    "jsonlines": _jsonlines,
     "warehouse": _warehouse,
 }

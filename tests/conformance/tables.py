@@ -158,7 +158,7 @@ TEXTS = (
 )
 NUMERICS = (
     "0",
-    "-0.00",
+    "0.00",  # numeric has no negative zero
     "1.50",
     "1.5000",
     "NaN",

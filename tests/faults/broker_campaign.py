@@ -55,8 +55,8 @@ def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
         "seed": seed,
         "broker_kills": KILLS,
         "capture_kills": deaths,
-        "ended": sum(text.count("ended what the brokers left open") for text in said),
-        "noticed_alive": sum(text.count("the brokers left a transaction open in") for text in said),
+        "ended": sum(text.count("hanging Kafka transaction ended") for text in said),
+        "noticed_alive": sum(text.count("a transaction hangs in topic") for text in said),
         "gaps": sum(text.count("state GAP") for text in said),
         "complaints": complaints,
     }

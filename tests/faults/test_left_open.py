@@ -12,7 +12,7 @@ import pytest
 
 from cdc.config.settings import KafkaConfig, TopicConfig
 from cdc.kafka.broker import KafkaBroker as Producer
-from cdc.kafka.daemon_thread import nobody_waits
+from cdc.kafka.daemon_thread import do_nothing
 from cdc.kafka.event_topics import EventTopics
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.errors import ConnectionLost
@@ -89,11 +89,11 @@ def test_what_was_committed_is_there_once(captured: Captured, kafka: KafkaBroker
     dies_with_rows(captured, 1)
     forgotten(captured, kafka, state=False)
     captured.start_and_die("left-open.recorded")
-    assert "ended what the brokers left open" in goes_on(captured)
+    assert "hanging Kafka transaction ended" in goes_on(captured)
     dies_with_rows(captured, 1001)
     forgotten(captured, kafka)
     captured.start_and_die("left-open.aborted")
-    assert "left a Kafka transaction open" not in goes_on(captured)
+    assert "hanging Kafka transaction found" not in goes_on(captured)
 
 
 @pytest.mark.promise(1)
@@ -114,7 +114,7 @@ def test_what_was_aborted_is_not_there(captured: Captured, kafka: KafkaBroker) -
     assert not is_committed
     forget_ends(data, places)
     kafka.stack.restart("kafka")
-    assert "left a Kafka transaction open" in goes_on(captured)
+    assert "hanging Kafka transaction found" in goes_on(captured)
 
 
 @pytest.mark.promise(1)
@@ -130,7 +130,7 @@ def test_who_lives_notices(captured: Captured, kafka: KafkaBroker) -> None:
     eventually(lambda: finds_open(idle, idle_topic), 60.0, "the open transaction is seen")
     captured.await_caught_up()
     assert captured.judge().epoch == 1
-    assert "the brokers left a transaction open in" in process.said()
+    assert "a transaction hangs in topic" in process.said()
     delete_topic(kafka.bootstrap_servers, idle_topic)
 
 
@@ -141,18 +141,18 @@ def idle_producer(kafka: KafkaBroker, name: str) -> Producer:
     admin = TopicAdmin(settings)
     events = EventTopics(admin, TopicConfig(prefix=name), settings)
     producer = Producer(settings, transactional_id=name, admin=admin, partition_counts={name: 1}, events=events)
-    producer.fence_predecessors(nobody_waits)
-    producer.produce([TopicRecord(name, b"key", b"value")], nobody_waits)
-    producer.commit(nobody_waits)
+    producer.fence_predecessors(do_nothing)
+    producer.produce([TopicRecord(name, b"key", b"value")], do_nothing)
+    producer.commit(do_nothing)
     return producer
 
 
 def finds_open(producer: Producer, topic: str) -> bool:
     """Whether a look has found what it is for."""
     try:
-        producer.look_after_outage()
+        producer.check_after_outage()
     except ConnectionLost as found:
-        assert found.message == f"Kafka: the brokers left a transaction open in {topic}"
+        assert found.message == f"Kafka: a transaction hangs in topic {topic}"
         return True
     return False
 
@@ -164,7 +164,7 @@ def test_what_is_lost_is_a_gap(captured: Captured, kafka: KafkaBroker) -> None:
     forgotten(captured, kafka, state=False)
     captured.start_and_die("left-open.aborted")
     process = captured.start()
-    assert "lost: capture died while it wrote it again" in process.await_refusal()
+    assert "lost: capture died while it wrote its records again" in process.await_refusal()
     captured.end()
     assert "is lost" in captured.start().await_refusal()
     captured.cdc("snapshot", "heal")
@@ -202,7 +202,7 @@ def test_what_others_have_open_in_a_topic_of_events_is_theirs(
         with Writers(fresh_database, seed=8) as writers:
             eventually(lambda: writers.committed > 20)
         captured.await_caught_up()
-        assert "somebody else's Kafka transaction is open" in process.said()
+        assert "a Kafka transaction of another producer is open" in process.said()
         other.commit_transaction(30)
         values = [record.value for record in read_topics(kafka.bootstrap_servers, [topic])[0]]
         assert values.count(b"theirs") == PARTITIONS

@@ -216,7 +216,7 @@ def test_a_name_in_sqls_quotes_is_told_how_it_is_written(items: Captured) -> Non
     items.settings = {"source": {"tables": ['public."a""b"']}}
     said = refusal(items)
     assert 'table public."a""b" does not exist' in said
-    assert "as they are, without SQL's quotes: write public.a\"b" in said
+    assert 'takes names of tables without the quotes of SQL: write public.a"b' in said
     items.settings = {"source": {"tables": ['public.a"b']}}
     items.cdc("check")
 
@@ -237,11 +237,11 @@ def test_a_partition_beside_its_root(items: Captured) -> None:
     items.settings = {"source": {"tables": ["public.items", "public.root", "public.leaf"]}}
     ended = items.run_once()
     assert ended.returncode == 1
-    assert "has the rows of table public.leaf as those of the table that it is a partition of" in ended.stderr
+    assert "publishes rows of table public.leaf as those of its partitioned root" in ended.stderr
     with items.connect() as connection:
         connection.execute("ALTER PUBLICATION watershed SET (publish_via_partition_root = false)")
     items.settings = {"source": {"tables": ["public.items", "public.root"]}}
-    assert "has the rows of table public.root as those of its partitions" in items.run_once("check").stderr
+    assert "publishes rows of table public.root as those of its partitions" in items.run_once("check").stderr
 
 
 def test_a_publication_that_the_role_may_not_create(items: Captured, role: str) -> None:
@@ -361,7 +361,7 @@ def test_a_topic_of_ours_that_exists_with_several_partitions(items: Captured, to
     create_topic(items.bootstrap_servers, name, "delete" if topic == "signals" else "compact", partitions=4)
     said = refusal(items)
     assert f"topic {name} exists with 4 partitions: capture needs it with one" in said
-    assert f"delete {name}, then it is recreated" in said
+    assert f"delete {name}: capture creates it again" in said
 
 
 def check_refuses(items: Captured) -> str:

@@ -15,7 +15,7 @@ from cdc.config.settings import KafkaConfig, TopicConfig
 from cdc.daemon.logs import configure_logs
 from cdc.kafka.broker import QUEUE_MESSAGES_MAX, KafkaBroker, StoredRecord
 from cdc.kafka.client import MESSAGE_BYTES_MAX
-from cdc.kafka.daemon_thread import nobody_waits
+from cdc.kafka.daemon_thread import do_nothing
 from cdc.kafka.event_topics import EventTopics
 from cdc.kafka.topic_admin import TopicAdmin, record_limits
 from cdc.model.errors import BrokerError, ConnectionLost
@@ -51,7 +51,7 @@ def made(settings: KafkaConfig, topic: str, admin: TopicAdmin | None = None) -> 
         partition_counts={topic: PARTITIONS},
         events=EventTopics(admin, TopicConfig(prefix=topic), settings),
     )
-    broker.fence_predecessors(nobody_waits)
+    broker.fence_predecessors(do_nothing)
     return broker
 
 
@@ -66,9 +66,9 @@ def keys(settings: KafkaConfig, topic: str) -> list[bytes]:
 
 def test_records_lie_where_javas_producers_put_them_with_their_headers(settings: KafkaConfig, topic: str) -> None:
     broker = made(settings, topic)
-    broker.produce([record(topic, number) for number in range(200)], nobody_waits)
-    broker.produce([TopicRecord(topic, b"gone", None, [("watershed.version", b"7")])], nobody_waits)
-    broker.commit(nobody_waits)
+    broker.produce([record(topic, number) for number in range(200)], do_nothing)
+    broker.produce([TopicRecord(topic, b"gone", None, [("watershed.version", b"7")])], do_nothing)
+    broker.commit(do_nothing)
     records, _ = read_topics(settings.bootstrap_servers, [topic])
     assert len(records) == 201
     assert all(r.partition == partition_of(r.key, PARTITIONS) for r in records)
@@ -78,11 +78,11 @@ def test_records_lie_where_javas_producers_put_them_with_their_headers(settings:
 
 def test_what_is_aborted_is_not_seen_and_the_next_transaction_is(settings: KafkaConfig, topic: str) -> None:
     broker = made(settings, topic)
-    broker.produce([record(topic, 1)], nobody_waits)
+    broker.produce([record(topic, 1)], do_nothing)
     broker.abort()
     broker.abort()  # nothing is open
-    broker.produce([record(topic, 2)], nobody_waits)
-    broker.commit(nobody_waits)
+    broker.produce([record(topic, 2)], do_nothing)
+    broker.commit(do_nothing)
     assert keys(settings, topic) == [b'{"id":2}']
 
 
@@ -91,18 +91,18 @@ def test_a_fenced_producer_writes_nothing_more(
 ) -> None:
     configure_logs(as_json=True)
     first = made(settings, topic)
-    first.produce([record(topic, 1)], nobody_waits)
+    first.produce([record(topic, 1)], do_nothing)
     second = made(settings, topic)
     with pytest.raises(ConnectionLost):
-        first.commit(nobody_waits)
+        first.commit(do_nothing)
     with pytest.raises(ConnectionLost):  # said in other words once the client has given up
-        first.produce([record(topic, 4)], nobody_waits)
-    second.produce([record(topic, 2)], nobody_waits)
-    second.commit(nobody_waits)
+        first.produce([record(topic, 4)], do_nothing)
+    second.produce([record(topic, 2)], do_nothing)
+    second.commit(do_nothing)
     first.close()
     assert keys(settings, topic) == [b'{"id":2}']
-    second.produce([record(topic, 3)], nobody_waits)
-    second.commit(nobody_waits)  # the first one's end has not fenced it
+    second.produce([record(topic, 3)], do_nothing)
+    second.commit(do_nothing)  # the first one's end has not fenced it
     said = [json.loads(line) for line in capfd.readouterr().err.splitlines()]  # nothing in between by librdkafka
     assert {line["level"] for line in said} <= {"warning"}
 
@@ -110,8 +110,8 @@ def test_a_fenced_producer_writes_nothing_more(
 def test_end_offsets_lie_above_what_was_committed(settings: KafkaConfig, topic: str) -> None:
     broker = made(settings, topic)
     for number in range(20):
-        broker.produce([record(topic, number)], nobody_waits)
-        broker.commit(nobody_waits)
+        broker.produce([record(topic, number)], do_nothing)
+        broker.commit(do_nothing)
         answer = broker.request_end_offsets()
         ends = eventually(answer.result)
         assert ends is not None
@@ -123,7 +123,7 @@ def test_end_offsets_lie_above_what_was_committed(settings: KafkaConfig, topic: 
 def test_a_record_that_is_too_large_for_us_is_named(settings: KafkaConfig, topic: str) -> None:
     broker = made(settings, topic)
     with pytest.raises(BrokerError, match=f"topic {topic}: a record is larger") as refused:
-        broker.produce([record(topic, 1, size=MESSAGE_BYTES_MAX + 1)], nobody_waits)
+        broker.produce([record(topic, 1, size=MESSAGE_BYTES_MAX + 1)], do_nothing)
     assert "leave the large column out of the publication" in refused.value.hint
     broker.abort()
     assert keys(settings, topic) == []
@@ -133,8 +133,8 @@ def test_a_record_that_is_too_large_for_its_topic_is_named(settings: KafkaConfig
     create_topic(settings.bootstrap_servers, unique, partitions=PARTITIONS, max_message_bytes="2000")
     broker = made(settings, unique)
     with pytest.raises(BrokerError, match=f"topic {unique}: a record is larger"):
-        broker.produce([record(unique, 1, size=100_000)], nobody_waits)
-        broker.commit(nobody_waits)
+        broker.produce([record(unique, 1, size=100_000)], do_nothing)
+        broker.commit(do_nothing)
     broker.abort()
     assert keys(settings, unique) == []
 
@@ -153,12 +153,12 @@ def test_a_topic_that_takes_less_than_it_did_is_looked_at_anew(settings: KafkaCo
         events=EventTopics(admin, TopicConfig(prefix=unique), settings),
         record_bytes_max=limits | {unique: 21_000},
     )
-    broker.fence_predecessors(nobody_waits)
-    broker.produce([record(unique, number, size=15_000) for number in range(20)], nobody_waits)
-    broker.commit(nobody_waits)
-    with pytest.raises(ConnectionLost, match=f"topic {unique} takes records of 20000 bytes, no more 21000"):
-        broker.produce([record(unique, 1, size=20_500)], nobody_waits)
-        broker.commit(nobody_waits)
+    broker.fence_predecessors(do_nothing)
+    broker.produce([record(unique, number, size=15_000) for number in range(20)], do_nothing)
+    broker.commit(do_nothing)
+    with pytest.raises(ConnectionLost, match=f"topic {unique} takes records of 20000 bytes, instead of 21000"):
+        broker.produce([record(unique, 1, size=20_500)], do_nothing)
+        broker.commit(do_nothing)
     broker.abort()
 
 
@@ -176,11 +176,11 @@ def test_a_topic_of_events_that_takes_little_is_met_once_and_has_small_batches(
     sent = [record(events, number, size=15_000)._replace(headers=(), destination=destination) for number in range(5)]
     broker = made(settings, topic, admin)
     with pytest.raises(ConnectionLost, match=f"topic {events} takes 20000 bytes at once"):
-        broker.produce(sent, nobody_waits)
+        broker.produce(sent, do_nothing)
     broker.abort()
     broker = made(settings, topic, admin)
-    broker.produce(sent, nobody_waits)
-    broker.commit(nobody_waits)
+    broker.produce(sent, do_nothing)
+    broker.commit(do_nothing)
     eventually(lambda: len(keys(settings, events)) == 5)  # a commit returns before its end is in the partitions
     assert keys(settings, state) == [f"event-topic/{events}".encode()]
     for name in (events, state):
@@ -191,8 +191,8 @@ def test_a_record_that_the_brokers_refuse_is_not_tried_again(settings: KafkaConf
     broker = made(settings, topic)
     without_key = TopicRecord(topic, None, b"v")  # type: ignore[arg-type]
     with pytest.raises(BrokerError, match=f"topic {topic}"):
-        broker.produce([without_key], nobody_waits)  # a compacted topic takes no such record
-        broker.commit(nobody_waits)
+        broker.produce([without_key], do_nothing)  # a compacted topic takes no such record
+        broker.commit(do_nothing)
     broker.abort()
     assert keys(settings, topic) == []
 
@@ -200,8 +200,8 @@ def test_a_record_that_the_brokers_refuse_is_not_tried_again(settings: KafkaConf
 def test_more_than_the_queue_holds_waits_and_arrives(settings: KafkaConfig, topic: str) -> None:
     broker = made(settings, topic)
     count = QUEUE_MESSAGES_MAX + 20_000
-    broker.produce((record(topic, number) for number in range(count)), nobody_waits)
-    broker.commit(nobody_waits)
+    broker.produce((record(topic, number) for number in range(count)), do_nothing)
+    broker.commit(do_nothing)
     assert len(keys(settings, topic)) == count
 
 
@@ -209,7 +209,7 @@ def test_brokers_that_hang_are_waited_for_while_others_hear_from_us(
     settings: KafkaConfig, topic: str, kafka: conftest.KafkaBroker
 ) -> None:
     broker = made(settings, topic)
-    broker.produce([record(topic, 1)], nobody_waits)
+    broker.produce([record(topic, 1)], do_nothing)
     heard: list[float] = []
     with frozen(kafka.stack, "kafka"):
 
@@ -222,7 +222,7 @@ def test_brokers_that_hang_are_waited_for_while_others_hear_from_us(
             broker.commit(hear)
     pauses = [later - earlier for earlier, later in pairwise(heard)]
     assert max(pauses) < 1.0
-    broker.commit(nobody_waits)  # asked again, it succeeds
+    broker.commit(do_nothing)  # asked again, it succeeds
     assert keys(settings, topic) == [b'{"id":1}']
 
 
@@ -251,11 +251,11 @@ def test_where_a_server_is_down_what_is_open_stops_a_transaction_and_not_who_end
     other.flush(30)
     broker = eventually(unlucky)
     assert broker is not None
-    assert [part.partition for part in broker.still_open([topic], nobody_waits)] == [0]
-    broker.put([StoredRecord(topic, 1, b"ours", b"v")], nobody_waits)
-    broker.commit(nobody_waits)
-    with pytest.raises(ConnectionLost, match=f"left a transaction open in {topic}"):
-        broker.produce([record(topic, 1)], nobody_waits)
+    assert [part.partition for part in broker.find_hanging([topic], do_nothing)] == [0]
+    broker.put([StoredRecord(topic, 1, b"ours", b"v")], do_nothing)
+    broker.commit(do_nothing)
+    with pytest.raises(ConnectionLost, match=f"a transaction hangs in topic {topic}"):
+        broker.produce([record(topic, 1)], do_nothing)
     other.commit_transaction(30)
     eventually(lambda: sorted(keys(settings, topic)) == [b"k", b"ours"])
 
@@ -266,18 +266,18 @@ def test_a_transaction_ends_with_the_connection_to_the_only_broker_of_its_topics
     """Right behind a commit: not even an abort may reach partitions in which that one may still be open."""
     admin = TopicAdmin(settings)
     broker = made(settings, topic, admin)
-    broker.produce([record(topic, 0)], nobody_waits)
+    broker.produce([record(topic, 0)], do_nothing)
     loses_connection(broker)
-    broker.produce([record(topic, 0)], nobody_waits)  # nothing was committed just before
-    broker.commit(nobody_waits)
+    broker.produce([record(topic, 0)], do_nothing)  # nothing was committed just before
+    broker.commit(do_nothing)
     before = thread_count()
     broken = made(settings, topic, admin)
-    broken.produce([record(topic, 1)], nobody_waits)
-    broken.commit(nobody_waits)
-    broken.produce([record(topic, 2)], nobody_waits)
+    broken.produce([record(topic, 1)], do_nothing)
+    broken.commit(do_nothing)
+    broken.produce([record(topic, 2)], do_nothing)
     loses_connection(broken)
     with pytest.raises(ConnectionLost, match="a broker was lost while a transaction was open"):
-        broken.produce([record(topic, 2)], nobody_waits)
+        broken.produce([record(topic, 2)], do_nothing)
     broken.abort()
     assert thread_count() == before, "it is gone, though its error is still at hand"
     eventually(lambda: keys(settings, topic) == [b'{"id":0}', b'{"id":0}', b'{"id":1}'])
@@ -288,10 +288,10 @@ def test_with_other_replicas_it_goes_on(settings: KafkaConfig, topic: str, monke
     monkeypatch.setattr(admin, "are_replicated", lambda names: topic in names)
     broker = made(settings, topic, admin)
     for number in (3, 4):
-        broker.produce([record(topic, number)], nobody_waits)
+        broker.produce([record(topic, number)], do_nothing)
         loses_connection(broker)
-        broker.produce([record(topic, number)], nobody_waits)
-        broker.commit(nobody_waits)
+        broker.produce([record(topic, number)], do_nothing)
+        broker.commit(do_nothing)
     eventually(lambda: len(keys(settings, topic)) == 4)
 
 
@@ -317,7 +317,7 @@ def test_a_closed_producer_leaves_no_thread(settings: KafkaConfig, topic: str, w
     before = thread_count()
     for _ in range(3):
         broker = made(settings, topic)
-        broker.produce([record(topic, 1)], nobody_waits)
+        broker.produce([record(topic, 1)], do_nothing)
         broker.close()
         del broker
     assert thread_count() <= before

@@ -194,7 +194,7 @@ def test_a_chunk_that_waited_behind_truncate_knows_it(source: Source) -> None:
         ("ALTER TABLE things RENAME v TO w", "column w was added"),
         ("ALTER TABLE things ALTER v TYPE varchar(9)", "has type oid"),
         ("ALTER TABLE things DROP CONSTRAINT things_pkey, ADD PRIMARY KEY (id, v)", "its key is (id, v)"),
-        ("ALTER TABLE things RENAME TO others", "not there any more"),
+        ("ALTER TABLE things RENAME TO others", "no longer exists"),
     ],
 )
 def test_an_altered_table_is_read_no_further(source: Source, alteration: LiteralString, said: str) -> None:

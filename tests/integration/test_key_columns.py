@@ -69,10 +69,10 @@ def test_rows_are_published_under_the_chosen_keys_read_again_where_that_can_be_a
 
     refused = chosen.ask("snapshot", tables=(VISITS,))
     assert not refused.is_accepted
-    assert refused.message.startswith("not in chunks: public.visits (place, day): no unique index")
+    assert refused.message.startswith("can't be read in chunks: public.visits (place, day): no unique index")
     begun = chosen.ask("snapshot")
     assert begun.tables == (CODES,)
-    assert begun.message.startswith("begun; not in chunks: public.visits")
+    assert begun.message.startswith("begun; can't be read in chunks: public.visits")
     chosen.await_caught_up()
     assert (loaded(chosen, CODES), loaded(chosen, VISITS)) == (2 * ROWS - 1, ROWS)
     chosen.judge()
@@ -133,7 +133,7 @@ def test_a_table_without_a_key_is_published_without_keys_in_its_order(audit: Cap
         b"secret" not in (record.value or b"") for topic in ("control", VISITS) for record in audit.records(topic)
     )
     refused = audit.ask("snapshot", tables=(VISITS,))
-    assert refused.message.startswith("not in chunks: public.visits")
+    assert refused.message.startswith("can't be read in chunks: public.visits")
 
 
 def test_a_table_that_only_a_new_slot_can_take_in_stops_alone_until_healing_is_asked_for(audit: Captured) -> None:

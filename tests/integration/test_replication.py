@@ -46,16 +46,16 @@ def test_a_proxy_that_hangs_for_ever_is_found_out_once_the_server_has_given_up(
         ((slot, _),) = sql.execute(SLOT).fetchall()
         stream = ReplicationConnection(config(make_conninfo(fresh_database, port=proxy.port)))
         stream.start(slot, "everything", ZERO)
-        at_first = stream._looked_at
+        at_first = stream._checked_at
         until = time.monotonic() + 2 * replication.SILENCE_S
         eventually(lambda: take(stream, 0.05) is None or time.monotonic() > until)
-        assert stream._looked_at == at_first, "whoever speaks is not asked for elsewhere"
+        assert stream._checked_at == at_first, "whoever speaks is not asked for elsewhere"
 
         proxy.hang()
 
         def is_looked_for() -> bool:
             take(stream, 0.05)
-            return stream._looked_at > at_first
+            return stream._checked_at > at_first
 
         eventually(is_looked_for)  # and left alone, as long as the server streams to us
         proxy.end()
@@ -65,7 +65,7 @@ def test_a_proxy_that_hangs_for_ever_is_found_out_once_the_server_has_given_up(
             try:
                 take(stream, 0.05)
             except ConnectionLost as error:
-                return "streams to us no more" in error.message
+                return "does not stream to us any more" in error.message
             return False
 
         eventually(is_found_out)

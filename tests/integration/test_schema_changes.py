@@ -168,7 +168,7 @@ def test_a_table_joins_again_when_the_types_of_its_key_were_created_again(items:
         if not is_running:
             items.start()
         _take_up(items, {moods: "INSERT INTO moods VALUES ('wild', 4, 'c') ON CONFLICT DO NOTHING"})
-        assert "give it its key back" not in items._said()
+        assert "restore its key" not in items._said()
         if is_running:
             assert capture.terminate() == 0
             items.query("INSERT INTO moods VALUES ('calm', 3, 'gone')")
@@ -199,7 +199,8 @@ def test_an_operator_stops_a_table_and_starts_it(items: Captured) -> None:
         (OTHER, "stopped", False),
     ]
     assert (
-        forked.run(["table", "start", OTHER, "--config", config], deadline_s=90.0).stdout == f"joins again: {OTHER}\n"
+        forked.run(["table", "start", OTHER, "--config", config], deadline_s=90.0).stdout
+        == f"captured again: {OTHER}\n"
     )
     eventually(lambda: items.states()[OTHER]["status"] == "captured" and not items.unlike([ITEMS, OTHER]))
 

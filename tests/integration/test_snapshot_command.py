@@ -206,7 +206,7 @@ def test_a_newer_snapshot_takes_the_place_of_one_that_is_waited_for(slow: Captur
         assert (newer.returncode, newer.stdout) == (0, f"begun: {ITEMS}\n")
         _, error = waiting.communicate(timeout=30)
     assert waiting.returncode == 1
-    assert f"the snapshot of {ITEMS} was replaced: another one of the table has begun" in error
+    assert f"the snapshot of {ITEMS} was replaced: another snapshot of the table has begun" in error
 
 
 @pytest.mark.promise(3)

@@ -114,7 +114,7 @@ def stops_and_starts_again(narrow: Captured, capture: CaptureProcess) -> None:
     # Both ways out: the topic takes more, and what has no form is corrected.
     set_topics(narrow.bootstrap_servers, [f"{narrow.name}.{ITEMS}"], max_message_bytes=str(10 * BYTES_MAX))
     execute("UPDATE items SET at = NULL WHERE id = 8")
-    assert narrow.cdc("table", "start", ITEMS) == f"joins again: {ITEMS}\n"
+    assert narrow.cdc("table", "start", ITEMS) == f"captured again: {ITEMS}\n"
     eventually(lambda: narrow.states()[ITEMS]["status"] == "captured", 60.0)
     narrow.await_caught_up()
     held = fold(narrow.changes(), sweeps_of(narrow.records("control")))[ITEMS]

@@ -32,8 +32,8 @@ class NaiveEngine(SnapshotEngine):
         self._touched.append((topic, None))
         super().truncate(topic)
 
-    def _ask_for_chunk(self, job: Job, part: Range) -> Chunk:
-        request = super()._ask_for_chunk(job, part)
+    def _read_chunk(self, job: Job, part: Range) -> Chunk:
+        request = super()._read_chunk(job, part)
         self._low[request.nonce] = len(self._touched)
         return request
 

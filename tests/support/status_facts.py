@@ -7,7 +7,7 @@ from cdc.config.settings import Config
 from cdc.model.events import TableId
 from cdc.records.control import SinkErrorRecord, SinkRecord
 from cdc.records.table_state import TableRecord
-from cdc.snapshots.status import Standing
+from cdc.snapshots.status import FillProgress
 from cdc.status.compute import Moment, status_of
 from cdc.status.facts import Condition, Reading, SlotFacts, SourceFacts, TopicFacts
 from cdc.status.history import History
@@ -92,9 +92,9 @@ def reading(found: SourceFacts | None = None, told: TopicFacts | None = None, **
     return Reading(**(wanted | fields))
 
 
-def standing(status: str = "running", **fields: Any) -> Standing:
+def standing(status: str = "running", **fields: Any) -> FillProgress:
     wanted: dict[str, Any] = {"what": "table", "name": "public.orders", "done": 50, "total": 200, "per_s": 10.0}
-    return Standing(status=status, **(wanted | fields))
+    return FillProgress(status=status, **(wanted | fields))
 
 
 def sink_error(name: str = "search", at_s: float = 1e6, **fields: Any) -> SinkErrorRecord:

@@ -1,9 +1,10 @@
 """Snapshots that are wrong in one place, the published rule among them. Judges must find every one out."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 from cdc.model.events import TableId, TableSchema, pack_version
 from cdc.model.lsn import Lsn
@@ -11,6 +12,7 @@ from cdc.model.seq import SeqCounter
 from cdc.model.topic_record import TopicRecord
 from cdc.ports.chunk_reader import Answer, KeyPage, KeysRead, LookedUp, Lookup, TableDescribed
 from cdc.ports.row_reader import TopicKey, Unfilled
+from cdc.ports.stream import WhileWaiting
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.snapshots.absent_keys import AbsentKeys
 from cdc.snapshots.change_memory import ChangeMemory, Unseen
@@ -19,6 +21,7 @@ from cdc.snapshots.chunk_records import ChunkPosition, RowRecords
 from cdc.snapshots.jobs import Job
 from cdc.snapshots.ranges import OpenChunk, Range
 from cdc.snapshots.sweeps import Sweeps
+from cdc.toast import backfill
 from cdc.toast.backfill import ToastBackfill
 from cdc.toast.batch import Batch, BatchRecord, DraftRecord, _Outcome, _Row, _Rows
 from tests.simulation.snapshots.rows import RowReader
@@ -92,10 +95,10 @@ class DeafToTruncate(SnapshotEngine):
 class FloorAtTheMark(SnapshotEngine):
     """The naive floor: where the snapshot of the table began."""
 
-    def _look(self, job: Job, begun: TableDescribed | None, seq: SeqCounter) -> None:
+    def _on_described(self, job: Job, described: TableDescribed | None, seq: SeqCounter) -> None:
         if job.sweeps and job.floor is None:
             job.floor = pack_version(self._epoch, seq.next)
-        super()._look(job, begun, seq)
+        super()._on_described(job, described, seq)
 
 
 class FloorFixedTooEarly(SnapshotEngine):
@@ -103,24 +106,24 @@ class FloorFixedTooEarly(SnapshotEngine):
 
     def take(self, answers: Sequence[Answer], now: float) -> None:
         for answer in answers:
-            if isinstance(answer, TableDescribed) and answer.nonce in self._begun:
-                job = self._begun[answer.nonce][0]
+            if isinstance(answer, TableDescribed) and answer.nonce in self._descriptions:
+                job = self._descriptions[answer.nonce][0]
                 job.early = self._memory.lowest_unseen_seq(job.schema.topic, answer.snapshot)  # type: ignore[attr-defined]
         super().take(answers, now)
 
-    def _look(self, job: Job, begun: TableDescribed | None, seq: SeqCounter) -> None:
+    def _on_described(self, job: Job, described: TableDescribed | None, seq: SeqCounter) -> None:
         early: int | None = job.early  # type: ignore[attr-defined]
         if job.sweeps and job.floor is None:
             job.floor = pack_version(self._epoch, seq.next if early is None else early)
-        super()._look(job, begun, seq)
+        super()._on_described(job, described, seq)
 
 
 class ForgetsWhatTheNewestSees(SnapshotEngine):
     """Not what every chunk sees that is still to be merged."""
 
     def _prune(self) -> None:
-        if self._passed is not None:
-            self._memory.forget_seen_by([self._passed])
+        if self._latest_snapshot is not None:
+            self._memory.forget_seen_by([self._latest_snapshot])
             self._memory._is_too_old = lambda snapshot: False  # type: ignore[method-assign] # noqa: ARG005
 
 
@@ -145,9 +148,9 @@ class KeepsTheBarrier(SnapshotEngine):
     """The first one covers all snapshots of the session, also after nothing was remembered for a while."""
 
     def _settle(self) -> None:
-        passed, barrier = self._passed, self._barrier
+        passed, barrier = self._latest_snapshot, self._barrier
         super()._settle()
-        self._passed, self._barrier = passed, barrier
+        self._latest_snapshot, self._barrier = passed, barrier
 
 
 class DeletesWhatWasTouched(SnapshotEngine):
@@ -157,8 +160,8 @@ class DeletesWhatWasTouched(SnapshotEngine):
         super().__init__(**arguments)
         self._row_records = _OfAllAbsent(arguments["row_records"]._encoder_of)
 
-    def _ask_for_keys(self, job: Job, absent: AbsentKeys) -> KeyPage:
-        page = super()._ask_for_keys(job, absent)
+    def _read_keys(self, job: Job, absent: AbsentKeys) -> KeyPage:
+        page = super()._read_keys(job, absent)
         absent.since = None
         return page
 
@@ -211,8 +214,9 @@ class TakesFromFormerLives(Batch):
 
 
 class FillsFromFormerLives(ToastBackfill):
-    def _batch_of(self, records: Sequence[BatchRecord]) -> Batch:
-        return TakesFromFormerLives(records, self._fits)
+    def fill(self, records: Sequence[BatchRecord], while_waiting: WhileWaiting) -> Iterator[Sequence[TopicRecord]]:
+        with patch.object(backfill, "Batch", TakesFromFormerLives):
+            yield from super().fill(records, while_waiting)
 
 
 class CompletesAtOnce(SnapshotEngine):

@@ -3,14 +3,14 @@
 import json
 from pathlib import Path
 
-from cdc.snapshots.status import Standing
+from cdc.snapshots.status import FillProgress
 from demo.existing_rows import Filling
 
-TABLE = Standing("table", "public.orders", "running", 300, 1000, 50.0)
-STORE = Standing("sink", "warehouse", "waiting", 0, 0, 0.0, "Spark starts")
+TABLE = FillProgress("table", "public.orders", "running", 300, 1000, 50.0)
+STORE = FillProgress("sink", "warehouse", "waiting", 0, 0, 0.0, "Spark starts")
 
 
-def line(standing: Standing) -> bytes:
+def line(standing: FillProgress) -> bytes:
     return json.dumps(standing.as_json()).encode() + b"\n"
 
 
@@ -20,7 +20,7 @@ def test_what_was_said_last_counts(tmp_path: Path) -> None:
     assert filling.standings() == []
     log.write_bytes(b'{"what": "answer", "signal": "x"}\n2026 [warning] something\n[1]\n' + line(TABLE) + line(STORE))
     assert filling.standings() == [TABLE, STORE]
-    done = Standing("table", "public.orders", "done", 1000, 1000, 0.0)
+    done = FillProgress("table", "public.orders", "done", 1000, 1000, 0.0)
     with log.open("ab") as file:
         file.write(line(done)[:20])
     assert filling.standings() == [TABLE, STORE], "a line that is not whole yet"
@@ -32,10 +32,10 @@ def test_what_was_said_last_counts(tmp_path: Path) -> None:
 def test_the_store_is_filled_when_its_sink_is_done(tmp_path: Path) -> None:
     log = tmp_path / "bootstrap.log"
     filling = Filling(log)
-    log.write_bytes(line(Standing("table", "public.orders", "done", 9, 9, 0.0)) + line(STORE))
+    log.write_bytes(line(FillProgress("table", "public.orders", "done", 9, 9, 0.0)) + line(STORE))
     filling.standings()
     assert not filling.is_filled
     with log.open("ab") as file:
-        file.write(line(Standing("sink", "warehouse", "done", 90, 90, 10.0)))
+        file.write(line(FillProgress("sink", "warehouse", "done", 90, 90, 10.0)))
     filling.standings()
     assert filling.is_filled

@@ -6,7 +6,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from cdc.snapshots.status import Standing
+from cdc.snapshots.status import FillProgress
 from demo.books import BooksNow, Sales
 from demo.figures import Lag, Spread
 from demo.monitor import Figures, StoreFigures
@@ -77,9 +77,9 @@ def test_a_terminal_shows_the_latest_and_keeps_what_was_said() -> None:
 
 
 EXISTING = (
-    Standing("table", "public.orders", "running", 300, 1000, 50.0),
-    Standing("table", "public.products", "done", 200, 200, 0.0),
-    Standing("sink", "warehouse", "waiting", 0, 0, 0.0, "Spark starts"),
+    FillProgress("table", "public.orders", "running", 300, 1000, 50.0),
+    FillProgress("table", "public.products", "done", 200, 200, 0.0),
+    FillProgress("sink", "warehouse", "waiting", 0, 0, 0.0, "Spark starts"),
 )
 
 

@@ -196,9 +196,9 @@ def test_marks_and_other_prefixes_are_not_published() -> None:
     assert told(consume(made, [outside("y", 1_040, "otherwise")])) == [("y", None)]
 
 
-def test_a_message_that_stands_inside_a_transaction_it_is_not_part_of_is_refused() -> None:
+def test_a_message_that_is_not_transactional_is_refused_inside_a_transaction() -> None:
     begun = transaction(1_100, insert(1))[:-1]
-    with pytest.raises(ProtocolError, match="is part of no transaction, and stands inside one"):
+    with pytest.raises(ProtocolError, match="is not transactional, but was sent inside a transaction"):
         assembler().consume([*begun, outside("x", 1_060)], NOW_US)
 
 

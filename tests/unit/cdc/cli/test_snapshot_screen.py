@@ -7,13 +7,13 @@ import pytest
 from rich.console import Console
 
 from cdc.cli.snapshot_screen import BAR_WIDTH, Bars, JsonLines, Lines, brief, figures, screen_for, span, status_table
-from cdc.snapshots.status import Standing
+from cdc.snapshots.status import FillProgress
 
 
 def table(
     status: str = "running", done: int = 300, total: int = 1000, per_s: float = 50.0, message: str = ""
-) -> Standing:
-    return Standing("table", "public.a", status, done, total, per_s, message)
+) -> FillProgress:
+    return FillProgress("table", "public.a", status, done, total, per_s, message)
 
 
 @pytest.mark.parametrize(
@@ -24,11 +24,11 @@ def table(
         (table("done", 1000), "1,000 rows"),
         (table("waiting", 0, 0, 0.0, "earlier transactions"), "0 rows, waits for earlier transactions"),
         (table("failed", 5, 0, 0.0, "no such column"), "5 rows, no such column"),
-        (Standing("sink", "search", "running", 50, 200, 10.0), "50 of about 200 records (25 %), 10/s, 15 s left"),
-        (Standing("sink", "search", "waiting", 0, 0, 0.0, "Spark starts"), "0 records, Spark starts"),
+        (FillProgress("sink", "search", "running", 50, 200, 10.0), "50 of about 200 records (25 %), 10/s, 15 s left"),
+        (FillProgress("sink", "search", "waiting", 0, 0, 0.0, "Spark starts"), "0 records, Spark starts"),
     ],
 )
-def test_figures_say_what_is_known(standing: Standing, expected: str) -> None:
+def test_figures_say_what_is_known(standing: FillProgress, expected: str) -> None:
     assert figures(standing) == expected
 
 
@@ -39,10 +39,10 @@ def test_figures_say_what_is_known(standing: Standing, expected: str) -> None:
         (table(total=0), "300, 50/s"),
         (table("done", 1000), "done, 1,000"),
         (table("waiting", 0, 0, 0.0, "earlier transactions"), "waiting, earlier transactions"),
-        (table(per_s=0.0, message="capture has said nothing"), "300 of 1,000, capture has said nothing"),
+        (table(per_s=0.0, message="capture has not reported"), "300 of 1,000, capture has not reported"),
     ],
 )
-def test_beside_a_bar_it_is_said_briefly(standing: Standing, expected: str) -> None:
+def test_beside_a_bar_it_is_said_briefly(standing: FillProgress, expected: str) -> None:
     assert brief(standing) == expected
 
 
@@ -91,8 +91,8 @@ def test_a_terminal_shows_a_bar_for_each_table_and_sink() -> None:
     output = StringIO()
     bars = Bars(Console(file=output, force_terminal=True, width=140, color_system=None))
     bars.say("the job of [search] starts")
-    bars.show([table(), Standing("sink", "search", "waiting", 0, 0, 0.0, "Spark starts")])
-    bars.show([table("done", 0, 0), Standing("sink", "search", "running", 50, 200, 10.0)])
+    bars.show([table(), FillProgress("sink", "search", "waiting", 0, 0, 0.0, "Spark starts")])
+    bars.show([table("done", 0, 0), FillProgress("sink", "search", "running", 50, 200, 10.0)])
     bars.close()
     text = output.getvalue()
     assert "the job of [search] starts" in text

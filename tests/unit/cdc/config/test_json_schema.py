@@ -22,6 +22,7 @@ def complaints(content: dict[str, Any]) -> list[str]:
 def test_the_example_and_three_lines_fit() -> None:
     assert complaints(yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))) == []
     assert complaints(minimal() | {"sinks": {"search": {"url": "http://s"}}}) == []
+    assert complaints(minimal() | {"sinks": {"mine": {"type": "sql", "url": "sqlite:////a.db"}}}) == []
     assert complaints(minimal() | {"format": {"decimal.handling.mode": "string"}}) == []
 
 
@@ -32,6 +33,7 @@ def test_the_example_and_three_lines_fit() -> None:
         {"users": {"type": "disk", "url": "redis://c"}},
         {"search": {"url": "http://s", "index": "x"}},
         {"search": {"url": "http://s", "mapping": {"public.orders": {"were": "a"}}}},
+        {"sql": {"url": "sqlite:////a.db", "shapes": {"public.orders": {"types": {"a": "int; DROP TABLE b"}}}}},
     ],
 )
 def test_what_the_loader_refuses_does_not_fit(sinks: dict[str, Any]) -> None:

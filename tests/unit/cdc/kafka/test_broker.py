@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from cdc.config.settings import KafkaConfig, TopicConfig
 from cdc.kafka import broker as broker_module
 from cdc.kafka.broker import ANSWER_S_MAX, STOPPING_S_MAX, KafkaBroker
-from cdc.kafka.daemon_thread import nobody_waits
+from cdc.kafka.daemon_thread import do_nothing
 from cdc.kafka.event_topics import EventTopics
 from cdc.model.errors import BrokerError, ConnectionLost, UnreachableError
 from cdc.model.topic_record import TopicRecord
@@ -126,12 +126,12 @@ def test_abort_never_raises_whatever_librdkafka_says(monkeypatch: pytest.MonkeyP
     for code in CODES:
         for is_fatal in (False, True):
             broker, producer, _ = made(monkeypatch)
-            broker.produce([RECORD], nobody_waits)
+            broker.produce([RECORD], do_nothing)
             producer.fails[call] = KafkaError(code, "said", fatal=is_fatal)
             with capture_logs() as logs:
                 broker.abort()
             assert call in producer.calls
-            assert [line["event"] for line in logs] == ["kafka transaction not aborted"], code
+            assert [line["event"] for line in logs] == ["could not abort the Kafka transaction"], code
             broker.abort()  # nothing is open any more
 
 
@@ -140,10 +140,10 @@ def test_a_producer_that_failed_ends_the_watch_in_a_sentence(monkeypatch: pytest
     for code in CODES:
         broker, producer, _ = made(monkeypatch)
         if is_open:
-            broker.produce([RECORD], nobody_waits)
+            broker.produce([RECORD], do_nothing)
         producer.fails["poll"] = KafkaError(code, "said", fatal=True)
         with pytest.raises(ConnectionLost, match=r"^Kafka: "):
-            broker.look_after_outage()
+            broker.check_after_outage()
 
 
 @pytest.mark.parametrize(
@@ -165,27 +165,27 @@ def test_what_the_look_behind_an_outage_meets_ends_the_session_or_is_asked_again
 
     admin.look = look
     producer.lose_connection()
-    broker.look_after_outage()
-    assert broker._look is not None
-    eventually(broker._look.done)
+    broker.check_after_outage()
+    assert broker._check is not None
+    eventually(broker._check.done)
     if isinstance(error, ConnectionLost):  # they are still away
-        broker.look_after_outage()
+        broker.check_after_outage()
         assert broker.has_lost_connection
     else:
         with pytest.raises(ConnectionLost, match=r"^Kafka: "):
-            broker.look_after_outage()
+            broker.check_after_outage()
 
 
 @pytest.mark.parametrize(
     ("step", "call"),
     [
-        ("init_transactions", lambda broker: broker.fence_predecessors(nobody_waits)),
-        ("begin_transaction", lambda broker: broker.produce([RECORD], nobody_waits)),
-        ("produce", lambda broker: broker.produce([RECORD], nobody_waits)),
-        ("poll", lambda broker: broker.produce([RECORD], nobody_waits)),
-        ("commit_transaction", lambda broker: broker.commit(nobody_waits)),
-        ("flush", lambda broker: broker.abort_written(nobody_waits)),
-        ("abort_transaction", lambda broker: broker.abort_written(nobody_waits)),
+        ("init_transactions", lambda broker: broker.fence_predecessors(do_nothing)),
+        ("begin_transaction", lambda broker: broker.produce([RECORD], do_nothing)),
+        ("produce", lambda broker: broker.produce([RECORD], do_nothing)),
+        ("poll", lambda broker: broker.produce([RECORD], do_nothing)),
+        ("commit_transaction", lambda broker: broker.commit(do_nothing)),
+        ("flush", lambda broker: broker.flush_and_abort(do_nothing)),
+        ("abort_transaction", lambda broker: broker.flush_and_abort(do_nothing)),
         ("poll", lambda broker: broker.has_lost_connection),
     ],
 )
@@ -201,19 +201,19 @@ def test_a_fenced_producer_ends_in_a_sentence_at_every_step(
 
 def test_a_fenced_producer_is_met_while_a_commit_is_not_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     broker, producer, _ = made(monkeypatch)
-    broker.produce([RECORD], nobody_waits)
+    broker.produce([RECORD], do_nothing)
     producer.fails |= {"commit_transaction": KafkaError(KafkaError._TIMED_OUT, "?", retriable=True), "poll": FENCED}
     with pytest.raises(ConnectionLost, match="fenced by a newer producer"):
-        broker.commit(nobody_waits)
+        broker.commit(do_nothing)
     broker.abort()
 
 
 @pytest.mark.parametrize(
     ("step", "call"),
     [
-        ("init_transactions", lambda broker: broker.fence_predecessors(nobody_waits)),
-        ("commit_transaction", lambda broker: broker.commit(nobody_waits)),
-        ("abort_transaction", lambda broker: broker.abort_written(nobody_waits)),
+        ("init_transactions", lambda broker: broker.fence_predecessors(do_nothing)),
+        ("commit_transaction", lambda broker: broker.commit(do_nothing)),
+        ("abort_transaction", lambda broker: broker.flush_and_abort(do_nothing)),
     ],
 )
 @pytest.mark.parametrize(("stops", "limit_s"), [(False, ANSWER_S_MAX), (True, STOPPING_S_MAX)])

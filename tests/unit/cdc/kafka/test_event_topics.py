@@ -56,12 +56,12 @@ def test_each_is_told_of_once_in_state() -> None:
     made = topics(Admin())
     for event in (record("a"), record("b"), record("a", 2)):
         made.accepted(event, lambda: None)
-    assert made.untold() == [
+    assert made.unrecorded() == [
         TopicRecord("p.state", b"event-topic/a", b'{"topic":"a"}'),
         TopicRecord("p.state", b"event-topic/b", b'{"topic":"b"}'),
     ]
     made.accepted(record("a"), lambda: None)
-    assert made.untold() == []
+    assert made.unrecorded() == []
 
 
 def test_what_a_topic_can_not_take_is_refused_with_the_reason() -> None:

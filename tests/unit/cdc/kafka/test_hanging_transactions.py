@@ -10,7 +10,7 @@ import pytest
 from cdc.config.settings import Config
 from cdc.kafka import hanging_transactions as hanging
 from cdc.kafka.broker import StoredRecord
-from cdc.kafka.daemon_thread import nobody_waits
+from cdc.kafka.daemon_thread import do_nothing
 from cdc.kafka.hanging_transactions import HangingTransactions
 from cdc.kafka.state_reader import State
 from cdc.model.errors import BrokerError, ConnectionLost, GapError
@@ -89,7 +89,7 @@ class World:
                 told = (record.topic, record.partition, record.value, tuple(record.headers), record.timestamp_ms)
                 self.done.append(("put", *told))
 
-    def still_open(self, names: Iterable[str], while_waiting: object) -> list[OpenPart]:
+    def find_hanging(self, names: Iterable[str], while_waiting: object) -> list[OpenPart]:
         return self.open_parts(names, 0, while_waiting)
 
     def commit(self, while_waiting: object) -> None:  # noqa: ARG002
@@ -97,7 +97,7 @@ class World:
             self.parts = [part for part in self.parts if part.topic != STATE.topic]
         self.done.append("commit")
 
-    def abort_written(self, while_waiting: object) -> None:  # noqa: ARG002
+    def flush_and_abort(self, while_waiting: object) -> None:  # noqa: ARG002
         self.done.append("abort")
         if self.closes:
             closed = {(entry[1], entry[2]) for entry in self.done if isinstance(entry, tuple) and entry[0] == "put"}
@@ -136,7 +136,7 @@ def end(world: World, monkeypatch: pytest.MonkeyPatch) -> list[object]:
             "topics": {"prefix": "p"},
         }
     )
-    HangingTransactions(config, world, world, lambda name: world.done.append(name)).end(nobody_waits)  # type: ignore[arg-type]
+    HangingTransactions(config, world, world, lambda name: world.done.append(name)).end(do_nothing)  # type: ignore[arg-type]
     return world.done
 
 
@@ -231,11 +231,11 @@ def test_in_a_topic_of_ours_what_the_coordinators_log_has_no_more_is_not_known(m
 def test_what_is_not_known_is_closed_and_a_gap_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(ROWS_0, STATE)
     world.decided = None
-    with pytest.raises(GapError, match=r"open in p\.public\.t-0 p\.state-0 is lost: the brokers don't say"):
+    with pytest.raises(GapError, match=r"in p\.public\.t-0 p\.state-0 is lost: the brokers don't say"):
         end(world, monkeypatch)
     assert world.done == [NOTE, "commit", backfill(ROWS_0), backfill(STATE), "abort"]
     world.state = State(None, (), (), 0, {}, {}, hanging=HangingTransactionRecord(parts=(ROWS_0,)))
-    with pytest.raises(GapError, match=r"open in p\.public\.t-0 is lost: capture died"):
+    with pytest.raises(GapError, match=r"in p\.public\.t-0 is lost: capture died"):
         end(world, monkeypatch)
 
 
@@ -243,7 +243,7 @@ def test_of_state_nobody_else_writes_to_it_an_open_part_is_ours(monkeypatch: pyt
     """So the brokers have forgotten what they decided."""
     world = World(STATE)
     world.decided = {}
-    with pytest.raises(GapError, match=r"open in p\.state-0 is lost: the brokers don't say"):
+    with pytest.raises(GapError, match=r"in p\.state-0 is lost: the brokers don't say"):
         end(world, monkeypatch)
 
 
@@ -252,7 +252,7 @@ def test_what_was_noted_is_lost_whatever_else_is_open(monkeypatch: pytest.Monkey
     world = World(part)
     world.decided = {("p.public.t", 1): False}
     world.state = replace(world.state, hanging=HangingTransactionRecord(parts=(ROWS_0,)))
-    with pytest.raises(GapError, match=r"open in p\.public\.t-0 is lost: capture died"):
+    with pytest.raises(GapError, match=r"in p\.public\.t-0 is lost: capture died"):
         end(world, monkeypatch)
 
 
@@ -265,7 +265,7 @@ def test_who_died_before_the_abort_changes_nothing(monkeypatch: pytest.MonkeyPat
 def test_of_what_was_noted_a_part_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(ROWS_1)
     world.state = State(None, (), (), 0, {}, {}, hanging=HangingTransactionRecord(parts=(ROWS_0, ROWS_1)))
-    with pytest.raises(GapError, match="capture died while it wrote it again"):
+    with pytest.raises(GapError, match="capture died while it wrote its records again"):
         end(world, monkeypatch)
     assert world.done == [backfill(ROWS_1), "abort"]
 
@@ -275,7 +275,7 @@ def test_of_what_was_noted_a_part_is_gone_and_the_other_was_aborted(monkeypatch:
     world = World(ROWS_1)
     world.decided = {("p.public.t", 1): False}
     world.state = State(None, (), (), 0, {}, {}, hanging=HangingTransactionRecord(parts=(ROWS_0, ROWS_1)))
-    with pytest.raises(GapError, match=r"open in p\.public\.t-0,1 is lost: capture died while it wrote it again"):
+    with pytest.raises(GapError, match=r"in p\.public\.t-0,1 is lost: capture died while it wrote its records again"):
         end(world, monkeypatch)
     assert world.done == [backfill(ROWS_1), "abort"]
 
@@ -293,7 +293,7 @@ def test_nothing_is_written_anew_behind_what_stays_open(monkeypatch: pytest.Monk
     """It would be there twice when that is ended, and be written again by each start until then."""
     world = World(ROWS_0, STATE)
     world.closes = False
-    with pytest.raises(BrokerError, match="open in"):
+    with pytest.raises(BrokerError, match="hangs in"):
         end(world, monkeypatch)
     assert world.done[-1] == "abort"
     assert "commit" not in world.done
@@ -311,7 +311,7 @@ def test_brokers_that_go_away_meanwhile_are_waited_for(monkeypatch: pytest.Monke
 def test_what_stays_open_is_named_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(ROWS_1)
     world.closes = False
-    with pytest.raises(BrokerError, match=r"open in p\.public\.t-1, by a producer id") as caught:
+    with pytest.raises(BrokerError, match=r"in p\.public\.t-1, by a producer id") as caught:
         end(world, monkeypatch)
     assert f"--topic {ROWS_1.topic} --partition 1 --start-offset 9" in caught.value.hint
     assert Topics("p").state == STATE.topic

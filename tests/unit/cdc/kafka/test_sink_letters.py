@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from cdc.config.settings import load_config
-from cdc.kafka.sink_letters import newest_schemas, read_letters
+from cdc.kafka.sink_letters import read_letters
+from cdc.kafka.state_reader import read_captured
 from tests.conftest import KafkaBroker
 from tests.support.feed import Feed
 from tests.support.sink_job import write_config
@@ -19,4 +20,4 @@ def test_a_prefix_without_letters_has_none_and_its_newest_schemas_are_known(
     feed.commit()
     config = load_config(write_config(tmp_path, kafka.bootstrap_servers, unique, {"cache": {"url": "redis://c"}}))
     assert read_letters(config, ["cache"]) == []
-    assert newest_schemas(config) == {feed.schemas["a"].table: feed.schemas["a"]}
+    assert read_captured(config).schemas == {feed.schemas["a"].table: feed.schemas["a"]}

@@ -6,7 +6,7 @@ from cdc.kafka.snapshot_watch import Followed, SnapshotWatch, await_begun, await
 from cdc.model.errors import GapError, UnreachableError
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
-from cdc.snapshots.status import Standing
+from cdc.snapshots.status import FillProgress
 from tests.support.standings import FakeTail, position, progress, published, sink, snapshot
 
 A, B = TableId("public", "a"), TableId("public", "b")
@@ -44,7 +44,7 @@ def test_every_tables_last_snapshot_comes_by_name(watch: SnapshotWatch, tail: Fa
 
 def test_rows_come_from_state_and_the_rate_from_progress(watch: SnapshotWatch, tail: FakeTail) -> None:
     tail.tell(progress())
-    assert watch.standing(snapshot()) == Standing("table", "public.a", "running", 300, 1000, 50.0)
+    assert watch.progress_of(snapshot()) == FillProgress("table", "public.a", "running", 300, 1000, 50.0)
 
 
 def test_silence_counts_from_the_last_word_of_either_topic(watch: SnapshotWatch, tail: FakeTail, clock: Clock) -> None:
@@ -52,9 +52,9 @@ def test_silence_counts_from_the_last_word_of_either_topic(watch: SnapshotWatch,
     tail.will_tell(progress())
     watch.poll(0.0)
     clock.now += 8
-    assert watch.standing(snapshot()).message == ""
+    assert watch.progress_of(snapshot()).message == ""
     clock.now += 8
-    assert "nothing for 16 s" in watch.standing(snapshot()).message
+    assert "not reported for 16 s" in watch.progress_of(snapshot()).message
 
 
 def test_what_else_the_topics_tell_is_read(watch: SnapshotWatch, tail: FakeTail) -> None:
@@ -77,14 +77,14 @@ def test_a_damaged_position_is_not_taken(watch: SnapshotWatch, tail: FakeTail) -
 def test_followed_are_the_tables_of_the_request(watch: SnapshotWatch, tail: FakeTail) -> None:
     tail.tell(snapshot("a", status="done"))
     tail.tell(snapshot("b"))
-    (told,) = Followed(watch, {A: "r1"}).standings()
+    (told,) = Followed(watch, {A: "r1"}).statuses()
     assert (told.name, told.status) == ("public.a", "done")
 
 
 def test_a_snapshot_that_another_request_replaced_has_ended(watch: SnapshotWatch, tail: FakeTail) -> None:
     followed = Followed(watch, {A: "r1"})
     tail.tell(snapshot(request="r2"))
-    assert [told.status for told in followed.standings()] == ["replaced"]
+    assert [told.status for told in followed.statuses()] == ["replaced"]
 
 
 def test_a_snapshot_has_begun_when_state_shows_it(watch: SnapshotWatch, tail: FakeTail) -> None:

@@ -52,7 +52,7 @@ def test_what_ends_in_the_middle_or_is_something_else_is_refused() -> None:
         with pytest.raises(WatershedError):
             decode_entry(PREPARE_COMMIT[:size])
     assert decode_entry(PREPARE_COMMIT[:needed]) == ENTRY
-    with pytest.raises(WatershedError, match="version 2, which is not known"):
+    with pytest.raises(WatershedError, match="the unknown version 2"):
         decode_entry(b"\0\x02" + PREPARE_COMMIT[2:])
     with pytest.raises(WatershedError):
         decode_entry(old_value(9, {}))

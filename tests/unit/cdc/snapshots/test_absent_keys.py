@@ -10,10 +10,10 @@ NOW = 100.0
 
 
 def scanning(*pages: tuple[bytes, ...]) -> AbsentKeys:
-    absent = AbsentKeys(None, None, None, scan="s", looked_at=NOW)
+    absent = AbsentKeys(None, None, None, scan="s", looked_up_at=NOW)
     for page in pages:
         absent.page = "p"
-        absent.came(KeysRead("p", page, is_end=False))
+        absent.take_page(KeysRead("p", page, is_end=False))
     return absent
 
 
@@ -29,7 +29,7 @@ def test_a_page_is_looked_up_before_the_next_one_is_asked_for() -> None:
     assert absent.wants_page(NOW)
     absent.page = "p"
     assert not absent.wants_page(NOW)
-    absent.came(KeysRead("p", (b"1",), is_end=False))
+    absent.take_page(KeysRead("p", (b"1",), is_end=False))
     assert not absent.wants_page(NOW)
     assert absent.wants(NOW)
     look_up(absent)
@@ -49,7 +49,7 @@ def test_few_lookups_are_open_at_a_time() -> None:
 
 def test_it_is_done_when_all_that_was_scanned_is_merged() -> None:
     absent = scanning((b"1",))
-    absent.came(KeysRead("p", (), is_end=True))
+    absent.take_page(KeysRead("p", (), is_end=True))
     assert not absent.wants_page(NOW)
     assert not absent.is_done
     look_up(absent)

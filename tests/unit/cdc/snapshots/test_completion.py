@@ -115,7 +115,7 @@ def test_a_failed_chunk_is_read_again_from_where_publishing_stands() -> None:
     (half,) = noted(made.transaction(901, watermarks=[made.read(chunk, snapshot(10), 1, 2)]))
     assert half == record(1, 2, 3)  # all are still noted: reading one twice does no harm
     for job in list(made.engine._completions.jobs.values()):
-        job.forget(made.now)
+        job.rewind(made.now)
     made.now += RETRY_S
     look(made, 9)
     chunk = made.ask()

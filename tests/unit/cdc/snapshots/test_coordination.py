@@ -144,7 +144,9 @@ def test_a_table_that_can_not_be_read_in_chunks_is_refused_by_name(tables: tuple
     session = Session(unchunkable={SCHEMA.table})
     answer, records = session.signal("snapshot", tables=tables)
     assert not answer.is_accepted
-    assert answer.message.startswith("not in chunks: public.customers (id): no unique index has exactly these")
+    assert answer.message.startswith(
+        "can't be read in chunks: public.customers (id): no unique index has exactly these"
+    )
     assert snapshots_in(records) == []
     session.snapshots.begin_all("start", NOW_US)
     assert snapshots_in(session.advance()) == []
@@ -203,7 +205,7 @@ def test_a_table_that_can_not_join_is_not_said_to() -> None:
 def test_healing_is_for_a_stopped_table_too_that_needs_a_new_slot() -> None:
     other = [TableId("public", "other")]
     consistent = Session(unchunkable=other, stopped=dict.fromkeys(other), limits=SnapshotConfig(method="consistent"))
-    with pytest.raises(GapError, match=r"public\.other can join with a new slot only"):
+    with pytest.raises(GapError, match=r"public\.other can be added with a new slot only"):
         consistent.signal("heal")
     chunked, _ = Session(unchunkable=other, stopped=dict.fromkeys(other)).signal("heal")
     assert not chunked.is_accepted, "it would not help"

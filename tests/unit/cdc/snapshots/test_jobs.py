@@ -16,9 +16,9 @@ def begun(*bounds: Key, order: str = "order") -> TableDescribed:
     return TableDescribed("n", snapshot(5), "shape", 1_000, 10, bounds, order)
 
 
-def looked_at(*bounds: Key, **record: Any) -> Job:
+def looked_up_at(*bounds: Key, **record: Any) -> Job:
     job = Job(wanted(**record), SCHEMA)
-    assert job.look(begun(*bounds), SIZE)
+    assert job.take_description(begun(*bounds), SIZE)
     return job
 
 
@@ -27,7 +27,7 @@ def open_chunk(after: Key | None, nonce: str = "n") -> OpenChunk:
 
 
 def test_bounds_split_a_table_into_ranges_that_meet() -> None:
-    job = looked_at(("10",), ("20",))
+    job = looked_up_at(("10",), ("20",))
     assert [(part.after, part.up_to) for part in job.ranges] == [
         (None, ("10",)),
         (("10",), ("20",)),
@@ -37,7 +37,7 @@ def test_bounds_split_a_table_into_ranges_that_meet() -> None:
 
 def test_ranges_that_were_recorded_stay_whatever_a_new_look_proposes() -> None:
     recorded = [RangeRecord(after=("5",), up_to=None), RangeRecord(after=None, up_to=("5",), is_done=True)]
-    job = looked_at(("7",), ranges=[r.model_dump() for r in recorded])
+    job = looked_up_at(("7",), ranges=[r.model_dump() for r in recorded])
     assert job.record().ranges == tuple(recorded)
     assert not job.is_read_out
     job.ranges[0].is_done = True
@@ -45,16 +45,16 @@ def test_ranges_that_were_recorded_stay_whatever_a_new_look_proposes() -> None:
 
 
 def test_a_job_that_forgets_looks_again_and_keeps_what_is_published() -> None:
-    job = looked_at(("10",))
+    job = looked_up_at(("10",))
     job.rows = 7
     job.ranges[0].after = ("4",)
     chunk = open_chunk(("4",))
     job.ranges[0].open.append(chunk)
-    assert job.forget(10.0) == [chunk]
-    assert (job.fingerprint, job.begin, job.not_before) == (None, None, 10.0 + RETRY_S)
+    assert job.rewind(10.0) == [chunk]
+    assert (job.fingerprint, job.description_nonce, job.not_before) == (None, None, 10.0 + RETRY_S)
     record = job.record()
     assert (record.rows, record.ranges[0].after) == (7, ("4",))
-    job.look(begun(), SIZE)
+    job.take_description(begun(), SIZE)
     assert [(part.after, part.up_to) for part in job.ranges] == [(("4",), ("10",)), (("10",), None)]
 
 
@@ -67,7 +67,7 @@ def test_ranges_of_another_order_mean_nothing_and_all_is_read_from_the_beginning
         RangeRecord(after=("9",), up_to=None).model_dump(),
     ]
     job = Job(wanted(ranges=recorded, key_order="before", rows=7, floor=3), SCHEMA)
-    assert not job.look(begun(("50",)), SIZE)
+    assert not job.take_description(begun(("50",)), SIZE)
     assert [(part.after, part.up_to) for part in job.ranges] == [(None, ("50",)), (("50",), None)]
     assert (job.record().key_order, job.rows, job.floor) == ("order", 0, 3)
 
@@ -76,15 +76,15 @@ def test_the_range_that_was_asked_for_stays() -> None:
     asked = RangeRecord(after=("2",), up_to=("9",)).model_dump()
     part = RangeRecord(after=("5",), up_to=("9",)).model_dump()
     job = Job(wanted(sweeps=False, ranges=[part], deletes_in=asked, key_order="before"), SCHEMA)
-    assert not job.look(begun(("50",)), SIZE)
+    assert not job.take_description(begun(("50",)), SIZE)
     assert [(part.after, part.up_to) for part in job.ranges] == [(("2",), ("9",))]
 
 
 def test_the_order_is_remembered_from_the_first_look_on() -> None:
-    job = looked_at()
-    job.forget(0.0)
-    assert job.look(begun(), SIZE)
-    assert not job.look(begun(order="another"), SIZE)
+    job = looked_up_at()
+    job.rewind(0.0)
+    assert job.take_description(begun(), SIZE)
+    assert not job.take_description(begun(order="another"), SIZE)
 
 
 # ---- rows that vanished
@@ -92,7 +92,7 @@ def test_the_order_is_remembered_from_the_first_look_on() -> None:
 
 def test_what_vanished_is_looked_for_in_the_range_that_was_asked_for() -> None:
     asked = RangeRecord(after=("2",), up_to=("9",)).model_dump()
-    job = looked_at(sweeps=False, ranges=[asked], deletes_in=asked)
+    job = looked_up_at(sweeps=False, ranges=[asked], deletes_in=asked)
     job.ranges[0].is_done = True
     assert job.is_complete
     job.look_for_absent()
@@ -104,14 +104,14 @@ def test_what_vanished_is_looked_for_in_the_range_that_was_asked_for() -> None:
 
 
 def test_a_snapshot_that_sweeps_looks_for_nothing() -> None:
-    job = looked_at()
+    job = looked_up_at()
     job.look_for_absent()
     assert job.absent is None
 
 
 def test_tombstones_of_a_sweep_need_no_rows() -> None:
     job = Job.of_tombstones(SCHEMA, 77)
-    job.look(begun(("10",)), SIZE)
+    job.take_description(begun(("10",)), SIZE)
     assert job.ranges == []
     assert job.is_read_out
     job.look_for_absent()

@@ -121,7 +121,7 @@ def test_a_sink_stands_still_when_records_wait_and_its_position_has_not_moved() 
         assert clock.status(reading(told=late)).problems == ()
     found = clock.status(reading(told=late)).problems
     assert [(problem.part, problem.name) for problem in found] == [("sink", "search")]
-    assert "7 records" in found[0].message
+    assert "7 published records" in found[0].message
     moved = topics(ends=10, sinks=(applied(offset=4, applied_ts_us=now_us + 7_000_000),))
     assert clock.status(reading(told=moved)).problems == ()
 

@@ -121,5 +121,5 @@ def test_a_table_that_left_and_is_configured_again_joins() -> None:
 
 
 def test_a_table_whose_schema_was_lost_is_a_gap() -> None:
-    with pytest.raises(GapError, match=r"topic shop\.control does not say what table public\.orders is"):
+    with pytest.raises(GapError, match=r"topic shop\.control has no schema of table public\.orders"):
         compare_tables([ORDERS.table], {}, POSITION, TOPICS)

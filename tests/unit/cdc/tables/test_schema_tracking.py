@@ -195,7 +195,7 @@ def test_a_partition_that_passed_is_noted() -> None:
     ("found", "says"),
     [
         (seen(None, None, error=SourceError("table public.items does not exist")), "does not exist"),
-        (seen(ITEMS, THEN, entry="another"), "it was taken out of the publication"),
+        (seen(ITEMS, THEN, entry="another"), "it was removed from the publication"),
         (seen(replace(ITEMS, version=2, oid=8), THEN), "it was dropped and created again"),
         (seen(replace(ITEMS, version=2, key=("name",)), THEN), "its key is (name), it was (id)"),
         (seen(replace(ITEMS, version=2, columns=(replace(ID, type_oid=25), NAME)), THEN), "the type of key column id"),

@@ -40,7 +40,7 @@ class Cache:
         self.client: Any = redis_client.Redis.from_url(url, decode_responses=True)
 
     def open(self, rebuilds: int | None = None) -> CacheSink:
-        sink = CacheSink.open(self.config, self.prefix, QUICK, rebuilds=rebuilds)
+        sink = CacheSink.open(self.config, self.prefix, QUICK, slot=f"g{rebuilds}" if rebuilds else None)
         sink.begin_generation(rebuilds or 1)
         sink.prepare(SCHEMA)
         return sink

@@ -1,0 +1,177 @@
+"""A store that keeps each table as a file of JSON lines, as an example of a store of your own.
+
+It is one section and one sink. The sink holds to the page in `sinks/contract.py`, and the conformance suite holds it to
+that. What makes its guard atomic is a lock on the folder: who has it reads the file, compares versions, and puts a new
+file in its place.
+"""
+
+import fcntl
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+from urllib.parse import quote
+
+from cdc.config.sink_settings import Store
+from cdc.model.errors import SinkError
+from cdc.model.events import TableId, TableSchema
+from sinks.contract import Change, Outcome, Result, StoredRow
+from sinks.reduction import document_id, with_kept
+
+Rows = dict[
+    str, dict[str, Any]
+]  # document_id of the key → {"key": …, "version": …, "row": … or null for a deleted row}
+
+
+class JsonLinesConfig(Store):
+    """A sink's section with `type: jsonlines`."""
+
+    adapter: ClassVar[str] = f"{__name__}:JsonLinesSink"
+    names_option: ClassVar[str] = "folder"
+
+    type: Literal["jsonlines"] = "jsonlines"
+    folder: str
+
+    def store_names(self, topic_prefix: str) -> tuple[tuple[str, str], ...]:
+        """The folder, which no other sink may have."""
+        return ((self.folder, topic_prefix),)
+
+
+class JsonLinesSink:
+    """See sinks.contract.Sink. `<schema>.<table>.jsonl` has a line for each key."""
+
+    def __init__(self, folder: Path, name: str = "jsonlines") -> None:
+        self.name = name
+        self._folder = folder
+        self._schemas: dict[TableId, TableSchema] = {}
+
+    @classmethod
+    def open(cls, section: JsonLinesConfig, topic_prefix: str, name: str = "jsonlines") -> Self:
+        """Makes the folder."""
+        folder = Path(section.folder) / topic_prefix
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SinkError(f"JSON lines: {folder} can't be made: {error.strerror}", "name another folder") from error
+        return cls(folder, name)
+
+    def generation(self) -> int | None:
+        with self._locked():
+            held = self._read_state()
+            is_whole = all((self._folder / file).exists() for file in held.get("files", ()))
+            return held.get("generation") if is_whole else None
+
+    def begin_generation(self, generation: int) -> None:
+        if self.generation() != generation:
+            with self._locked():
+                self._write_state({"generation": generation, "files": []})
+
+    def discard(self, table: TableId) -> None:
+        with self._locked():
+            state, path = self._read_state(), self._path(table)
+            if path.name in state.get("files", ()):
+                state["files"].remove(path.name)
+                self._write_state(state)
+            path.unlink(missing_ok=True)
+
+    def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
+        """Rows of earlier schemas stay as they are: a line has no columns but its row's."""
+        del earlier
+        with self._locked():
+            state, path = self._read_state(), self._path(schema.table)
+            if "generation" not in state or (path.name in state["files"] and not path.exists()):
+                raise self._lost(schema.table)
+            if path.name not in state["files"]:
+                path.touch()
+                self._write_state(state | {"files": [*state["files"], path.name]})
+        self.attach(schema)
+
+    def attach(self, schema: TableSchema) -> None:
+        self._schemas[schema.table] = schema
+
+    def apply(self, changes: Sequence[Change]) -> list[Result]:
+        results = [Result(Outcome.STALE)] * len(changes)
+        for table in {change.table for change in changes}:
+            with self._rows(table) as rows:
+                for number, change in enumerate(changes):
+                    if change.table == table and self._put(rows, change):
+                        results[number] = Result(Outcome.WRITTEN)
+        return results
+
+    def sweep(self, table: TableId, floor: int) -> int:
+        with self._rows(table) as rows:
+            swept = [name for name, held in rows.items() if held["row"] is not None and held["version"] < floor]
+            for name in swept:
+                rows[name] |= {"version": floor, "row": None}
+        return len(swept)
+
+    def make_readable(self, tables: Collection[TableId]) -> None:
+        """A file is readable when it is in its place."""
+
+    def rows(self, table: TableId) -> Iterator[StoredRow]:
+        with self._locked():
+            held = self._read(table)
+        for line in held.values():
+            if line["row"] is not None:
+                yield StoredRow(line["key"], line["row"], line["version"])
+
+    def close(self) -> None:
+        """Nothing is open between two calls."""
+
+    def _put(self, rows: Rows, change: Change) -> bool:
+        """Whether the change is newer than what is there, and could be written."""
+        name = document_id(change.key)
+        held: Mapping[str, Any] = rows.get(name, {"version": -1, "row": None})
+        if held["version"] >= change.version:
+            return False
+        whole = with_kept(change, held["row"]) if change.unchanged else change
+        if whole is None:
+            return False
+        rows[name] = {"key": whole.key, "version": whole.version, "row": whole.row}
+        return True
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with (self._folder / ".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    @contextmanager
+    def _rows(self, table: TableId) -> Iterator[Rows]:
+        """The table's rows, written when the block ends."""
+        with self._locked():
+            rows = self._read(table)
+            yield rows
+            self._replace(self._path(table), "".join(f"{json.dumps(line)}\n" for line in rows.values()))
+
+    def _read(self, table: TableId) -> Rows:
+        try:
+            lines = self._path(table).read_text(encoding="utf-8").split("\n")
+        except FileNotFoundError:
+            raise self._lost(table) from None
+        held = map(json.loads, filter(None, lines))
+        return {document_id(line["key"]): line for line in held}
+
+    def _read_state(self) -> dict[str, Any]:
+        path = self._folder / "sink.json"
+        state: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return state
+
+    def _write_state(self, state: Mapping[str, Any]) -> None:
+        self._replace(self._folder / "sink.json", json.dumps(state))
+
+    def _replace(self, path: Path, content: str) -> None:
+        """The old file or the new one is there at every moment."""
+        new = path.with_suffix(".new")
+        new.write_text(content, encoding="utf-8")
+        new.replace(path)
+
+    def _path(self, table: TableId) -> Path:
+        return self._folder / f"{quote(table.schema, safe='')}.{quote(table.name, safe='')}.jsonl"
+
+    def _lost(self, table: TableId) -> SinkError:
+        return SinkError(
+            f"JSON lines: the file of {table} in {self._folder} was deleted: rows may be missing",
+            "nothing: the sink starts again and fills the store anew from the topics",
+        )

@@ -1,0 +1,36 @@
+"""What `cdc check` says of the tables of an SQL store before anything is written."""
+
+from collections.abc import Sequence
+from contextlib import closing
+
+from cdc.config.sink_settings import SqlConfig
+from cdc.model.errors import ConfigError, RefusedError
+from cdc.model.events import TableSchema
+from sinks.lineage import Lineage
+from sinks.shaping.table import TableShape
+from sinks.sql.sink import SqlSink
+
+
+def places(name: str, section: SqlConfig, prefix: str, schemas: Sequence[TableSchema]) -> list[str]:
+    """The tables that the sink writes for these tables of the source. Raises SinkError for a database that can't be
+    used; ConfigError that names everything that keeps the sink from making its tables."""
+    problems: list[str] = []
+    with closing(SqlSink.open(section, prefix, name=name)) as sink:
+        stored = [
+            TableShape(name, section, Lineage((schema,))).schema
+            for schema in schemas
+            if schema.key and section.holds(schema.table)
+        ]
+        owners: dict[str, TableSchema] = {}
+        for schema in stored:
+            try:
+                place = sink.check(schema)
+            except RefusedError as error:
+                problems.append(error.message)
+                continue
+            other = owners.setdefault(place, schema)
+            if other is not schema:
+                problems.append(f"{other.table} and {schema.table} would both be the table {place}")
+    if problems:
+        raise ConfigError("; ".join(problems), f"correct shapes of the sink {name} in the configuration")
+    return list(owners)

@@ -1,0 +1,187 @@
+"""What differs between the databases that the SQL sink can write. Adding one is an entry in DIALECTS."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from sqlalchemy import Connection, Insert, Table, text
+from sqlalchemy.dialects import postgresql, sqlite
+
+from cdc.model.errors import RefusedError
+from cdc.model.events import Column, TableId
+from sinks.records import encode_json
+from sinks.sql.types import ColumnForm, postgres_form, sqlite_form
+
+if TYPE_CHECKING:
+    from sinks.sql.tables import TableForm
+
+CONNECT_TIMEOUT_S: Final = 5
+_DIGEST_CHARS: Final = 12
+
+Row = dict[str, Any]  # stage column → value
+
+
+class Probe(Protocol):
+    """Raises what the database raises for a value that it refuses."""
+
+    def __call__(self, connection: Connection, form: "TableForm", packed: Any, column: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One kind of database."""
+
+    driver: str  # SQLAlchemy's name of dialect and driver
+    options: Mapping[str, Any]  # of a connection, as the driver takes them
+    has_schemas: bool
+    alters_types: bool  # of columns that are there; types mean something
+    name_bytes_max: int
+    form: Callable[[Column, str | None], ColumnForm]
+    insert: Callable[[Table], Any]  # an INSERT that knows ON CONFLICT
+    pack: Callable[[Row], tuple[Any, int]]  # a row as `fill` takes it, and its size in bytes
+    fill: Callable[[Connection, "TableForm", Sequence[Any]], None]  # packed rows into the stage
+    # Reads one column of a packed row as `fill` does, to find the one that is refused.
+    probe: "Probe"
+    begin: str | None  # what begins a transaction that writes; None: the driver does it
+    settings: tuple[str, ...]  # statements for each new connection
+
+    def bounded(self, name: str) -> str:
+        """A name that is too long ends with a digest of the whole."""
+        if len(name.encode()) <= self.name_bytes_max:
+            return name
+        digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST_CHARS]
+        kept = name.encode()[: self.name_bytes_max - _DIGEST_CHARS - 1].decode(errors="ignore")
+        return f"{kept}~{digest}"
+
+    def place(self, template: str | None, table: TableId) -> tuple[str | None, str]:
+        """Schema and name of the readers' table. Raises RefusedError for a name that the database would cut."""
+        parts = (template or ("{schema}.{table}" if self.has_schemas else "{schema}_{table}")).rpartition(".")
+        schema, name = (part.format(schema=table.schema, table=table.name) for part in (parts[0], parts[2]))
+        if schema and not self.has_schemas:
+            raise RefusedError(
+                f"SQL table of {table}: this database has no schemas, so {template!r} can't name one",
+                "write a name without a dot in shapes, such as {schema}_{table}",
+            )
+        if max(len(schema.encode()), len(name.encode())) > self.name_bytes_max:
+            raise RefusedError(
+                f"SQL table of {table}: the name {name!r} is longer than {self.name_bytes_max} bytes",
+                "set another table in the sink's shapes",
+            )
+        return schema or None, name
+
+
+def _pack_as_json(row: Row) -> tuple[bytes, int]:
+    packed = encode_json(row)
+    return packed, len(packed)
+
+
+def _fill_from_json(connection: Connection, form: "TableForm", packed: Sequence[bytes]) -> None:
+    """All rows in one parameter: a JSON array, from which the server reads each value as a text of its type."""
+    names = ["number", "version", "is_deleted", *form.at.values()]
+    values, read_as = _json_columns(form, form.forms)
+    connection.execute(
+        text(
+            f"INSERT INTO {form.stage.name} ({', '.join(names)}) SELECT number, version, is_deleted, {values} "  # noqa: S608
+            f"FROM json_to_recordset(CAST(:rows AS json)) AS s(number bigint, version bigint, is_deleted boolean, "
+            f"{read_as})"
+        ),
+        {"rows": (b"[%b]" % b",".join(packed)).decode()},
+    )
+
+
+def _probe_json(connection: Connection, form: "TableForm", packed: bytes, column: str) -> None:
+    values, read_as = _json_columns(form, [column])
+    connection.execute(
+        text(f"SELECT {values} FROM json_to_recordset(CAST(:rows AS json)) AS s({read_as})"),  # noqa: S608
+        {"rows": f"[{packed.decode()}]"},
+    )
+
+
+def _json_columns(form: "TableForm", names: Iterable[str]) -> tuple[str, str]:
+    """What is selected, and what json_to_recordset is told to read. Types are ours or the configuration's."""
+    columns = [(form.at[name], form.forms[name]) for name in names]
+    values = (at if held.read_as == held.ddl else f"CAST({at} AS {held.ddl})" for at, held in columns)
+    return ", ".join(values), ", ".join(f"{at} {held.read_as}" for at, held in columns)
+
+
+def _pack_as_values(row: Row) -> tuple[Row, int]:
+    return row, sum(len(value) if isinstance(value, str | bytes) else 8 for value in row.values())
+
+
+def _fill_by_rows(connection: Connection, form: "TableForm", packed: Sequence[Row]) -> None:
+    connection.execute(form.stage.delete())
+    names = [column.name for column in form.stage.columns]
+    if packed:
+        connection.execute(form.stage.insert(), [{name: row.get(name) for name in names} for row in packed])
+
+
+def _probe_nothing(connection: Connection, form: "TableForm", packed: Row, column: str) -> None:
+    """Values were checked before they were packed."""
+
+
+def _postgres_insert(table: Table) -> Insert:
+    return postgresql.insert(table)
+
+
+def _sqlite_insert(table: Table) -> Insert:
+    return sqlite.insert(table)
+
+
+DIALECTS: Final[dict[str, Dialect]] = {
+    "postgresql": Dialect(
+        "postgresql+psycopg",
+        {
+            "connect_timeout": CONNECT_TIMEOUT_S,
+            "application_name": "watershed",
+            "keepalives_idle": 30,
+            "tcp_user_timeout": 60_000,  # ms; a server that went away without a word
+            "prepare_threshold": None,  # a plan must not outlive the columns that it was made for
+        },
+        has_schemas=True,
+        alters_types=True,
+        name_bytes_max=63,
+        form=postgres_form,
+        insert=_postgres_insert,
+        pack=_pack_as_json,
+        fill=_fill_from_json,
+        probe=_probe_json,
+        begin=None,
+        settings=(
+            "SET client_encoding = 'UTF8'",
+            "SET timezone = 'UTC'",
+            "SET datestyle = 'ISO, YMD'",
+            "SET intervalstyle = 'postgres'",
+            "SET extra_float_digits = 1",
+            "SET bytea_output = 'hex'",
+            "SET lock_timeout = '30s'",
+            # Of a writer that is stopped while it has a fence: the server ends its transaction.
+            "SET idle_in_transaction_session_timeout = '60s'",
+        ),
+    ),
+    "sqlite": Dialect(
+        "sqlite",
+        {},
+        has_schemas=False,
+        alters_types=False,
+        name_bytes_max=200,
+        form=sqlite_form,
+        insert=_sqlite_insert,
+        pack=_pack_as_values,
+        fill=_fill_by_rows,
+        probe=_probe_nothing,
+        begin="BEGIN IMMEDIATE",
+        settings=("PRAGMA busy_timeout = 30000", "PRAGMA journal_mode = WAL"),
+    ),
+}
+
+
+def dialect_of(scheme: str) -> Dialect:
+    """By what the sink's url begins with. Raises RefusedError for a database that the sink can't write."""
+    known = DIALECTS.get("postgresql" if scheme == "postgres" else scheme)
+    if known is None:
+        raise RefusedError(
+            f"the SQL sink can't write databases of {scheme or 'this kind'}",
+            f"its url begins with one of: {', '.join(f'{name}://' for name in DIALECTS)}",
+        )
+    return known

@@ -1,0 +1,178 @@
+"""Calls to the database: repeated where that can help; every failure is a SinkError without values or secrets."""
+
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import Connection, create_engine, event
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+
+from cdc.model.errors import SinkError
+from sinks.retries import Retries
+from sinks.sql.dialects import dialect_of
+
+STAGES: Final = "stages"  # of a connection's info: names of the temporary tables that it has
+READ_ROWS: Final = 200  # that the driver holds at once
+
+# Classes and codes of SQLSTATE. See PostgreSQL's appendix A.
+_TRANSIENT: Final = ("08", "25P03", "40", "53", "57P", "55P03", "55006")
+_REFUSED_VALUE: Final = ("22", "23", "54")
+_REFUSED_VALUE_WITHOUT_STATE: Final = ("IntegrityError", "DataError")
+_FATAL: Final = re.compile(r"FATAL: +(.*)")
+_NO_SUCH_OBJECT: Final = ("42P01", "42703", "3F000")
+
+T = TypeVar("T")
+
+
+class RefusedValue(Exception):  # noqa: N818
+    """The database does not take a value of the batch. The text is the condition's name, without the value."""
+
+
+class RefusedStatement(SinkError):  # noqa: N818
+    """The database does not take a statement as it is: a type that it does not know, a view that needs a column."""
+
+
+class LostTable(Exception):  # noqa: N818
+    """A table that was prepared is not there, or lacks a column."""
+
+
+class SqlServer:
+    """One database. A transaction that fails for a moment's reason is done again from its beginning."""
+
+    def __init__(self, url: str, retries: Retries) -> None:
+        parsed = _parsed(url)
+        self.dialect = dialect_of(parsed.get_backend_name())
+        self.name = _name(parsed)
+        self._engine = create_engine(
+            parsed.set(drivername=self.dialect.driver),
+            connect_args=dict(self.dialect.options),
+            hide_parameters=True,  # of messages: they are rows
+            pool_size=1,
+            max_overflow=2,
+        )
+        self._retries = retries
+        event.listen(self._engine, "connect", self._connected)
+        if self.dialect.begin is not None:
+            event.listen(self._engine, "begin", self._begun)
+
+    def transaction(self, work: Callable[[Connection], T]) -> T:
+        """What `work` returns, committed. Raises RefusedValue and LostTable; SinkError for all else."""
+
+        def once() -> T:
+            with self._engine.begin() as connection:
+                info = connection.info  # which a connection that was lost does not give
+                try:
+                    return work(connection)
+                except BaseException:
+                    info.pop(STAGES, None)  # those that were made in this transaction are gone
+                    raise
+
+        with self._explained():
+            return self._retries.call(once, _is_transient)
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A connection that reads many rows, some at a time."""
+        with (
+            self._explained(),
+            self._engine.connect().execution_options(stream_results=True, yield_per=READ_ROWS, reads=True) as held,
+        ):
+            yield held
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def _connected(self, connection: Any, _: object) -> None:
+        if self.dialect.begin is not None:
+            connection.isolation_level = None  # transactions begin where we say so
+        cursor = connection.cursor()
+        for statement in self.dialect.settings:
+            cursor.execute(statement)
+        cursor.close()
+        connection.commit()
+
+    def _begun(self, connection: Connection) -> None:
+        reads = connection.get_execution_options().get("reads")
+        connection.exec_driver_sql("BEGIN" if reads else str(self.dialect.begin))
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except DBAPIError as error:
+            raise self._error(error) from None
+        except SQLAlchemyError as error:
+            raise SinkError(
+                f"the SQL database at {self.name} can't be used ({type(error).__name__})",
+                "check that it runs and that the sink's url is right; the sink tries again by itself",
+            ) from None
+
+    def _error(self, error: DBAPIError) -> Exception:
+        state, condition, where = _state(error), type(error.orig).__name__, f"the SQL database at {self.name}"
+        if state.startswith(_REFUSED_VALUE) or condition in _REFUSED_VALUE_WITHOUT_STATE:
+            return RefusedValue(condition)
+        if state.startswith(_NO_SUCH_OBJECT) or "no such table" in str(error.orig):
+            return LostTable()
+        if state == "42501":
+            return SinkError(
+                f"{where} does not permit this user what the sink does: {_said(error)}",
+                "give it the right to create schemas and tables there, or create the schemas for it",
+            )
+        if fatal := _FATAL.search(str(error.orig)):  # an unknown user or database; without a SQLSTATE
+            return SinkError(
+                f"{where} refuses the connection: {fatal[1]}",
+                "check database, user and password of the sink's url; the sink tries again by itself",
+            )
+        if state == "25006" or "readonly" in str(error.orig):
+            return SinkError(f"{where} is read-only", "give the primary's address in the sink's url")
+        if state and not state.startswith(_TRANSIENT):
+            return RefusedStatement(
+                f"{where} refuses a statement: {_said(error)}", "see the server's log for this error"
+            )
+        return SinkError(
+            f"{where} does not answer ({condition})",
+            "check that it runs and that the sink's url is right; the sink tries again by itself",
+        )
+
+
+def _state(error: DBAPIError) -> str:
+    """The SQLSTATE; empty where the connection was lost or the driver has none."""
+    return getattr(error.orig, "sqlstate", None) or ""
+
+
+def _is_transient(error: Exception) -> bool:
+    if not isinstance(error, DBAPIError):
+        return False
+    state = _state(error)
+    if state:
+        return state.startswith(_TRANSIENT)
+    if isinstance(error.orig, sqlite3.Error):
+        return error.orig.sqlite_errorname.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+    return error.connection_invalidated or type(error.orig).__name__ == "OperationalError"
+
+
+def _said(error: DBAPIError) -> str:
+    """The first line of what the server says. Only of errors that name objects, not values."""
+    diagnosis = getattr(error.orig, "diag", None)
+    return str(getattr(diagnosis, "message_primary", None) or error.orig).partition("\n")[0]
+
+
+def _parsed(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise SinkError(
+            "the sink's url is not a database's address",
+            "write postgresql://user:password@host:5432/database, or sqlite:////folder/file.db",
+        ) from None
+    if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
+        raise SinkError("the sink's url names no file", "write sqlite:////folder/file.db")
+    return parsed
+
+
+def _name(url: URL) -> str:
+    """Host, port and database of the address: no user, no password."""
+    return f"{url.host}:{url.port or 5432}/{url.database or ''}" if url.host else str(url.database)

@@ -1,0 +1,96 @@
+"""What the database or the source's table does not allow is refused by name, and leaves everything as it was."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, inspect
+
+from cdc.model.errors import RefusedError
+from cdc.model.events import pack_version
+from tests.conformance.tables import LABELS, ORDER_LINES
+from tests.unit.sinks.sql.conftest import Open
+
+V = pack_version(1, 100)
+
+
+def run(url: str, *statements: str) -> None:
+    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.exec_driver_sql(statement)
+    engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        ({"indexes": [["nme"]]}, "indexes names column nme, which it does not have"),
+        ({"types": {"nme": "text"}}, "types names column nme, which it does not have"),
+        ({"table": "t" * 300}, "longer than"),
+    ],
+)
+def test_a_shape_that_does_not_fit_is_refused(open_sink: Open, shape: dict[str, Any], said: str) -> None:
+    sink = open_sink(shapes={"public.labels": shape})
+    with pytest.raises(RefusedError, match=said):
+        sink.prepare(LABELS.schema)
+
+
+def test_types_and_views_that_the_database_refuses(open_sink: Open, url: str) -> None:
+    if url.startswith("sqlite"):
+        pytest.skip("takes any type, and views that ask for what is not there")
+    with pytest.raises(RefusedError, match=r'SQL table of public\.labels: .* type "no_such" does not exist'):
+        open_sink(shapes={"*": {"types": {"uses": "no_such"}}}).prepare(LABELS.schema)
+    sink = open_sink()
+    sink.prepare(LABELS.schema)
+    run(url, "CREATE VIEW used AS SELECT uses FROM public.labels")
+    newest = replace(LABELS.schema, version=2, columns=LABELS.schema.columns[:1])
+    with pytest.raises(RefusedError, match=r"labels: .* cannot drop column uses[^\0]*drop what depends on the table"):
+        sink.prepare(newest, [LABELS.schema])
+    run(url, "DROP VIEW used")
+    sink.prepare(newest, [LABELS.schema])
+    assert sink.generation() == 1
+
+
+def test_a_table_of_others_is_not_taken(open_sink: Open, url: str) -> None:
+    is_sqlite = url.startswith("sqlite")
+    run(url, f"CREATE TABLE {'mine' if is_sqlite else 'public.mine'} (id int)")
+    sink = open_sink(shapes={"*": {"table": "mine" if is_sqlite else "public.mine"}})
+    with pytest.raises(RefusedError, match="mine is there already, and the sink did not make it"):
+        sink.check(LABELS.schema)
+    with pytest.raises(RefusedError, match="mine is there already, and the sink did not make it"):
+        sink.prepare(LABELS.schema)
+
+
+def test_another_key_is_refused(open_sink: Open) -> None:
+    sink = open_sink()
+    sink.prepare(ORDER_LINES.schema)
+    with pytest.raises(RefusedError, match="it has another key"):
+        sink.prepare(replace(ORDER_LINES.schema, version=2, key=("order_id",)), [ORDER_LINES.schema])
+
+
+def test_a_shape_that_changed_is_filled_again_and_indexes_change_without(open_sink: Open, url: str) -> None:
+    sink = open_sink()
+    sink.prepare(LABELS.schema)
+    sink.apply([LABELS.upsert(V, name="a", uses=7)])
+    indexed = open_sink(shapes={"*": {"indexes": [["uses"], ["uses", "name"]]}})
+    assert indexed.generation() == 1
+    indexed.prepare(LABELS.schema)
+    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
+    place = ("public_labels", None) if url.startswith("sqlite") else ("labels", "public")
+    assert [one["column_names"] for one in inspect(engine).get_indexes(*place)] in (
+        [["uses"], ["uses", "name"]],
+        [["uses", "name"], ["uses"]],
+    )
+    sink.prepare(LABELS.schema)
+    assert inspect(engine).get_indexes(*place) == []
+    engine.dispose()
+    changed = open_sink(shapes={"*": {"types": {"uses": "numeric(9,3)"}}})
+    assert changed.generation() == 1, "begun by open_sink: the shape of before is no generation of this one"
+    changed.prepare(LABELS.schema)
+    assert list(changed.rows(LABELS.id)) == []
+    changed.apply([LABELS.upsert(V, name="a", uses=7)])
+    assert [row.row for row in changed.rows(LABELS.id)] in (
+        [{"name": "a", "uses": 7}],
+        [{"name": "a", "uses": 7.0}],
+    )

@@ -1,0 +1,79 @@
+"""Errors of databases name the server and the next step, and neither passwords nor values."""
+
+import pytest
+from sqlalchemy import Connection, text
+
+from cdc.model.errors import SinkError
+from sinks.retries import Retries
+from sinks.sql.server import RefusedValue, SqlServer
+from tests.conformance.stores import url_of
+
+ONCE = Retries(attempt_count_max=1)
+
+
+def refused(url: str, statement: str = "SELECT 1") -> str:
+    server = SqlServer(url, ONCE)
+    try:
+        with pytest.raises(SinkError) as caught:
+            server.transaction(lambda connection: connection.execute(text(statement)))
+    finally:
+        server.close()
+    assert "secret" not in str(caught.value)
+    assert caught.value.__cause__ is None and caught.value.hint
+    return caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("no address secret", "not a database's address"),
+        ("mysql://me:secret@host/db", "can't write databases of mysql"),
+        ("sqlite://", "names no file"),
+    ],
+)
+def test_an_address_that_can_t_be_used(url: str, said: str) -> None:
+    with pytest.raises(SinkError, match=said) as caught:
+        SqlServer(url, ONCE)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_server_that_is_away_or_refuses(fresh_database: str) -> None:
+    url = url_of(fresh_database)
+    assert "127.0.0.1:1/db does not answer" in refused("postgresql://me:secret@127.0.0.1:1/db")
+    assert 'refuses the connection: database "no_such_database" does not exist' in refused(
+        url.rpartition("/")[0] + "/no_such_database"
+    )
+    assert "is read-only" in refused(url, "SET TRANSACTION READ ONLY; CREATE TABLE t (i int)")
+    assert 'refuses a statement: type "secre" does not exist' in refused(url, "SELECT NULL::secre")
+    assert "does not permit" in refused(url, "SELECT * FROM pg_authid")
+
+
+def test_a_refused_value_is_not_in_the_message(fresh_database: str) -> None:
+    server = SqlServer(url_of(fresh_database), ONCE)
+
+    def cast(connection: Connection) -> None:
+        connection.execute(text("SELECT CAST(:value AS date)"), {"value": "secret"})
+
+    try:
+        with pytest.raises(RefusedValue, match=r"^InvalidDatetimeFormat$") as caught:
+            server.transaction(cast)
+    finally:
+        server.close()
+    assert caught.value.__suppress_context__
+
+
+def test_a_transaction_is_done_again_after_a_lost_connection(fresh_database: str) -> None:
+    server = SqlServer(url_of(fresh_database), Retries(attempt_count_max=3, delay_s_first=0.01))
+    attempts: list[int] = []
+
+    def work(connection: Connection) -> int:
+        attempts.append(1)
+        if len(attempts) == 1:
+            connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
+        return int(connection.execute(text("SELECT 7")).scalar_one())
+
+    try:
+        assert server.transaction(work) == 7
+    finally:
+        server.close()
+    assert len(attempts) == 2
