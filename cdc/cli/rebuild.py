@@ -58,8 +58,8 @@ def rebuild(
     if not isinstance(section, SearchConfig | CacheConfig):
         raise WatershedError(
             f"{sink} is a sink of type {section.type}, whose store can't hold two generations beside each other",
-            "give a second sink of this type other names in its store, fill it with cdc snapshot start --sink NAME, and "
-            "let readers use that",
+            "give a second sink of this type other names in its store, fill it with cdc snapshot start --sink NAME, "
+            "and let readers use that",
         )
     screen = screen_for(Console(), as_json=as_json)
     command = _Command(settings, config, sink, screen, as_json=as_json)
