@@ -42,7 +42,7 @@ snapshot: setup ## Existing rows again, or a new store's. CONFIG=… TABLE=… S
 ifeq ($(CONFIG),)
 	$(BIN)/cdc demo --bootstrap $(or $(SINK),warehouse) --seconds $(SECONDS) $(CHAOTIC)
 else
-	$(BIN)/cdc snapshot --config $(CONFIG) $(addprefix --table ,$(TABLE)) $(addprefix --sink ,$(SINK)) \
+	$(BIN)/cdc snapshot start --config $(CONFIG) $(addprefix --table ,$(TABLE)) $(addprefix --sink ,$(SINK)) \
 	  $(if $(and $(SINK),$(TABLE)),--fresh)
 endif
 
@@ -63,6 +63,7 @@ prove-long: setup ## What takes hours, each part begun again where it was: MINUT
 	$(BIN)/python -m tests.faults.sink_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.faults.warehouse_campaign --minutes $(MINUTES)
 	$(BIN)/python -m tests.faults.drift_campaign --minutes $(MINUTES)
+	$(BIN)/python -m tests.faults.takeover_campaign
 	$(BIN)/python -m tests.models --whole
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
 

@@ -34,7 +34,7 @@ class FirstSnapshots:
 
 
 class Filling:
-    """`cdc snapshot --sink NAME --json`: what it has said in its log so far."""
+    """`cdc snapshot start --sink NAME --json`: what it has said in its log so far."""
 
     def __init__(self, log: Path) -> None:
         self._log = log

@@ -235,7 +235,7 @@ class _Demo:
     def _bootstrap(self) -> None:
         """As a user would, from fresh rows of the source, while they change."""
         store = self._options.bootstrap
-        words = ["snapshot", "--sink", store, "--fresh", "--keep-running"]
+        words = ["snapshot", "start", "--sink", store, "--fresh", "--keep-running"]
         self._screen.say(f"{store} does not exist: cdc {' '.join(words)}", style="bold")
         self._programs.start(BOOTSTRAP, *words, "--json", "--config", str(self._config_file))
 

@@ -62,7 +62,7 @@ class _Store:
 
     def take(self, record: SinkRecord) -> None:
         held = self.record
-        if held and record.generation < held.generation:
+        if record.role != "serving" or (held and (record.job, record.generation) < (held.job, held.generation)):
             return
         if held and record.written < held.written:
             self.written_before += held.written

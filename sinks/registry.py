@@ -10,18 +10,19 @@ from sinks.contract import Sink
 from sinks.shaping.sink import shaped
 
 
-def make_sink(name: str, section: StoreConfig, prefix: str) -> Sink:
+def make_sink(name: str, section: StoreConfig, prefix: str, slot: str | None = None) -> Sink:
     """Open the sink: connect to its store and check it. Rows are written in the shape of the section's mapping.
 
-    `prefix` is the topic prefix, with which the store's names begin unless the section has its own. Raises SinkError
-    when the client library is not installed or the store can't be used. A warehouse needs a Spark session, and is made
-    by the job that has one.
+    `prefix` is the topic prefix, with which the store's names begin unless the section has its own. `slot`: of the
+    generation to write, see sinks.slots; None: of the one that readers see. Raises SinkError when the client library is
+    not installed or the store can't be used. A warehouse needs a Spark session, and is made by the job that has one.
     """
     module, _, adapter = section.adapter.partition(":")
     if not module:
         raise SinkError(f"the {section.type} {name} is written by Spark", f"cdc sink run {name}")
+    options = {} if slot is None else {"slot": slot}
     with needs(section.needs):
-        opened: Sink = getattr(import_module(module), adapter).open(section, prefix, name=name)
+        opened: Sink = getattr(import_module(module), adapter).open(section, prefix, name=name, **options)
     return shaped(opened, section)
 
 

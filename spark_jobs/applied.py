@@ -24,6 +24,7 @@ class Applied(NamedTuple):
     epoch: int
     lsn: int
     commit_ts_us: int  # commit time that belongs to it, µs since 1970
+    seq: int = 0  # rows of the epoch up to this number are applied; 0: not known, after a start
 
 
 NOTHING: Final = Applied(0, 0, 0)
@@ -67,6 +68,7 @@ class AppliedPosition:
         self.offsets: dict[str, tuple[int, ...]] = dict(offsets or {})
         self.sweeps: dict[str, int] = dict(sweeps or {})
         self.applied = applied
+        self.published = applied  # the furthest position that is known to be published
         self._covered = applied  # as applied, without regard to sweeps
         self._pending: list[tuple[int, ProgressRecord]] = []  # numbered in order of arrival, not yet covered
         self._arrived = 0
@@ -80,6 +82,7 @@ class AppliedPosition:
             if self.sweeps.get(table, -1) < sweep.floor:
                 self._unfinished[table, sweep.floor] = sweep
         for record in progress:
+            self.published = max(self.published, _place(record))
             self._pending.append((self._arrived, record))
             self._arrived += 1
         self._thin()
@@ -119,7 +122,7 @@ class AppliedPosition:
         reached = [place for place, (_, record) in enumerate(self._pending) if covers(self.offsets, record.end_offsets)]
         for place in reached:
             record = self._pending[place][1]
-            self._covered = max(self._covered, Applied(record.epoch, record.lsn, record.commit_ts_us))
+            self._covered = max(self._covered, _place(record))
             self._settle()
         if reached:
             self._pending = self._pending[reached[-1] + 1 :]
@@ -131,6 +134,10 @@ class AppliedPosition:
         """Computes the applied LSN: it never passes an unfinished sweep, and never goes back."""
         if not any(_as_of(sweep) <= self._covered[:2] for sweep in self._unfinished.values()):
             self.applied = max(self.applied, self._covered)
+
+
+def _place(record: ProgressRecord) -> Applied:
+    return Applied(record.epoch, record.lsn, record.commit_ts_us, record.seq)
 
 
 def _as_of(sweep: SweepRecord) -> tuple[int, int]:

@@ -7,7 +7,7 @@ continue on another machine, and a lost checkpoint costs nothing. A lock file be
 
 import fcntl
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -40,11 +40,11 @@ class Checkpoints:
         """Returns the path or URI for Spark."""
         return f"{self._remote or self._folder}/{generation}"
 
-    def keep_only(self, generation: int) -> None:
+    def keep_only(self, generations: Collection[int]) -> None:
         """Deletes local checkpoints of other generations, whose stores no longer exist. In an object store they
         stay."""
         for path in self._folder.iterdir():
-            if path.name.isdecimal() and int(path.name) != generation:
+            if path.name.isdecimal() and int(path.name) not in generations:
                 shutil.rmtree(path)
 
     def is_locked(self) -> bool:

@@ -12,7 +12,15 @@ from cdc.kafka.client import NEXT_REACHABLE, broker_error, kafka_error, new_clie
 from cdc.model.errors import BrokerError
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
-from cdc.records.control import PROGRESS_KEY, ProgressRecord, SchemaRecord, SinkRecord, SweepRecord
+from cdc.records.control import (
+    PROGRESS_KEY,
+    REBUILD_KEY,
+    ProgressRecord,
+    RebuildRecord,
+    SchemaRecord,
+    SinkRecord,
+    SweepRecord,
+)
 from sinks.lineage import Lineage
 from spark_jobs.applied import PENDING_MAX
 
@@ -49,6 +57,7 @@ class ControlReader:
         """`holds`: says whether the store holds a table."""
         self.lineages: dict[TableId, Lineage] = {}
         self.sinks: dict[str, SinkRecord] = {}  # by record key
+        self.rebuilds: dict[str, RebuildRecord] = {}  # by sink
         self._topics = topics
         self.excluded: set[TableId] = set()  # published, but not held by the store
         self._holds = holds
@@ -159,6 +168,9 @@ class ControlReader:
                 self._keep_progress(value)
             elif key.startswith("sink/"):
                 self.sinks[key] = SinkRecord.decode(value, where)
+            elif key.startswith(REBUILD_KEY):
+                rebuild = RebuildRecord.decode(value, where)
+                self.rebuilds[rebuild.sink] = rebuild
         elif key.startswith("schema/"):
             schema = SchemaRecord.decode(value, where).table_schema_of()
             is_held = self._holds(schema.table)

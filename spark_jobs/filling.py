@@ -32,7 +32,8 @@ def tables_to_read(
         record = records.get(table)
         if record is not None and record.status == "paused" and is_whole(record):
             raise WatershedError(
-                f"the snapshot of {table} is paused", f"cdc snapshot --resume --table {table}, or --cancel"
+                f"the snapshot of {table} is paused",
+                f"cdc snapshot resume --table {table}, or cdc snapshot cancel --table {table}",
             )
         if table in fresh:
             wanted.append(table)

@@ -1,5 +1,6 @@
-"""Publishes the applied position of a sink."""
+"""Publishes the applied position of a sink, and what became of its rebuild."""
 
+import threading
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
@@ -8,7 +9,7 @@ from cdc.config.settings import KafkaConfig
 from cdc.kafka.client import NEXT_REACHABLE, broker_error, client_settings, new_client
 from cdc.model.errors import BrokerError
 from cdc.model.topics import Topics
-from cdc.records.control import SinkRecord, sink_key
+from cdc.records.control import Record, SinkRecord, sink_key
 
 ACKNOWLEDGE_S_MAX: Final = 15.0
 
@@ -19,6 +20,7 @@ class ProgressWriter:
     def __init__(self, kafka: KafkaConfig, topics: Topics) -> None:
         self._topic = topics.progress
         self._error: KafkaError | None = None
+        self._lock = threading.Lock()
         self._producer = new_client(
             Producer,
             client_settings(
@@ -29,11 +31,19 @@ class ProgressWriter:
 
     def publish(self, record: SinkRecord) -> None:
         """Publishes a record. Raises BrokerError."""
+        self.send(sink_key(record.sink, record.generation), record)
+
+    def send(self, key: str, record: Record) -> None:
+        """Publishes any record. Raises BrokerError. Any thread may call it."""
+        with self._lock:
+            self._send(key, record)
+
+    def _send(self, key: str, record: Record) -> None:
         self._error = None
         try:
             self._producer.produce(
                 self._topic,
-                key=sink_key(record.sink, record.generation).encode(),
+                key=key.encode(),
                 value=record.encode(),
                 on_delivery=self._delivered,
             )

@@ -28,16 +28,18 @@ from jars.java import spark_java
 from jars.resolver import resolve_sets
 from sinks.registry import make_sink
 from sinks.shaping.sink import shaped
+from sinks.slots import FIRST, open_slots
 from spark_jobs.class_archive import JAR_SETS
 from spark_jobs.engine import SparkEngine
 from spark_jobs.failures import reason
 from spark_jobs.jvm import jvm_failure, jvm_process
 from spark_jobs.rounds import SparkRounds
+from spark_jobs.serving import ServingWorker
 from spark_jobs.session import is_submitted, spark_session, submitted_session
 from spark_jobs.source import java_properties
 from spark_jobs.stores import open_store
 from spark_jobs.tasks import Job, Limits
-from spark_jobs.worker import FINISH_S_MAX, OpenSink, SinkWorker
+from spark_jobs.worker import FINISH_S_MAX, OpenSink
 
 log = structlog.get_logger(__name__)
 
@@ -52,7 +54,7 @@ STAGE_PIECE_BYTES_MAX: Final = 8 * 1024 * 1024
 # A batch continues with records that arrive, because Spark starts a batch some 0.2 s after the record that it is for.
 BATCH_S: Final = 30.0
 MERGES_AT_ONCE_MAX: Final = 4  # a merge is planned and committed in one thread of the driver
-OpenBy = Callable[[SparkSession, int], OpenSink]  # with how many tasks it may run at once
+OpenBy = Callable[[SparkSession, int, str | None], OpenSink]  # with how many tasks it may run at once, in a slot
 POLL_S: Final = 0.25
 # After the last batch is done: the query's end, and closing clients.
 LEAVE_S_MAX: Final = FINISH_S_MAX + 2.0
@@ -78,10 +80,11 @@ def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | Non
     # We get failures as exceptions and log them once; py4j's root logger would add tracebacks.
     logging.getLogger().addHandler(logging.NullHandler())
     begun = time.monotonic()
-    spark, task_count = started(config, len(names))
+    # One more: while a sink is rebuilt, it has two queries.
+    spark, task_count = started(config, len(names) + 1)
     log.info("spark started", took_s=round(time.monotonic() - begun, 1), sinks=" ".join(names))
     workers = [
-        SinkWorker(name, config, spark, partial(open_sink, spark, task_count), stop, reports_to)
+        ServingWorker(name, config, spark, partial(open_sink, spark, task_count), stop, reports_to)
         for name, open_sink in openers.items()
     ]
     threads = [threading.Thread(target=worker.run, name=worker.name, daemon=True) for worker in workers]
@@ -98,11 +101,11 @@ def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | Non
     _leave(spark, code)
 
 
-def started(config: Config, sink_count: int) -> tuple[SparkSession, int]:
-    """The session, and how many tasks each sink may run at once. Raises SinkError."""
+def started(config: Config, query_count: int) -> tuple[SparkSession, int]:
+    """The session, and how many tasks each query may run at once. Raises SinkError."""
     try:
-        spark = _session(config, sink_count)
-        return spark, max(1, spark.sparkContext.defaultParallelism // sink_count)
+        spark = _session(config, query_count)
+        return spark, max(1, spark.sparkContext.defaultParallelism // query_count)
     except (PySparkException, Py4JError, OSError) as error:
         raise SinkError(
             f"Spark did not start: {reason(error)}",
@@ -111,12 +114,12 @@ def started(config: Config, sink_count: int) -> tuple[SparkSession, int]:
         ) from error
 
 
-def _session(config: Config, sink_count: int) -> SparkSession:
+def _session(config: Config, query_count: int) -> SparkSession:
     if is_submitted():
         return submitted_session(config.spark.options)
     # The warehouse's jars too where there is none: Java's archive of classes is good for one class path.
     jars = [jar for found in resolve_sets(JAR_SETS, progress=Console(stderr=True)).values() for jar in found]
-    return spark_session(spark_java(), jars, config.spark.driver_memory, config.spark.options, sink_count)
+    return spark_session(spark_java(), jars, config.spark.driver_memory, config.spark.options, query_count)
 
 
 def _check(config: Config, names: Sequence[str]) -> dict[str, OpenBy]:
@@ -131,16 +134,22 @@ def _check(config: Config, names: Sequence[str]) -> dict[str, OpenBy]:
     }
 
 
-def _stored(config: Config, name: str, section: StoreConfig, spark: SparkSession, task_count: int) -> OpenSink:
-    """Opens a sink whose store is written by tasks."""
+def _stored(
+    config: Config, name: str, section: StoreConfig, spark: SparkSession, task_count: int, slot: str | None
+) -> OpenSink:
+    """Opens a sink whose store is written by tasks. `slot`: see make_sink."""
+    slots = open_slots(section, config.topics.prefix)
+    if slot is None and slots is not None:
+        slot = slots.serving()
     piece_bytes = min(config.spark.bytes_per_write_max, PIECE_BYTES_MAX)
     limits = Limits(SILENT_ROUND_S, IDLE_S_MAX, piece_bytes, reporting_duration_s=ROUND_S)
 
     def rounds(generation: int) -> SparkRounds:
-        job = Job(name, config.kafka, section, config.topics.prefix, generation)
+        job = Job(name, config.kafka, section, config.topics.prefix, generation, slot=slot)
         return SparkRounds(spark, job, limits, task_count, open_store)
 
-    return OpenSink(make_sink(name, section, config.topics.prefix), rounds, BATCH_S, lambda: None)
+    sink = make_sink(name, section, config.topics.prefix, slot)
+    return OpenSink(sink, rounds, BATCH_S, lambda: None, slots, slot or FIRST)
 
 
 def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
@@ -153,7 +162,7 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
 
     place = catalog_place(section, config.topics.prefix)
 
-    def open_sink(spark: SparkSession, task_count: int) -> OpenSink:
+    def open_sink(spark: SparkSession, task_count: int, _: str | None) -> OpenSink:
         folders = f"{place.location}/{FOLDER}/{place.namespace}"
         staging = own_folder(folders)
         delete_leftovers(folders)

@@ -59,14 +59,14 @@ def spark_session(
     jars: Sequence[Path],
     driver_memory: str,
     options: Mapping[str, str] | None = None,
-    sink_count: int = 1,
+    query_count: int = 1,
 ) -> SparkSession:
-    """Starts the JVM and the session, in about 5 s. Each of `sink_count` sinks can have a task for each processor: a
+    """Starts the JVM and the session, in about 5 s. Each of `query_count` queries can have a task for each processor: a
     task that waits for records holds its thread and needs no processor. `options` are the user's and override ours,
     except the class path and the JVM's flags, to which theirs are added."""
     os.environ["JAVA_HOME"] = str(java_home)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    builder = SparkSession.Builder().master(f"local[{CORES * sink_count}]").appName("watershed")
+    builder = SparkSession.Builder().master(f"local[{CORES * query_count}]").appName("watershed")
     settings = {
         **SETTINGS,
         **_LOCAL_SETTINGS,

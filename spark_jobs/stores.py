@@ -31,7 +31,7 @@ class StoreTarget:
 
 def open_store(job: Job, catalog: Catalog) -> StoreTarget:
     """Connects to the store. Raises SinkError."""
-    sink = make_sink(job.sink, job.section, job.prefix)
+    sink = make_sink(job.sink, job.section, job.prefix, job.slot)
     for lineage in catalog.lineages.values():
         sink.attach(lineage.newest)
     return StoreTarget(sink)

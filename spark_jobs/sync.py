@@ -21,7 +21,7 @@ from cdc.records.rejected_rows import letters_table
 from sinks.contract import Sink
 from sinks.lineage import Lineage
 from sinks.records import NEXT_AFTER_LOST_SCHEMA
-from spark_jobs.applied import AppliedPosition, Offsets, covers, furthest
+from spark_jobs.applied import Applied, AppliedPosition, Offsets, covers, furthest
 from spark_jobs.control_reader import News
 from spark_jobs.dead_letters import LetterBox
 from spark_jobs.rejections import Letters
@@ -99,6 +99,18 @@ class SinkSync:
     def topics(self) -> frozenset[str]:
         """The topics of the prepared tables."""
         return frozenset(self._lineages)
+
+    @property
+    def applied(self) -> Applied:
+        """What readers of this generation see."""
+        with self._state:
+            return self._position.applied
+
+    @property
+    def published(self) -> Applied:
+        """The furthest that capture is known to have published."""
+        with self._state:
+            return self._position.published
 
     def begin(self, lineages: Sequence[Lineage]) -> None:
         """Prepares the tables, and publishes this generation's position, so that a waiter waits for it and not for an

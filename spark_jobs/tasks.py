@@ -41,6 +41,12 @@ class Job:
     prefix: str
     generation: int
     staging: str = ""  # the URI of the folder for files that the driver merges
+    slot: str | None = None  # of the generation, see sinks.slots
+
+    @property
+    def name(self) -> str:
+        """Of the sink and the generation: a worker process may serve two generations of one sink."""
+        return f"{self.sink}/{self.slot or ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +94,9 @@ class TaskRunner:
         self._open_target = open_target
         self._open_reader = open_reader
         self._executor = ThreadPoolExecutor(1, "store")
-        self._readers: dict[str, Reader] = {}  # by sink
-        self._targets: dict[str, tuple[Job, str, Target]] = {}  # by sink: opened for a job, with a catalog's name
+        self._readers: dict[str, Reader] = {}  # by Job.name
+        # By Job.name: opened for a job, with a catalog's name.
+        self._targets: dict[str, tuple[Job, str, Target]] = {}
 
     def run(
         self, share: Share, job: Job, catalog: Catalog, limits: Limits, report_to: Report | None = None
@@ -117,30 +124,33 @@ class TaskRunner:
         if target is not None:
             report.staged = target.finish()  # also the work before a failure: the offsets say that it was done
         if report.failure is not None:
-            self._forget(job)
+            self._forget(job.name)
         return report
 
     def _reader(self, job: Job) -> Reader:
-        if job.sink not in self._readers:
-            self._readers[job.sink] = self._open_reader(job.kafka, f"watershed-{job.sink}")
-        return self._readers[job.sink]
+        if job.name not in self._readers:
+            # Of a sink two generations are written at once, at most.
+            for former in [name for name in self._readers if name.startswith(f"{job.sink}/")][:-1]:
+                self._forget(former)
+            self._readers[job.name] = self._open_reader(job.kafka, f"watershed-{job.sink}")
+        return self._readers[job.name]
 
     def _target(self, job: Job, catalog: Catalog) -> Target:
-        held = self._targets.get(job.sink)
+        held = self._targets.get(job.name)
         if held is not None and held[:2] == (job, catalog.name):
             return held[2]
         if held is not None:
             held[2].close()
-            del self._targets[job.sink]
+            del self._targets[job.name]
         target = self._open_target(job, catalog)
-        self._targets[job.sink] = (job, catalog.name, target)
+        self._targets[job.name] = (job, catalog.name, target)
         return target
 
-    def _forget(self, job: Job) -> None:
+    def _forget(self, name: str) -> None:
         """Drops connections, which may be in any state after a failure."""
-        if (held := self._targets.pop(job.sink, None)) is not None:
+        if (held := self._targets.pop(name, None)) is not None:
             held[2].close()
-        if (reader := self._readers.pop(job.sink, None)) is not None:
+        if (reader := self._readers.pop(name, None)) is not None:
             reader.close()
 
 

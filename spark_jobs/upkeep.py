@@ -17,7 +17,7 @@ from spark_jobs.runner import started
 @contextmanager
 def session(config: Config) -> Iterator[SparkSession]:
     """Raises SinkError."""
-    spark, _ = started(config, sink_count=1)
+    spark, _ = started(config, query_count=1)
     try:
         yield spark
     finally:

@@ -1,14 +1,16 @@
-"""One sink's query, kept running in a thread of its own: started, watched, and started again when it fails."""
+"""One generation of a sink, its query kept running in a thread of its own: started, watched, and started again when it
+fails. spark_jobs/serving.py and spark_jobs/building.py say what the generation is for."""
 
 import secrets
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import wait
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import structlog
 from py4j.protocol import Py4JError
@@ -23,18 +25,19 @@ from cdc.model.errors import ConfigError, RefusedError, SinkError, WatershedErro
 from cdc.model.events import TableId
 from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
-from cdc.records.control import SinkErrorRecord, SinkRecord, sink_error_key, sink_key
+from cdc.records.control import SinkErrorRecord, SinkRecord, sink_error_key
 from cdc.status.conditions import Conditions
 from cdc.status.facts import Condition
 from sinks.contract import Sink
 from sinks.shaping.table import TableShape
-from spark_jobs.applied import Applied, AppliedPosition
-from spark_jobs.checkpoint import Checkpoints, next_generation
+from sinks.slots import FIRST, Slots
+from spark_jobs.applied import AppliedPosition
+from spark_jobs.checkpoint import Checkpoints
 from spark_jobs.control_reader import ControlReader, News
 from spark_jobs.dead_letters import DeadLetters
 from spark_jobs.failures import reason
 from spark_jobs.progress_writer import ProgressWriter
-from spark_jobs.reshaping import recorded_mappings, reshaped_tables
+from spark_jobs.reshaping import recorded_mappings
 from spark_jobs.rounds import Rounds
 from spark_jobs.source import changes
 from spark_jobs.sync import SinkSync, World
@@ -69,21 +72,41 @@ class OpenSink:
     rounds: Callable[[int], Rounds]  # of a generation
     batch_s: float  # see SinkSync
     maintain: Callable[[], None]  # maintenance of the store beside batches
+    slots: Slots | None = None  # None: of this store there can only be one generation
+    slot: str = FIRST  # that `sink` writes
+
+    def close(self) -> None:
+        self.sink.close()
+        if self.slots is not None:
+            self.slots.close()
 
 
-class SinkWorker:
-    """Runs until a request to stop, or until its sink has an error that no restart helps against (`refusal`)."""
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One attempt's connections to the brokers, and all that was published before it began."""
+
+    control: ControlReader
+    writer: ProgressWriter
+    letters: DeadLetters
+    news: News
+
+
+class SinkWorker(ABC):
+    """Runs until a request to stop, or until its sink has an error that no restart helps against (`refusal`). A
+    subclass says what the generation is for: readers see it, or it is built beside the one that they see."""
+
+    role: Literal["serving", "building"] = "serving"
 
     def __init__(
         self,
         name: str,
         config: Config,
         spark: SparkSession,
-        open_sink: Callable[[], OpenSink],
+        open_sink: Callable[[str | None], OpenSink],
         stop: threading.Event,
         conditions: Conditions,
     ) -> None:
-        """`conditions`: receives the state of the sink."""
+        """`open_sink`: in a slot, None: in the serving one. `conditions`: receives the state of the sink."""
         self.name = name
         self._conditions = conditions
         self.refusal: WatershedError | None = None
@@ -94,7 +117,6 @@ class SinkWorker:
         self._topics = Topics(config.topics.prefix)
         self._checkpoints = Checkpoints(config.spark.checkpoint_location, config.topics.prefix, name)
         self._section = config.sinks[name]
-        self._generation: int | None = None  # that this job filled or continued
         self._mappings: dict[str, str] = {}  # see SinkRecord.mappings
         self._sync: SinkSync | None = None
 
@@ -143,25 +165,38 @@ class SinkWorker:
 
     def _run_once(self) -> None:
         with ExitStack() as stack:
-            stack.enter_context(self._checkpoints.locked())
+            stack.enter_context(self._locked())
             control = stack.enter_context(closing(ControlReader(self._config.kafka, self._topics, self._section.holds)))
             writer = stack.enter_context(closing(ProgressWriter(self._config.kafka, self._topics)))
             news = self._wait_for_tables(control)
             if news is None:
                 return
-            opened = self._open_sink()
-            stack.enter_context(closing(opened.sink))
+            # A mapping that does not fit its table is refused before anything is deleted.
+            for lineage in control.lineages.values():
+                TableShape(self.name, self._section, lineage)
             letters = stack.enter_context(closing(DeadLetters(self._config.kafka, self._config.topics, self.name)))
-            generation, sync = self._begin(opened, control, writer, letters, news)
-            self._sync = sync
-            stack.enter_context(self._maintained(opened))
-            while not self._stop.is_set():
-                topics = sync.topics
-                query = self._start(sync, generation, topics)
-                try:
-                    self._watch(query, sync, topics)
-                finally:
-                    self._end(query, sync)
+            self._work(stack, Link(control, writer, letters, news))
+
+    def _locked(self) -> AbstractContextManager[None]:
+        """Held while this worker runs."""
+        return self._checkpoints.locked()
+
+    @abstractmethod
+    def _work(self, stack: ExitStack, link: Link) -> None:
+        """One attempt, until a request to stop or an error; `stack` is closed after it."""
+
+    def _keep_in_step(self, sync: SinkSync, generation: int, is_over: Callable[[], bool]) -> None:
+        """Until told to stop, or until `is_over`, which is asked several times a second. When it returns nothing is
+        written any more."""
+        self._sync = sync
+        goes_on = True
+        while goes_on and not self._stop.is_set():
+            topics = sync.topics
+            query = self._start(sync, generation, topics)
+            try:
+                goes_on = self._watch(query, sync, topics, is_over)
+            finally:
+                self._end(query, sync)
 
     @contextmanager
     def _maintained(self, opened: OpenSink) -> Iterator[None]:
@@ -195,70 +230,33 @@ class SinkWorker:
             news = News(news.progress + later.progress, news.sweeps + later.sweeps, later.lineages)
         return news
 
-    def _begin(
-        self, opened: OpenSink, control: ControlReader, writer: ProgressWriter, letters: DeadLetters, news: News
-    ) -> tuple[int, SinkSync]:
-        """Decide the generation, and prepare the store for it. A mapping that does not fit its table is refused before
-        anything is deleted."""
-        for lineage in control.lineages.values():
-            TableShape(self.name, self._section, lineage)
-        published = [record.generation for record in control.sinks.values() if record.sink == self.name]
-        marker = opened.sink.generation()
-        last = control.sinks.get(sink_key(self.name, marker)) if marker is not None else None
-        reshaped = self._reshaped(control)
-        if last is None or reshaped or self._lacks_tables(last):
-            generation = next_generation(marker, published)
-            opened.sink.begin_generation(generation)
-            for table in reshaped:
-                opened.sink.discard(table)
-            position = AppliedPosition()
-        else:
-            generation = last.generation
-            applied = Applied(last.epoch, last.applied_lsn, last.commit_ts_us)
-            position = AppliedPosition(offsets=last.end_offsets, sweeps=last.sweeps, applied=applied)
-        self._generation = generation
-        self._checkpoints.keep_only(generation)
+    def _begun(self, opened: OpenSink, link: Link, generation: int, position: AppliedPosition) -> SinkSync:
+        """The generation's SinkSync, with its tables prepared."""
+        control, news = link.control, link.news
         position.learn(news.progress, news.sweeps)
         number = max((record.job[0] for record in control.sinks.values() if record.sink == self.name), default=0) + 1
         world = World(
             control,
-            partial(self._publish, control, writer),
+            partial(self._publish, control, link.writer),
             now_us=lambda: time.time_ns() // 1000,
             wait=self._stop.wait,
             job=(number, secrets.token_hex(4)),
-            letters=letters,
+            letters=link.letters,
             letters_max=self._section.dead_letters_max,
         )
         sync = SinkSync(opened.sink, generation, position, world, opened.rounds(generation), opened.batch_s)
         sync.begin(news.lineages)
-        is_new = last is None or last.generation != generation
-        log.info("sink starts", sink=self.name, generation=generation, new=is_new, tables=len(news.lineages))
-        return generation, sync
+        return sync
 
     def _lacks_tables(self, last: SinkRecord) -> bool:
         """Says whether a table is no longer excluded. Its rows are before the position that the store has reached with
         the others, so the store must be filled again."""
         return any(self._section.holds(TableId.parse(table)) for table in last.excluded)
 
-    def _reshaped(self, control: ControlReader) -> list[TableId]:
-        """Returns the tables whose rows the store holds in another form than the mapping's."""
-        published = [record for record in control.sinks.values() if record.sink == self.name]
-        last = max(published, key=lambda record: record.generation, default=None)
-        reshaped = reshaped_tables(self._section, control.lineages.values(), last)
-        self._mappings = dict(last.mappings) if last is not None else {}
-        if reshaped and last is not None:
-            if self._generation is not None and last.generation > self._generation:
-                raise RefusedError(
-                    f"{self.name}: another job fills the store with another mapping (generation {last.generation})",
-                    "one configuration may be in use for a sink: stop one of both jobs",
-                )
-            log.info("mapping changed: the store is filled again", sink=self.name, tables=" ".join(map(str, reshaped)))
-        return reshaped
-
     def _publish(self, control: ControlReader, writer: ProgressWriter, record: SinkRecord) -> None:
         excluded = {*map(str, control.excluded), *self._section.excluded_names}
         self._mappings = recorded_mappings(self._section, control.lineages, self._mappings)
-        shape = {"excluded": tuple(sorted(excluded)), "mappings": self._mappings}
+        shape = {"excluded": tuple(sorted(excluded)), "mappings": self._mappings, "role": self.role}
         writer.publish(record.model_copy(update=shape))
 
     def _start(self, sync: SinkSync, generation: int, topics: frozenset[str]) -> StreamingQuery:
@@ -272,24 +270,26 @@ class SinkWorker:
             sync.apply_batch(admission)
 
         # Jobs of a query run in the pool of the thread that starts it.
-        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.name)
+        self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", f"{self.name} {self.role}")
         writer: Any = stream.writeStream.foreachBatch(apply_batch)
         query: StreamingQuery = (
-            writer.queryName(f"{self._topics.prefix} {self.name}")
+            writer.queryName(f"{self._topics.prefix} {self.name} {generation}")
             .option("checkpointLocation", self._checkpoints.of(generation))
             .trigger(processingTime=f"{trigger_ms} milliseconds")
             .start()
         )
         return query
 
-    def _watch(self, query: StreamingQuery, sync: SinkSync, topics: frozenset[str]) -> None:
-        """Returns after a request to stop, or when the query must be started with other topics."""
+    def _watch(
+        self, query: StreamingQuery, sync: SinkSync, topics: frozenset[str], is_over: Callable[[], bool]
+    ) -> bool:
+        """Says whether the query must be started again, with other topics. Returns after a request to stop, too."""
         pause_s = TEND_S_MIN
         began, is_reported = time.monotonic(), False
         while not self._stop.is_set():
             sync.has_news.wait(WATCH_S)
             if self._stop.wait(pause_s):
-                return
+                return False
             if not query.isActive:
                 raise sync.failure or query.exception() or SinkError(f"{self.name}: the query ended by itself")
             begun = time.monotonic()
@@ -299,9 +299,12 @@ class SinkWorker:
                 is_reported = True
                 self._report("running")
             pause_s = TEND_PAUSE_BEHIND_S if sync.is_behind else min(max(TEND_S_MIN, took_s), TEND_PAUSE_S_MAX)
+            if is_over():
+                return False
             if sync.topics != topics:
                 log.info("tables were added", sink=self.name, tables=len(sync.topics))
-                return
+                return True
+        return False
 
     def _end(self, query: StreamingQuery, sync: SinkSync) -> None:
         """Lets the running batch end, and begins no other."""

@@ -65,7 +65,7 @@ def test_a_snapshot_without_a_configuration_is_of_the_demo() -> None:
 )
 def test_a_snapshots_settings_reach_the_command(settings: list[str], expected: str) -> None:
     told = " ".join(said("-n", "snapshot", "CONFIG=shop.yml", *settings).replace("\\\n", " ").split())
-    assert told.endswith(f"cdc snapshot --config shop.yml{expected}")
+    assert told.endswith(f"cdc snapshot start --config shop.yml{expected}")
 
 
 def test_the_long_proofs_are_the_campaigns_and_the_whole_models() -> None:

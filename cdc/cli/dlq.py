@@ -152,7 +152,7 @@ def _require_no_snapshot(config: Config, table: TableId) -> None:
     if record is not None and record.status in ("running", "paused"):
         raise WatershedError(
             f"a snapshot of {table} is {record.status}: replaying some rows would replace it",
-            "wait until it is done (cdc snapshot --status); it may publish the rows by itself",
+            "wait until it is done (cdc snapshot status); it may publish the rows by itself",
         )
 
 

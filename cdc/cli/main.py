@@ -34,7 +34,10 @@ COMMANDS = {
     "verify": Entry("cdc.cli.verify:verify", "Compare stores with the source, row by row, while both are written."),
     "repair": Entry("cdc.cli.verify:repair", "Compare, and have rows that differ published again."),
     "table": Entry("cdc.cli.table:app", "Which tables are captured or stopped; stop one, start it again."),
-    "snapshot": Entry("cdc.cli.snapshot:snapshot", "Read existing rows again beside the stream; fill a new store."),
+    "snapshot": Entry("cdc.cli.snapshot:app", "Read existing rows again beside the stream; fill a new store."),
+    "rebuild": Entry(
+        "cdc.cli.rebuild:rebuild", "Build a sink's store again while it serves, then swap; go back to before."
+    ),
     "outbox": Entry("cdc.cli.outbox:app", "The outbox table and the function that publishes: create, prune."),
     "warehouse": Entry("cdc.cli.warehouse:app", "The warehouse's tables: merge small files, expire old snapshots."),
     "dlq": Entry("cdc.cli.dlq:app", "Rows that stores rejected: list, show, replay, discard."),

@@ -1,19 +1,17 @@
 """`cdc snapshot`: existing rows read again beside the stream, and derived stores filled, by signals to capture."""
 
 import json
-import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, Final, Literal, NoReturn
 
 import typer
 from rich.console import Console
 
-from cdc.cli.exit_codes import INTERRUPTED
+from cdc.cli.interrupts import interrupted, sigterm_as_interrupt
 from cdc.cli.snapshot_screen import Screen, screen_for, status_table
 from cdc.config.settings import Config, load_config
 from cdc.daemon.logs import configure_logs
@@ -32,13 +30,29 @@ Action = Literal["snapshot", "pause", "resume", "cancel", "heal"]
 ANSWER_S_MAX: Final = 20.0
 HEAL_ANSWER_S_MAX: Final = 120.0  # a slot is made first, which waits for transactions that run
 LOOK_S: Final = 0.25
-GOES_ON: Final = "the snapshot goes on; `cdc snapshot --status` shows how far it is"
+GOES_ON: Final = "the snapshot goes on; `cdc snapshot status` shows how far it is"
 
 
-def snapshot(
-    table: Annotated[
-        list[str] | None, typer.Option(metavar="SCHEMA.TABLE", help="One or several; all that are captured by default.")
-    ] = None,
+app = typer.Typer(no_args_is_help=True)
+
+Tables = Annotated[
+    list[str] | None, typer.Option("--table", metavar="SCHEMA.TABLE", help="One or several; all captured by default.")
+]
+Timeout = Annotated[float | None, typer.Option(help="Seconds to wait for capture's answer.", min=0.1)]
+Wait = Annotated[bool, typer.Option(help="Show the progress until the end.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")]
+ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")]
+CONFIG: Final = Path("watershed.yml")
+
+
+@app.callback()
+def snapshot() -> None:
+    """Read existing rows again beside the running stream; fill a new store; leave state GAP."""
+
+
+@app.command()
+def start(
+    table: Tables = None,
     where: Annotated[str | None, typer.Option(help="Only rows for which this SQL condition is true.")] = None,
     after: Annotated[
         str | None, typer.Option(metavar="KEY", help="Only rows above this key; several columns: a JSON list.")
@@ -53,55 +67,73 @@ def snapshot(
     keep_running: Annotated[
         bool, typer.Option("--keep-running", help="With --sink: keep the filled store in step until SIGTERM.")
     ] = False,
-    status: Annotated[bool, typer.Option("--status", help="Show every table's last snapshot.")] = False,
-    pause: Annotated[bool, typer.Option("--pause", help="Pause what runs.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with what is paused or has failed.")] = False,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Give up what runs or is paused.")] = False,
-    heal: Annotated[bool, typer.Option("--heal", help="Leave state GAP: a new epoch, all rows read again.")] = False,
-    epoch: Annotated[
-        int | None, typer.Option(help="With --heal: the new epoch, where no topic tells the last one.", min=1)
-    ] = None,
-    wait: Annotated[bool, typer.Option(help="Show the progress until the end.")] = True,
-    timeout: Annotated[float | None, typer.Option(help="Seconds to wait for capture's answer.", min=0.1)] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")] = False,
-    config: Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")] = Path(
-        "watershed.yml"
-    ),
+    wait: Wait = True,
+    timeout: Timeout = None,
+    as_json: AsJson = False,
+    config: ConfigFile = CONFIG,
 ) -> None:
-    """Read existing rows again, beside the running stream; rows that are gone are removed from every store. Exits 0
-    when all is published, 1 when a table's snapshot has failed or was cancelled. Ctrl-C leaves it running."""
-    flags: dict[Action, bool] = {"pause": pause, "resume": resume, "cancel": cancel, "heal": heal}
-    actions: list[Action] = [name for name, is_wanted in flags.items() if is_wanted]
+    """Read existing rows again; rows that are gone are removed from every store. Exits 0 when all is published, 1 when
+    a table's snapshot has failed or was cancelled. Ctrl-C leaves it running."""
     is_part = not (where is None and after is None and up_to is None)
-    _refuse(
-        len(actions) + status + bool(sink) > 1, "--status, --pause, --resume, --cancel, --heal and --sink: one of them"
-    )
-    _refuse(is_part and bool(actions or status or sink), "--where, --after and --up-to are for snapshots")
+    _refuse(is_part and bool(sink), "--where, --after and --up-to are not for --sink")
     _refuse(is_part and len(table or ()) != 1, "--where, --after and --up-to need exactly one --table")
-    _refuse(epoch is not None and not heal, "--epoch needs --heal")
     _refuse((fresh or keep_running) and not sink, "--fresh and --keep-running need --sink")
     _refuse(bool(sink and table and not fresh), "with --sink, --table names what --fresh reads")
     _refuse(bool(sink) and not wait, "--sink waits until the store is filled")
-    configure_logs(level="warning")
-    timeout_s = timeout or (HEAL_ANSWER_S_MAX if heal else ANSWER_S_MAX)
-    command = _Command(load_config(config), config, Console(), as_json=as_json, timeout_s=timeout_s)
-    if status:
-        command.status()
-    elif sink:
+    command = _command(config, as_json=as_json, timeout_s=timeout or ANSWER_S_MAX)
+    if sink:
         command.fill(list(dict.fromkeys(sink)), table or (), is_fresh=fresh, keep_running=keep_running)
-    else:
-        command.send(
-            SignalRecord(
-                action=actions[0] if actions else "snapshot",
-                tables=tuple(str(_table(name)) for name in dict.fromkeys(table or ())),
-                where=where,
-                after=_key(after),
-                up_to=_key(up_to),
-                epoch=epoch,
-                requested_us=time.time_ns() // 1000,
-            ),
-            waits=wait,
-        )
+        return
+    record = _signal("snapshot", table)
+    part = {"where": where, "after": _key(after), "up_to": _key(up_to)}
+    command.send(record.model_copy(update=part), waits=wait)
+
+
+@app.command()
+def status(as_json: AsJson = False, config: ConfigFile = CONFIG) -> None:
+    """Show every table's last snapshot: rows, rate and time left."""
+    _command(config, as_json=as_json, timeout_s=ANSWER_S_MAX).status()
+
+
+@app.command()
+def pause(table: Tables = None, timeout: Timeout = None, as_json: AsJson = False, config: ConfigFile = CONFIG) -> None:
+    """Pause what runs."""
+    _command(config, as_json=as_json, timeout_s=timeout or ANSWER_S_MAX).send(_signal("pause", table), waits=False)
+
+
+@app.command()
+def resume(table: Tables = None, timeout: Timeout = None, as_json: AsJson = False, config: ConfigFile = CONFIG) -> None:
+    """Go on with what is paused or has failed."""
+    _command(config, as_json=as_json, timeout_s=timeout or ANSWER_S_MAX).send(_signal("resume", table), waits=False)
+
+
+@app.command()
+def cancel(table: Tables = None, timeout: Timeout = None, as_json: AsJson = False, config: ConfigFile = CONFIG) -> None:
+    """Give up what runs or is paused."""
+    _command(config, as_json=as_json, timeout_s=timeout or ANSWER_S_MAX).send(_signal("cancel", table), waits=False)
+
+
+@app.command()
+def heal(
+    epoch: Annotated[int | None, typer.Option(help="The new epoch, where no topic tells the last one.", min=1)] = None,
+    wait: Wait = True,
+    timeout: Timeout = None,
+    as_json: AsJson = False,
+    config: ConfigFile = CONFIG,
+) -> None:
+    """Leave state GAP: a new epoch, all rows read again."""
+    record = _signal("heal", None).model_copy(update={"epoch": epoch})
+    _command(config, as_json=as_json, timeout_s=timeout or HEAL_ANSWER_S_MAX).send(record, waits=wait)
+
+
+def _signal(action: Action, tables: Sequence[str] | None) -> SignalRecord:
+    names = tuple(str(_table(name)) for name in dict.fromkeys(tables or ()))
+    return SignalRecord(action=action, tables=names, requested_us=time.time_ns() // 1000)
+
+
+def _command(config: Path, *, as_json: bool, timeout_s: float) -> "_Command":
+    configure_logs(level="warning")
+    return _Command(load_config(config), config, Console(), as_json=as_json, timeout_s=timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +174,7 @@ class _Command:
                 requests = await_begun(watch, identity, map(_table, answer.tables))
             screen = stack.enter_context(closing(screen_for(self.console, as_json=self.as_json)))
             followed = Followed(watch, requests)
-            with _interrupted(screen, GOES_ON):
+            with interrupted(screen, GOES_ON):
                 told = self._follow(watch, screen, followed.statuses, lambda now: all(one.is_ended for one in now))
             screen.close()
             _require_done(told)
@@ -157,7 +189,7 @@ class _Command:
             typer.echo(json.dumps(told))
         if not answer.is_accepted:
             raise WatershedError(
-                f"refused: {answer.message}", answer.next or "`cdc snapshot --status` shows what there is"
+                f"refused: {answer.message}", answer.next or "`cdc snapshot status` shows what there is"
             )
         if not self.as_json:
             typer.echo(f"{answer.message}: {', '.join(answer.tables)}" if answer.tables else answer.message)
@@ -190,8 +222,8 @@ class _Command:
             published = watch.sinks()
             generations = {store.sink: generation_to_watch(store, published, is_fresh=is_fresh) for store in stores}
             screen = stack.enter_context(closing(screen_for(self.console, as_json=self.as_json)))
-            stack.enter_context(_interrupted(screen, "stopped; the same command goes on where this one was"))
-            stack.enter_context(_sigterm_as_interrupt())
+            stack.enter_context(interrupted(screen, "stopped; the same command goes on where this one was"))
+            stack.enter_context(sigterm_as_interrupt())
             check = self._start(stack, screen, stores)
             requests = self._read_rows(watch, [_table(name) for name in fresh] if fresh else None, is_fresh=is_fresh)
             filling = Filling(watch, generations, requests, time.monotonic)
@@ -240,35 +272,10 @@ def _require_done(standings: Sequence[FillProgress]) -> None:
         if standing.is_ended and standing.status != "done":
             verb = "has" if standing.status == "failed" else "was"
             why = f": {standing.message}" if standing.message else ""
-            hint = "its cause mended, `cdc snapshot --resume` goes on; with another condition or range ask for it again"
+            hint = "its cause mended, `cdc snapshot resume` goes on; with another condition or range ask for it again"
             if standing.status == "replaced":
-                hint = "`cdc snapshot --status` shows it: asked for by somebody, or by capture as the table was altered"
+                hint = "`cdc snapshot status` shows it: asked for by somebody, or by capture as the table was altered"
             raise WatershedError(f"the snapshot of {standing.name} {verb} {standing.status}{why}", hint)
-
-
-@contextmanager
-def _interrupted(screen: Screen, text: str) -> Iterator[None]:
-    """Ctrl-C ends with a sentence."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        screen.close()
-        screen.say(text)
-        raise typer.Exit(INTERRUPTED) from None
-
-
-@contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """SIGTERM ends as Ctrl-C does: the job is told to end too."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 # ---- words

@@ -161,7 +161,7 @@ def span(seconds: float) -> str:
 
 
 def status_table(standings: Sequence[FillProgress]) -> Table:
-    """For `--status`."""
+    """For `cdc snapshot status`."""
     table = Table("table", "status", "rows", box=None)
     for standing in standings:
         table.add_row(standing.name, standing.status, figures(standing))

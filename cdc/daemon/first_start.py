@@ -148,7 +148,7 @@ class Bootstrap:
             if heal.epoch is None and known == 0:
                 raise GapError(
                     f"no topic of prefix {self._topics.prefix} says which epoch was the last",
-                    "cdc snapshot --heal --epoch N, above every epoch that records of the prefix ever had",
+                    "cdc snapshot heal --epoch N, above every epoch that records of the prefix ever had",
                 )
             epoch = heal.epoch or known + 1
         else:

@@ -148,7 +148,7 @@ class Gap:
             answer = too_late()
         else:
             message = f"capture is in state GAP: {self._error.message}"
-            answer = SignalAnswer(is_accepted=False, message=message, next="cdc snapshot --heal")
+            answer = SignalAnswer(is_accepted=False, message=message, next="cdc snapshot heal")
         return answer_record(self._topics, signal, answer, now_us)
 
 

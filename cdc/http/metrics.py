@@ -148,6 +148,8 @@ def _sinks(sinks: Sequence[SinkStatus]) -> Iterable[Metric]:
     yield by("sink_lag_bytes", "WAL behind the applied position.", lambda sink: sink.lag_bytes)
     yield by("sink_lag_records", "Records that are published and not applied.", lambda sink: sink.lag_records)
     yield by("sink_lag_seconds", "Age of the oldest WAL that is not applied.", lambda sink: sink.lag_seconds)
+    yield by("sink_unread_seconds", "Age of the oldest record that is not applied, at most.",
+             lambda sink: sink.unread_seconds)  # fmt: skip
     yield by("sink_freshness_seconds", "From the newest applied commit until it was readable.",
              lambda sink: sink.freshness_seconds)  # fmt: skip
     yield by("sink_dead_letters", "Rows that the store rejected, and of which it has taken no later version.",

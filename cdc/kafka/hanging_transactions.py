@@ -210,7 +210,7 @@ class HangingTransactions:
             raise BrokerError(
                 f"a Kafka transaction hangs in {_names(own)}, by a producer id that is no longer capture's",
                 f"kafka-transactions.sh --bootstrap-server … abort --topic {first.topic} --partition {first.partition} "
-                f"--start-offset {first.start}, then cdc snapshot --heal if it was committed",
+                f"--start-offset {first.start}, then cdc snapshot heal if it was committed",
             )
         if open_parts:
             log.warning(_THEIRS, where=_names(open_parts))

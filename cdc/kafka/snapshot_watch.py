@@ -16,9 +16,11 @@ from cdc.records.control import (
     PROGRESS_KEY,
     PositionRecord,
     ProgressRecord,
+    RebuildRecord,
     SinkRecord,
     SnapshotProgress,
     SnapshotRecord,
+    rebuild_key,
     snapshot_key,
 )
 from cdc.snapshots.status import FillProgress, replaced, table_progress
@@ -108,6 +110,12 @@ class SnapshotWatch:
         """Returns the record of every sink and generation."""
         topic = self._topics.progress
         return [*records_of(SinkRecord, "sink/", topic, self._tail.latest[topic])]
+
+    def rebuild(self, sink: str) -> RebuildRecord | None:
+        """The last one of this sink that was asked for."""
+        topic, key = self._topics.progress, rebuild_key(sink)
+        value = self._tail.latest[topic].get(key)
+        return None if value is None else RebuildRecord.decode(value, f"topic {topic}, key {key}")
 
 
 class Followed:

@@ -19,6 +19,7 @@ from cdc.config.settings import KafkaConfig, TopicConfig
 from cdc.config.topic_names import SideTopics
 from cdc.kafka.client import MESSAGE_BYTES_MAX, NEXT_REACHABLE, broker_error, client_settings, kafka_error, new_client
 from cdc.model.errors import BrokerError, ConnectionLost, UnreachableError
+from cdc.model.topics import DELETES_KEPT_S
 from cdc.ports.stream import WhileWaiting
 from cdc.records.kafka_transactions import OpenPart
 
@@ -31,7 +32,7 @@ _POLL_S = 0.05
 
 _DAY_MS = 86_400_000
 # A reader may be offline for a week and still see every delete; the last day is not compacted.
-_KEPT = {"delete.retention.ms": str(7 * _DAY_MS), "min.compaction.lag.ms": str(_DAY_MS)}
+_KEPT = {"delete.retention.ms": str(DELETES_KEPT_S * 1000), "min.compaction.lag.ms": str(_DAY_MS)}
 _TABLE_SETTINGS = {
     "cleanup.policy": "compact",
     **_KEPT,

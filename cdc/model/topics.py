@@ -1,6 +1,11 @@
 """Names of the topics that one prefix owns, and of the tables' topics."""
 
+from typing import Final
+
 from cdc.model.events import TableId
+
+# The tables' topics keep deletes for so long: who reads a delete later than that may never see it.
+DELETES_KEPT_S: Final = 7 * 86_400
 
 
 class Topics:

@@ -224,7 +224,7 @@ def _key_columns(connection: psycopg.Connection, schema: TableSchema) -> tuple[K
     raise SourceError(
         f"rows of table {schema.table} can't be read in chunks: no unique index has exactly its key columns "
         f"({', '.join(schema.key)}), in this order",
-        "create one, then cdc snapshot --resume",
+        "create one, then cdc snapshot resume",
     )
 
 

@@ -260,14 +260,14 @@ class ReplicationConnection:
         if state[:2] == _DATA_EXCEPTION:
             raise GapError(
                 f"the server can't read a change: {words}",
-                "if a row filter of the publication fails on a row, alter it, then cdc snapshot --heal: changes that "
+                "if a row filter of the publication fails on a row, alter it, then cdc snapshot heal: changes that "
                 "are in the log already are read with the former filter",
             )
         if says_too_large(state, words):
             raise GapError(
                 f"the server can't send a row, because its text or that of a value is above 1 GiB: {words}",
                 "make the value smaller or delete the row (octet_length finds it: a bytea's text has twice its bytes), "
-                "then cdc snapshot --heal",
+                "then cdc snapshot heal",
             )
         raise SourceError(f"the server ended the stream: {words}", "see the server's log")
 

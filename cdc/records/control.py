@@ -17,6 +17,7 @@
 | `<prefix>.progress` | `snapshot/<table>`           | SnapshotProgress |
 | `<prefix>.progress` | `sink/<sink>/<generation>`   | SinkRecord     |
 | `<prefix>.progress` | `sink-error/<sink>`          | SinkErrorRecord |
+| `<prefix>.progress` | `rebuild/<sink>`             | RebuildRecord  |
 | `<prefix>.signals`  | the signal's id              | SignalRecord   |
 
 Each topic has one partition and is compacted (signals are kept for a time instead): the last record of a key applies.
@@ -384,6 +385,8 @@ class SinkRecord(Record):
     mappings: dict[str, str] = {}
     dead_letters: int = 0  # rows that the store rejected, and of which it has taken no later version
     job: tuple[int, str] = (0, "")  # a number that grows with each start, and a random text; the greater one continues
+    # Readers see the serving generation only. A building one is filled beside it; a kept one was replaced by it.
+    role: Literal["serving", "building", "kept"] = "serving"
 
 
 class SinkErrorRecord(Record):
@@ -396,8 +399,28 @@ class SinkErrorRecord(Record):
     at_us: int  # µs since 1970
 
 
+class RebuildRecord(Record):
+    """The last request to build a sink's store again, and what became of it. `cdc rebuild` writes it with status
+    `asked`, the sink's job writes every later status."""
+
+    sink: str
+    request: str
+    action: Literal["rebuild", "rollback", "drop"]
+    status: Literal["asked", "running", "done", "failed", "cancelled"]
+    keeps_old: bool = True  # whether the replaced generation stays for a rollback
+    generation: int = 0  # that is being built; 0 until it is known
+    message: str = ""
+    next: str = ""
+    asked_us: int  # µs since 1970
+
+    @property
+    def is_open(self) -> bool:
+        return self.status in ("asked", "running")
+
+
 PROGRESS_KEY = "progress"
 SINK_ERROR_KEY = "sink-error/"
+REBUILD_KEY = "rebuild/"
 
 
 def sink_key(sink: str, generation: int) -> str:
@@ -406,3 +429,7 @@ def sink_key(sink: str, generation: int) -> str:
 
 def sink_error_key(sink: str) -> str:
     return f"{SINK_ERROR_KEY}{sink}"
+
+
+def rebuild_key(sink: str) -> str:
+    return f"{REBUILD_KEY}{sink}"

@@ -164,7 +164,7 @@ class Snapshots:
             if waiting and self._limits.method == "consistent":
                 # Not answered here: the process obeys the signal in state GAP.
                 raise GapError(
-                    f"table {waiting[0]} can be added with a new slot only", "cdc snapshot --heal, as requested"
+                    f"table {waiting[0]} can be added with a new slot only", "cdc snapshot heal, as requested"
                 )
             return SignalAnswer(is_accepted=False, message="there is no gap to heal: capture is streaming"), []
         wanted = [_table(name) for name in signal.tables] or list(self._engine.tables)

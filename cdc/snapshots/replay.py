@@ -13,7 +13,7 @@ _BYTEA: Final = 17
 
 def keys_condition(schema: TableSchema, keys: Sequence[Mapping[str, Any]]) -> str:
     """Returns the condition. Raises WatershedError for too many keys, and for keys without a form as text."""
-    hint = f"cdc snapshot --table {schema.table} publishes all rows of the table again"
+    hint = f"cdc snapshot start --table {schema.table} publishes all rows of the table again"
     if len(keys) > KEYS_MAX:
         raise WatershedError(f"{len(keys)} rows of {schema.table} are too many for one condition", hint)
     for column in schema.columns:

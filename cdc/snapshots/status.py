@@ -116,9 +116,10 @@ class HistoryPosition:
 
 
 def newest(sinks: Iterable[SinkRecord], name: str, generation_min: int = 0) -> SinkRecord | None:
-    """Returns the record of the sink's newest generation. `generation_min`: earlier ones belong to discarded stores."""
-    own = [sink for sink in sinks if sink.sink == name and sink.generation >= generation_min]
-    return max(own, key=lambda sink: sink.generation, default=None)
+    """Returns the record of the sink's serving generation: that of the newest job. None while one generation replaces
+    another. `generation_min`: earlier ones belong to discarded stores."""
+    own = [sink for sink in sinks if sink.sink == name and sink.generation >= generation_min and sink.role == "serving"]
+    return max(own, key=lambda sink: (sink.job, sink.generation), default=None)
 
 
 def sink_progress(

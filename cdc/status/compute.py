@@ -248,6 +248,7 @@ def _sink(
     told_s = (now.unix_us - record.applied_ts_us) / _US
     silent_s = history.silent_s(f"sink/{name}", applied, now.monotonic_s, told_s)
     waiting_s = history.silent_s(f"waiting/{name}", missing > 0, now.monotonic_s)
+    lag_s = _lag_s(history, (record.epoch, record.applied_lsn), record.commit_ts_us, now)
     readable_s = (record.applied_ts_us - record.commit_ts_us) / _US if record.commit_ts_us else None
     return SinkStatus(
         sink=record.sink,
@@ -256,7 +257,8 @@ def _sink(
         applied_lsn=format_lsn(record.applied_lsn),
         lag_bytes=None if end is None else max(0, end - record.applied_lsn),
         lag_records=missing,
-        lag_seconds=_lag_s(history, (record.epoch, record.applied_lsn), record.commit_ts_us, now),
+        lag_seconds=lag_s,
+        unread_seconds=lag_s if missing else 0.0,
         freshness_seconds=None if readable_s is None else round(max(0.0, readable_s), 3),
         silent_seconds=round(silent_s, 3),
         waiting_seconds=round(waiting_s, 3) if missing else 0.0,

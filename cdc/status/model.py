@@ -99,6 +99,7 @@ class SinkStatus(Node):
     lag_bytes: int | None  # behind the source, or behind what is published if the source does not answer
     lag_records: int  # offsets below the published end; transaction markers count
     lag_seconds: float | None
+    unread_seconds: float | None  # at most so old is the oldest record that it has not read; 0: none waits
     freshness_seconds: float | None  # from the newest applied commit until it was readable; by two clocks
     silent_seconds: float | None  # since its record changed
     waiting_seconds: float  # for which records have been seen to wait for it

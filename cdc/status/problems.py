@@ -5,12 +5,14 @@ from typing import Final
 
 from cdc.config.settings import Config
 from cdc.model.errors import NEXT_AFTER_GAP, WatershedError
+from cdc.model.topics import DELETES_KEPT_S
 from cdc.status.facts import Condition, Reading, SourceFacts
 from cdc.status.model import Part, Problem, SinkStatus, Status
 
 STALLED_S: Final = 5.0  # the source moves and a position has not for so long
 GLANCE_S: Final = 1.0  # the least time for which `cdc status` observes
 GLANCE_PATIENCE: Final = 3.0  # times as long a silence, then
+_DAY_S: Final = 86_400
 BUDGET_SHARE_MIN: Final = 0.2  # of the WAL budget that must be free
 
 
@@ -120,7 +122,7 @@ def _tables(status: Status) -> Iterator[Problem]:
             yield _problem(
                 "table",
                 f"the snapshot of {table.table} has failed: {table.snapshot.message}",
-                f"remove the cause, then: cdc snapshot --resume --table {table.table}",
+                f"remove the cause, then: cdc snapshot resume --table {table.table}",
                 table.table,
                 is_warning=True,
             )
@@ -128,7 +130,7 @@ def _tables(status: Status) -> Iterator[Problem]:
             what = f"{left_out:,} changes of {table.table} could not be published"
             yield _problem("table", f"{what}: {table.dead_letters:,} are dead letters, {table.skipped:,} were skipped",
                            "read the dead letters; once the cause is removed: "
-                           f"cdc snapshot --table {table.table}", table.table, is_warning=True)  # fmt: skip
+                           f"cdc snapshot start --table {table.table}", table.table, is_warning=True)  # fmt: skip
 
 
 def _sinks(config: Config, reading: Reading, status: Status) -> Iterator[Problem]:
@@ -152,6 +154,18 @@ def _sinks(config: Config, reading: Reading, status: Status) -> Iterator[Problem
                 f"cdc dlq list {sink.sink} says why; once the cause is removed: cdc dlq replay {sink.sink}",
                 sink.sink,
                 is_warning=True,
+            )
+        unread_s = sink.unread_seconds or 0.0
+        if unread_s > DELETES_KEPT_S / 2 and sink.sink in config.sinks:
+            is_past = unread_s > DELETES_KEPT_S
+            yield _problem(
+                "sink",
+                f"{sink.sink} has not read records that are up to {unread_s / _DAY_S:.1f} days old; the topics keep "
+                f"deletes for {DELETES_KEPT_S / _DAY_S:g} days"
+                + (", so rows that are gone may stay in its store" if is_past else ""),
+                f"start `cdc sink run {sink.sink}`: the store is then built again by itself",
+                sink.sink,
+                is_warning=not is_past,
             )
         if sink.sink not in failed and is_stalled(config, sink):
             why = f"; its last error: {sink.error}" if sink.error else ""

@@ -2,8 +2,9 @@
 
 An answer that comes too early is worse than none. So the LSN must be of the published history: the same database
 server, timeline and epoch from the beginning of the wait to the answer; if one of them changes meanwhile, the wait ends
-with an error. A sink's applied LSN covers sweeps (I11), and is that of its newest generation, so a store that is being
-filled again has applied nothing yet.
+with an error. A sink's applied LSN covers sweeps (I11), and is that of its serving generation: a store that is filled
+again in place has applied nothing yet, and a generation that is built beside the serving one does not count before the
+swap.
 """
 
 from collections.abc import Iterable
@@ -81,7 +82,7 @@ def is_shown(target: Target, sink: str, records: Iterable[SinkRecord], position:
     published a position, GapError if a new epoch has begun since the wait started."""
     known = list(records)
     record = newest(known, sink)
-    if record is None:
+    if record is None and not any(one.sink == sink for one in known):
         names = ", ".join(sorted({one.sink for one in known})) or "none"
         raise WaitError(
             f"no sink {sink!r} has published a position; there are: {names}", f"start it: cdc sink run {sink}"
@@ -91,4 +92,5 @@ def is_shown(target: Target, sink: str, records: Iterable[SinkRecord], position:
             f"a gap in history is being healed: epoch {target.epoch} has ended, in which the LSN was",
             "wait again, with an LSN that is read from the source now",
         )
-    return record.epoch == target.epoch and record.applied_lsn >= target.lsn
+    # Without a serving generation another one is about to take over: its record will tell.
+    return record is not None and record.epoch == target.epoch and record.applied_lsn >= target.lsn

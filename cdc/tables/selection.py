@@ -145,7 +145,7 @@ def _cannot_be_added(before: TableSchema, description: TableDescription) -> Sour
 def _no_chunks(table: TableId, key: Sequence[str]) -> SourceError:
     """Returns the error for rows that can't be read in chunks. Reading the whole table needs the exported snapshot of a
     new slot."""
-    healing = "cdc snapshot --heal with snapshot.method: consistent, which reads all tables again"
+    healing = "cdc snapshot heal with snapshot.method: consistent, which reads all tables again"
     return SourceError(
         f"table {table} can't be added while capture is streaming: no unique index has exactly its key columns "
         f"({', '.join(key) or 'none'}), in this order, so that its rows can't be read in chunks",

@@ -3,10 +3,12 @@
 | key                                  | type   | holds                                                           |
 |--------------------------------------|--------|-----------------------------------------------------------------|
 | `<prefix>:watershed`                 | hash   | `generation`, the server's `run_id`, `table:<schema>.<table>`   |
-|                                      |        | for each prepared table                                         |
+|                                      |        | for each prepared table; `rebuilding`, the generation of a      |
+|                                      |        | rebuild that is not finished                                    |
 | `<prefix>:<schema>.<table>:`         | hash   | the version of each live row, by the text of its primary key,   |
 |                                      |        | with the row's lookup keys; in the field SHAPE the shape of the |
 |                                      |        | table's keys, which shows that they were not deleted as a group |
+| `<prefix>:<schema>.<table>.met`      | hash   | the primary keys of the rows that a rebuild has met             |
 | `<prefix>:<schema>.<table>.deleted:…`| string | the version of a deleted row; it expires                        |
 | `<prefix>:<schema>.<table>.deleted:` | string | empty; is there as long as the version of any deleted row       |
 | `<prefix>:<schema>.<table>:<row id>` | hash   | a live row, unless the table's shape has a key template         |
@@ -24,6 +26,7 @@ from cdc.records.control import table_key
 # A row without a shape of its own is a hash of these fields, which APPLY names, too.
 VERSION_FIELD: Final = "v"
 DOCUMENT_FIELD: Final = "doc"
+REBUILDING: Final = "rebuilding"  # a field of the generation's hash
 # Fields that are no primary keys: PostgreSQL's texts have no NUL.
 SHAPE: Final = "\0"
 KEY_COLUMNS: Final = "\0key"  # the names of the primary key's columns, in its order, as JSON
@@ -45,6 +48,10 @@ class CacheKeys:
     def deleted(self, table: TableId) -> str:
         """What the keys of deleted rows' versions begin with."""
         return f"{self.prefix}:{table_key(table)}.deleted:"
+
+    def met(self, table: TableId) -> str:
+        """The key of the hash of the rows that a rebuild has met."""
+        return f"{self.prefix}:{table_key(table)}.met"
 
     def table_field(self, table: TableId) -> str:
         """The field of the generation's hash which says that the table was prepared."""

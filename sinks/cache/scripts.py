@@ -27,6 +27,8 @@ KEEP: Final = "\0"  # a lookup key that stays what it was
 #      every change
 #    6 the channel and 7 the stream that hear of these, 8 the stream's length; empty: none   9 the table's name
 #   10 live: rows that are not live are left alone (sweeps)
+#   11 of a rebuild: the hash that takes the primary keys of the rows that it meets. It writes also the version that is
+#      held, unless keys are deleted by every change; empty: no rebuild
 # and for each row: the text of its primary key; its key (empty: KEYS[1] and that text); its version; the number of
 # lookup keys and these (empty: none, KEEP: as before); the number of values and these: a document, or fields and values
 # of a hash; none delete the row. What the script can add by itself is not sent.
@@ -40,9 +42,11 @@ local call, versions = redis.call, KEYS[1]
 if call('HGET', versions, '\\0') ~= ARGV[1] then return false end
 local deleted, deleted_ttl, ttl, kind = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local channel, stream, length, table_name, only_live = ARGV[6], ARGV[7], ARGV[8], ARGV[9], ARGV[10] == 'live'
+local met = ARGV[11]
+local rewrites = met ~= '' and kind ~= 'none'
 local written, has_room = {}, false
 local has_deleted, is_marked = call('EXISTS', deleted) == 1, false
-local at = 11
+local at = 12
 while at <= #ARGV do
   local id, key, version, lookup_count = ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3])
   local first_lookup = at + 4
@@ -52,7 +56,8 @@ while at <= #ARGV do
   local held = call('HGET', versions, id)
   local dead = has_deleted and not held and call('GET', deleted .. id)
   local newest = held and string.sub(held, 1, 19) or dead
-  if (only_live and not held) or (newest and newest >= version) then
+  if met ~= '' and value_count > 0 then call('HSET', met, id, '') end
+  if (only_live and not held) or (newest and (newest > version or (newest == version and not rewrites))) then
     written[#written + 1] = 0
   else
     if value_count > 0 and not has_room then
@@ -147,4 +152,24 @@ for at = 2, #ARGV, 3 do
     call('DEL', deleted .. id)
   end
 end
+""")
+
+# Removes rows of one table that a rebuild has not seen. KEYS[1]: the hash of the table's versions, KEYS[2]: the hash of
+# the rows that were seen. ARGV: for each row the text of its primary key, its entry in the first hash as it was read,
+# its key, the number of its lookup keys and these. A row that has changed since is left alone. Returns how many went.
+REMOVE_UNSEEN: Final = Script("""
+local call, removed, at = redis.call, 0, 1
+while at <= #ARGV do
+  local id, entry, key, lookup_count = ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3])
+  if call('HEXISTS', KEYS[2], id) == 0 and call('HGET', KEYS[1], id) == entry then
+    for n = 1, lookup_count do
+      if call('GET', ARGV[at + 3 + n]) == id then call('DEL', ARGV[at + 3 + n]) end
+    end
+    call('DEL', key)
+    call('HDEL', KEYS[1], id)
+    removed = removed + 1
+  end
+  at = at + 4 + lookup_count
+end
+return removed
 """)

@@ -14,12 +14,13 @@ from cdc.config.store_shapes import CacheShape, shape_of
 from cdc.model.errors import SinkError
 from cdc.model.events import TableId, TableSchema
 from sinks.cache.forms import RowKeys, TableForm, lookup_keys, shape_text
-from sinks.cache.keys import KEY_COLUMNS, SHAPE, VERSION_DIGITS, CacheKeys
+from sinks.cache.keys import KEY_COLUMNS, REBUILDING, SHAPE, VERSION_DIGITS, CacheKeys
 from sinks.cache.scripts import APPLY
 from sinks.cache.server import Command, RedisServer
 from sinks.contract import Change, Json, Outcome, Result, StoredRow
 from sinks.reduction import completed, key_text
 from sinks.retries import Retries
+from sinks.slots import generation_of
 from sinks.templates import Part
 
 log = structlog.get_logger(__name__)
@@ -60,19 +61,29 @@ class CacheSink:
         *,
         evicts: str | None = None,
         name: str = "cache",
+        rebuilds: int | None = None,
     ) -> None:
-        """`evicts`: the server's policy of eviction, which is said once by who prepares tables."""
+        """`evicts`: the server's policy of eviction, which is said once by who prepares tables. `rebuilds`: the
+        generation of a rebuild, which this object writes each row again for."""
         self.name = name
         self._server = server
         self._keys = CacheKeys(key_prefix)
         self._tombstone_ttl_ms = tombstone_ttl_s * 1000
         self._shapes = shapes or {}
         self._evicts = evicts
+        self._rebuilds = rebuilds
         self._forms: dict[TableId, TableForm] = {}
         self._templates: dict[tuple[TableId, str], list[Part]] = {}
 
     @classmethod
-    def open(cls, config: CacheConfig, prefix: str, retries: Retries | None = None, name: str = "cache") -> Self:
+    def open(
+        cls,
+        config: CacheConfig,
+        prefix: str,
+        retries: Retries | None = None,
+        name: str = "cache",
+        slot: str | None = None,
+    ) -> Self:
         """Connect and check the server. Raises SinkError for one that would throw rows away by itself."""
         server = RedisServer(config.url.get_secret_value(), retries or Retries(), config.tls)
         try:
@@ -81,13 +92,15 @@ class CacheSink:
             server.close()
             raise
         key_prefix = prefix if config.key_prefix is None else config.key_prefix
-        return cls(server, key_prefix, config.tombstone_ttl_s, config.shapes, evicts=evicts, name=name)
+        rebuilds = generation_of(slot) if slot else None
+        ttl_s, shapes = config.tombstone_ttl_s, config.shapes
+        return cls(server, key_prefix, ttl_s, shapes, evicts=evicts, name=name, rebuilds=rebuilds)
 
     def generation(self) -> int | None:
         fields = self._generation_fields()
         if b"generation" not in fields or fields.get(b"run_id") != self._run_id():
             return None
-        tables = [table for field in fields if (table := self._keys.table_of_field(field.decode()))]
+        tables = tables_of(fields, self._keys)
         held = self._server.run_all([("HGET", self._keys.table(table), SHAPE) for table in tables])
         for table, shape in zip(tables, held, strict=True):
             if shape is None:
@@ -95,12 +108,21 @@ class CacheSink:
             if shape.decode() != shape_text(self._shape(table)):
                 log.warning("cache is filled again: the shape of a table's keys has changed", table=str(table))
                 return None
+        if self._rebuilds is not None:
+            held_now = fields.get(REBUILDING.encode())
+            return None if held_now is None else int(held_now)
         return int(fields[b"generation"])
 
     def begin_generation(self, generation: int) -> None:
         if self.generation() == generation:
             return
         key = self._keys.generation
+        if self._rebuilds is not None:
+            # What an earlier rebuild met says nothing about this one.
+            met = [self._keys.met(table) for table in tables_of(self._generation_fields(), self._keys)]
+            self._server.run_all([("HDEL", key, REBUILDING), *(("UNLINK", name) for name in met)])
+            self._server.run("HSET", key, REBUILDING, generation)
+            return
         # A crash in between leaves the store without a generation.
         self._server.run_all([("DEL", key), ("HSET", key, "generation", generation, "run_id", self._run_id())])
 
@@ -174,7 +196,7 @@ class CacheSink:
             old = [row_id for row_id, (version, _) in page.items() if version < floor]
             calls = []
             for start in range(0, len(old), SCRIPT_KEYS_MAX):
-                call = _ApplyCall(form, self._tombstone_ttl_ms, only_live=True)
+                call = _ApplyCall(form, self._tombstone_ttl_ms, "", only_live=True)
                 for row_id in old[start : start + SCRIPT_KEYS_MAX]:
                     call.add(0, form.deletion(row_id, floor))
                 calls.append(call.command())
@@ -228,7 +250,8 @@ class CacheSink:
                 yield calls.pop(change.table)
                 call = None
             if call is None:
-                call = calls[change.table] = _ApplyCall(form, self._tombstone_ttl_ms)
+                met = "" if self._rebuilds is None else self._keys.met(change.table)
+                call = calls[change.table] = _ApplyCall(form, self._tombstone_ttl_ms, met)
             call.add(number, arguments, size_bytes)
         yield from calls.values()
 
@@ -327,7 +350,7 @@ class CacheSink:
 class _ApplyCall:
     """A call of APPLY that is being put together."""
 
-    def __init__(self, form: TableForm, tombstone_ttl_ms: int, *, only_live: bool = False) -> None:
+    def __init__(self, form: TableForm, tombstone_ttl_ms: int, met: str, *, only_live: bool = False) -> None:
         self.numbers: list[int] = []  # of the changes
         self._size_bytes = 0
         shape = form.shape
@@ -335,7 +358,7 @@ class _ApplyCall:
         self._command: list[Any] = ["EVALSHA", APPLY.sha, 1, form.versions]
         self._command += [form.text, form.deleted, tombstone_ttl_ms, ttl_ms, form.kind]
         self._command += [shape.publish or "", shape.stream or "", shape.stream_length_max, str(form.schema.table)]
-        self._command.append("live" if only_live else "")
+        self._command += ["live" if only_live else "", met]
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether one more row fits; the first always does."""
@@ -358,6 +381,11 @@ def _known(change: Change) -> Change:
 def literal(text: str) -> str:
     """The text in a pattern of SCAN, where some characters have a meaning."""
     return "".join(f"\\{c}" if c in "*?[]\\^" else c for c in text)
+
+
+def tables_of(fields: Iterable[bytes], keys: CacheKeys) -> list[TableId]:
+    """The tables that the fields of the generation's hash say to be prepared."""
+    return [table for field in fields if (table := keys.table_of_field(field.decode()))]
 
 
 def _run_id(info: Any) -> bytes:

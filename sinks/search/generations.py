@@ -1,8 +1,9 @@
 """Which generation the search index holds, and whether every index that belongs to it is still the same one.
 
-The marker index has a document `generation`, and one for each prepared table, named as its first index is, with the
-name and the UUID of the one that it has now: an index that was deleted, or deleted and made again by somebody else, has
-another UUID or none.
+Each generation has a marker index. An alias names that of the generation which readers see; it moves together with
+their aliases, in one step. The marker index has a document `generation`, and one for each prepared table, named as its
+first index is, with the name and the UUID of the one that it has now: an index that was deleted, or deleted and made
+again by somebody else, has another UUID or none.
 """
 
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from opensearchpy.exceptions import ConflictError, NotFoundError, RequestError
 
 from cdc.model.errors import SinkError
 from cdc.model.events import TableId
+from sinks.search.names import SearchNames
 from sinks.search.server import SearchServer, error_type
 
 log = structlog.get_logger(__name__)
@@ -41,19 +43,25 @@ class Mark(NamedTuple):
 class Generations:
     """The marker index of one prefix."""
 
-    def __init__(self, server: SearchServer, marker: str, shape: Callable[[TableId], str]) -> None:
+    def __init__(self, server: SearchServer, names: SearchNames, shape: Callable[[TableId], str]) -> None:
         """`shape`: the digest that each table's index must have."""
         self._server = server
-        self._marker = marker
+        self._names = names
+        self._marker = names.marker
         self._shape = shape
 
-    def current(self) -> int | None:
-        """The generation held; None when there is none, or one of its indexes is gone or has another shape."""
+    def is_serving(self) -> bool:
+        """Whether readers see this generation."""
+        return serving_slot(self._server, self._names) == self._names.slot
+
+    def current(self, *, any_shape: bool = False) -> int | None:
+        """The generation held; None when there is none, or one of its indexes is gone or has another shape, unless
+        `any_shape`."""
         documents = self._documents()
         generation = documents.pop(_GENERATION_ID, None)
         if generation is None:
             return None
-        if changed := self._changed(documents):
+        if not any_shape and (changed := self._changed(documents)):
             log.warning("search index is filled again: the shape of tables has changed", indexes=sorted(changed))
             return None
         marked = {str(document.get("index", name)): document["uuid"] for name, document in documents.items()}
@@ -65,12 +73,15 @@ class Generations:
     def begin(self, generation: int) -> None:
         """Forget all indexes and hold `generation`. A crash in between leaves no generation. Indexes of another shape
         are deleted, since they may have had another name."""
+        is_serving = self.is_serving()
         documents = self._documents()
         held = self._uuids(list(changed := self._changed(documents)))
         for index in (index for index, uuid in changed.items() if held.get(index) == uuid):
             self._delete(index)
         self._delete(self._marker)
-        body = {"settings": {"auto_expand_replicas": "0-1"}, "mappings": {"dynamic": False}}
+        body: dict[str, Any] = {"settings": {"auto_expand_replicas": "0-1"}, "mappings": {"dynamic": False}}
+        if is_serving:
+            body["aliases"] = {self._names.serving: {}}
         try:
             self._server.call(lambda client: client.indices.create(index=self._marker, body=body), (400,))
         except RequestError as error:
@@ -102,6 +113,14 @@ class Generations:
             self._put(name, document, condition)
         except ConflictError as error:
             raise Overtaken from error
+
+    def indexes(self) -> dict[TableId, str]:
+        """The index that each table of the generation has."""
+        return {
+            TableId.parse(document["table"]): str(document["index"])
+            for name, document in self._documents().items()
+            if name != _GENERATION_ID and "table" in document
+        }
 
     def _changed(self, documents: dict[str, dict[str, Any]]) -> dict[str, str]:
         """Names and UUIDs of the indexes whose tables are to have another shape."""
@@ -153,6 +172,15 @@ class Generations:
             raise SinkError(
                 f"{self._server.name}: the index {self._marker} was deleted just now", "nothing: the sink starts again"
             ) from error
+
+
+def serving_slot(server: SearchServer, names: SearchNames) -> str:
+    """The slot of the generation that readers see; that without a name where there is none."""
+    try:
+        held = server.call(lambda client: client.indices.get_alias(name=names.serving), (404,))
+    except NotFoundError:
+        return ""
+    return names.slot_of(min(held))
 
 
 def _read_uuids(client: OpenSearch, names: str) -> dict[str, Any]:

@@ -97,7 +97,10 @@ class Preparation:
             self._server.call(lambda client: client.indices.delete(index=doomed, ignore_unavailable=True))
             index = None
         if index is None:
-            self._create(schema, name, {self._names.alias(schema.table): {"filter": LIVE}})
+            aliases: dict[str, Any] = {self._names.own(schema.table): {}}
+            if self._generations.is_serving():
+                aliases[self._names.alias(schema.table)] = {"filter": LIVE}
+            self._create(schema, name, aliases)
             index = self._found(name)
             if index is None:
                 raise self.lost(name)
@@ -127,7 +130,10 @@ class Preparation:
                 self._make_room(schema, index)
                 body = mapping.mapping(form)
                 self._server.call(lambda client: client.indices.put_mapping(index=index.name, body=body), (400,))
-            if self._names.alias(schema.table) not in index.aliases:
+            wanted = {self._names.own(schema.table)}
+            if self._generations.is_serving():
+                wanted.add(self._names.alias(schema.table))
+            if not wanted <= index.aliases:
                 self._show(schema, index.name)
         except RequestError as error:
             raise self._unusable(schema.table, error) from error
@@ -218,10 +224,14 @@ class Preparation:
         return int(self._server.call(lambda client: client.count(index=index), (404,))["count"])
 
     def _show(self, schema: TableSchema, index: str) -> None:
-        """Move the alias, and delete what the table's index was before, or would have become."""
-        alias = self._names.alias(schema.table)
-        actions: list[dict[str, Any]] = [{"add": {"index": index, "alias": alias, "filter": LIVE}}]
-        actions += [{"remove_index": {"index": other}} for other in self._others(schema, index)]
+        """Move the aliases, and delete what the table's index was before, or would have become."""
+        alias, others = self._names.alias(schema.table), self._others(schema, index)
+        actions: list[dict[str, Any]] = [{"add": {"index": index, "alias": self._names.own(schema.table)}}]
+        if self._generations.is_serving():
+            shown = [other for other in self._with_alias(alias) if other not in (index, *others)]
+            actions += [{"remove": {"index": other, "alias": alias}} for other in shown]
+            actions.append({"add": {"index": index, "alias": alias, "filter": LIVE}})
+        actions += [{"remove_index": {"index": other}} for other in others]
         try:
             self._server.call(lambda client: client.indices.update_aliases(body={"actions": actions}), (400, 404))
         except NotFoundError as error:
@@ -257,13 +267,11 @@ class Preparation:
     # ---- what is there
 
     def _aliased(self, table: TableId) -> str | None:
-        """The index that readers see."""
-        alias = self._names.alias(table)
-        try:
-            held = self._server.call(lambda client: client.indices.get_alias(name=alias), (404,))
-        except NotFoundError:
-            return None
-        return min(held, default=None)
+        """The index that the sink's job writes to."""
+        return min(self._with_alias(self._names.own(table)), default=None)
+
+    def _with_alias(self, alias: str) -> list[str]:
+        return aliased(self._server, alias)
 
     def _found(self, name: str) -> _Index | None:
         held = self._server.call(lambda client: client.indices.get(index=name, params={"ignore_unavailable": "true"}))
@@ -324,6 +332,14 @@ def _owner_name(meta: dict[str, Any]) -> str:
     if not meta:
         return "something that is not Watershed's"
     return f"table {meta.get('table_schema')}.{meta.get('table_name')} of prefix {meta.get('prefix')}"
+
+
+def aliased(server: SearchServer, alias: str) -> list[str]:
+    """The indexes that an alias stands for."""
+    try:
+        return list(server.call(lambda client: client.indices.get_alias(name=alias), (404,)))
+    except NotFoundError:
+        return []
 
 
 def _delete(client: OpenSearch, name: str) -> None:

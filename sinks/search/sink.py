@@ -17,7 +17,7 @@ from sinks.retries import Retries
 from sinks.search import bulk, mapping
 from sinks.search.bulk import Busy, Item
 from sinks.search.documents import DocumentForm
-from sinks.search.generations import Generations
+from sinks.search.generations import Generations, serving_slot
 from sinks.search.mapping import DELETED_FIELD, LIVE, VERSION_FIELD, Capabilities, shape_digest
 from sinks.search.names import SearchNames
 from sinks.search.pages import live_documents
@@ -36,7 +36,7 @@ _NO_ANSWER = Busy(0, "no answer")
 class _Table(NamedTuple):
     """A table that was prepared or attached."""
 
-    alias: str
+    alias: str  # SearchNames.own
     form: DocumentForm
 
 
@@ -50,22 +50,34 @@ class SearchSink:
         shapes: Mapping[str, SearchShape] | None = None,
         capabilities: Capabilities | None = None,
         *,
+        slot: str | None = None,
         tombstone_ttl_s: int = TOMBSTONE_TTL_S,
         name: str = "search",
     ) -> None:
+        """`slot`: of the generation to write, see SearchNames; None: of the one that readers see."""
         self.name = name
         self._server = server
         self._names = SearchNames(prefix, shapes)
+        self._follows_readers = slot is None
+        self._names = self._names.in_slot(serving_slot(server, self._names) if slot is None else slot)
         self._capabilities = capabilities or Capabilities()
         self._generations = Generations(
-            server, self._names.marker, lambda table: shape_digest(self._names.shape(table), self._capabilities)
+            server, self._names, lambda table: shape_digest(self._names.shape(table), self._capabilities)
         )
         self._preparation = Preparation(server, self._names, self._generations, self._capabilities)
         self._tombstones = Tombstones(server, tombstone_ttl_s)
         self._tables: dict[TableId, _Table] = {}
+        self._is_shown = False  # to readers, when a table was prepared last
 
     @classmethod
-    def open(cls, config: SearchConfig, prefix: str, retries: Retries | None = None, name: str = "search") -> Self:
+    def open(
+        cls,
+        config: SearchConfig,
+        prefix: str,
+        retries: Retries | None = None,
+        name: str = "search",
+        slot: str | None = None,
+    ) -> Self:
         """Connect. Raises SinkError when nothing answers there."""
         server = SearchServer(config.url.get_secret_value(), retries or Retries())
         try:
@@ -76,7 +88,7 @@ class SearchSink:
             )
             index_prefix = prefix if config.index_prefix is None else config.index_prefix
             ttl_s = config.tombstone_ttl_s
-            sink = cls(server, index_prefix, config.shapes, capabilities, tombstone_ttl_s=ttl_s, name=name)
+            sink = cls(server, index_prefix, config.shapes, capabilities, slot=slot, tombstone_ttl_s=ttl_s, name=name)
         except SinkError:
             server.close()
             raise
@@ -101,6 +113,7 @@ class SearchSink:
             if other != table and {index, alias} & {self._names.index(other), self._names.alias(other)}:
                 raise self._preparation.shared(table, other)
         self._preparation.prepare(Lineage.of([*earlier, schema]))
+        self._is_shown = self._generations.is_serving()
         self._tables[table] = made
 
     def attach(self, schema: TableSchema) -> None:
@@ -121,7 +134,7 @@ class SearchSink:
         return results
 
     def sweep(self, table: TableId, floor: int) -> int:
-        alias = self._names.alias(table)
+        alias = self._names.own(table)
         self._refresh([alias])
         query = {"bool": {"filter": [LIVE, {"range": {VERSION_FIELD: {"lt": floor}}}]}}
         swept = 0
@@ -134,13 +147,16 @@ class SearchSink:
         return swept
 
     def make_readable(self, tables: Collection[TableId]) -> None:
-        self._refresh(sorted(map(self._names.alias, tables)))
+        # Also by the name that readers use: that it is gone must not stay unnoticed.
+        names = [self._names.own, self._names.alias] if self._is_shown else [self._names.own]
+        self._refresh(sorted(name(table) for table in tables for name in names))
         self._tombstones.purge_now_and_then([table.alias for table in self._tables.values()])
 
     def rows(self, table: TableId) -> Iterator[StoredRow]:
         """As readers see them: what was written since make_readable may be missing."""
         form = self._known(table).form
-        for hit in live_documents(self._server, self._names.alias(table), LIVE, with_row=True):
+        name = self._names.alias(table) if self._follows_readers else self._names.own(table)
+        for hit in live_documents(self._server, name, LIVE, with_row=True):
             version = int(hit["_source"][VERSION_FIELD])
             row = form.row(hit["_source"])
             yield StoredRow({column: row[column] for column in form.schema.key}, row, version)
@@ -255,7 +271,7 @@ class SearchSink:
 
     def _table(self, schema: TableSchema) -> _Table:
         form = DocumentForm(schema, self._names.shape(schema.table), self._capabilities)
-        return _Table(self._names.alias(schema.table), form)
+        return _Table(self._names.own(schema.table), form)
 
     def _known(self, table: TableId) -> _Table:
         known = self._tables.get(table)

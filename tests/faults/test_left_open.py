@@ -167,7 +167,7 @@ def test_what_is_lost_is_a_gap(captured: Captured, kafka: KafkaBroker) -> None:
     assert "lost: capture died while it wrote its records again" in process.await_refusal()
     captured.end()
     assert "is lost" in captured.start().await_refusal()
-    captured.cdc("snapshot", "--heal")
+    captured.cdc("snapshot", "heal")
     captured.await_caught_up()
     assert captured.epoch() == 2
     assert captured.unlike(TABLES) == {}

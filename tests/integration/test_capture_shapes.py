@@ -141,7 +141,7 @@ def test_a_schema_with_a_dot_in_its_name(items: Captured) -> None:
     items.await_caught_up()
     items.query("""INSERT INTO "my.schema"."t.x" VALUES (2, 'after')""")
     items.await_caught_up()
-    assert items.cdc("snapshot", "--table", '"my.schema".t.x')
+    assert items.cdc("snapshot", "start", "--table", '"my.schema".t.x')
     items.await_caught_up()
     rows = [parse(record.value or b"") for record in items.records("my.schema.t.x")]
     assert [row["after"]["name"] for row in rows[:2]] == ["before", "after"]

@@ -51,7 +51,7 @@ def said(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
 
 def status(captured: Captured) -> dict[str, Any]:
     """Of table items."""
-    (line,) = said(snapshot(captured, "--status", "--json"))
+    (line,) = said(snapshot(captured, "status", "--json"))
     (table,) = line["tables"]
     assert isinstance(table, dict)
     return table
@@ -96,7 +96,7 @@ def keys_since(captured: Captured, count: int) -> list[int]:
 
 def test_where_capture_has_never_run_it_is_said(items: Captured) -> None:
     items.config()
-    for words in ([], ["--status"], ["--pause"], ["--heal"]):
+    for words in (["start"], ["status"], ["pause"], ["heal"]):
         done = snapshot(items, *words)
         assert done.returncode == 1
         assert f"capture has never run on prefix {items.name}" in done.stderr
@@ -108,7 +108,7 @@ def test_a_daemon_that_does_not_run_is_said_and_obeys_later(items: Captured) -> 
     process = items.start()
     items.await_caught_up()
     process.terminate()
-    done = snapshot(items, "--timeout", "0.5")
+    done = snapshot(items, "start", "--timeout", "0.5")
     assert done.returncode == 1
     assert "capture has not answered in 0.5 s" in done.stderr and "is `cdc run` running" in done.stderr
     items.start()
@@ -119,13 +119,13 @@ def test_a_daemon_that_does_not_run_is_said_and_obeys_later(items: Captured) -> 
 
 
 def test_a_table_that_was_never_read_has_no_status(slow: Captured) -> None:
-    assert said(snapshot(slow, "--status", "--json")) == [{"tables": []}]
-    assert "has had a snapshot yet" in snapshot(slow, "--status").stdout
+    assert said(snapshot(slow, "status", "--json")) == [{"tables": []}]
+    assert "has had a snapshot yet" in snapshot(slow, "status").stdout
 
 
 def test_a_condition_reads_the_rows_for_which_it_is_true(slow: Captured) -> None:
     before = len(slow.changes())
-    done = snapshot(slow, "--table", ITEMS, "--where", "id % 150 = 0 AND name LIKE 'name %'")
+    done = snapshot(slow, "start", "--table", ITEMS, "--where", "id % 150 = 0 AND name LIKE 'name %'")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[0] == f"begun: {ITEMS}"
     assert f"{ITEMS}: done, 4 rows" in done.stdout
@@ -134,13 +134,13 @@ def test_a_condition_reads_the_rows_for_which_it_is_true(slow: Captured) -> None
 
 def test_a_range_begins_above_its_first_key_and_ends_with_its_last(slow: Captured) -> None:
     before = len(slow.changes())
-    done = snapshot(slow, "--table", ITEMS, "--after", "9", "--up-to", "[12]")
+    done = snapshot(slow, "start", "--table", ITEMS, "--after", "9", "--up-to", "[12]")
     assert (done.returncode, done.stderr) == (0, "")
     assert keys_since(slow, before) == [10, 11, 12]
 
 
 def test_machines_are_told_every_step(slow: Captured) -> None:
-    lines = said(snapshot(slow, "--json"))
+    lines = said(snapshot(slow, "start", "--json"))
     answer, *steps = lines
     assert (answer["what"], answer["is_accepted"], answer["tables"]) == ("answer", True, [ITEMS])
     assert {step["status"] for step in steps} <= {"waiting", "running", "done"}
@@ -155,27 +155,27 @@ def test_machines_are_told_every_step(slow: Captured) -> None:
 
 
 def test_it_is_paused_goes_on_and_is_cancelled(slow: Captured) -> None:
-    with started(slow) as waiting:
+    with started(slow, "start") as waiting:
         eventually(lambda: 0 < rows_published(slow) < ROWS, 90.0, "some rows are published")
-        paused = snapshot(slow, "--pause", "--table", ITEMS)
+        paused = snapshot(slow, "pause", "--table", ITEMS)
         assert (paused.returncode, paused.stdout) == (0, f"paused: {ITEMS}\n")
         table = status(slow)
         assert table["status"] == "paused"
         assert status(slow)["done"] == table["done"] < ROWS
-        assert snapshot(slow, "--resume").returncode == 0
+        assert snapshot(slow, "resume").returncode == 0
         eventually(lambda: rows_published(slow) > table["done"], 90.0, "it goes on")
-        assert snapshot(slow, "--cancel").returncode == 0
+        assert snapshot(slow, "cancel").returncode == 0
         out, error = waiting.communicate(timeout=30)
     assert waiting.returncode == 1
     assert f"{ITEMS}: paused" in out and f"{ITEMS}: cancelled" in out
     assert f"the snapshot of {ITEMS} was cancelled" in error
-    refused = snapshot(slow, "--cancel")
+    refused = snapshot(slow, "cancel")
     assert (refused.returncode, "there is no snapshot to cancel" in refused.stderr) == (1, True)
 
 
 def test_ctrl_c_leaves_it_running(slow: Captured) -> None:
     before = len(slow.changes())
-    with started(slow) as waiting:
+    with started(slow, "start") as waiting:
         assert waiting.stdout
         assert waiting.stdout.readline() == f"begun: {ITEMS}\n"
         assert waiting.stdout.readline().startswith((f"{ITEMS}: waiting", f"{ITEMS}: running"))
@@ -189,7 +189,7 @@ def test_ctrl_c_leaves_it_running(slow: Captured) -> None:
 
 def test_a_capture_that_is_killed_is_waited_for(slow: Captured, running: list[CaptureProcess]) -> None:
     before = len(slow.changes())
-    with started(slow) as waiting:
+    with started(slow, "start") as waiting:
         eventually(lambda: 0 < rows_published(slow) < ROWS, 90.0, "some rows are published")
         running.pop().kill()
         running.append(slow.start())
@@ -200,9 +200,9 @@ def test_a_capture_that_is_killed_is_waited_for(slow: Captured, running: list[Ca
 
 
 def test_a_newer_snapshot_takes_the_place_of_one_that_is_waited_for(slow: Captured) -> None:
-    with started(slow) as waiting:
+    with started(slow, "start") as waiting:
         eventually(lambda: 0 < rows_published(slow) < ROWS, 90.0, "some rows are published")
-        newer = snapshot(slow, "--no-wait")
+        newer = snapshot(slow, "start", "--no-wait")
         assert (newer.returncode, newer.stdout) == (0, f"begun: {ITEMS}\n")
         _, error = waiting.communicate(timeout=30)
     assert waiting.returncode == 1
@@ -216,7 +216,7 @@ def test_beside_a_workload_every_row_is_read_again(captured: Captured) -> None:
     captured.start()
     captured.await_caught_up()
     with Workload(captured.dsn, seed=4, clients=3, pause_s=0.01):
-        done = snapshot(captured)
+        done = snapshot(captured, "start")
         assert (done.returncode, done.stderr) == (0, "")
     assert all(f"{table}: done" in done.stdout for table in captured.tables)
     captured.await_caught_up()
@@ -231,15 +231,15 @@ def test_a_gap_is_healed_by_command(items: Captured) -> None:
     items.query("INSERT INTO items SELECT n, 'name ' || n FROM generate_series(1, 20) AS n")
     process = items.start()
     items.await_caught_up()
-    refused = snapshot(items, "--heal")
+    refused = snapshot(items, "heal")
     assert (refused.returncode, "there is no gap to heal" in refused.stderr) == (1, True)
     process.terminate()
     items.query("SELECT pg_drop_replication_slot(%s)", items.name)
     items.query("DELETE FROM items WHERE id <= 5")
     items.query("INSERT INTO items VALUES (21, 'later')")
     items.start().await_said("state GAP")
-    assert snapshot(items, "--status").returncode == 0, "it can be asked all the same"
-    done = snapshot(items, "--heal")
+    assert snapshot(items, "status").returncode == 0, "it can be asked all the same"
+    done = snapshot(items, "heal")
     assert (done.returncode, done.stderr) == (0, "")
     assert f"{ITEMS}: done, 16 rows" in done.stdout
     items.await_caught_up()
@@ -251,13 +251,13 @@ def test_a_gap_is_healed_by_command(items: Captured) -> None:
 
 
 def test_an_unknown_table_is_refused(slow: Captured) -> None:
-    done = snapshot(slow, "--table", "public.other")
+    done = snapshot(slow, "start", "--table", "public.other")
     assert done.returncode == 1
     assert "refused: table public.other is not captured" in done.stderr
 
 
 def test_a_condition_that_is_no_sql_fails_with_its_reason(slow: Captured) -> None:
-    done = snapshot(slow, "--table", ITEMS, "--where", "colour = 'red'")
+    done = snapshot(slow, "start", "--table", ITEMS, "--where", "colour = 'red'")
     assert done.returncode == 1
     assert f"the snapshot of {ITEMS} has failed: " in done.stderr and "colour" in done.stderr
     assert "Traceback" not in done.stderr
@@ -265,7 +265,7 @@ def test_a_condition_that_is_no_sql_fails_with_its_reason(slow: Captured) -> Non
 
 
 def test_a_key_of_other_columns_is_refused(slow: Captured) -> None:
-    done = snapshot(slow, "--table", ITEMS, "--after", '["1", "2"]')
+    done = snapshot(slow, "start", "--table", ITEMS, "--after", '["1", "2"]')
     assert done.returncode == 1
     assert "refused: the key of public.items has 1 column (id), the range names 2" in done.stderr
 
@@ -289,7 +289,7 @@ def test_a_store_that_did_not_exist_is_filled_from_the_topics_alone(
     items.query("UPDATE items SET name = 'new' WHERE id = 50")
     items.await_caught_up()
     process.terminate()
-    lines = said(snapshot(items, "--sink", "cache", "--json"))
+    lines = said(snapshot(items, "start", "--sink", "cache", "--json"))
     assert lines[-1] == {"what": "said", "text": "filled: cache"}
     assert {line["what"] for line in lines} == {"said", "sink"}, "no rows of the source were asked for"
     assert [line["status"] for line in lines if line["what"] == "sink"][-1] == "done"
@@ -300,6 +300,6 @@ def test_a_store_that_did_not_exist_is_filled_from_the_topics_alone(
         *(f"name {n}" for n in range(1, 50)),
         "new",
     ]
-    again = snapshot(items, "--sink", "cache")
+    again = snapshot(items, "start", "--sink", "cache")
     assert again.returncode == 1
     assert "the cache store holds generation 1 already" in again.stderr and "--fresh" in again.stderr

@@ -287,7 +287,7 @@ def test_in_state_gap_what_else_is_asked_is_refused(items: Captured) -> None:
     items.drop_slot()
     items.start().await_refusal()
     answer = items.ask("snapshot", tables=[ITEMS])
-    assert (answer.is_accepted, answer.next) == (False, "cdc snapshot --heal")
+    assert (answer.is_accepted, answer.next) == (False, "cdc snapshot heal")
     assert "is in state GAP" in answer.message
     assert items.ask("heal").is_accepted
     items.await_caught_up()

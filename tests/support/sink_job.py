@@ -16,6 +16,7 @@ from cdc.config.settings import Config, load_config
 from cdc.kafka.compacted import read_latest
 from cdc.model.topics import Topics
 from cdc.records.control import SinkRecord
+from cdc.snapshots.status import newest
 from tests.conftest import INTERPRETED
 from tests.support.config_files import replace_text
 from tests.support.waiting import eventually
@@ -70,7 +71,7 @@ class SinkJob:
         return self.process.wait(30), time.monotonic() - begun
 
     def record(self, sink: str) -> SinkRecord | None:
-        """The newest generation's."""
+        """The serving generation's."""
         return sink_record(self.config, sink)
 
     def wait_applied(self, lsn: int, *sinks: str, deadline_s: float = START_S_MAX) -> dict[str, SinkRecord]:
@@ -96,7 +97,7 @@ def sink_record(config: Config, sink: str) -> SinkRecord | None:
         for key, value in read_latest(config.kafka, Topics(config.topics.prefix).progress).items()
         if key.startswith(f"sink/{sink}/")
     ]
-    return max(records, key=lambda record: record.generation, default=None)
+    return newest(records, sink)
 
 
 def write_config(

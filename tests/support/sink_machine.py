@@ -12,6 +12,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 from cdc.config.settings import Config
 from cdc.model.events import TableSchema
 from cdc.records.control import SinkRecord
+from cdc.snapshots.status import newest
 from devstack.processes import Process, identify, send, with_descendants
 from sinks.contract import StoredRow
 from sinks.registry import make_sink
@@ -175,10 +176,10 @@ class Positions:
         self._consumer.close()
 
     def newest(self, sink: str) -> SinkRecord | None:
-        """The record of the newest generation."""
+        """The record of the serving generation."""
         self._read()
         own = [record for record in self._records.values() if record.sink == sink]
-        return max(own, key=lambda record: record.generation, default=None)
+        return newest(own, sink)
 
     def _read(self) -> None:
         messages = self._consumer.consume(RECORDS_MAX, 0.1)

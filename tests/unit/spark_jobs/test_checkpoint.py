@@ -35,7 +35,7 @@ def test_other_generations_are_removed(tmp_path: Path) -> None:
     for generation in (1, 2, 3):
         (folder / str(generation) / "offsets").mkdir(parents=True)
     (folder / "lock").touch()
-    Checkpoints(str(tmp_path), "shop", "search").keep_only(3)
+    Checkpoints(str(tmp_path), "shop", "search").keep_only({3})
     assert sorted(path.name for path in folder.iterdir()) == ["3", "lock"]
 
 

@@ -56,7 +56,7 @@ def test_a_paused_snapshot_is_its_owners_to_resume(watch: SnapshotWatch, tail: F
     tail.tell(snapshot(status="paused"))
     with pytest.raises(WatershedError, match=r"snapshot of public\.a is paused") as refused:
         tables_to_read(watch, [A, B], [])
-    assert "--resume --table public.a" in refused.value.hint
+    assert "cdc snapshot resume --table public.a" in refused.value.hint
 
 
 # ---- the way to the goal

@@ -14,13 +14,9 @@ from cdc.model.errors import ConfigError
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["--pause", "--cancel"], "one of them"),
-        (["--status", "--sink", "search"], "one of them"),
         (["--where", "id > 1"], "exactly one --table"),
         (["--after", "1", "--table", "public.a", "--table", "public.b"], "exactly one --table"),
-        (["--up-to", "9", "--table", "public.a", "--pause"], "are for snapshots"),
-        (["--where", "id > 1", "--table", "public.a", "--sink", "search"], "are for snapshots"),
-        (["--epoch", "3"], "--epoch needs --heal"),
+        (["--where", "id > 1", "--table", "public.a", "--sink", "search"], "are not for --sink"),
         (["--fresh"], "need --sink"),
         (["--keep-running"], "need --sink"),
         (["--sink", "search", "--table", "public.a"], "names what --fresh reads"),
@@ -28,7 +24,7 @@ from cdc.model.errors import ConfigError
     ],
 )
 def test_options_that_do_not_go_together_are_usage_errors(words: list[str], problem: str) -> None:
-    done = CliRunner().invoke(application(["snapshot"]), ["snapshot", *words], env={"COLUMNS": "200"})
+    done = CliRunner().invoke(application(["snapshot"]), ["snapshot", "start", *words], env={"COLUMNS": "200"})
     assert done.exit_code == 2
     assert problem in " ".join(done.output.split())
 
@@ -39,13 +35,13 @@ def test_a_table_needs_its_schema(tmp_path: Path) -> None:
         "source: {dsn: postgresql://h/d, tables: [public.a]}\n"
         "kafka: {bootstrap_servers: '127.0.0.1:1'}\ntopics: {prefix: shop}\n"
     )
-    words = ["snapshot", "--table", "a", "--config", str(config)]
+    words = ["snapshot", "start", "--table", "a", "--config", str(config)]
     done = CliRunner().invoke(application(["snapshot"]), words, env={"COLUMNS": "200"})
     assert (done.exit_code, "'a' is not schema.table" in done.output) == (2, True)
 
 
 def test_a_configuration_that_is_not_there_is_said(tmp_path: Path) -> None:
-    words = ["snapshot", "--config", str(tmp_path / "none.yml")]
+    words = ["snapshot", "start", "--config", str(tmp_path / "none.yml")]
     assert isinstance(CliRunner().invoke(application(["snapshot"]), words).exception, ConfigError)
 
 

@@ -151,7 +151,7 @@ def test_what_can_not_be_done_in_state_gap_is_refused_with_the_next_step() -> No
     world.happens[1.0] = lambda: world.sent("pause")
     assert world.run() is None
     answer = world.answers["s"]
-    assert (answer.is_accepted, answer.next) == (False, "cdc snapshot --heal")
+    assert (answer.is_accepted, answer.next) == (False, "cdc snapshot heal")
     assert answer.message == "capture is in state GAP: slot watershed can't be used any more"
 
 

@@ -25,7 +25,7 @@ def test_keys_that_have_no_text_of_their_own_are_refused_with_what_helps() -> No
     for name in ("photo", "tags"):
         with pytest.raises(WatershedError, match=f"key column {name} has type") as caught:
             keys_condition(replace(_arrays(), key=(name,)), [{name: "x"}])
-        assert caught.value.hint.startswith("cdc snapshot --table public.customers")
+        assert caught.value.hint.startswith("cdc snapshot start --table public.customers")
     with pytest.raises(WatershedError, match="too many for one condition"):
         keys_condition(CUSTOMERS.schema, [{"id": number} for number in range(KEYS_MAX + 1)])
 

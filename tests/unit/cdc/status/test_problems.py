@@ -190,3 +190,16 @@ def test_each_process_answers_for_its_part() -> None:
     assert [one.part for one in status.errors(CAPTURE.parts, CAPTURE.sinks)] == ["source", "table"]
     mine = sinks_scope(frozenset({"cache"}))
     assert [one.name for one in status.errors(mine.parts, mine.sinks)] == ["cache"]
+
+
+@pytest.mark.parametrize(("days", "severity"), [(3.4, None), (3.6, "warning"), (7.1, "error")])
+def test_records_that_a_sink_has_not_read_for_half_the_retention_are_an_alarm(
+    days: float, severity: str | None
+) -> None:
+    """Of the commit that it applied last, where the beginning of its lag was not observed."""
+    committed_us = round((1e6 - days * 86_400) * 1e6)
+    late = applied(500, 5, commit_ts_us=committed_us, applied_ts_us=round(1e6 * 1e6))
+    found = problems(reading(told=topics(1000, ends=10, sinks=(late,))))
+    assert [one.severity for one in found if "has not read records" in one.message] == ([severity] if severity else [])
+    in_step = late.model_copy(update={"end_offsets": {"shop.public.orders": (10,)}})
+    assert problems(reading(told=topics(1000, ends=10, sinks=(in_step,)))) == []

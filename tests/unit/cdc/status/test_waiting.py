@@ -17,6 +17,18 @@ def test_an_lsn_is_shown_when_the_newest_generation_has_applied_it() -> None:
     assert not is_shown(target, "search", [sink(1, 1000), sink(2, 0)], position(1200)), "it is being filled again"
 
 
+def test_only_the_serving_generation_counts_and_none_while_one_replaces_another() -> None:
+    """Of two serving ones that of the newest job: after a rollback the smaller number."""
+    target = target_of(1000, source_end(5000), position(900))
+    former, built = sink(1, 1000), sink(2, 1000)
+    kept, building = former.model_copy(update={"role": "kept"}), built.model_copy(update={"role": "building"})
+    assert is_shown(target, "search", [former, building.model_copy(update={"applied_lsn": 0})], position(1200))
+    assert not is_shown(target, "search", [kept, building], position(1200)), "readers may see either"
+    assert is_shown(target, "search", [kept, built], position(1200))
+    back = sink(1, 999).model_copy(update={"job": (7, "")})
+    assert not is_shown(target, "search", [back, built.model_copy(update={"job": (6, "")})], position(1200))
+
+
 def test_an_lsn_of_an_earlier_epoch_says_nothing() -> None:
     target = target_of(1000, source_end(5000), position(900, epoch=2))
     assert not is_shown(target, "search", [sink(1, 9000, epoch=1)], position(900, epoch=2))

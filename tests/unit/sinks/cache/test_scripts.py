@@ -27,7 +27,7 @@ class Server:
         self, *rows: list[object], shape: str = "shape", kind: str = "string", ttl: object = "", live: str = ""
     ) -> object:
         events = (f"{self.name}.channel", f"{self.name}.stream") if kind == "none" else ("", "")
-        options = [shape, f"{self.name}.deleted:", TTL_MS, ttl, kind, *events, 100, "public.t", live]
+        options = [shape, f"{self.name}.deleted:", TTL_MS, ttl, kind, *events, 100, "public.t", live, ""]
         return self.redis.eval(APPLY.source, 1, self.versions, *options, *(part for row in rows for part in row))
 
     def row(self, row_id: str, version: int, *values: str, lookups: tuple[str, ...] = ()) -> list[object]:

@@ -56,7 +56,7 @@ def test_a_wrong_password_is_said_at_once(own_redis: OwnRedis) -> None:
 
 def _write(versions: str) -> Command:
     """Of one row, into the table with this hash."""
-    options = ("shape", "deleted:", 1000, "", "string", "", "", 100, "public.t", "")
+    options = ("shape", "deleted:", 1000, "", "string", "", "", 100, "public.t", "", "")
     return ("EVALSHA", APPLY.sha, 1, versions, *options, "id", "key", version_text(1), 0, 1, "private value")
 
 

@@ -5,11 +5,12 @@ import pytest
 from cdc.model.errors import SinkError
 from cdc.model.events import TableId
 from sinks.search.generations import Generations, Overtaken
+from sinks.search.names import SearchNames
 from tests.unit.sinks.search.conftest import TABLE, Place
 
 
 def generations(place: Place) -> Generations:
-    return Generations(place.server(), f"{place.prefix}.watershed", lambda table: f"shape of {table.name}")
+    return Generations(place.server(), SearchNames(place.prefix), lambda table: f"shape of {table.name}")
 
 
 def make_index(place: Place, number: int) -> str:
@@ -104,7 +105,7 @@ def test_a_changed_shape_ends_the_generation_and_the_next_one_deletes_the_index(
     held.mark("kept", kept, uuid_of(place, kept), other, None)
     held.mark("changed", changed, uuid_of(place, changed), TABLE, None)
     again = Generations(
-        place.server(), f"{place.prefix}.watershed", lambda table: "new" if table == TABLE else "shape of others"
+        place.server(), SearchNames(place.prefix), lambda table: "new" if table == TABLE else "shape of others"
     )
     assert again.current() is None
     again.begin(2)

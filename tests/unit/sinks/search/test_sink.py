@@ -158,8 +158,9 @@ def test_a_column_that_is_reserved_is_refused_before_anything_is_made(place: Pla
 
 def test_a_lost_alias_is_given_back(sink: SearchSink, place: Place) -> None:
     place.client.indices.delete_alias(index=f"{place.alias}.documents", name=place.alias)
-    with pytest.raises(SinkError, match="is gone"):
-        sink.apply([upsert(1, V)])
+    sink.apply([upsert(1, V)])
+    with pytest.raises(SinkError, match="was deleted"):
+        sink.make_readable({TABLE})
     restarted = place.open()
     restarted.prepare(SCHEMA)
     restarted.apply([upsert(1, V), delete(2, V + 1)])
@@ -206,7 +207,7 @@ def test_a_block_for_writes_is_said_with_the_next_step(sink: SearchSink, place: 
 
 def scripted_sink(scripted: Scripted, retries: Retries = QUICK) -> SearchSink:
     """Opened and prepared without a server that knows anything."""
-    scripted.answers[:0] = [(200, {"version": {"number": "3.8.0"}}), (200, [])]
+    scripted.answers[:0] = [(200, {"version": {"number": "3.8.0"}}), (200, []), (404, {})]
     sink = SearchSink.open(SearchConfig(url=SecretStr(scripted.url)), "shop", retries)
     sink.attach(SCHEMA)
     scripted.requests.clear()

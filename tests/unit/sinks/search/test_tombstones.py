@@ -51,4 +51,4 @@ def test_tombstones_are_looked_at_once_an_hour(place: Place, monkeypatch: pytest
         sink.prepare(SCHEMA)
         for _ in range(3):
             sink.make_readable({TABLE})
-    assert calls == [[place.alias]]
+    assert calls == [[f"{place.alias}.documents.own"]]

@@ -1,0 +1,36 @@
+"""How commands that wait are interrupted: Ctrl-C and SIGTERM end them with a sentence and exit code 130."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import typer
+
+from cdc.cli.exit_codes import INTERRUPTED
+from cdc.cli.snapshot_screen import Screen
+
+
+@contextmanager
+def interrupted(screen: Screen, text: str) -> Iterator[None]:
+    """Ctrl-C ends with a sentence."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        screen.close()
+        screen.say(text)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+@contextmanager
+def sigterm_as_interrupt() -> Iterator[None]:
+    """SIGTERM ends as Ctrl-C does: the job is told to end too."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,184 @@
+"""`cdc rebuild`: a sink's store is built again from the topics while it serves, by the sink's own job."""
+
+import json
+import secrets
+import time
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import typer
+from rich.console import Console
+
+from cdc.cli.interrupts import interrupted, sigterm_as_interrupt
+from cdc.cli.snapshot_screen import Screen, screen_for
+from cdc.config.settings import Config, load_config
+from cdc.config.sink_settings import CacheConfig, SearchConfig, sink_config
+from cdc.daemon.logs import configure_logs
+from cdc.kafka.signals import deliver
+from cdc.kafka.snapshot_watch import SnapshotWatch
+from cdc.model.errors import SinkError, WatershedError
+from cdc.model.topic_record import TopicRecord
+from cdc.model.topics import Topics
+from cdc.records.control import RebuildRecord, rebuild_key
+from cdc.snapshots.status import FillProgress, HistoryPosition, Rate, sink_progress
+from spark_jobs.bootstrap import SinkProcess
+from spark_jobs.checkpoint import Checkpoints
+
+Action = Literal["rebuild", "rollback", "drop"]
+
+LOOK_S: Final = 0.25
+SILENCE_S_MAX: Final = 5.0  # a job that runs answers within a second
+_ALREADY: Final = {"rebuild": "a rebuild", "rollback": "a rollback", "drop": "dropping the kept generation"}
+
+
+def rebuild(
+    sink: Annotated[str, typer.Option("--sink", metavar="NAME", help="The sink whose store is built again.")],
+    rollback: Annotated[
+        bool, typer.Option("--rollback", help="Let the kept generation catch up, then let readers see it again.")
+    ] = False,
+    drop_old: Annotated[bool, typer.Option("--drop-old", help="Delete the kept generation.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Give up what runs; readers keep what they have.")] = False,
+    wait: Annotated[bool, typer.Option(help="Show the progress until the end.")] = True,
+    timeout: Annotated[float | None, typer.Option(help="Seconds to wait in all.", min=0.1)] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")] = False,
+    config: Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")] = Path(
+        "watershed.yml"
+    ),
+) -> None:
+    """Build a store again from the topics beside the one that serves, and swap when it has caught up. The former
+    generation is kept until --drop-old. Run again it follows a rebuild that is under way. Exits 0 when it is done, 1
+    when it failed, was cancelled or took longer than --timeout."""
+    if rollback + drop_old + cancel > 1:
+        raise typer.BadParameter("--rollback, --drop-old and --cancel: one of them")
+    configure_logs(level="warning")
+    settings = load_config(config)
+    section = sink_config(settings.sinks, sink)
+    if not isinstance(section, SearchConfig | CacheConfig):
+        raise WatershedError(
+            f"{sink} is a sink of type {section.type}, whose store can't hold two generations beside each other",
+            "give a second sink of this type other names in its store, fill it with cdc snapshot start --sink NAME, "
+            "and let readers use that",
+        )
+    screen = screen_for(Console(), as_json=as_json)
+    command = _Command(settings, config, sink, screen, as_json=as_json)
+    action: Action = "rollback" if rollback else "drop" if drop_old else "rebuild"
+    with ExitStack() as stack:
+        stack.enter_context(closing(screen))
+        watch = stack.enter_context(closing(SnapshotWatch.of(settings)))
+        watch.read_to_end()
+        if cancel:
+            command.cancel(watch)
+            return
+        request = command.ask(watch, action)
+        if not wait:
+            screen.say(f"{sink}: asked for; the sink's job does it, and `cdc rebuild --sink {sink}` follows it")
+            return
+        stack.enter_context(interrupted(screen, f"interrupted; the same command follows, --cancel gives up {sink}'s"))
+        stack.enter_context(sigterm_as_interrupt())
+        command.follow(stack, watch, request, timeout)
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """One call."""
+
+    config: Config
+    config_file: Path
+    sink: str
+    screen: Screen
+    as_json: bool
+    rate: Rate = field(default_factory=Rate)
+
+    def ask(self, watch: SnapshotWatch, action: Action) -> str:
+        """The request's id: a new one, or that of the same action which is under way."""
+        last = watch.rebuild(self.sink)
+        if last is not None and last.is_open:
+            if last.action != action:
+                raise SinkError(
+                    f"{self.sink}: {_ALREADY[last.action]} is under way",
+                    f"wait for it, or give it up: cdc rebuild --sink {self.sink} --cancel",
+                )
+            self.screen.say(f"{self.sink}: {_ALREADY[action]} is under way already; this command follows it")
+            return last.request
+        record = RebuildRecord(
+            sink=self.sink,
+            request=secrets.token_hex(8),
+            action=action,
+            status="asked",
+            asked_us=time.time_ns() // 1000,
+        )
+        self._publish(record)
+        return record.request
+
+    def cancel(self, watch: SnapshotWatch) -> None:
+        last = watch.rebuild(self.sink)
+        if last is None or not last.is_open:
+            raise SinkError(f"{self.sink}: no rebuild is under way", "nothing: readers see the serving generation")
+        self._publish(last.model_copy(update={"status": "cancelled"}))
+        self.screen.say(f"{self.sink}: cancelled; the sink's job deletes what it has built")
+
+    def follow(self, stack: ExitStack, watch: SnapshotWatch, request: str, timeout_s: float | None) -> None:
+        """Until the request has ended. Raises WatershedError where it was not done."""
+        began = time.monotonic()
+        heard: tuple[object, float] = (None, began)
+        job: SinkProcess | None = None
+        while True:
+            watch.poll(LOOK_S)
+            record = watch.rebuild(self.sink)
+            if record is None:
+                continue
+            if record.request != request:
+                raise SinkError(
+                    f"{self.sink}: another rebuild was asked for at the same time, which replaced this one",
+                    f"cdc rebuild --sink {self.sink} follows it",
+                )
+            standing = self._standing(watch, record)
+            self.screen.show([standing])
+            if not record.is_open:
+                self._end(record)
+                return
+            now = time.monotonic()
+            told = (record, standing.done)
+            heard = (told, now) if told != heard[0] else heard
+            if job is not None:
+                job.check()
+            elif now - heard[1] > SILENCE_S_MAX and not self._runs_here():
+                job = stack.enter_context(SinkProcess(self.config, self.config_file, [self.sink]))
+                self.screen.say(f"no job of {self.sink} answers: one is started; its log is {job.log}")
+            if timeout_s is not None and now - began > timeout_s:
+                raise SinkError(
+                    f"{self.sink}: not done in {timeout_s:g} s ({standing.message or standing.status})",
+                    f"it goes on while the sink's job runs: cdc rebuild --sink {self.sink} follows it",
+                )
+
+    def _standing(self, watch: SnapshotWatch, record: RebuildRecord) -> FillProgress:
+        if record.status == "asked":
+            return FillProgress("sink", self.sink, "waiting", 0, 0, 0.0, "the sink's job has not answered yet")
+        sinks = [one for one in watch.sinks() if one.sink == self.sink and one.generation == record.generation]
+        built = sinks[-1] if sinks else None
+        published = watch.published()
+        goal = HistoryPosition(1 << 62, 0)  # the job says when it is done
+        now = sink_progress(self.sink, built, published, goal, self.rate, time.monotonic())
+        status = "running" if record.is_open else record.status
+        return replace(now, status=status, message=record.message)
+
+    def _end(self, record: RebuildRecord) -> None:
+        self.screen.close()
+        if self.as_json:
+            told = {"what": "rebuild", **record.model_dump(mode="json", exclude={"asked_us", "keeps_old"})}
+            typer.echo(json.dumps(told))
+        elif record.status == "done":
+            self.screen.say(f"{self.sink}: {record.message}")
+        if record.status == "cancelled":
+            raise SinkError(f"{self.sink}: the {record.action} was cancelled", "readers keep what they had")
+        if record.status == "failed":
+            raise SinkError(record.message, record.next)
+
+    def _runs_here(self) -> bool:
+        return Checkpoints(self.config.spark.checkpoint_location, self.config.topics.prefix, self.sink).is_locked()
+
+    def _publish(self, record: RebuildRecord) -> None:
+        topic = Topics(self.config.topics.prefix).progress
+        deliver(self.config.kafka, TopicRecord(topic, rebuild_key(self.sink).encode(), record.encode()))

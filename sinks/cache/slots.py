@@ -1,0 +1,109 @@
+"""A cache that is rebuilt in place: readers use its keys directly, so there is one set of them.
+
+A rebuild writes each row again, also at the version that is held, and notes each row that it meets. What readers see is
+therefore never older than it was, and never missing. Rows that it did not meet are removed when it has read everything
+up to their versions.
+"""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any, Final
+
+from cdc.config.sink_settings import CacheConfig
+from cdc.model.errors import SinkError
+from cdc.model.events import TableId
+from sinks.cache.forms import RowKeys, lookup_keys
+from sinks.cache.keys import KEY_COLUMNS, REBUILDING, SHAPE, VERSION_DIGITS, CacheKeys, version_text
+from sinks.cache.scripts import REMOVE_UNSEEN
+from sinks.cache.server import RedisServer
+from sinks.cache.sink import SCAN_COUNT, SCRIPT_KEYS_MAX, tables_of
+from sinks.retries import Retries
+from sinks.slots import FIRST, generation_of, slot_of
+
+MET_BYTES: Final = 100  # of memory for each row that is met, roughly
+
+
+class CacheSlots:
+    """See sinks.slots.Slots."""
+
+    in_place = True
+
+    def __init__(self, config: CacheConfig, prefix: str, retries: Retries | None = None) -> None:
+        self._server = RedisServer(config.url.get_secret_value(), retries or Retries(), config.tls)
+        self._keys = CacheKeys(prefix if config.key_prefix is None else config.key_prefix)
+
+    def serving(self) -> str:
+        return FIRST
+
+    def others(self) -> dict[str, int | None]:
+        rebuilding = self._server.run("HGET", self._keys.generation, REBUILDING)
+        return {} if rebuilding is None else {slot_of(int(rebuilding)): int(rebuilding)}
+
+    def generation(self, slot: str) -> int | None:
+        held = self._server.run("HGET", self._keys.generation, REBUILDING if slot else "generation")
+        return None if held is None else int(held)
+
+    def check_room(self) -> None:
+        memory = self._server.info("memory")
+        limit, used = int(memory.get("maxmemory", 0)), int(memory["used_memory"])
+        counts = self._server.run_all([("HLEN", self._keys.table(table)) for table in self._tables()])
+        wanted = sum(map(int, counts)) * MET_BYTES
+        if limit and used + wanted > limit:
+            raise SinkError(
+                f"Redis at {self._server.name}: a rebuild needs about {wanted:,} bytes, and {max(0, limit - used):,} "
+                "are left below maxmemory",
+                "raise maxmemory, then ask for the rebuild again",
+            )
+
+    def remove_unmet(self, slot: str, version: int) -> int:
+        del slot
+        return sum(self._remove_unmet(table, version) for table in self._tables())
+
+    def serve(self, slot: str) -> None:
+        generation = generation_of(slot)
+        self._server.run("HSET", self._keys.generation, "generation", generation)
+        self.drop(slot)
+
+    def drop(self, slot: str) -> None:
+        del slot
+        met = [("UNLINK", self._keys.met(table)) for table in self._tables()]
+        self._server.run_all([("HDEL", self._keys.generation, REBUILDING), *met])
+
+    def close(self) -> None:
+        self._server.close()
+
+    def _tables(self) -> list[TableId]:
+        return tables_of(self._server.run("HKEYS", self._keys.generation), self._keys)
+
+    def _remove_unmet(self, table: TableId, version: int) -> int:
+        versions, met = self._keys.table(table), self._keys.met(table)
+        shape, key_columns = self._server.run("HMGET", versions, SHAPE, KEY_COLUMNS)
+        if shape is None or key_columns is None:
+            return 0
+        rows = RowKeys.described(versions, key_columns.decode(), shape.decode())
+        removed = 0
+        unmet = self._unmet(versions, met, version)
+        while page := list(islice(unmet, SCRIPT_KEYS_MAX)):
+            arguments: list[Any] = []
+            for row_id, entry in page:
+                lookups = lookup_keys(entry)
+                arguments += [row_id, entry, rows.key(row_id.decode()), len(lookups), *lookups]
+            command = ("EVALSHA", REMOVE_UNSEEN.sha, 2, versions, met, *arguments)
+            removed += int(self._server.run_all([command], [REMOVE_UNSEEN])[0])
+        return removed
+
+    def _unmet(self, versions: str, met: str, version: int) -> Iterator[tuple[bytes, bytes]]:
+        """Rows up to this version that were not met, with their entries; some twice."""
+        cursor, newest = 0, version_text(version).encode()
+        while True:
+            cursor, held = self._server.run("HSCAN", versions, cursor, "COUNT", SCAN_COUNT)
+            rows = [
+                (row_id, entry)
+                for row_id, entry in held.items()
+                if not row_id.startswith(b"\0") and entry[:VERSION_DIGITS] <= newest
+            ]
+            if rows:
+                known = self._server.run("HMGET", met, *(row_id for row_id, _ in rows))
+                yield from (row for row, found in zip(rows, known, strict=True) if found is None)
+            if cursor == 0:
+                return

@@ -1,0 +1,103 @@
+"""The generations of one search store, of which readers see one: they are shown, kept and dropped as a whole."""
+
+from typing import Any, Final
+
+from opensearchpy.exceptions import NotFoundError, RequestError
+
+from cdc.config.sink_settings import SearchConfig
+from cdc.model.errors import SinkError
+from sinks.retries import Retries
+from sinks.search.generations import Generations, serving_slot
+from sinks.search.mapping import LIVE
+from sinks.search.names import SearchNames
+from sinks.search.preparation import aliased
+from sinks.search.server import SearchServer
+
+# OpenSearch refuses writes to every index of a disk that is fuller than this, the serving ones too.
+DISK_USED_MAX: Final = 0.95
+
+
+class SearchSlots:
+    """See sinks.slots.Slots."""
+
+    in_place = False
+
+    def __init__(self, config: SearchConfig, prefix: str, retries: Retries | None = None) -> None:
+        self._server = SearchServer(config.url.get_secret_value(), retries or Retries())
+        self._names = SearchNames(prefix if config.index_prefix is None else config.index_prefix, config.shapes)
+
+    def serving(self) -> str:
+        return serving_slot(self._server, self._names)
+
+    def others(self) -> dict[str, int | None]:
+        pattern = f"{self._names.in_slot('').marker},{self._names.in_slot('g*').marker}"
+        params = {"ignore_unavailable": "true", "expand_wildcards": "open"}
+        held = self._server.call(lambda client: client.indices.get(index=pattern, params=params))
+        slots = {self._names.slot_of(marker) for marker in held} - {self.serving()}
+        return {slot: self.generation(slot) for slot in sorted(slots)}
+
+    def generation(self, slot: str) -> int | None:
+        return self._generations(slot).current(any_shape=True)
+
+    def check_room(self) -> None:
+        names = self._names.in_slot(self.serving())
+        indexes = sorted(self._generations(names.slot).indexes().values())
+        if not indexes:
+            return
+        # One name for each table: the answer for all indexes is smaller than a URL of names may be.
+        stats = self._server.call(lambda client: client.indices.stats(metric="store"))["indices"]
+        wanted = sum(stats[index]["primaries"]["store"]["size_in_bytes"] for index in indexes if index in stats)
+        disks = self._server.call(lambda client: client.nodes.stats(metric="fs"))["nodes"].values()
+        totals = [disk["fs"]["total"] for disk in disks]
+        room = sum(
+            int(disk["available_in_bytes"] - (1 - DISK_USED_MAX) * disk["total_in_bytes"])
+            for disk in totals
+            if disk.get("total_in_bytes")
+        )
+        if totals and wanted > room:
+            raise SinkError(
+                f"{self._server.name}: a second generation needs about {wanted:,} bytes, and its disks take {room:,} "
+                f"before they are {DISK_USED_MAX:.0%} full",
+                "make room or add a node, then ask for the rebuild again; readers keep the generation that they have",
+            )
+
+    def remove_unmet(self, slot: str, version: int) -> int:
+        """Its indexes hold nothing but what the rebuild has met."""
+        del slot, version
+        return 0
+
+    def serve(self, slot: str) -> None:
+        generations, names = self._generations(slot), self._names.in_slot(slot)
+        actions: list[dict[str, Any]] = []
+        for table, index in generations.indexes().items():
+            alias = names.alias(table)
+            shown = [other for other in aliased(self._server, alias) if other != index]
+            actions += [{"remove": {"index": other, "alias": alias}} for other in shown]
+            actions.append({"add": {"index": index, "alias": alias, "filter": LIVE}})
+        markers = [other for other in aliased(self._server, names.serving) if other != names.marker]
+        actions += [{"remove": {"index": other, "alias": names.serving}} for other in markers]
+        actions.append({"add": {"index": names.marker, "alias": names.serving}})
+        try:
+            self._server.call(lambda client: client.indices.update_aliases(body={"actions": actions}), (400, 404))
+        except (NotFoundError, RequestError) as error:
+            raise SinkError(
+                f"{self._server.name}: the aliases of generation {generations.current(any_shape=True)} can't be moved",
+                "nothing: readers see the former generation, and it is tried again",
+            ) from error
+
+    def drop(self, slot: str) -> None:
+        assert slot != self.serving(), "readers see it"
+        names = self._names.in_slot(slot)
+        indexes = self._generations(slot).indexes().values()
+        for index in [*indexes, names.marker]:
+            self._delete(index)
+
+    def close(self) -> None:
+        self._server.close()
+
+    def _delete(self, index: str) -> None:
+        self._server.call(lambda client: client.indices.delete(index=index, ignore_unavailable=True))
+
+    def _generations(self, slot: str) -> Generations:
+        # No shape is compared here.
+        return Generations(self._server, self._names.in_slot(slot), lambda _: "")

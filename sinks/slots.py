@@ -1,0 +1,66 @@
+"""The generations that one store holds beside each other, and which of them readers see.
+
+A rebuild fills a slot of its own and then lets it serve. A store that is rebuilt in place has one set of keys, in which
+a rebuild writes each row again under the guard (`in_place`); for it `serve` ends the rebuild.
+"""
+
+from typing import Final, Protocol
+
+from cdc.config.sink_settings import CacheConfig, SearchConfig, StoreConfig
+
+FIRST: Final = ""  # the slot of a store that was never rebuilt
+
+
+class Slots(Protocol):
+    """Those of one store. Each call raises SinkError where the store does not answer."""
+
+    in_place: bool
+
+    def serving(self) -> str:
+        """The slot that readers see; FIRST where the store holds nothing."""
+
+    def others(self) -> dict[str, int | None]:
+        """All other slots that the store holds something in, with their generations; None: one that is incomplete."""
+
+    def generation(self, slot: str) -> int | None:
+        """Of this slot, whatever shape its tables have."""
+
+    def check_room(self) -> None:
+        """Raises SinkError where the store surely has no room for another generation."""
+
+    def remove_unmet(self, slot: str, version: int) -> int:
+        """In place: remove the rows up to this version that the rebuild has not met, which has read everything up to
+        it; rows removed."""
+
+    def serve(self, slot: str) -> None:
+        """Let readers see this slot, in one step for all its tables. Idempotent."""
+
+    def drop(self, slot: str) -> None:
+        """Delete what the store holds in a slot that does not serve. Idempotent."""
+
+    def close(self) -> None:
+        """Release connections. Idempotent."""
+
+
+def slot_of(generation: int) -> str:
+    """The slot in which a rebuild fills this generation."""
+    return f"g{generation}"
+
+
+def generation_of(slot: str) -> int:
+    return int(slot.removeprefix("g"))
+
+
+def open_slots(section: StoreConfig, prefix: str) -> Slots | None:
+    """None for a store of which there can only be one generation. `prefix`: of the topics."""
+    match section:
+        case SearchConfig():
+            from sinks.search.slots import SearchSlots
+
+            return SearchSlots(section, prefix)
+        case CacheConfig():
+            from sinks.cache.slots import CacheSlots
+
+            return CacheSlots(section, prefix)
+        case _:
+            return None

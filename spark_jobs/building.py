@@ -1,0 +1,136 @@
+"""A generation that is built beside the serving one, by a query of its own, until it can take its place."""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from typing import Final, Literal
+
+import structlog
+from pyspark.sql import SparkSession
+
+from cdc.config.settings import Config
+from cdc.model.errors import RefusedError, WatershedError
+from cdc.model.events import pack_version
+from cdc.records.control import sink_key
+from cdc.status.conditions import Conditions
+from spark_jobs.applied import Applied, AppliedPosition
+from spark_jobs.failures import reason
+from spark_jobs.reshaping import reshaped_tables
+from spark_jobs.sync import SinkSync
+from spark_jobs.worker import Link, OpenSink, SinkWorker
+
+log = structlog.get_logger(__name__)
+
+# The generation is ready when it shows what had been published so short a time before.
+BEHIND_S_MAX: Final = 5.0
+LOOK_S: Final = 0.05
+
+
+class Builder(SinkWorker):
+    """Fills one slot. A failure of it leaves the serving generation alone, and is told to `told`."""
+
+    role: Literal["serving", "building"] = "building"
+
+    def __init__(
+        self,
+        name: str,
+        config: Config,
+        spark: SparkSession,
+        open_sink: Callable[[str | None], OpenSink],
+        target: tuple[str, int],
+        told: Callable[[str, str], None],
+        *,
+        is_rollback: bool,
+    ) -> None:
+        """`target`: slot and generation; `told`: of each failure, with a message and the next step."""
+        super().__init__(name, config, spark, open_sink, threading.Event(), Conditions())
+        self.slot, self.generation = target
+        self._told = told
+        self._is_rollback = is_rollback
+        self._is_ready = threading.Event()
+        self._goal: tuple[Applied, float] | None = None
+        self._thread = threading.Thread(target=self.run, name=f"{name} {self.slot}", daemon=True)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has caught up with what is published."""
+        return self._is_ready.is_set()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """It ends after its batch."""
+        self._stop.set()
+
+    def join(self, timeout_s: float) -> bool:
+        """Whether it has ended."""
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def reaches(self, goal: Applied, timeout_s: float) -> bool:
+        """Wait until the generation shows this position. False after the time."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if self._sync is not None and self._sync.applied[:2] >= goal[:2]:
+                return True
+            time.sleep(LOOK_S)
+        return False
+
+    def _locked(self) -> AbstractContextManager[None]:
+        """The serving worker has the lock."""
+        return nullcontext()
+
+    def _report(self, state: str, error: Exception | None = None) -> None:
+        if error is not None and not self._stop.is_set():
+            message = error.message if isinstance(error, WatershedError) else reason(error)
+            log.warning("rebuild is held up", sink=self.name, state=state, because=message)
+            self._told(message, getattr(error, "hint", ""))
+
+    def _work(self, stack: ExitStack, link: Link) -> None:
+        opened = self._open_sink(self.slot)
+        stack.enter_context(closing(opened))
+        assert opened.slots is not None
+        slots = opened.slots
+        last = link.control.sinks.get(sink_key(self.name, self.generation))
+        goes_on = (
+            last is not None
+            and opened.sink.generation() == self.generation
+            and not reshaped_tables(self._section, link.control.lineages.values(), last)
+            and not self._lacks_tables(last)
+        )
+        if last is not None and goes_on:
+            self._mappings = dict(last.mappings)
+            applied = Applied(last.epoch, last.applied_lsn, last.commit_ts_us)
+            position = AppliedPosition(offsets=last.end_offsets, sweeps=last.sweeps, applied=applied)
+        elif self._is_rollback:
+            raise RefusedError(
+                f"{self.name}: generation {self.generation} was kept, and can't be served: it is incomplete, or the "
+                "sink's mapping or shapes have changed since",
+                "give the sink the configuration that it had, or drop the generation: cdc rebuild --drop-old",
+            )
+        else:
+            self._mappings = {}
+            slots.drop(self.slot)
+            opened.sink.begin_generation(self.generation)
+            position = AppliedPosition()
+        sync = self._begun(opened, link, self.generation, position)
+        log.info("generation is built", sink=self.name, generation=self.generation, goes_on=goes_on)
+
+        def is_over() -> bool:
+            if not self._is_ready.is_set() and self._has_caught_up(sync):
+                applied = sync.applied
+                removed = slots.remove_unmet(self.slot, pack_version(applied.epoch, applied.seq))
+                log.info("generation has caught up", sink=self.name, generation=self.generation, removed=removed)
+                self._is_ready.set()
+            return False
+
+        self._keep_in_step(sync, self.generation, is_over)
+
+    def _has_caught_up(self, sync: SinkSync) -> bool:
+        """Whether it shows what was published a short time ago."""
+        now = time.monotonic()
+        if self._goal is None or now - self._goal[1] > BEHIND_S_MAX:
+            self._goal = (sync.published, now)
+        return sync.applied[:2] >= self._goal[0][:2] > (0, 0)

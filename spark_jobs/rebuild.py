@@ -1,0 +1,221 @@
+"""A sink's rebuild as its serving job sees it: what was asked for, the builder that does it, and the swap."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Final, Literal, Protocol
+
+import structlog
+
+from cdc.model.errors import SinkError, WatershedError
+from cdc.model.events import TableId
+from cdc.model.topics import DELETES_KEPT_S
+from cdc.records.control import RebuildRecord, SinkRecord, sink_key
+from sinks.lineage import Lineage
+from sinks.slots import Slots, slot_of
+from spark_jobs.applied import Applied
+from spark_jobs.checkpoint import next_generation
+
+log = structlog.get_logger(__name__)
+
+END_S_MAX: Final = 8.0  # of a builder that was told to stop
+
+
+class Control(Protocol):
+    """What is read of the control and progress topics."""
+
+    @property
+    def sinks(self) -> Mapping[str, SinkRecord]: ...
+    @property
+    def rebuilds(self) -> Mapping[str, RebuildRecord]: ...
+    @property
+    def lineages(self) -> Mapping[TableId, Lineage]: ...
+
+
+class Filler(Protocol):
+    """spark_jobs.building.Builder."""
+
+    refusal: WatershedError | None
+
+    @property
+    def is_ready(self) -> bool: ...
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def join(self, timeout_s: float) -> bool: ...
+    def reaches(self, goal: Applied, timeout_s: float) -> bool: ...
+
+
+Told = Callable[[str, str], None]
+OpenFiller = Callable[[tuple[str, int], Told, bool], Filler]  # (slot, generation), of failures, whether it was kept
+
+
+class Rebuild:
+    """Follows the requests of one sink. Called by the thread of its serving job."""
+
+    def __init__(self, sink: str, slots: Slots, publish: Callable[[RebuildRecord], None], builder: OpenFiller) -> None:
+        self.refusal: WatershedError | None = None  # why the last one failed
+        self._sink = sink
+        self._slots = slots
+        self._publish = publish
+        self._open_builder = builder
+        self._request: RebuildRecord | None = None
+        self._slot = ""
+        self._builder: Filler | None = None
+        self._settled: set[str] = set()  # requests that have ended; the topic may not say so yet
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether another generation can take the place of the serving one."""
+        return self._builder is not None and self._builder.is_ready
+
+    def follow(self, control: Control) -> bool:
+        """Begin what is asked for, end what is cancelled; `is_ready`. Raises WatershedError where a rebuild that
+        nobody asked for can't begin."""
+        request = control.rebuilds.get(self._sink)
+        is_open = request is not None and request.is_open and request.request not in self._settled
+        held = self._request
+        if held is not None and (request is None or not is_open or request.request != held.request):
+            self._give_up()
+            if request is None or request.request == held.request:
+                self._settle(held, "cancelled", "cancelled")
+        elif held is not None and self._builder is not None and self._builder.refusal is not None:
+            self.refusal = self._builder.refusal
+            self._give_up()
+            self._settle(held, "failed", self.refusal.message, self.refusal.hint)
+        elif held is None and request is not None and is_open:
+            self._begin(request, control)
+        return self.is_ready
+
+    def reaches(self, goal: Applied, timeout_s: float) -> bool:
+        """Wait until the new generation shows this position. False after the time."""
+        return self._builder is not None and self._builder.reaches(goal, timeout_s)
+
+    def complete(self) -> None:
+        """Let the new generation serve. Nothing is written to the former one meanwhile."""
+        request, builder = self._request, self._builder
+        assert request is not None and builder is not None
+        builder.stop()
+        if not builder.join(END_S_MAX):
+            raise SinkError(f"{self._sink}: the rebuild's last batch does not end", "nothing: it is tried again")
+        self._builder = None
+        former = self._slots.serving()
+        self._slots.serve(self._slot)
+        log.info("generation serves", sink=self._sink, generation=request.generation)
+        self._finish(request, former)
+
+    def stop(self) -> None:
+        """The builder ends after its batch; `close` waits for it."""
+        if self._builder is not None:
+            self._builder.stop()
+
+    def close(self) -> None:
+        """What is being built stays, and is gone on with by the next job."""
+        self.stop()
+        if self._builder is not None:
+            self._builder.join(END_S_MAX)
+
+    def _begin(self, request: RebuildRecord, control: Control) -> None:
+        serving = self._slots.serving()
+        try:
+            if request.generation and self._slots.generation(serving) == request.generation:
+                self._finish(request, "")  # the job was killed behind the swap
+                return
+            match request.action:
+                case "drop":
+                    self._drop_others(request)
+                case "rollback":
+                    self._start(request, self._kept(control), is_rollback=True)
+                case _:
+                    self._start(request, self._new(request, control), is_rollback=False)
+        except WatershedError as error:
+            if not request.keeps_old:
+                raise
+            self._settle(request, "failed", error.message, error.hint)
+
+    def _start(self, request: RebuildRecord, target: tuple[str, int], *, is_rollback: bool) -> None:
+        begun = request.model_copy(update={"status": "running", "generation": target[1]})
+        self._publish(begun)
+
+        def told(message: str, hint: str) -> None:
+            self._publish(begun.model_copy(update={"message": message, "next": hint}))
+
+        self._request, self._slot = begun, target[0]
+        self._builder = self._open_builder(target, told, is_rollback)
+        self._builder.start()
+        log.info("rebuild begins", sink=self._sink, generation=target[1], rollback=is_rollback)
+
+    def _new(self, request: RebuildRecord, control: Control) -> tuple[str, int]:
+        """The generation that is built: the one that was begun, or a new one."""
+        own = {record.generation: record for record in control.sinks.values() if record.sink == self._sink}
+        others = self._slots.others()
+        if request.generation:
+            return slot_of(request.generation), request.generation
+        kept = [number for number in others.values() if number in own and own[number].role == "kept"]
+        if kept and request.keeps_old:
+            raise SinkError(
+                f"{self._sink}: generation {kept[0]} is still kept for a rollback",
+                f"cdc rebuild --sink {self._sink} --drop-old, then ask again; --rollback lets it serve again",
+            )
+        for slot in others:  # what was begun and given up, too
+            self._slots.drop(slot)
+        self._slots.check_room()
+        generation = next_generation(self._slots.generation(self._slots.serving()), own)
+        return slot_of(generation), generation
+
+    def _kept(self, control: Control) -> tuple[str, int]:
+        """The generation that was replaced last."""
+        if self._slots.in_place:
+            raise SinkError(
+                f"{self._sink}: this store is rebuilt in place, there is no former generation",
+                f"cdc rebuild --sink {self._sink} writes every row again",
+            )
+        for slot, generation in self._slots.others().items():
+            record = control.sinks.get(sink_key(self._sink, generation)) if generation is not None else None
+            if record is None or record.role != "kept":
+                continue
+            if time.time() - record.applied_ts_us / 1_000_000 > DELETES_KEPT_S / 2:
+                raise SinkError(
+                    f"{self._sink}: generation {record.generation} stood still for longer than half the time for which "
+                    "topics keep deletes, so it may not be able to catch up",
+                    f"cdc rebuild --sink {self._sink} --drop-old, then cdc rebuild --sink {self._sink}",
+                )
+            return slot, record.generation
+        raise SinkError(
+            f"{self._sink}: no generation is kept, so there is none to go back to",
+            f"cdc rebuild --sink {self._sink} builds a new one",
+        )
+
+    def _drop_others(self, request: RebuildRecord) -> None:
+        dropped = self._slots.others()
+        for slot in dropped:
+            self._slots.drop(slot)
+        names = ", ".join(str(generation or slot) for slot, generation in dropped.items())
+        self._settle(request, "done", f"dropped: generation {names}" if dropped else "no other generation is kept")
+
+    def _finish(self, request: RebuildRecord, former: str) -> None:
+        """Behind the swap. `former`: the slot that served before."""
+        message = f"generation {request.generation} serves"
+        if self._slots.in_place:
+            self._slots.drop(slot_of(request.generation))
+        elif not request.keeps_old:
+            for slot in self._slots.others():
+                self._slots.drop(slot)
+        elif (kept := self._slots.generation(former)) is not None and kept != request.generation:
+            message += f"; generation {kept} is kept"
+        self._settle(request, "done", message)
+
+    def _give_up(self) -> None:
+        """End the builder and delete what it has built; a generation that was kept stays."""
+        request = self._request
+        assert request is not None
+        self.close()
+        if request.action == "rebuild":
+            self._slots.drop(self._slot)
+        self._request = self._builder = None
+
+    def _settle(
+        self, request: RebuildRecord, status: Literal["done", "failed", "cancelled"], message: str, hint: str = ""
+    ) -> None:
+        self._settled.add(request.request)
+        self._request = None
+        self._publish(request.model_copy(update={"status": status, "message": message, "next": hint}))
+        log.info("rebuild ended", sink=self._sink, status=status, because=message)

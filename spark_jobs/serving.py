@@ -1,0 +1,176 @@
+"""The generation of a sink that readers see, and how another one takes its place."""
+
+import secrets
+import time
+from contextlib import ExitStack, closing
+
+import structlog
+from pyspark.sql.streaming.query import StreamingQuery
+
+from cdc.model.errors import RefusedError, SinkError
+from cdc.model.events import TableId
+from cdc.model.topics import DELETES_KEPT_S
+from cdc.records.control import RebuildRecord, SinkRecord, rebuild_key, sink_key
+from cdc.snapshots.status import newest
+from spark_jobs.applied import Applied, AppliedPosition, covers
+from spark_jobs.building import Builder
+from spark_jobs.checkpoint import next_generation
+from spark_jobs.rebuild import Rebuild, Told
+from spark_jobs.reshaping import reshaped_tables
+from spark_jobs.sync import SinkSync
+from spark_jobs.worker import WATCH_S, Link, OpenSink, SinkWorker
+
+log = structlog.get_logger(__name__)
+
+SWAP_S_MAX = 60.0  # until the new generation shows what the former one showed last
+
+
+class ServingWorker(SinkWorker):
+    """Keeps the serving generation in step. What was asked for with `cdc rebuild`, and what a changed mapping needs,
+    is built beside it, and takes its place when it has caught up."""
+
+    _rebuild: Rebuild | None = None
+    _generation: int | None = None  # that this job filled or continued
+
+    def _work(self, stack: ExitStack, link: Link) -> None:
+        opened = self._open_sink(None)
+        stack.enter_context(closing(opened))
+        self._rebuild = rebuild = self._rebuild_of(opened, link)
+        if rebuild is not None:
+            stack.enter_context(closing(rebuild))
+        begun = self._begin(opened, link)
+        sync = None if begun is None else begun[0]
+        if begun is not None:
+            stack.enter_context(self._maintained(opened))
+            self._keep_in_step(*begun, is_over=lambda: rebuild is not None and rebuild.follow(link.control))
+        elif rebuild is not None:
+            self._report("rebuilding")
+            while not self._stop.is_set() and not rebuild.follow(link.control):
+                if rebuild.refusal is not None:
+                    raise rebuild.refusal
+                self._stop.wait(WATCH_S)
+                link.control.read()
+        if rebuild is not None and rebuild.is_ready and not self._stop.is_set():
+            self._replace(rebuild, sync, link)
+
+    def _rebuild_of(self, opened: OpenSink, link: Link) -> Rebuild | None:
+        if opened.slots is None:
+            return None
+
+        def builder(target: tuple[str, int], told: Told, is_rollback: bool) -> Builder:
+            name, config = self.name, self._config
+            return Builder(name, config, self._spark, self._open_sink, target, told, is_rollback=is_rollback)
+
+        def publish(record: RebuildRecord) -> None:
+            link.writer.send(rebuild_key(record.sink), record)
+
+        return Rebuild(self.name, opened.slots, publish, builder)
+
+    def _begin(self, opened: OpenSink, link: Link) -> tuple[SinkSync, int] | None:
+        """Decide the generation, and prepare the store for it. None where the serving one has another shape than the
+        configuration's, and another one is built beside it."""
+        control, slots = link.control, opened.slots
+        marker = opened.sink.generation()
+        if marker is None and slots is not None and not slots.in_place:
+            held = slots.generation(opened.slot)
+            if held is not None and sink_key(self.name, held) in control.sinks:
+                self._want(link, "shapes of its tables have changed")
+                self._keep_checkpoints(held, link)
+                return None
+        last = control.sinks.get(sink_key(self.name, marker)) if marker is not None else None
+        reshaped = self._reshaped(link, last)
+        if last is None or self._lacks_tables(last) or (slots is None and (reshaped or self._is_too_old(last, link))):
+            generation = self._begin_again(opened, link, marker, reshaped)
+            position = AppliedPosition()
+        else:
+            if self._is_too_old(last, link):
+                self._want(link, "it stood still for half the time for which topics keep deletes")
+            if reshaped and slots is not None:
+                self._want(link, "its mapping has changed")
+                if not slots.in_place:
+                    self._keep_checkpoints(last.generation, link)
+                    return None
+            generation = last.generation
+            applied = Applied(last.epoch, last.applied_lsn, last.commit_ts_us)
+            position = AppliedPosition(offsets=last.end_offsets, sweeps=last.sweeps, applied=applied)
+        self._generation = generation
+        self._keep_checkpoints(generation, link)
+        sync = self._begun(opened, link, generation, position)
+        is_new = last is None or last.generation != generation
+        log.info("sink starts", sink=self.name, generation=generation, new=is_new, tables=len(link.news.lineages))
+        return sync, generation
+
+    @staticmethod
+    def _is_too_old(last: SinkRecord, link: Link) -> bool:
+        """Whether deletes that the store has not applied may soon be gone from the topics."""
+        silent_s = time.time() - last.applied_ts_us / 1_000_000
+        published = link.news.progress[-1].end_offsets if link.news.progress else {}
+        held = {topic: ends for topic, ends in published.items() if topic in last.end_offsets}
+        return silent_s > DELETES_KEPT_S / 2 and not covers(last.end_offsets, held)
+
+    def _begin_again(self, opened: OpenSink, link: Link, marker: int | None, reshaped: list[TableId]) -> int:
+        """A new generation in the place of the serving one."""
+        published = [record.generation for record in link.control.sinks.values() if record.sink == self.name]
+        generation = next_generation(marker, published)
+        opened.sink.begin_generation(generation)
+        for table in reshaped:
+            opened.sink.discard(table)
+        return generation
+
+    def _keep_checkpoints(self, generation: int, link: Link) -> None:
+        wish = link.control.rebuilds.get(self.name)
+        self._checkpoints.keep_only({generation} | ({wish.generation} if wish is not None and wish.is_open else set()))
+
+    def _want(self, link: Link, why: str) -> None:
+        """A rebuild that nobody has asked for, unless one is on its way."""
+        wish = link.control.rebuilds.get(self.name)
+        if wish is None or not wish.is_open or wish.action != "rebuild":
+            log.info("the store is built again beside the serving one", sink=self.name, because=why)
+            wish = RebuildRecord(
+                sink=self.name,
+                request=secrets.token_hex(8),
+                action="rebuild",
+                status="running",
+                keeps_old=False,
+                message=why,
+                asked_us=time.time_ns() // 1000,
+            )
+            link.writer.send(rebuild_key(self.name), wish)
+            link.control.rebuilds[self.name] = wish
+
+    def _reshaped(self, link: Link, serving: SinkRecord | None) -> list[TableId]:
+        """Tables whose rows the store holds in another shape than the mapping's."""
+        published = [record for record in link.control.sinks.values() if record.sink == self.name]
+        last = serving or newest(published, self.name)
+        reshaped = reshaped_tables(self._section, link.control.lineages.values(), last)
+        self._mappings = dict(last.mappings) if last is not None else {}
+        if reshaped and last is not None:
+            if self._generation is not None and last.generation != self._generation:
+                raise RefusedError(
+                    f"{self.name}: another job fills the store with another mapping (generation {last.generation})",
+                    "one configuration may be in use for a sink: stop one of both jobs",
+                )
+            log.info("mapping changed: the store is filled again", sink=self.name, tables=" ".join(map(str, reshaped)))
+        return reshaped
+
+    def _replace(self, rebuild: Rebuild, sync: SinkSync | None, link: Link) -> None:
+        """Let the new generation serve. Readers who wait for an LSN are not answered from the moment on that the
+        former generation is called kept, until the new one has published as serving: so whichever of both they see
+        shows what they were told."""
+        if sync is not None and self._generation is not None:
+            sync.tend()
+            link.control.read()
+            last = link.control.sinks[sink_key(self.name, self._generation)]
+            link.writer.publish(last.model_copy(update={"role": "kept"}))
+            if not rebuild.reaches(sync.applied, SWAP_S_MAX):
+                raise SinkError(
+                    f"{self.name}: the new generation did not catch up in {SWAP_S_MAX:.0f} s, while nothing was "
+                    "written to the former one",
+                    "nothing: readers keep the former generation, and the rebuild goes on",
+                )
+        rebuild.complete()
+
+    def _end(self, query: StreamingQuery, sync: SinkSync) -> None:
+        if self._stop.is_set() and self._rebuild is not None:
+            self._rebuild.stop()
+        super()._end(query, sync)
