@@ -30,7 +30,7 @@ class ServingWorker(SinkWorker):
     is built beside it, and takes its place when it has caught up."""
 
     _rebuild: Rebuild | None = None
-    _generation: int | None = None  # that this job filled or continued
+    _generation: int | None = None  # that this job filled or continued, or that readers see while another is built
 
     def _work(self, stack: ExitStack, link: Link) -> None:
         opened = self._open_sink(None)
@@ -75,6 +75,7 @@ class ServingWorker(SinkWorker):
             held = slots.generation(opened.slot)
             if held is not None and sink_key(self.name, held) in control.sinks:
                 self._want(link, "shapes of its tables have changed")
+                self._generation = held
                 self._keep_checkpoints(held, link)
                 return None
         last = control.sinks.get(sink_key(self.name, marker)) if marker is not None else None
@@ -88,6 +89,7 @@ class ServingWorker(SinkWorker):
             if reshaped and slots is not None:
                 self._want(link, "its mapping has changed")
                 if not slots.in_place:
+                    self._generation = last.generation
                     self._keep_checkpoints(last.generation, link)
                     return None
             generation = last.generation
@@ -157,12 +159,13 @@ class ServingWorker(SinkWorker):
         """Let the new generation serve. Readers who wait for an LSN are not answered from the moment on that the
         former generation is called kept, until the new one has published as serving: so whichever of both they see
         shows what they were told."""
-        if sync is not None and self._generation is not None:
+        if sync is not None:
             sync.tend()
+        if self._generation is not None:
             link.control.read()
             last = link.control.sinks[sink_key(self.name, self._generation)]
             link.writer.publish(last.model_copy(update={"role": "kept"}))
-            if not rebuild.reaches(sync.applied, SWAP_S_MAX):
+            if sync is not None and not rebuild.reaches(sync.applied, SWAP_S_MAX):
                 raise SinkError(
                     f"{self.name}: the new generation did not catch up in {SWAP_S_MAX:.0f} s, while nothing was "
                     "written to the former one",

@@ -215,8 +215,7 @@ class SnapshotEngine:
         return wanted
 
     def complete(self, rows: Sequence[Unfilled]) -> list[TopicRecord]:
-        """Rows were published without some columns and must be read again. Returns the records to produce in the same
-        Kafka transaction."""
+        """Notes rows that lack columns, to be read again. Returns records for the same Kafka transaction."""
         noted = self._completions.note(rows)
         self._give_up(job for job in noted if job.is_too_long)
         self._settle()
@@ -441,8 +440,7 @@ class SnapshotEngine:
             self._chunks.pop(chunk.request.nonce, None)
 
     def _settle(self) -> None:
-        """Recomputes whether a job is active, after each change of a status. If none is, nothing is remembered: a later
-        snapshot begins with a transaction barrier of its own."""
+        """Recomputes whether a job is active. If none is, nothing is remembered: the next one begins with a barrier."""
         self._completions.settle()
         self._is_active = any(job.is_active for job in self._all_jobs())
         if self._barrier is not None and not self._is_active:

@@ -60,8 +60,7 @@ class Store(Protocol):
         """Delete everything of this store."""
 
     def unholdable(self, change: Change) -> tuple[Change, str] | None:
-        """The change with a value that this store refuses in one of its columns, and the column; None if it
-        takes all. The table is CUSTOMERS."""
+        """The change of CUSTOMERS with a value that this store refuses, and the column; None if it takes all."""
 
 
 class SearchStore:
