@@ -23,6 +23,8 @@ from sinks.view import Key
 from verification.model import ColumnDifference
 
 Texts = Sequence[str | None]
+# Types whose values records hold as JSON values other than strings, beside arrays.
+_NOT_STRINGS = frozenset({"int2", "int4", "int8", "oid", "float4", "float8", "bool"})
 
 
 class ExpectedRows:
@@ -69,7 +71,7 @@ class ExpectedRows:
             if name_there not in stored:
                 if not (text is None and name in self._added):
                     found.append(ColumnDifference(name_there, _shown(pg_type, text), "absent"))
-            elif not same(pg_type, text, stored[name_there]):
+            elif not same(pg_type, text, self._record_value(name, stored[name_there])):
                 found.append(ColumnDifference(name_there, _shown(pg_type, text), shown(stored[name_there])))
         for name, value in self._constants.items():
             if name not in stored or stored[name] != value or isinstance(stored[name], bool) != isinstance(value, bool):
@@ -102,6 +104,16 @@ class ExpectedRows:
     def store_key(self, record_key: bytes) -> dict[str, Json]:
         """The store's key for a record key."""
         return {self._names[name]: value for name, value in decode_json(record_key).items()}
+
+    def _record_value(self, name: str, value: Json) -> Json:
+        """The value of a column as records have it. `value`: as the store has it, perhaps as text."""
+        pg_type = self._types[name]
+        if name in self._shape.texts and type(value) is str and (pg_type in _NOT_STRINGS or pg_type.endswith("[]")):
+            try:
+                return decode_json(value.encode())
+            except ValueError:  # NaN; an array with explicit lower bounds
+                pass
+        return value
 
     def _published(self, texts: Texts) -> dict[str, str | None]:
         """As records have them."""

@@ -63,6 +63,7 @@ class TableMapping(Section):
     constants: dict[str, StrictBool | StrictInt | StrictFloat | StrictStr] = Field(default_factory=dict)
     where: str | None = None  # rows that the store holds; see cdc.config.row_condition
     mask: StoreMasks = StoreMasks()
+    as_text: tuple[str, ...] = ()  # columns whose values the store keeps as text: it can then hold every one of them
 
     @field_validator("where")
     @classmethod

@@ -11,6 +11,7 @@ from cdc.model.errors import RefusedError
 from cdc.model.events import Column, TableSchema
 from sinks.contract import Change, Json, Origin
 from sinks.lineage import Lineage
+from sinks.records import encode_json
 from sinks.shaping.condition import RowCondition
 
 _TEXT_OID: Final = 25
@@ -47,6 +48,7 @@ class TableShape:
             for mask in self._mapping.mask.masks(schema.table)
             if mask.column in self._names
         }
+        self._texts = tuple(self._names[name] for name in self._mapping.as_text if name in self._names)
         try:
             self._condition = None if self._mapping.where is None else RowCondition(self._mapping.where, schema)
         except ValueError as error:
@@ -62,6 +64,11 @@ class TableShape:
         """Of those columns, by their names in the source."""
         masks = self._mapping.mask.masks(self.schema.table)
         return {mask.column: mask for mask in masks if mask.column in self._names}
+
+    @property
+    def texts(self) -> frozenset[str]:
+        """The columns that the store keeps as text, by their names in the source."""
+        return frozenset(self._mapping.as_text)
 
     @property
     def constants(self) -> Mapping[str, Json]:
@@ -107,6 +114,10 @@ class TableShape:
             name_there = self._names[name]
             if (value := stored.get(name_there)) is not None:
                 stored[name_there] = mask(value)
+        for name_there in self._texts:
+            value = stored.get(name_there)
+            if value is not None and type(value) is not str:
+                stored[name_there] = encode_json(value).decode()
         return stored | self._mapping.constants if self._mapping.constants else stored
 
     # ---- names and types
@@ -137,7 +148,10 @@ class TableShape:
         return replace(schema, columns=tuple(columns), key=tuple(names[name] for name in schema.key))
 
     def _column(self, column: Column, name: str) -> Column:
-        if column.name in self._mapping.mask.columns and is_text(column):  # a mask may be longer than varchar(n)
+        is_masked = column.name in self._mapping.mask.columns and is_text(
+            column
+        )  # a mask may be longer than varchar(n)
+        if is_masked or column.name in self._mapping.as_text:
             return Column(name, _TEXT_OID, -1, "text", nullable=column.nullable, base_type_oid=_TEXT_OID)
         return replace(column, name=name)
 
@@ -147,7 +161,7 @@ class TableShape:
         mapping, columns = self._mapping, {column.name: column for column in schema.columns}
         if is_strict:
             named = {"include": mapping.include or (), "rename": mapping.rename, "mask": mapping.mask.columns}
-            for option, names in named.items():
+            for option, names in {**named, "as_text": mapping.as_text}.items():
                 self._require(names, columns, option)
             # An excluded column that the table had once is no mistyped name.
             known = {column.name for version in lineage.versions for column in version.columns}
@@ -158,6 +172,8 @@ class TableShape:
                 raise self._refused(f"exclude names column {name}, which is part of the record key")
             if name in mapping.mask.columns:
                 raise self._refused(f"mask names column {name}, which is part of the record key")
+            if name in mapping.as_text:
+                raise self._refused(f"as_text names column {name}, which is part of the record key")
         for name in mapping.mask.columns:
             if name in columns and not is_text(columns[name]):
                 raise self._refused(

@@ -61,6 +61,13 @@ def test_a_mapping_renames_leaves_out_adds_and_masks() -> None:
     assert made.record_key({"number": 1}) == b'{"id":1}'
 
 
+def test_a_column_that_is_kept_as_text_is_compared_by_its_type() -> None:
+    made = rows({"as_text": ["on", "price", "name"]})
+    assert made.differences(ROW, STORED | {"on": "true"}) == ()
+    assert made.differences((*ROW[:2], "NaN", *ROW[3:]), STORED | {"on": "true", "price": "NaN"}) == ()
+    assert [c.column for c in made.differences(ROW, STORED | {"on": "false", "price": "2.5"})] == ["price", "on"]
+
+
 def test_captures_own_masks_come_first() -> None:
     made = rows(masks={"name": Mask(TABLE.table, "name", "asterisks", 3)})
     assert made.differences(ROW, STORED | {"name": "***"}) == ()

@@ -12,6 +12,7 @@ from cdc.model.errors import RefusedError
 from cdc.model.events import Column
 from sinks.lineage import Lineage
 from sinks.shaping.table import TableShape
+from sinks.warehouse.columns import column_type
 from tests.conformance.tables import CUSTOMERS, ORDER_LINES, Table
 
 KEY = "k" * 16
@@ -48,6 +49,22 @@ def test_columns_are_chosen_renamed_masked_and_added() -> None:
         ("rank", "bigint"),
     ]
     assert made.schema.key == ("customer",)
+
+
+def test_columns_are_kept_as_text_with_every_value_of_their_type() -> None:
+    made = shape(as_text=["visits", "balance", "born"], rename={"visits": "count"})
+    row = made.row(CUSTOMERS.row(id=1, visits=17, balance="NaN", born="infinity"))
+    assert (row["count"], row["balance"], row["born"], row["name"]) == ("17", "NaN", "infinity", None)
+    assert made.row(CUSTOMERS.row(id=1))["count"] is None
+    types = {column.name: column_type(column).sql for column in made.schema.columns}
+    assert (types["id"], types["count"], types["balance"], types["born"]) == ("bigint", "string", "string", "string")
+    column = Column("grid", 1007, -1, "integer[]", nullable=True, base_type_oid=1007, element_oid=23)
+    arrays = replace(CUSTOMERS.schema, columns=(*CUSTOMERS.schema.columns, column))
+    gridded = TableShape("mine", section(as_text=["grid"]), Lineage((arrays,)))
+    grid = gridded.row(CUSTOMERS.row(id=1) | {"grid": [[1, 2], [3, None]]})["grid"]
+    assert grid == "[[1,2],[3,null]]"
+    stored = gridded.schema.columns[-1]
+    assert column_type(stored).array([grid]).to_pylist() == [grid]
 
 
 def test_masks_count_characters_and_leave_null() -> None:
@@ -95,6 +112,8 @@ def test_rows_without_a_mapping_are_the_same_objects() -> None:
         ({"mask": {"truncate": {"nme": 1}}}, "mask names column nme, which the table does not have"),
         ({"where": "nme = 'x'"}, "table public.customers has no column nme"),
         ({"exclude": ["id"]}, "exclude names column id, which is part of the record key"),
+        ({"as_text": ["nme"]}, "as_text names column nme, which the table does not have"),
+        ({"as_text": ["id"]}, "as_text names column id, which is part of the record key"),
         ({"mask": {"asterisks": {"id": 1}}}, "mask names column id, which is part of the record key"),
         ({"mask": {"asterisks": {"visits": 1}}}, "mask names column visits, which has type integer: only text can be"),
         ({"rename": {"name": "visits"}}, "column name and column visits would both be named visits"),
