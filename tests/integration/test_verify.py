@@ -63,6 +63,7 @@ def nobody() -> Engine:
 SINKS = tuple(word for store in STORES for word in ("--sink", store))
 
 
+@pytest.mark.promise(8)
 def test_stores_that_are_right_are_found_right_under_load(goods: Captured) -> None:
     with drift.Load(goods.dsn):
         for words in ((), ("--sample", "200")):
@@ -71,6 +72,7 @@ def test_stores_that_are_right_are_found_right_under_load(goods: Captured) -> No
             assert all(table["source_rows"] > 150 for table in report["tables"])
 
 
+@pytest.mark.promise(8)
 def test_what_differs_is_reported_exactly_and_repaired_under_load(goods: Captured) -> None:
     config = drift.loaded(goods)
     ids = {store: drift.chosen(store, COUNT, STORES) for store in STORES}
