@@ -6,7 +6,7 @@ finds the one version or the other.
 
 import json
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -112,7 +112,9 @@ class Preparation:
                 self._engine.run(statements.partition(where.rows, "ADD", transform))
         if held.sorts != layout.sorts:
             self._engine.run(statements.order(where.rows, layout.sorts))
-        self._engine.run(statements.set_table_properties(where.rows, {properties.LAYOUT: _said(layout)}))
+        ever = sorted({*_partitions_ever(found), *layout.partitions})
+        noted = {properties.LAYOUT: _said(layout), properties.PARTITIONS_EVER: json.dumps(ever)}
+        self._engine.run(statements.set_table_properties(where.rows, noted))
 
     def _evolve(self, lineage: Lineage, table: PreparedTable, shape: Mapping[str, str]) -> None:
         schema, where, types = lineage.newest, table.place, table.form.types
@@ -138,6 +140,10 @@ class Preparation:
                 return
             if lost is not None:
                 raise _other_key(schema, where, f"column {lost} of its key has another type")
+            if (gone := _partitioned_by(found, change.dropped)) is not None:
+                raise _other_key(
+                    schema, where, f"its files are partitioned by column {gone}, which is gone or has another type"
+                )
             if self._release(where, found, [*change.dropped, *(name for name, _ in change.renamed)]):
                 continue
             try:
@@ -176,6 +182,18 @@ class Preparation:
         held = self._engine.table_columns(deleted) if widened else {}
         if change := Evolution(widened=tuple(pair for pair in widened if held[pair[0]] != pair[1])):
             self._engine.evolve(deleted, change, self._engine.table_properties(deleted) or {}, {})
+
+
+def _partitions_ever(found: Mapping[str, str]) -> list[str]:
+    said: list[str] = json.loads(found.get(properties.PARTITIONS_EVER, "[]"))
+    return said
+
+
+def _partitioned_by(found: Mapping[str, str], dropped: Iterable[str]) -> str | None:
+    """The first dropped column by which files may be partitioned, now or by an earlier configuration. Iceberg can't
+    merge into files whose partition's column is no longer in the table."""
+    ever = _partitions_ever(found)
+    return next((name for name in dropped if any(quoted(name) in part for part in ever)), None)
 
 
 def _layout(found: Mapping[str, str]) -> Layout:

@@ -13,6 +13,7 @@ COLUMNS = "watershed.columns"  # JSON list of [name, Spark type]
 SCHEMA_VERSION = "watershed.schema_version"  # of a table: that it was prepared with
 DELETED_KEYS = "watershed.deleted_keys"  # of a table of deleted keys, instead of all others but TABLE
 MODE = "watershed.mode"  # of a table
+PARTITIONS_EVER = "watershed.partitions_ever"  # of a table: transforms by which any of its files may be partitioned
 LAYOUT = "watershed.layout"  # of a table: JSON list of its partitions and of its sorts, as SQL names them
 # In a snapshot's summary: which attempt to write made it, so that a writer knows its own commits; and on which snapshot
 # this was planned, 0 for none; of a commit that put in order what another had left: that it did.

@@ -15,6 +15,7 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from cdc.config.store_shapes import WarehouseOptions
+from cdc.model.errors import RefusedError
 from cdc.model.events import Column, TableId, TableSchema
 from sinks.contract import Change, Json, Origin
 from sinks.warehouse.catalog import CatalogPlace
@@ -312,12 +313,12 @@ def test_a_row_that_a_condition_leaves_out_ends_only_what_was_there(warehouse: W
 
 
 def test_no_value_of_a_history_is_lost_with_its_column(warehouse: Warehouse) -> None:
-    """Of the source's rows a column that is another from now on is empty until they come again; partitions by it go."""
+    """Of the source's rows a column that is another from now on is empty until they come again."""
     options = WarehouseOptions.model_validate(
         {
             "shapes": {
                 str(HISTORY): {"mode": "history", "partition_by": ["price", "name"]},
-                str(CURRENT): {"partition_by": ["note", "bucket(2, id)"], "sort_by": ["note"]},
+                str(CURRENT): {"partition_by": ["bucket(2, id)"], "sort_by": ["note"]},
             }
         }
     )
@@ -340,3 +341,18 @@ def test_no_value_of_a_history_is_lost_with_its_column(warehouse: Warehouse) -> 
     assert (str(old["price__before_v2"]), old["price"], old["note"], old["name"]) == ("1.50", None, "n", "1")
     assert (new["price__before_v2"], new["price"], new["note"], new["name"]) == (None, "1.50", None, "2")
     assert warehouse.read(CURRENT) == [{"id": 1, "name": "2", "price": "1.50", "ws_version": 2}]
+
+
+def test_a_column_by_which_files_are_partitioned_is_not_dropped_with_the_rows_unreadable(warehouse: Warehouse) -> None:
+    """Neither where the configuration has given that partition up before."""
+    partitioned = WarehouseOptions.model_validate({"shapes": {str(CURRENT): {"partition_by": ["note"]}}})
+    first = TableSchema(CURRENT, 1, 1, COLUMNS, ("id",), f"shop.{CURRENT}")
+    row = NOTHING | {"id": 1, "name": "a", "price": "1.50", "note": "n"}
+    for options in (partitioned, WarehouseOptions()):
+        sink = warehouse.open(options, first)
+        apply(sink, [change(CURRENT, 1, 1, "u", row)])
+        sink.close()
+    with pytest.raises(RefusedError, match="partitioned by column note, which is gone") as raised:
+        warehouse.open(WarehouseOptions(), first, replace(first, version=2, columns=COLUMNS[:3]))
+    assert "drop the table" in raised.value.hint
+    assert [read["note"] for read in warehouse.read(CURRENT)] == ["n"]
