@@ -35,7 +35,7 @@ check: .venv/.project ## Format, lint, types, and the repository's own rules.
 	$(BIN)/pytest tests/test_tidy.py
 
 test: setup check ## What CI runs: check, then every test on real servers, in two processes.
-	$(BIN)/pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder
+	$(BIN)/pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder --durations 30
 
 snapshot: CHAOS = 0
 snapshot: setup ## Existing rows again, or a new store's. CONFIG=… TABLE=… SINK=…; without CONFIG: a new store in the demo.

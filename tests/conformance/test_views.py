@@ -31,7 +31,7 @@ def view_of(trial: Trial) -> StoreView:
         case WarehouseSink():
             store = cast(WarehouseStore, trial.store)
             return WarehouseView(store.place, lambda _, at, key, held: remove(store.engine(), at, key, held))
-    raise AssertionError("a view of each store")
+    pytest.skip("`cdc verify` does not compare this type of store")
 
 
 def seen(view: StoreView, table: Table) -> list[tuple[list[Any], int]]:
