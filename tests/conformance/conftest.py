@@ -1,5 +1,4 @@
-"""`sink_under_test`: each case runs once for every store of STORES but one, which takes a tenth of the whole run and has
-what `sql` and `test_many_operations.py` have."""
+"""`sink_under_test`: each case runs for every store of STORES but `sql-shaped`, which `test_many_operations.py` has."""
 
 from collections.abc import Iterator
 
