@@ -78,6 +78,7 @@ def test_a_topic_with_new_partitions_while_running_is_a_gap(items: Captured, run
     assert f"topic {topic} has 9 partitions, it had 4" in running()
 
 
+@pytest.mark.long
 @pytest.mark.promise(4)
 def test_a_row_above_1_gib_of_text_ends_its_snapshot_and_in_the_stream_is_a_gap(items: Captured) -> None:
     huge: LiteralString = "convert_to(repeat('x', 540000000), 'UTF8')"  # as text 1.08 GB, above 2^30 bytes
