@@ -108,7 +108,7 @@ class World:
         if (value := self._positions.state(key)) is not None:
             status = SnapshotRecord.decode(value, key).status
             if status in ("running", "paused"):
-                return f"a snapshot of {table} is {status} (cdc snapshot --status)"
+                return f"a snapshot of {table} is {status} (cdc snapshot status)"
         holes = self._holes(table)
         if holes is not None and (holes.keys or holes.is_whole):
             return f"rows of {table} are being completed"

@@ -61,7 +61,7 @@ def test_each_mode_holds_what_the_source_says(shop: Captured) -> None:
             becomes_equal(shop)
             history = iceberg(shop)["customers"].num_rows
             # Rows that are read again are those that the history has.
-            shop.cdc("snapshot", "--table", "public.customers")
+            shop.cdc("snapshot", "start", "--table", "public.customers")
             shop.await_caught_up()
             job.wait_applied(shop.log_end(), "lake")
             assert iceberg(shop)["customers"].num_rows == history
