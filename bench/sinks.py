@@ -370,6 +370,7 @@ def measure(arguments: argparse.Namespace, console: Console) -> dict[str, Any]:
             )
             if "backlog" in arguments.parts:
                 before = limits(bench, stores)
+                console.print("plain clients", before, highlight=False)
                 for kind, singly in (("", False), ("_singly", True)):
                     for store, run in backlog(bench, stores, arguments.rows, singly=singly).items():
                         found[store] |= {f"{key}{kind}": value for key, value in run.items()}

@@ -47,7 +47,8 @@ def write_opensearch(url: str, rows: Sequence[int]) -> None:
     """`_bulk` requests with opensearch-py, without a refresh."""
     from opensearchpy import OpenSearch
 
-    client = OpenSearch(url, timeout=60)
+    # A server whose heap is full for a moment says 429.
+    client = OpenSearch(url, timeout=60, max_retries=20, retry_on_status=(429,))
     client.indices.create(index="plain", params={"ignore": 400})  # the server makes none by itself; it may be there
     for part in _parts(rows, BULK_ROWS):
         lines = (
