@@ -187,7 +187,9 @@ def test_a_killed_rebuild_goes_on_with_the_mapping_of_today_and_readers_miss_not
             assert (told["status"], told["generation"] > before.generation) == ("done", True)
         assert meanwhile.complaints == []
         job.wait_applied(counters.progress(), "search")
-        assert "mapping or shapes have changed" in " ".join(rebuild(counters, "search", "--rollback", code=1).stderr.split())
+        assert "mapping or shapes have changed" in " ".join(
+            rebuild(counters, "search", "--rollback", code=1).stderr.split()
+        )
         rebuild(counters, "search", "--drop-old")
         wanted = source(counters)
         eventually(lambda: searched(counters, opensearch) == wanted, 30.0, "the index equals the source")
