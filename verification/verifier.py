@@ -146,8 +146,13 @@ class Verifier:
                 if self._wanted.sample is None:
                     rows = open_rows.enter_context(self._read(source))
                 for result in results:
-                    found.append((self._side(result.sink, lineage, source), result, []))
-                    found[-1][2].extend(self._compare(*found[-1][:2], rows, keep=mend is not None))
+                    try:
+                        side = self._side(result.sink, lineage, source)
+                        differences = self._compare(side, result, rows, keep=mend is not None)
+                    except RefusedError as error:  # of this store, as of a change log in the warehouse
+                        result.why_not = error.message
+                    else:
+                        found.append((side, result, differences))
                 if mend is not None and any(differences for _, _, differences in found):
                     mend(source, found)
         except (SourceError, RefusedError) as error:  # the table was altered, is locked, or has no key to read it by

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from pyiceberg.catalog.sql import SqlCatalog
@@ -49,8 +50,7 @@ class WarehouseReader:
         lists of these. Of a history its current rows; of a change log the newest row of each key, for which the keys
         are held in memory. Raises SinkError for a table that is not there."""
         name = place(self._place.namespace, table).rows
-        catalog = SqlCatalog(CATALOG, uri=self._place.sqlalchemy_uri, warehouse=self._place.location)
-        try:
+        with reading(self._place, name) as catalog:
             found = catalog.load_table(name)
             mode = _mode(found.properties.get(MODE))
             key = json.loads(found.properties[KEY])
@@ -65,13 +65,21 @@ class WarehouseReader:
                     for own in OWN_COLUMNS[mode]:
                         del row[own]
                     yield StoredRow({column: row[column] for column in key}, row, version)
-        except (NoSuchTableError, NoSuchNamespaceError, FileNotFoundError) as error:
-            raise SinkError(
-                f"warehouse: table {'.'.join(name)} is not there",
-                "start its sink; it creates the table and fills it from the topics",
-            ) from error
-        finally:
-            catalog.close()
+
+
+@contextmanager
+def reading(where: CatalogPlace, name: tuple[str, ...]) -> Iterator[SqlCatalog]:
+    """The catalog, while a table is read. Raises SinkError, naming the table, where it is not there."""
+    catalog = SqlCatalog(CATALOG, uri=where.sqlalchemy_uri, warehouse=where.location)
+    try:
+        yield catalog
+    except (NoSuchTableError, NoSuchNamespaceError, FileNotFoundError) as error:
+        raise SinkError(
+            f"warehouse: table {'.'.join(name)} is not there",
+            "start its sink; it creates the table and fills it from the topics",
+        ) from error
+    finally:
+        catalog.close()
 
 
 def _mode(said: str | None) -> WarehouseMode:

@@ -1,24 +1,20 @@
 """What the warehouse holds, for comparison with the source: committed tables, read without Spark."""
 
-import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Self
 
-from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.expressions import AlwaysTrue, And, BooleanExpression, EqualTo, In
 from pyiceberg.table import Table
 
 from cdc.config.sink_settings import WarehouseConfig
-from cdc.model.errors import SinkError
+from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import Column, TableId, TableSchema
 from sinks.view import Held, Key, Removal
 from sinks.warehouse.catalog import CatalogPlace, catalog_place
 from sinks.warehouse.columns import Unholdable, column_type
 from sinks.warehouse.naming import OWN_COLUMNS, SEEN_VERSION, VERSION, place
-from sinks.warehouse.properties import KEY, MODE
-from sinks.warehouse.statements import CATALOG
+from sinks.warehouse.properties import MODE
+from sinks.warehouse.reader import reading
 
 _NAMEABLE: Final = frozenset({"int", "bigint", "string"})  # types whose values Iceberg compares in files' bounds
 
@@ -46,22 +42,27 @@ class WarehouseView:
         return False
 
     def rows(self, table: TableId) -> Iterator[tuple[Key, Held]]:
-        for key, version, row in self._rows(table, AlwaysTrue()):
-            yield key, Held(version, row)
+        name = place(self._place.namespace, table).rows
+        with reading(self._place, name) as catalog:
+            for key, version, row in self._rows(catalog.load_table(name), table, AlwaysTrue()):
+                yield key, Held(version, row)
 
     def held(self, table: TableId, keys: Sequence[Key]) -> list[Held | None]:
-        columns = self._key_columns(table)
+        columns, where = self._key_columns(table), place(self._place.namespace, table)
         wanted = [_values(columns, key) for key in keys]
         condition = _among(columns, [values for values in wanted if values])
         found: dict[tuple[Any, ...], Held] = {}
-        for key, version in self._deleted(table, condition):
-            values = tuple(map(_hashable, key.values()))
-            found[values] = Held(max(version, found[values].version if values in found else 0), None)
-        for key, version, row in self._rows(table, condition):
-            values = tuple(map(_hashable, key.values()))
-            other = found.get(values)
-            copies = 1 + (other.copies if other and other.row is not None else 0)
-            found[values] = Held(max(version, other.version) if other else version, row, copies)
+        with reading(self._place, where.rows) as catalog:
+            rows = catalog.load_table(where.rows)
+            if rows.properties.get(MODE, "current") == "current":
+                for row in _scanned(catalog.load_table(where.deleted), condition):
+                    values = self._identity(table, row)
+                    found[values] = Held(max(row[VERSION], found[values].version if values in found else 0), None)
+            for key, version, live in self._rows(rows, table, condition):
+                values = self._identity(table, key)
+                other = found.get(values)
+                copies = 1 + (other.copies if other and other.row is not None else 0)
+                found[values] = Held(max(version, other.version) if other else version, live, copies)
         return [found.get(values) if values else None for values in wanted]
 
     def remove(self, table: TableId, held: Sequence[tuple[Key, int]]) -> None:
@@ -76,49 +77,33 @@ class WarehouseView:
         by_name = {column.name: column for column in schema.columns}
         return [by_name[name] for name in schema.key]
 
-    def _rows(self, table: TableId, condition: BooleanExpression) -> Iterator[tuple[Key, int, dict[str, Any]]]:
-        """Key, version and row of the table that readers read; of a history its current rows."""
-        with self._loaded(place(self._place.namespace, table).rows) as found:
-            mode, key = found.properties.get(MODE), json.loads(found.properties[KEY])
-            if mode == "changelog":
-                raise SinkError(
-                    f"warehouse: {table} is a change log, which holds what was, not what is",
-                    "leave it out with --table; the other tables can be compared",
-                )
-            own = OWN_COLUMNS["history" if mode == "history" else "current"]
-            if mode == "history":
-                condition = And(condition, EqualTo(term="is_current", value=True))
-            for batch in found.scan(row_filter=condition).to_arrow_batch_reader():
-                for row in batch.to_pylist():
-                    version = row.get(SEEN_VERSION, row[VERSION])
-                    for name in own:
-                        del row[name]
-                    yield {column: row[column] for column in key}, version, row
+    def _identity(self, table: TableId, row: Mapping[str, Any]) -> tuple[Any, ...]:
+        return tuple(_hashable(row[name]) for name in self._schemas[table].key)
 
-    def _deleted(self, table: TableId, condition: BooleanExpression) -> Iterator[tuple[Key, int]]:
-        """Key and version of deleted rows."""
-        where = place(self._place.namespace, table)
-        with self._loaded(where.rows) as rows:
-            key, has_deleted = json.loads(rows.properties[KEY]), rows.properties.get(MODE, "current") == "current"
-        if not has_deleted:
-            return
-        with self._loaded(where.deleted) as found:
-            for batch in found.scan(row_filter=condition).to_arrow_batch_reader():
-                for row in batch.to_pylist():
-                    yield {column: row[column] for column in key}, row[VERSION]
+    def _rows(
+        self, rows: Table, table: TableId, condition: BooleanExpression
+    ) -> Iterator[tuple[Key, int, dict[str, Any]]]:
+        """Key, version and row of the table that readers read; of a history its current rows. Raises RefusedError for a
+        change log."""
+        mode = rows.properties.get(MODE)
+        if mode == "changelog":
+            raise RefusedError(
+                f"warehouse: {table} is a change log, which holds what was, not what is",
+                "leave it out with --table; the other tables can be compared",
+            )
+        own = OWN_COLUMNS["history" if mode == "history" else "current"]
+        if mode == "history":
+            condition = And(condition, EqualTo(term="is_current", value=True))
+        for row in _scanned(rows, condition):
+            version = row.get(SEEN_VERSION, row[VERSION])
+            for name in own:
+                del row[name]
+            yield {name: row[name] for name in self._schemas[table].key}, version, row
 
-    @contextmanager
-    def _loaded(self, name: tuple[str, ...]) -> Iterator[Table]:
-        catalog = SqlCatalog(CATALOG, uri=self._place.sqlalchemy_uri, warehouse=self._place.location)
-        try:
-            yield catalog.load_table(name)
-        except (NoSuchTableError, NoSuchNamespaceError, FileNotFoundError) as error:
-            raise SinkError(
-                f"warehouse: table {'.'.join(name)} is not there",
-                "start its sink; it creates the table and fills it from the topics",
-            ) from error
-        finally:
-            catalog.close()
+
+def _scanned(table: Table, condition: BooleanExpression) -> Iterator[dict[str, Any]]:
+    for batch in table.scan(row_filter=condition).to_arrow_batch_reader():
+        yield from batch.to_pylist()
 
 
 def _values(columns: Sequence[Column], key: Key) -> tuple[Any, ...] | None:
