@@ -20,13 +20,13 @@ from cdc.config.store_shapes import SqlShape, shape_of
 from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import TableId, TableSchema
 from sinks.contract import Change, Json, Outcome, Result, StoredRow
+from sinks.json_values import Unholdable
 from sinks.lineage import Lineage
 from sinks.retries import Retries
 from sinks.sql.dialects import Dialect, Row
 from sinks.sql.preparation import Preparation, later, lost
 from sinks.sql.server import STAGES, LostTable, RefusedStatement, RefusedValue, SqlServer
 from sinks.sql.tables import OwnTables, TableForm, shape_text
-from sinks.sql.types import Unholdable
 
 # What one transaction stages. A row alone may be larger.
 STAGE_ROWS_MAX: Final = 2_000

@@ -5,7 +5,6 @@ would round or refuse (`numeric`, times, arrays) is text there.
 """
 
 import base64
-import binascii
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from sqlalchemy import ARRAY, ColumnElement, Text, case, cast, func
 
 from cdc.model.events import Column
 from sinks.contract import Json
+from sinks.json_values import Unholdable, as_binary, as_boolean, as_text
 from sinks.lineage import numeric_digits
 from sinks.records import decode_json, encode_json
 
@@ -24,10 +24,6 @@ _TIMESTAMP: Final = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d(?:\.\d{1,6})?
 
 
 Selected = ColumnElement[Any]
-
-
-class Unholdable(Exception):  # noqa: N818
-    """Why a column can't hold a value; never the value itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,16 +171,16 @@ def sqlite_form(column: Column, chosen: str | None = None) -> ColumnForm:
         return ColumnForm(chosen or "TEXT", lambda value: encode_json(value).decode(), decode_json)
     match oid:
         case 16:
-            return ColumnForm(chosen or "BOOLEAN", _boolean, bool)
+            return ColumnForm(chosen or "BOOLEAN", as_boolean, bool)
         case 17:
-            return ColumnForm(chosen or "BLOB", _bytes, bytes)
+            return ColumnForm(chosen or "BLOB", as_binary, bytes)
         case 20 | 21 | 23 | 26:
             return ColumnForm(chosen or "BIGINT", _integer, _same)
         case 700 | 701:
             # Without a type: a column of type REAL turns -0.0 into 0.0. NaN, which SQLite takes for NULL, is text.
             return ColumnForm(chosen or "", _float, _same)
         case _:
-            return ColumnForm(chosen or "TEXT", _text, _same)
+            return ColumnForm(chosen or "TEXT", as_text, _same)
 
 
 # ---- values
@@ -217,18 +213,6 @@ def _items(convert: Callable[[Any], Any]) -> Callable[[Json], Json]:
     return each
 
 
-def _text(value: Json) -> str:
-    if not isinstance(value, str):
-        raise Unholdable("not text")
-    return value
-
-
-def _boolean(value: Json) -> bool:
-    if not isinstance(value, bool):
-        raise Unholdable("not a boolean")
-    return value
-
-
 def _integer(value: Json) -> int:
     if type(value) is not int or not -(1 << 63) <= value < 1 << 63:
         raise Unholdable("not an integer of 64 bits")
@@ -243,15 +227,8 @@ def _float(value: Json) -> float | str:
     return float(value)
 
 
-def _bytes(value: Json) -> bytes:
-    try:
-        return base64.b64decode(_text(value), validate=True)
-    except binascii.Error:
-        raise Unholdable("not base64") from None
-
-
 def _hexadecimal(value: Json) -> str:
-    return "\\x" + _bytes(value).hex()
+    return "\\x" + as_binary(value).hex()
 
 
 def _base64_of_hexadecimal(text: str) -> str:

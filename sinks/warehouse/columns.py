@@ -17,8 +17,6 @@ A value that its column can't hold exactly is refused, never changed: infinity, 
 years 1 to 9999, an array of another depth than one.
 """
 
-import base64
-import binascii
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -30,16 +28,13 @@ import pyarrow.compute as pc
 
 from cdc.model.events import Column
 from sinks.contract import Json
+from sinks.json_values import Unholdable, as_binary, as_boolean, as_text
 
 _STRINGS: Final = frozenset({str})
 _INTEGERS: Final = frozenset({int})
 DECIMAL_PRECISION_MAX: Final = 38  # of Iceberg and Spark
 _TYPMOD_HEADER: Final = 4  # PostgreSQL's type modifiers count from here (VARHDRSZ)
 _REAL_MAX: Final = 3.4028235677973366e38  # what rounds to infinity in 32 bits starts here
-
-
-class Unholdable(Exception):  # noqa: N818
-    """Why a column can't hold a value; never the value itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +87,7 @@ def _numeric(modifier: int) -> ColumnType:
 
     def convert(value: Json) -> Decimal:
         try:
-            number = Decimal(_text(value))
+            number = Decimal(as_text(value))
         except InvalidOperation:
             raise Unholdable("not a number") from None
         if not number.is_finite():
@@ -115,18 +110,6 @@ def _array_of(element: ColumnType) -> ColumnType:
         return [None if item is None else element.convert(item) for item in value]
 
     return ColumnType(f"array<{element.sql}>", pa.list_(element.arrow), convert)
-
-
-def _text(value: Json) -> str:
-    if not isinstance(value, str):
-        raise Unholdable("not text")
-    return value
-
-
-def _bool(value: Json) -> bool:
-    if not isinstance(value, bool):
-        raise Unholdable("not a boolean")
-    return value
 
 
 def _integer(bits: int) -> Callable[[Json], int]:
@@ -159,14 +142,14 @@ def _real(value: Json) -> float:
 
 def _date(value: Json) -> date:
     try:
-        return date.fromisoformat(_text(value))
+        return date.fromisoformat(as_text(value))
     except ValueError:
         raise Unholdable("no moment in the years 1 to 9999") from None
 
 
 def _timestamp(value: Json) -> datetime:
     try:
-        moment = datetime.fromisoformat(_text(value))
+        moment = datetime.fromisoformat(as_text(value))
     except ValueError:
         raise Unholdable("no moment in the years 1 to 9999") from None
     if moment.tzinfo is not None:
@@ -175,7 +158,7 @@ def _timestamp(value: Json) -> datetime:
 
 
 def _timestamp_utc(value: Json) -> datetime:
-    text = _text(value)
+    text = as_text(value)
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -185,20 +168,13 @@ def _timestamp_utc(value: Json) -> datetime:
     return moment
 
 
-def _bytes(value: Json) -> bytes:
-    try:
-        return base64.b64decode(_text(value), validate=True)
-    except binascii.Error:
-        raise Unholdable("not base64") from None
-
-
-_TEXT: Final = ColumnType("string", pa.string(), _text, _STRINGS)
+_TEXT: Final = ColumnType("string", pa.string(), as_text, _STRINGS)
 _NUMERIC: Final = 1700
 
 # pg_type.oid of PostgreSQL's own types, which never change.
 _SCALARS: Final[dict[int, ColumnType]] = {
-    16: ColumnType("boolean", pa.bool_(), _bool, frozenset({bool})),
-    17: ColumnType("binary", pa.binary(), _bytes),
+    16: ColumnType("boolean", pa.bool_(), as_boolean, frozenset({bool})),
+    17: ColumnType("binary", pa.binary(), as_binary),
     20: ColumnType("bigint", pa.int64(), _integer(64), _INTEGERS),
     21: ColumnType("int", pa.int32(), _integer(32), _INTEGERS),
     23: ColumnType("int", pa.int32(), _integer(32), _INTEGERS),

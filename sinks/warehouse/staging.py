@@ -22,8 +22,9 @@ import pyarrow.parquet as pq
 from cdc.config.store_shapes import WarehouseMode
 from cdc.model.events import TableId, TableSchema
 from sinks.contract import Change, Json, Origin, Outcome, Result
+from sinks.json_values import Unholdable
 from sinks.reduction import reduce_changes
-from sinks.warehouse.columns import ColumnType, Unholdable, column_type
+from sinks.warehouse.columns import ColumnType, column_type
 from sinks.warehouse.every_change import STAGED_COLUMNS
 from sinks.warehouse.naming import UNCHANGED, VERSION
 from sinks.warehouse.statements import AT, DELETED, OPERATION

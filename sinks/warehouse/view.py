@@ -9,9 +9,10 @@ from pyiceberg.table import Table
 from cdc.config.sink_settings import WarehouseConfig
 from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import Column, TableId, TableSchema
+from sinks.json_values import Unholdable
 from sinks.view import Held, Key, Removal
 from sinks.warehouse.catalog import CatalogPlace, catalog_place
-from sinks.warehouse.columns import Unholdable, column_type
+from sinks.warehouse.columns import column_type
 from sinks.warehouse.naming import OWN_COLUMNS, SEEN_VERSION, VERSION, place
 from sinks.warehouse.properties import MODE
 from sinks.warehouse.reader import reading

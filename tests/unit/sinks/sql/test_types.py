@@ -3,7 +3,8 @@
 import pytest
 
 from cdc.model.events import Column
-from sinks.sql.types import Unholdable, postgres_form, sqlite_form
+from sinks.json_values import Unholdable
+from sinks.sql.types import postgres_form, sqlite_form
 
 
 def column(oid: int, name: str, modifier: int = -1, **more: object) -> Column:

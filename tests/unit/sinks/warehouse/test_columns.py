@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from cdc.model.events import Column
-from sinks.warehouse.columns import ColumnType, Unholdable, column_type
+from sinks.json_values import Unholdable
+from sinks.warehouse.columns import ColumnType, column_type
 
 
 def numeric(precision: int, scale: int) -> int:
