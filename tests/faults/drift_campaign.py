@@ -13,11 +13,9 @@ import secrets
 import shutil
 import signal
 import sys
-import threading
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from cdc.config.settings import Config
 from devstack.stack import Stack
@@ -37,23 +35,14 @@ CLEAN_RUNS: Final = 4
 WAIT_S: Final = 240.0
 
 
-class Stops:
+class Stops(drift.Background):
     """Stops these processes for a moment now and then, one at a time, from entering to leaving."""
 
     def __init__(self, seed: int, *pids: int) -> None:
+        super().__init__()
         self.count = 0
         self._chance = random.Random(seed)
         self._pids = pids
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._ended.set()
-        self._thread.join(30.0)
 
     def _run(self) -> None:
         while not self._ended.wait(self._chance.uniform(0.5, 3.0)):

@@ -44,13 +44,10 @@ STRANGERS: Final = 1_000_000  # ids that the source never has begin here
 AHEAD: Final = 1_000_000_000  # versions
 
 
-class Load:
-    """About `per_s` changes each second of rows that nobody else touches, from entering to leaving."""
+class Background:
+    """A thread that works from entering to leaving."""
 
-    def __init__(self, dsn: str, per_s: int = 300) -> None:
-        self.changes = 0
-        self._dsn = dsn
-        self._each = max(1, per_s // 10)
+    def __init__(self) -> None:
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -60,7 +57,20 @@ class Load:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._ended.set()
-        self._thread.join(10.0)
+        self._thread.join(30.0)
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+
+class Load(Background):
+    """About `per_s` changes each second of rows that nobody else touches, from entering to leaving."""
+
+    def __init__(self, dsn: str, per_s: int = 300) -> None:
+        super().__init__()
+        self.changes = 0
+        self._dsn = dsn
+        self._each = max(1, per_s // 10)
 
     def _run(self) -> None:
         dice = random.Random(23)
