@@ -3,6 +3,7 @@
 import json
 import random
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, LiteralString, Self
@@ -44,7 +45,7 @@ STRANGERS: Final = 1_000_000  # ids that the source never has begin here
 AHEAD: Final = 1_000_000_000  # versions
 
 
-class Background:
+class Background(ABC):
     """A thread that works from entering to leaving."""
 
     def __init__(self) -> None:
@@ -59,8 +60,9 @@ class Background:
         self._ended.set()
         self._thread.join(30.0)
 
+    @abstractmethod
     def _run(self) -> None:
-        raise NotImplementedError
+        """Work until `_ended` is set."""
 
 
 class Load(Background):
