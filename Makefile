@@ -15,13 +15,13 @@ PYTHON =
 
 bench-sinks: ROWS = 500000
 
-CODE = cdc migrations sinks spark_jobs verification jars devstack demo bench examples tests
+CODE = cdc migrations sinks spark_jobs verification jars devstack demo bench examples docs_build tests
 BIN = .venv/bin
 CHAOTIC = $(if $(filter 0,$(CHAOS)),--no-chaos,--chaos)
 # Two jobs: while Spark shows what it loads, the code is checked.
 MAKEFLAGS += --no-builtin-rules --no-print-directory --jobs=2
 .DELETE_ON_ERROR:
-.PHONY: help setup check test demo snapshot prove prove-long bench-sinks stack up down lock clean
+.PHONY: help setup check test docs demo snapshot prove prove-long bench-sinks stack up down lock clean
 
 help: ## Say what the verbs are.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r verb text; do printf '%-10s %s\n' "$$verb" "$$text"; done
@@ -34,8 +34,11 @@ check: .venv/.project ## Format, lint, types, and the repository's own rules.
 	$(BIN)/mypy $(CODE)
 	$(BIN)/pytest tests/test_tidy.py
 
-test: setup check ## What CI runs: check, then every test on real servers, in two processes.
+test: setup check docs ## What CI runs: check, the documentation, then every test on real servers, in two processes.
 	$(BIN)/pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder --durations 30
+
+docs: .venv/.project ## Build the documentation into .watershed/site; warnings are errors.
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict --clean
 
 snapshot: CHAOS = 0
 snapshot: setup ## Existing rows again, or a new store's. CONFIG=… TABLE=… SINK=…; without CONFIG: a new store in the demo.

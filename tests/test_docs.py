@@ -1,11 +1,19 @@
-"""The documentation: links that lead somewhere, pages that are in the menu, and a README that is short."""
+"""The documentation: links that lead somewhere, pages that are in the menu, a short README, a complete reference."""
 
 import re
 from pathlib import Path
 from typing import Final
 
 import pytest
+import typer.main
 import yaml
+
+from cdc.cli import exit_codes
+from cdc.cli.main import COMMANDS, application
+from cdc.config.json_schema import config_schema
+from docs_build.hook import shown
+from docs_build.options import sections
+from docs_build.pages import MARKER, PARTS, commands, table
 
 ROOT: Final = Path(__file__).parent.parent
 README_LINES_MAX: Final = 120
@@ -55,3 +63,52 @@ def test_every_page_is_in_the_menu() -> None:
 
 def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= README_LINES_MAX
+
+
+# The generated parts
+
+
+def test_every_option_has_a_meaning() -> None:
+    unexplained = [f"{one.path}.{option.name}" for one in sections() for option in one.options if not option.meaning]
+    assert unexplained == [], "add them to docs_build/meanings.yml"
+
+
+def test_every_section_and_option_of_the_schema_is_in_the_reference() -> None:
+    properties = {name: section for name, section in config_schema()["properties"].items() if name != "sinks"}
+    known = {one.path: {option.name for option in one.options} for one in sections()}
+    assert properties.keys() <= known.keys()
+    definitions = config_schema()["$defs"]
+    for name, section in properties.items():
+        options = definitions[section["$ref"].rpartition("/")[2]]["properties"].keys()
+        assert {option.replace("_", ".") for option in options} == {option.replace("_", ".") for option in known[name]}
+
+
+def test_every_command_and_option_is_in_the_reference() -> None:
+    text = commands()
+    for name in COMMANDS:
+        command = typer.main.get_command(application([name])).commands[name]  # type: ignore[attr-defined]
+        assert f"## `cdc {name}`" in text
+        for word, one in (getattr(command, "commands", None) or {"": command}).items():
+            assert f"`cdc {name} {word}".rstrip() in text
+            assert all(f"`{option}`" in text for parameter in one.params for option in parameter.opts
+                       if parameter.param_type_name == "option" and option != "--help")  # fmt: skip
+
+
+def test_every_generated_part_is_on_a_page() -> None:
+    used = [name for page in PAGES for name in MARKER.findall(page.read_text(encoding="utf-8"))]
+    assert sorted(used) == sorted(PARTS)
+
+
+def test_every_exit_code_is_in_the_reference() -> None:
+    page = (ROOT / "docs/reference/exit-codes.md").read_text(encoding="utf-8")
+    codes = {value for name, value in vars(exit_codes).items() if name.isupper() and isinstance(value, int)}
+    assert {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)} == {0, *codes}
+
+
+def test_cells_are_one_line_and_keep_their_columns() -> None:
+    assert table(["a"], [["x | <y>\n`<z>`"]]) == "| a |\n| --- |\n| x \\| &lt;y> `<z>` |"
+
+
+def test_links_to_files_that_the_site_does_not_have_become_names() -> None:
+    text = "[one](../concepts/stores.md) and [two](../../tests/test_docs.py)"
+    assert shown(text, 2) == "[one](../concepts/stores.md) and two (`tests/test_docs.py`)"

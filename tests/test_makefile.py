@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 VERBS = {
-    *("help", "setup", "check", "test", "demo", "snapshot", "prove", "prove-long", "bench-sinks"),
+    *("help", "setup", "check", "test", "docs", "demo", "snapshot", "prove", "prove-long", "bench-sinks"),
     *("stack", "up", "down", "lock", "clean"),
 }
 

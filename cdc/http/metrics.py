@@ -23,9 +23,14 @@ _WAL: Final = ("reserved", "extended", "unreserved", "lost")
 def metrics_text(status: Status, *, is_ready: bool) -> bytes:
     """Returns the metrics in Prometheus' format. Unknown values have no sample."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collected([*_process(status, is_ready=is_ready), *_source(status), *_capture(status),
-                                  *_tables(status.tables), *_sinks(status.sinks)]))  # fmt: skip
+    registry.register(_Collected(metric_families(status, is_ready=is_ready)))
     return generate_latest(registry)
+
+
+def metric_families(status: Status, *, is_ready: bool) -> Sequence[Metric]:
+    """Returns every metric with its name, meaning and labels, and the samples that are known."""
+    return [*_process(status, is_ready=is_ready), *_source(status), *_capture(status),
+            *_tables(status.tables), *_sinks(status.sinks)]  # fmt: skip
 
 
 class _Collected(Collector):
