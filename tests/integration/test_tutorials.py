@@ -39,6 +39,7 @@ def tutorial(
             "redis://localhost:6379/0": redis,
             "redis-cli": f"redis-cli -u {redis}",
             r"\bshop(?=\b|_)": name,
+            r"\bcustomer(?=:\{|:\d|-by-)": f"customer-{name}",
             r"\breports\b": f"{name}_reports",
         },
         {

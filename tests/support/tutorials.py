@@ -6,6 +6,7 @@ A comment before a block says how it is run:
     <!-- run: file NAME -->     the file is written; a YAML file is merged into the one that is there
     <!-- run: sh -->            the commands, which succeed
     <!-- run: sh until -->      again and again, until the output has the lines of the following block of text
+    <!-- run: sh exactly -->   the same, until the output is that text and nothing else
     <!-- run: background -->    a command that runs on
     <!-- run: restart -->       the command is stopped by SIGINT, and started again
     <!-- run: sink -->          a command that starts a sink; those of several tutorials are run as one
@@ -44,7 +45,7 @@ class Step:
 
     kind: str
     code: str
-    output: str  # each line is part of a line of what the command prints
+    output: str  # what the command prints: parts of it in lines, or all of it
 
 
 def steps(page: str) -> list[Step]:
@@ -74,8 +75,8 @@ class Tutorial:
                 self._execute(self.own(argument), code)
             case "file":
                 self._write(self.folder / argument, code)
-            case "sh" if argument == "until":
-                self._until(code, self.own(step.output))
+            case "sh" if argument in ("until", "exactly"):
+                self._until(code, self.own(step.output), is_whole=argument == "exactly")
             case "sh":
                 self._shell(code)
             case "background":
@@ -148,7 +149,7 @@ class Tutorial:
         assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}\n{self.logs()}"
         return done.stdout
 
-    def _until(self, script: str, output: str) -> None:
+    def _until(self, script: str, output: str, *, is_whole: bool) -> None:
         seen = ""
 
         def is_printed() -> bool:
@@ -158,8 +159,9 @@ class Tutorial:
             except AssertionError as error:  # the store is not there yet
                 seen = str(error)
                 return False
-            lines = [_plain(line) for line in output.splitlines()]
-            return all(line in _plain(seen) for line in lines)
+            if is_whole:
+                return _plain(seen) == _plain(output)
+            return all(_plain(line) in _plain(seen) for line in output.splitlines())
 
         eventually(is_printed, OUTPUT_S_MAX, lambda: f"{script} prints\n{output}\nit printed\n{seen}\n{self.logs()}")
 
