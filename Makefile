@@ -26,7 +26,7 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory --jobs=2
 help: ## Say what the verbs are.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r verb text; do printf '%-10s %s\n' "$$verb" "$$text"; done
 
-setup: .venv/.classes .venv/.spark ## Install everything: packages, jars, Java for Spark. PYTHON=… names a Python.
+setup: .venv/.classes .venv/.spark .venv/.browser ## Install everything: packages, jars, Java for Spark. PYTHON=… names a Python.
 
 check: .venv/.project ## Format, lint, types, and the repository's own rules.
 	$(BIN)/ruff format --check .
@@ -142,6 +142,11 @@ $(BIN)/python:
 
 .venv/.java: .venv/.project
 	$(BIN)/python -m devstack.java --install
+	@touch $@
+
+# The console's tests need a browser. Where none can be had, this says so, and they are skipped.
+.venv/.browser: .venv/.project tests/support/browser.py
+	@$(BIN)/python -m tests.support.browser
 	@touch $@
 
 # A Spark job starts with half the processor time from such an archive, which fits this environment's jars alone.
