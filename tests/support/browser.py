@@ -35,7 +35,7 @@ OPTIONS: Final = (
     "--hide-scrollbars",
     "--force-color-profile=srgb",
 )
-UNPACK_S_MAX: Final = 240.0
+UNPACK_S_MAX: Final = 120.0
 SERIOUS: Final = ("serious", "critical")
 
 
