@@ -6,13 +6,14 @@ The pictures of docs/assets are made here: WATERSHED_PICTURES=docs/assets pytest
 import base64
 import os
 import re
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect
+from playwright.sync_api import Browser, ConsoleMessage, Page, Route, expect
 
 from cdc.status.model import Problem
 from tests.support.browser import opened_browser, violations
@@ -127,7 +128,7 @@ def test_every_section_is_drawn_and_axe_finds_nothing(opener: Opener, theme: str
         if section == "letters":
             expect(page.locator(".letter")).to_have_count(2)
         console.require_sound()
-        if section in ("overview", "stores"):
+        if section == "overview":
             picture(page, tmp_path, f"{section}-{theme}")
 
 
@@ -203,6 +204,47 @@ def test_what_comes_from_outside_stays_text(opener: Opener) -> None:
         assert page.evaluate("window.stolen") is None
         assert page.locator("#view script, #view img").count() == 0
     console.require_sound()
+
+
+def test_stores_show_what_comparisons_found(opener: Opener, tmp_path: Path) -> None:
+    """The status as `verify.every` makes it."""
+    run = {
+        "seconds": 41.0,
+        "applied_lsn": "3/1",
+        "is_scheduled": True,
+        "is_repair": False,
+        "is_sample": False,
+        "tables": 5,
+    }
+    run |= {"begun_unix_seconds": time.time() - 600, "rows": 2_574_879, "drift": {}, "undecided": 0, "repaired": 0}
+    equal = run | {"not_compared": {}}
+    drifted = equal | {"drift": {"different": 2, "missing": 1}, "begun_unix_seconds": time.time() - 4_200}
+    repaired = equal | {"is_repair": True, "is_scheduled": False, "repaired": 3}
+    found = {
+        "search": {"drift_rows": 0, "drift": {}, "runs": [equal, repaired, drifted]},
+        "cache": {"drift_rows": 3, "drift": {"public.orders": 3}, "runs": [drifted]},
+        "warehouse": {"drift_rows": 0, "drift": {}, "runs": [equal]},
+        "sql": None,
+    }
+
+    def answer(route: Route) -> None:
+        status = route.fetch().json()
+        for sink in status["sinks"]:
+            sink["comparison"] = found[sink["sink"]]
+        route.fulfill(json=status)
+
+    console = opener.of(shop())
+    console.page.route("**/v1/status", answer)
+    page = console.open("stores")
+    search = page.get_by_role("article", name="search")
+    expect(search.locator(".comparisons .pill")).to_have_text("equal")
+    expect(search.locator(".comparisons li")).to_have_count(3)
+    expect(search.locator(".comparisons li").nth(1)).to_contain_text("2,574,879 rows equal, 3 repaired")
+    expect(search.locator(".comparisons li").nth(2)).to_contain_text("3 rows differed")
+    expect(page.get_by_role("article", name="cache").locator(".comparisons .pill")).to_have_text("3 rows differ")
+    expect(page.get_by_role("article", name="sql")).to_contain_text("Never yet. cdc verify --sink sql")
+    console.require_sound()
+    picture(page, tmp_path, "stores-light")
 
 
 def test_letters_show_a_row_when_asked_and_never_a_masked_one(opener: Opener) -> None:

@@ -110,7 +110,9 @@ def opened_browser() -> Iterator[Browser]:
         pytest.skip("there is no browser: install Chromium (Debian, Ubuntu: apt-get install chromium), or name one by "
                     "CHROMIUM")  # fmt: skip
     libraries = found.parent / "lib"
-    environment = {**os.environ, "LD_LIBRARY_PATH": str(libraries)} if libraries.is_dir() else None
+    environment: dict[str, str | float | bool] | None = None
+    if libraries.is_dir():
+        environment = {**os.environ, "LD_LIBRARY_PATH": str(libraries)}
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=found, args=[*OPTIONS], env=environment)
         try:
