@@ -6,6 +6,7 @@ HOLD = 0
 MINUTES = 60
 CHUNKS = 10000
 ROWS = 10000000
+PROFILES = sinks
 P =
 I =
 CONFIG =
@@ -77,13 +78,23 @@ demo: setup ## The whole path with kill -9 in the middle, then compare every row
 stack: setup ## Start PostgreSQL, Kafka, OpenSearch and Redis natively, and leave them running.
 	$(BIN)/cdc stack up
 
-up: ## The same servers with capture and sinks, in Docker.
+up: docker/secrets ## The same servers with capture and sinks, in Docker. PROFILES='sinks demo monitoring'
 	@docker compose version >/dev/null 2>&1 || { echo 'make up needs Docker with its compose plugin; make demo and make stack do without'; exit 1; }
-	docker compose up --detach --build --wait
+	docker compose $(addprefix --profile ,$(PROFILES)) up --detach --build --wait
 
 down: ## Stop what stack and up started. Data stays.
 	@if [ -x $(BIN)/cdc ]; then $(BIN)/cdc stack down; fi
-	@if docker compose version >/dev/null 2>&1 && docker info >/dev/null 2>&1; then docker compose down; fi
+	@if [ -d docker/secrets ] && docker compose version >/dev/null 2>&1 && docker info >/dev/null 2>&1; then docker compose --profile '*' down; fi
+
+# Only this user enters the folder. Its files are readable, because containers read them as users of their own.
+docker/secrets:
+	@mkdir -m 700 $@.new
+	@password=$$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n'); umask 022; \
+	printf '%s' "$$password" >$@.new/postgres_password; \
+	printf 'postgresql://watershed:%s@postgres:5432/watershed' "$$password" >$@.new/CDC__SOURCE__DSN; \
+	printf 'postgresql://watershed:%s@postgres:5432/reports' "$$password" >$@.new/CDC__SINKS__SQL__URL; \
+	od -An -N16 -tx1 /dev/urandom | tr -d ' \n' >$@.new/grafana_password
+	@mv $@.new $@
 
 lock: .venv/.packages ## Make the lock files again from pyproject.toml; versions that still fit stay.
 	$(LOCK) --all-extras --output-file requirements.lock
