@@ -3,9 +3,11 @@
 SECONDS = 120
 CHAOS = 1
 HOLD = 0
+KEEP = 0
 MINUTES = 60
 CHUNKS = 10000
 ROWS = 10000000
+PROFILES = sinks
 P =
 I =
 CONFIG =
@@ -26,7 +28,7 @@ MAKEFLAGS += --no-builtin-rules --no-print-directory --jobs=2
 help: ## Say what the verbs are.
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r verb text; do printf '%-10s %s\n' "$$verb" "$$text"; done
 
-setup: .venv/.classes .venv/.spark ## Install everything: packages, jars, Java for Spark. PYTHON=… names a Python.
+setup: .venv/.classes .venv/.spark .venv/.browser ## Install everything: packages, jars, Java for Spark. PYTHON=… names a Python.
 
 check: .venv/.project ## Format, lint, types, and the repository's own rules.
 	$(BIN)/ruff format --check .
@@ -74,19 +76,29 @@ prove-long: setup ## What takes hours, each part begun again where it was: MINUT
 bench-sinks: setup ## Rows per second and freshness of each sink, beside its store's plain client. ROWS=500000
 	$(BIN)/python -m bench.sinks --rows $(ROWS)
 
-demo: setup ## The whole path with kill -9 in the middle, then compare every row. SECONDS=120 CHAOS=0|1 HOLD=0
-	$(BIN)/cdc demo --seconds $(SECONDS) --hold $(HOLD) $(CHAOTIC)
+demo: setup ## The whole path with kill -9 in the middle, then compare every row. SECONDS=120 CHAOS=0|1 HOLD=0 KEEP=0|1
+	$(BIN)/cdc demo --seconds $(SECONDS) --hold $(HOLD) $(CHAOTIC)$(if $(filter 1,$(KEEP)), --keep)
 
 stack: setup ## Start PostgreSQL, Kafka, OpenSearch and Redis natively, and leave them running.
 	$(BIN)/cdc stack up
 
-up: ## The same servers with capture and sinks, in Docker.
+up: docker/secrets ## The same servers with capture and sinks, in Docker. PROFILES='sinks demo monitoring'
 	@docker compose version >/dev/null 2>&1 || { echo 'make up needs Docker with its compose plugin; make demo and make stack do without'; exit 1; }
-	docker compose up --detach --build --wait
+	docker compose $(addprefix --profile ,$(PROFILES)) up --detach --build --wait
 
 down: ## Stop what stack and up started. Data stays.
 	@if [ -x $(BIN)/cdc ]; then $(BIN)/cdc stack down; fi
-	@if docker compose version >/dev/null 2>&1 && docker info >/dev/null 2>&1; then docker compose down; fi
+	@if [ -d docker/secrets ] && docker compose version >/dev/null 2>&1 && docker info >/dev/null 2>&1; then docker compose --profile '*' down; fi
+
+# Only this user enters the folder. Its files are readable, because containers read them as users of their own.
+docker/secrets:
+	@mkdir -m 700 $@.new
+	@password=$$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n'); umask 022; \
+	printf '%s' "$$password" >$@.new/postgres_password; \
+	printf 'postgresql://watershed:%s@postgres:5432/watershed' "$$password" >$@.new/CDC__SOURCE__DSN; \
+	printf 'postgresql://watershed:%s@postgres:5432/reports' "$$password" >$@.new/CDC__SINKS__SQL__URL; \
+	od -An -N16 -tx1 /dev/urandom | tr -d ' \n' >$@.new/grafana_password
+	@mv $@.new $@
 
 lock: .venv/.packages ## Make the lock files again from pyproject.toml; versions that still fit stay.
 	$(LOCK) --all-extras --output-file requirements.lock
@@ -145,6 +157,11 @@ $(BIN)/python:
 
 .venv/.java: .venv/.project
 	$(BIN)/python -m devstack.java --install
+	@touch $@
+
+# The console's tests need a browser. Where none can be had, this says so, and they are skipped.
+.venv/.browser: .venv/.project tests/support/browser.py
+	@$(BIN)/python -m tests.support.browser
 	@touch $@
 
 # A Spark job starts with half the processor time from such an archive, which fits this environment's jars alone.

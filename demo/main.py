@@ -24,6 +24,7 @@ from cdc.snapshots.status import FillProgress
 from demo.books import Balance, Books
 from demo.existing_rows import Filling, FirstSnapshots
 from demo.figures import Kill, Rows, duration, kill_schedule
+from demo.keeping import Keeping, console_line
 from demo.monitor import Figures, Monitor
 from demo.place import demo_folder, write_config
 from demo.programs import Programs
@@ -54,6 +55,7 @@ class Options:
     chaos: bool = True
     hold_s: float = 0.0  # pause before the comparison
     folder: Path = DEFAULT_FOLDER
+    keep: bool = False  # after the comparison, until Enter or Ctrl-C
     bootstrap: str = ""  # a store that does not exist before, and is filled beside the workload
 
 
@@ -128,7 +130,7 @@ class _Demo:
         self._programs.start(SINKS, "sink", "run", *self._early, "--config", str(self._config_file))
         self._loaded = create_shop(self._dsn, self._stock)
         migrate(self._config.source, Names())
-        self._screen.say(f"the shop has {self._loaded:,} rows; capture starts")
+        self._screen.say(f"the shop has {self._loaded:,} rows; capture starts; {console_line(self._config)}")
         self._books.open()
         first_row_s, loaded_s = self._initial_load()
         captured_before = self._monitor.figures().captured_rows
@@ -173,6 +175,10 @@ class _Demo:
         wrong = f"the books differ from PostgreSQL: {'; '.join(balance.problems)}" if balance.problems else ""
         told = wrong or "the books, kept from events alone, are equal to PostgreSQL"
         self._screen.say(told, style="bold red" if wrong else "bold green")
+        if self._options.keep:
+            keeping = Keeping(self._config, self._config_file, console)
+            keeping.show()
+            keeping.wait(_enter_was_pressed, self._programs.check)
         return 1 if differences or wrong else 0
 
     # ---- acts

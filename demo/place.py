@@ -1,6 +1,7 @@
 """The demo's folder and the configuration file in it."""
 
 import shutil
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,6 +42,17 @@ def demo_folder(folder: Path) -> Iterator[Path]:
         lock.release()
 
 
+def free_port(wanted: int) -> int:
+    """Returns the wanted port if nobody has it, otherwise one that nobody has now."""
+    for port in (wanted, 0):
+        try:
+            with socket.create_server(("127.0.0.1", port)) as listener:
+                return int(listener.getsockname()[1])
+        except OSError:
+            continue
+    raise ConfigError("no port of 127.0.0.1 is free", "end what has them")
+
+
 def write_config(folder: Path, endpoints: Endpoints) -> Path:
     """The file that capture and sinks are started with; it works by hand too, while the servers run."""
     content = {
@@ -54,7 +66,7 @@ def write_config(folder: Path, endpoints: Endpoints) -> Path:
         "outbox": {"tables": [{"table": "cdc.outbox", **_EVENT_TYPE}], "messages": _EVENT_TYPE},
         "kafka": {"bootstrap_servers": endpoints.bootstrap_servers},
         "topics": {"prefix": PREFIX, "partitions": 2},
-        "http": {"port": None, "sink_port": None},
+        "http": {"port": free_port(8480), "sink_port": free_port(8481)},
         "sinks": {
             "search": {"url": endpoints.opensearch_url},
             "cache": {"url": endpoints.redis_url},

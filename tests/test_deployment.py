@@ -1,4 +1,4 @@
-"""What users copy: the example configuration, the images, docker-compose.yml. Docker is not needed to check them."""
+"""What users copy: the example configuration and the images. Docker is not needed to check them."""
 
 import re
 import tomllib
@@ -12,14 +12,13 @@ from packaging.requirements import Requirement
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from cdc.cli.main import COMMANDS
 from cdc.config.settings import Config, FormatConfig, load_config
 from cdc.config.sink_settings import CacheConfig, SearchConfig, WarehouseConfig
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = ROOT / "watershed.example.yml"
 SINK_SECTIONS: dict[str, type[BaseModel]] = {"search": SearchConfig, "cache": CacheConfig, "warehouse": WarehouseConfig}
-OURS = ("capture", "sinks")  # services of docker-compose.yml, and images
+OURS = ("capture", "sinks")  # images
 
 
 @pytest.fixture(autouse=True)
@@ -28,11 +27,6 @@ def _no_overrides(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name in [name for name in os.environ if name.startswith("CDC__")]:
         monkeypatch.delenv(name)
-
-
-def compose() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
-    return found
 
 
 # The example configuration
@@ -95,83 +89,6 @@ def test_the_documentations_examples_are_configurations(page: str, tmp_path: Pat
         example["source"]["tables"] = sorted(set(re.findall(r"public\.[a-z]+", block + blocks[0][0])))
         file.write_text(yaml.safe_dump(example), encoding="utf-8")
         assert load_config(file).topics.prefix == "shop"
-
-
-# docker-compose.yml
-
-
-def test_the_containers_configuration_names_the_other_containers(monkeypatch: pytest.MonkeyPatch) -> None:
-    services = compose()["services"]
-    for name in OURS:
-        for variable, value in services[name]["environment"].items():
-            monkeypatch.setenv(variable, re.sub(r"\$\{\w+:-(\w+)\}", r"\1", value))
-        config = load_config(EXAMPLE)
-        assert config.source.dsn.get_secret_value() == "postgresql://watershed:watershed@postgres:5432/watershed"
-        search, cache, warehouse = (config.sinks[name] for name in ("search", "cache", "warehouse"))
-        assert isinstance(search, SearchConfig)
-        assert isinstance(cache, CacheConfig)
-        assert isinstance(warehouse, WarehouseConfig)
-        assert cache.tombstone_ttl_s == 14 * 86400, "an override keeps the section's other keys"
-        hosts = {
-            re.split(r"[:/]", address.rpartition("@")[2].removeprefix("http://").removeprefix("redis://"))[0]
-            for address in (
-                config.source.dsn.get_secret_value(),
-                config.kafka.bootstrap_servers,
-                search.url.get_secret_value(),
-                cache.url.get_secret_value(),
-            )
-        }
-        assert hosts == {"postgres", "kafka", "opensearch", "redis"} <= services.keys()
-        kept = [warehouse.location, config.spark.checkpoint_location]
-        catalog = warehouse.catalog_uri.get_secret_value().removeprefix("jdbc:sqlite:")
-        assert all(path.startswith("/var/lib/watershed/") for path in [*kept, catalog]), "in the volume"
-
-
-def test_our_containers_run_commands_that_exist() -> None:
-    for name in OURS:
-        service = compose()["services"][name]
-        assert service["command"][0] in COMMANDS
-        assert service["build"]["target"] in stages()
-        kind, program, option, code = service["healthcheck"]["test"]
-        assert (kind, program, option) == ("CMD", "python", "-c")
-        compile(code, name, "exec")
-        http = load_config(EXAMPLE).http
-        port = http.port if name == "capture" else http.sink_port
-        assert f"http://127.0.0.1:{port}/readyz" in code
-        assert service["ports"] == [f"127.0.0.1:{port}:{port}"]
-
-
-def test_every_container_is_waited_for_by_its_health() -> None:
-    services = compose()["services"]
-    assert set(services) == {"postgres", "kafka", "opensearch", "redis", *OURS}
-    for name, service in services.items():
-        assert service["healthcheck"]["test"], name
-        for needed, how in service.get("depends_on", {}).items():
-            assert needed in services
-            assert how == {"condition": "service_healthy"}
-
-
-def test_volumes_and_files_that_containers_mount_are_there() -> None:
-    found = compose()
-    mounts = [mount for service in found["services"].values() for mount in service["volumes"]]
-    sources = {mount.partition(":")[0] for mount in mounts}
-    assert {source for source in sources if not source.startswith("./")} == set(found["volumes"])
-    for source in sources:
-        assert not source.startswith("./") or (ROOT / source).is_file(), source
-
-
-def test_images_have_versions_and_ports_are_this_machines_only() -> None:
-    for service in compose()["services"].values():
-        assert "build" in service or re.search(r":\d", service["image"])
-        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
-
-
-def test_the_containers_are_of_the_versions_that_are_tested() -> None:
-    from devstack.docker import images
-
-    services = compose()["services"]
-    tested = {name: image.name for name, image in images(18).items() if name in ("postgres", "kafka", "opensearch")}
-    assert {name: services[name]["image"] for name in tested} == tested
 
 
 # The images

@@ -44,6 +44,7 @@ def test_a_verb_prepares_what_it_needs() -> None:
 
 def test_the_demos_settings_reach_the_command() -> None:
     assert "cdc demo --seconds 120 --hold 0 --chaos\n" in said("-n", "demo")
+    assert "cdc demo --seconds 120 --hold 0 --chaos --keep\n" in said("-n", "demo", "KEEP=1")
     assert "cdc demo --seconds 30 --hold 5 --no-chaos\n" in said("-n", "demo", "SECONDS=30", "CHAOS=0", "HOLD=5")
 
 

@@ -20,6 +20,9 @@ def demo(
     chaos: Annotated[bool, typer.Option(help="Kill capture and sinks with SIGKILL halfway.")] = True,
     hold: Annotated[float, typer.Option(help="Seconds to pause before the comparison.", min=0, envvar="DEMO_HOLD")] = 0,
     folder: Annotated[Path, typer.Option(help="Logs and data; emptied at the start.")] = Path(".watershed/demo"),
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave everything running after the comparison, with commands to copy.")
+    ] = False,
     bootstrap: Annotated[
         str, typer.Option(metavar="STORE", help="This store does not exist before: fill it beside the workload.")
     ] = "",
@@ -37,4 +40,4 @@ def demo(
     console = Console()
     if not console.is_terminal:
         console = Console(width=CONSOLE_WIDTH_PLAIN)
-    raise typer.Exit(run_demo(Options(seconds, rows, rate, chaos, hold, folder, bootstrap), console))
+    raise typer.Exit(run_demo(Options(seconds, rows, rate, chaos, hold, folder, keep, bootstrap), console))

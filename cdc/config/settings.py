@@ -1,7 +1,8 @@
 """The configuration: one YAML file, checked whole before anything is touched.
 
-`CDC__SECTION__KEY` environment variables override the file (`CDC__KAFKA__BOOTSTRAP_SERVERS=...`). Unknown keys are
-refused. Secrets are `SecretStr`: they never appear in a message, a log or a repr.
+`CDC__SECTION__KEY` environment variables override the file (`CDC__KAFKA__BOOTSTRAP_SERVERS=...`), and so do files of
+these names in the folder CDC_SECRETS. Unknown keys are refused. Secrets are `SecretStr`: they never appear in a
+message, a log or a repr.
 """
 
 import os
@@ -19,7 +20,13 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+)
 
 from cdc.config.columns import Chosen, ColumnChoice
 from cdc.config.format_options import (
@@ -36,6 +43,7 @@ from cdc.config.format_options import (
 from cdc.config.kafka_options import without_ours
 from cdc.config.masking import Mask
 from cdc.config.outbox_settings import OutboxConfig, with_outbox_tables
+from cdc.config.secret_files import secret_files
 from cdc.config.section import DebeziumSection, Section
 from cdc.config.sink_settings import shared_names, unmatched_pattern
 from cdc.config.store_types import SINK_TYPES, SinksConfig
@@ -287,7 +295,7 @@ class HttpConfig(Section):
 
 
 class Config(BaseSettings):
-    """The whole file. Values from the environment go before the file's."""
+    """The whole file. Values from the environment go before those of secret files, and these before the file's."""
 
     model_config = SettingsConfigDict(
         frozen=True, extra="forbid", env_prefix=ENV_PREFIX, env_nested_delimiter="__", hide_input_in_errors=True
@@ -309,13 +317,15 @@ class Config(BaseSettings):
     @classmethod
     def settings_customise_sources(
         cls,
-        settings_cls: type[BaseSettings],  # noqa: ARG003
+        settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
         env_settings: PydanticBaseSettingsSource,
         dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return env_settings, init_settings
+        secrets = EnvSettingsSource(settings_cls)
+        secrets.env_vars = {name.lower(): value for name, value in secret_files(os.environ, ENV_PREFIX).items()}
+        return env_settings, secrets, init_settings
 
     @property
     def format_options(self) -> FormatOptions:
@@ -404,12 +414,12 @@ def _say(error: Any) -> str:
 
 def _refuse_unknown_environment(path: Path) -> None:
     """A mistyped override would otherwise be silently ignored."""
-    for name in sorted(os.environ):
-        if not name.startswith(ENV_PREFIX):
-            continue
+    named = {name: "environment variable" for name in os.environ if name.startswith(ENV_PREFIX)}
+    named |= dict.fromkeys(secret_files(os.environ, ENV_PREFIX), "secret file")
+    for name, kind in sorted(named.items()):
         section, _, key = name.removeprefix(ENV_PREFIX).lower().partition("__")
         field = Config.model_fields.get(section)
         if field is None or not key:
             raise ConfigError(
-                f"environment variable {name} names no section", f"sections of {path}: {', '.join(Config.model_fields)}"
+                f"{kind} {name} names no section", f"sections of {path}: {', '.join(Config.model_fields)}"
             )

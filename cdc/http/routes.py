@@ -14,10 +14,13 @@ from starlette.routing import Route
 
 from cdc import __version__
 from cdc.client.waiting import WaitTimeoutError
+from cdc.http.console_files import console_routes
+from cdc.http.letters import DeadLetters, Letters
 from cdc.http.metrics import CONTENT_TYPE, metrics_text
 from cdc.http.waits import TIMEOUT_S, TIMEOUT_S_MAX, Waits
 from cdc.model.errors import ConnectionLost, GapError, UnreachableError, WatershedError
 from cdc.status.model import Part, Problem, SinkStatus, Status, TableStatus
+from cdc.status.trend import Recent
 from cdc.status.waiting import WaitError
 
 
@@ -67,8 +70,10 @@ def sinks_scope(names: frozenset[str]) -> Scope:
     return Scope(frozenset({"brokers", "sink"}), names)
 
 
-def application(status: Callable[[], Status], scope: Scope, waits: Waits) -> Starlette:
-    """Makes the application. `status` is called for each request."""
+def application(
+    status: Callable[[], Status], scope: Scope, waits: Waits, recent: Callable[[], Recent], letters: Letters
+) -> Starlette:
+    """Makes the application. `status` and `recent` are called for each request."""
 
     def healthz(_: Request) -> Response:
         return _json(Health(is_alive=True))
@@ -97,6 +102,15 @@ def application(status: Callable[[], Status], scope: Scope, waits: Waits) -> Sta
         known = ", ".join(one.sink for one in found) or "none"
         return _json(Failure(error=f"no sink {name!r} has published a position", next=f"there are: {known}"), 404)
 
+    def history(_: Request) -> Response:
+        return _json(recent())
+
+    def dead_letters(request: Request) -> Response:
+        try:
+            return _json(letters.shown(status(), request.headers.get("host", "")))
+        except WatershedError as error:
+            return _json(Failure(error=error.message, next=error.hint), 503)
+
     def metrics(_: Request) -> Response:
         now = status()
         is_ready = not now.errors(scope.parts, scope.sinks)
@@ -114,8 +128,11 @@ def application(status: Callable[[], Status], scope: Scope, waits: Waits) -> Sta
             Route("/v1/tables", tables),
             Route("/v1/sinks", sinks),
             Route("/v1/sinks/{name}", sink),
+            Route("/v1/history", history),
+            Route("/v1/dead-letters", dead_letters),
             Route("/metrics", metrics),
             Route("/openapi.json", openapi),
+            *console_routes(),
         ],
         exception_handlers={HTTPException: _refused},
     )
@@ -163,7 +180,7 @@ async def _refused(_: Request, error: Exception) -> Response:
 
 # ---- OpenAPI
 
-_MODELS: Final = (Health, Readiness, Status, Tables, Sinks, SinkStatus, Failure)
+_MODELS: Final = (Health, Readiness, Status, Tables, Sinks, SinkStatus, Recent, DeadLetters, Failure)
 _NAME: Final = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
 _WAITS: Final = [
     {"name": name, "in": "query", "required": False, "description": text, "schema": {"type": kind}}
@@ -182,6 +199,8 @@ _PATHS: Final[Mapping[str, tuple[str, Mapping[int, type[BaseModel]]]]] = {
     "/v1/tables": ("Each configured table.", {200: Tables}),
     "/v1/sinks": ("Each sink that has published a position.", {200: Sinks, **_WAIT_ANSWERS}),
     "/v1/sinks/{name}": ("One sink.", {200: SinkStatus, **_WAIT_ANSWERS}),
+    "/v1/history": ("Samples and problems of the last half hour, since the process started.", {200: Recent}),
+    "/v1/dead-letters": ("Rows that stores rejected: the last ones of each sink.", {200: DeadLetters, 503: Failure}),
 }
 
 

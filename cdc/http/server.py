@@ -9,8 +9,11 @@ import structlog
 import uvicorn
 
 from cdc.config.settings import Config
+from cdc.http.letters import Letters
+from cdc.http.observed import Observed
 from cdc.http.routes import Scope, application
 from cdc.http.waits import Waits
+from cdc.kafka.sink_letters import read_letters
 from cdc.kafka.sink_positions import FollowedPositions, SinkPositions
 from cdc.kafka.topic_facts import KafkaTopicReader
 from cdc.model.errors import ConfigError
@@ -40,9 +43,11 @@ def serve(config: Config, port: int, key: str, scope: Scope, conditions: Conditi
     topics = Topics(config.topics.prefix)
     followed = FollowedPositions(lambda: SinkPositions(config.kafka, topics))
     waits = Waits(PostgresSourceReader(config.source).read_end, followed)
+    observed = Observed(monitor.status)
+    letters = Letters(config, lambda sinks: read_letters(config, sinks))
     server = uvicorn.Server(
         uvicorn.Config(
-            application(monitor.status, scope, waits),
+            application(monitor.status, scope, waits, observed.recent, letters),
             log_config=None,
             access_log=False,
             lifespan="off",
@@ -58,10 +63,17 @@ def serve(config: Config, port: int, key: str, scope: Scope, conditions: Conditi
         # SIGTERM is for the thread that waits for it. Threads that are started here inherit this.
         pthread_sigmask(SIG_BLOCK, {SIGTERM, SIGINT})
         monitor.start()
+        observed.start()
         server.run(sockets=[listener])
 
     threading.Thread(target=run, name="http", daemon=True).start()
-    log.info("listening", http=f"http://{config.http.host}:{port}")
+    log.info("listening", http=f"http://{config.http.host}:{port}", console=console_address(config.http.host, port))
+
+
+def console_address(host: str, port: int) -> str:
+    """Returns the console's address for a browser on this machine."""
+    name = {"0.0.0.0": "localhost", "::": "localhost"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104
+    return f"http://{name}:{port}/"
 
 
 def listening_socket(host: str, port: int, key: str) -> socket.socket:

@@ -219,6 +219,7 @@ def _sinks(config: Config, reading: Reading, history: History, now: Moment, end:
     return tuple(
         _sink(
             record,
+            section.type if (section := config.sinks.get(record.sink)) is not None else "",
             lag_records(config, record, published),
             end if published is not None and published.epoch == record.epoch else None,
             history,
@@ -241,9 +242,15 @@ def published_error(topics: TopicFacts, sink: str) -> Condition | None:
 
 
 def _sink(
-    record: SinkRecord, missing: int, end: int | None, history: History, now: Moment, condition: Condition | None
+    record: SinkRecord,
+    kind: str,
+    missing: int,
+    end: int | None,
+    history: History,
+    now: Moment,
+    condition: Condition | None,
 ) -> SinkStatus:
-    """`end`: the end of the source's log, if it is in the record's epoch."""
+    """`kind`: the type of its store. `end`: the end of the source's log, if it is in the record's epoch."""
     name, applied = record.sink, (record.generation, record.end_offsets, record.applied_lsn)
     told_s = (now.unix_us - record.applied_ts_us) / _US
     silent_s = history.silent_s(f"sink/{name}", applied, now.monotonic_s, told_s)
@@ -252,6 +259,7 @@ def _sink(
     readable_s = (record.applied_ts_us - record.commit_ts_us) / _US if record.commit_ts_us else None
     return SinkStatus(
         sink=record.sink,
+        type=kind,
         generation=record.generation,
         epoch=record.epoch,
         applied_lsn=format_lsn(record.applied_lsn),

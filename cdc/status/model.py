@@ -93,6 +93,7 @@ class SinkStatus(Node):
     """How far a sink's newest generation is, from its record in the progress topic."""
 
     sink: str
+    type: str  # search, cache, warehouse, sql; empty: the sink is not in this configuration
     generation: int
     epoch: int
     applied_lsn: str

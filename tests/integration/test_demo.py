@@ -19,8 +19,10 @@ import redis
 import yaml
 from confluent_kafka import Producer
 from opensearchpy import OpenSearch
+from playwright.sync_api import expect
 
 from devstack.processes import Process, identify, runs, with_descendants
+from tests.support.browser import executable, opened_browser, violations
 from tests.support.waiting import eventually
 
 RUN_S_MAX = 600.0  # a minute and a half on an idle machine; other tests' servers may share it
@@ -51,6 +53,11 @@ class Demo:
         assert found
         return with_descendants(found)
 
+    def press_enter(self) -> None:
+        assert self.process.stdin
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+
     def config(self) -> Any:
         return yaml.safe_load((self.folder / "watershed.yml").read_text(encoding="utf-8"))
 
@@ -77,6 +84,24 @@ def running_demo(tmp_path: Path, *options: str) -> Iterator[Demo]:
             except subprocess.TimeoutExpired:
                 process.kill()
         process.communicate()
+
+
+def drive_console(port: int) -> None:
+    """Every section shows the demo's pipeline, and axe has nothing to say; without a browser, nothing is done."""
+    if executable() is None:
+        return
+    with opened_browser() as browser:
+        page = browser.new_page(reduced_motion="reduce")
+        for section, shows in (
+            ("overview", "From source to stores"),
+            ("tables", "public.order_lines"),
+            ("stores", "search index"),
+            ("letters", "No store has rejected a row"),
+            ("problems", "Now"),
+        ):
+            page.goto(f"http://127.0.0.1:{port}/console/#{section}")
+            expect(page.locator("#view")).to_contain_text(shows, timeout=30_000)
+            assert violations(page) == []
 
 
 def falsify_cache(url: str) -> str:
@@ -120,18 +145,32 @@ def forge_event(bootstrap_servers: str) -> None:
 @pytest.mark.invariant(5)
 def test_after_kills_all_stores_and_books_are_equal_but_for_what_was_falsified_by_hand(tmp_path: Path) -> None:
     """The warehouse is one that did not exist: it is filled beside the workload, from rows that are read meanwhile."""
-    options = ["--seconds", "15", "--rows", "1000", "--rate", "100", "--hold", "300", "--bootstrap", "warehouse"]
+    options = [
+        "--seconds",
+        "15",
+        "--rows",
+        "1000",
+        "--rate",
+        "100",
+        "--hold",
+        "300",
+        "--bootstrap",
+        "warehouse",
+        "--keep",
+    ]
     with running_demo(tmp_path, *options) as demo:
         demo.wait_for("Enter goes on")
         sinks = demo.config()["sinks"]
         order, product = falsify_cache(sinks["cache"]["url"]), falsify_search(sinks["search"]["url"])
         forge_event(demo.config()["kafka"]["bootstrap_servers"])
         family = demo.family()
-        assert demo.process.stdin
-        demo.process.stdin.write("\n")
-        demo.process.stdin.flush()
+        drive_console(demo.config()["http"]["port"])
+        demo.press_enter()
+        demo.wait_for("Enter ends the demo")
+        demo.press_enter()
         assert demo.process.wait(RUN_S_MAX) == 1
-    lines = demo.output.splitlines()
+    compared, _, kept = demo.output.partition("one order in all its places")
+    lines = compared.splitlines()
     assert [line for line in lines if "kill -9" in line and "started again" in line] != []
     assert any("first synced row" in line for line in lines)
     assert any("warehouse is filled after" in line for line in lines)
@@ -150,6 +189,11 @@ def test_after_kills_all_stores_and_books_are_equal_but_for_what_was_falsified_b
     counted, repeated = re.findall(r"^([\d,]+) events; ([\d,]+) were met again", demo.output, re.MULTILINE)[0]
     assert int(counted.replace(",", "")) > int(repeated.replace(",", "")) > 0
     assert not any(map(runs, family))
+    found, _, repaired = kept.partition("$ cdc repair")
+    assert "nobody wrote this" in found.partition("$ cdc verify")[2]
+    assert "$ cdc verify" in repaired, "it is compared again"
+    assert f"console: http://127.0.0.1:{demo.config()['http']['port']}/" in compared
+    assert f"SELECT * FROM orders WHERE id = {order}'" in kept
 
 
 def test_an_interrupted_demo_leaves_nothing_running(tmp_path: Path) -> None:

@@ -2,20 +2,24 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 import uvicorn
+from starlette.applications import Starlette
 
+from cdc.http.letters import Letters
 from cdc.http.routes import CAPTURE, application, description
 from cdc.http.server import listening_socket
 from cdc.http.waits import Waits
+from cdc.kafka.sink_letters import Letter
 from cdc.model.errors import ConfigError, UnreachableError
 from cdc.records.control import PositionRecord, SinkRecord
 from cdc.status.model import Status
+from cdc.status.trend import Trend
 from tests.support.http_server import HttpServer, free_port
 from tests.support.standings import position
-from tests.support.status_facts import Clock, applied, full_status, reading, source, source_end
+from tests.support.status_facts import Clock, applied, config, full_status, reading, source, source_end, topics
 from tests.support.waiting import eventually
 
 
@@ -28,6 +32,15 @@ class Pipeline:
         self.records: tuple[SinkRecord, ...] = (applied(500),)
         self.position = position(500)
         self.asked = 0
+
+        self.trend = Trend()
+
+    def application(self) -> Starlette:
+        letters = Letters(config(), self.read_letters)
+        return application(lambda: self.status, CAPTURE, Waits(lambda: self.end, self), self.trend.recent, letters)
+
+    def read_letters(self, sinks: Sequence[str]) -> list[Letter]:
+        raise UnreachableError(f"Kafka: can't read the letters of {', '.join(sinks)}", "start it")
 
     def last(self) -> tuple[tuple[SinkRecord, ...], PositionRecord]:
         """Implements Positions."""
@@ -44,7 +57,7 @@ def pipeline() -> Pipeline:
 def server(pipeline: Pipeline) -> Iterator[HttpServer]:
     port = free_port()
     listener = listening_socket("127.0.0.1", port, "http.port")
-    app = application(lambda: pipeline.status, CAPTURE, Waits(lambda: pipeline.end, pipeline))
+    app = pipeline.application()
     running = uvicorn.Server(uvicorn.Config(app, log_config=None, lifespan="off"))
     thread = threading.Thread(target=running.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
@@ -130,13 +143,28 @@ def test_a_wait_that_cannot_be_answered_is_told_why(server: HttpServer, query: s
     assert told["next"]
 
 
+def test_the_history_has_samples_and_problems(server: HttpServer, pipeline: Pipeline) -> None:
+    assert server.json("/v1/history") == {"interval_seconds": 5.0, "samples": [], "problems": []}
+    pipeline.trend.observe(pipeline.status)
+    found = server.json("/v1/history")
+    assert [sample["sinks"]["search"]["written"] for sample in found["samples"]] == [7]
+    assert {one["problem"]["part"] for one in found["problems"]} == {"table", "sink"}
+    assert not any(one["is_over"] for one in found["problems"])
+
+
+def test_dead_letters_that_cannot_be_read_are_told_why(server: HttpServer, pipeline: Pipeline) -> None:
+    assert server.json("/v1/dead-letters") == {"sinks": []}
+    record = applied(500, dead_letters=3)
+    pipeline.status = Clock().status(reading(told=topics(sinks=(record,))))
+    code, body = server.get("/v1/dead-letters")
+    assert (code, json.loads(body)) == (503, {"error": "Kafka: can't read the letters of search", "next": "start it"})
+
+
 def test_openapi_describes_every_route(server: HttpServer) -> None:
     found = server.json("/openapi.json")
     assert found == description()
-    none = Pipeline()
-    app = application(full_status, CAPTURE, Waits(lambda: none.end, none))
-    routes = {route.path for route in app.routes}  # type: ignore[attr-defined]
-    assert routes == found["paths"].keys() | {"/openapi.json"}
+    routes = {route.path for route in Pipeline().application().routes}  # type: ignore[attr-defined]
+    assert routes == found["paths"].keys() | {"/openapi.json", "/", "/console"}
     named = set(_references(found))
     assert named <= {f"#/components/schemas/{name}" for name in found["components"]["schemas"]}
     assert "#/components/schemas/Status" in named

@@ -1,0 +1,134 @@
+// The console: sections by the address's hash, the theme, and what is said to readers of the screen.
+
+import { h, pill, s, show } from "./dom.js";
+import { clock, count, plural } from "./format.js";
+import { every, poll, state } from "./data.js";
+import { letters } from "./letters.js";
+import { overview } from "./overview.js";
+import { problems } from "./problems.js";
+import { stores } from "./stores.js";
+import { tables } from "./tables.js";
+
+const SECTIONS = [
+  ["overview", "Overview", overview, () => null],
+  ["tables", "Tables", tables, (status) => status.tables.length],
+  ["stores", "Stores", stores, (status) => status.sinks.length],
+  ["letters", "Dead letters", letters, (status) => status.sinks.reduce((sum, one) => sum + one.dead_letters, 0)],
+  ["problems", "Problems", problems, (status) => status.problems.length],
+];
+const byId = (id) => document.getElementById(id);
+const chosen = () => SECTIONS.find(([name]) => `#${name}` === location.hash) ?? SECTIONS[0];
+
+function announce(text) {
+  byId("announcer").textContent = text;
+}
+
+// ---- the theme: the system's, unless the reader chose one
+
+const THEMES = {
+  auto: ["System", "M12 3a9 9 0 1 0 0 18ZM12 3a9 9 0 0 1 0 18"],
+  light: ["Light", "M12 8a4 4 0 1 0 0 8 4 4 0 0 0 0-8ZM12 2v2M12 20v2M2 12h2M20 12h2M5 5l1.4 1.4M17.6 17.6 19 19M5 19l1.4-1.4M17.6 6.4 19 5"],
+  dark: ["Dark", "M20 14.5A8.5 8.5 0 0 1 9.5 4 8.5 8.5 0 1 0 20 14.5Z"],
+};
+
+function stored() {
+  try {
+    return localStorage.getItem("watershed-theme") ?? "auto";
+  } catch {
+    return "auto";
+  }
+}
+
+function setTheme(name) {
+  const theme = name in THEMES ? name : "auto";
+  const next = Object.keys(THEMES)[(Object.keys(THEMES).indexOf(theme) + 1) % 3];
+  if (theme === "auto") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
+  try {
+    localStorage.setItem("watershed-theme", theme);
+  } catch { /* a browser that keeps nothing: the choice lasts as long as the page */ }
+  const button = byId("theme");
+  button.setAttribute("aria-label", `Theme: ${THEMES[theme][0]}. Change to ${THEMES[next][0]}`);
+  button.title = `Theme: ${THEMES[theme][0]}`;
+  button.onclick = () => setTheme(next);
+  button.replaceChildren(s("svg", { class: "icon", viewBox: "0 0 24 24", width: 20, height: 20, "aria-hidden": "true" }, s("path", { d: THEMES[theme][1] })));
+}
+
+// ---- what is shown
+
+function health(status) {
+  const errors = status.problems.filter((one) => one.severity === "error").length;
+  const warnings = status.problems.length - errors;
+  if (state.awaySince) return ["error", "No answer"];
+  if (errors) return ["error", plural(errors, "error")];
+  if (warnings) return ["warning", plural(warnings, "warning")];
+  return status.capture.state === "not started" ? ["idle", "Not started"] : ["good", "All in step"];
+}
+
+function notice() {
+  if (!state.awaySince) return [];
+  const since = clock(state.awaySince);
+  return [h("div", { class: "away", role: "alert" }, pill("error", "No answer"),
+    h("p", {}, state.status ? `This process has not answered since ${since}. What is shown is its last state; the console asks again every two seconds.`
+      : `This process does not answer (since ${since}). The console asks again every two seconds.`))];
+}
+
+let said = "";
+
+function speak() {
+  const [, text] = state.status ? health(state.status) : ["", state.awaySince ? "No answer" : ""];
+  if (text !== said && text) announce(said || text !== "All in step" ? `Watershed: ${text}` : "");
+  said = text;
+}
+
+function skeleton() {
+  const block = (kind) => h("div", { class: `bone ${kind}` });
+  return h("div", { class: "bones", role: "status" }, h("span", { class: "unseen" }, "Loading the status"), block("wide"), block("third"), block("third"), block("third"));
+}
+
+function draw() {
+  const [name, title, view] = chosen();
+  const { status } = state;
+  show(byId("nav"), h("ul", {}, SECTIONS.map(([id, text, , number]) => {
+    const badge = status ? number(status) : null;
+    return h("li", {}, h("a", { href: `#${id}`, "aria-current": id === name ? "page" : null }, text, badge ? h("span", { class: "badge" }, count(badge)) : null));
+  })));
+  document.title = `${title} · Watershed`;
+  show(byId("notice"), ...notice());
+  if (status) {
+    const [tone, text] = health(status);
+    document.title = `${tone === "good" ? "" : `(${text}) `}${title} · ${status.prefix} · Watershed`;
+    show(byId("health"), pill(tone, text));
+    byId("where").textContent = status.source.database ? `${status.prefix} · database ${status.source.database}` : status.prefix;
+    byId("age").textContent = `Status of ${clock(status.unix_seconds)}`;
+    byId("view").classList.toggle("stale", Boolean(state.awaySince));
+    show(byId("view"), ...view(announce));
+  } else if (!state.awaySince) show(byId("view"), skeleton());
+  else show(byId("view"), h("section", { class: "panel empty" }, h("h2", {}, "Nothing to show yet"), h("p", {}, "The page is loaded, but the process behind it does not answer. Is it running?"), h("code", {}, "cdc run")));
+  speak();
+}
+
+async function refresh() {
+  await poll(chosen()[0] === "letters");
+  draw();
+}
+
+addEventListener("hashchange", () => {
+  draw();
+  scrollTo(0, 0);
+  byId("main").focus({ preventScroll: true });
+  if (chosen()[0] === "letters") refresh();
+});
+document.addEventListener("redraw", draw);
+addEventListener("resize", draw);
+addEventListener("keydown", (event) => {
+  const isTyping = event.target instanceof HTMLInputElement;
+  if (event.key === "/" && !isTyping && chosen()[0] === "tables") {
+    event.preventDefault();
+    byId("filter").focus();
+  }
+});
+
+setTheme(stored());
+draw();
+every(refresh);

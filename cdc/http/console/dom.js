@@ -1,0 +1,94 @@
+// Builds elements, and changes a tree that is shown into a new one. Text always becomes a text node, never markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function build(element, properties, children) {
+  for (const [name, value] of Object.entries(properties ?? {})) {
+    if (value === undefined || value === null || value === false) continue;
+    if (name.startsWith("on") || name === "island" || name === "value" || name === "checked") element[name] = value;
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  for (const child of children.flat(Infinity)) {
+    if (child === undefined || child === null || child === false || child === "") continue;
+    element.append(child instanceof Node ? child : document.createTextNode(String(child)));
+  }
+  return element;
+}
+
+export const h = (tag, properties, ...children) => build(document.createElement(tag), properties, children);
+export const s = (tag, properties, ...children) => build(document.createElementNS(SVG, tag), properties, children);
+
+const HANDLERS = ["onclick", "oninput", "onchange", "onkeydown", "onpointermove", "onpointerleave", "ontoggle"];
+
+function isSame(old, fresh) {
+  if (old.nodeType !== fresh.nodeType) return false;
+  if (old.nodeType === Node.TEXT_NODE) return true;
+  return old.nodeName === fresh.nodeName && (old.dataset?.key ?? "") === (fresh.dataset?.key ?? "");
+}
+
+function morph(old, fresh) {
+  if (old.nodeType === Node.TEXT_NODE) {
+    if (old.data !== fresh.data) old.data = fresh.data;
+    return;
+  }
+  for (const { name } of [...old.attributes]) {
+    // Whether a details element is open is the reader's business.
+    if (!fresh.hasAttribute(name) && !(name === "open" && old.nodeName === "DETAILS")) old.removeAttribute(name);
+  }
+  for (const { name, value } of fresh.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+  for (const name of HANDLERS) old[name] = fresh[name];
+  if (old.nodeName === "INPUT" && document.activeElement !== old) old.value = fresh.value;
+  old.island = fresh.island;
+  if (!fresh.island) children(old, [...fresh.childNodes]);
+}
+
+function children(parent, fresh) {
+  fresh.forEach((node, number) => {
+    const old = parent.childNodes[number];
+    if (old === undefined) parent.append(node);
+    else if (isSame(old, node)) morph(old, node);
+    else parent.replaceChild(node, old);
+  });
+  while (parent.childNodes.length > fresh.length) parent.lastChild.remove();
+}
+
+/** Shows `nodes` in `parent`: what stays the same keeps its focus, its selection and its place. Then draws islands. */
+export function show(parent, ...nodes) {
+  children(parent, nodes.flat(Infinity).filter((node) => node instanceof Node));
+  for (const element of parent.querySelectorAll("[data-island]")) element.island?.(element);
+}
+
+const SHAPES = {
+  good: "M3.5 8.4 6.6 11.5 12.5 4.9",
+  warning: "M8 4.4v4.4M8 11.3v.2",
+  error: "M5 5l6 6M11 5l-6 6",
+  busy: "M8 4.2V8l2.6 1.8",
+  idle: "M4.5 8h7",
+};
+const OUTLINES = { warning: "M8 1.2 15.2 14.2H.8Z", error: "M5 .8h6L15.2 5v6L11 15.2H5L.8 11V5Z" };
+
+/** A sign that differs in shape as well as in colour. A word is always beside it. */
+export function sign(tone) {
+  const outline = OUTLINES[tone] ? s("path", { class: "sign-fill", d: OUTLINES[tone] }) : s("circle", { class: "sign-fill", cx: 8, cy: 8, r: 7.2 });
+  return s("svg", { class: `sign ${tone}`, viewBox: "0 0 16 16", width: 16, height: 16, "aria-hidden": "true" }, outline, s("path", { class: "sign-line", d: SHAPES[tone] }));
+}
+
+export const pill = (tone, text) => h("span", { class: `pill ${tone}` }, sign(tone), h("span", {}, text));
+
+/** A command with a button that copies it. */
+export function command(text, announce) {
+  const copy = async (event) => {
+    const button = event.currentTarget;
+    try {
+      await navigator.clipboard.writeText(text);
+      announce("The command is copied.");
+    } catch {
+      getSelection().selectAllChildren(button.previousSibling);
+      announce("The command is selected: copy it with the keyboard.");
+    }
+    button.classList.add("done");
+    setTimeout(() => button.classList.remove("done"), 1500);
+  };
+  return h("div", { class: "command" }, h("code", {}, text),
+    h("button", { type: "button", class: "copy", onclick: copy, "aria-label": `Copy: ${text}` }, "Copy"));
+}

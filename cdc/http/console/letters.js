@@ -1,0 +1,41 @@
+// Rows that stores rejected. A row's values are shown when the reader asks for them.
+
+import { command, h } from "./dom.js";
+import { count, moment, plural } from "./format.js";
+import { state } from "./data.js";
+
+const WITHHELD = {
+  masked: "The row is not shown: the configuration masks columns of this table. `cdc dlq show` prints it.",
+  remote: "The row is not shown: other machines can reach this server. `cdc dlq show` prints it.",
+  "not kept": "The row is not kept: the sink keeps no rows, or it is too large.",
+};
+
+const keyText = (key) => Object.entries(key).map(([name, value]) => `${name} = ${JSON.stringify(value)}`).join(", ");
+
+function letter(one) {
+  return h("li", { class: "letter", "data-key": `${one.sink}/${one.topic}/${one.partition}/${one.offset}` },
+    h("div", { class: "letter-head" }, h("span", { class: "mono name" }, one.table), h("span", { class: "mono" }, keyText(one.key)), h("span", { class: "when" }, moment(one.rejected_unix_seconds))),
+    h("p", { class: "message" }, one.reason),
+    h("p", { class: "hint" }, `version ${one.version}, topic ${one.topic}, partition ${one.partition}, offset ${count(one.offset)}`),
+    one.withheld ? h("p", { class: "hint withheld" }, WITHHELD[one.withheld].replaceAll("`", "")) : h("details", {}, h("summary", {}, "Show the row"), h("pre", { tabindex: "0", "aria-label": `Row of ${one.table}` }, JSON.stringify(one.row, null, 2))));
+}
+
+export function letters(announce) {
+  const tables = state.status.tables.filter((one) => one.dead_letters || one.skipped);
+  const unread = state.lettersError ? h("p", { class: "row-note" }, state.lettersError) : state.letters ? null : h("p", { class: "loading" }, "Loading…");
+  const sinks = state.letters?.sinks ?? [];
+  return [
+    ...sinks.map((sink) => h("section", { class: "panel", "aria-labelledby": `letters-${sink.sink}`, "data-key": sink.sink },
+      h("div", { class: "panel-head" }, h("h2", { id: `letters-${sink.sink}` }, `Rejected by ${sink.sink}`), h("p", { class: "hint" }, sink.letters.length < sink.total ? `the last ${count(sink.letters.length)} of ${count(sink.total)}` : plural(sink.total, "row"))),
+      h("p", { class: "hint" }, "When the cause is removed, the rows are published again by:"), command(`cdc dlq replay ${sink.sink}`, announce),
+      h("ul", { class: "letters" }, sink.letters.map(letter)))),
+    (unread || !sinks.length) && h("section", { class: "panel", "aria-labelledby": "letters-title" }, h("h2", { id: "letters-title" }, "Rows that stores rejected"),
+      unread || h("p", { class: "empty-line" }, "No store has rejected a row.")),
+    h("section", { class: "panel", "aria-labelledby": "left-title" },
+      h("div", { class: "panel-head" }, h("h2", { id: "left-title" }, "Changes that capture could not publish"), h("p", { class: "hint" }, "since the table was first captured")),
+      tables.length ? h("table", { class: "grid-table" }, h("caption", { class: "unseen" }, "Changes that were left out, of each table"),
+        h("thead", {}, h("tr", {}, ["Table", "Dead letters", "Skipped"].map((text, n) => h("th", { scope: "col", class: n ? "number" : "" }, text)))),
+        h("tbody", {}, tables.map((one) => h("tr", { "data-key": one.table }, h("th", { scope: "row", class: "mono" }, one.table), h("td", { class: "number" }, count(one.dead_letters)), h("td", { class: "number" }, count(one.skipped))))))
+        : h("p", { class: "empty-line" }, "Every change was published.")),
+  ];
+}

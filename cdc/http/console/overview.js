@@ -1,0 +1,93 @@
+// The first section: the picture, the charts, the WAL budget, and what the tables do.
+
+import { h } from "./dom.js";
+import { figure } from "./chart.js";
+import { flow } from "./flow.js";
+import { bytes, bytesRate, count, plural, rate, seconds } from "./format.js";
+import { lagOf, publishedRates, retained, state, writtenRates } from "./data.js";
+import { problemItem } from "./problems.js";
+import { progress } from "./tables.js";
+
+const SPANS = [[300, "5 min"], [900, "15 min"], [1800, "30 min"]];
+const SHOWN_PROBLEMS = 3;
+const SHOWN_SNAPSHOTS = 5;
+
+let span = 900;
+
+function attention(status, announce) {
+  if (!status.problems.length) return null;
+  const sorted = [...status.problems].sort((a, b) => (a.severity === b.severity ? 0 : a.severity === "error" ? -1 : 1));
+  const more = sorted.length - SHOWN_PROBLEMS;
+  return h("section", { class: "panel attention", "aria-labelledby": "attention-title" },
+    h("div", { class: "panel-head" }, h("h2", { id: "attention-title" }, "Needs attention"), more > 0 && h("a", { href: "#problems" }, `${count(more)} more`)),
+    h("ul", { class: "problems" }, sorted.slice(0, SHOWN_PROBLEMS).map((problem) => problemItem(problem, announce))));
+}
+
+function budget(status) {
+  const slot = status.source.slot;
+  if (!slot) return h("section", { class: "panel", "aria-labelledby": "wal-title" }, h("h2", { id: "wal-title" }, "WAL budget"), h("p", { class: "hint" }, "The source does not answer."));
+  const { retained_bytes: held, limit_bytes: limit, remaining_bytes: left, rate_bytes_per_second: speed, seconds_left: time } = slot.budget;
+  const share = limit && left !== null ? Math.min(1, Math.max(0, 1 - left / limit)) : null;
+  const tone = share === null ? "good" : share > 0.8 ? "error" : share > 0.5 ? "warning" : "good";
+  return h("section", { class: "panel", "aria-labelledby": "wal-title" },
+    h("div", { class: "panel-head" }, h("h2", { id: "wal-title" }, "WAL budget"), h("p", { class: "hint" }, `slot ${slot.name}, ${slot.exists ? (slot.wal_status ?? "state unknown") : "does not exist"}`)),
+    h("p", { class: "figure" }, time === null ? (limit ? "–" : "no limit is set") : seconds(time), h("small", {}, time === null ? "" : "left if capture confirmed nothing from now on")),
+    share !== null && h("div", { class: `meter ${tone}`, role: "meter", "aria-label": "WAL budget in use", "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": Math.round(share * 100) },
+      bar(share)),
+    h("dl", { class: "facts" }, fact("Held for the slot", bytes(held)), fact("Limit", limit ? bytes(limit) : "none"), fact("Left", bytes(left)), fact("Written at", bytesRate(speed))));
+}
+
+/** A bar whose length needs no style in the markup. */
+export function bar(share) {
+  return h("span", { class: "bar-track", "data-island": true, island: (element) => {
+    const inner = element.firstChild ?? element.appendChild(document.createElement("span"));
+    inner.style.width = `${(share * 100).toFixed(1)}%`;
+  } });
+}
+
+export const fact = (name, value) => h("div", {}, h("dt", {}, name), h("dd", {}, value));
+
+function tables(status) {
+  const states = ["streaming", "snapshotting", "stopped", "not captured"].map((name) => [name, status.tables.filter((one) => one.state === name).length]);
+  const running = status.tables.filter((one) => one.state === "snapshotting" && one.snapshot);
+  return h("section", { class: "panel", "aria-labelledby": "tables-title" },
+    h("div", { class: "panel-head" }, h("h2", { id: "tables-title" }, "Tables"), h("a", { href: "#tables" }, `All ${plural(status.tables.length, "table")}`)),
+    h("dl", { class: "states" }, states.map(([name, number]) => h("div", { class: number ? `state-${name.replace(" ", "-")}` : "none" }, h("dt", {}, name), h("dd", {}, count(number))))),
+    running.length ? h("ul", { class: "runs" }, running.slice(0, SHOWN_SNAPSHOTS).map((one) => h("li", {}, h("span", { class: "mono" }, one.table), progress(one)))) : h("p", { class: "hint" }, "No snapshot is running."),
+    running.length > SHOWN_SNAPSHOTS && h("p", { class: "hint" }, `and ${count(running.length - SHOWN_SNAPSHOTS)} more snapshots`));
+}
+
+function charts(status) {
+  const stores = status.sinks.map((sink) => sink.sink);
+  const shared = { seconds: span, now: status.unix_seconds };
+  const budgetOf = status.source.slot?.budget;
+  return h("section", { class: "charts-section", "aria-labelledby": "charts-title" },
+    h("div", { class: "section-head" }, h("h2", { id: "charts-title" }, "Lag and rate"),
+      h("div", { class: "segments", role: "group", "aria-label": "Time that the charts show" }, SPANS.map(([length, text]) =>
+        h("button", { type: "button", "aria-pressed": String(span === length), onclick: () => { span = length; document.dispatchEvent(new Event("redraw")); } }, text)))),
+    h("div", { class: "charts" },
+      figure({ ...shared, title: "Behind the source", hint: "seconds", least: 1, format: seconds,
+        series: [{ name: "capture", points: lagOf(null) }, ...stores.map((name) => ({ name, points: lagOf(name) }))] }),
+      figure({ ...shared, title: "Throughput", hint: "records and rows", least: 10, format: rate,
+        series: [{ name: "published", points: publishedRates() }, ...stores.map((name) => ({ name, points: writtenRates(name) }))] }),
+      figure({ ...shared, title: "WAL held for the slot", hint: "bytes", least: 1048576, base: 1024, format: bytes, limit: budgetOf?.limit_bytes, limitText: `limit ${bytes(budgetOf?.limit_bytes)}`,
+        series: [{ name: "held", points: retained() }] })));
+}
+
+const step = (title, text, code) => h("li", {}, h("h3", {}, title), h("p", {}, text), h("code", {}, code));
+
+function nothingYet() {
+  return h("section", { class: "panel empty", "aria-labelledby": "empty-title" },
+    h("h2", { id: "empty-title" }, "Nothing is captured yet"),
+    h("p", {}, "Capture has never run with this prefix. Three commands bring the first row into a store:"),
+    h("ol", { class: "steps" },
+      step("Check", "Are source, brokers and stores ready? Each finding has its remedy.", "cdc check"),
+      step("Capture", "Publishes the rows that exist, then every change.", "cdc run"),
+      step("Fill a store", "Applies the topics to a store of the configuration.", "cdc sink run NAME")));
+}
+
+export function overview(announce) {
+  const { status } = state;
+  if (status.capture.state === "not started" && !status.sinks.length) return [attention(status, announce), nothingYet(), flow(status)];
+  return [attention(status, announce), flow(status), charts(status), h("div", { class: "pair" }, budget(status), tables(status))];
+}

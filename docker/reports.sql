@@ -1,0 +1,2 @@
+-- The database of sink `sql`, which capture does not read.
+CREATE DATABASE reports;
