@@ -2,8 +2,9 @@
 
     python -m tests.faults.readiness_campaign --folder .watershed/readiness-campaign
 
-The server of the process that answers for the broken part is asked every 50 ms; a process that does not answer within a
-second is red, as it is for an orchestrator. The exit code is 1 if one took longer than RED_S_MAX to turn red.
+The server of the process that answers for the broken part is asked four times a second at least; a process that does
+not answer within a second is red, as it is for an orchestrator. The exit code is 1 if one took longer than RED_S_MAX to
+turn red.
 """
 
 import argparse
@@ -21,16 +22,18 @@ from pathlib import Path
 from typing import Final
 
 import psycopg
+from psycopg import sql
 
 from devstack.processes import identify, with_descendants
 from devstack.stack import Stack
 from tests.conftest import KafkaBroker, PostgresServer
+from tests.support.captured import Captured
+from tests.support.checked import execute
 from tests.support.drift import Background
 from tests.support.http_server import RED_S_MAX, HttpServer
 from tests.support.pipeline import ITEMS, Pipeline, pipeline_of
 from tests.support.waiting import eventually
 
-POLL_S: Final = 0.05
 ANSWER_S: Final = 1.0
 SEEN_S_MAX: Final = 120.0
 
@@ -94,19 +97,12 @@ def measure(server: HttpServer, fault: Fault) -> Measured:
         said[:] = [reason for reason in reasons(server) if fault.says in reason]
         return bool(said)
 
-    _poll(is_red, lambda: f"{fault.name}: red because of {fault.says!r}; the reasons: {reasons(server)}")
+    eventually(is_red, SEEN_S_MAX, lambda: f"{fault.name}: red because of {fault.says!r}: {reasons(server)}")
     red_s = time.monotonic() - began
     fault.end()
     ended = time.monotonic()
-    _poll(lambda: not reasons(server), lambda: f"{fault.name}: green again; the reasons: {reasons(server)}")
+    eventually(lambda: not reasons(server), SEEN_S_MAX, lambda: f"{fault.name}: green again: {reasons(server)}")
     return Measured(fault.name, fault.server, red_s, said[0], time.monotonic() - ended)
-
-
-def _poll(condition: Callable[[], bool], what: Callable[[], str]) -> None:
-    deadline = time.monotonic() + SEEN_S_MAX
-    while not condition():
-        assert time.monotonic() < deadline, what()
-        time.sleep(POLL_S)
 
 
 def faults(pipeline: Pipeline, stack: Stack) -> list[Fault]:
@@ -136,31 +132,6 @@ def faults(pipeline: Pipeline, stack: Stack) -> list[Fault]:
 
         return ask
 
-    def drop_slot() -> None:
-        def is_dropped() -> bool:
-            items.query(
-                "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = %s", items.name
-            )
-            try:
-                items.query("SELECT pg_drop_replication_slot(%s)", items.name)
-            except psycopg.errors.ObjectInUse:
-                return False
-            return True
-
-        eventually(is_dropped, 20.0, "the slot is dropped")
-
-    def heal() -> None:
-        eventually(lambda: "state GAP" in str(reasons(pipeline.capture_http)), 60.0, "capture is in state GAP")
-        items.ask("heal")
-
-    def keep_wal(size: str) -> Callable[[], None]:
-        def alter() -> None:
-            with psycopg.connect(items.superuser_dsn, autocommit=True) as connection:
-                connection.execute(f"ALTER SYSTEM SET max_slot_wal_keep_size = {size}".encode())
-                connection.execute("SELECT pg_reload_conf()")
-
-        return alter
-
     return [
         frozen("capture stopped (SIGSTOP)", "capture", lambda: items.running().pid, "no answer"),
         Fault("capture stopped (kill -9)", "capture", kill, restart, "no answer"),
@@ -177,9 +148,39 @@ def faults(pipeline: Pipeline, stack: Stack) -> list[Fault]:
         frozen("brokers away (SIGSTOP)", "capture", lambda: stack.pid("kafka"), "brokers"),
         frozen("brokers away (SIGSTOP), sink", "sink", lambda: stack.pid("kafka"), "brokers"),
         frozen("store away (SIGSTOP)", "sink", lambda: stack.pid("redis"), "cache"),
-        Fault("slot lost", "capture", drop_slot, heal, "slot"),
-        Fault("WAL budget below its limit", "capture", keep_wal("'1MB'"), keep_wal("-1"), "the WAL budget"),
+        Fault("slot lost", "capture", lambda: _drop_slot(items), lambda: _heal(pipeline), "slot"),
+        Fault(
+            "WAL budget below its limit",
+            "capture",
+            lambda: _keep_wal(items, "'1MB'"),
+            lambda: _keep_wal(items, "-1"),
+            "the WAL budget",
+        ),
     ]
+
+
+def _drop_slot(items: Captured) -> None:
+    """Also from the process that streams from it."""
+
+    def is_dropped() -> bool:
+        slots = "FROM pg_replication_slots WHERE slot_name = %s"
+        items.query(sql.SQL(f"SELECT pg_terminate_backend(active_pid) {slots}"), items.name)
+        try:
+            items.query(sql.SQL(f"SELECT pg_drop_replication_slot(slot_name) {slots}"), items.name)
+        except psycopg.errors.ObjectInUse:
+            return False
+        return True
+
+    eventually(is_dropped, 20.0, "the slot is dropped")
+
+
+def _heal(pipeline: Pipeline) -> None:
+    eventually(lambda: "state GAP" in str(reasons(pipeline.capture_http)), 60.0, "capture is in state GAP")
+    pipeline.items.ask("heal")
+
+
+def _keep_wal(items: Captured, size: str) -> None:
+    execute(items.superuser_dsn, f"ALTER SYSTEM SET max_slot_wal_keep_size = {size}; SELECT pg_reload_conf()")
 
 
 def _is_java(pid: int) -> bool:
