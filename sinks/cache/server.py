@@ -116,7 +116,7 @@ class RedisServer:
             case NoPermissionError():
                 return SinkError(
                     f"{where} does not permit this user {_command(error)}",
-                    "ACL SETUSER <user> ~* &* +@read +@write +@scripting +@pubsub +info",
+                    "ACL SETUSER <user> ~* &* +@read +@write +@scripting +@pubsub +@connection +info",
                 )
             case AuthenticationError() | AuthorizationError():
                 return SinkError(f"{where} refuses this user", "check user, password and ACL of the sink's url")

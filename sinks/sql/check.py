@@ -6,7 +6,7 @@ from contextlib import closing
 from sqlalchemy import text
 
 from cdc.config.sink_settings import SqlConfig
-from cdc.model.errors import ConfigError, RefusedError
+from cdc.model.errors import RefusedError
 from cdc.model.events import TableSchema
 from cdc.model.findings import Finding
 from cdc.model.sql_names import sql_name
@@ -21,31 +21,26 @@ def sql_findings(name: str, section: SqlConfig, prefix: str, schemas: Sequence[T
     with closing(SqlSink.open(section, prefix, ONE_ATTEMPT, name)) as sink:
         if sink.server.dialect.has_schemas:
             yield from _rights(about, name, sink, schemas)
-        try:
-            written = places(name, sink, schemas)
-        except ConfigError as error:
-            yield Finding.failed(about, error)
-            return
-        yield Finding(about, "ok", f"{held(sink.generation)}; writes {', '.join(written) or 'no table'}")
-
-
-def places(name: str, sink: SqlSink, schemas: Sequence[TableSchema]) -> list[str]:
-    """Returns the tables that the sink writes. Raises SinkError for a database that can't be used; ConfigError that
-    names everything that keeps the sink from making its tables."""
-    problems: list[str] = []
-    owners: dict[str, TableSchema] = {}
-    for schema in schemas:
-        try:
-            place = sink.check(schema)
-        except RefusedError as error:
-            problems.append(error.message)
-            continue
-        other = owners.setdefault(place, schema)
-        if other is not schema:
-            problems.append(f"{other.table} and {schema.table} would both be the table {place}")
-    if problems:
-        raise ConfigError("; ".join(problems), f"correct shapes of the sink {name} in the configuration")
-    return list(owners)
+        owners: dict[str, TableSchema] = {}
+        has_failed = False
+        for schema in schemas:
+            try:
+                place = sink.check(schema)
+            except RefusedError as error:
+                yield Finding.failed(about, error)
+                has_failed = True
+                continue
+            other = owners.setdefault(place, schema)
+            if other is not schema:
+                has_failed = True
+                yield Finding(
+                    about,
+                    "fail",
+                    f"{other.table} and {schema.table} would both be the table {place}",
+                    f"set another table for one of them in shapes of the sink {name}",
+                )
+        if not has_failed:
+            yield Finding(about, "ok", f"{held(sink.generation)}; writes {', '.join(owners) or 'no table'}")
 
 
 def _rights(about: str, name: str, sink: SqlSink, schemas: Sequence[TableSchema]) -> Iterator[Finding]:

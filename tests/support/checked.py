@@ -98,12 +98,13 @@ def set_in_kafka(bootstrap_servers: str, step: str) -> None:
     """`set NAME=VALUE on TOPIC` or `on the brokers`."""
     found = re.search(r"set (\S+)=(\S+) on (the brokers|[^\s,;]+)", step)
     assert found is not None, step
-    is_broker = found[3] == "the brokers"
+    admin = admin_of(bootstrap_servers)
+    names, kind = [found[3]], ResourceType.TOPIC
+    if found[3] == "the brokers":
+        names, kind = list(map(str, admin.list_topics(timeout=10).brokers)), ResourceType.BROKER
     entry = ConfigEntry(found[1], found[2], incremental_operation=AlterConfigOpType.SET)
-    kind = ResourceType.BROKER if is_broker else ResourceType.TOPIC
-    # Of brokers the empty name stands for all.
-    resource = ConfigResource(kind, "" if is_broker else found[3], incremental_configs=[entry])
-    for future in admin_of(bootstrap_servers).incremental_alter_configs([resource]).values():
+    resources = [ConfigResource(kind, name, incremental_configs=[entry]) for name in names]
+    for future in admin.incremental_alter_configs(resources).values():
         future.result(10)
 
 
