@@ -70,7 +70,6 @@ COVERED_ELSEWHERE: dict[str, str] = {
     "sinks/check.py": f"{_CHECK_STORES}: broken set-ups of real servers",
     "sinks/cache/check.py": f"{_CHECK_STORES}: broken set-ups of a real server",
     "sinks/search/check.py": f"{_CHECK_STORES}: broken set-ups of a real server",
-    "cdc/kafka/topic_findings.py": "tests/integration/test_check.py: broken set-ups of a real broker",
     "cdc/cli/wait.py": f"{_WAIT}: a store that is written meanwhile",
     "cdc/client/waiting.py": f"{_WAIT}: a store that is written meanwhile",
     "cdc/daemon/findings.py": "tests/integration/test_check.py: broken set-ups of real servers",

@@ -61,7 +61,7 @@ def broker_setting_findings(config: Config, admin: TopicAdmin, *, are_created: b
             "fail",
             f"their min.insync.replicas is {in_sync_min}, and topics.replication_factor is {factor}: topics that "
             "capture creates would accept no record",
-            f"set min.insync.replicas={factor} on the brokers; or topics.replication_factor: {in_sync_min}",
+            f"topics.replication_factor: {in_sync_min}; or min.insync.replicas={factor} as the default of the cluster",
         )
     option = config.kafka.options.get(_TIMEOUT)
     asked = option.get_secret_value() if option is not None else str(TRANSACTION_TIMEOUT_MS)

@@ -35,6 +35,8 @@ from tests.support.waiting import eventually
 
 ANSWER_S: Final = 1.0
 SEEN_S_MAX: Final = 60.0
+ROWS_OF_WAL: Final = 1_000_000  # about 70 MB
+SEGMENT_MB: Final = 16
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ def measure(server: HttpServer, fault: Fault) -> Measured:
 
 def faults(pipeline: Pipeline, stack: Stack) -> list[Fault]:
     """All of them. Each is over, with everything ready, before the next begins."""
-    items, job = pipeline.items, pipeline.job
+    items, job, budget = pipeline.items, pipeline.job, WalBudget(pipeline.items)
 
     def signalled(number: signal.Signals, pid: Callable[[], int]) -> Callable[[], None]:
         return lambda: os.kill(pid(), number)
@@ -154,13 +156,7 @@ def faults(pipeline: Pipeline, stack: Stack) -> list[Fault]:
         frozen("brokers away (SIGSTOP), sink", "sink", lambda: stack.pid("kafka"), "brokers"),
         frozen("store away (SIGSTOP)", "sink", lambda: stack.pid("redis"), "cache"),
         Fault("slot lost", "capture", lambda: _drop_slot(items), lambda: _heal(pipeline), "slot"),
-        Fault(
-            "WAL budget below its limit",
-            "capture",
-            lambda: _keep_wal(items, "'1MB'"),
-            lambda: _keep_wal(items, "-1"),
-            "the WAL budget",
-        ),
+        Fault("WAL budget below its limit", "capture", budget.exceed, budget.restore, "the WAL budget"),
     ]
 
 
@@ -193,8 +189,31 @@ def _heal(pipeline: Pipeline) -> None:
     pipeline.items.ask("heal")
 
 
-def _keep_wal(items: Captured, size: str) -> None:
-    execute(items.superuser_dsn, f"ALTER SYSTEM SET max_slot_wal_keep_size = {size}; SELECT pg_reload_conf()")
+class WalBudget:
+    """The limit of the WAL that the slot may retain, set below what a transaction that is open makes it retain."""
+
+    def __init__(self, items: Captured) -> None:
+        self._items = items
+        self._open: psycopg.Connection | None = None
+
+    def exceed(self) -> None:
+        self._open = psycopg.connect(self._items.dsn)
+        self._open.execute("INSERT INTO other SELECT generate_series(1, %s)", (ROWS_OF_WAL,))
+        ((retained_mb,),) = self._items.query(
+            "SELECT ((pg_current_wal_lsn() - restart_lsn) / 1048576)::int FROM pg_replication_slots"
+            " WHERE slot_name = %s",
+            self._items.name,
+        )
+        self._keep(f"'{max(1, retained_mb - SEGMENT_MB)}MB'")
+
+    def restore(self) -> None:
+        self._keep("-1")
+        if self._open is not None:
+            self._open.close()
+
+    def _keep(self, size: str) -> None:
+        statement = f"ALTER SYSTEM SET max_slot_wal_keep_size = {size}"
+        execute(self._items.superuser_dsn, f"{statement}; SELECT pg_reload_conf()")
 
 
 def _is_java(pid: int) -> bool:

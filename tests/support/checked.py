@@ -95,16 +95,13 @@ def _merged(settings: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, 
 
 
 def set_in_kafka(bootstrap_servers: str, step: str) -> None:
-    """`set NAME=VALUE on TOPIC` or `on the brokers`."""
-    found = re.search(r"set (\S+)=(\S+) on (the brokers|[^\s,;]+)", step)
+    """`set NAME=VALUE on TOPIC`."""
+    found = re.search(r"set (\S+)=(\S+) on ([^\s,;]+)", step)
     assert found is not None, step
     admin = admin_of(bootstrap_servers)
-    names, kind = [found[3]], ResourceType.TOPIC
-    if found[3] == "the brokers":
-        names, kind = list(map(str, admin.list_topics(timeout=10).brokers)), ResourceType.BROKER
     entry = ConfigEntry(found[1], found[2], incremental_operation=AlterConfigOpType.SET)
-    resources = [ConfigResource(kind, name, incremental_configs=[entry]) for name in names]
-    for future in admin.incremental_alter_configs(resources).values():
+    resource = ConfigResource(ResourceType.TOPIC, found[3], incremental_configs=[entry])
+    for future in admin.incremental_alter_configs([resource]).values():
         future.result(10)
 
 
