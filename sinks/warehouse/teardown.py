@@ -1,5 +1,6 @@
 """The tables that a sink has made in a warehouse, and their removal with their files."""
 
+import re
 import shutil
 from collections.abc import Iterator
 from contextlib import suppress
@@ -28,7 +29,7 @@ def warehouse_contents(section: WarehouseConfig, prefix: str, *, removes: bool) 
         return []
     catalog = SqlCatalog(CATALOG, uri=place.sqlalchemy_uri, warehouse=place.location)
     try:
-        namespaces = list(_below(catalog, (place.namespace,)))
+        namespaces = [found for root in _roots(catalog, place.namespace) for found in _below(catalog, root)]
         found = [name for namespace in namespaces for name in catalog.list_tables(namespace)]
         own = [name for name in found if _is_own(catalog, name)]
         if removes:
@@ -45,6 +46,13 @@ def warehouse_contents(section: WarehouseConfig, prefix: str, *, removes: bool) 
         ) from error
     finally:
         catalog.close()
+
+
+def _roots(catalog: Catalog, namespace: str) -> list[Name]:
+    """Returns the sink's namespace, and those of generations that rebuilds have left."""
+    slot = re.compile(re.escape(namespace) + r"__g\d+")
+    others = [one for one in catalog.list_namespaces() if len(one) == 1 and slot.fullmatch(one[0])]
+    return [(namespace,), *others]
 
 
 def _below(catalog: Catalog, namespace: Name) -> Iterator[Name]:

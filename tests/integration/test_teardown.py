@@ -123,11 +123,13 @@ def _fill_warehouse(stores: Stores, prefix: str, schema: TableSchema) -> None:
     """Tables as the sink names and marks them, and another one beside them."""
     rows = pa.table({"id": pa.array([1], pa.int32())})
     with closing(stores.catalog()) as catalog:
-        for namespace in ((prefix,), (prefix, "public"), (prefix, "public__deleted")):
+        kept = f"{prefix}__g1"  # a generation that a rebuild has left
+        for namespace in ((prefix,), (prefix, "public"), (prefix, "public__deleted"), (kept,), (kept, "public")):
             catalog.create_namespace(namespace)
         marks: dict[tuple[str, ...], dict[str, str]] = {
             (prefix, "public", "items"): {GENERATION: "1"},
             (prefix, "public__deleted", "items"): {DELETED_KEYS: "1"},
+            (kept, "public", "items"): {GENERATION: "1"},
             (prefix, "public", OTHERS): {},
         }
         for name, properties in marks.items():
