@@ -38,6 +38,8 @@ LONG_FUNCTIONS: dict[str, str] = {}
 _CAPTURE = "tests/integration/test_capture.py"
 _SINK_RUN = "tests/integration/test_sink_run.py"
 _WAIT = "tests/integration/test_wait.py"
+_TEARDOWN = "tests/integration/test_teardown.py"
+_CHECK_STORES = "tests/integration/test_check_stores.py"
 _VERIFY = "tests/integration/test_verify.py"
 COVERED_ELSEWHERE: dict[str, str] = {
     "cdc/daemon/first_start.py": f"{_CAPTURE}: wiring of real servers at the first start",
@@ -59,7 +61,15 @@ COVERED_ELSEWHERE: dict[str, str] = {
     "sinks/slots.py": "tests/unit/sinks/search/test_slots.py: slots of a real index",
     "cdc/cli/init.py": "tests/integration/test_init.py: a real database, whose file is then checked",
     "cdc/cli/status.py": "tests/integration/test_readiness.py: a pipeline of real servers",
-    "cdc/cli/teardown.py": "tests/integration/test_init.py: what capture made on real servers",
+    "cdc/cli/teardown.py": f"{_TEARDOWN}: what was made on real servers",
+    "sinks/removal.py": f"{_TEARDOWN}: stores of real servers",
+    "sinks/cache/removal.py": f"{_TEARDOWN}: keys of a real server",
+    "sinks/search/removal.py": f"{_TEARDOWN}: indexes of a real server",
+    "sinks/sql/removal.py": f"{_TEARDOWN}: tables of a real server",
+    "sinks/warehouse/teardown.py": f"{_TEARDOWN}: tables of a real catalog",
+    "sinks/check.py": f"{_CHECK_STORES}: broken set-ups of real servers",
+    "sinks/cache/check.py": f"{_CHECK_STORES}: broken set-ups of a real server",
+    "sinks/search/check.py": f"{_CHECK_STORES}: broken set-ups of a real server",
     "cdc/cli/wait.py": f"{_WAIT}: a store that is written meanwhile",
     "cdc/client/waiting.py": f"{_WAIT}: a store that is written meanwhile",
     "cdc/daemon/findings.py": "tests/integration/test_check.py: broken set-ups of real servers",

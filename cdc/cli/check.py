@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import closing
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,19 +12,21 @@ import typer
 from rich.console import Console
 
 from cdc.config.settings import Config, load_config
-from cdc.config.sink_settings import SqlConfig, StoreConfig, WarehouseConfig
+from cdc.config.sink_settings import StoreConfig, WarehouseConfig
 from cdc.daemon.findings import capture_findings
 from cdc.daemon.logs import configure_logs
 from cdc.kafka.state_reader import read_lost_events
 from cdc.model.errors import SinkError, WatershedError
-from cdc.model.events import TableSchema
+from cdc.model.events import TableId, TableSchema
 from cdc.model.findings import Finding
 from cdc.model.topics import Topics
 from cdc.outbox.lost import NEXT as NEXT_AFTER_LOSS
 from cdc.outbox.lost import LostEventsRecord
 from cdc.ports.source_table import SourceTable
 from cdc.postgres.catalog import schema_of
+from sinks.check import store_findings
 from sinks.shaping.check import PlannedTable, planned_tables
+from sinks.shaping.limits import limit_findings
 
 ConfigOption = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")]
 STYLES: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
@@ -74,7 +75,7 @@ def all_findings(config: Config, tables: list[SourceTable], planned: list[Planne
     yield from _mapping_findings(config, tables, planned)
     schemas = [schema_of(table, None, Topics(config.topics.prefix)) for table in tables]
     for name, section in config.sinks.items():
-        yield store_finding(config, name, section, schemas)
+        yield from _store_findings(config, name, section, schemas)
     if config.sinks:
         yield from _spark_findings()
 
@@ -112,26 +113,22 @@ def _mapping_findings(config: Config, tables: list[SourceTable], planned: list[P
         rows = f", rows where {one.where}" if one.where else ""
         rows += f", {one.layout}" if one.layout else ""
         yield Finding(f"sink {one.sink}", "ok", f"holds {one.table}: {', '.join(one.columns)}{rows}")
+    for name, section in config.sinks.items():
+        held = ((TableId.parse(one.table), frozenset(one.key), one.unheld) for one in planned if one.sink == name)
+        yield from limit_findings(name, section, held)
 
 
-def store_finding(config: Config, name: str, section: StoreConfig, schemas: Sequence[TableSchema]) -> Finding:
-    """Checks that the store answers and meets the sink's requirements for tables with these schemas."""
-    about = f"store {name}"
+def _store_findings(
+    config: Config, name: str, section: StoreConfig, schemas: Sequence[TableSchema]
+) -> Iterator[Finding]:
+    """Checks that the store answers and can take tables with these schemas."""
+    if not isinstance(section, WarehouseConfig):
+        yield from store_findings(name, section, config.topics.prefix, schemas)
+        return
     try:
-        if isinstance(section, WarehouseConfig):
-            return Finding(about, "ok", f"its tables will be in {_warehouse(config, section)}")
-        from sinks.registry import make_sink
-
-        with closing(make_sink(name, section, config.topics.prefix)) as sink:
-            generation = sink.generation()
-        holds = "empty" if generation is None else f"holds generation {generation}"
-        if isinstance(section, SqlConfig):
-            from sinks.sql.check import places
-
-            holds += f"; writes {', '.join(places(name, section, config.topics.prefix, schemas)) or 'no table'}"
+        yield Finding(f"store {name}", "ok", f"its tables will be in {_warehouse(config, section)}")
     except WatershedError as error:
-        return Finding.failed(about, error)
-    return Finding(about, "ok", holds)
+        yield Finding.failed(f"store {name}", error)
 
 
 def _warehouse(config: Config, section: WarehouseConfig) -> str:

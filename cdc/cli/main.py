@@ -41,7 +41,7 @@ COMMANDS = {
     "outbox": Entry("cdc.cli.outbox:app", "The outbox table and the function that publishes: create, prune."),
     "warehouse": Entry("cdc.cli.warehouse:app", "The warehouse's tables: merge small files, expire old snapshots."),
     "dlq": Entry("cdc.cli.dlq:app", "Rows that stores rejected: list, show, replay, discard."),
-    "teardown": Entry("cdc.cli.teardown:teardown", "Remove slot and publication, and on request the topics."),
+    "teardown": Entry("cdc.cli.teardown:teardown", "Remove slot and publication, and on request topics and stores."),
     "demo": Entry("cdc.cli.demo:demo", "The whole path on servers of its own, with kill -9 in the middle."),
     "stack": Entry("cdc.cli.stack:app", "Start and stop PostgreSQL, Kafka, OpenSearch and Redis for development."),
 }

@@ -74,7 +74,10 @@ def prune(
     every: Annotated[
         float | None, typer.Option(help="Again and again, with so many seconds between.", min=0.05)
     ] = None,
-    wait: Annotated[float, typer.Option(help="Seconds that capture has to confirm committed rows.")] = 60.0,
+    timeout: Annotated[
+        float,
+        typer.Option(help="Seconds to wait in all, each time, until capture has confirmed committed rows.", min=0),
+    ] = 60.0,
 ) -> None:
     """Delete rows of outbox tables whose events are published, after their `retention_s`."""
     settings = load_config(config)
@@ -92,7 +95,7 @@ def prune(
                             found.retention_s,
                             found.retention_column,
                             time.sleep,
-                            wait,
+                            timeout,
                             partial(_require_published, settings, TableId.parse(found.table)),
                         )
                     )

@@ -38,7 +38,7 @@ app = typer.Typer(no_args_is_help=True)
 Tables = Annotated[
     list[str] | None, typer.Option("--table", metavar="SCHEMA.TABLE", help="One or several; all captured by default.")
 ]
-Timeout = Annotated[float | None, typer.Option(help="Seconds to wait for capture's answer.", min=0.1)]
+Timeout = Annotated[float | None, typer.Option(help="Seconds to wait in all.", min=0.1)]
 Wait = Annotated[bool, typer.Option(help="Show the progress until the end.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object a line.")]
 ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")]
@@ -80,7 +80,7 @@ def start(
     _refuse((fresh or keep_running) and not sink, "--fresh and --keep-running need --sink")
     _refuse(bool(sink and table and not fresh), "with --sink, --table names what --fresh reads")
     _refuse(bool(sink) and not wait, "--sink waits until the store is filled")
-    command = _command(config, as_json=as_json, timeout_s=timeout or ANSWER_S_MAX)
+    command = _command(config, as_json=as_json, timeout=timeout)
     if sink:
         command.fill(list(dict.fromkeys(sink)), table or (), is_fresh=fresh, keep_running=keep_running)
         return
@@ -92,25 +92,25 @@ def start(
 @app.command()
 def status(as_json: AsJson = False, config: ConfigFile = CONFIG) -> None:
     """Show every table's last snapshot: rows, rate and time left."""
-    _command(config, as_json=as_json, timeout_s=ANSWER_S_MAX).status()
+    _command(config, as_json=as_json).status()
 
 
 @app.command()
 def pause(table: Tables = None, timeout: Timeout = None, as_json: AsJson = False, config: ConfigFile = CONFIG) -> None:
     """Pause what runs."""
-    _command(config, as_json=as_json, timeout_s=timeout or ANSWER_S_MAX).send(_signal("pause", table), waits=False)
+    _command(config, as_json=as_json, timeout=timeout).send(_signal("pause", table), waits=False)
 
 
 @app.command()
 def resume(table: Tables = None, timeout: Timeout = None, as_json: AsJson = False, config: ConfigFile = CONFIG) -> None:
     """Go on with what is paused or has failed."""
-    _command(config, as_json=as_json, timeout_s=timeout or ANSWER_S_MAX).send(_signal("resume", table), waits=False)
+    _command(config, as_json=as_json, timeout=timeout).send(_signal("resume", table), waits=False)
 
 
 @app.command()
 def cancel(table: Tables = None, timeout: Timeout = None, as_json: AsJson = False, config: ConfigFile = CONFIG) -> None:
     """Give up what runs or is paused."""
-    _command(config, as_json=as_json, timeout_s=timeout or ANSWER_S_MAX).send(_signal("cancel", table), waits=False)
+    _command(config, as_json=as_json, timeout=timeout).send(_signal("cancel", table), waits=False)
 
 
 @app.command()
@@ -123,7 +123,7 @@ def heal(
 ) -> None:
     """Leave state GAP: a new epoch, all rows read again."""
     record = _signal("heal", None).model_copy(update={"epoch": epoch})
-    _command(config, as_json=as_json, timeout_s=timeout or HEAL_ANSWER_S_MAX).send(record, waits=wait)
+    _command(config, as_json=as_json, timeout=timeout, answer_s_max=HEAL_ANSWER_S_MAX).send(record, waits=wait)
 
 
 def _signal(action: Action, tables: Sequence[str] | None) -> SignalRecord:
@@ -131,9 +131,12 @@ def _signal(action: Action, tables: Sequence[str] | None) -> SignalRecord:
     return SignalRecord(action=action, tables=names, requested_us=time.time_ns() // 1000)
 
 
-def _command(config: Path, *, as_json: bool, timeout_s: float) -> "_Command":
+def _command(
+    config: Path, *, as_json: bool, timeout: float | None = None, answer_s_max: float = ANSWER_S_MAX
+) -> "_Command":
     configure_logs(level="warning")
-    return _Command(load_config(config), config, Console(), as_json=as_json, timeout_s=timeout_s)
+    ends = None if timeout is None else time.monotonic() + timeout
+    return _Command(load_config(config), config, Console(), as_json, timeout or answer_s_max, ends)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +147,8 @@ class _Command:
     config_file: Path
     console: Console
     as_json: bool
-    timeout_s: float
+    answer_s_max: float  # for capture's answer
+    ends: float | None  # monotonic: when the command gives up waiting
 
     def status(self) -> None:
         with closing(SnapshotWatch.of(self.config)) as watch:
@@ -183,7 +187,7 @@ class _Command:
         """Sent and accepted: (id, answer)."""
         topics = Topics(self.config.topics.prefix)
         identity = send_signal(self.config.kafka, topics, record)
-        answer = await_answer(self.config.kafka, topics, identity, self.timeout_s)
+        answer = await_answer(self.config.kafka, topics, identity, self.answer_s_max)
         if self.as_json:
             told = {"what": "answer", "signal": identity, **answer.model_dump(mode="json")}
             typer.echo(json.dumps(told))
@@ -209,6 +213,10 @@ class _Command:
             if is_over(now):
                 return now
             check()
+            if self.ends is not None and time.monotonic() > self.ends:
+                raise WatershedError(
+                    "not done within --timeout", "nothing: it goes on, and `cdc snapshot status` shows how far it is"
+                )
             watch.poll(LOOK_S)
 
     # ---- stores

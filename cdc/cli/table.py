@@ -23,6 +23,7 @@ ANSWER_S_MAX: Final = 20.0
 ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")]
 Names = Annotated[list[str], typer.Argument(metavar="SCHEMA.TABLE…", help="One or several.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object.")]
+Timeout = Annotated[float, typer.Option(help="Seconds to wait in all.", min=0.1)]
 DEFAULT: Final = Path("watershed.yml")
 
 app = typer.Typer(no_args_is_help=True, add_completion=False)
@@ -57,18 +58,24 @@ def list_tables(as_json: AsJson = False, config: ConfigFile = DEFAULT) -> None:
 
 
 @app.command("stop")
-def stop_tables(tables: Names, config: ConfigFile = DEFAULT) -> None:
+def stop_tables(
+    tables: Names, timeout: Timeout = ANSWER_S_MAX, as_json: AsJson = False, config: ConfigFile = DEFAULT
+) -> None:
     """Publish no more changes of these tables; the others go on."""
-    _send("stop_table", tables, config)
+    _send("stop_table", tables, config, timeout, as_json=as_json)
 
 
 @app.command("start")
-def start_tables(tables: Names, config: ConfigFile = DEFAULT) -> None:
+def start_tables(
+    tables: Names, timeout: Timeout = ANSWER_S_MAX, as_json: AsJson = False, config: ConfigFile = DEFAULT
+) -> None:
     """Capture tables that stopped: they join beside the stream, and all their rows are read again."""
-    _send("start_table", tables, config)
+    _send("start_table", tables, config, timeout, as_json=as_json)
 
 
-def _send(action: Literal["stop_table", "start_table"], tables: list[str], config: Path) -> None:
+def _send(
+    action: Literal["stop_table", "start_table"], tables: list[str], config: Path, timeout_s: float, *, as_json: bool
+) -> None:
     configure_logs(level="warning")
     for name in tables:
         try:
@@ -78,7 +85,10 @@ def _send(action: Literal["stop_table", "start_table"], tables: list[str], confi
     loaded = load_config(config)
     topics = Topics(loaded.topics.prefix)
     record = SignalRecord(action=action, tables=tuple(dict.fromkeys(tables)), requested_us=time.time_ns() // 1000)
-    answer = await_answer(loaded.kafka, topics, send_signal(loaded.kafka, topics, record), ANSWER_S_MAX)
+    answer = await_answer(loaded.kafka, topics, send_signal(loaded.kafka, topics, record), timeout_s)
     if not answer.is_accepted:
         raise WatershedError(f"refused: {answer.message}", answer.next or "`cdc table list` shows the tables")
-    typer.echo(f"{answer.message}: {', '.join(answer.tables)}")
+    if as_json:
+        typer.echo(json.dumps({"answer": answer.message, "tables": list(answer.tables)}))
+    else:
+        typer.echo(f"{answer.message}: {', '.join(answer.tables)}")

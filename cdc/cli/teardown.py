@@ -1,20 +1,34 @@
-"""`cdc teardown`: removes what capture has created in the source and, on request, in Kafka."""
+"""`cdc teardown`: removes what Watershed has created in the source and, on request, in Kafka and in the stores."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from cdc.cli.exit_codes import PARTIAL
 from cdc.config.settings import Config, load_config
+from cdc.config.sink_settings import StoreConfig
 from cdc.daemon.logs import configure_logs
 from cdc.kafka.state_reader import read_captured
 from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.errors import WatershedError
 from cdc.model.topics import Topics
 from cdc.postgres.prospects import remove_publication, remove_slot
+from sinks.removal import store_contents
+
+NAMES_SHOWN_MAX: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One part of the removal. `run` says what it did; or what it would do, if it must not remove anything."""
+
+    name: str
+    run: Callable[[bool], str]  # removes
 
 
 def teardown(
@@ -22,65 +36,109 @@ def teardown(
         "watershed.yml"
     ),
     topics: Annotated[bool, typer.Option("--topics", help="Delete the prefix's topics too, with all events.")] = False,
+    stores: Annotated[
+        bool, typer.Option("--stores", help="Remove what the sinks have made in their stores too, histories included.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object; needs --yes.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object; needs --yes or --dry-run.")] = False,
 ) -> None:
-    """Remove replication slot and publication, after a confirmation. Public event topics and derived stores stay. Exits
-    6 when a part could not be removed."""
+    """Remove replication slot and publication; with --topics and --stores also the topics, and indexes, keys and tables
+    of the sinks. Asks before. Public event topics stay, and in the stores what others made. Exits 6 when a part could
+    not be removed; the same command again removes the rest."""
     configure_logs(level="error")
-    if as_json and not yes:
-        raise typer.BadParameter("--json can't ask: add --yes")
+    if as_json and not (yes or dry_run):
+        raise typer.BadParameter("--json can't ask: add --yes or --dry-run")
     settings = load_config(config)
-    steps: list[tuple[str, Callable[[], str]]] = [
-        (f"replication slot {settings.source.slot}", lambda: _removed(remove_slot(settings.source))),
-        (f"publication {settings.source.publication}", lambda: _removed(remove_publication(settings.source))),
-    ]
-    if topics:
-        steps.append((f"topics of prefix {settings.topics.prefix}", lambda: _without_topics(settings)))
-    if not yes:
-        typer.echo(f"to be removed: {', '.join(name for name, _ in steps)}")
-        typer.confirm(
-            "Changes from now on are not captured, and a later start reads all rows again. Go on?", abort=True
-        )
-    done, failed = _run(steps, as_json=as_json)
+    steps = list(_steps(settings, topics=topics, stores=stores))
+    if not (yes or dry_run):
+        _ask(steps)
+    done, failed = _run(steps, removes=not dry_run, as_json=as_json)
     if failed:
         raise typer.Exit(PARTIAL if done else failed[0].exit_code)
-    if not as_json and not topics:
-        typer.echo("topics and stores stay; --topics deletes the topics")
+    kept = [word for word, is_removed in (("topics", topics), ("stores", stores)) if not is_removed]
+    if kept and not as_json:
+        options = " and ".join(f"--{word}" for word in kept)
+        typer.echo(f"{' and '.join(kept)} stay; {options} would remove them")
 
 
-def _run(steps: list[tuple[str, Callable[[], str]]], *, as_json: bool) -> tuple[list[str], list[WatershedError]]:
+def _steps(config: Config, *, topics: bool, stores: bool) -> Iterator[Step]:
+    """Yields the steps in their order: nothing else is removed while capture holds the slot; the topics, from which
+    sinks would fill their stores again, come before the stores."""
+    yield Step(f"replication slot {config.source.slot}", partial(_slot, config))
+    yield Step(f"publication {config.source.publication}", partial(_publication, config))
+    if topics:
+        yield Step(f"topics of prefix {config.topics.prefix}", partial(_topics, config))
+    for name, section in config.sinks.items() if stores else ():
+        yield Step(f"store of sink {name}", partial(_store, config, name, section))
+
+
+def _ask(steps: list[Step]) -> None:
+    typer.echo("to be removed:")
+    for step in steps:
+        try:
+            typer.echo(f"  {step.name}: {step.run(False)}")
+        except WatershedError as error:
+            typer.echo(f"  {step.name}: {error.message}")
+    typer.confirm(
+        "Changes from now on are not captured, and a later start reads all rows again. Stop `cdc run` and `cdc sink "
+        "run` first. Go on?",
+        abort=True,
+    )
+
+
+def _run(steps: list[Step], *, removes: bool, as_json: bool) -> tuple[list[str], list[WatershedError]]:
     """Returns what was done, and why the rest was not. Nothing at all is removed unless the slot is free."""
     done: list[str] = []
     failed: list[WatershedError] = []
     told = []
-    for name, step in steps:
+    for step in steps:
         try:
-            outcome = step()
-            done.append(name)
-            told.append({"what": name, "outcome": outcome, "next": ""})
+            outcome = step.run(removes)
+            done.append(step.name)
+            told.append({"what": step.name, "outcome": outcome, "next": ""})
         except WatershedError as error:
             failed.append(error)
-            told.append({"what": name, "outcome": error.message, "next": error.hint})
+            told.append({"what": step.name, "outcome": error.message, "next": error.hint})
             if not as_json:
-                typer.echo(f"error: {name}: {error}", err=True)
-            if not done:
+                typer.echo(f"error: {step.name}: {error}", err=True)
+            if removes and not done:
                 break
         else:
             if not as_json:
-                typer.echo(f"{name}: {outcome}")
+                typer.echo(f"{step.name}: {outcome}")
     if as_json:
-        typer.echo(json.dumps({"is_complete": not failed, "steps": told}))
+        typer.echo(json.dumps({"is_complete": not failed, "is_dry_run": not removes, "steps": told}))
     return done, failed
 
 
-def _removed(was_there: bool) -> str:
-    return "removed" if was_there else "was not there"
+def _slot(config: Config, removes: bool) -> str:
+    return _outcome(remove_slot(config.source, removes=removes), removes)
 
 
-def _without_topics(config: Config) -> str:
+def _publication(config: Config, removes: bool) -> str:
+    return _outcome(remove_publication(config.source, removes=removes), removes)
+
+
+def _outcome(was_there: bool, removes: bool) -> str:
+    if not was_there:
+        return "was not there" if removes else "is not there"
+    return "removed" if removes else "would be removed"
+
+
+def _topics(config: Config, removes: bool) -> str:
     topics = Topics(config.topics.prefix)
     tables = {*config.source.table_ids, *read_captured(config).schemas}
     letters = [topics.outbox_dead_letters, *map(topics.sink_dead_letter, config.sinks)]
     names = [*topics.own, *letters, *map(topics.table, tables)]
-    return f"{TopicAdmin(config.kafka).delete(names)} deleted"
+    admin = TopicAdmin(config.kafka)
+    return f"{admin.delete(names)} deleted" if removes else f"{len(admin.describe(names))} would be deleted"
+
+
+def _store(config: Config, name: str, section: StoreConfig, removes: bool) -> str:
+    tables = [table for table in config.source.stored_table_ids if section.holds(table)]
+    found = store_contents(name, section, config.topics.prefix, tables, removes=removes)
+    if not found:
+        return "holds nothing of ours"
+    more = f" and {len(found) - NAMES_SHOWN_MAX} more" if len(found) > NAMES_SHOWN_MAX else ""
+    return f"{', '.join(found[:NAMES_SHOWN_MAX])}{more} {'removed' if removes else 'would be removed'}"

@@ -32,7 +32,7 @@ Tables = Annotated[
     typer.Option("--table", metavar="GLOB", help="schema.table, or a pattern such as 'public.*'; repeatable."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON object.")]
-Timeout = Annotated[float, typer.Option(help="Seconds that a sink may stand still.", min=1)]
+Timeout = Annotated[float, typer.Option("--sink-timeout", help="Seconds that a sink may stand still.", min=1)]
 Share = Annotated[
     float, typer.Option("--source-share", help="Of the time that is spent reading the source.", min=0.01, max=1.0)
 ]

@@ -18,7 +18,7 @@ def wait(
         list[str] | None, typer.Option(metavar="NAME", help="One or several; all that have a position by default.")
     ] = None,
     timeline: Annotated[int | None, typer.Option(help="Of the LSN; another one than the source's is refused.")] = None,
-    timeout: Annotated[float, typer.Option(help="Seconds.", min=0)] = TIMEOUT_S,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait in all.", min=0)] = TIMEOUT_S,
     config: Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")] = Path(
         "watershed.yml"
     ),

@@ -9,7 +9,8 @@ from cdc.daemon.failpoints import armed_probe
 from cdc.daemon.outbox_setup import open_outbox
 from cdc.daemon.service import Service
 from cdc.formats.profiles import column_formats
-from cdc.kafka.topic_admin import TopicAdmin
+from cdc.kafka.topic_admin import TopicAdmin, TopicDescription
+from cdc.kafka.topic_findings import broker_setting_findings, existing_topic_findings
 from cdc.model.errors import WatershedError
 from cdc.model.findings import Finding
 from cdc.model.topics import Topics
@@ -92,17 +93,23 @@ def broker_findings(config: Config) -> Iterator[Finding]:
     else:
         yield Finding(BROKERS, "ok", f"{count} answer, topics have {factor} replicas")
     own = [topics.state, topics.control, topics.progress]
-    existing = 0
-    for name in [*map(topics.table, config.source.table_ids), topics.dead_letter, *own, topics.signals]:
+    tables = [topics.table(table) for table in config.source.table_ids]
+    existing: dict[str, TopicDescription] = {}
+    for name in [*tables, topics.dead_letter, *own, topics.signals]:
         try:
-            existing += len(admin.check([name]) if name != topics.signals else admin.describe([name]))
+            existing |= admin.describe([name])
+            if name != topics.signals:
+                admin.check([name])
             if name in own:
                 admin.check_single([name], [])
             elif name in (topics.signals, *keyless):
                 admin.check_single([], [name])
         except WatershedError as error:
             yield Finding.failed(f"topic {name}", error)
-    yield Finding("topics", "ok", f"{existing} exist, the others are created at the first start")
+    yield from existing_topic_findings(existing.values(), config.topics, frozenset(tables).difference(keyless))
+    names = {*tables, *own, topics.signals}
+    yield from broker_setting_findings(config, admin, are_created=not names <= existing.keys())
+    yield Finding("topics", "ok", f"{len(existing)} exist, the others are created at the first start")
 
 
 def _history(config: Config) -> Iterator[Finding]:

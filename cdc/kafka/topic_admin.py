@@ -64,6 +64,8 @@ class TopicDescription:
     partition_count: int
     cleanup_policy: str
     record_bytes_max: int = MESSAGE_BYTES_MAX  # before compression, as clients count it
+    replica_count: int = 1  # of the partition that has the fewest
+    in_sync_min: int = 1  # replicas that must be in sync before a record is accepted
 
 
 def record_limits(kafka: KafkaConfig, topics: Iterable[TopicDescription]) -> dict[str, int]:
@@ -109,6 +111,14 @@ class TopicAdmin:
         with _errors(f"no broker answers at {self._servers}"):
             return len(self._admin.list_topics(timeout=ANSWER_S_MAX).brokers)
 
+    def broker_settings(self) -> dict[str, str]:
+        """Returns the settings of one of the brokers."""
+        with _errors("can't read the brokers' settings", "grant DescribeConfigs on the cluster"):
+            broker = min(self._admin.list_topics(timeout=ANSWER_S_MAX).brokers)
+            asked = [ConfigResource(ResourceType.BROKER, str(broker))]
+            (future,) = self._admin.describe_configs(asked, request_timeout=ANSWER_S_MAX).values()
+            return {name: str(entry.value) for name, entry in future.result(ANSWER_S_MAX).items()}
+
     def describe(self, names: Iterable[str]) -> dict[str, TopicDescription]:
         """Returns the descriptions of those topics that exist."""
         found = {}
@@ -124,8 +134,11 @@ class TopicAdmin:
             values = {resource.name: future.result(ANSWER_S_MAX) for resource, future in settings.items()}
             for name, future in described.items():
                 topic = future.result(ANSWER_S_MAX)
-                policy, size = (values[name][setting].value for setting in ("cleanup.policy", "max.message.bytes"))
-                found[name] = TopicDescription(name, str(topic.topic_id), len(topic.partitions), policy, int(size))
+                wanted_settings = ("cleanup.policy", "max.message.bytes", "min.insync.replicas")
+                policy, size, in_sync = (values[name][setting].value for setting in wanted_settings)
+                replicas = min((len(partition.replicas) for partition in topic.partitions), default=0)
+                count, identity = len(topic.partitions), str(topic.topic_id)
+                found[name] = TopicDescription(name, identity, count, policy, int(size), replicas, int(in_sync))
         return found
 
     def check(self, names: Iterable[str]) -> dict[str, TopicDescription]:

@@ -21,6 +21,7 @@ class SourceTable:
     key: tuple[str, ...]  # empty: no key is covered by the replica identity, or none is wanted
     is_chunkable: bool = True  # a unique index has exactly the key's columns, in this order
     left_out: tuple[str, ...] = ()  # columns that are published but not captured
+    has_primary_key: bool = False  # not deferrable, whether the replica identity covers it or not
 
 
 @dataclass(frozen=True, slots=True)

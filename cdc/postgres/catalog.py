@@ -233,6 +233,7 @@ def read_table(
         key=key,
         is_chunkable=is_chunkable,
         left_out=tuple(column.name for column in columns if column not in captured),
+        has_primary_key=bool(primary_key),
     )
 
 

@@ -1,8 +1,9 @@
 """Connections to the source, with every setting pinned that changes the text of values, and their errors."""
 
+import re
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, LiteralString, ParamSpec, TypeVar
+from typing import Any, Final, LiteralString, ParamSpec, TypeVar
 
 import psycopg
 from psycopg import pq, sql
@@ -12,9 +13,11 @@ from cdc.config.settings import SourceConfig
 from cdc.model.errors import ConfigError, ConnectionLost, SourceError, UnreachableError
 
 SourceConnection = psycopg.Connection  # for modules that do not import psycopg
+_TLS: Final = re.compile(r"\bSSL\b|certificate", re.IGNORECASE)
 P = ParamSpec("P")
 T = TypeVar("T")
 
+APPLICATION: Final = "watershed"  # the application_name of capture's connections
 CONNECT_TIMEOUT_S = 10
 
 # The same row must have the same text, now and after a restart, whatever a role, a database or a user sets.
@@ -65,7 +68,7 @@ def conninfo(source: SourceConfig, *, application: str, replication: bool = Fals
     return make_conninfo("", **settings)
 
 
-def connect(source: SourceConfig, *, application: str = "watershed") -> SourceConnection:
+def connect(source: SourceConfig, *, application: str = APPLICATION) -> SourceConnection:
     """Returns a connection in autocommit mode. Raises SourceError or UnreachableError with the server's message,
     ConfigError for a DSN with an invalid value."""
     try:
@@ -99,6 +102,19 @@ def connect_error(words: str) -> SourceError | UnreachableError:
         return SourceError(f"the server refuses us: {text}", "add a pg_hba.conf line for this role, database and host")
     if "password authentication failed" in text or "no password supplied" in text:
         return SourceError(f"the server refuses us: {text}", "correct user and password in source.dsn")
+    if "max_wal_senders" in text:
+        return SourceError(
+            f"the server has no free WAL sender: {text}",
+            "ALTER SYSTEM SET max_wal_senders = 20; then restart PostgreSQL",
+        )
+    if "not permitted to log in" in text:
+        return SourceError(f"the server refuses us: {text}", "as a superuser: ALTER ROLE <role> LOGIN")
+    if _TLS.search(text):
+        return SourceError(
+            f"can't connect with TLS: {text}",
+            "sslmode=prefer in source.dsn, where the network may be trusted; otherwise set up the server's TLS "
+            "(ssl = on), and name its certificate authority in source.dsn (sslrootcert)",
+        )
     if "does not exist" in text:
         return SourceError(f"can't connect: {text}", "correct database and user in source.dsn")
     return UnreachableError(f"can't connect to PostgreSQL: {text}", "check source.dsn and that the server runs")

@@ -69,9 +69,9 @@ def _prospect(connection: psycopg.Connection, table: TableId) -> TableProspect:
 # ---- teardown
 
 
-def remove_slot(config: SourceConfig) -> bool:
+def remove_slot(config: SourceConfig, *, removes: bool = True) -> bool:
     """Drops the slot. Returns whether it existed. Raises SourceError while it is in use, or if the role may not drop
-    it."""
+    it. Not `removes`: only checks."""
     with connect(config, application="watershed teardown") as connection:
         slot = read_slot(connection, config.slot)
         if slot is None:
@@ -81,17 +81,20 @@ def remove_slot(config: SourceConfig) -> bool:
                 f"slot {config.slot} is in use by the server's process {slot.active_pid}",
                 "stop every `cdc run` that streams from it, then the same command again",
             )
-        _execute(connection, sql.SQL("SELECT pg_drop_replication_slot({})").format(sql.Literal(config.slot)))
+        if removes:
+            _execute(connection, sql.SQL("SELECT pg_drop_replication_slot({})").format(sql.Literal(config.slot)))
     return True
 
 
-def remove_publication(config: SourceConfig) -> bool:
-    """Drops the publication. Returns whether it existed. Raises SourceError if the role may not drop it."""
+def remove_publication(config: SourceConfig, *, removes: bool = True) -> bool:
+    """Drops the publication. Returns whether it existed. Raises SourceError if the role may not drop it. Not `removes`:
+    only looks for it."""
     with connect(config, application="watershed teardown") as connection:
         row = connection.execute("SELECT FROM pg_publication WHERE pubname = %s", (config.publication,)).fetchone()
         if row is None:
             return False
-        _execute(connection, sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(config.publication)))
+        if removes:
+            _execute(connection, sql.SQL("DROP PUBLICATION {}").format(sql.Identifier(config.publication)))
     return True
 
 

@@ -17,6 +17,7 @@ from cdc.model.errors import NEXT_AFTER_GAP, GapError, SourceError
 from cdc.model.lsn import Lsn, format_lsn, parse_lsn
 from cdc.pgoutput.frames import standby_status
 from cdc.postgres.connection import (
+    APPLICATION,
     SET_WHERE_KNOWN,
     connect,
     connect_error,
@@ -89,7 +90,7 @@ class ReplicationConnection:
     """A connection in replication mode; after `start` it is a LogStream."""
 
     def __init__(self, source: SourceConfig) -> None:
-        pgconn = pq.PGconn.connect(conninfo(source, application="watershed", replication=True).encode())
+        pgconn = pq.PGconn.connect(conninfo(source, application=APPLICATION, replication=True).encode())
         if pgconn.status != pq.ConnStatus.OK:
             words = pgconn.error_message.decode("utf-8", "replace")
             pgconn.finish()

@@ -132,8 +132,8 @@ def check_slots(connection: psycopg.Connection, slot: str) -> None:
     if row is not None and read_slot(connection, slot) is None:
         raise SourceError(
             f"all {row[0]} replication slots of the server are in use, {slot} would be one more",
-            "drop one that nobody needs (SELECT * FROM pg_replication_slots WHERE NOT active), or raise "
-            "max_replication_slots and restart PostgreSQL",
+            f"ALTER SYSTEM SET max_replication_slots = {row[0] + 10}; then restart PostgreSQL; or drop one that nobody "
+            "needs, of those in pg_replication_slots that are not active",
         )
 
 
@@ -204,6 +204,12 @@ def _check_writable(connection: psycopg.Connection, found: SourceTable) -> None:
 
 def _check_key(found: SourceTable, chosen: Chosen) -> None:
     if not found.key and chosen.key is None:
+        if found.has_primary_key:
+            raise SourceError(
+                f"table {found.table} has no key: its replica identity does not cover its primary key, so the log does "
+                "not say which rows are updated and deleted",
+                f"ALTER TABLE {sql_name(*found.table)} REPLICA IDENTITY DEFAULT",
+            )
         raise SourceError(
             f"table {found.table} has no key: no primary key, not deferrable, that its replica identity covers",
             f"ALTER TABLE {sql_name(*found.table)} ADD PRIMARY KEY (…); or REPLICA IDENTITY USING INDEX a unique "

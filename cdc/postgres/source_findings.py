@@ -10,7 +10,7 @@ from cdc.model.errors import ConfigError, ConnectionLost, WatershedError
 from cdc.model.findings import Finding
 from cdc.ports.source_table import SourceTable
 from cdc.postgres.catalog import Publication, read_publication
-from cdc.postgres.connection import says_lost
+from cdc.postgres.connection import APPLICATION, says_lost
 from cdc.postgres.replication import ReplicationConnection
 from cdc.postgres.source import (
     check_chunkable,
@@ -18,6 +18,7 @@ from cdc.postgres.source import (
     check_may_mark,
     check_slots,
     checked_table,
+    read_slot,
     setting_errors,
 )
 
@@ -35,6 +36,8 @@ def source_findings(
         version = connection.info.parameter_status("server_version")
         yield Finding(SOURCE, "ok", f"PostgreSQL {version}, wal_level logical, the primary")
     yield from _attempt(SOURCE, lambda: check_slots(connection, config.slot), "a replication slot is free or ours")
+    yield from _slot(connection, config)
+    yield from _encoding(connection)
     yield from _replication(config)
     yield from _attempt(SOURCE, lambda: check_may_mark(connection), "the role may write logical messages")
     yield from _limits(connection)
@@ -66,6 +69,56 @@ def _replication(config: SourceConfig) -> Iterator[Finding]:
     finally:
         replication.close()
     yield Finding(SOURCE, "ok", f"the role may replicate; database {identity.database}, timeline {identity.timeline}")
+
+
+def _slot(connection: psycopg.Connection, config: SourceConfig) -> Iterator[Finding]:
+    """Yields a finding if the slot of the configured name can't be ours. A slot that capture lost is a finding of
+    history."""
+    about, slot = f"slot {config.slot}", read_slot(connection, config.slot)
+    if slot is None:
+        return
+    database = connection.info.dbname
+    remedy = (
+        f"SELECT pg_drop_replication_slot('{config.slot}'), if nobody needs it; or choose another name in source.slot"
+    )
+    if slot.plugin != "pgoutput":
+        kind = f"decodes with {slot.plugin}" if slot.plugin else "is physical"
+        yield Finding(about, "fail", f"the slot exists and {kind}; capture needs one of pgoutput", remedy)
+    elif slot.database != database:
+        yield Finding(about, "fail", f"the slot belongs to database {slot.database}, not {database}", remedy)
+    elif slot.active_pid is not None:
+        reader = _application(connection, slot.active_pid)
+        if reader == APPLICATION:
+            yield Finding(about, "ok", f"capture streams from it (the server's process {slot.active_pid})")
+        else:
+            yield Finding(
+                about,
+                "fail",
+                f"another program streams from it: {reader or 'one without a name'}, the server's process "
+                f"{slot.active_pid}",
+                f"stop that program, then SELECT pg_terminate_backend({slot.active_pid}), if its connection stays; or "
+                "choose another name in source.slot",
+            )
+
+
+@says_lost
+def _application(connection: psycopg.Connection, pid: int) -> str:
+    row = connection.execute("SELECT application_name FROM pg_stat_activity WHERE pid = %s", (pid,)).fetchone()
+    return str(row[0] or "") if row else ""
+
+
+def _encoding(connection: psycopg.Connection) -> Iterator[Finding]:
+    encoding = connection.info.parameter_status("server_encoding")
+    if encoding == "SQL_ASCII":
+        yield Finding(
+            SOURCE,
+            "warn",
+            "the database has encoding SQL_ASCII, which takes any bytes: a table stops at the first text that is not "
+            "UTF-8",
+            "load the database into one that has ENCODING 'UTF8', and name that in source.dsn",
+        )
+    else:
+        yield Finding(SOURCE, "ok", f"the database has encoding {encoding}, which the server converts to UTF-8")
 
 
 @says_lost

@@ -113,7 +113,12 @@ class RedisServer:
     def _explained(self, error: Exception) -> SinkError:
         where = f"Redis at {self.name}"
         match error:
-            case AuthenticationError() | AuthorizationError() | NoPermissionError():
+            case NoPermissionError():
+                return SinkError(
+                    f"{where} does not permit this user {_command(error)}",
+                    "ACL SETUSER <user> ~* &* +@read +@write +@scripting +@pubsub +@connection +info",
+                )
+            case AuthenticationError() | AuthorizationError():
                 return SinkError(f"{where} refuses this user", "check user, password and ACL of the sink's url")
             case BusyLoadingError():
                 return SinkError(
@@ -174,6 +179,12 @@ def _code(error: ResponseError) -> str:
             return "CLUSTERDOWN"
     found = _CODES.search(str(error))
     return found[0] if found else "ERR"
+
+
+def _command(error: ResponseError) -> str:
+    """The command that was refused, from a sentence that does not hold its arguments."""
+    found = re.search(r"run the '([a-z|]+)' command", str(error))
+    return f"the command {found[1].upper()}" if found else "a command, a key or a channel"
 
 
 def _tls_options(url: str, tls: CacheTls | None) -> dict[str, str]:

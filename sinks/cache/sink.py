@@ -408,6 +408,6 @@ def _check(server: RedisServer, allow_eviction: bool) -> str | None:
         raise SinkError(
             f"Redis at {server.name} evicts keys when it is full (maxmemory-policy {policy}): rows would vanish, and "
             "deleted rows come back",
-            "set maxmemory-policy to noeviction, give the cache a Redis of its own, or set allow_eviction: true",
+            "CONFIG SET maxmemory-policy noeviction; or give the cache a Redis of its own, or set allow_eviction: true",
         )
     return policy

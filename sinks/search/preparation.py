@@ -28,6 +28,7 @@ from sinks.search.server import SearchServer, error_reasons, error_type
 
 log = structlog.get_logger(__name__)
 
+_READ_ONLY: Final = ("read_only", "read_only_allow_delete")  # blocks; OpenSearch sets the latter where a disk is full
 _TASK_WAIT: Final = "20s"  # for one answer; below the client's patience
 
 
@@ -118,6 +119,25 @@ class Preparation:
             self._update(schema, index)
             if mark is None:
                 self._generations.mark(name, index.name, index.uuid, schema.table, mark)
+
+    def check(self, table: TableId) -> None:
+        """Raises SinkError for an index that is not the table's, or that takes no writes. Changes nothing."""
+        index = self._found(self._aliased(table) or self._names.index(table))
+        for found in (index, self._found(self._names.alias(table))):
+            if found is not None and not mapping.owner(table, self._names.prefix).items() <= found.ours.items():
+                raise RefusedError(
+                    f"{self._server.name}: index {found.name} exists, and is not that of table {table}; it belongs to "
+                    f"{_owner_name(found.ours)}",
+                    f"DELETE /{found.name}, if nobody needs it; or set another index_prefix for the sink",
+                )
+        for found in (index, self._found(self._names.marker)):
+            blocks = {} if found is None else found.settings.get("blocks", {})
+            for block in _READ_ONLY:
+                if found is not None and blocks.get(block) == "true":
+                    raise SinkError(
+                        f"{self._server.name}: index {found.name} is read-only (index.blocks.{block})",
+                        f'PUT /{found.name}/_settings {{"index.blocks.{block}": null}}, once its disk has room',
+                    )
 
     def _update(self, schema: TableSchema, index: _Index) -> None:
         """Give the index the schema's new fields, settings that can change, and our alias."""

@@ -116,6 +116,15 @@ class SearchSink:
         self._is_shown = self._generations.is_serving()
         self._tables[table] = made
 
+    def check(self, schema: TableSchema) -> tuple[str, str]:
+        """Returns the names of the index and the alias that `prepare` would make, without making them. Raises SinkError
+        where it would fail."""
+        table = schema.table
+        mapping.check_columns(schema, self._names.shape(table))
+        self._table(schema).form.check()
+        self._preparation.check(table)
+        return self._names.index(table), self._names.alias(table)
+
     def attach(self, schema: TableSchema) -> None:
         self._tables[schema.table] = self._table(schema)
 

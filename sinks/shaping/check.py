@@ -1,13 +1,14 @@
 """What each sink is to hold, checked against the tables as they are, before anything is written. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cdc.config.sink_settings import StoreConfig, WarehouseConfig
 from cdc.config.store_mapping import Held, is_pattern, matches
 from cdc.model.errors import ConfigError, RefusedError
 from cdc.model.events import TableSchema
 from sinks.lineage import Lineage
+from sinks.shaping.limits import unheld_columns
 from sinks.shaping.table import TableShape
 
 
@@ -21,6 +22,9 @@ class PlannedTable:
     columns: tuple[str, ...]  # in the store
     where: str | None
     layout: str = ""  # of a warehouse's table
+    # Columns, in the source's names, whose type has values that the store can't hold, and which values.
+    unheld: Mapping[str, str] = field(default_factory=dict)
+    key: tuple[str, ...] = field(default=(), compare=False)  # in the source's names
 
 
 def planned_tables(sinks: Mapping[str, StoreConfig], schemas: Iterable[TableSchema]) -> list[PlannedTable]:
@@ -32,20 +36,21 @@ def planned_tables(sinks: Mapping[str, StoreConfig], schemas: Iterable[TableSche
         held = [schema for schema in schemas if section.holds(schema.table)]
         for schema in held:
             try:
-                stored = TableShape(name, section, Lineage((schema,))).schema
+                shape = TableShape(name, section, Lineage((schema,)))
             except RefusedError as error:
                 problems.append(error.message)
                 continue
             layout = ""
             if isinstance(section, WarehouseConfig):
                 try:
-                    layout = _layout(section, stored)
+                    layout = _layout(section, shape.schema)
                 except RefusedError as error:
                     problems.append(f"sink {name}: {error.message}")
                     continue
-            columns = tuple(column.name for column in stored.columns)
-            where = section.mapped(schema.table)[1].where
-            planned.append(PlannedTable(name, section.type, str(schema.table), columns, where, layout))
+            columns = tuple(column.name for column in shape.schema.columns)
+            where, unheld = section.mapped(schema.table)[1].where, unheld_columns(section, shape)
+            table = str(schema.table)
+            planned.append(PlannedTable(name, section.type, table, columns, where, layout, unheld, schema.key))
         problems += _unmatched(name, section, held)
     if problems:
         raise ConfigError("; ".join(problems), "correct section sinks of the configuration")

@@ -1,36 +1,90 @@
-"""What `cdc check` says of the tables of an SQL store before anything is written."""
+"""Findings of `cdc check` about an SQL store, before anything is written."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 
+from sqlalchemy import text
+
 from cdc.config.sink_settings import SqlConfig
-from cdc.model.errors import ConfigError, RefusedError
+from cdc.model.errors import RefusedError
 from cdc.model.events import TableSchema
-from sinks.lineage import Lineage
-from sinks.shaping.table import TableShape
+from cdc.model.findings import Finding
+from cdc.model.sql_names import sql_name
+from sinks.check import ONE_ATTEMPT, held
 from sinks.sql.sink import SqlSink
 
 
-def places(name: str, section: SqlConfig, prefix: str, schemas: Sequence[TableSchema]) -> list[str]:
-    """The tables that the sink writes for these tables of the source. Raises SinkError for a database that can't be
-    used; ConfigError that names everything that keeps the sink from making its tables."""
-    problems: list[str] = []
-    with closing(SqlSink.open(section, prefix, name=name)) as sink:
-        stored = [
-            TableShape(name, section, Lineage((schema,))).schema
-            for schema in schemas
-            if schema.key and section.holds(schema.table)
-        ]
+def sql_findings(name: str, section: SqlConfig, prefix: str, schemas: Sequence[TableSchema]) -> Iterator[Finding]:
+    """Yields the findings. `schemas`: of the tables as the database gets them. Raises SinkError for a database that
+    can't be used."""
+    about = f"store {name}"
+    with closing(SqlSink.open(section, prefix, ONE_ATTEMPT, name)) as sink:
+        if sink.server.dialect.has_schemas:
+            yield from _rights(about, name, sink, schemas)
         owners: dict[str, TableSchema] = {}
-        for schema in stored:
+        has_failed = False
+        for schema in schemas:
             try:
                 place = sink.check(schema)
             except RefusedError as error:
-                problems.append(error.message)
+                yield Finding.failed(about, error)
+                has_failed = True
                 continue
             other = owners.setdefault(place, schema)
             if other is not schema:
-                problems.append(f"{other.table} and {schema.table} would both be the table {place}")
-    if problems:
-        raise ConfigError("; ".join(problems), f"correct shapes of the sink {name} in the configuration")
-    return list(owners)
+                has_failed = True
+                yield Finding(
+                    about,
+                    "fail",
+                    f"{other.table} and {schema.table} would both be the table {place}",
+                    f"set another table for one of them in shapes of the sink {name}",
+                )
+        if not has_failed:
+            yield Finding(about, "ok", f"{held(sink.generation)}; writes {', '.join(owners) or 'no table'}")
+
+
+def _rights(about: str, name: str, sink: SqlSink, schemas: Sequence[TableSchema]) -> Iterator[Finding]:
+    """Yields a finding for each right that the role lacks, each with the statement that grants it."""
+    with sink.server.reading() as connection:
+        role, database, may_create, is_read_only, is_standby = connection.execute(
+            text(
+                "SELECT current_user, current_database(), has_database_privilege(current_database(), 'CREATE'),"
+                " current_setting('default_transaction_read_only') = 'on', pg_is_in_recovery()"
+            )
+        ).one()
+        rights: dict[str, bool] = dict(
+            connection.execute(
+                text(
+                    "SELECT nspname::text, has_schema_privilege(oid, 'CREATE') AND has_schema_privilege(oid, 'USAGE')"
+                    " FROM pg_namespace WHERE nspname = ANY (:names)"
+                ),
+                {"names": (wanted := sink.schemas(schemas))},
+            )
+            .tuples()
+            .all()
+        )
+    if is_standby:
+        yield Finding(about, "fail", "the server is a standby", f"name the primary in url of the sink {name}")
+    elif is_read_only:
+        yield Finding(
+            about,
+            "fail",
+            f"transactions of role {role} in database {database} are read-only (default_transaction_read_only)",
+            f"ALTER DATABASE {sql_name(database)} SET default_transaction_read_only = off",
+        )
+    missing = [one for one in wanted if one not in rights]
+    if missing and not may_create:
+        yield Finding(
+            about,
+            "fail",
+            f"role {role} may not create the sink's schemas ({', '.join(missing)}) in database {database}",
+            f"GRANT CREATE ON DATABASE {sql_name(database)} TO {sql_name(role)}",
+        )
+    for schema, is_granted in rights.items():
+        if not is_granted:
+            yield Finding(
+                about,
+                "fail",
+                f"role {role} may not create tables in schema {schema}",
+                f"GRANT USAGE, CREATE ON SCHEMA {sql_name(schema)} TO {sql_name(role)}",
+            )

@@ -14,6 +14,7 @@ from sqlalchemy.schema import CreateIndex, CreateSchema, CreateTable, DropIndex,
 
 from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import TableId
+from cdc.model.sql_names import sql_name
 from cdc.records.control import table_key
 from sinks.lineage import Lineage
 from sinks.sql.server import LostTable, RefusedStatement, RefusedValue, SqlServer
@@ -190,7 +191,8 @@ class Preparation:
             raise RefusedError(
                 f"SQL table of {form.schema.table}: {form.name} is there already, and the sink did not make it for "
                 "this table",
-                "set another table in the sink's shapes, or drop the table that is there",
+                f"DROP TABLE {sql_name(*filter(None, form.place))}, if nobody needs it; or set another table in the "
+                "sink's shapes",
             )
 
     def _described(self, form: TableForm) -> dict[str, Any]:

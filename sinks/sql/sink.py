@@ -7,7 +7,7 @@ wrote. A writer whose schema is no longer the table's does not get past the fenc
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, Self, TypeVar
 from urllib.parse import unquote
@@ -110,6 +110,16 @@ class SqlSink:
         form = TableForm(self._server.dialect, self._own, schema, self._shape(schema.table))
         self._preparation.check(form)
         return form.name
+
+    def schemas(self, tables: Iterable[TableSchema]) -> list[str]:
+        """The schemas that the sink needs for these tables, its own included."""
+        dialect = self._server.dialect
+        places = (dialect.place(self._shape(schema.table).table, schema.table) for schema in tables)
+        return sorted({name for name in (self._own.schema, *(place[0] for place in places)) if name is not None})
+
+    @property
+    def server(self) -> SqlServer:
+        return self._server
 
     def attach(self, schema: TableSchema) -> None:
         self._forms[schema.table] = TableForm(self._server.dialect, self._own, schema, self._shape(schema.table))

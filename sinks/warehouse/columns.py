@@ -70,6 +70,19 @@ def column_type(column: Column) -> ColumnType:
     return _scalar(oid, column.type_modifier)
 
 
+def unheld_values(column: Column) -> str:
+    """Returns which values of the column's type the warehouse can't hold; empty where it holds every one."""
+    oid = column.base_type_oid or column.type_oid
+    is_array = bool(column.element_oid) or oid in _ELEMENT_OF or column.type_name.endswith("[]")
+    scalar = column.element_oid or _ELEMENT_OF.get(oid, oid)
+    found = ["arrays of several dimensions or with explicit bounds"] if is_array else []
+    if scalar == _NUMERIC and _numeric(column.type_modifier) is not _TEXT:
+        found.append("NaN")
+    if scalar in _MOMENTS:
+        found.append("infinity, years outside 1 to 9999")
+    return ", ".join(found)
+
+
 def _scalar(oid: int, modifier: int) -> ColumnType:
     if oid == _NUMERIC:
         return _numeric(modifier)
@@ -170,6 +183,7 @@ def _timestamp_utc(value: Json) -> datetime:
 
 _TEXT: Final = ColumnType("string", pa.string(), as_text, _STRINGS)
 _NUMERIC: Final = 1700
+_MOMENTS: Final = frozenset({1082, 1114, 1184})  # date, timestamp, timestamp with time zone
 
 # pg_type.oid of PostgreSQL's own types, which never change.
 _SCALARS: Final[dict[int, ColumnType]] = {

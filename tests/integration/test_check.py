@@ -1,7 +1,6 @@
 """`cdc check` finds each of these broken set-ups, and what it prints mends it."""
 
 import json
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,46 +8,14 @@ from typing import Any
 
 import psycopg
 import pytest
-from psycopg import sql
+from psycopg import pq, sql
 from psycopg.conninfo import make_conninfo
 
-from tests.conftest import PostgresServer
+from tests.conftest import PostgresServer, drop_database
 from tests.support.captured import Captured
-from tests.support.forked import run
+from tests.support.checked import configured, execute, findings, set_in_kafka, sql_of, the_one, troubles
 from tests.support.topics import create_topic, delete_topic
 from tests.support.waiting import eventually
-
-OWNER = "watershed"
-
-
-def findings(items: Captured, **environment: str) -> dict[str, list[tuple[str, str, str]]]:
-    """About → (level, message, next)."""
-    done = run(["check", "--json", "--config", str(items.config())], deadline_s=120.0, environment=environment)
-    assert "Traceback" not in done.stderr
-    told = json.loads(done.stdout)
-    found: dict[str, list[tuple[str, str, str]]] = {}
-    for one in told["findings"]:
-        found.setdefault(one["about"], []).append((one["level"], one["message"], one["next"]))
-    has_failed = any(level == "fail" for many in found.values() for level, _, _ in many)
-    assert (done.returncode, told["is_fit"]) == ((1, False) if has_failed else (0, True))
-    return found
-
-
-def troubles(items: Captured, **environment: str) -> list[tuple[str, str, str, str]]:
-    """(about, level, message, next) of everything that is not well; that the test server has no limit for WAL aside."""
-    return [
-        (about, level, message, step)
-        for about, many in findings(items, **environment).items()
-        for level, message, step in many
-        if level != "ok" and "max_slot_wal_keep_size is not set" not in message
-    ]
-
-
-def execute(items: Captured, statements: str) -> None:
-    """As a superuser, each as it is printed."""
-    with psycopg.connect(items.superuser_dsn, autocommit=True) as connection:
-        for statement in filter(None, map(str.strip, re.sub(r"--.*", "", statements).split(";"))):
-            connection.execute(statement.encode())
 
 
 @pytest.fixture
@@ -106,6 +73,13 @@ BROKEN = {
     "a slot that is somebody's": Broken(
         "SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')", "history", "know nothing of it"
     ),
+    "a replica identity that is nothing": Broken(
+        "ALTER TABLE items REPLICA IDENTITY NOTHING", "table public.items", "does not cover its primary key"
+    ),
+    "a role that may not log in": Broken("ALTER ROLE {role} NOLOGIN", "source", "is not permitted to log in"),
+    "a slot that is physical": Broken(
+        "SELECT pg_create_physical_replication_slot('{slot}')", "slot {slot}", "exists and is physical"
+    ),
     "row level security": Broken(
         "ALTER TABLE items ENABLE ROW LEVEL SECURITY", "table public.items", "row security hides rows"
     ),
@@ -116,26 +90,23 @@ BROKEN = {
 def test_what_is_broken_in_the_source_is_found_and_mended(items: Captured, role: str, name: str) -> None:
     assert troubles(items) == []
     broken = BROKEN[name]
-    execute(items, broken.breaks.format(role=role, slot=items.name))
-    found = troubles(items)
-    assert [about for about, *_ in found] == [broken.about], found
-    _, level, message, step = found[0]
-    assert level == "fail"
-    assert broken.says in message
+    execute(items.superuser_dsn, broken.breaks.format(role=role, slot=items.name))
+    (found,) = troubles(items)
+    assert (found.about, found.level) == (broken.about.format(slot=items.name), "fail")
+    assert broken.says in found.message
+    step = found.next
     for placeholder, text in (("<role>", f'"{role}"'), *broken.fills):
         step = step.replace(placeholder, text)
-    words = re.search(r"\b(ALTER|CREATE|GRANT|SELECT)\b.*", step)
-    assert words is not None, step
-    execute(items, re.split(r"; or |, or |; who ", words[0])[0])
+    execute(items.superuser_dsn, sql_of(step))
     assert troubles(items) == []
 
 
 def test_a_key_without_an_index_is_found_and_mended(items: Captured) -> None:
     items.query("ALTER TABLE items DROP CONSTRAINT items_pkey, ALTER id SET NOT NULL, REPLICA IDENTITY FULL")
     items.keys = {"public.items": ["id"]}
-    ((about, _, message, step),) = troubles(items)
-    assert (about, "can't be read in chunks" in message) == ("table public.items", True)
-    execute(items, step.partition("; or")[0])
+    (found,) = troubles(items)
+    assert (found.about, "can't be read in chunks" in found.message) == ("table public.items", True)
+    execute(items.superuser_dsn, sql_of(found.next))
     assert troubles(items) == []
 
 
@@ -146,42 +117,117 @@ def test_a_partition_with_another_identity_is_found_and_mended(items: Captured) 
     for table in ("parts", "part"):
         items.query(sql.SQL("ALTER TABLE {} OWNER TO watershed").format(sql.Identifier(table)))
     items.tables = ["public.parts"]
-    ((_, _, message, step),) = troubles(items)
-    assert "has another replica identity than its root" in message
-    execute(items, step.partition(", as")[0].replace("…", "DEFAULT"))
+    (found,) = troubles(items)
+    assert "has another replica identity than its root" in found.message
+    execute(items.superuser_dsn, found.next.partition(", as")[0].replace("…", "DEFAULT"))
     assert troubles(items) == []
 
 
 def test_wal_without_a_limit_is_a_warning_and_mended(items: Captured, postgres: PostgresServer) -> None:
     found = [one for one in findings(items)["source"] if one[0] == "warn"]
     assert ["until the disk is full" in message for _, message, _ in found] == [True]
-    execute(items, found[0][2])
+    execute(items.superuser_dsn, found[0][2])
     try:
         eventually(lambda: not [one for one in findings(items)["source"] if one[0] == "warn"], 20.0, "it is set")
     finally:
-        execute(items, "ALTER SYSTEM RESET max_slot_wal_keep_size; SELECT pg_reload_conf()")
+        execute(items.superuser_dsn, "ALTER SYSTEM RESET max_slot_wal_keep_size; SELECT pg_reload_conf()")
 
 
 def test_a_topic_with_several_partitions_is_found_and_mended(items: Captured) -> None:
     name = f"{items.name}.state"
     create_topic(items.bootstrap_servers, name, "compact", partitions=4)
-    ((about, _, message, step),) = troubles(items)
-    assert about == f"topic {name}"
-    assert "exists with 4 partitions" in message
-    assert step.startswith(f"delete {name}")
+    (found,) = troubles(items)
+    assert (found.about, found.next.startswith(f"delete {name}")) == (f"topic {name}", True)
+    assert "exists with 4 partitions" in found.message
     delete_topic(items.bootstrap_servers, name)
     assert troubles(items) == []
 
 
-def test_a_topic_that_is_not_compacted_is_found(items: Captured) -> None:
-    name = f"{items.name}.public.items"
-    create_topic(items.bootstrap_servers, name, "delete", partitions=4)
-    ((about, _, message, step),) = troubles(items)
-    assert about == f"topic {name}"
-    assert "not compact" in message
-    assert f"cleanup.policy=compact on {name}" in step
-    delete_topic(items.bootstrap_servers, name)
+LARGE = str(16 * 1024 * 1024)
+TOPICS: dict[str, tuple[dict[str, str], str, str]] = {
+    "a topic that is not compacted": ({"policy": "delete"}, "fail", "not compact"),
+    "a topic that accepts no record": ({"min_insync_replicas": "2"}, "fail", "min.insync.replicas is 2, and it has 1"),
+    "a topic with a small limit": ({"max_message_bytes": "100000"}, "warn", "max.message.bytes is 100,000"),
+}
+
+
+@pytest.mark.parametrize("name", list(TOPICS))
+def test_what_is_wrong_with_a_topic_is_found_and_mended(items: Captured, name: str) -> None:
+    settings, level, says = TOPICS[name]
+    topic = f"{items.name}.public.items"
+    create_topic(items.bootstrap_servers, topic, partitions=4, **({"max_message_bytes": LARGE} | settings))
+    (found,) = troubles(items)
+    assert (found.about, found.level, says in found.message) == (f"topic {topic}", level, True)
+    set_in_kafka(items.bootstrap_servers, found.next)
     assert troubles(items) == []
+
+
+def test_few_partitions_and_a_timeout_that_brokers_refuse_are_found_and_mended(items: Captured) -> None:
+    topic = f"{items.name}.public.items"
+    create_topic(items.bootstrap_servers, topic, partitions=2, max_message_bytes=LARGE)
+    items.settings = {"kafka": {"options": {"transaction.timeout.ms": "3600000"}}}
+    found = troubles(items)
+    assert len(found) == 2
+    wanted = the_one(found, "brokers", "capture's transaction.timeout.ms is 3600000, and the brokers'").next
+    section, _, options = wanted.partition(": ")
+    items.settings[section.partition(".")[0]]["options"] = json.loads(options)
+    configured(items, the_one(found, f"topic {topic}", "it has 2 partitions, and topics.partitions is 4").next)
+    assert troubles(items) == []
+
+
+def test_a_slot_of_another_database_and_one_in_use_are_found_and_mended(items: Captured, role: str) -> None:
+    elsewhere = make_conninfo(items.superuser_dsn, dbname="postgres")
+    execute(elsewhere, f"SELECT pg_create_logical_replication_slot('{items.name}', 'pgoutput')")
+    (found,) = troubles(items)
+    assert (found.about, "belongs to database postgres" in found.message) == (f"slot {items.name}", True)
+    execute(elsewhere, sql_of(found.next))
+    assert troubles(items) == []
+
+    items.query("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", items.name)
+    other = make_conninfo(items.dsn, user=role, replication="database", application_name="another")
+    reader = pq.PGconn.connect(other.encode())
+    stream = f"START_REPLICATION SLOT {items.name} LOGICAL 0/0 (proto_version '1', publication_names 'watershed')"
+    assert reader.exec_(stream.encode()).status == pq.ExecStatus.COPY_BOTH
+    (found,) = troubles(items)
+    assert (found.about, "another program streams from it: another" in found.message) == (f"slot {items.name}", True)
+    execute(items.superuser_dsn, sql_of(found.next))
+    reader.finish()
+    eventually(lambda: f"slot {items.name}" not in findings(items), 20.0, "nobody streams")
+
+
+def test_a_lost_slot_is_found_and_healed(items: Captured) -> None:
+    items.query("INSERT INTO items VALUES (1, 'a')")
+    items.start()
+    items.await_caught_up()
+    streams = findings(items)[f"slot {items.name}"]
+    assert [(level, "capture streams from it" in message) for level, message, _ in streams] == [("ok", True)]
+    items.running().terminate()
+    items.drop_slot()
+    (found,) = troubles(items)
+    assert (found.about, "cdc snapshot heal" in found.next) == ("history", True)
+    items.start()
+    items.cdc("snapshot", "heal")
+    items.await_caught_up()
+    assert troubles(items) == []
+
+
+def test_a_database_without_an_encoding_is_a_warning(items: Captured, postgres: PostgresServer, unique: str) -> None:
+    name = sql.Identifier(unique)
+    with psycopg.connect(postgres.superuser_dsn, autocommit=True) as connection:
+        made = "CREATE DATABASE {} OWNER watershed TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C'"
+        connection.execute(sql.SQL(made).format(name))
+    try:
+        dsn = make_conninfo(items.dsn, dbname=unique)
+        execute(dsn, "CREATE TABLE items (id int PRIMARY KEY, name text)")
+        items.settings = {"source": {"dsn": dsn}}
+        (found,) = troubles(items)
+        assert (found.about, found.level) == ("source", "warn")
+        assert "encoding SQL_ASCII" in found.message
+        assert "ENCODING 'UTF8'" in found.next
+        items.settings = {}
+        assert troubles(items) == []
+    finally:
+        drop_database(postgres, unique)
 
 
 CONFIGURED: dict[str, tuple[Callable[[Captured, Path], dict[str, Any]], str, str]] = {
@@ -234,10 +280,9 @@ CONFIGURED: dict[str, tuple[Callable[[Captured, Path], dict[str, Any]], str, str
 def test_what_is_wrong_in_the_configuration_is_found_and_mended(items: Captured, tmp_path: Path, name: str) -> None:
     settings, about, step = CONFIGURED[name]
     items.settings = settings(items, tmp_path)
-    found = [one for one in troubles(items) if one[1] == "fail"]
-    assert [where for where, *_ in found] == [about], found
-    assert step in found[0][3]
-    assert found[0][3], "there is a next step"
+    found = [one for one in troubles(items) if one.level == "fail"]
+    assert [one.about for one in found] == [about], found
+    assert step in found[0].next
     items.settings = {}
     assert troubles(items) == []
 

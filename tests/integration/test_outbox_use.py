@@ -130,7 +130,7 @@ def prune(shop: Captured) -> None:
     young = "INSERT INTO cdc.outbox (aggregatetype, aggregateid, type) VALUES ('order', '8', 'OrderShipped')"
     log = shop.folder / "prune.log"
     with log.open("wb") as output:
-        words = ["outbox", "prune", "--every", "0.1", "--wait", "0.2", "--config", str(shop.config())]
+        words = ["outbox", "prune", "--every", "0.1", "--timeout", "0.2", "--config", str(shop.config())]
         process = start(words, output, output)
         try:
             shop.query(age, "OrderShipped")

@@ -2,12 +2,9 @@
 
 import json
 import random
-import secrets
 import signal
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -21,68 +18,23 @@ from cdc.model.errors import GapError
 from cdc.status.waiting import WaitError
 from devstack.endpoints import Servers
 from devstack.stack import Stack
-from sinks.reduction import document_id
-from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
-from tests.integration.conftest import ITEMS, SMALL
-from tests.support.captured import Captured, frozen, under_capture
+from tests.conftest import KafkaBroker, PostgresServer
+from tests.support.captured import frozen
 from tests.support.forked import run
-from tests.support.http_server import HttpServer, free_port
-from tests.support.sink_job import SinkJob
+from tests.support.pipeline import END, Pipeline, pipeline_of
 from tests.support.waiting import eventually
 from tests.test_monitoring import METRIC, expressions
 
-WRITES = 150
-END = "SELECT pg_current_wal_insert_lsn()::text"
-
-
-@dataclass
-class Pipeline:
-    items: Captured
-    job: SinkJob
-    config: Path
-    capture_http: HttpServer
-    sink_http: HttpServer
-    redis: str
-
-    def write(self, connection: psycopg.Connection, key: int, name: str) -> str:
-        """Committed; the LSN behind it."""
-        connection.execute(
-            "INSERT INTO items VALUES (%s, %s) ON CONFLICT (id) DO UPDATE SET name = %s", (key, name, name)
-        )
-        row = connection.execute(END).fetchone()
-        assert row is not None
-        return str(row[0])
-
-    def read(self, client: redis_client.Redis, key: int) -> str | None:
-        """The item's name, as a reader of the cache has it."""
-        row = f"{self.items.name}:public.items:{document_id({'id': key})}"
-        raw: Any = client.hget(row, "doc")
-        return None if raw is None else str(json.loads(raw)["name"])
+WRITES = 25
+ASKED = 5
 
 
 @pytest.fixture(scope="module")
 def pipeline(
     postgres: PostgresServer, kafka: KafkaBroker, redis: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Pipeline]:
-    folder, name = tmp_path_factory.mktemp("wait"), f"t{secrets.token_hex(5)}"
-    capture_port, sink_port = free_port(), free_port()
-    with (
-        new_database(postgres) as dsn,
-        under_capture(postgres, kafka, dsn, name, folder, SMALL, [ITEMS]) as items,
-    ):
-        items.settings = {
-            "http": {"port": capture_port, "sink_port": sink_port},
-            "sinks": {"cache": {"url": redis}},
-            "spark": {"checkpoint_location": str(folder / "checkpoints"), "options": INTERPRETED},
-        }
-        items.query("INSERT INTO items SELECT n, 'before' FROM generate_series(1, 50) n")
-        items.start()
-        items.await_caught_up()
-        config = items.config()
-        with SinkJob(config, "cache", log_level="info") as job:
-            found = Pipeline(items, job, config, HttpServer(capture_port), HttpServer(sink_port), redis)
-            found.sink_http.await_ready(120.0)
-            yield found
+    with pipeline_of(postgres, kafka, redis, tmp_path_factory.mktemp("wait"), {"cache": {"url": redis}}) as found:
+        yield found
 
 
 def test_both_processes_are_ready_and_their_scrapes_have_every_metric(pipeline: Pipeline) -> None:
@@ -127,7 +79,7 @@ def test_what_was_waited_for_is_read_each_time_under_load(pipeline: Pipeline) ->
                 waiter.wait_for("cache", lsn, 30.0)
                 if pipeline.read(client, key) != name:
                     stale.append(number)
-            for number in range(20):
+            for number in range(ASKED):
                 key, name = dice.randrange(1, 40), f"asked {number}"
                 lsn = pipeline.write(connection, key, name)
                 code, body = pipeline.capture_http.get(f"/v1/sinks/cache?wait_for={lsn}&timeout=30", 40.0)

@@ -1,0 +1,34 @@
+"""The keys that a sink has made in a cache, and their removal."""
+
+from collections.abc import Collection
+from contextlib import closing
+
+from cdc.config.sink_settings import CacheConfig
+from cdc.model.events import TableId
+from sinks.cache.keys import CacheKeys
+from sinks.cache.sink import CacheSink, tables_of
+
+
+def cache_contents(
+    name: str, section: CacheConfig, prefix: str, tables: Collection[TableId], *, removes: bool
+) -> list[str]:
+    """Returns for each table how many rows the cache holds; with `removes`, their keys are deleted, with lookup keys,
+    versions and the versions of deleted rows. `tables`: those that the sink was to hold, which the cache may still hold
+    when its own list of tables is gone. Raises SinkError."""
+    keys = CacheKeys(prefix if section.key_prefix is None else section.key_prefix)
+    evicting = section.model_copy(update={"allow_eviction": True})
+    with closing(CacheSink.open(evicting, prefix, name=name)) as sink:
+        fields = sink.server.run("HGETALL", keys.generation)
+        found: list[str] = [f"{keys.generation}"] if fields else []
+        for table in sorted({*tables_of(fields, keys), *tables}):
+            versions = keys.table(table)
+            count = int(sink.server.run("HLEN", versions))
+            if count:
+                # Two fields of the hash describe the table.
+                found.append(f"{max(0, count - 2):,} rows of {table}")
+            if removes:
+                sink.discard(table)
+                sink.server.run("UNLINK", keys.met(table))
+        if removes:
+            sink.server.run("UNLINK", keys.generation)
+    return found

@@ -1,0 +1,88 @@
+"""The tables that a sink has made in a warehouse, and their removal with their files."""
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.exceptions import NamespaceNotEmptyError, NoSuchNamespaceError, NoSuchTableError
+
+from cdc.config.sink_settings import WarehouseConfig
+from cdc.model.errors import SinkError
+from sinks.warehouse.catalog import CatalogPlace, catalog_place
+from sinks.warehouse.properties import DELETED_KEYS, GENERATION
+from sinks.warehouse.statements import CATALOG
+
+Name = tuple[str, ...]
+
+
+def warehouse_contents(section: WarehouseConfig, prefix: str, *, removes: bool) -> list[str]:
+    """Returns the names of the sink's tables, which say in their properties that they are; with `removes`, they are
+    dropped with all their files, histories too. Tables that somebody else made stay, and their namespaces. Raises
+    SinkError."""
+    place = catalog_place(section, prefix)
+    if not place.database.exists():  # opening it would make it
+        return []
+    catalog = SqlCatalog(CATALOG, uri=place.sqlalchemy_uri, warehouse=place.location)
+    try:
+        namespaces = [found for root in _roots(catalog, place.namespace) for found in _below(catalog, root)]
+        found = [name for namespace in namespaces for name in catalog.list_tables(namespace)]
+        own = [name for name in found if _is_own(catalog, name)]
+        if removes:
+            for name in own:
+                _remove(catalog, place, name)
+            for namespace in reversed(namespaces):
+                with suppress(NamespaceNotEmptyError, NoSuchNamespaceError):
+                    catalog.drop_namespace(namespace)
+        return [".".join(name) for name in own]
+    except OSError as error:
+        raise SinkError(
+            f"warehouse: files can't be removed: {error.strerror or type(error).__name__}",
+            "give this user the right to delete them; then the same command again",
+        ) from error
+    finally:
+        catalog.close()
+
+
+def _roots(catalog: Catalog, namespace: str) -> list[Name]:
+    """Returns the sink's namespace, and those of generations that rebuilds have left."""
+    slot = re.compile(re.escape(namespace) + r"__g\d+")
+    others = [one for one in catalog.list_namespaces() if len(one) == 1 and slot.fullmatch(one[0])]
+    return [(namespace,), *others]
+
+
+def _below(catalog: Catalog, namespace: Name) -> Iterator[Name]:
+    """Yields the namespace and those in it, each before those below it."""
+    try:
+        inner = catalog.list_namespaces(namespace)
+    except NoSuchNamespaceError:
+        return
+    yield namespace
+    for one in inner:
+        yield from _below(catalog, one)
+
+
+def _is_own(catalog: Catalog, name: Name) -> bool:
+    """Says whether the sink made the table. One whose metadata is gone is in the catalog's list only."""
+    try:
+        noted = catalog.load_table(name).properties
+    except (NoSuchTableError, FileNotFoundError):
+        return True
+    return GENERATION in noted or DELETED_KEYS in noted
+
+
+def _remove(catalog: Catalog, place: CatalogPlace, name: Name) -> None:
+    try:
+        location = catalog.load_table(name).location()
+        catalog.purge_table(name)
+    except FileNotFoundError:
+        catalog.drop_table(name)
+        return
+    parts = urlsplit(location)
+    # Of a folder of this machine also what no snapshot names any more.
+    if parts.scheme == "file" and location.startswith(place.location.rstrip("/") + "/"):
+        shutil.rmtree(Path(unquote(parts.path)), ignore_errors=True)
