@@ -6,7 +6,7 @@ a rebuild writes each row again under the guard (`in_place`); for it `serve` end
 
 from typing import Final, Protocol
 
-from cdc.config.sink_settings import CacheConfig, SearchConfig, StoreConfig
+from cdc.config.sink_settings import CacheConfig, SearchConfig, SqlConfig, StoreConfig
 
 FIRST: Final = ""  # the slot of a store that was never rebuilt
 
@@ -62,5 +62,9 @@ def open_slots(section: StoreConfig, prefix: str) -> Slots | None:
             from sinks.cache.slots import CacheSlots
 
             return CacheSlots(section, prefix)
+        case SqlConfig():
+            from sinks.sql.slots import SqlSlots
+
+            return SqlSlots(section, prefix)
         case _:
             return None

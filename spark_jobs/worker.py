@@ -95,7 +95,7 @@ class SinkWorker(ABC):
     """Runs until a request to stop, or until its sink has an error that no restart helps against (`refusal`). A
     subclass says what the generation is for: readers see it, or it is built beside the one that they see."""
 
-    role: Literal["serving", "building"] = "serving"
+    role: Literal["serving", "building", "kept"] = "serving"
 
     def __init__(
         self,
