@@ -51,6 +51,13 @@ def generation_of(slot: str) -> int:
     return int(slot.removeprefix("g"))
 
 
+def no_rebuild(section: StoreConfig) -> str | None:
+    """Why a store can't be built again while it serves, as the end of a sentence; None for one that can."""
+    if isinstance(section, SearchConfig | CacheConfig | SqlConfig):
+        return None
+    return "whose store can't hold two generations beside each other"
+
+
 def open_slots(section: StoreConfig, prefix: str) -> Slots | None:
     """None for a store of which there can only be one generation. `prefix`: of the topics."""
     match section:

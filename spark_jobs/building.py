@@ -4,13 +4,13 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
-from typing import Final, Literal
+from typing import Final, Literal, TypeGuard
 
 import structlog
 from pyspark.sql import SparkSession
 
 from cdc.config.settings import Config
-from cdc.model.errors import RefusedError, WatershedError
+from cdc.model.errors import FullError, RefusedError, WatershedError
 from cdc.model.events import pack_version
 from cdc.records.control import sink_key
 from cdc.snapshots.status import newest
@@ -88,6 +88,10 @@ class Builder(SinkWorker):
             message = error.message if isinstance(error, WatershedError) else reason(error)
             log.warning("rebuild is held up", sink=self.name, state=state, because=message)
             self._told(message, getattr(error, "hint", ""))
+
+    def _ends_with(self, error: Exception) -> TypeGuard[WatershedError]:
+        """A store without room is a reason to give up: the serving generation needs what is left."""
+        return isinstance(error, FullError) or super()._ends_with(error)
 
     def _work(self, stack: ExitStack, link: Link) -> None:
         opened = self._open_sink(self.slot)

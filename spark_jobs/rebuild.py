@@ -6,7 +6,7 @@ from typing import Final, Literal, Protocol
 
 import structlog
 
-from cdc.model.errors import SinkError, WatershedError
+from cdc.model.errors import FullError, SinkError, WatershedError
 from cdc.model.events import TableId
 from cdc.model.topics import DELETES_KEPT_S
 from cdc.records.control import RebuildRecord, SinkRecord, sink_key
@@ -18,6 +18,9 @@ from spark_jobs.checkpoint import next_generation
 log = structlog.get_logger(__name__)
 
 END_S_MAX: Final = 8.0  # of a builder that was told to stop
+NEXT_FULL: Final = (
+    "make room, then ask for the rebuild again; what it had built is deleted, and readers keep the former generation"
+)
 SERVING_SILENT_S: Final = 60.0  # a generation whose position is older is not written now
 
 
@@ -91,7 +94,8 @@ class Rebuild:
         elif held is not None and self._builder is not None and self._builder.refusal is not None:
             self.refusal = self._builder.refusal
             self._give_up()
-            self._settle(held, "failed", self.refusal.message, self.refusal.hint)
+            is_full = isinstance(self.refusal, FullError)
+            self._settle(held, "failed", self.refusal.message, NEXT_FULL if is_full else self.refusal.hint)
         elif held is None and request is not None and is_open:
             self._begin(request, control)
         return self.is_ready

@@ -80,8 +80,10 @@ def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | Non
     # We get failures as exceptions and log them once; py4j's root logger would add tracebacks.
     logging.getLogger().addHandler(logging.NullHandler())
     begun = time.monotonic()
-    # One more: while a sink is rebuilt, it has two queries.
-    spark, task_count = started(config, len(names) + 1)
+    # While a sink is rebuilt it has two queries. A query without a task of its own would wait for whole rounds of others,
+    # and its applied position with it. Where tasks are threads of this process, idle ones cost nothing; the processors
+    # of a cluster are shared for one rebuild at a time.
+    spark, task_count = started(config, len(names) + 1 if is_submitted() else 2 * len(names))
     log.info("spark started", took_s=round(time.monotonic() - begun, 1), sinks=" ".join(names))
     workers = [
         ServingWorker(name, config, spark, partial(open_sink, spark, task_count), stop, reports_to)

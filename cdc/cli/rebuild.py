@@ -14,7 +14,7 @@ from rich.console import Console
 from cdc.cli.interrupts import interrupted, sigterm_as_interrupt
 from cdc.cli.snapshot_screen import Screen, screen_for
 from cdc.config.settings import Config, load_config
-from cdc.config.sink_settings import CacheConfig, SearchConfig, sink_config
+from cdc.config.sink_settings import sink_config
 from cdc.daemon.logs import configure_logs
 from cdc.kafka.signals import deliver
 from cdc.kafka.snapshot_watch import SnapshotWatch
@@ -23,6 +23,7 @@ from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.records.control import RebuildRecord, rebuild_key
 from cdc.snapshots.status import FillProgress, HistoryPosition, Rate, sink_progress
+from sinks.slots import no_rebuild
 from spark_jobs.bootstrap import SinkProcess
 from spark_jobs.checkpoint import Checkpoints
 
@@ -55,9 +56,9 @@ def rebuild(
     configure_logs(level="warning")
     settings = load_config(config)
     section = sink_config(settings.sinks, sink)
-    if not isinstance(section, SearchConfig | CacheConfig):
+    if (reason := no_rebuild(section)) is not None:
         raise WatershedError(
-            f"{sink} is a sink of type {section.type}, whose store can't hold two generations beside each other",
+            f"{sink} is a sink of type {section.type}, {reason}",
             "give a second sink of this type other names in its store, fill it with cdc snapshot start --sink NAME, "
             "and let readers use that",
         )
