@@ -29,9 +29,9 @@ from jars.resolver import resolve_sets
 from sinks.registry import make_sink
 from sinks.shaping.sink import shaped
 from sinks.slots import FIRST, open_slots
-from spark_jobs.class_archive import JAR_SETS
 from spark_jobs.engine import SparkEngine
 from spark_jobs.failures import reason
+from spark_jobs.jar_sets import jar_sets
 from spark_jobs.jvm import jvm_failure, jvm_process
 from spark_jobs.rounds import SparkRounds
 from spark_jobs.serving import ServingWorker
@@ -119,8 +119,7 @@ def started(config: Config, query_count: int) -> tuple[SparkSession, int]:
 def _session(config: Config, query_count: int) -> SparkSession:
     if is_submitted():
         return submitted_session(config.spark.options)
-    # The warehouse's jars too where there is none: Java's archive of classes is good for one class path.
-    jars = [jar for found in resolve_sets(JAR_SETS, progress=Console(stderr=True)).values() for jar in found]
+    jars = [jar for found in resolve_sets(jar_sets(config), progress=Console(stderr=True)).values() for jar in found]
     return spark_session(spark_java(), jars, config.spark.driver_memory, config.spark.options, query_count)
 
 
@@ -167,7 +166,7 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
     def open_sink(spark: SparkSession, task_count: int, _: str | None) -> OpenSink:
         folders = f"{place.location}/{FOLDER}/{place.namespace}"
         staging = own_folder(folders)
-        delete_leftovers(folders)
+        delete_leftovers(folders, section.s3)
         engines = [SparkEngine(spark, place) for _ in range(min(task_count, MERGES_AT_ONCE_MAX))]
         sink = WarehouseSink(
             SparkEngine(spark, place),
@@ -183,7 +182,8 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
 
         def rounds(generation: int) -> MergingRounds:
             job = Job(name, config.kafka, section, config.topics.prefix, generation, staging)
-            return MergingRounds(SparkRounds(spark, job, limits, task_count, open_staging, with_ends=True), sink)
+            merged = SparkRounds(spark, job, limits, task_count, open_staging, with_ends=True)
+            return MergingRounds(merged, sink, section.s3)
 
         def maintain() -> None:
             for table in sink.take_due():

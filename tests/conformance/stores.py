@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from sqlalchemy import create_engine, inspect
 from sqlalchemy.engine import URL
 
-from cdc.config.sink_settings import CacheConfig, SearchConfig, SqlConfig, StoreConfig
+from cdc.config.sink_settings import CacheConfig, SearchConfig, SqlConfig, StoreConfig, WarehouseConfig
 from cdc.config.store_shapes import CacheShape, SearchShape, SqlShape
 from cdc.model.events import TableId
 from examples.jsonlines.jsonlines_store import JsonLinesConfig, JsonLinesSink
@@ -25,12 +25,13 @@ from sinks.cache.sink import CacheSink
 from sinks.contract import Change, Sink
 from sinks.search.sink import SearchSink
 from sinks.sql.sink import SqlSink
-from sinks.warehouse.catalog import CatalogPlace
+from sinks.warehouse.catalog import catalog_place
 from sinks.warehouse.naming import place
 from sinks.warehouse.reader import WarehouseReader
 from sinks.warehouse.sink import WarehouseSink
 from sinks.warehouse.staging import FOLDER, own_folder
 from spark_jobs.engine import SparkEngine
+from tests.support.lake_servers import rest_catalog
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -183,10 +184,13 @@ class WarehouseStore:
     batch_rows = 5_000
     batch_memory_bytes_max: int | None = None
 
-    def __init__(self, spark: "SparkSession", folder: Path) -> None:
+    def __init__(self, spark: "SparkSession", folder: Path, catalog: dict[str, str] | None = None) -> None:
+        """`catalog`: as in the configuration; None: one on SQLite."""
         self._spark = spark
         self._folder = folder
-        self.place = CatalogPlace(folder / "catalog.db", (folder / "tables").as_uri(), "shop")
+        catalog = catalog or {"type": "jdbc", "uri": f"jdbc:sqlite:{folder}/catalog.db"}
+        section = {"catalog": catalog, "location": (folder / "tables").as_uri()}
+        self.place = catalog_place(WarehouseConfig.model_validate(section), "shop")
 
     def engine(self) -> SparkEngine:
         return SparkEngine(self._spark, self.place)
@@ -205,7 +209,15 @@ class WarehouseStore:
         """No shape of a table names columns."""
 
     def delete_all(self) -> None:
-        shutil.rmtree(self._folder)
+        if self.place.catalog is None:
+            shutil.rmtree(self._folder)
+            return
+        with self.place.opened() as catalog:
+            for namespace in catalog.list_namespaces("shop"):
+                for table in catalog.list_tables(namespace):
+                    catalog.drop_table(table)
+                catalog.drop_namespace(namespace)
+            catalog.drop_namespace("shop")
 
     def unholdable(self, change: Change) -> tuple[Change, str] | None:
         assert change.row is not None
@@ -398,9 +410,30 @@ def _lookup_shapes(unique: str) -> dict[str, CacheShape]:
 
 @contextmanager
 def _warehouse(request: pytest.FixtureRequest, unique: str) -> Iterator[Store]:
+    with _folder(unique) as folder:
+        yield WarehouseStore(request.getfixturevalue("spark"), folder)
+
+
+@contextmanager
+def _warehouse_in_rest(request: pytest.FixtureRequest, unique: str) -> Iterator[Store]:
+    with _folder(unique) as folder, rest_catalog(folder, (folder / "tables").as_uri()) as uri:
+        yield WarehouseStore(request.getfixturevalue("spark"), folder, {"type": "rest", "uri": uri})
+
+
+@contextmanager
+def _warehouse_in_postgresql(request: pytest.FixtureRequest, unique: str) -> Iterator[Store]:
+    dsn = conninfo_to_dict(request.getfixturevalue("fresh_database"))
+    catalog = {"type": "jdbc", "uri": f"jdbc:postgresql://{dsn['host']}:{dsn['port']}/{dsn['dbname']}"}
+    login = {name: str(dsn[name]) for name in ("user", "password") if name in dsn}
+    with _folder(unique) as folder:
+        yield WarehouseStore(request.getfixturevalue("spark"), folder, catalog | login)
+
+
+@contextmanager
+def _folder(unique: str) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix=f"watershed-{unique}-"))
     try:
-        yield WarehouseStore(request.getfixturevalue("spark"), folder)
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -447,4 +480,8 @@ STORES: Final[dict[str, Callable[[pytest.FixtureRequest, str], AbstractContextMa
     "sql-sqlite": _sqlite,
     "jsonlines": _jsonlines,
     "warehouse": _warehouse,
+    "warehouse-rest": _warehouse_in_rest,
+    "warehouse-postgresql": _warehouse_in_postgresql,
 }
+# Their cases differ from another store's in one part only, which `test_warehouse_catalogs.py` covers in each run.
+LONG: Final = frozenset({"warehouse-rest", "warehouse-postgresql"})
