@@ -80,8 +80,8 @@ def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | Non
     # We get failures as exceptions and log them once; py4j's root logger would add tracebacks.
     logging.getLogger().addHandler(logging.NullHandler())
     begun = time.monotonic()
-    # While a sink is rebuilt it has two queries. A query without a task of its own would wait for whole rounds of others,
-    # and its applied position with it. Where tasks are threads of this process, idle ones cost nothing; the processors
+    # While a sink is rebuilt it has two queries. A query without a task of its own would wait for rounds of others, and
+    # its applied position with it. Where tasks are threads of this process, idle ones cost nothing; the processors
     # of a cluster are shared for one rebuild at a time.
     spark, task_count = started(config, len(names) + 1 if is_submitted() else 2 * len(names))
     log.info("spark started", took_s=round(time.monotonic() - begun, 1), sinks=" ".join(names))
@@ -158,12 +158,15 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
     from sinks.warehouse.maintenance import Maintenance
     from sinks.warehouse.reader import WarehouseReader
     from sinks.warehouse.sink import WarehouseSink
+    from sinks.warehouse.slots import WarehouseSlots, in_slot, no_swap
     from sinks.warehouse.staging import FOLDER, delete_leftovers, own_folder
     from spark_jobs.staging import MergingRounds, open_staging
 
-    place = catalog_place(section, config.topics.prefix)
+    serving = catalog_place(section, config.topics.prefix)
 
-    def open_sink(spark: SparkSession, task_count: int, _: str | None) -> OpenSink:
+    def open_sink(spark: SparkSession, task_count: int, slot: str | None) -> OpenSink:
+        place = in_slot(serving, slot or FIRST)
+        slots = None if no_swap(section) else WarehouseSlots(SparkEngine(spark, serving), serving)
         folders = f"{place.location}/{FOLDER}/{place.namespace}"
         staging = own_folder(folders)
         delete_leftovers(folders, section.s3)
@@ -189,7 +192,7 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
             for table in sink.take_due():
                 maintenance.tend(table, sink.without_merges(table))
 
-        return OpenSink(shaped(sink, section), rounds, 0.0, maintain)
+        return OpenSink(shaped(sink, section), rounds, 0.0, maintain, slots, slot or FIRST)
 
     return open_sink
 

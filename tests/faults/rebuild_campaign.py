@@ -107,7 +107,7 @@ class Stores:
             seen: set[str] = set()
             cursor: Any = 0
             while True:
-                cursor, keys = client.scan(cursor, f"{beginning}[0-9]*", PAGE)  # type: ignore[misc]
+                cursor, keys = client.scan(cursor, f"{beginning}[0-9]*", PAGE)
                 fresh = [key for key in keys if key not in seen]
                 seen.update(fresh)
                 pipeline = client.pipeline(transaction=False)

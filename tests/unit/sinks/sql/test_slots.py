@@ -51,7 +51,7 @@ class Database:
             return [tuple(row) for row in results[-1]] if results[-1].returns_rows else []
 
     def read(self, name: str = "") -> dict[str, int]:
-        return dict(self.run(f"SELECT name, uses FROM {name or self.labels}"))  # type: ignore[arg-type]
+        return dict(self.run(f"SELECT name, uses FROM {name or self.labels}"))
 
 
 @pytest.fixture
