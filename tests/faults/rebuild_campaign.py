@@ -28,7 +28,10 @@ import redis
 from opensearchpy import OpenSearch
 from opensearchpy.helpers import scan
 
+from cdc.model.events import TableId
 from devstack.endpoints import Endpoints
+from sinks.warehouse.catalog import CatalogPlace
+from sinks.warehouse.reader import WarehouseReader
 from tests.conformance.stores import url_of
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.faults.campaign import servers
@@ -45,10 +48,11 @@ from tests.support.read_meanwhile import (
     search_finder,
     search_reader,
     sql_reader,
+    warehouse_reader,
 )
 from tests.support.sink_job import SinkJob
 
-SINKS: Final = ("search", "cache", "sql")
+SINKS: Final = ("search", "cache", "sql", "warehouse")
 FILL_S_MAX: Final = 1200.0
 COMMAND_S_MAX: Final = 1200.0
 IN_PLACE: Final = ("cache",)
@@ -59,10 +63,11 @@ PAGE: Final = 5_000
 class Stores:
     """What the campaign's readers know of the stores."""
 
-    def __init__(self, name: str, endpoints: Endpoints, sql: str) -> None:
+    def __init__(self, name: str, endpoints: Endpoints, sql: str, folder: Path) -> None:
         self._name = name
         self._endpoints = endpoints
         self._sql = sql
+        self._lake = CatalogPlace(folder / "catalog.db", (folder / "tables").as_uri(), name)
 
     def section(self, sink: str) -> dict[str, Any]:
         endpoints = self._endpoints
@@ -70,6 +75,7 @@ class Stores:
             "search": {"url": endpoints.opensearch_url},
             "cache": {"url": endpoints.redis_url},
             "sql": {"type": "sql", "url": url_of(self._sql)},
+            "warehouse": {"catalog_uri": f"jdbc:sqlite:{self._lake.database}", "location": self._lake.location},
         }
         return sections[sink]
 
@@ -80,8 +86,10 @@ class Stores:
                 return [search_reader(url, self._name), search_finder(url, self._name)]
             case "cache":
                 return [cache_reader(self._endpoints.redis_url, self._name)]
-            case _:
+            case "sql":
                 return [sql_reader(self._sql)]
+            case _:
+                return [warehouse_reader(self._lake)]
 
     def rows(self, sink: str) -> Iterator[tuple[int, int]]:
         """Every row that readers see: id and n."""
@@ -95,6 +103,9 @@ class Stores:
                         yield hit["_source"]["id"], hit["_source"]["n"]
             case "cache":
                 yield from self._cached()
+            case "warehouse":
+                for row in WarehouseReader(self._lake).rows(TableId("public", "counters")):
+                    yield row.row["id"], row.row["n"]
             case _:
                 with psycopg.connect(self._sql) as connection, connection.cursor("all_rows") as cursor:
                     cursor.itersize = PAGE
@@ -262,10 +273,10 @@ def run_campaign(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         kafka = KafkaBroker(endpoints.bootstrap_servers, servers_here)
         sql = stack.enter_context(new_database(server))
         captured = stack.enter_context(under_capture(server, kafka, name, work))
-        stores = Stores(name, endpoints, sql)
+        stores = Stores(name, endpoints, sql, work)
         captured.settings = {
             "sinks": {sink: stores.section(sink) for sink in options.sinks},
-            "spark": {"checkpoint_location": str(work / "checkpoints")},
+            "spark": {"checkpoint_location": str(work / "checkpoints"), "warehouse_trigger_ms": 1000},
         }
         captured.query(FILL, options.rows)
         captured.start()
@@ -292,7 +303,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rate", type=float, default=500.0, help="changes per second")
     parser.add_argument("--kills", type=int, default=0, help="of the sinks' job, during each step")
-    parser.add_argument("--sinks", nargs="+", choices=SINKS, default=list(SINKS))
+    parser.add_argument("--sinks", nargs="+", choices=SINKS, default=list(SINKS[:3]))
     parser.add_argument("--folder", type=Path, default=Path(".watershed/rebuild-campaign"))
     options = parser.parse_args()
     folder: Path = options.folder.absolute()

@@ -21,8 +21,11 @@ import psycopg
 import redis
 from opensearchpy import OpenSearch
 from opensearchpy.exceptions import NotFoundError
+from pyiceberg.expressions import EqualTo
 
 from cdc.client import Waiter
+from cdc.model.events import TableId
+from sinks.warehouse.catalog import CatalogPlace
 
 TABLE: Final = "public.counters"
 SCHEMA: LiteralString = "CREATE TABLE counters (id int PRIMARY KEY, n bigint NOT NULL DEFAULT 0, note text);"
@@ -79,6 +82,18 @@ def sql_reader(dsn: str) -> ReadRow:
     def read(key: int) -> dict[str, Any] | None:
         found = connection.execute("SELECT n FROM public.counters WHERE id = %s", (key,)).fetchone()
         return None if found is None else {"n": found[0]}
+
+    return read
+
+
+def warehouse_reader(where: CatalogPlace) -> ReadRow:
+    """By the name of the table in the catalog, which is opened for each row."""
+    name = where.place(TableId("public", "counters")).rows
+
+    def read(key: int) -> dict[str, Any] | None:
+        with where.opened() as catalog:
+            found = catalog.load_table(name).scan(row_filter=EqualTo("id", key), selected_fields=("n",)).to_arrow()
+        return None if not found.num_rows else {"n": found.column("n")[0].as_py()}
 
     return read
 
