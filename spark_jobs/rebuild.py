@@ -113,7 +113,11 @@ class Rebuild:
             raise SinkError(f"{self._sink}: the rebuild's last batch does not end", "nothing: it is tried again")
         self._builder = None
         former = self._slots.generation(self._slots.serving())
-        self._slots.serve(self._slot)
+        try:
+            self._slots.serve(self._slot)
+        except SinkError as error:
+            self._publish(request.model_copy(update={"message": error.message, "next": error.hint}))
+            raise
         log.info("generation serves", sink=self._sink, generation=request.generation)
         self._finish(request, former)
 

@@ -69,7 +69,7 @@ RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
     "psycopg": ("cdc.postgres", "migrations", "devstack", "demo", "bench", "tests"),
     "confluent_kafka": ("cdc.kafka", "spark_jobs", "devstack", "demo", "bench", "tests"),
     "alembic": ("migrations", "tests"),
-    "sqlalchemy": ("migrations", "sinks.sql", "cdc.outbox.publish", "cdc.cli.outbox", "tests"),
+    "sqlalchemy": ("migrations", "sinks.sql", "sinks.warehouse.slots", "cdc.outbox.publish", "cdc.cli.outbox", "tests"),
     "pyspark": ("spark_jobs", "bench", "tests"),
     "py4j": ("spark_jobs", "bench", "tests"),
     "pyarrow": ("spark_jobs", "sinks.warehouse", "demo", "bench", "tests"),

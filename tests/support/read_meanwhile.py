@@ -21,7 +21,6 @@ import psycopg
 import redis
 from opensearchpy import OpenSearch
 from opensearchpy.exceptions import NotFoundError
-from pyiceberg.expressions import EqualTo
 
 from cdc.client import Waiter
 from cdc.model.events import TableId
@@ -92,7 +91,7 @@ def warehouse_reader(where: CatalogPlace) -> ReadRow:
 
     def read(key: int) -> dict[str, Any] | None:
         with where.opened() as catalog:
-            found = catalog.load_table(name).scan(row_filter=EqualTo("id", key), selected_fields=("n",)).to_arrow()
+            found = catalog.load_table(name).scan(row_filter=f"id = {key}", selected_fields=("n",)).to_arrow()
         return None if not found.num_rows else {"n": found.column("n")[0].as_py()}
 
     return read

@@ -168,6 +168,26 @@ def test_a_builder_that_does_not_end_swaps_nothing(world: World) -> None:
     assert (world.store.now, world.said.status) == ("", "running")
 
 
+def test_a_swap_that_the_store_refuses_is_told_and_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.ask()
+
+    def refuse(_: str) -> None:
+        raise SinkError("another session holds a lock", "end it")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.store, "serve", refuse)
+        with pytest.raises(SinkError, match="holds a lock"):
+            world.rebuild.complete()
+    assert (world.said.status, world.said.message, world.said.next) == (
+        "running",
+        "another session holds a lock",
+        "end it",
+    )
+    world.restarted().follow(world)
+    world.rebuild.complete()
+    assert (world.store.now, world.said.message) == ("g2", "generation 2 serves; generation 1 is kept")
+
+
 def test_a_kept_generation_serves_again_and_can_be_dropped(world: World) -> None:
     swapped(world)
     world.ask("rollback", request="r2")
