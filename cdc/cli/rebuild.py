@@ -78,7 +78,7 @@ def rebuild(
             return
         stack.enter_context(interrupted(screen, f"interrupted; the same command follows, --cancel gives up {sink}'s"))
         stack.enter_context(sigterm_as_interrupt())
-        command.follow(stack, watch, request, timeout)
+        command.follow(stack, watch, action, request, timeout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +120,10 @@ class _Command:
         self._publish(last.model_copy(update={"status": "cancelled"}))
         self.screen.say(f"{self.sink}: cancelled; the sink's job deletes what it has built")
 
-    def follow(self, stack: ExitStack, watch: SnapshotWatch, request: str, timeout_s: float | None) -> None:
-        """Until the request has ended. Raises WatershedError where it was not done."""
+    def follow(
+        self, stack: ExitStack, watch: SnapshotWatch, action: Action, request: str, timeout_s: float | None
+    ) -> None:
+        """Until the request has ended, or another one for the same action that replaced it. Raises WatershedError where it was not done."""
         began = time.monotonic()
         heard: tuple[object, float] = (None, began)
         job: SinkProcess | None = None
@@ -131,10 +133,13 @@ class _Command:
             if record is None:
                 continue
             if record.request != request:
-                raise SinkError(
-                    f"{self.sink}: another rebuild was asked for at the same time, which replaced this one",
-                    f"cdc rebuild --sink {self.sink} follows it",
-                )
+                if record.action != action:
+                    raise SinkError(
+                        f"{self.sink}: {_ALREADY[record.action]} was asked for at the same time, and replaced this",
+                        "wait until it has ended, then ask again",
+                    )
+                self.screen.say(f"{self.sink}: another command asked for the same; this one follows it")
+                request = record.request
             standing = self._standing(watch, record)
             self.screen.show([standing])
             if not record.is_open:

@@ -11,7 +11,8 @@ import random
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +21,7 @@ from typing import Any, Final, LiteralString, Self
 import psycopg
 import redis
 from opensearchpy import OpenSearch
-from opensearchpy.exceptions import NotFoundError
+from opensearchpy.exceptions import NotFoundError, TransportError
 
 from cdc.client import Waiter
 from cdc.model.events import TableId
@@ -29,7 +30,7 @@ from sinks.warehouse.catalog import CatalogPlace
 TABLE: Final = "public.counters"
 SCHEMA: LiteralString = "CREATE TABLE counters (id int PRIMARY KEY, n bigint NOT NULL DEFAULT 0, note text);"
 FILL: LiteralString = "INSERT INTO counters SELECT n, 0, 'note ' || n FROM generate_series(1, %s) AS n"
-WAIT_S_MAX: Final = 60.0
+WAIT_S_MAX: Final = 180.0  # a job that was killed starts again meanwhile
 READ_PAUSE_S: Final = 0.01  # the machine has other work to do
 WRITE_PAUSE_S: Final = 0.02
 DELETED_PART: Final = 0.1
@@ -38,13 +39,28 @@ RECENT: Final = 500  # of the rows that were written last, every second read tak
 ReadRow = Callable[[int], dict[str, Any] | None]
 
 
+class BusyStore(Exception):  # noqa: N818
+    """The store has no resources for the request now, and said so: nothing was read."""
+
+
+@contextmanager
+def _busy_is_told() -> Iterator[None]:
+    try:
+        yield
+    except TransportError as error:
+        if error.status_code == 429:  # its heap is full
+            raise BusyStore from error
+        raise
+
+
 def search_reader(url: str, prefix: str) -> ReadRow:
     """By GET through the alias, which needs no refresh."""
     client = OpenSearch(url, timeout=60)
 
     def read(key: int) -> dict[str, Any] | None:
         try:
-            row: dict[str, Any] = client.get_source(index=f"{prefix}.{TABLE}", id=str(key))
+            with _busy_is_told():
+                row: dict[str, Any] = client.get_source(index=f"{prefix}.{TABLE}", id=str(key))
         except NotFoundError:
             return None
         return None if row["ws_deleted"] else row
@@ -58,7 +74,8 @@ def search_finder(url: str, prefix: str) -> ReadRow:
 
     def read(key: int) -> dict[str, Any] | None:
         body = {"query": {"ids": {"values": [str(key)]}}}
-        hits = client.search(index=f"{prefix}.{TABLE}", body=body)["hits"]["hits"]
+        with _busy_is_told():
+            hits = client.search(index=f"{prefix}.{TABLE}", body=body)["hits"]["hits"]
         return hits[0]["_source"] if len(hits) == 1 else None
 
     return read
@@ -98,10 +115,11 @@ def warehouse_reader(where: CatalogPlace) -> ReadRow:
 
 
 class Writes:
-    """All writes by number: which row, and whether it was there afterwards. The first state of each row has number
-    0."""
+    """All writes to the table by number: which row, and whether it was there afterwards. The first state of each row
+    has number 0."""
 
     def __init__(self) -> None:
+        self.committed = 0  # the number of the last write that is committed
         self._numbers: dict[int, list[int]] = {}
         self._are_there: dict[int, list[bool]] = {}
         self.recent: list[int] = []
@@ -127,9 +145,15 @@ class ReadMeanwhile:
     """Writes and reads while it is entered; `complaints` has what was wrong."""
 
     def __init__(
-        self, dsn: str, config: Path, rows: int, readers: Mapping[str, Sequence[ReadRow]], per_s: float
+        self,
+        dsn: str,
+        config: Path,
+        rows: int,
+        readers: Mapping[str, Sequence[ReadRow]],
+        per_s: float,
+        writes: Writes,
     ) -> None:
-        """`readers`: sink → ways to read."""
+        """`readers`: sink → ways to read. `writes`: all those before, to which this one adds."""
         self._dsn = dsn
         self._config = config
         self._rows = rows
@@ -137,12 +161,11 @@ class ReadMeanwhile:
         self._pause_s = self._each / per_s
         self._ended = threading.Event()
         self._failures: list[Exception] = []
-        self._writes = Writes()
-        self._committed = 0
+        self._writes = writes
+        self._first = writes.committed
         self._shown = dict.fromkeys(readers, 0)  # sink → the number of the last write that a wait has covered
         self.complaints: list[str] = []
-        self.written = 0
-        self.reads, self.waits = dict.fromkeys(readers, 0), dict.fromkeys(readers, 0)
+        self.reads, self.waits, self.busy = (dict.fromkeys(readers, 0) for _ in range(3))
         self.slowest_read_s, self.slowest_wait_s = dict.fromkeys(readers, 0.0), dict.fromkeys(readers, 0.0)
         targets: list[Callable[[], None]] = [self._write, *(partial(self._wait, sink) for sink in readers)]
         targets += [partial(self._read, sink, read) for sink in readers for read in readers[sink]]
@@ -160,6 +183,10 @@ class ReadMeanwhile:
         if self._failures and error is None:
             raise self._failures[0]
 
+    @property
+    def written(self) -> int:
+        return self._writes.committed - self._first
+
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
             work()
@@ -167,7 +194,8 @@ class ReadMeanwhile:
             self._failures.append(error)
 
     def _write(self) -> None:
-        chance, due, number = random.Random(7), time.monotonic(), 0
+        number = self._writes.committed
+        chance, due = random.Random(number), time.monotonic()
         with psycopg.connect(self._dsn) as connection:
             while not self._ended.wait(max(0.0, due - time.monotonic())):
                 due += self._pause_s
@@ -189,7 +217,7 @@ class ReadMeanwhile:
                 )
                 connection.execute("DELETE FROM counters WHERE id = ANY(%s)", (deleted,))
                 connection.commit()
-                self._committed = self.written = number
+                self._writes.committed = number
                 self._writes.recent = [*self._writes.recent, *keys][-RECENT:]
 
     def _read(self, sink: str, read: ReadRow) -> None:
@@ -198,7 +226,11 @@ class ReadMeanwhile:
             recent = self._writes.recent
             key = chance.choice(recent) if recent and chance.random() < 0.5 else chance.randint(1, self._rows)
             shown, began = self._shown[sink], time.monotonic()
-            row = read(key)
+            try:
+                row = read(key)
+            except BusyStore:
+                self.busy[sink] += 1
+                continue
             self.slowest_read_s[sink] = max(self.slowest_read_s[sink], time.monotonic() - began)
             self.reads[sink] += 1
             complaint = self._writes.complaint(key, row, shown)
@@ -208,7 +240,7 @@ class ReadMeanwhile:
     def _wait(self, sink: str) -> None:
         with psycopg.connect(self._dsn, autocommit=True) as connection, Waiter(self._config) as waiter:
             while not self._ended.wait(READ_PAUSE_S):
-                committed = self._committed
+                committed = self._writes.committed
                 place = connection.execute("SELECT pg_current_wal_insert_lsn()::text").fetchone()
                 assert place is not None
                 began = time.monotonic()
