@@ -12,6 +12,8 @@ from pyspark.errors import PySparkRuntimeError
 from cdc.config.settings import Config, load_config
 from cdc.model.errors import ConfigError, SinkError
 from spark_jobs import runner
+from spark_jobs.class_archive import JAR_SETS
+from spark_jobs.jar_sets import jar_sets
 from spark_jobs.runner import run_sinks
 from tests.support.sink_job import write_config
 
@@ -29,10 +31,20 @@ def test_a_sink_without_a_section_is_refused_with_those_there_are(tmp_path: Path
     assert "sinks with a section are: cache" in refused.value.hint
 
 
-def test_a_catalog_of_another_kind_is_refused(tmp_path: Path) -> None:
-    section = {"warehouse": {"catalog_uri": "jdbc:postgresql://h/db", "location": "/x"}}
-    with pytest.raises(ConfigError, match=r"the sink's catalog_uri"):
-        run_sinks(config(tmp_path, section), ["warehouse"])
+@pytest.mark.parametrize(
+    ("section", "spark", "has_aws"),
+    [
+        ({"catalog_uri": "jdbc:sqlite:c.db", "location": "/x"}, {}, False),
+        ({"catalog_uri": "jdbc:sqlite:c.db", "location": "s3://b/x"}, {}, True),
+        ({"catalog": {"type": "glue"}, "location": "hdfs://b/x"}, {}, True),
+        ({"catalog_uri": "jdbc:sqlite:c.db", "location": "/x"}, {"checkpoint_location": "s3a://b/c"}, True),
+    ],
+)
+def test_the_large_jars_are_loaded_where_a_configuration_needs_them(
+    tmp_path: Path, section: dict[str, Any], spark: dict[str, Any], has_aws: bool
+) -> None:
+    sets = jar_sets(config(tmp_path, {"warehouse": section}, **spark))
+    assert sets == (*JAR_SETS, "aws") if has_aws else sets == JAR_SETS
 
 
 @pytest.mark.parametrize(
