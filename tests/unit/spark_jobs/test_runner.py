@@ -12,8 +12,6 @@ from pyspark.errors import PySparkRuntimeError
 from cdc.config.settings import Config, load_config
 from cdc.model.errors import ConfigError, SinkError
 from spark_jobs import runner
-from spark_jobs.class_archive import JAR_SETS
-from spark_jobs.jar_sets import jar_sets
 from spark_jobs.runner import run_sinks
 from tests.support.sink_job import write_config
 
@@ -29,22 +27,6 @@ def test_a_sink_without_a_section_is_refused_with_those_there_are(tmp_path: Path
     with pytest.raises(ConfigError, match=rf"no sink '{name}'") as refused:
         run_sinks(config(tmp_path, CACHE), [name])
     assert "sinks with a section are: cache" in refused.value.hint
-
-
-@pytest.mark.parametrize(
-    ("section", "spark", "has_aws"),
-    [
-        ({"catalog_uri": "jdbc:sqlite:c.db", "location": "/x"}, {}, False),
-        ({"catalog_uri": "jdbc:sqlite:c.db", "location": "s3://b/x"}, {}, True),
-        ({"catalog": {"type": "glue"}, "location": "hdfs://b/x"}, {}, True),
-        ({"catalog_uri": "jdbc:sqlite:c.db", "location": "/x"}, {"checkpoint_location": "s3a://b/c"}, True),
-    ],
-)
-def test_the_large_jars_are_loaded_where_a_configuration_needs_them(
-    tmp_path: Path, section: dict[str, Any], spark: dict[str, Any], has_aws: bool
-) -> None:
-    sets = jar_sets(config(tmp_path, {"warehouse": section}, **spark))
-    assert sets == (*JAR_SETS, "aws") if has_aws else sets == JAR_SETS
 
 
 @pytest.mark.parametrize(
