@@ -98,7 +98,8 @@ WANTED = (
         (
             f"org.apache.iceberg:iceberg-aws-bundle:{ICEBERG}",  # Amazon's SDK
             f"org.apache.hadoop:hadoop-aws:{HADOOP}",  # Spark's own readers and checkpoints on S3
-            f"software.amazon.awssdk:s3-transfer-manager:{AWS_SDK}",  # hadoop-aws needs it; the bundle lacks it
+            f"software.amazon.awssdk:s3-transfer-manager:{AWS_SDK}",  # hadoop-aws needs these; the bundle lacks them
+            f"software.amazon.awssdk:apache-client:{AWS_SDK}",
         ),
         transitive=False,
     ),

@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Annotated, ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import ConfigDict, Field, SecretStr, model_validator
+from pydantic import ConfigDict, Field, SecretStr, ValidationError, model_validator
 
 from cdc.config.store_mapping import Held, matches
 from cdc.config.store_shapes import CacheOptions, SearchOptions, SqlOptions, WarehouseOptions
@@ -85,7 +85,10 @@ class WarehouseConfig(Store, WarehouseOptions):
     def _has_one_catalog(self) -> Self:
         if (self.catalog is None) == (self.catalog_uri is None):
             raise ValueError("catalog is needed, or catalog_uri instead of it")
-        _ = self.iceberg_catalog
+        try:
+            _ = self.iceberg_catalog
+        except ValidationError as error:  # of catalog_uri alone
+            raise ValueError(str(error.errors()[0]["msg"]).removeprefix("Value error, ")) from None
         if self.s3 is not None and not is_s3(self.location):
             raise ValueError("s3 is for a location s3://BUCKET/PATH")
         return self

@@ -117,7 +117,7 @@ class TableShape:
                 return Change(change.table, key, change.version, None, change.schema_version, origin=gone)
         unchanged = change.unchanged
         if unchanged:
-            flags = {self.flag(name) for name in unchanged if name in self._bounds}
+            flags = frozenset(self.flag(name) for name in unchanged if name in self._bounds)
             unchanged = flags | frozenset(self._names[name] for name in unchanged if name in self._names)
         row = self.row(change.row)
         return Change(change.table, key, change.version, row, change.schema_version, unchanged, change.origin)

@@ -1,7 +1,10 @@
 """Whether a warehouse's catalog and location can be used, before a job does. Nothing is written."""
 
 import os
+from contextlib import suppress
 from pathlib import Path
+
+from pyiceberg.exceptions import NoSuchNamespaceError
 
 from cdc.config.warehouse_catalog import is_s3
 from cdc.model.errors import SinkError
@@ -21,10 +24,9 @@ def check_place(place: CatalogPlace) -> str:
         _check_bucket(place)
     if place.catalog is None:
         return place.location
-    with place.opened() as catalog:
-        # A catalog on PostgreSQL has no tables before the first job; that is no NoSuchNamespaceError of the others.
-        if place.catalog.type != "jdbc":
-            catalog.list_namespaces()
+    # A catalog on PostgreSQL has no tables of its own before the first job.
+    with suppress(NoSuchNamespaceError), place.opened() as catalog:
+        catalog.list_namespaces()
     return f"{place.location}, in the {place.catalog.type} catalog"
 
 

@@ -10,9 +10,7 @@ import pytest
 from cdc.config.store_mapping import Held
 from cdc.model.errors import RefusedError
 from cdc.model.events import Column
-from sinks.contract import Json
 from sinks.lineage import Lineage
-from sinks.shaping.bounds import beyond
 from sinks.shaping.table import TableShape
 from sinks.warehouse.columns import column_type
 from tests.conformance.tables import CUSTOMERS, ORDER_LINES, Table
@@ -81,23 +79,6 @@ def test_values_that_stores_lack_are_null_with_a_flag() -> None:
     lacking = made.change(CUSTOMERS.update(5, ["born"], id=1))
     assert lacking is not None and lacking.row is not None
     assert lacking.unchanged == {"birthday", "birthday_not_held"} and not lacking.unchanged & lacking.row.keys()
-
-
-@pytest.mark.parametrize(
-    ("oid", "name", "held", "left_out"),
-    [
-        (1082, "date", ["9999-12-31"], ["infinity", "-infinity", "10000-01-01", "0044-03-15 BC"]),
-        (1114, "timestamp", ["2001-02-03T04:05:06.5"], ["infinity", "12024-01-01T00:00:00"]),
-        (1184, "timestamptz", ["2001-02-03T04:05:06Z", "2001-02-03 04:05:06+00"], ["-infinity"]),
-        (1700, "numeric(4,2)", ["12.50", "1E+3"], ["NaN", "Infinity"]),
-        (1007, "integer[]", [[], [1, None]], [[[1], [2]], "[0:1]={1,2}"]),
-        (1182, "date[]", [["2001-02-03", None]], [["2001-02-03", "infinity"]]),
-    ],
-)
-def test_which_values_stores_lack(oid: int, name: str, held: list[Json], left_out: list[Json]) -> None:
-    is_beyond = beyond(Column("c", oid, -1, name, nullable=True, base_type_oid=oid))
-    assert is_beyond is not None
-    assert [is_beyond(value) for value in (*held, *left_out)] == [False] * len(held) + [True] * len(left_out)
 
 
 def test_masks_count_characters_and_leave_null() -> None:

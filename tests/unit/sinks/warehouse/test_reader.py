@@ -106,6 +106,6 @@ def test_without_one_of_its_tables_there_is_no_generation(
 
 def test_nothing_holds_no_generation_and_is_not_made_by_looking(where: CatalogPlace) -> None:
     assert WarehouseReader(where).generation() is None
-    assert not where.database.exists()
+    assert not where.is_there()
     mark(where, {}, {})
     assert WarehouseReader(where).generation() is None
