@@ -12,6 +12,7 @@ the exit code is 1 if anything was wrong.
 
 import argparse
 import json
+import os
 import random
 import secrets
 import shutil
@@ -60,6 +61,8 @@ COMMAND_S_MAX: Final = 1200.0
 IN_PLACE: Final = ("cache",)
 KILL_PAUSE_S: Final = (2.0, 25.0)
 PAGE: Final = 5_000
+# Two generations of a million rows fill the 512 MB of the development stack's OpenSearch, which then refuses requests.
+SMALL_ROWS: Final = 300_000
 
 
 class Stores:
@@ -310,6 +313,8 @@ def main() -> int:
     parser.add_argument("--sinks", nargs="+", choices=SINKS, default=list(SINKS[:3]))
     parser.add_argument("--folder", type=Path, default=Path(".watershed/rebuild-campaign"))
     options = parser.parse_args()
+    if options.rows > SMALL_ROWS:
+        os.environ.setdefault("OPENSEARCH_JAVA_OPTS", "-Xms2g -Xmx2g")
     folder: Path = options.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # servers and processes are stopped
