@@ -1,6 +1,7 @@
 """OpenSearch 3.8 as one node, laid out from its jars: core, and the modules that the sinks and their tests need."""
 
 import json
+import os
 import shutil
 import signal
 import urllib.request
@@ -28,6 +29,8 @@ MODULES = {
     "reindex": ("org.opensearch.index.reindex.ReindexModulePlugin", ""),
     "transport-netty4": ("org.opensearch.transport.Netty4ModulePlugin", ""),
 }
+OPTIONS = "OPENSEARCH_JAVA_OPTS"  # as OpenSearch's own scripts name the variable; of two flags Java takes the later one
+HEAP = ("-Xms512m", "-Xmx512m")
 LOGGING = """\
 status = error
 appender.console.type = Console
@@ -98,7 +101,7 @@ class OpenSearch:
         folders = ("lib",) if java.has_all_locales else ("lib", "icu")
         return Jvm(
             place.public(java.home),
-            ("-Xms512m", "-Xmx512m", *JVM_OPTIONS, "--enable-native-access=ALL-UNNAMED", *locales),
+            (*HEAP, *JVM_OPTIONS, "--enable-native-access=ALL-UNNAMED", *locales, *os.environ.get(OPTIONS, "").split()),
             (
                 "-Dopensearch.distribution.type=tar",
                 "-Dopensearch.bundled_jdk=false",

@@ -1,6 +1,7 @@
 """Prefetches jars, or makes their lock file anew.
 
-python -m jars           fetch and verify everything in the lock file
+python -m jars           fetch and verify what is in the lock file, without the sets that are loaded on demand
+python -m jars aws       the same with one set: aws is for warehouses on S3 and for the catalog Glue
 python -m jars lock      resolve what is wanted again and write the lock file
 """
 
@@ -9,18 +10,23 @@ import sys
 from rich.console import Console
 
 from cdc.model.errors import WatershedError
-from jars.lock import read_lock
+from jars.lock import ON_DEMAND, read_lock
 from jars.resolver import default_cache, resolve_sets
 
 
 def main(arguments: list[str]) -> int:
     console = Console(stderr=True)
     try:
+        lock = read_lock()
         match arguments:
             case []:
-                lock = read_lock()
-                resolve_sets(lock.set_names, progress=console, lock=lock)
-                console.print(f"{len(lock.jars)} jars are in {default_cache()} and as locked", soft_wrap=True)
+                wanted = [name for name in lock.set_names if name not in ON_DEMAND]
+                found = resolve_sets(wanted, progress=console, lock=lock)
+                count = len({jar for jars in found.values() for jar in jars})
+                console.print(f"{count} jars are in {default_cache()} and as locked", soft_wrap=True)
+            case [name] if name in lock.set_names:
+                jars = resolve_sets([name], progress=console, lock=lock)[name]
+                console.print(f"{len(jars)} jars of {name} are in {default_cache()} and as locked", soft_wrap=True)
             case ["lock"]:
                 from jars.relock import relock
 

@@ -21,6 +21,10 @@ KAFKA = "4.3.1"
 OPENSEARCH = "3.8.0"
 SPARK = "4.1.3"  # equals PySpark's
 ICEBERG = "1.12.0"
+ICEBERG_REST = "1.11.0"  # the newest that was published with its test fixtures
+HADOOP = "3.4.2"  # equals that of PySpark's hadoop-client jars
+AWS_SDK = "2.54.17"  # equals that in Iceberg's bundle
+JETTY = "12.1.14"
 
 # The connector asks for its own version of this; where that was not published, an earlier one works.
 TOKEN_PROVIDER = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"  # noqa: S105 - a jar's name
@@ -89,6 +93,37 @@ WANTED = (
         ),
         transitive=False,
     ),
+    Wanted(
+        "aws",
+        (
+            f"org.apache.iceberg:iceberg-aws-bundle:{ICEBERG}",  # Amazon's SDK
+            f"org.apache.hadoop:hadoop-aws:{HADOOP}",  # Spark's own readers and checkpoints on S3
+            f"software.amazon.awssdk:s3-transfer-manager:{AWS_SDK}",  # hadoop-aws needs these; the bundle lacks them
+            f"software.amazon.awssdk:apache-client:{AWS_SDK}",
+        ),
+        transitive=False,
+    ),
+    # Iceberg's own REST catalog server, for tests. Hadoop's classes come from PySpark.
+    Wanted(
+        "iceberg-rest",
+        (
+            f"org.apache.iceberg:iceberg-core:{ICEBERG_REST}",
+            f"org.eclipse.jetty.ee10:jetty-ee10-servlet:{JETTY}",
+            f"org.eclipse.jetty.compression:jetty-compression-server:{JETTY}",
+            f"org.eclipse.jetty.compression:jetty-compression-gzip:{JETTY}",
+            "org.apache.httpcomponents:httpcore:4.4.16",
+            "org.slf4j:slf4j-simple:2.0.17",
+            "org.xerial:sqlite-jdbc:3.50.3.0",
+        ),
+    ),
+    Wanted(
+        "iceberg-rest",
+        (
+            f"org.apache.iceberg:iceberg-core:{ICEBERG_REST}:tests",
+            f"org.apache.iceberg:iceberg-open-api:{ICEBERG_REST}:test-fixtures",
+        ),
+        transitive=False,
+    ),
 )
 
 
@@ -101,7 +136,7 @@ def relock(console: Console, path: Path = LOCK_FILE) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for wanted in WANTED:
             console.print(f"resolving {wanted.place}")
-            found[wanted.place] = _resolve(wanted, Path(folder) / "poms")
+            found.setdefault(wanted.place, set()).update(_resolve(wanted, Path(folder) / "poms"))
             found[wanted.place] -= {at for place in wanted.besides for at in found[place]}
         found["spark-kafka"].add(_token_provider(Path(folder) / "poms"))
         for place, jars in found.items():

@@ -6,7 +6,7 @@ a rebuild writes each row again under the guard (`in_place`); for it `serve` end
 
 from typing import Final, Protocol
 
-from cdc.config.sink_settings import CacheConfig, SearchConfig, StoreConfig
+from cdc.config.sink_settings import CacheConfig, SearchConfig, SqlConfig, StoreConfig, WarehouseConfig
 
 FIRST: Final = ""  # the slot of a store that was never rebuilt
 
@@ -51,8 +51,20 @@ def generation_of(slot: str) -> int:
     return int(slot.removeprefix("g"))
 
 
+def no_rebuild(section: StoreConfig) -> str | None:
+    """Why a store can't be built again while it serves, as the end of a sentence; None for one that can."""
+    if isinstance(section, SearchConfig | CacheConfig | SqlConfig):
+        return None
+    if isinstance(section, WarehouseConfig):
+        from sinks.warehouse.slots import no_swap
+
+        return no_swap(section)
+    return "whose store can't hold two generations beside each other"
+
+
 def open_slots(section: StoreConfig, prefix: str) -> Slots | None:
-    """None for a store of which there can only be one generation. `prefix`: of the topics."""
+    """None for a store of which there can only be one generation, and for a warehouse, whose slots need Spark: its job
+    makes them. `prefix`: of the topics."""
     match section:
         case SearchConfig():
             from sinks.search.slots import SearchSlots
@@ -62,5 +74,9 @@ def open_slots(section: StoreConfig, prefix: str) -> Slots | None:
             from sinks.cache.slots import CacheSlots
 
             return CacheSlots(section, prefix)
+        case SqlConfig():
+            from sinks.sql.slots import SqlSlots
+
+            return SqlSlots(section, prefix)
         case _:
             return None

@@ -4,33 +4,33 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
-from typing import Final, Literal
+from typing import Final, Literal, TypeGuard
 
 import structlog
 from pyspark.sql import SparkSession
 
 from cdc.config.settings import Config
-from cdc.model.errors import RefusedError, WatershedError
+from cdc.model.errors import FullError, RefusedError, WatershedError
 from cdc.model.events import pack_version
 from cdc.records.control import sink_key
+from cdc.snapshots.status import newest
 from cdc.status.conditions import Conditions
 from spark_jobs.applied import Applied, AppliedPosition
 from spark_jobs.failures import reason
+from spark_jobs.rebuild import swap_goal
 from spark_jobs.reshaping import reshaped_tables
 from spark_jobs.sync import SinkSync
 from spark_jobs.worker import Link, OpenSink, SinkWorker
 
 log = structlog.get_logger(__name__)
 
-# The generation is ready when it shows what had been published so short a time before.
+# The generation is ready when it shows what had been published, or shown to readers, so short a time before.
 BEHIND_S_MAX: Final = 5.0
 LOOK_S: Final = 0.05
 
 
 class Builder(SinkWorker):
     """Fills one slot. A failure of it leaves the serving generation alone, and is told to `told`."""
-
-    role: Literal["serving", "building"] = "building"
 
     def __init__(
         self,
@@ -48,8 +48,9 @@ class Builder(SinkWorker):
         self.slot, self.generation = target
         self._told = told
         self._is_rollback = is_rollback
+        self.role: Literal["building", "kept"] = "kept" if is_rollback else "building"
         self._is_ready = threading.Event()
-        self._goal: tuple[Applied, float] | None = None
+        self._goal: tuple[tuple[int, int], float] | None = None
         self._thread = threading.Thread(target=self.run, name=f"{name} {self.slot}", daemon=True)
 
     @property
@@ -88,6 +89,10 @@ class Builder(SinkWorker):
             log.warning("rebuild is held up", sink=self.name, state=state, because=message)
             self._told(message, getattr(error, "hint", ""))
 
+    def _ends_with(self, error: Exception) -> TypeGuard[WatershedError]:
+        """A store without room is a reason to give up: the serving generation needs what is left."""
+        return isinstance(error, FullError) or super()._ends_with(error)
+
     def _work(self, stack: ExitStack, link: Link) -> None:
         opened = self._open_sink(self.slot)
         stack.enter_context(closing(opened))
@@ -119,7 +124,7 @@ class Builder(SinkWorker):
         log.info("generation is built", sink=self.name, generation=self.generation, goes_on=goes_on)
 
         def is_over() -> bool:
-            if not self._is_ready.is_set() and self._has_caught_up(sync):
+            if not self._is_ready.is_set() and self._has_caught_up(sync, link):
                 applied = sync.applied
                 removed = slots.remove_unmet(self.slot, pack_version(applied.epoch, applied.seq))
                 log.info("generation has caught up", sink=self.name, generation=self.generation, removed=removed)
@@ -128,9 +133,10 @@ class Builder(SinkWorker):
 
         self._keep_in_step(sync, self.generation, is_over)
 
-    def _has_caught_up(self, sync: SinkSync) -> bool:
-        """Whether it shows what was published a short time ago."""
+    def _has_caught_up(self, sync: SinkSync, link: Link) -> bool:
+        """Whether it shows what it must show (`swap_goal`), as of a short time ago."""
         now = time.monotonic()
         if self._goal is None or now - self._goal[1] > BEHIND_S_MAX:
-            self._goal = (sync.published, now)
-        return sync.applied[:2] >= self._goal[0][:2] > (0, 0)
+            serving = newest(link.control.sinks.values(), self.name)
+            self._goal = (swap_goal(sync.published, serving, time.time()), now)
+        return sync.applied[:2] >= self._goal[0] > (0, 0)

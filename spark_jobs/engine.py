@@ -18,6 +18,7 @@ from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.engine import Conflict, Snapshot
 from sinks.warehouse.evolution import Evolution
 from sinks.warehouse.naming import VERSION, quoted
+from sinks.warehouse.object_store import hadoop_settings
 from sinks.warehouse.statements import CATALOG
 from spark_jobs.jvm import jvm_failure
 
@@ -58,14 +59,13 @@ class SparkEngine:
     def __init__(self, spark: SparkSession, catalog: CatalogPlace) -> None:
         self._session = spark.newSession()
         self._database = catalog.database
-        catalog.database.parent.mkdir(parents=True, exist_ok=True)
+        if catalog.database is not None:
+            catalog.database.parent.mkdir(parents=True, exist_ok=True)
         prefix = f"spark.sql.catalog.{CATALOG}"
         for name, value in {
+            **hadoop_settings(catalog.location, catalog.s3),
             prefix: "org.apache.iceberg.spark.SparkCatalog",
-            f"{prefix}.type": "jdbc",
-            f"{prefix}.uri": catalog.jdbc_uri,
-            f"{prefix}.jdbc.schema-version": "V1",  # with views
-            f"{prefix}.warehouse": catalog.location,
+            **{f"{prefix}.{name}": value for name, value in catalog.spark_properties.items()},
             # Other sessions' commits are seen at once.
             f"{prefix}.cache-enabled": "false",
             # There are many small statements, and each query stage would be a job of its own. Merges set the number of
@@ -86,8 +86,9 @@ class SparkEngine:
                 self._session._jsparkSession, CATALOG
             )
         )
+        self._has_views = catalog.catalog is None or not catalog.is_flat
         self._known: dict[tuple[str, ...], tuple[str, Mapping[str, str]]] = {}  # table → metadata file, its properties
-        self._opened = catalog.database.stat().st_ino
+        self._opened = catalog.database.stat().st_ino if catalog.database is not None else 0
 
     def run(
         self,
@@ -146,6 +147,8 @@ class SparkEngine:
         return self._metadata_location(table)
 
     def table_properties(self, table: tuple[str, ...]) -> Mapping[str, str] | None:
+        if self._database is None:
+            return self._read(lambda: self._catalog.loadTable(self._identifier(table)).properties())
         # A metadata file describes a table completely and never changes: it is read again only if the catalog names
         # another one. (Properties are read every few seconds for each table.)
         location = self._metadata_location(table)
@@ -161,6 +164,8 @@ class SparkEngine:
         return dict(known[1])
 
     def _metadata_location(self, table: tuple[str, ...]) -> str | None:
+        if self._database is None:
+            return self._loaded_metadata_location(table)
         names = (CATALOG, ".".join(table[:-1]), table[-1])
         try:
             with closing(
@@ -170,6 +175,18 @@ class SparkEngine:
         except sqlite3.Error:
             return None  # the catalog's file, or its table, does not exist
         return None if row is None else str(row[0])
+
+    def _loaded_metadata_location(self, table: tuple[str, ...]) -> str | None:
+        def read() -> str:
+            loaded = self._catalog.loadTable(self._identifier(table))
+            return str(loaded.operations().current().metadataFileLocation())
+
+        try:
+            return self._call(read)
+        except SinkError as error:
+            if error.__cause__ is not None and _is_missing(error.__cause__):
+                return None
+            raise
 
     def namespace_properties(self, namespace: tuple[str, ...]) -> Mapping[str, str] | None:
         return self._read(lambda: self._catalog.loadNamespaceMetadata(self._namespace(namespace)))
@@ -219,7 +236,8 @@ class SparkEngine:
     def drop(self, name: tuple[str, ...]) -> None:
         identifier = self._identifier(name)
         self._call(lambda: self._catalog.dropTable(identifier, False))
-        self._call(lambda: self._catalog.dropView(identifier))
+        if self._has_views:
+            self._call(lambda: self._catalog.dropView(identifier))
 
     def close(self) -> None:
         """Does nothing: a session is only settings, and the JVM is the process's."""
@@ -230,12 +248,14 @@ class SparkEngine:
         try:
             return dict(properties())
         except _FAILURES as error:
-            if any(name in _MISSING for name, _ in _causes(error)):
+            if _is_missing(error):
                 return None
             raise self._failure(error) from error
 
     def _is_there(self) -> bool:
         """Says whether the file exists: an open connection continues to read a deleted file."""
+        if self._database is None:
+            return True
         try:
             return self._database.stat().st_ino == self._opened
         except FileNotFoundError:
@@ -275,11 +295,16 @@ def _sink_error(error: Exception) -> SinkError:
     name, message = next(reversed(list(_causes(error))), (type(error).__name__, str(error)))
     reason = (message.splitlines() or [""])[0][:REASON_CHARS_MAX]
     return SinkError(
-        f"warehouse: {name.rpartition('.')[2]}: {reason}", "check the sink's section, its disk and the catalog's file"
+        f"warehouse: {name.rpartition('.')[2]}: {reason}",
+        "check catalog and location in the sink's section, and that they can be reached and written",
     )
 
 
-def _causes(error: Exception) -> Iterator[tuple[str, str]]:
+def _is_missing(error: BaseException) -> bool:
+    return any(name in _MISSING for name, _ in _causes(error))
+
+
+def _causes(error: BaseException) -> Iterator[tuple[str, str]]:
     """Returns (class, message) of a Java exception and its causes, outermost first."""
     cause = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
     for _ in range(CAUSES_MAX):

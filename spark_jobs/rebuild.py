@@ -6,7 +6,7 @@ from typing import Final, Literal, Protocol
 
 import structlog
 
-from cdc.model.errors import SinkError, WatershedError
+from cdc.model.errors import FullError, SinkError, WatershedError
 from cdc.model.events import TableId
 from cdc.model.topics import DELETES_KEPT_S
 from cdc.records.control import RebuildRecord, SinkRecord, sink_key
@@ -18,6 +18,10 @@ from spark_jobs.checkpoint import next_generation
 log = structlog.get_logger(__name__)
 
 END_S_MAX: Final = 8.0  # of a builder that was told to stop
+NEXT_FULL: Final = (
+    "make room, then ask for the rebuild again; what it had built is deleted, and readers keep the former generation"
+)
+SERVING_SILENT_S: Final = 60.0  # a generation whose position is older is not written now
 
 
 class Control(Protocol):
@@ -42,6 +46,16 @@ class Filler(Protocol):
     def stop(self) -> None: ...
     def join(self, timeout_s: float) -> bool: ...
     def reaches(self, goal: Applied, timeout_s: float) -> bool: ...
+
+
+def swap_goal(published: Applied, serving: SinkRecord | None, now_s: float) -> tuple[int, int]:
+    """The position (epoch, LSN) that a new generation must show before it may serve: what is published. Where the
+    serving generation lags behind that while its job writes it, the new one need not do better: a machine on which
+    stores lag for long would otherwise never swap."""
+    whole = published[:2]
+    if serving is None or now_s - serving.applied_ts_us / 1_000_000 > SERVING_SILENT_S:
+        return whole
+    return min(whole, (serving.epoch, serving.applied_lsn))
 
 
 Told = Callable[[str, str], None]
@@ -80,7 +94,8 @@ class Rebuild:
         elif held is not None and self._builder is not None and self._builder.refusal is not None:
             self.refusal = self._builder.refusal
             self._give_up()
-            self._settle(held, "failed", self.refusal.message, self.refusal.hint)
+            is_full = isinstance(self.refusal, FullError)
+            self._settle(held, "failed", self.refusal.message, NEXT_FULL if is_full else self.refusal.hint)
         elif held is None and request is not None and is_open:
             self._begin(request, control)
         return self.is_ready
@@ -97,8 +112,12 @@ class Rebuild:
         if not builder.join(END_S_MAX):
             raise SinkError(f"{self._sink}: the rebuild's last batch does not end", "nothing: it is tried again")
         self._builder = None
-        former = self._slots.serving()
-        self._slots.serve(self._slot)
+        former = self._slots.generation(self._slots.serving())
+        try:
+            self._slots.serve(self._slot)
+        except SinkError as error:
+            self._publish(request.model_copy(update={"message": error.message, "next": error.hint}))
+            raise
         log.info("generation serves", sink=self._sink, generation=request.generation)
         self._finish(request, former)
 
@@ -117,7 +136,7 @@ class Rebuild:
         serving = self._slots.serving()
         try:
             if request.generation and self._slots.generation(serving) == request.generation:
-                self._finish(request, "")  # the job was killed behind the swap
+                self._finish(request, None)  # the job was killed behind the swap
                 return
             match request.action:
                 case "drop":
@@ -191,16 +210,16 @@ class Rebuild:
         names = ", ".join(str(generation or slot) for slot, generation in dropped.items())
         self._settle(request, "done", f"dropped: generation {names}" if dropped else "no other generation is kept")
 
-    def _finish(self, request: RebuildRecord, former: str) -> None:
-        """Behind the swap. `former`: the slot that served before."""
+    def _finish(self, request: RebuildRecord, former: int | None) -> None:
+        """Behind the swap. `former`: the generation that served before."""
         message = f"generation {request.generation} serves"
         if self._slots.in_place:
             self._slots.drop(slot_of(request.generation))
         elif not request.keeps_old:
             for slot in self._slots.others():
                 self._slots.drop(slot)
-        elif (kept := self._slots.generation(former)) is not None and kept != request.generation:
-            message += f"; generation {kept} is kept"
+        elif former is not None and former != request.generation:
+            message += f"; generation {former} is kept"
         self._settle(request, "done", message)
 
     def _give_up(self) -> None:

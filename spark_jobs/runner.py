@@ -29,9 +29,9 @@ from jars.resolver import resolve_sets
 from sinks.registry import make_sink
 from sinks.shaping.sink import shaped
 from sinks.slots import FIRST, open_slots
-from spark_jobs.class_archive import JAR_SETS
 from spark_jobs.engine import SparkEngine
 from spark_jobs.failures import reason
+from spark_jobs.jar_sets import jar_sets
 from spark_jobs.jvm import jvm_failure, jvm_process
 from spark_jobs.rounds import SparkRounds
 from spark_jobs.serving import ServingWorker
@@ -80,8 +80,10 @@ def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | Non
     # We get failures as exceptions and log them once; py4j's root logger would add tracebacks.
     logging.getLogger().addHandler(logging.NullHandler())
     begun = time.monotonic()
-    # One more: while a sink is rebuilt, it has two queries.
-    spark, task_count = started(config, len(names) + 1)
+    # While a sink is rebuilt it has two queries. A query without a task of its own would wait for rounds of others, and
+    # its applied position with it. Where tasks are threads of this process, idle ones cost nothing; the processors
+    # of a cluster are shared for one rebuild at a time.
+    spark, task_count = started(config, len(names) + 1 if is_submitted() else 2 * len(names))
     log.info("spark started", took_s=round(time.monotonic() - begun, 1), sinks=" ".join(names))
     workers = [
         ServingWorker(name, config, spark, partial(open_sink, spark, task_count), stop, reports_to)
@@ -117,8 +119,7 @@ def started(config: Config, query_count: int) -> tuple[SparkSession, int]:
 def _session(config: Config, query_count: int) -> SparkSession:
     if is_submitted():
         return submitted_session(config.spark.options)
-    # The warehouse's jars too where there is none: Java's archive of classes is good for one class path.
-    jars = [jar for found in resolve_sets(JAR_SETS, progress=Console(stderr=True)).values() for jar in found]
+    jars = [jar for found in resolve_sets(jar_sets(config), progress=Console(stderr=True)).values() for jar in found]
     return spark_session(spark_java(), jars, config.spark.driver_memory, config.spark.options, query_count)
 
 
@@ -157,15 +158,18 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
     from sinks.warehouse.maintenance import Maintenance
     from sinks.warehouse.reader import WarehouseReader
     from sinks.warehouse.sink import WarehouseSink
+    from sinks.warehouse.slots import WarehouseSlots, in_slot, no_swap
     from sinks.warehouse.staging import FOLDER, delete_leftovers, own_folder
     from spark_jobs.staging import MergingRounds, open_staging
 
-    place = catalog_place(section, config.topics.prefix)
+    serving = catalog_place(section, config.topics.prefix)
 
-    def open_sink(spark: SparkSession, task_count: int, _: str | None) -> OpenSink:
+    def open_sink(spark: SparkSession, task_count: int, slot: str | None) -> OpenSink:
+        place = in_slot(serving, slot or FIRST)
+        slots = None if no_swap(section) else WarehouseSlots(SparkEngine(spark, serving), serving)
         folders = f"{place.location}/{FOLDER}/{place.namespace}"
         staging = own_folder(folders)
-        delete_leftovers(folders)
+        delete_leftovers(folders, section.s3)
         engines = [SparkEngine(spark, place) for _ in range(min(task_count, MERGES_AT_ONCE_MAX))]
         sink = WarehouseSink(
             SparkEngine(spark, place),
@@ -181,13 +185,14 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
 
         def rounds(generation: int) -> MergingRounds:
             job = Job(name, config.kafka, section, config.topics.prefix, generation, staging)
-            return MergingRounds(SparkRounds(spark, job, limits, task_count, open_staging, with_ends=True), sink)
+            merged = SparkRounds(spark, job, limits, task_count, open_staging, with_ends=True)
+            return MergingRounds(merged, sink, section.s3)
 
         def maintain() -> None:
             for table in sink.take_due():
                 maintenance.tend(table, sink.without_merges(table))
 
-        return OpenSink(shaped(sink, section), rounds, 0.0, maintain)
+        return OpenSink(shaped(sink, section), rounds, 0.0, maintain, slots, slot or FIRST)
 
     return open_sink
 

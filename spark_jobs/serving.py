@@ -74,7 +74,7 @@ class ServingWorker(SinkWorker):
         if marker is None and slots is not None and not slots.in_place:
             held = slots.generation(opened.slot)
             if held is not None and sink_key(self.name, held) in control.sinks:
-                self._want(link, "shapes of its tables have changed")
+                self._want(link, "tables are gone, or their shapes have changed")
                 self._generation = held
                 self._keep_checkpoints(held, link)
                 return None

@@ -1,14 +1,14 @@
 """The warehouse's rounds: tasks write rows as files, the driver merges the files into the tables."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 
 from cdc.config.sink_settings import WarehouseConfig
-from cdc.config.store_shapes import WarehouseMode
-from cdc.model.events import TableId, TableSchema
+from cdc.config.warehouse_catalog import S3Config
+from cdc.model.events import TableSchema
 from sinks.contract import Change, Result
 from sinks.lineage import Lineage
 from sinks.shaping.sink import apply_shaped
@@ -33,11 +33,11 @@ class ShapedStager:
         location: str,
         shapes: TableShapes,
         schemas: Iterable[TableSchema],
-        mode_of: Callable[[TableId], WarehouseMode],
+        section: WarehouseConfig,
     ) -> None:
         """`schemas`: after the mapping."""
         self._shapes = shapes
-        self._stager = Stager(location, schemas, mode_of)
+        self._stager = Stager(location, schemas, lambda table: section.shape(table).mode, section.s3)
 
     def reduced(self, changes: Sequence[Change]) -> list[Change]:
         return self._stager.reduced(changes)
@@ -57,16 +57,17 @@ def open_staging(job: Job, catalog: Catalog) -> ShapedStager:
     shapes = TableShapes(job.sink, job.section)
     schemas = [shapes.learn(lineage).schema for lineage in catalog.lineages.values()]
     assert isinstance(job.section, WarehouseConfig)
-    section = job.section
-    return ShapedStager(job.staging, shapes, schemas, lambda table: section.shape(table).mode)
+    return ShapedStager(job.staging, shapes, schemas, job.section)
 
 
 class MergingRounds:
     """Rounds whose tasks stage rows, which the driver then merges into the warehouse's tables."""
 
-    def __init__(self, rounds: "Rounds", sink: "WarehouseSink") -> None:
+    def __init__(self, rounds: "Rounds", sink: "WarehouseSink", s3: S3Config | None = None) -> None:
+        """`s3`: how staged files are reached."""
         self._rounds = rounds
         self._sink = sink
+        self._s3 = s3
 
     def learn(self, lineages: Mapping[str, Lineage]) -> None:
         self._rounds.learn(lineages)
@@ -85,7 +86,7 @@ class MergingRounds:
             try:
                 report.written = self._sink.take(report.staged)
             finally:
-                delete_staged(part.path for part in report.staged)
+                delete_staged((part.path for part in report.staged), self._s3)
             report.stale = report.records - report.written
             log.debug(
                 "merged",

@@ -4,7 +4,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from cdc.model.errors import BrokerError, ConfigError, RefusedError, SinkError, UnreachableError, WatershedError
+from cdc.model.errors import (
+    BrokerError,
+    ConfigError,
+    FullError,
+    RefusedError,
+    SinkError,
+    UnreachableError,
+    WatershedError,
+)
 from cdc.model.events import TableId
 from sinks.lineage import Lineage
 from spark_jobs.reading import Partition
@@ -31,7 +39,7 @@ class Failure(NamedTuple):
         return cls(type(error).__name__, error.message, error.hint)
 
     def error(self) -> WatershedError:
-        for kind in (RefusedError, ConfigError, UnreachableError, BrokerError):
+        for kind in (RefusedError, FullError, ConfigError, UnreachableError, BrokerError):
             if kind.__name__ == self.kind:
                 return kind(self.message, self.hint)
         return SinkError(self.message, self.hint)

@@ -10,7 +10,7 @@ from concurrent.futures import wait
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeGuard
 
 import structlog
 from py4j.protocol import Py4JError
@@ -95,7 +95,7 @@ class SinkWorker(ABC):
     """Runs until a request to stop, or until its sink has an error that no restart helps against (`refusal`). A
     subclass says what the generation is for: readers see it, or it is built beside the one that they see."""
 
-    role: Literal["serving", "building"] = "serving"
+    role: Literal["serving", "building", "kept"] = "serving"
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class SinkWorker(ABC):
             try:
                 self._run_once()
             except (WatershedError, PySparkException, Py4JError, OSError) as error:
-                self.refusal = error if isinstance(error, RefusedError | ConfigError) else None
+                self.refusal = error if self._ends_with(error) else None
                 if self.refusal is None and not self._stop.is_set():
                     self._report("retrying", error)
                     delay_s = RETRY_S_FIRST if self._sync and self._sync.rounds_done else delay_s
@@ -142,6 +142,10 @@ class SinkWorker(ABC):
         if self.refusal is not None:
             self._report("stopped", self.refusal)
             log.error("sink stopped", sink=self.name, **_error_fields(self.refusal))
+
+    def _ends_with(self, error: Exception) -> TypeGuard[WatershedError]:
+        """Whether no retry helps against it."""
+        return isinstance(error, RefusedError | ConfigError)
 
     def _report(self, state: str, error: Exception | None = None) -> None:
         """Reports to the status of this process."""

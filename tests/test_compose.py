@@ -90,7 +90,7 @@ def test_the_containers_configuration_names_the_other_containers(
     assert config.source.dsn.get_secret_value() == f"postgresql://watershed:{password}@postgres:5432/watershed"
     assert sql.url.get_secret_value() == f"postgresql://watershed:{password}@postgres:5432/reports"
     kept = [warehouse.location, config.spark.checkpoint_location]
-    catalog = warehouse.catalog_uri.get_secret_value().removeprefix("jdbc:sqlite:")
+    catalog = warehouse.iceberg_catalog.address.removeprefix("jdbc:sqlite:")
     assert all(path.startswith("/var/lib/watershed/") for path in [*kept, catalog]), "in the volume"
 
 

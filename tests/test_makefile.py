@@ -81,6 +81,7 @@ def test_the_long_proofs_are_the_campaigns_and_the_whole_models() -> None:
     assert "python -m tests.faults.mixed_campaign --minutes 5\n" in told
     assert "python -m tests.simulation.mixed --minutes 5\n" in told
     assert "python -m tests.faults.sink_campaign --minutes 5\n" in told
+    assert "python -m tests.faults.rebuild_campaign\n" in told
     assert "python -m tests.models --whole\n" in told
 
 

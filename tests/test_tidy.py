@@ -88,6 +88,7 @@ COVERED_ELSEWHERE: dict[str, str] = {
     "sinks/cache/view.py": "tests/conformance/test_views.py: rows of a real server",
     "sinks/search/view.py": "tests/conformance/test_views.py: documents of a real server",
     "sinks/view.py": f"{_VERIFY}: opens views of real stores",
+    "sinks/warehouse/slots.py": "tests/unit/spark_jobs/test_warehouse_slots.py: with a real Spark session",
     "spark_jobs/removal.py": "tests/faults/drift_campaign.py: in a Spark session of its own",
     "verification/model.py": f"{_VERIFY}: what a pipeline's comparison has found",
     "verification/repairing.py": f"{_VERIFY}: stores that differ are repaired",

@@ -68,6 +68,14 @@ class ExpectedRows:
             text, pg_type = published[name], self._types[name]
             if (mask := self._store_masks.get(name)) is not None and text is not None:
                 text = mask(text)
+            if name in self._shape.bounds:
+                is_left_out = self._is_left_out(name, text)
+                flag = self._shape.flag(name)
+                is_added = text is None and name in self._added and flag not in stored
+                if stored.get(flag) is not is_left_out and not is_added:
+                    there = shown(stored[flag]) if flag in stored else "absent"
+                    found.append(ColumnDifference(flag, shown(is_left_out), there))
+                text = None if is_left_out else text
             if name_there not in stored:
                 if not (text is None and name in self._added):
                     found.append(ColumnDifference(name_there, _shown(pg_type, text), "absent"))
@@ -77,9 +85,16 @@ class ExpectedRows:
             if name not in stored or stored[name] != value or isinstance(stored[name], bool) != isinstance(value, bool):
                 there = shown(stored[name]) if name in stored else "absent"
                 found.append(ColumnDifference(name, shown(value), there))
-        known = {*self._source_names, *self._constants}
+        known = {*self._source_names, *self._constants, *map(self._shape.flag, self._shape.bounds)}
         found += [ColumnDifference(name, "absent", shown(stored[name])) for name in stored if name not in known]
         return tuple(found)
+
+    def _is_left_out(self, name: str, text: str | None) -> bool:
+        """Whether the store has null instead of this value of a column of as_null."""
+        if text is None:
+            return False
+        pg_type = self._types[name]
+        return self._shape.bounds[name](source_form(pg_type, text) if pg_type.endswith("[]") else text)
 
     # ---- keys
 

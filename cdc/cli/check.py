@@ -1,7 +1,6 @@
 """`cdc check`: findings about source, brokers, stores, Java and jars, each with its remedy."""
 
 import json
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from importlib.util import find_spec
@@ -77,7 +76,7 @@ def all_findings(config: Config, tables: list[SourceTable], planned: list[Planne
     for name, section in config.sinks.items():
         yield from _store_findings(config, name, section, schemas)
     if config.sinks:
-        yield from _spark_findings()
+        yield from _spark_findings(config)
 
 
 def show(finding: Finding) -> None:
@@ -132,24 +131,18 @@ def _store_findings(
 
 
 def _warehouse(config: Config, section: WarehouseConfig) -> str:
-    """Returns the warehouse's location. Raises WatershedError if it can't be written."""
-    from sinks.warehouse.catalog import catalog_place
-
-    place = catalog_place(section, config.topics.prefix)
-    folders = [place.database.parent]
-    if place.location.startswith("file://"):
-        folders.append(Path(place.location.removeprefix("file://")))
-    for folder in folders:
-        existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
-        if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-            raise SinkError(
-                f"warehouse: {folder} can't be written: {existing} is not a folder that this user may write to",
-                f"mkdir -p {folder}, and give it to the user that runs `cdc sink run`",
-            )
-    return place.location
+    """Returns the warehouse's location. Raises WatershedError if catalog or location can't be used."""
+    try:
+        from sinks.warehouse.catalog import catalog_place
+        from sinks.warehouse.check import check_place
+    except ModuleNotFoundError as error:
+        raise SinkError(
+            f"the warehouse needs the Python package {error.name}", "pip install 'watershed-cdc[warehouse,spark]'"
+        ) from error
+    return check_place(catalog_place(section, config.topics.prefix))
 
 
-def _spark_findings() -> Iterator[Finding]:
+def _spark_findings(config: Config) -> Iterator[Finding]:
     """Java, Spark and its jars, which all sinks need."""
     if find_spec("pyspark") is None:
         yield Finding("Spark", "fail", "PySpark is not installed", "pip install 'watershed-cdc[spark]'")
@@ -157,14 +150,14 @@ def _spark_findings() -> Iterator[Finding]:
     yield Finding("Spark", "ok", "PySpark is installed")
     from jars.java import spark_java
     from jars.resolver import missing_jars
-    from spark_jobs.class_archive import JAR_SETS
+    from spark_jobs.jar_sets import jar_sets
 
     try:
         yield Finding("Java", "ok", str(spark_java()))
     except WatershedError as error:
         yield Finding.failed("Java", error)
     try:
-        missing = missing_jars(JAR_SETS)
+        missing = missing_jars(jar_sets(config))
     except WatershedError as error:
         yield Finding.failed("jars", error)
         return

@@ -14,7 +14,7 @@ from rich.console import Console
 from cdc.cli.interrupts import interrupted, sigterm_as_interrupt
 from cdc.cli.snapshot_screen import Screen, screen_for
 from cdc.config.settings import Config, load_config
-from cdc.config.sink_settings import CacheConfig, SearchConfig, sink_config
+from cdc.config.sink_settings import sink_config
 from cdc.daemon.logs import configure_logs
 from cdc.kafka.signals import deliver
 from cdc.kafka.snapshot_watch import SnapshotWatch
@@ -23,6 +23,7 @@ from cdc.model.topic_record import TopicRecord
 from cdc.model.topics import Topics
 from cdc.records.control import RebuildRecord, rebuild_key
 from cdc.snapshots.status import FillProgress, HistoryPosition, Rate, sink_progress
+from sinks.slots import no_rebuild
 from spark_jobs.bootstrap import SinkProcess
 from spark_jobs.checkpoint import Checkpoints
 
@@ -55,9 +56,9 @@ def rebuild(
     configure_logs(level="warning")
     settings = load_config(config)
     section = sink_config(settings.sinks, sink)
-    if not isinstance(section, SearchConfig | CacheConfig):
+    if (reason := no_rebuild(section)) is not None:
         raise WatershedError(
-            f"{sink} is a sink of type {section.type}, whose store can't hold two generations beside each other",
+            f"{sink} is a sink of type {section.type}, {reason}",
             "give a second sink of this type other names in its store, fill it with cdc snapshot start --sink NAME, "
             "and let readers use that",
         )
@@ -77,7 +78,7 @@ def rebuild(
             return
         stack.enter_context(interrupted(screen, f"interrupted; the same command follows, --cancel gives up {sink}'s"))
         stack.enter_context(sigterm_as_interrupt())
-        command.follow(stack, watch, request, timeout)
+        command.follow(stack, watch, action, request, timeout)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +120,11 @@ class _Command:
         self._publish(last.model_copy(update={"status": "cancelled"}))
         self.screen.say(f"{self.sink}: cancelled; the sink's job deletes what it has built")
 
-    def follow(self, stack: ExitStack, watch: SnapshotWatch, request: str, timeout_s: float | None) -> None:
-        """Until the request has ended. Raises WatershedError where it was not done."""
+    def follow(
+        self, stack: ExitStack, watch: SnapshotWatch, action: Action, request: str, timeout_s: float | None
+    ) -> None:
+        """Until the request has ended, or another one for the same action that replaced it. Raises WatershedError where
+        it was not done."""
         began = time.monotonic()
         heard: tuple[object, float] = (None, began)
         job: SinkProcess | None = None
@@ -130,10 +134,13 @@ class _Command:
             if record is None:
                 continue
             if record.request != request:
-                raise SinkError(
-                    f"{self.sink}: another rebuild was asked for at the same time, which replaced this one",
-                    f"cdc rebuild --sink {self.sink} follows it",
-                )
+                if record.action != action:
+                    raise SinkError(
+                        f"{self.sink}: {_ALREADY[record.action]} was asked for at the same time, and replaced this",
+                        "wait until it has ended, then ask again",
+                    )
+                self.screen.say(f"{self.sink}: another command asked for the same; this one follows it")
+                request = record.request
             standing = self._standing(watch, record)
             self.screen.show([standing])
             if not record.is_open:

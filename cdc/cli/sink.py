@@ -99,15 +99,15 @@ def submit(
 
     Words from the first that begins with a dash on are options of spark-submit, for example --conf spark.cores.max=8.
     """
-    load_config(config)
+    settings = load_config(config)
     from jars.java import spark_java
     from jars.resolver import resolve_sets
-    from spark_jobs.class_archive import JAR_SETS
+    from spark_jobs.jar_sets import jar_sets
     from spark_jobs.submit import package_archive, submit_command
 
     sinks = list(takewhile(lambda word: not word.startswith("-"), names))
     options = names[len(sinks) :]
-    jars = [jar for found in resolve_sets(JAR_SETS).values() for jar in found]
+    jars = [jar for found in resolve_sets(jar_sets(settings)).values() for jar in found]
     archive = package_archive(Path(".watershed/submit").absolute())
     command = submit_command(master, config, sinks, jars, archive, options)
     environment = {**os.environ, "JAVA_HOME": str(spark_java()), "PYSPARK_PYTHON": sys.executable}

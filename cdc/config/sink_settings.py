@@ -1,13 +1,15 @@
 """The sections of section `sinks`, one class for each type of store. Those of other packages are in `store_types`."""
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, ClassVar, Literal
+from functools import cached_property
+from typing import Annotated, ClassVar, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr
+from pydantic import ConfigDict, Field, SecretStr, ValidationError, model_validator
 
 from cdc.config.store_mapping import Held, matches
 from cdc.config.store_shapes import CacheOptions, SearchOptions, SqlOptions, WarehouseOptions
+from cdc.config.warehouse_catalog import CatalogConfig, is_s3
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
 
@@ -66,20 +68,50 @@ class CacheConfig(Store, CacheOptions):
 
 
 class WarehouseConfig(Store, WarehouseOptions):
-    """Iceberg tables through Spark, with a JDBC catalog."""
+    """Iceberg tables through Spark."""
+
+    model_config = ConfigDict(json_schema_extra={"anyOf": [{"required": ["catalog"]}, {"required": ["catalog_uri"]}]})
 
     adapter: ClassVar[str] = ""  # it is opened by the job, which has Spark
     names_option: ClassVar[str] = "namespace"
 
     type: Literal["warehouse"] = "warehouse"
-    catalog_uri: SecretStr  # jdbc:sqlite:/path or jdbc:postgresql://...
-    location: str  # folder or URI of the tables' files
+    catalog: CatalogConfig | None = None
+    catalog_uri: SecretStr | None = None  # instead of catalog: {type: jdbc, uri: …}
+    location: str  # folder or URI of the tables' files, and of those on their way into them
     namespace: str | None = None  # default: the topic prefix
+
+    @model_validator(mode="after")
+    def _has_one_catalog(self) -> Self:
+        if (self.catalog is None) == (self.catalog_uri is None):
+            raise ValueError("catalog is needed, or catalog_uri instead of it")
+        try:
+            _ = self.iceberg_catalog
+        except ValidationError as error:  # of catalog_uri alone
+            raise ValueError(str(error.errors()[0]["msg"]).removeprefix("Value error, ")) from None
+        if self.s3 is not None and not is_s3(self.location):
+            raise ValueError("s3 is for a location s3://BUCKET/PATH")
+        return self
+
+    @cached_property
+    def iceberg_catalog(self) -> CatalogConfig:
+        """The catalog, whichever key names it."""
+        return self.catalog or CatalogConfig(type="jdbc", uri=self.catalog_uri)
+
+    @property
+    def is_flat(self) -> bool:
+        return self.iceberg_catalog.is_flat
+
+    @property
+    def needs_aws(self) -> bool:
+        """Says whether the job needs the jars of Amazon's clients."""
+        return is_s3(self.location) or self.iceberg_catalog.type == "glue"
 
     def store_names(self, topic_prefix: str) -> tuple[tuple[str, str], ...]:
         """The catalog and the folder, and what all names of the sink in them begin with."""
-        namespace = (self.namespace or topic_prefix).lower()
-        return (self.catalog_uri.get_secret_value(), namespace), (self.location.rstrip("/"), namespace)
+        namespace, catalog = (self.namespace or topic_prefix).lower(), self.iceberg_catalog
+        address = f"{catalog.type} {catalog.address.rstrip('/')} {catalog.warehouse or ''}"
+        return (address, namespace), (self.location.rstrip("/"), namespace)
 
     def fingerprints(self, tables: Iterable[TableId]) -> dict[str, str]:
         """A table's mode is part of its rows' shape; its partitions and its order are not."""

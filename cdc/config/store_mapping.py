@@ -64,6 +64,8 @@ class TableMapping(Section):
     where: str | None = None  # rows that the store holds; see cdc.config.row_condition
     mask: StoreMasks = StoreMasks()
     as_text: tuple[str, ...] = ()  # columns whose values the store keeps as text: it can then hold every one of them
+    # Columns that are null for values that most stores' types lack; the store's column <column>_not_held says so.
+    as_null: tuple[str, ...] = ()
 
     @field_validator("where")
     @classmethod
@@ -88,6 +90,8 @@ class TableMapping(Section):
             raise ValueError(f"column {min(both)} is both included and excluded")
         if left_out := set(self.rename) & set(self.exclude):
             raise ValueError(f"column {min(left_out)} is both excluded and renamed")
+        if both := set(self.as_text) & set(self.as_null):
+            raise ValueError(f"column {min(both)} is in as_text and in as_null")
         targets = [*self.rename.values(), *self.constants]
         if twice := {name for name in targets if targets.count(name) > 1}:
             raise ValueError(f"two columns would be named {min(twice)}")
@@ -106,6 +110,8 @@ class TableMapping(Section):
         said = self.model_dump(mode="json", exclude={"mask": {"hash_key"}})
         said["exclude"] = sorted(self.exclude)
         said["include"] = None if self.include is None else sorted(self.include)
+        if not self.as_null:  # mappings from before this option keep their fingerprints
+            del said["as_null"]
         key = self.mask.hash_key.get_secret_value().encode() if self.mask.hash_key else b""
         return hmac.digest(key, json.dumps(said, sort_keys=True).encode(), hashlib.sha256).hex()[:32]
 

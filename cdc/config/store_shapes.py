@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from cdc.config.partitioning import parse_sort, parse_transform
 from cdc.config.section import Section
+from cdc.config.warehouse_catalog import S3Config
 from cdc.model.events import TableId
 
 TOMBSTONE_TTL_S: Final = 14 * 86400
@@ -164,6 +165,12 @@ class WarehouseOptions(Section):
     snapshot_days: Annotated[float, Field(gt=0, le=3650)] = SNAPSHOT_DAYS
     # Whether the sink's job compacts tables that have too many small files; else `cdc warehouse maintain` alone does.
     compacts: bool = True
+    s3: S3Config | None = None  # how a location s3://BUCKET/PATH is reached
+
+    @property
+    def is_flat(self) -> bool:
+        """See CatalogConfig.is_flat."""
+        return False
 
     def shape(self, table: TableId) -> WarehouseShape:
         return shape_of(self.shapes, table, _DEFAULT_WAREHOUSE_SHAPE)

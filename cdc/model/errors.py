@@ -59,6 +59,11 @@ class SinkError(WatershedError):
     """A derived store or a sink's job can't continue."""
 
 
+class FullError(SinkError):
+    """A store has no room for more: its disk or its memory is full. A sink that serves tries again; a rebuild, which
+    needs the room, gives up and deletes what it has built."""
+
+
 class RefusedError(SinkError):
     """A table or a row that a store can never hold. A retry can't help: the sink stops, nothing is skipped."""
 

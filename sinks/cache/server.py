@@ -27,7 +27,7 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from cdc.config.store_shapes import CacheTls
-from cdc.model.errors import SinkError
+from cdc.model.errors import FullError, SinkError
 from sinks.cache.scripts import Script
 from sinks.cache.sentinel import SentinelPlace, sentinel_place
 from sinks.retries import Retries
@@ -128,7 +128,7 @@ class RedisServer:
                 match code := _code(error):
                     case "OOM":
                         hint = "raise its maxmemory; the sink tries again by itself"
-                        return SinkError(f"{where} is full and refuses writes", hint)
+                        return FullError(f"{where} is full and refuses writes", hint)
                     case "READONLY":
                         hint = "give the primary's address in the sink's url"
                         return SinkError(f"{where} is a read-only replica", hint)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from cdc.model.errors import SinkError
+from cdc.model.errors import FullError, SinkError
 from sinks.contract import Outcome, Result
 from sinks.records import encode_json
 from sinks.search.documents import encode
@@ -22,6 +22,7 @@ _FIELD = re.compile(r"field \[([^\]]*)\] of type \[([^\]]*)\]")
 _PRESSURE = re.compile(r"_operation_bytes=(\d+), max_\w+=(\d+)")
 _IMMENSE_TERM = re.compile(r'immense term in field="([^"]*)"')
 # 429: queues or heap are full, or the disk (flood stage). 502, 504: a proxy. 503: a shard is moving.
+BLOCKED: Final = "cluster_block_exception"  # above a watermark of the disk: no new index, or no write
 TRANSIENT_STATUSES: Final = frozenset({429, 502, 503, 504})
 
 
@@ -105,13 +106,10 @@ def busy(blocked: Busy, where: str) -> SinkError:
             f"{where} does not answer ({blocked.error_type})",
             "check that it runs and that the sink's url is right; the sink tries again by itself",
         )
-    disk = blocked.error_type == "cluster_block_exception"
-    return SinkError(
-        f"{where} takes no requests (status {blocked.status}, {blocked.error_type or 'no reason given'})",
-        "free disk space on its nodes; the sink tries again by itself"
-        if disk
-        else "check its load and its cluster health; the sink tries again by itself",
-    )
+    message = f"{where} takes no requests (status {blocked.status}, {blocked.error_type or 'no reason given'})"
+    if blocked.error_type == BLOCKED:
+        return FullError(message, "free disk space on its nodes; the sink tries again by itself")
+    return SinkError(message, "check its load and its cluster health; the sink tries again by itself")
 
 
 def _rejection(error_type: str, reason: str) -> str | None:
@@ -135,8 +133,8 @@ def _refused(status: int, error_type: str, index: str | None) -> SinkError:
             f"search index {index} is gone ({what})",
             "nothing: the sink starts again and fills the index anew from the topics",
         )
-    if error_type == "cluster_block_exception":
-        return SinkError(
+    if error_type == BLOCKED:
+        return FullError(
             f"search index {index} is blocked for writes ({what})",
             "free disk space on its nodes and remove the block index.blocks.*; the sink tries again by itself",
         )

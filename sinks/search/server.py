@@ -20,7 +20,7 @@ from opensearchpy.serializer import JSONSerializer
 from cdc.model.errors import SinkError
 from sinks.json_numbers import read_json
 from sinks.retries import Retries
-from sinks.search.bulk import TRANSIENT_STATUSES, Busy, busy
+from sinks.search.bulk import BLOCKED, TRANSIENT_STATUSES, Busy, busy
 
 # A bulk request of 5 MiB takes under a second; this is for a node that collects garbage or merges.
 ANSWER_TIMEOUT_S = 60
@@ -74,7 +74,7 @@ class SearchServer:
                 return SinkError(f"{self.name} refuses this user", "check user and password in the sink's url")
             case ConnectionError():
                 return busy(Busy(0, type(error).__name__), self.name)
-            case _ if is_transient(error):
+            case _ if is_transient(error) or error_type(error) == BLOCKED:
                 return busy(Busy(status(error), error_type(error)), self.name)
             case _:
                 what = f"status {status(error)}, {error_type(error) or type(error).__name__}"

@@ -82,7 +82,14 @@ def _unmatched(sink: str, section: Held, schemas: Sequence[TableSchema]) -> list
             if matches(pattern, schema.table) and section.mapped(schema.table)[0] == pattern
             for column in schema.columns
         }
-        named = {*(entry.include or ()), *entry.exclude, *entry.rename, *entry.mask.columns, *entry.as_text}
+        named = {
+            *(entry.include or ()),
+            *entry.exclude,
+            *entry.rename,
+            *entry.mask.columns,
+            *entry.as_text,
+            *entry.as_null,
+        }
         problems += [
             f"sink {sink}: mapping of {pattern} names column {name}, which none of its tables has"
             for name in sorted(named - known)

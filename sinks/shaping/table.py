@@ -12,11 +12,13 @@ from cdc.model.events import Column, TableSchema
 from sinks.contract import Change, Json, Origin
 from sinks.lineage import Lineage
 from sinks.records import encode_json
+from sinks.shaping.bounds import FLAG, Test, beyond
 from sinks.shaping.condition import RowCondition
 
 _TEXT_OID: Final = 25
+_BOOLEAN_OID: Final = 16
 _CONSTANT_TYPES: Final[dict[type, tuple[int, str]]] = {
-    bool: (16, "boolean"),
+    bool: (_BOOLEAN_OID, "boolean"),
     int: (20, "bigint"),
     float: (701, "double precision"),
     str: (_TEXT_OID, "text"),
@@ -48,6 +50,11 @@ class TableShape:
             for mask in self._mapping.mask.masks(schema.table)
             if mask.column in self._names
         }
+        self._bounds = {
+            column.name: is_beyond
+            for column in schema.columns
+            if column.name in self._mapping.as_null and column.name in self._names and (is_beyond := beyond(column))
+        }
         self._texts = tuple(self._names[name] for name in self._mapping.as_text if name in self._names)
         try:
             self._condition = None if self._mapping.where is None else RowCondition(self._mapping.where, schema)
@@ -69,6 +76,16 @@ class TableShape:
     def texts(self) -> frozenset[str]:
         """The columns that the store keeps as text, by their names in the source."""
         return frozenset(self._mapping.as_text)
+
+    @property
+    def bounds(self) -> Mapping[str, Test]:
+        """Columns that are null where the value is one that stores can't hold, by their names in the source, with what
+        says so of a value."""
+        return self._bounds
+
+    def flag(self, name: str) -> str:
+        """The store's column that says of a column of `bounds` whether its value was left out."""
+        return self._names[name] + FLAG
 
     @property
     def constants(self) -> Mapping[str, Json]:
@@ -100,7 +117,8 @@ class TableShape:
                 return Change(change.table, key, change.version, None, change.schema_version, origin=gone)
         unchanged = change.unchanged
         if unchanged:
-            unchanged = frozenset(self._names[name] for name in unchanged if name in self._names)
+            flags = frozenset(self.flag(name) for name in unchanged if name in self._bounds)
+            unchanged = flags | frozenset(self._names[name] for name in unchanged if name in self._names)
         row = self.row(change.row)
         return Change(change.table, key, change.version, row, change.schema_version, unchanged, change.origin)
 
@@ -114,6 +132,11 @@ class TableShape:
             name_there = self._names[name]
             if (value := stored.get(name_there)) is not None:
                 stored[name_there] = mask(value)
+        for name, is_beyond in self._bounds.items():
+            if (name_there := self._names[name]) in stored:
+                value = stored[name_there]
+                is_left_out = stored[self.flag(name)] = value is not None and is_beyond(value)
+                stored[name_there] = None if is_left_out else value
         for name_there in self._texts:
             value = stored.get(name_there)
             if value is not None and type(value) is not str:
@@ -132,6 +155,7 @@ class TableShape:
             if (included is None or column.name in included) and column.name not in mapping.exclude
         }
         owners: dict[str, str] = {name: f"the constant {name}" for name in mapping.constants}
+        owners |= {names[name] + FLAG: f"the flag of {name}" for name in mapping.as_null if name in names}
         for name, stored in names.items():
             other = owners.setdefault(stored, f"column {name}")
             if other != f"column {name}":
@@ -142,6 +166,9 @@ class TableShape:
         """A version of the schema, the newest or an earlier one, in the newest's names."""
         names = self._names
         columns = [self._column(column, names[column.name]) for column in schema.columns if column.name in names]
+        known = {column.name for column in schema.columns}
+        flags = [names[name] + FLAG for name in self._mapping.as_null if name in names and name in known]
+        columns += [Column(flag, _BOOLEAN_OID, -1, "boolean", False, base_type_oid=_BOOLEAN_OID) for flag in flags]
         for name, value in self._mapping.constants.items():
             oid, type_name = _CONSTANT_TYPES[type(value)]
             columns.append(Column(name, oid, -1, type_name, nullable=False, base_type_oid=oid))
@@ -161,7 +188,7 @@ class TableShape:
         mapping, columns = self._mapping, {column.name: column for column in schema.columns}
         if is_strict:
             named = {"include": mapping.include or (), "rename": mapping.rename, "mask": mapping.mask.columns}
-            for option, names in {**named, "as_text": mapping.as_text}.items():
+            for option, names in {**named, "as_text": mapping.as_text, "as_null": mapping.as_null}.items():
                 self._require(names, columns, option)
             # An excluded column that the table had once is no mistyped name.
             known = {column.name for version in lineage.versions for column in version.columns}
@@ -172,8 +199,15 @@ class TableShape:
                 raise self._refused(f"exclude names column {name}, which is part of the record key")
             if name in mapping.mask.columns:
                 raise self._refused(f"mask names column {name}, which is part of the record key")
-            if name in mapping.as_text:
-                raise self._refused(f"as_text names column {name}, which is part of the record key")
+            for option, listed in (("as_text", mapping.as_text), ("as_null", mapping.as_null)):
+                if name in listed:
+                    raise self._refused(f"{option} names column {name}, which is part of the record key")
+        for name in mapping.as_null:
+            if name in columns and beyond(columns[name]) is None:
+                raise self._refused(
+                    f"as_null names column {name}, which has type {columns[name].type_name}: it is for dates, "
+                    "timestamps, numerics and arrays"
+                )
         for name in mapping.mask.columns:
             if name in columns and not is_text(columns[name]):
                 raise self._refused(

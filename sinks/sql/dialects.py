@@ -45,6 +45,11 @@ class Dialect:
     probe: "Probe"
     begin: str | None  # what begins a transaction that writes; None: the driver does it
     settings: tuple[str, ...]  # statements for each new connection
+    swap_settings: tuple[str, ...]  # statements of a transaction that renames tables
+    # SELECTs with the parameters :schema and :name of a table. What somebody else made that belongs to the table, and
+    # would not follow its name: a text for each. Statements that give a table of the same name what readers may do.
+    dependents: str
+    rights: str | None
 
     def bounded(self, name: str) -> str:
         """A name that is too long ends with a digest of the whole."""
@@ -128,6 +133,41 @@ def _sqlite_insert(table: Table) -> Insert:
     return sqlite.insert(table)
 
 
+_POSTGRES_DEPENDENTS: Final = """
+WITH t AS (
+    SELECT c.oid FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+    WHERE n.nspname = coalesce(CAST(:schema AS text), current_schema()) AND c.relname = :name
+)
+SELECT DISTINCT CASE v.relkind WHEN 'm' THEN 'materialized view ' ELSE 'view ' END || v.oid::regclass
+FROM t JOIN pg_depend AS d ON d.refclassid = 'pg_class'::regclass AND d.refobjid = t.oid
+JOIN pg_rewrite AS r ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
+JOIN pg_class AS v ON v.oid = r.ev_class WHERE v.oid <> t.oid
+UNION SELECT 'constraint ' || quote_ident(k.conname) || ' of ' || k.conrelid::regclass
+FROM t JOIN pg_constraint AS k ON k.confrelid = t.oid OR (k.conrelid = t.oid AND k.contype NOT IN ('p', 'n'))
+UNION SELECT 'trigger ' || quote_ident(g.tgname) FROM t JOIN pg_trigger AS g ON g.tgrelid = t.oid AND NOT g.tgisinternal
+UNION SELECT 'policy ' || quote_ident(p.polname) FROM t JOIN pg_policy AS p ON p.polrelid = t.oid
+UNION SELECT 'publication ' || quote_ident(b.pubname) FROM t JOIN pg_publication_rel AS m ON m.prrelid = t.oid
+JOIN pg_publication AS b ON b.oid = m.prpubid
+UNION SELECT 'index ' || i.indexrelid::regclass FROM t JOIN pg_index AS i ON i.indrelid = t.oid AND NOT i.indisprimary
+JOIN pg_class AS x ON x.oid = i.indexrelid WHERE x.relname NOT LIKE 'watershed\\_%'
+ORDER BY 1
+"""
+
+_POSTGRES_RIGHTS: Final = """
+WITH t AS (
+    SELECT c.*, c.oid AS table_oid, n.nspname FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+    WHERE n.nspname = coalesce(CAST(:schema AS text), current_schema()) AND c.relname = :name
+), held AS (
+    SELECT nspname, relname, relowner, a.*, '' AS part FROM t, aclexplode(t.relacl) AS a
+    UNION ALL SELECT nspname, relname, relowner, a.*, format(' (%I)', f.attname) FROM t
+    JOIN pg_attribute AS f ON f.attrelid = t.table_oid AND NOT f.attisdropped, aclexplode(f.attacl) AS a
+)
+SELECT format('GRANT %s%s ON %I.%I TO %s%s', privilege_type, part, nspname, relname,
+    CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END,
+    CASE WHEN is_grantable THEN ' WITH GRANT OPTION' ELSE '' END)
+FROM held WHERE grantee <> relowner
+"""
+
 DIALECTS: Final[dict[str, Dialect]] = {
     "postgresql": Dialect(
         "postgresql+psycopg",
@@ -158,6 +198,10 @@ DIALECTS: Final[dict[str, Dialect]] = {
             # Of a writer that is stopped while it has a fence: the server ends its transaction.
             "SET idle_in_transaction_session_timeout = '60s'",
         ),
+        # Whoever reads a table waits behind a transaction that waits to rename it.
+        swap_settings=("SET LOCAL lock_timeout = '1s'",),
+        dependents=_POSTGRES_DEPENDENTS,
+        rights=_POSTGRES_RIGHTS,
     ),
     "sqlite": Dialect(
         "sqlite",
@@ -172,6 +216,13 @@ DIALECTS: Final[dict[str, Dialect]] = {
         probe=_probe_nothing,
         begin="BEGIN IMMEDIATE",
         settings=("PRAGMA busy_timeout = 30000", "PRAGMA journal_mode = WAL"),
+        swap_settings=("PRAGMA legacy_alter_table = ON",),  # a view keeps the name that it reads
+        dependents=(
+            "SELECT type || ' ' || name FROM sqlite_master WHERE tbl_name = :name AND type IN ('index', 'trigger') "
+            "AND name NOT LIKE 'watershed\\_%' ESCAPE '\\' AND name NOT LIKE 'sqlite\\_autoindex%' ESCAPE '\\' "
+            "AND :schema IS NULL ORDER BY 1"
+        ),
+        rights=None,
     ),
 }
 

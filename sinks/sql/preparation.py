@@ -18,11 +18,9 @@ from cdc.model.sql_names import sql_name
 from cdc.records.control import table_key
 from sinks.lineage import Lineage
 from sinks.sql.server import LostTable, RefusedStatement, RefusedValue, SqlServer
-from sinks.sql.tables import INDEX_BEGINNING, OwnTables, TableForm
+from sinks.sql.tables import INDEX_BEGINNING, OwnTables, Place, TableForm
 
 log = structlog.get_logger(__name__)
-
-Place = tuple[str | None, str]  # schema and name
 
 
 class Preparation:
@@ -246,16 +244,19 @@ class Preparation:
         )
 
     def _index(self, connection: Connection, form: TableForm) -> None:
-        """The indexes of the configuration, and none that it had before."""
+        """The indexes of the configuration, and none that it had before. Their names may be those of another slot."""
         schema, name = form.place
-        held = {str(found["name"]) for found in inspect(connection).get_indexes(name, schema)}
-        for index in sorted(held - form.indexes.keys()):
-            if index.startswith(INDEX_BEGINNING):
-                columns = [form.rows.c[form.schema.key[0]]]
-                connection.execute(DropIndex(Index(index, *columns, _table=form.rows)))
-        for index, names in form.indexes.items():
-            if index not in held:
-                connection.execute(CreateIndex(Index(index, *(form.rows.c[column] for column in names))))
+        held = {
+            tuple(found["column_names"]): str(found["name"])
+            for found in inspect(connection).get_indexes(name, schema)
+            if str(found["name"]).startswith(INDEX_BEGINNING)
+        }
+        wanted = {tuple(names): index for index, names in form.indexes.items()}
+        for names in held.keys() - wanted.keys():
+            columns = [form.rows.c[form.schema.key[0]]]
+            connection.execute(DropIndex(Index(held[names], *columns, _table=form.rows)))
+        for names in wanted.keys() - held.keys():
+            connection.execute(CreateIndex(Index(wanted[names], *(form.rows.c[column] for column in names))))
 
     def _quoted(self, connection: Connection, table: Table) -> str:
         return connection.dialect.identifier_preparer.format_table(table)

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
-from cdc.model.errors import SinkError
+from cdc.model.errors import FullError, SinkError
 from sinks.retries import Retries
 from sinks.sql.dialects import dialect_of
 
@@ -19,6 +19,8 @@ READ_ROWS: Final = 200  # that the driver holds at once
 
 # Classes and codes of SQLSTATE. See PostgreSQL's appendix A.
 _TRANSIENT: Final = ("08", "25P03", "40", "53", "57P", "55P03", "55006")
+DISK_FULL: Final = "53100"
+LOCKED: Final = "55P03"
 _REFUSED_VALUE: Final = ("22", "23", "54")
 _REFUSED_VALUE_WITHOUT_STATE: Final = ("IntegrityError", "DataError")
 _FATAL: Final = re.compile(r"FATAL: +(.*)")
@@ -116,6 +118,13 @@ class SqlServer:
             return RefusedValue(condition)
         if state.startswith(_NO_SUCH_OBJECT) or "no such table" in str(error.orig):
             return LostTable()
+        if state == DISK_FULL or getattr(error.orig, "sqlite_errorname", "") == "SQLITE_FULL":
+            return FullError(f"{where} has a full disk", "make room on it; the sink tries again by itself")
+        if state == LOCKED:
+            return SinkError(
+                f"{where}: another session holds a lock that a table needs",
+                "end transactions that read or lock its tables for long; the sink tries again by itself",
+            )
         if state == "42501":
             return SinkError(
                 f"{where} does not permit this user what the sink does: {_said(error)}",

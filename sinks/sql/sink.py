@@ -23,6 +23,7 @@ from sinks.contract import Change, Json, Outcome, Result, StoredRow
 from sinks.json_values import Unholdable
 from sinks.lineage import Lineage
 from sinks.retries import Retries
+from sinks.slots import FIRST
 from sinks.sql.dialects import Dialect, Row
 from sinks.sql.preparation import Preparation, later, lost
 from sinks.sql.server import STAGES, LostTable, RefusedStatement, RefusedValue, SqlServer
@@ -60,10 +61,12 @@ class SqlSink:
         shapes: Mapping[str, SqlShape],
         tombstone_ttl_s: int,
         name: str = "sql",
+        slot: str = FIRST,
     ) -> None:
+        """`slot`: of the generation, see sinks.slots."""
         self.name = name
         self._server = server
-        self._own = OwnTables(server.dialect, beginning)
+        self._own = OwnTables(server.dialect, beginning, slot)
         self._preparation = Preparation(server, self._own, self._shape_text)
         self._shapes = shapes
         self._tombstone_ttl_s = tombstone_ttl_s
@@ -71,7 +74,9 @@ class SqlSink:
         self._purge_due_s = 0.0  # monotonic
 
     @classmethod
-    def open(cls, config: SqlConfig, prefix: str, retries: Retries | None = None, name: str = "sql") -> Self:
+    def open(
+        cls, config: SqlConfig, prefix: str, retries: Retries | None = None, name: str = "sql", slot: str = FIRST
+    ) -> Self:
         """Raises SinkError for a database that does not answer or that the sink can't write."""
         server = SqlServer(config.url.get_secret_value(), retries or Retries())
         beginning = config.beginning(prefix)
@@ -82,7 +87,7 @@ class SqlSink:
         except SinkError:
             server.close()
             raise
-        return cls(server, beginning, config.shapes, config.tombstone_ttl_s, name)
+        return cls(server, beginning, config.shapes, config.tombstone_ttl_s, name, slot)
 
     def generation(self) -> int | None:
         return self._preparation.generation()
@@ -258,7 +263,7 @@ class SqlSink:
 
     def _shape_text(self, source: str) -> str:
         table = TableId(*map(unquote, source.split(".", 1)))
-        return shape_text(self._server.dialect, table, self._shape(table))
+        return shape_text(self._server.dialect, self._own, table, self._shape(table))
 
     def _form(self, table: TableId) -> TableForm:
         form = self._forms.get(table)

@@ -9,7 +9,8 @@
 | `sink`                                  | one row: the generation                                                 |
 
 All but the readers' tables are in the schema `watershed_<prefix>`; where the database has no schemas, their names begin
-with that text.
+with that text. A generation that readers do not see has all of these tables once more: the names of the sink's own
+begin with its slot (sinks/slots.py), that of a readers' table ends with it.
 """
 
 import hashlib
@@ -25,8 +26,11 @@ from cdc.config.store_shapes import SqlShape
 from cdc.model.errors import RefusedError
 from cdc.model.events import TableId, TableSchema
 from cdc.records.control import table_key
+from sinks.slots import FIRST
 from sinks.sql.dialects import Dialect
 from sinks.sql.types import ColumnForm
+
+Place = tuple[str | None, str]  # schema and name
 
 _STAGES: Final[Iterator[int]] = itertools.count()
 # Keys of these types can be equal for the database while their texts differ: 0.0 and -0.0, 1.0 and 1.00.
@@ -46,11 +50,13 @@ class Ddl(UserDefinedType[Any]):
 
 
 class OwnTables:
-    """The sink's own tables, apart from those of versions."""
+    """The sink's own tables of one generation, apart from those of versions."""
 
-    def __init__(self, dialect: Dialect, beginning: str) -> None:
+    def __init__(self, dialect: Dialect, beginning: str, slot: str = FIRST) -> None:
+        """`slot`: FIRST of the generation that readers see."""
+        self.slot = slot
         self.schema = beginning if dialect.has_schemas else None
-        self._beginning = "" if dialect.has_schemas else f"{beginning}."
+        self._beginning = ("" if dialect.has_schemas else f"{beginning}.") + (f"{slot}." if slot else "")
         self._dialect = dialect
         meta = MetaData(schema=self.schema)
         self.sink = Table(
@@ -75,6 +81,11 @@ class OwnTables:
         """`source`: the table's key in `tables`."""
         return self._dialect.bounded(f"{self._beginning}versions:{source}")
 
+    def place(self, named: Place) -> Place:
+        """Where this generation has the table that readers see by this name."""
+        schema, name = named
+        return named if self.slot == FIRST else (schema, self._dialect.bounded(f"{name}~{self.slot}"))
+
 
 class TableForm:
     """One source table in the store. Raises RefusedError for a shape that does not fit the table."""
@@ -83,8 +94,8 @@ class TableForm:
         self.dialect = dialect
         self.schema = schema
         self.source = table_key(schema.table)
-        self.place = dialect.place(shape.table, schema.table)
-        self.shape = shape_text(dialect, schema.table, shape)
+        self.place = own.place(dialect.place(shape.table, schema.table))
+        self.shape = shape_text(dialect, own, schema.table, shape)
         where = f"SQL table of {schema.table}"
         names = [column.name for column in schema.columns]
         for option, named in (("types", list(shape.types)), ("indexes", [n for one in shape.indexes for n in one])):
@@ -99,7 +110,7 @@ class TableForm:
             column.name: dialect.form(column, shape.types.get(column.name)) for column in schema.columns
         }
         self.columns = [(name, form.ddl) for name, form in self.forms.items()]
-        self.indexes = {dialect.bounded(_index_name(self.source, index)): index for index in shape.indexes}
+        self.indexes = {dialect.bounded(_index_name(self.source, index, own.slot)): index for index in shape.indexes}
         self.at = {name: f"c{number}" for number, name in enumerate(self.forms)}
         self.rows = self._rows()
         self.versions = self._versions(own)
@@ -153,13 +164,21 @@ class TableForm:
         )
 
 
-def shape_text(dialect: Dialect, table: TableId, shape: SqlShape) -> str:
+def shape_text(dialect: Dialect, own: OwnTables, table: TableId, shape: SqlShape) -> str:
     """What can't change while the tables are there. Indexes can."""
-    return json.dumps({"place": dialect.place(shape.table, table), "types": dict(sorted(shape.types.items()))})
+    place = own.place(dialect.place(shape.table, table))
+    return json.dumps({"place": place, "types": dict(sorted(shape.types.items()))})
+
+
+def moved(shape: str, place: Place) -> str:
+    """A shape's text after the readers' table was renamed."""
+    return json.dumps(json.loads(shape) | {"place": place})
 
 
 INDEX_BEGINNING: Final = "watershed_"
 
 
-def _index_name(source: str, columns: Sequence[str]) -> str:
-    return f"{INDEX_BEGINNING}{hashlib.sha256(json.dumps([source, *columns]).encode()).hexdigest()[:24]}"
+def _index_name(source: str, columns: Sequence[str], slot: str) -> str:
+    """An index keeps its name when its table is renamed."""
+    told = json.dumps([source, *columns] if slot == FIRST else [source, *columns, slot])
+    return f"{INDEX_BEGINNING}{hashlib.sha256(told.encode()).hexdigest()[:24]}"

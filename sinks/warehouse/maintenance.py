@@ -99,7 +99,7 @@ class Maintenance:
         return [done for table in properties.listed_tables(noted) for done in self._maintain(namespace, table)]
 
     def _maintain(self, namespace: str, table: TableId) -> Iterable[Maintained]:
-        where = place(namespace, table)
+        where = place(namespace, table, is_flat=self._options.is_flat)
         if self._engine.table_properties(where.rows) is not None:
             yield self._rewrite(where.rows)
         if self._engine.table_properties(where.deleted) is not None:

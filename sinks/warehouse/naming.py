@@ -55,10 +55,19 @@ class Place:
     deleted: tuple[str, ...]  # the versions of deleted keys
 
 
-def place(namespace: str, table: TableId) -> Place:
-    """Characters outside A-Z, a-z, 0-9 and _ become _: the names are folders and files too."""
+def place(namespace: str, table: TableId, *, is_flat: bool = False) -> Place:
+    """Characters outside A-Z, a-z, 0-9 and _ become _: the names are folders and files too. `is_flat`: the catalog has
+    databases that contain tables and nothing else, with names in lower case."""
     schema, name = _safe(table.schema), _safe(table.name)
+    if is_flat:
+        database = flat_name(f"{namespace}_{schema}")
+        return Place(rows=(database, name.lower()), deleted=(f"{database}__deleted", name.lower()))
     return Place(rows=(namespace, schema, name), deleted=(namespace, f"{schema}__deleted", name))
+
+
+def flat_name(name: str) -> str:
+    """The name of a database in a catalog that has no namespaces within namespaces."""
+    return _safe(name).lower()
 
 
 def quoted(*parts: str) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.table import DataScan
 
@@ -15,9 +15,8 @@ from cdc.model.events import TableId
 from sinks.contract import StoredRow
 from sinks.warehouse.catalog import CatalogPlace
 from sinks.warehouse.every_change import SWEPT
-from sinks.warehouse.naming import OWN_COLUMNS, SEEN_VERSION, VERSION, place
+from sinks.warehouse.naming import OWN_COLUMNS, SEEN_VERSION, VERSION
 from sinks.warehouse.properties import GENERATION, KEY, MODE, listed_tables
-from sinks.warehouse.statements import CATALOG
 
 
 class WarehouseReader:
@@ -28,20 +27,18 @@ class WarehouseReader:
 
     def generation(self) -> int | None:
         """As `WarehouseSink.generation`: None when there is none, or one of its tables is gone."""
-        if not self._place.database.exists():  # opening it would make it
+        if not self._place.is_there():
             return None
-        catalog = SqlCatalog(CATALOG, uri=self._place.sqlalchemy_uri, warehouse=self._place.location)
         try:
-            noted = catalog.load_namespace_properties((self._place.namespace,))
-            marker = str(noted.get(GENERATION, ""))
-            for table in listed_tables(noted):
-                found = catalog.load_table(place(self._place.namespace, table).rows)
-                if found.properties.get(GENERATION) != marker:
-                    return None
+            with self._place.opened() as catalog:
+                noted = catalog.load_namespace_properties((self._place.namespace,))
+                marker = str(noted.get(GENERATION, ""))
+                for table in listed_tables(noted):
+                    found = catalog.load_table(self._place.place(table).rows)
+                    if found.properties.get(GENERATION) != marker:
+                        return None
         except (NoSuchTableError, NoSuchNamespaceError, FileNotFoundError):
             return None
-        finally:
-            catalog.close()
         return int(marker) if marker.isdecimal() else None
 
     def rows(self, table: TableId) -> Iterator[StoredRow]:
@@ -49,7 +46,7 @@ class WarehouseReader:
         column's type: int, float, bool, str, bytes, Decimal, date, datetime (aware for timestamps with time zone),
         lists of these. Of a history its current rows; of a change log the newest row of each key, for which the keys
         are held in memory. Raises SinkError for a table that is not there."""
-        name = place(self._place.namespace, table).rows
+        name = self._place.place(table).rows
         with reading(self._place, name) as catalog:
             found = catalog.load_table(name)
             mode = _mode(found.properties.get(MODE))
@@ -68,18 +65,16 @@ class WarehouseReader:
 
 
 @contextmanager
-def reading(where: CatalogPlace, name: tuple[str, ...]) -> Iterator[SqlCatalog]:
+def reading(where: CatalogPlace, name: tuple[str, ...]) -> Iterator[Catalog]:
     """The catalog, while a table is read. Raises SinkError, naming the table, where it is not there."""
-    catalog = SqlCatalog(CATALOG, uri=where.sqlalchemy_uri, warehouse=where.location)
     try:
-        yield catalog
+        with where.opened() as catalog:
+            yield catalog
     except (NoSuchTableError, NoSuchNamespaceError, FileNotFoundError) as error:
         raise SinkError(
             f"warehouse: table {'.'.join(name)} is not there",
             "start its sink; it creates the table and fills it from the topics",
         ) from error
-    finally:
-        catalog.close()
 
 
 def _mode(said: str | None) -> WarehouseMode:

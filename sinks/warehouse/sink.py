@@ -18,7 +18,7 @@ from sinks.warehouse.engine import Conflict, Engine
 from sinks.warehouse.every_change import sweep_log
 from sinks.warehouse.layout import layout_of
 from sinks.warehouse.merging import ATTEMPT_COUNT_MAX, Merger, PreparedTable, merges
-from sinks.warehouse.naming import place
+from sinks.warehouse.naming import Place, place
 from sinks.warehouse.preparation import Preparation
 from sinks.warehouse.reader import WarehouseReader
 from sinks.warehouse.staging import Staged, Stager, TableForm, delete_staged
@@ -68,7 +68,7 @@ class WarehouseSink:
             return None
         marker = noted[properties.GENERATION]
         for table in properties.listed_tables(noted):
-            found = self._engine.table_properties(place(self._namespace, table).rows)
+            found = self._engine.table_properties(self._place(table).rows)
             if found is None or found.get(properties.GENERATION) != marker:
                 return None
         return int(marker)
@@ -84,7 +84,7 @@ class WarehouseSink:
     # ---- tables
 
     def discard(self, table: TableId) -> None:
-        self._preparation.discard(table, place(self._namespace, table))
+        self._preparation.discard(table, self._place(table))
 
     def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
         layout = layout_of(self._options.shape(schema.table), schema)
@@ -94,7 +94,10 @@ class WarehouseSink:
     def attach(self, schema: TableSchema) -> None:
         self._schemas[schema.table] = schema
         form = TableForm.of(schema, self.mode(schema.table))
-        self._tables[schema.table] = PreparedTable(place(self._namespace, schema.table), form)
+        self._tables[schema.table] = PreparedTable(self._place(schema.table), form)
+
+    def _place(self, table: TableId) -> Place:
+        return place(self._namespace, table, is_flat=self._options.is_flat)
 
     def mode(self, table: TableId) -> WarehouseMode:
         return self._options.shape(table).mode
@@ -107,13 +110,13 @@ class WarehouseSink:
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:
         """What tasks and driver do, in one process: stage the changes and take them."""
-        stager = Stager(self._staging, self._schemas.values(), self.mode)
+        stager = Stager(self._staging, self._schemas.values(), self.mode, self._options.s3)
         results = stager.apply(changes)
         staged = stager.finish()
         try:
             self.take(staged)
         finally:
-            delete_staged(part.path for part in staged)
+            delete_staged((part.path for part in staged), self._options.s3)
         return results
 
     def take(self, staged: Sequence[Staged]) -> int:

@@ -20,6 +20,7 @@ import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 
 from cdc.config.store_shapes import WarehouseMode
+from cdc.config.warehouse_catalog import S3Config, is_s3
 from cdc.model.events import TableId, TableSchema
 from sinks.contract import Change, Json, Origin, Outcome, Result
 from sinks.json_values import Unholdable
@@ -27,6 +28,7 @@ from sinks.reduction import reduce_changes
 from sinks.warehouse.columns import ColumnType, column_type
 from sinks.warehouse.every_change import STAGED_COLUMNS
 from sinks.warehouse.naming import UNCHANGED, VERSION
+from sinks.warehouse.object_store import file_system
 from sinks.warehouse.statements import AT, DELETED, OPERATION
 
 FOLDER: Final = ".staging"  # below the tables' location
@@ -203,9 +205,11 @@ class Stager:
         location: str,
         schemas: Iterable[TableSchema],
         mode_of: Callable[[TableId], WarehouseMode] = lambda _: "current",
+        s3: S3Config | None = None,
     ) -> None:
-        """`location`: the URI of the folder for staged files."""
+        """`location`: the URI of the folder for staged files; `s3`: how it is reached in an object store."""
         self._location = location
+        self._s3 = s3
         self._mode_of = mode_of
         self._every: dict[TableId, _EveryChange] = {}
         self._schemas = {schema.table: schema for schema in schemas}
@@ -305,8 +309,9 @@ class Stager:
         files = list(_files(pieces))
         for groups in files:
             uri = f"{self._location}/{uuid.uuid4().hex}.parquet"
-            system, path = _opened(uri)
-            system.create_dir(path.rpartition("/")[0], recursive=True)
+            system, path = file_system(uri, self._s3)
+            if not is_s3(uri):  # an object store has no folders
+                system.create_dir(path.rpartition("/")[0], recursive=True)
             # Read once and thrown away: neither statistics nor dictionaries pay.
             with pq.ParquetWriter(
                 path,
@@ -344,20 +349,20 @@ def own_folder(location: str) -> str:
     return f"{location}/{machine}@{os.getpid()}"
 
 
-def delete_staged(paths: Iterable[str]) -> None:
+def delete_staged(paths: Iterable[str], s3: S3Config | None = None) -> None:
     """Delete staged files. Those that are gone already are no error."""
     for uri in paths:
-        system, path = _opened(uri)
+        system, path = file_system(uri, s3)
         try:
             system.delete_file(path)
         except FileNotFoundError:
             continue
 
 
-def delete_leftovers(location: str) -> None:
+def delete_leftovers(location: str, s3: S3Config | None = None) -> None:
     """Delete what processes that are no more have left, and this one before it began anew: of this machine those whose
     number no process has, of others what was written an hour ago."""
-    system, folder = _opened(location)
+    system, folder = file_system(location, s3)
     own = own_folder(location).rpartition("/")[2]
     for found in system.get_file_info(pa_fs.FileSelector(folder, allow_not_found=True)):
         machine, _, number = found.base_name.rpartition("@")
@@ -386,12 +391,6 @@ def _is_running(process: int) -> bool:
 
 
 # ---- details
-
-
-def _opened(uri: str) -> tuple[pa_fs.FileSystem, str]:
-    """As Hadoop, and so Spark, reads a URI: what stands behind the scheme is the path as it is, not encoded."""
-    path = uri.removeprefix("file://")
-    return (pa_fs.LocalFileSystem(), path) if path != uri else pa_fs.FileSystem.from_uri(uri)
 
 
 def _row_groups(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:

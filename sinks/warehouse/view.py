@@ -13,7 +13,7 @@ from sinks.json_values import Unholdable
 from sinks.view import Held, Key, Removal
 from sinks.warehouse.catalog import CatalogPlace, catalog_place
 from sinks.warehouse.columns import column_type
-from sinks.warehouse.naming import OWN_COLUMNS, SEEN_VERSION, VERSION, place
+from sinks.warehouse.naming import OWN_COLUMNS, SEEN_VERSION, VERSION
 from sinks.warehouse.properties import MODE
 from sinks.warehouse.reader import reading
 
@@ -32,7 +32,7 @@ class WarehouseView:
     def open(cls, section: WarehouseConfig, prefix: str, removal: Removal | None = None) -> Self:
         """Raises SinkError where there is no catalog."""
         found = catalog_place(section, prefix)
-        if not found.database.exists():  # opening it would make it
+        if not found.is_there():
             raise SinkError(f"warehouse: there is no catalog {found.database}", "start its sink, which makes it")
         return cls(found, removal)
 
@@ -43,13 +43,13 @@ class WarehouseView:
         return False
 
     def rows(self, table: TableId) -> Iterator[tuple[Key, Held]]:
-        name = place(self._place.namespace, table).rows
+        name = self._place.place(table).rows
         with reading(self._place, name) as catalog:
             for key, version, row in self._rows(catalog.load_table(name), table, AlwaysTrue()):
                 yield key, Held(version, row)
 
     def held(self, table: TableId, keys: Sequence[Key]) -> list[Held | None]:
-        columns, where = self._key_columns(table), place(self._place.namespace, table)
+        columns, where = self._key_columns(table), self._place.place(table)
         wanted = [_values(columns, key) for key in keys]
         condition = _among(columns, [values for values in wanted if values])
         found: dict[tuple[Any, ...], Held] = {}
@@ -68,7 +68,7 @@ class WarehouseView:
 
     def remove(self, table: TableId, held: Sequence[tuple[Key, int]]) -> None:
         assert self._removal is not None, "who removes rows says how"
-        self._removal(self._place, place(self._place.namespace, table), self._key_columns(table), held)
+        self._removal(self._place, self._place.place(table), self._key_columns(table), held)
 
     def close(self) -> None:
         """Each method opens the catalog for itself."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conformance.stores import STORES, url_of
+from tests.conformance.stores import LONG, STORES, url_of
 from tests.conformance.trial import Trial
 from tests.conftest import PostgresServer, new_database
 
@@ -16,7 +16,11 @@ def sql_database(postgres: PostgresServer) -> Iterator[str]:
         yield url_of(dsn)
 
 
-@pytest.fixture(params=[name for name in STORES if name != "sql-shaped"])
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=pytest.mark.long) if name in LONG else name for name in STORES if name != "sql-shaped"
+    ]
+)
 def sink_under_test(request: pytest.FixtureRequest, unique: str) -> Iterator[Trial]:
     """A fresh, empty store with generation 1 begun, the sink, and the model of what it must hold."""
     with STORES[request.param](request, unique) as store:

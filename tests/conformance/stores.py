@@ -1,7 +1,5 @@
 """The stores that the conformance cases run against. A new sink is one function and one line in STORES."""
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
@@ -25,15 +23,10 @@ from sinks.cache.sink import CacheSink
 from sinks.contract import Change, Sink
 from sinks.search.sink import SearchSink
 from sinks.sql.sink import SqlSink
-from sinks.warehouse.catalog import CatalogPlace
-from sinks.warehouse.naming import place
-from sinks.warehouse.reader import WarehouseReader
-from sinks.warehouse.sink import WarehouseSink
-from sinks.warehouse.staging import FOLDER, own_folder
-from spark_jobs.engine import SparkEngine
+from tests.conformance.warehouse_store import warehouse, warehouse_in_postgresql, warehouse_in_rest
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 
 class Store(Protocol):
@@ -171,45 +164,6 @@ class CacheStore:
         keys = [key for key in self._client.scan_iter(count=1000) if key.startswith(beginning.encode())]
         if keys:
             self._client.delete(*keys)
-
-
-class WarehouseStore:
-    nested_arrays = False
-    exact_json = False
-    tells_stale = False
-    # A commit takes a second.
-    history_count = 1
-    writer_count = 2
-    batch_rows = 5_000
-    batch_memory_bytes_max: int | None = None
-
-    def __init__(self, spark: "SparkSession", folder: Path) -> None:
-        self._spark = spark
-        self._folder = folder
-        self.place = CatalogPlace(folder / "catalog.db", (folder / "tables").as_uri(), "shop")
-
-    def engine(self) -> SparkEngine:
-        return SparkEngine(self._spark, self.place)
-
-    def open(self) -> Sink:
-        engines = [SparkEngine(self._spark, self.place) for _ in range(2)]
-        staging = own_folder(f"{self.place.location}/{FOLDER}/shop")
-        return WarehouseSink(
-            SparkEngine(self._spark, self.place), engines, WarehouseReader(self.place), "shop", staging
-        )
-
-    def delete_table(self, table: TableId) -> None:
-        SparkEngine(self._spark, self.place).drop(place("shop", table).rows)
-
-    def rename(self, names: Mapping[str, str]) -> None:
-        """No shape of a table names columns."""
-
-    def delete_all(self) -> None:
-        shutil.rmtree(self._folder)
-
-    def unholdable(self, change: Change) -> tuple[Change, str] | None:
-        assert change.row is not None
-        return replace(change, row=change.row | {"born": "infinity"}), "born"
 
 
 class SqlStore:
@@ -397,15 +351,6 @@ def _lookup_shapes(unique: str) -> dict[str, CacheShape]:
 
 
 @contextmanager
-def _warehouse(request: pytest.FixtureRequest, unique: str) -> Iterator[Store]:
-    folder = Path(tempfile.mkdtemp(prefix=f"watershed-{unique}-"))
-    try:
-        yield WarehouseStore(request.getfixturevalue("spark"), folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
 def _sql(request: pytest.FixtureRequest, unique: str, shapes: dict[str, SqlShape] | None = None) -> Iterator[Store]:
     with closing(SqlStore(request.getfixturevalue("sql_database"), shapes)) as store:
         yield store
@@ -446,5 +391,9 @@ STORES: Final[dict[str, Callable[[pytest.FixtureRequest, str], AbstractContextMa
     "sql-shaped": partial(_sql, shapes=_SQL_SHAPES),
     "sql-sqlite": _sqlite,
     "jsonlines": _jsonlines,
-    "warehouse": _warehouse,
+    "warehouse": warehouse,
+    "warehouse-rest": warehouse_in_rest,
+    "warehouse-postgresql": warehouse_in_postgresql,
 }
+# Their cases differ from another store's in one part only, which `test_warehouse_catalogs.py` covers in each run.
+LONG: Final = frozenset({"warehouse-rest", "warehouse-postgresql"})

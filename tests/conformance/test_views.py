@@ -13,9 +13,9 @@ from sinks.view import Held, StoreView
 from sinks.warehouse.removal import remove
 from sinks.warehouse.sink import WarehouseSink
 from sinks.warehouse.view import WarehouseView
-from tests.conformance.stores import WarehouseStore
 from tests.conformance.tables import LABELS, ORDER_LINES, Table
 from tests.conformance.trial import Trial
+from tests.conformance.warehouse_store import WarehouseStore
 
 V = pack_version(1, 100)
 LINES = [{"order_id": number, "line_no": -number} for number in range(4)]

@@ -79,7 +79,7 @@ class Warehouse:
 
     def read(self, table: TableId) -> list[dict[str, Any]]:
         """As any reader sees it."""
-        catalog = SqlCatalog(CATALOG, uri=self.place.sqlalchemy_uri, warehouse=self.place.location)
+        catalog = SqlCatalog(CATALOG, **self.place.python_properties)
         rows: list[dict[str, Any]] = catalog.load_table(place("shop", table).rows).scan().to_arrow().to_pylist()
         catalog.close()
         return sorted(rows, key=lambda row: (row["ws_version"], row["id"] or 0))

@@ -1,11 +1,15 @@
-"""`cdc rebuild`: a store is built again while it is written and read, swapped, and put back."""
+"""`cdc rebuild`: stores are built again while they are written and read, swapped, and put back."""
 
 import json
 import secrets
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+import psycopg
 import pytest
 import redis as redis_client
 from opensearchpy import OpenSearch
@@ -13,188 +17,254 @@ from opensearchpy import OpenSearch
 from cdc.config.settings import load_config
 from cdc.kafka.compacted import read_latest
 from cdc.model.topics import Topics
-from cdc.records.control import RebuildRecord, SinkRecord, rebuild_key
-from cdc.snapshots.status import newest
+from cdc.records.control import RebuildRecord, rebuild_key
+from tests.conformance.stores import url_of
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
 from tests.support.captured import Captured, under_capture
 from tests.support.forked import run
 from tests.support.read_meanwhile import (
+    FILL,
     SCHEMA,
     TABLE,
     ReadMeanwhile,
     ReadRow,
+    Writes,
     cache_reader,
     search_finder,
     search_reader,
+    sql_reader,
 )
-from tests.support.sink_job import SinkJob
+from tests.support.sink_job import SinkJob, sink_record
 from tests.support.waiting import eventually
 
-ROWS: Final = 2_000
-PER_S: Final = 150.0
-COMMAND_S_MAX: Final = 60.0
+ROWS: Final = 500
+PER_S: Final = 50.0
+COMMAND_S_MAX: Final = 90.0
+SINKS: Final = ("search", "cache", "sql")
+STRANGER: Final = 99_999  # a row that nobody published
+
+
+@dataclass
+class Pipeline:
+    """A table under capture, its stores, and the job that writes them."""
+
+    counters: Captured
+    search: str
+    cache: str
+    sql: str
+    job: SinkJob
+    writes: Writes = field(default_factory=Writes)
+
+    @property
+    def alias(self) -> str:
+        return f"{self.counters.name}.{TABLE}"
+
+    def readers(self, *sinks: str) -> dict[str, list[ReadRow]]:
+        name = self.counters.name
+        every = {
+            "search": [search_reader(self.search, name), search_finder(self.search, name)],
+            "cache": [cache_reader(self.cache, name)],
+            "sql": [sql_reader(self.sql)],
+        }
+        return {sink: every[sink] for sink in sinks}
+
+    def meanwhile(self, *sinks: str) -> ReadMeanwhile:
+        path = self.counters.folder / "watershed.yml"
+        # The last row is injured, so nobody reads it.
+        return ReadMeanwhile(self.counters.dsn, path, ROWS - 1, self.readers(*sinks), PER_S, self.writes)
+
+    def rebuild(self, sink: str, *words: str) -> "subprocess.CompletedProcess[str]":
+        path = self.counters.folder / "watershed.yml"
+        return run(["rebuild", "--sink", sink, *words, "--config", str(path)], deadline_s=COMMAND_S_MAX)
+
+    def done(self, *commands: Sequence[str]) -> list[dict[str, Any]]:
+        """What commands say that run at once and succeed."""
+        with ThreadPoolExecutor(len(commands)) as threads:
+            ended = list(threads.map(lambda words: self.rebuild(*words, "--json"), commands))
+        for one in ended:
+            assert one.returncode == 0, one.stdout + one.stderr
+        return [dict(json.loads(one.stdout.splitlines()[-1])) for one in ended]
+
+    def refused(self, sink: str, *words: str) -> str:
+        """What a command says that fails, as one line."""
+        ended = self.rebuild(sink, *words)
+        assert (ended.returncode, "Traceback" in ended.stderr) == (1, False), ended.stdout + ended.stderr
+        return " ".join(ended.stderr.split())
+
+    def generation(self, sink: str) -> int:
+        record = sink_record(load_config(self.counters.folder / "watershed.yml"), sink)
+        return 0 if record is None else record.generation
+
+    def request(self, sink: str) -> RebuildRecord | None:
+        kafka = load_config(self.counters.folder / "watershed.yml").kafka
+        value = read_latest(kafka, Topics(self.counters.name).progress).get(rebuild_key(sink))
+        return None if value is None else RebuildRecord.decode(value, sink)
+
+    def rows(self, sink: str) -> dict[int, int]:
+        """What readers see; nothing where the store has no table yet."""
+        match sink:
+            case "search":
+                with OpenSearch(self.search) as client:
+                    if not client.indices.exists(index=self.alias):
+                        return {}
+                    client.indices.refresh(index=self.alias)
+                    hits = client.search(index=self.alias, body={"size": 10_000})["hits"]["hits"]
+                assert len({hit["_index"] for hit in hits}) <= 1
+                return {hit["_source"]["id"]: hit["_source"]["n"] for hit in hits}
+            case "cache":
+                beginning = f"{self.counters.name}:{TABLE}:"
+                with redis_client.Redis.from_url(self.cache, decode_responses=True) as client:
+                    keys = [key for key in client.scan_iter(f"{beginning}*", count=1000) if key != beginning]
+                    rows = [json.loads(str(client.hget(key, "doc"))) for key in keys]
+                return {row["id"]: row["n"] for row in rows}
+            case _:
+                try:
+                    with psycopg.connect(self.sql) as connection:
+                        return dict(connection.execute("SELECT id, n FROM public.counters").fetchall())
+                except psycopg.errors.UndefinedTable:
+                    return {}
+
+    def await_equal(self, *sinks: str) -> None:
+        """Nothing is written any more."""
+        wanted = dict(self.counters.query("SELECT id, n FROM counters"))
+        for sink in sinks:
+            eventually(lambda sink=sink: self.rows(sink) == wanted, 90.0, f"{sink} equals the source")  # type: ignore[misc]
+
+    def injure(self) -> None:
+        """Rows that nobody published, and one that somebody has edited."""
+        with OpenSearch(self.search) as client:
+            extra = {"id": STRANGER, "n": 1, "note": None, "ws_version": 1, "ws_deleted": False}
+            client.index(index=f"{self.alias}.documents", id=str(STRANGER), body=extra, refresh=True)
+        beginning = f"{self.counters.name}:{TABLE}:"
+        with redis_client.Redis.from_url(self.cache) as cache:
+            cache.hset(beginning, str(STRANGER), "1".zfill(19))
+            cache.hset(f"{beginning}{STRANGER}", mapping={"v": "1", "doc": json.dumps({"id": STRANGER, "n": 1})})
+            cache.hset(f"{beginning}{ROWS}", "doc", json.dumps({"id": ROWS, "n": -1}))
+        with psycopg.connect(self.sql, autocommit=True) as connection:
+            connection.execute("INSERT INTO public.counters VALUES (%s, 1)", (STRANGER,))
+            connection.execute("UPDATE public.counters SET n = -1 WHERE id = %s", (ROWS,))
+
+    def indexes(self) -> list[str]:
+        with OpenSearch(self.search) as client:
+            return sorted(client.indices.get(index=f"{self.alias}.documents*"))
+
+    def generations(self) -> set[str]:
+        """The sink's own tables of each generation."""
+        with psycopg.connect(self.sql) as connection:
+            found = connection.execute("SELECT tablename FROM pg_tables WHERE tablename LIKE '%%sink'").fetchall()
+        return {name for (name,) in found}
 
 
 @pytest.fixture(scope="module")
-def counters(
+def pipeline(
     postgres: PostgresServer, kafka: KafkaBroker, redis: str, opensearch: str, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Captured]:
+) -> Iterator[Pipeline]:
     name, folder = f"t{secrets.token_hex(5)}", tmp_path_factory.mktemp("rebuild")
-    with new_database(postgres) as dsn, under_capture(postgres, kafka, dsn, name, folder, SCHEMA, [TABLE]) as made:
-        made.settings = {
-            "sinks": {"search": {"url": opensearch}, "cache": {"url": redis}},
+    with (
+        new_database(postgres) as target,
+        new_database(postgres) as dsn,
+        under_capture(postgres, kafka, dsn, name, folder, SCHEMA, [TABLE]) as counters,
+    ):
+        counters.settings = {
+            "sinks": {
+                "search": {"url": opensearch},
+                "cache": {"url": redis},
+                "sql": {"type": "sql", "url": url_of(target)},
+            },
             "spark": {"checkpoint_location": str(folder / "checkpoints"), "options": INTERPRETED},
         }
-        made.query("INSERT INTO counters SELECT n, 0, 'note ' || n FROM generate_series(1, %s) AS n", ROWS)
-        made.start()
-        yield made
+        counters.query(FILL, ROWS)
+        counters.start()
+        with SinkJob(counters.config(), *SINKS) as job:
+            made = Pipeline(counters, opensearch, redis, target, job)
+            made.await_equal(*SINKS)
+            yield made
     with OpenSearch(opensearch) as client:
         client.indices.delete(index=f"{name}.*")
 
 
-@pytest.fixture
-def readers(counters: Captured, redis: str, opensearch: str) -> dict[str, list[ReadRow]]:
-    name = counters.name
-    return {
-        "search": [search_reader(opensearch, name), search_finder(opensearch, name)],
-        "cache": [cache_reader(redis, name)],
+@contextmanager
+def disk_above_its_watermark(pipeline: Pipeline) -> Iterator[None]:
+    """New indexes have the block that OpenSearch sets then: nothing is written to them."""
+    body = {
+        "index_patterns": [f"{pipeline.alias}.documents.g*"],
+        "template": {"settings": {"index.blocks.read_only_allow_delete": True}},
     }
+    with OpenSearch(pipeline.search) as client:
+        client.indices.put_index_template(name=pipeline.counters.name, body=body)
+        try:
+            yield
+        finally:
+            client.indices.delete_index_template(name=pipeline.counters.name)
 
 
-def rebuild(counters: Captured, sink: str, *words: str, code: int = 0) -> "subprocess.CompletedProcess[str]":
-    path = counters.folder / "watershed.yml"
-    done = run(["rebuild", "--sink", sink, *words, "--config", str(path)], deadline_s=COMMAND_S_MAX)
-    assert done.returncode == code, done.stdout + done.stderr
-    return done
-
-
-def outcome(done: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
-    return dict(json.loads(done.stdout.splitlines()[-1]))
-
-
-def serving(counters: Captured, sink: str) -> SinkRecord | None:
-    progress = read_latest(load_config(counters.folder / "watershed.yml").kafka, Topics(counters.name).progress)
-    records = [SinkRecord.decode(value, key) for key, value in progress.items() if key.startswith(f"sink/{sink}/")]
-    return newest(records, sink)
-
-
-def generation(record: SinkRecord | None) -> int:
-    return 0 if record is None else record.generation
-
-
-def request(counters: Captured, sink: str) -> RebuildRecord | None:
-    progress = read_latest(load_config(counters.folder / "watershed.yml").kafka, Topics(counters.name).progress)
-    value = progress.get(rebuild_key(sink))
-    return None if value is None else RebuildRecord.decode(value, sink)
-
-
-def source(counters: Captured) -> dict[int, int]:
-    return dict(counters.query("SELECT id, n FROM counters"))
-
-
-def searched(counters: Captured, url: str) -> dict[int, int]:
-    """Through the alias, after a refresh."""
-    with OpenSearch(url) as client:
-        alias = f"{counters.name}.{TABLE}"
-        client.indices.refresh(index=alias)
-        hits = client.search(index=alias, body={"size": 10_000})["hits"]["hits"]
-    assert len({hit["_index"] for hit in hits}) <= 1
-    return {hit["_source"]["id"]: hit["_source"]["n"] for hit in hits}
-
-
-def cached(counters: Captured, url: str) -> dict[int, int]:
-    beginning = f"{counters.name}:{TABLE}:"
-    with redis_client.Redis.from_url(url, decode_responses=True) as client:
-        keys = [key for key in client.scan_iter(f"{beginning}*", count=1000) if key != beginning]
-        rows = [json.loads(str(client.hget(key, "doc"))) for key in keys]
-    return {row["id"]: row["n"] for row in rows}
-
-
-def injure(counters: Captured, opensearch: str, redis: str) -> None:
-    """Rows that nobody published, and one that somebody has edited."""
-    with OpenSearch(opensearch) as client:
-        extra = {"id": 99_999, "n": 1, "note": None, "ws_version": 1, "ws_deleted": False}
-        client.index(index=f"{counters.name}.{TABLE}.documents", id="99999", body=extra, refresh=True)
-    beginning = f"{counters.name}:{TABLE}:"
-    with redis_client.Redis.from_url(redis) as client:
-        client.hset(beginning, "99999", "1".zfill(19))
-        client.hset(f"{beginning}99999", mapping={"v": "1", "doc": json.dumps({"id": 99_999, "n": 1})})
-        client.hset(f"{beginning}{ROWS}", "doc", json.dumps({"id": ROWS, "n": -1}))
-
-
-def test_stores_are_rebuilt_swapped_and_put_back_while_they_are_read(
-    counters: Captured, readers: dict[str, list[ReadRow]], opensearch: str, redis: str
-) -> None:
-    with SinkJob(counters.config(), "search", "cache") as job:
-        eventually(lambda: len(searched_or_none(counters, opensearch)) == ROWS, 120.0, "the index is filled")
-        eventually(lambda: len(cached(counters, redis)) == ROWS, 120.0, "the cache is filled")
-        injure(counters, opensearch, redis)
-        first = {sink: serving(counters, sink) for sink in readers}
-        with ReadMeanwhile(counters.dsn, job.config_path, ROWS, readers, PER_S) as meanwhile:
-            for sink in readers:
-                told = outcome(rebuild(counters, sink, "--json"))
-                assert (told["status"], told["generation"]) == ("done", generation(first[sink]) + 1)
-            refused = rebuild(counters, "search", code=1)
-            assert "still kept for a rollback" in refused.stderr
-            assert "rebuilt in place" in rebuild(counters, "cache", "--rollback", code=1).stderr
-            assert outcome(rebuild(counters, "search", "--rollback", "--json"))["status"] == "done"
+def test_stores_are_rebuilt_swapped_and_put_back_while_they_are_read(pipeline: Pipeline) -> None:
+    """Two at once, while the third one's disk is full; then that one, by two commands."""
+    job, counters = pipeline.job, pipeline.counters
+    pipeline.injure()
+    first = {sink: pipeline.generation(sink) for sink in SINKS}
+    both = ("search", "sql")
+    with pipeline.meanwhile(*SINKS) as meanwhile:
+        with ThreadPoolExecutor(1) as thread:
+            with disk_above_its_watermark(pipeline):
+                full = thread.submit(pipeline.refused, "search")
+                done = pipeline.done(("cache",), ("sql",))
+                said = full.result()
+            assert "cluster_block_exception" in said and "next: make room, then ask" in said
+            assert [told["generation"] - first[told["sink"]] for told in done] == [1, 1]
+            eventually(lambda: len(pipeline.indexes()) == 1, 30.0, "the index that could not be written is deleted")
+            same = [told["generation"] for told in pipeline.done(("search",), ("search",))]
+            assert same[0] == same[1] > first["search"], "one rebuild, which both commands follow"
+        serving = {sink: ((told := pipeline.request(sink)) and told.generation) or 0 for sink in both}
+        for sink in both:
+            assert "still kept for a rollback" in pipeline.refused(sink)
+        assert "rebuilt in place" in pipeline.refused("cache", "--rollback")
+        for generations in (first, serving):
+            pipeline.done(*((sink, "--rollback") for sink in both))
             eventually(
-                lambda: generation(serving(counters, "search")) == generation(first["search"]),
+                lambda wanted=generations: all(pipeline.generation(sink) == wanted[sink] for sink in both),  # type: ignore[misc]
                 30.0,
-                "the former serves",
+                f"these serve: {generations}",
             )
-            assert outcome(rebuild(counters, "search", "--rollback", "--json"))["status"] == "done"
-            rebuild(counters, "search", "--drop-old")
-            assert "no generation is kept" in rebuild(counters, "search", "--rollback", code=1).stderr
+        pipeline.done(*((sink, "--drop-old") for sink in both))
+        assert "no generation is kept" in pipeline.refused("search", "--rollback")
+    assert meanwhile.complaints == []
+    assert min(*meanwhile.reads.values(), *meanwhile.waits.values()) > 5
+    counters.await_caught_up()
+    job.wait_applied(counters.log_end() and counters.progress(), *SINKS)
+    pipeline.await_equal(*SINKS)
+    assert (len(pipeline.indexes()), pipeline.generations()) == (1, {"sink"})
+    assert "Traceback" not in job.said(), job.said()
+
+
+def test_a_killed_rebuild_goes_on_with_the_mapping_of_today_and_readers_miss_nothing(pipeline: Pipeline) -> None:
+    """The job that comes next has another mapping: it serves nothing of its own until the new generation has caught up,
+    and what was built with the former mapping is built again. SQL tables are rebuilt for their mapping too."""
+    counters, both = pipeline.counters, ("search", "sql")
+    before = {sink: pipeline.generation(sink) for sink in both}
+    pipeline.rebuild("search", "--no-wait")
+    eventually(lambda: (told := pipeline.request("search")) is not None and told.status == "running", 30.0, "it begins")
+    assert "a rebuild is under way" in pipeline.refused("search", "--rollback")
+    pipeline.job.kill()
+    for sink in both:
+        counters.settings["sinks"][sink]["mapping"] = {TABLE: {"exclude": ["note"]}}
+    with SinkJob(counters.config(), *both) as job:
+        with pipeline.meanwhile(*both) as meanwhile:
+            (told,) = pipeline.done(("search",))
+            assert told["generation"] > before["search"]
+            eventually(lambda: pipeline.generation("sql") > before["sql"], 60.0, "SQL tables are rebuilt by themselves")
         assert meanwhile.complaints == []
-        assert min(meanwhile.written, meanwhile.read, meanwhile.waited) > 20
         counters.await_caught_up()
-        job.wait_applied(counters.log_end() and counters.progress(), "search", "cache")
-        wanted = source(counters)
-        eventually(lambda: searched(counters, opensearch) == wanted, 30.0, "the index equals the source")
-        eventually(lambda: cached(counters, redis) == wanted, 30.0, "the cache equals the source")
+        job.wait_applied(counters.progress(), *both)
+        assert "mapping or shapes have changed" in pipeline.refused("search", "--rollback")
+        pipeline.done(("search", "--drop-old"))
+        pipeline.await_equal(*both)
         code, _ = job.terminate()
         assert (code, "Traceback" in job.said()) == (0, False), job.said()
-    with OpenSearch(opensearch) as client:
-        assert len(client.indices.get(index=f"{counters.name}.{TABLE}.documents*")) == 1, "the old one was dropped"
-
-
-def searched_or_none(counters: Captured, opensearch: str) -> dict[int, int]:
-    with OpenSearch(opensearch) as client:
-        if not client.indices.exists(index=f"{counters.name}.{TABLE}"):
-            return {}
-    return searched(counters, opensearch)
-
-
-def test_a_killed_rebuild_goes_on_with_the_mapping_of_today_and_readers_miss_nothing(
-    counters: Captured, readers: dict[str, list[ReadRow]], opensearch: str
-) -> None:
-    """The job that comes next has another mapping: it serves nothing of its own until the new generation has caught up,
-    and what was built with the former mapping is built again."""
-    before = serving(counters, "search")
-    assert before is not None
-    with SinkJob(counters.config(), "search") as job:
-        job.wait_said("sink starts")
-        rebuild(counters, "search", "--no-wait")
-        eventually(lambda: (told := request(counters, "search")) is not None and told.generation > 0, 30.0, "it begins")
-        assert "a rebuild is under way" in rebuild(counters, "search", "--rollback", code=1).stderr
-        job.kill()
-    counters.settings["sinks"]["search"]["mapping"] = {TABLE: {"exclude": ["note"]}}
-    only_search = {"search": readers["search"]}
-    with SinkJob(counters.config(), "search") as job:
-        with ReadMeanwhile(counters.dsn, job.config_path, ROWS, only_search, PER_S) as meanwhile:
-            told = outcome(rebuild(counters, "search", "--json"))
-            assert (told["status"], told["generation"] > before.generation) == ("done", True)
-        assert meanwhile.complaints == []
-        job.wait_applied(counters.progress(), "search")
-        assert "mapping or shapes have changed" in " ".join(
-            rebuild(counters, "search", "--rollback", code=1).stderr.split()
-        )
-        rebuild(counters, "search", "--drop-old")
-        wanted = source(counters)
-        eventually(lambda: searched(counters, opensearch) == wanted, 30.0, "the index equals the source")
-        job.terminate()
-    with OpenSearch(opensearch) as client:
-        hits = client.search(index=f"{counters.name}.{TABLE}", body={"size": 10_000})["hits"]["hits"]
-        assert not any("note" in hit["_source"] for hit in hits)
-        assert len(client.indices.get(index=f"{counters.name}.{TABLE}.documents*")) == 1
+    with OpenSearch(pipeline.search) as client:
+        hits = client.search(index=pipeline.alias, body={"size": 10_000})["hits"]["hits"]
+    assert not any("note" in hit["_source"] for hit in hits)
+    with psycopg.connect(pipeline.sql) as connection:
+        cursor = connection.execute("SELECT * FROM public.counters LIMIT 1")
+        assert [column.name for column in cursor.description or ()] == ["id", "n"]
+    assert (len(pipeline.indexes()), pipeline.generations()) == (1, {"sink"})

@@ -67,4 +67,4 @@ def test_the_configuration_file_can_be_read_back(tmp_path: Path) -> None:
     assert list(config.sinks) == ["search", "cache", "warehouse"]
     warehouse = config.sinks["warehouse"]
     assert isinstance(warehouse, WarehouseConfig)
-    assert warehouse.catalog_uri.get_secret_value() == f"jdbc:sqlite:{tmp_path}/warehouse/catalog.db"
+    assert warehouse.iceberg_catalog.address == f"jdbc:sqlite:{tmp_path}/warehouse/catalog.db"

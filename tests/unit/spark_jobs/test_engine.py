@@ -185,6 +185,7 @@ def test_a_table_whose_metadata_is_gone_can_be_dropped(engine: SparkEngine, tmp_
 
 
 def test_a_catalog_that_was_deleted_is_not_read_from_its_open_file(engine: SparkEngine, where: CatalogPlace) -> None:
+    assert where.database is not None
     where.database.unlink()
     assert engine.namespace_properties(("shop",)) is None
     assert engine.table_properties(TABLE) is None

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from cdc.model.errors import RefusedError, SinkError, WatershedError
+from cdc.model.errors import FullError, RefusedError, SinkError, WatershedError
 from cdc.model.events import TableId
 from cdc.records.control import RebuildRecord, SinkRecord, sink_key
 from sinks.lineage import Lineage
 from spark_jobs.applied import NOTHING, Applied
-from spark_jobs.rebuild import Rebuild
+from spark_jobs.rebuild import NEXT_FULL, SERVING_SILENT_S, Rebuild, swap_goal
 
 
 @dataclass
@@ -168,6 +168,26 @@ def test_a_builder_that_does_not_end_swaps_nothing(world: World) -> None:
     assert (world.store.now, world.said.status) == ("", "running")
 
 
+def test_a_swap_that_the_store_refuses_is_told_and_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.ask()
+
+    def refuse(_: str) -> None:
+        raise SinkError("another session holds a lock", "end it")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.store, "serve", refuse)
+        with pytest.raises(SinkError, match="holds a lock"):
+            world.rebuild.complete()
+    assert (world.said.status, world.said.message, world.said.next) == (
+        "running",
+        "another session holds a lock",
+        "end it",
+    )
+    world.restarted().follow(world)
+    world.rebuild.complete()
+    assert (world.store.now, world.said.message) == ("g2", "generation 2 serves; generation 1 is kept")
+
+
 def test_a_kept_generation_serves_again_and_can_be_dropped(world: World) -> None:
     swapped(world)
     world.ask("rollback", request="r2")
@@ -213,6 +233,29 @@ def test_a_builder_that_can_not_go_on_fails_the_request_only(world: World) -> No
     assert not world.rebuild.follow(world)
     assert (world.said.status, world.said.message, world.said.next) == ("failed", "a column can't be held", "rename it")
     assert (world.store.held, world.rebuild.refusal is not None) == ({"": 1}, True)
+
+
+def test_a_store_that_fills_up_loses_what_was_built_and_says_what_to_do(world: World) -> None:
+    world.ask()
+    world.builders[0].refusal = FullError("Redis is full and refuses writes", "raise its maxmemory; it tries again")
+    assert not world.rebuild.follow(world)
+    assert (world.said.status, world.said.message, world.said.next) == (
+        "failed",
+        "Redis is full and refuses writes",
+        NEXT_FULL,
+    )
+    assert world.store.held == {"": 1}
+
+
+def test_a_generation_need_not_be_ahead_of_the_one_that_readers_see(world: World) -> None:
+    """But of the published position where nobody writes the serving generation."""
+    published, serving = Applied(1, 500, 0), world.sinks[sink_key("search", 1)]
+    now_s = serving.applied_ts_us / 1e6
+    assert swap_goal(published, None, now_s) == (1, 500)
+    assert swap_goal(published, serving, now_s + SERVING_SILENT_S - 1) == (1, 1)
+    assert swap_goal(published, serving, now_s + SERVING_SILENT_S + 1) == (1, 500)
+    ahead = serving.model_copy(update={"applied_lsn": 900})
+    assert swap_goal(published, ahead, now_s) == (1, 500), "its record is newer than what was read of capture's"
 
 
 def test_a_full_store_refuses_before_anything_is_made(world: World) -> None:

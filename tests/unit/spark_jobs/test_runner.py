@@ -29,12 +29,6 @@ def test_a_sink_without_a_section_is_refused_with_those_there_are(tmp_path: Path
     assert "sinks with a section are: cache" in refused.value.hint
 
 
-def test_a_catalog_of_another_kind_is_refused(tmp_path: Path) -> None:
-    section = {"warehouse": {"catalog_uri": "jdbc:postgresql://h/db", "location": "/x"}}
-    with pytest.raises(ConfigError, match=r"the sink's catalog_uri"):
-        run_sinks(config(tmp_path, section), ["warehouse"])
-
-
 @pytest.mark.parametrize(
     "error",
     [

@@ -4,12 +4,18 @@ from collections.abc import Callable
 
 import pytest
 
-from cdc.model.errors import ConfigError, RefusedError, SinkError, WatershedError
+from cdc.model.errors import ConfigError, FullError, RefusedError, SinkError, WatershedError
 from spark_jobs.task_report import Failure
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: RefusedError("a", "b"), lambda: ConfigError("a", "b"), lambda: SinkError("a", "b")]
+    "make",
+    [
+        lambda: RefusedError("a", "b"),
+        lambda: ConfigError("a", "b"),
+        lambda: SinkError("a", "b"),
+        lambda: FullError("a", "b"),
+    ],
 )
 def test_errors_keep_class_message_and_hint_on_their_way_to_the_driver(make: Callable[[], WatershedError]) -> None:
     error = Failure.of(make()).error()

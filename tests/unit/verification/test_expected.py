@@ -68,6 +68,19 @@ def test_a_column_that_is_kept_as_text_is_compared_by_its_type() -> None:
     assert [c.column for c in made.differences(ROW, STORED | {"on": "false", "price": "2.5"})] == ["price", "on"]
 
 
+def test_a_column_that_is_null_with_a_flag_is_compared_by_both() -> None:
+    made = rows({"as_null": ["price", "seen"]})
+    flags = {"price_not_held": False, "seen_not_held": False}
+    assert made.differences(ROW, STORED | flags) == ()
+    endless = (*ROW[:2], "NaN", *ROW[3:])
+    assert made.differences(endless, STORED | flags | {"price": None, "price_not_held": True}) == ()
+    found = made.differences(endless, STORED | flags)
+    assert [(c.column, c.source, c.store) for c in found] == [
+        ("price_not_held", "True", "False"),
+        ("price", "null", "'2.50'"),
+    ]
+
+
 def test_captures_own_masks_come_first() -> None:
     made = rows(masks={"name": Mask(TABLE.table, "name", "asterisks", 3)})
     assert made.differences(ROW, STORED | {"name": "***"}) == ()

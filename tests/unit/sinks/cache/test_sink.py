@@ -10,7 +10,7 @@ import redis as client
 from pydantic import SecretStr
 
 from cdc.config.sink_settings import CacheConfig
-from cdc.model.errors import SinkError
+from cdc.model.errors import FullError, SinkError
 from cdc.model.events import Column, TableId, TableSchema, pack_version
 from sinks.cache import sink as cache_sink
 from sinks.cache.server import RedisServer
@@ -117,7 +117,7 @@ def test_a_limit_without_eviction_is_taken_and_a_full_server_said(own_redis: Own
     sink.prepare(SCHEMA)
     store.config_set("maxmemory", "100kb")
     opened(own_redis.url).close()
-    with pytest.raises(SinkError, match="is full"):
+    with pytest.raises(FullError, match="is full"):
         sink.apply([upsert("a", V)])
     store.config_set("maxmemory", "0")
     assert sink.apply([upsert("a", V)])[0].outcome is Outcome.WRITTEN

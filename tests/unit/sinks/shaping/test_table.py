@@ -67,6 +67,20 @@ def test_columns_are_kept_as_text_with_every_value_of_their_type() -> None:
     assert column_type(stored).array([grid]).to_pylist() == [grid]
 
 
+def test_values_that_stores_lack_are_null_with_a_flag() -> None:
+    made = shape(as_null=["born", "balance"], rename={"born": "birthday"})
+    good, bad = CUSTOMERS.row(id=1, born="0001-01-01", balance="1.50"), CUSTOMERS.row(id=1, born="infinity")
+    names = ("birthday", "birthday_not_held", "balance", "balance_not_held")
+    assert [made.row(good)[name] for name in names] == ["0001-01-01", False, "1.50", False]
+    assert [made.row(bad)[name] for name in names] == [None, True, None, False]
+    assert [made.row(bad | {"balance": "NaN"})[name] for name in names[2:]] == [None, True]
+    types = {column.name: column_type(column).sql for column in made.schema.columns}
+    assert (types["birthday"], types["birthday_not_held"], types["balance_not_held"]) == ("date", "boolean", "boolean")
+    lacking = made.change(CUSTOMERS.update(5, ["born"], id=1))
+    assert lacking is not None and lacking.row is not None
+    assert lacking.unchanged == {"birthday", "birthday_not_held"} and not lacking.unchanged & lacking.row.keys()
+
+
 def test_masks_count_characters_and_leave_null() -> None:
     made = shape(ORDER_LINES, mask={"truncate": {"remark": 2}})
     assert made.row(ORDER_LINES.row(order_id=1, line_no=1, remark="äöü"))["remark"] == "äö"
@@ -114,6 +128,12 @@ def test_rows_without_a_mapping_are_the_same_objects() -> None:
         ({"exclude": ["id"]}, "exclude names column id, which is part of the record key"),
         ({"as_text": ["nme"]}, "as_text names column nme, which the table does not have"),
         ({"as_text": ["id"]}, "as_text names column id, which is part of the record key"),
+        ({"as_null": ["nme"]}, "as_null names column nme, which the table does not have"),
+        ({"as_null": ["name"]}, "as_null names column name, which has type"),
+        (
+            {"as_null": ["born"], "rename": {"name": "born_not_held"}},
+            "the flag of born and column name would both be named born_not_held",
+        ),
         ({"mask": {"asterisks": {"id": 1}}}, "mask names column id, which is part of the record key"),
         ({"mask": {"asterisks": {"visits": 1}}}, "mask names column visits, which has type integer: only text can be"),
         ({"rename": {"name": "visits"}}, "column name and column visits would both be named visits"),

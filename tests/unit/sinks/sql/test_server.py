@@ -1,9 +1,11 @@
 """Errors of databases name the server and the next step, and neither passwords nor values."""
 
+from pathlib import Path
+
 import pytest
 from sqlalchemy import Connection, text
 
-from cdc.model.errors import SinkError
+from cdc.model.errors import FullError, SinkError
 from sinks.retries import Retries
 from sinks.sql.server import RefusedValue, SqlServer
 from tests.conformance.stores import url_of
@@ -46,6 +48,27 @@ def test_a_server_that_is_away_or_refuses(fresh_database: str) -> None:
     assert "is read-only" in refused(url, "SET TRANSACTION READ ONLY; CREATE TABLE t (i int)")
     assert 'refuses a statement: type "secre" does not exist' in refused(url, "SELECT NULL::secre")
     assert "does not permit" in refused(url, "SELECT * FROM pg_authid")
+
+
+def test_a_database_without_room_is_full(fresh_database: str, tmp_path: Path) -> None:
+    """What PostgreSQL says of a full disk is raised here; SQLite's file has a limit that it reaches."""
+    raised = "DO $$ BEGIN RAISE 'No space left on device' USING ERRCODE = 'disk_full'; END $$"
+    postgres = SqlServer(url_of(fresh_database), ONCE)
+    sqlite = SqlServer(f"sqlite:///{tmp_path}/store.db", ONCE)
+
+    def grow(connection: Connection) -> None:
+        connection.execute(text("PRAGMA max_page_count = 3"))
+        for number in range(20):
+            connection.execute(text(f"CREATE TABLE t{number} (a int)"))
+
+    try:
+        with pytest.raises(FullError, match="has a full disk"):
+            postgres.transaction(lambda connection: connection.execute(text(raised)))
+        with pytest.raises(FullError, match="has a full disk"):
+            sqlite.transaction(grow)
+    finally:
+        postgres.close()
+        sqlite.close()
 
 
 def test_a_refused_value_is_not_in_the_message(fresh_database: str) -> None:

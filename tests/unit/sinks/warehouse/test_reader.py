@@ -35,7 +35,7 @@ def where(tmp_path: Path) -> CatalogPlace:
 
 def mark(where: CatalogPlace, namespace: dict[str, str], tables: dict[TableId, dict[str, str]]) -> None:
     """What the sink notes: properties of the namespace, and tables with theirs."""
-    catalog = SqlCatalog(CATALOG, uri=where.sqlalchemy_uri, warehouse=where.location)
+    catalog = SqlCatalog(CATALOG, **where.python_properties)
     catalog.create_namespace("shop", namespace)
     for table, properties in tables.items():
         name = place("shop", table).rows
@@ -45,7 +45,7 @@ def mark(where: CatalogPlace, namespace: dict[str, str], tables: dict[TableId, d
 
 
 def write(where: CatalogPlace, *batches: list[tuple[object, ...]]) -> None:
-    catalog = SqlCatalog(CATALOG, uri=where.sqlalchemy_uri, warehouse=where.location)
+    catalog = SqlCatalog(CATALOG, **where.python_properties)
     name = place("shop", TABLE).rows
     catalog.create_namespace(name[:-1])
     table = catalog.create_table(name, SCHEMA, properties={"watershed.key": '["id", "part"]'})
@@ -106,6 +106,6 @@ def test_without_one_of_its_tables_there_is_no_generation(
 
 def test_nothing_holds_no_generation_and_is_not_made_by_looking(where: CatalogPlace) -> None:
     assert WarehouseReader(where).generation() is None
-    assert not where.database.exists()
+    assert not where.is_there()
     mark(where, {}, {})
     assert WarehouseReader(where).generation() is None

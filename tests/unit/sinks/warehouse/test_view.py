@@ -33,7 +33,7 @@ def view(tmp_path: Path) -> WarehouseView:
 
 
 def write(view: WarehouseView, name: tuple[str, ...], schema: pa.Schema, mode: str, *rows: dict[str, Any]) -> None:
-    catalog = SqlCatalog(CATALOG, uri=view._place.sqlalchemy_uri, warehouse=view._place.location)
+    catalog = SqlCatalog(CATALOG, **view._place.python_properties)
     for depth in range(1, len(name)):
         catalog.create_namespace_if_not_exists(name[:depth])
     table = catalog.create_table(name, schema, properties={"watershed.key": '["id"]', "watershed.mode": mode})

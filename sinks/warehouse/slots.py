@@ -1,0 +1,180 @@
+"""The generations of one warehouse. Those that readers do not see have a namespace of their own; a swap gives the
+tables of two generations each other's names, in one transaction of the catalog.
+
+Only a JDBC catalog can do that: its tables are rows of a database. Others rename one table at a time, so that readers
+would meet a moment without a table, or with tables of two generations.
+"""
+
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from sqlalchemy import Connection, create_engine, text
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+
+from cdc.config.sink_settings import WarehouseConfig
+from cdc.model.errors import SinkError
+from cdc.model.events import TableId
+from sinks.slots import FIRST, slot_of
+from sinks.warehouse import properties, statements
+from sinks.warehouse.catalog import CatalogPlace
+from sinks.warehouse.engine import Engine
+from sinks.warehouse.statements import CATALOG
+
+_NAMESPACES: Final = "iceberg_namespace_properties"
+_TABLES: Final = "iceberg_tables"
+# The namespace of a slot, and those below it.
+_FORGET: Final = text(
+    f"DELETE FROM {_NAMESPACES} WHERE catalog_name = :catalog "  # noqa: S608
+    "AND (namespace = :own OR substr(namespace, 1, length(:below)) = :below)"
+)
+_OWN: Final = (properties.GENERATION, properties.TABLES)
+
+
+def no_swap(config: WarehouseConfig) -> str | None:
+    """Why a warehouse can't be built again while it serves, as the end of a sentence; None for one that can."""
+    if any(shape.mode != "current" for shape in config.shapes.values()):
+        return "with tables that keep every change (mode history or changelog): the compacted topics lack what is older"
+    if config.iceberg_catalog.type != "jdbc":
+        return f"whose catalog (type {config.iceberg_catalog.type}) can't rename several tables in one step"
+    return None
+
+
+def in_slot(catalog: CatalogPlace, slot: str) -> CatalogPlace:
+    """Where a generation has its tables."""
+    return catalog if slot == FIRST else replace(catalog, namespace=f"{catalog.namespace}__{slot}")
+
+
+class WarehouseSlots:
+    """See sinks.slots.Slots."""
+
+    in_place = False
+
+    def __init__(self, engine: Engine, catalog: CatalogPlace) -> None:
+        """`catalog`: of a JDBC catalog."""
+        self._engine = engine
+        self._catalog = catalog
+        self._database = create_engine(catalog.python_properties["uri"], pool_size=1)
+
+    def serving(self) -> str:
+        return FIRST
+
+    def others(self) -> dict[str, int | None]:
+        pattern = re.compile(re.escape(self._catalog.namespace) + r"__(g\d+)(\..*)?")
+        query = text(
+            f"SELECT namespace FROM {_NAMESPACES} WHERE catalog_name = :catalog "  # noqa: S608
+            f"UNION SELECT table_namespace FROM {_TABLES} WHERE catalog_name = :catalog"
+        )
+        with self._transaction() as connection:
+            names = connection.execute(query, {"catalog": CATALOG}).scalars()
+            slots = {found[1] for name in names if (found := pattern.fullmatch(name))}
+        return {slot: self.generation(slot) for slot in sorted(slots)}
+
+    def generation(self, slot: str) -> int | None:
+        noted = self._engine.namespace_properties((self._namespace(slot),)) or {}
+        marker = noted.get(properties.GENERATION, "")
+        return int(marker) if marker.isdecimal() else None
+
+    def check_room(self) -> None:
+        """Where files are in a folder of this machine: another store says nothing of its size."""
+        location = urlsplit(self._catalog.location)
+        if location.scheme != "file":
+            return
+        sizes = [self._size(name) for table in self._listed(FIRST) for name in self._names(FIRST, table)]
+        free = shutil.disk_usage(unquote(location.path)).free
+        if sum(sizes) > free:
+            raise SinkError(
+                f"warehouse: a second generation needs about {sum(sizes):,} bytes, and {free:,} are left on the disk "
+                f"of {unquote(location.path)}",
+                "make room, then ask for the rebuild again; readers keep the generation that they have",
+            )
+
+    def remove_unmet(self, slot: str, version: int) -> int:
+        """Its tables hold nothing but what the rebuild has met."""
+        del slot, version
+        return 0
+
+    def serve(self, slot: str) -> None:
+        new, former = self.generation(slot), self.generation(FIRST)
+        if new is None:
+            return  # it serves already
+        with self._transaction() as connection:
+            if former is not None:
+                self._move(connection, FIRST, slot_of(former))
+            self._move(connection, slot, FIRST)
+            connection.execute(_FORGET, self._parameters(slot))
+
+    def drop(self, slot: str) -> None:
+        assert slot != FIRST, "readers see it"
+        tables = text(
+            f"SELECT table_namespace, table_name FROM {_TABLES} WHERE catalog_name = :catalog "  # noqa: S608
+            "AND substr(table_namespace, 1, length(:below)) = :below"
+        )
+        parameters = self._parameters(slot)
+        with self._transaction() as connection:
+            found = [tuple(row) for row in connection.execute(tables, parameters)]
+        own = parameters["own"]
+        for namespace, name in found:
+            self._engine.run(statements.purge_table((own, namespace.removeprefix(f"{own}."), name)))
+        with self._transaction() as connection:
+            connection.execute(_FORGET, parameters)
+
+    def close(self) -> None:
+        self._database.dispose()
+
+    def _move(self, connection: Connection, source: str, target: str) -> None:
+        """Give the tables of one generation the names of another slot, and the namespaces what they hold."""
+        moved = text(
+            f"UPDATE {_TABLES} SET table_namespace = :to WHERE catalog_name = :catalog "  # noqa: S608
+            "AND table_namespace = :was AND table_name = :name"
+        )
+        for table in self._listed(source):
+            for was, to in zip(self._names(source, table), self._names(target, table), strict=True):
+                parameters = {"catalog": CATALOG, "was": ".".join(was[:-1]), "to": ".".join(to[:-1]), "name": was[-1]}
+                connection.execute(moved, parameters)
+        noted = text(
+            f"UPDATE {_NAMESPACES} SET namespace = :to WHERE catalog_name = :catalog "  # noqa: S608
+            "AND namespace = :was AND property_key IN (:generation, :tables)"
+        )
+        names = {"was": self._namespace(source), "to": self._namespace(target)}
+        connection.execute(noted, {"catalog": CATALOG, "generation": _OWN[0], "tables": _OWN[1], **names})
+
+    def _names(self, slot: str, table: TableId) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        where = in_slot(self._catalog, slot).place(table)
+        return where.rows, where.deleted
+
+    def _namespace(self, slot: str) -> str:
+        return in_slot(self._catalog, slot).namespace
+
+    def _parameters(self, slot: str) -> dict[str, str]:
+        own = self._namespace(slot)
+        return {"catalog": CATALOG, "own": own, "below": f"{own}."}
+
+    def _listed(self, slot: str) -> list[TableId]:
+        return properties.listed_tables(self._engine.namespace_properties((self._namespace(slot),)) or {})
+
+    def _size(self, table: tuple[str, ...]) -> int:
+        if self._engine.table_properties(table) is None:
+            return 0
+        newest = next(self._engine.history(table), None)
+        return 0 if newest is None else int(newest.summary.get("total-files-size", 0))
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        try:
+            with self._database.begin() as connection:
+                yield connection
+        except IntegrityError:
+            raise SinkError(
+                "warehouse: the catalog has a table that the sink did not make under a name of the new generation",
+                "rename or drop it; readers keep the generation that they have, and it is tried again",
+            ) from None
+        except SQLAlchemyError as error:
+            raise SinkError(
+                f"warehouse: the catalog's database does not answer ({type(error).__name__})",
+                "check that it can be reached and written; it is tried again",
+            ) from None
