@@ -38,6 +38,7 @@ from cdc.config.masking import Mask
 from cdc.config.outbox_settings import OutboxConfig, with_outbox_tables
 from cdc.config.section import DebeziumSection, Section
 from cdc.config.sink_settings import shared_names, unmatched_pattern
+from cdc.config.store_mapping import matches
 from cdc.config.store_types import SINK_TYPES, SinksConfig
 from cdc.config.topic_names import problem
 from cdc.config.yaml_file import read_config_file
@@ -286,6 +287,36 @@ class HttpConfig(Section):
     wal_bytes_max: Annotated[int, Field(ge=1)] | None = None
 
 
+_DURATION = re.compile(r"(\d{1,6})([smhd])")
+_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+
+
+class VerifyConfig(Section):
+    """Comparisons of stores with the source that `cdc sink run` starts by itself."""
+
+    every: str | None = None  # from the beginning of one to that of the next: 30m, 6h, 1d; null: none
+    tables: tuple[str, ...] = ("*",)  # patterns over schema.table
+    sample: Annotated[int, Field(ge=1)] | None = None  # so many rows of each side instead of all
+    source_share: Annotated[float, Field(ge=0.01, le=1.0)] = 0.1  # of the time that is spent reading the source
+
+    @field_validator("every")
+    @classmethod
+    def _every(cls, value: str | None) -> str | None:
+        if value is not None and (_DURATION.fullmatch(value) is None or not _duration_s(value)):
+            raise ValueError("a number and a unit: 90s, 30m, 6h or 1d")
+        return value
+
+    @property
+    def every_s(self) -> float | None:
+        return None if self.every is None else _duration_s(self.every)
+
+
+def _duration_s(text: str) -> float:
+    found = _DURATION.fullmatch(text)
+    assert found is not None, "the text was checked"
+    return float(int(found[1]) * _UNIT_S[found[2]])
+
+
 class Config(BaseSettings):
     """The whole file. Values from the environment go before the file's."""
 
@@ -304,6 +335,7 @@ class Config(BaseSettings):
     outbox: OutboxConfig = OutboxConfig()
     sinks: SinksConfig = Field(default_factory=dict)
     spark: SparkConfig = SparkConfig()
+    verify: VerifyConfig = VerifyConfig()
     http: HttpConfig = HttpConfig()
 
     @classmethod
@@ -353,6 +385,14 @@ class Config(BaseSettings):
         said = shared_names(self.sinks, self.topics.prefix) or unmatched_pattern(self.sinks, self.source.table_ids)
         if said:
             raise ValueError(f"sinks: {said}")
+        return self
+
+    @model_validator(mode="after")
+    def _verified_tables_are_stored(self) -> Self:
+        stored = self.source.stored_table_ids
+        for pattern in self.verify.tables:
+            if not any(matches(pattern, table) for table in stored):
+                raise ValueError(f"verify.tables: {pattern} matches no table of source.tables that stores hold")
         return self
 
     @model_validator(mode="after")
