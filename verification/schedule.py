@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 CDC: Final = (sys.executable, "-m", "cdc.cli.main")
 NICENESS: Final = 10
-PAUSE_S: Final = 60.0  # between two looks at the history; less where comparisons are more frequent
+PAUSE_S: Final = 15.0  # between two looks at the history; less where comparisons are more frequent
 FAILED_PAUSE_S: Final = 60.0
 COMPARED: Final = (0, 5, 6)  # exit codes: nothing differs, drift, partial
 ERROR_CHARS: Final = 500

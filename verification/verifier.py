@@ -213,7 +213,6 @@ class Verifier:
                 self._sample(side, result, suspects, self._wanted.sample)
             else:
                 self._scan(side, result, suspects, rows)
-                result.add_strays(islice(dict.fromkeys(side.view.stray_lookups(result.table)), LISTED_MAX))
             total, done = len(suspects), 0
             for page in suspects.pages():
                 settled = settle(side, self._world, page)
@@ -230,6 +229,11 @@ class Verifier:
                         kept.append(known)
                 done += len(page)
                 self._tell(side.sink, result.table, "deciding", done, total)
+        if rows is not None:
+            # A row whose lookup key leads elsewhere is a difference already; publishing the row again corrects the key.
+            named = {column.column for one in result.differences for column in one.columns}
+            names = (name for name in side.view.stray_lookups(result.table) if name not in named)
+            result.add_strays(islice(dict.fromkeys(names), LISTED_MAX))
         self._tell(side.sink, result.table, "done", result.store_rows, result.store_rows)
         if self._generation(side.sink) != generation:
             result.why_not = (

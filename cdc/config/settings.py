@@ -41,6 +41,7 @@ from cdc.config.sink_settings import shared_names, unmatched_pattern
 from cdc.config.store_mapping import matches
 from cdc.config.store_types import SINK_TYPES, SinksConfig
 from cdc.config.topic_names import problem
+from cdc.config.verify_settings import VerifyConfig
 from cdc.config.yaml_file import read_config_file
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
@@ -285,36 +286,6 @@ class HttpConfig(Section):
     sink_port: Annotated[int, Field(ge=1, le=65535)] | None = 8481  # of `cdc sink run`
     # How much WAL the disk can hold for the slot, if max_slot_wal_keep_size sets no limit or a greater one.
     wal_bytes_max: Annotated[int, Field(ge=1)] | None = None
-
-
-_DURATION = re.compile(r"(\d{1,6})([smhd])")
-_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-
-
-class VerifyConfig(Section):
-    """Comparisons of stores with the source that `cdc sink run` starts by itself."""
-
-    every: str | None = None  # from the beginning of one to that of the next: 30m, 6h, 1d; null: none
-    tables: tuple[str, ...] = ("*",)  # patterns over schema.table
-    sample: Annotated[int, Field(ge=1)] | None = None  # so many rows of each side instead of all
-    source_share: Annotated[float, Field(ge=0.01, le=1.0)] = 0.1  # of the time that is spent reading the source
-
-    @field_validator("every")
-    @classmethod
-    def _every(cls, value: str | None) -> str | None:
-        if value is not None and (_DURATION.fullmatch(value) is None or not _duration_s(value)):
-            raise ValueError("a number and a unit: 90s, 30m, 6h or 1d")
-        return value
-
-    @property
-    def every_s(self) -> float | None:
-        return None if self.every is None else _duration_s(self.every)
-
-
-def _duration_s(text: str) -> float:
-    found = _DURATION.fullmatch(text)
-    assert found is not None, "the text was checked"
-    return float(int(found[1]) * _UNIT_S[found[2]])
 
 
 class Config(BaseSettings):

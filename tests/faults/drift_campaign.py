@@ -3,8 +3,9 @@
     python -m tests.faults.drift_campaign --minutes 30 --folder .watershed/drift-campaign
 
 It is made of episodes, each a seed with a database and topics of its own. An episode compares the stores CLEAN_RUNS
-times while nothing is wrong, also while capture and the sinks' job stand still for a moment, then injects, compares,
-repairs and compares again. Each is a line in `episodes.jsonl`; a run that is started again goes on behind the last one.
+times while nothing is wrong, also while capture and the sinks' job stand still for a moment and another table's rows,
+keys and columns change at random; then it injects, compares, repairs and compares again. Each is a line in
+`episodes.jsonl`; a run that is started again goes on behind the last one.
 """
 
 import os
@@ -14,22 +15,28 @@ import shutil
 import signal
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
+from cdc.cli.exit_codes import PARTIAL
 from cdc.config.settings import Config
 from devstack.stack import Stack
 from sinks.warehouse.catalog import catalog_place
 from sinks.warehouse.engine import Engine
 from spark_jobs.engine import SparkEngine
 from spark_jobs.runner import started
+from tests.conformance.stores import url_of
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
 from tests.faults.episodes import run_episodes
-from tests.support import drift
+from tests.support import drift, wild_load
 from tests.support.captured import Captured, under_capture
 from tests.support.sink_job import SinkJob
 from tests.support.stores import ALL, sinks_section
 
+SCHEMA: Final = drift.SCHEMA + wild_load.SCHEMA
+TABLES: Final = (drift.GOODS, wild_load.WILD)
+STORES: Final = (*ALL, "sql")
 COUNT: Final = 17
 CLEAN_RUNS: Final = 4
 WAIT_S: Final = 240.0
@@ -62,11 +69,14 @@ def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
     name = f"d{seed}_{secrets.token_hex(3)}"
     told: dict[str, Any] = {"seed": seed}
     with (
+        new_database(server) as target,
         new_database(server) as dsn,
-        under_capture(server, kafka, dsn, name, folder, drift.SCHEMA, [drift.GOODS]) as captured,
+        under_capture(server, kafka, dsn, name, folder, SCHEMA, TABLES) as captured,
     ):
+        sections = sinks_section(folder, endpoints.opensearch_url, endpoints.redis_url)
+        sections["cache"]["shapes"] = drift.shapes(name) | wild_load.shapes(name)
         captured.settings = {
-            "sinks": sinks_section(folder, endpoints.opensearch_url, endpoints.redis_url),
+            "sinks": sections | {"sql": {"url": url_of(target)}},
             "spark": {
                 "checkpoint_location": str(folder / "checkpoints"),
                 "warehouse_trigger_ms": 500,
@@ -76,13 +86,19 @@ def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
         captured.query(drift.FILL)
         captured.start()
         captured.await_caught_up()
-        with SinkJob(captured.config(), *ALL, log_level="info") as job:
-            job.wait_applied(captured.progress(), *ALL, deadline_s=WAIT_S)
+        with SinkJob(captured.config(), *STORES, log_level="info") as job:
+            job.wait_applied(captured.progress(), *STORES, deadline_s=WAIT_S)
             with drift.Load(dsn) as load:
                 began = time.monotonic()
-                with Stops(seed, captured.running().pid, job.process.pid) as stops:
+                with (
+                    wild_load.WildLoad(dsn, seed) as wild,
+                    Stops(seed, captured.running().pid, job.process.pid) as stops,
+                ):
                     clean = [drift.command(captured, "verify") for _ in range(CLEAN_RUNS)]
-                told["false_alarms"] = [report for code, report in clean if code or report["drift"]]
+                told["clean_runs"] = len(clean)
+                told["compared"] = Counter(_standing(table) for _, report in clean for table in report["tables"])
+                told["wild"] = [wild.transactions, wild.truncations, wild.alterations]
+                told["false_alarms"] = [report for code, report in clean if code not in (0, PARTIAL) or report["drift"]]
                 told["clean_s"] = round((time.monotonic() - began) / CLEAN_RUNS, 1)
                 told |= _drift(captured)
                 told |= {"stops": stops.count, "changes_per_s": round(load.changes / (time.monotonic() - began))}
@@ -94,23 +110,29 @@ def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
 def _drift(captured: Captured) -> dict[str, Any]:
     """Inject, compare, repair, compare."""
     config = drift.loaded(captured)
-    ids = {store: drift.chosen(store, COUNT, ALL) for store in ALL}
-    for store in ALL:
+    ids = {store: drift.chosen(store, COUNT, STORES) for store in STORES}
+    for store in STORES:
         drift.inject(store, config, ids[store], lambda: _engine(config))
     began = time.monotonic()
-    _, report = drift.command(captured, "verify")
+    only = ("--table", drift.GOODS)
+    _, report = drift.command(captured, "verify", *only)
     verified = time.monotonic()
-    found = {store: drift.found(report, store) for store in ALL}
-    code, repaired = drift.command(captured, "repair")
+    found = {store: drift.found(report, store) for store in STORES}
+    code, repaired = drift.command(captured, "repair", *only)
     done = time.monotonic()
     return {
-        "found_wrongly": {s: found[s] for s in ALL if found[s] != drift.wanted(ids[s])},
+        "found_wrongly": {s: found[s] for s in STORES if found[s] != drift.wanted(ids[s])},
         "repaired": {table["sink"]: table["repaired"] for table in repaired["tables"]},
         "left": [repaired] if code else [],
-        "exit_code_after": drift.command(captured, "verify")[0],
+        "exit_code_after": drift.command(captured, "verify", *only)[0],
         "verify_s": round(verified - began, 1),
         "repair_s": round(done - verified, 1),
     }
+
+
+def _standing(table: dict[str, Any]) -> str:
+    """How a comparison of one table in one store ended."""
+    return f"{table['table']}: {'not compared' if table['not_compared'] else 'compared'}"
 
 
 def _engine(config: Config) -> Engine:
@@ -120,7 +142,7 @@ def _engine(config: Config) -> Engine:
 
 def is_true(told: dict[str, Any]) -> bool:
     """Of what an episode told."""
-    is_whole = told.get("repaired") == dict.fromkeys(ALL, COUNT * len(drift.KINDS))
+    is_whole = told.get("repaired") == {store: COUNT * len(drift.chosen(store, COUNT, STORES)) for store in STORES}
     is_clean = not (told["false_alarms"] or told["found_wrongly"] or told["left"] or told["exit_code_after"])
     return is_whole and is_clean
 
