@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Self
 
-from sqlalchemy import Connection, exists, select
+from sqlalchemy import Connection, Select, Text, cast, exists, literal, select, tuple_
 
 from cdc.config.sink_settings import SqlConfig
 from cdc.config.store_shapes import SqlShape, shape_of
@@ -17,6 +17,7 @@ from sinks.sql.sink import STAGE_ROWS_MAX, SqlSink, written
 from sinks.sql.tables import TableForm
 from sinks.view import Held, Key, StoreView, batched
 
+PAGE_ROWS: Final = 5_000
 UNVERSIONED: Final = 0  # of a row that no sink's job has written
 
 _DEFAULT_SHAPE: Final = SqlShape()
@@ -45,17 +46,21 @@ class SqlView(StoreView):
         return frozenset(shape_of(self._section.shapes, table, _DEFAULT_SHAPE).types)
 
     def rows(self, table: TableId) -> Iterator[tuple[Key, Held]]:
+        """In order of the key, in short transactions: a long one would keep the sink from altering the table."""
         form = self._sink.form(table)
-        rows, versions = form.rows, form.versions
-        wanted = select(versions.c.version, *_shown(form))
-        joined = wanted.select_from(rows.outerjoin(versions, form.same_key(versions, rows)))
-        try:
-            with self._server.reading() as connection:
-                for version, *values in connection.execute(joined):
-                    row = _row(form, values)
-                    yield {name: row[name] for name in form.schema.key}, _held(version, row)
-        except LostTable:
-            raise lost(table) from None
+        after: list[Any] = []
+        while True:
+            count = 0
+            try:
+                with self._server.reading() as connection:
+                    for version, *values in connection.execute(_page(form, after)):
+                        count += 1
+                        after, row = values[: len(form.schema.key)], _row(form, values[len(form.schema.key) :])
+                        yield {name: row[name] for name in form.schema.key}, _held(version, row)
+            except LostTable:
+                raise lost(table) from None
+            if count < PAGE_ROWS:
+                return
 
     def held(self, table: TableId, keys: Sequence[Key]) -> list[Held | None]:
         form = self._sink.form(table)
@@ -120,6 +125,25 @@ class SqlView(StoreView):
             return self._server.transaction(work)
         except LostTable:
             raise lost(table) from None
+
+
+def _page(form: TableForm, after: Sequence[Any]) -> Select[Any]:
+    """Version, the key as it goes on, and columns of rows behind this key."""
+    rows, versions = form.rows, form.versions
+    keys = form.key_of(rows)
+    # As text, which the driver can hold of any value; a database whose types mean little gives values as they are.
+    as_text = form.dialect.alters_types
+    marks = [cast(key, Text) if as_text else key for key in keys]
+    joined = rows.outerjoin(versions, form.same_key(versions, rows))
+    page = select(versions.c.version, *(mark.label(f"k{at}") for at, mark in enumerate(marks)), *_shown(form))
+    page = page.select_from(joined).order_by(*keys).limit(PAGE_ROWS)
+    if not after:
+        return page
+    reached = [
+        cast(literal(value, Text), key.type) if as_text else literal(value, key.type)
+        for value, key in zip(after, keys, strict=True)
+    ]
+    return page.where(tuple_(*keys) > tuple_(*reached))
 
 
 def _shown(form: TableForm) -> list[Any]:

@@ -47,8 +47,9 @@ def seen(view: StoreView, table: Table) -> list[tuple[list[Any], int]]:
 
 @pytest.mark.parametrize(("table", "keys"), [(ORDER_LINES, LINES), (LABELS, NAMES)], ids=["two columns", "text"])
 def test_rows_and_versions_are_seen_and_removed_by_version(
-    sink_under_test: Trial, table: Table, keys: list[dict[str, Any]]
+    sink_under_test: Trial, table: Table, keys: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("sinks.sql.view.PAGE_ROWS", 2)
     trial = sink_under_test
     trial.apply(*(table.upsert(V + number, **key) for number, key in enumerate(keys)))
     trial.apply(table.delete(V + 10, **keys[0]))
