@@ -77,7 +77,6 @@ COVERED_ELSEWHERE: dict[str, str] = {
     "cdc/postgres/verified_rows.py": f"{_VERIFY}: rows of a real server",
     "sinks/cache/view.py": "tests/conformance/test_views.py: rows of a real server",
     "sinks/search/view.py": "tests/conformance/test_views.py: documents of a real server",
-    "sinks/sql/view.py": "tests/conformance/test_views.py: rows of a real database",
     "sinks/view.py": f"{_VERIFY}: opens views of real stores",
     "spark_jobs/removal.py": "tests/faults/drift_campaign.py: in a Spark session of its own",
     "cdc/config/verify_settings.py": "tests/unit/verification/test_schedule.py: intervals and tables of the section",
