@@ -111,6 +111,7 @@ def test_what_differs_is_reported_exactly_and_repaired_under_load(goods: Capture
 def compared(goods: Captured, sink: str) -> dict[str, Any]:
     """What the status tells of the store's comparisons."""
     status = json.loads(run(["status", "--json", "--config", str(goods.config())], deadline_s=60.0).stdout)
+    found: dict[str, Any]
     (found,) = [one["comparison"] for one in status["sinks"] if one["sink"] == sink]
     drifting = [one["name"] for one in status["problems"] if "differs from the source" in one["message"]]
     assert (sink in drifting) == bool(found["drift_rows"])
