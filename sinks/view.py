@@ -64,7 +64,7 @@ class StoreView(Protocol):
 
     def remove_lookups(self, table: TableId, names: Sequence[str]) -> None:
         """Delete these lookup keys where they are stray."""
-        return
+        assert not names, f"the store has no lookup keys of {table}"
 
     def close(self) -> None:
         """Release connections. Idempotent."""

@@ -3,9 +3,8 @@
     python -m tests.faults.drift_campaign --minutes 30 --folder .watershed/drift-campaign
 
 It is made of episodes, each a seed with a database and topics of its own. An episode compares the stores CLEAN_RUNS
-times while nothing is wrong, also while capture and the sinks' job stand still for a moment and another table's rows,
-keys and columns change at random; then it injects, compares, repairs and compares again. Each is a line in
-`episodes.jsonl`; a run that is started again goes on behind the last one.
+times while nothing is wrong, also while capture and the sinks' job stand still for a moment, then injects, compares,
+repairs and compares again. Each is a line in `episodes.jsonl`; a run that is started again goes on behind the last one.
 """
 
 import os
@@ -15,7 +14,6 @@ import shutil
 import signal
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,13 +27,11 @@ from spark_jobs.runner import started
 from tests.conformance.stores import url_of
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
 from tests.faults.episodes import run_episodes
-from tests.support import drift, wild_load
+from tests.support import drift
 from tests.support.captured import Captured, under_capture
 from tests.support.sink_job import SinkJob
 from tests.support.stores import ALL, sinks_section
 
-SCHEMA: Final = drift.SCHEMA + wild_load.SCHEMA
-TABLES: Final = (drift.GOODS, wild_load.WILD)
 STORES: Final = (*ALL, "sql")
 COUNT: Final = 17
 CLEAN_RUNS: Final = 10
@@ -72,10 +68,10 @@ def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
     with (
         new_database(server) as target,
         new_database(server) as dsn,
-        under_capture(server, kafka, dsn, name, folder, SCHEMA, TABLES) as captured,
+        under_capture(server, kafka, dsn, name, folder, drift.SCHEMA, [drift.GOODS]) as captured,
     ):
         sections = sinks_section(folder, endpoints.opensearch_url, endpoints.redis_url)
-        sections["cache"]["shapes"] = drift.shapes(name) | wild_load.shapes(name)
+        sections["cache"]["shapes"] = drift.shapes(name)
         captured.settings = {
             "sinks": sections | {"sql": {"url": url_of(target)}},
             "spark": {
@@ -91,14 +87,9 @@ def episode(seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
             job.wait_applied(captured.progress(), *STORES, deadline_s=WAIT_S)
             with drift.Load(dsn) as load:
                 began = time.monotonic()
-                with (
-                    wild_load.WildLoad(dsn, seed) as wild,
-                    Stops(seed, captured.running().pid, job.process.pid) as stops,
-                ):
+                with Stops(seed, captured.running().pid, job.process.pid) as stops:
                     clean = _clean_runs(captured)
                 told["clean_runs"] = len(clean)
-                told["compared"] = Counter(_standing(table) for _, report in clean for table in report["tables"])
-                told["wild"] = [wild.transactions, wild.truncations, wild.alterations]
                 told["false_alarms"] = [report for code, report in clean if code not in (0, PARTIAL) or report["drift"]]
                 told["clean_s"] = round((time.monotonic() - began) / len(clean), 1)
                 told |= _drift(captured)
@@ -126,25 +117,19 @@ def _drift(captured: Captured) -> dict[str, Any]:
     for store in STORES:
         drift.inject(store, config, ids[store], lambda: _engine(config))
     began = time.monotonic()
-    only = ("--table", drift.GOODS)
-    _, report = drift.command(captured, "verify", *only)
+    _, report = drift.command(captured, "verify")
     verified = time.monotonic()
     found = {store: drift.found(report, store) for store in STORES}
-    code, repaired = drift.command(captured, "repair", *only)
+    code, repaired = drift.command(captured, "repair")
     done = time.monotonic()
     return {
         "found_wrongly": {s: found[s] for s in STORES if found[s] != drift.wanted(ids[s])},
         "repaired": {table["sink"]: table["repaired"] for table in repaired["tables"]},
         "left": [repaired] if code else [],
-        "exit_code_after": drift.command(captured, "verify", *only)[0],
+        "exit_code_after": drift.command(captured, "verify")[0],
         "verify_s": round(verified - began, 1),
         "repair_s": round(done - verified, 1),
     }
-
-
-def _standing(table: dict[str, Any]) -> str:
-    """How a comparison of one table in one store ended."""
-    return f"{table['table']}: {'not compared' if table['not_compared'] else 'compared'}"
 
 
 def _engine(config: Config) -> Engine:
