@@ -270,7 +270,7 @@ class Verifier:
             seen[number >> 3] |= 1 << (number & 7)
             assert held.row is not None, "rows are live"
             is_right = expected.is_held(texts) and not expected.differences(texts, held.row)
-            if is_second or held.is_edited or held.version > ceiling or not is_right:
+            if is_second or held.is_edited or held.lookups or held.version > ceiling or not is_right:
                 suspects.add(name)
         if side.is_partial:
             return

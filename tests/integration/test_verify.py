@@ -88,11 +88,15 @@ def test_what_differs_is_reported_exactly_and_repaired_under_load(goods: Capture
         for store in STORES:
             drift.inject(store, config, ids[store], nobody)
         code, report = drift.command(goods, "verify", *SINKS)
-        assert {store: drift.found(report, store) for store in STORES} == {s: drift.wanted(ids[s]) for s in STORES}
+        for store in STORES:
+            found = drift.found(report, store)
+            assert found == drift.wanted(ids[store]), f"{store}: {found}"
         injected = {store: COUNT * len(ids[store]) for store in STORES}
         assert (code, report["drift"]) == (5, sum(injected.values()))
-        found = {store: compared(goods, store) for store in STORES}
-        assert {store: one["drift"] for store, one in found.items()} == {s: {drift.GOODS: injected[s]} for s in STORES}
+        histories = {store: compared(goods, store) for store in STORES}
+        assert {store: one["drift"] for store, one in histories.items()} == {
+            s: {drift.GOODS: injected[s]} for s in STORES
+        }
         code, repaired = drift.command(goods, "repair", *SINKS)
         assert (code, repaired["drift"], repaired["undecided"]) == (0, 0, 0), repaired
         assert {t["sink"]: t["repaired"] for t in repaired["tables"]} == injected
