@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple, Protocol, TypeVar
 
-from cdc.config.sink_settings import CacheConfig, SearchConfig, StoreConfig, WarehouseConfig
+from cdc.config.sink_settings import CacheConfig, SearchConfig, SqlConfig, StoreConfig, WarehouseConfig
 from cdc.model.errors import SinkError
 from cdc.model.events import TableId, TableSchema
 from sinks.contract import Json
@@ -31,10 +31,11 @@ class Held(NamedTuple):
     row: Mapping[str, Json] | None  # None: readers see no row
     copies: int = 1  # live rows of the key: more than one is never right
     is_edited: bool = False  # the store itself says that no sink's job wrote it like this
+    lookups: tuple[tuple[str, str], ...] = ()  # lookup keys of the row that are wrong: the key, and what it is
 
 
 class StoreView(Protocol):
-    """Methods raise SinkError."""
+    """Methods raise SinkError. A store without lookup keys inherits the methods for them."""
 
     def attach(self, schema: TableSchema) -> None:
         """The table has this schema in the store."""
@@ -49,8 +50,21 @@ class StoreView(Protocol):
         """For each key what is held now; None: not even the version of a deleted row."""
 
     def remove(self, table: TableId, held: Sequence[tuple[Key, int]]) -> None:
-        """Delete what is held of a key, where its version is this one, the version too: from then on any change is
-        taken. What was removed must be published again."""
+        """Delete the version of a key, where it is this one: from then on any change is taken. The row may be deleted
+        with it, so it must be published again."""
+
+    def uncompared(self, table: TableId) -> frozenset[str]:  # noqa: ARG002 - the same for every table
+        """The columns, by their names in the store, whose values the store may hold in another form. The table need not
+        be attached."""
+        return frozenset()
+
+    def stray_lookups(self, table: TableId) -> Iterator[str]:  # noqa: ARG002 - the same for every table
+        """The lookup keys that lead to no row, or to a row that has another value."""
+        return iter(())
+
+    def remove_lookups(self, table: TableId, names: Sequence[str]) -> None:
+        """Delete these lookup keys where they are stray."""
+        assert not names, f"the store has no lookup keys of {table}"
 
     def close(self) -> None:
         """Release connections. Idempotent."""
@@ -72,6 +86,10 @@ def open_view(name: str, section: StoreConfig, prefix: str, removal: Removal | N
             with needs(("pyiceberg", "warehouse")):
                 from sinks.warehouse.view import WarehouseView
             return WarehouseView.open(section, prefix, removal)
+        case SqlConfig():
+            with needs(("sqlalchemy", "sql")):
+                from sinks.sql.view import SqlView
+            return SqlView.open(section, prefix, name)
     raise SinkError(f"the store of sink {name} can't be compared", "name other sinks by --sink")
 
 

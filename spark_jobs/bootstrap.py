@@ -1,11 +1,10 @@
 """Filling a derived store that did not exist before: may it be, and the process that does it. No Spark in here."""
 
-import ctypes
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Final, Self
 
 from cdc.config.settings import Config
 from cdc.config.sink_settings import WarehouseConfig, sink_config
+from cdc.daemon.children import end_with_parent
 from cdc.model.errors import SinkError
 from cdc.records.control import SinkRecord
 from sinks.registry import make_sink
@@ -23,7 +23,6 @@ CDC: Final = (sys.executable, "-m", "cdc.cli.main")
 END_S_MAX: Final = 15.0  # `cdc sink run` promises 10 s
 LOG_NAME: Final = "bootstrap.log"
 LOG_LINES: Final = 15  # in the error
-_PR_SET_PDEATHSIG: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,7 @@ class SinkProcess:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # the terminal's Ctrl-C is for this process, which tells the child
-                preexec_fn=_end_with_parent(),
+                preexec_fn=end_with_parent(),
             )
         return self
 
@@ -125,15 +124,3 @@ class SinkProcess:
             except subprocess.TimeoutExpired:
                 os.killpg(self._child.pid, signal.SIGKILL)
                 self._child.wait()
-
-
-def _end_with_parent() -> Callable[[], None] | None:
-    """Asks Linux to signal this process when its parent dies."""
-    if sys.platform != "linux":
-        return None
-    libc = ctypes.CDLL(None)
-
-    def ask() -> None:
-        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-    return ask

@@ -1,5 +1,6 @@
 """What comparing the source with a store has found. Pure."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -19,6 +20,7 @@ class Kind(StrEnum):
     WRONG = "wrong column"  # the row has the version of the last record, and other values
     FUTURE = "version from the future"  # the version is above all that capture has published
     TWICE = "stored twice"
+    LOOKUP = "lookup key"  # of a row that is right else; or one that leads to no row with this value
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,9 @@ class Difference:
         return said | ({"rejected": self.rejected} if self.rejected else {})
 
 
+STRAY: Final = ColumnDifference("(lookup key)", "absent", "a key that leads to no row with this value")
+
+
 @dataclass(slots=True)
 class TableResult:
     """One table of one sink."""
@@ -63,6 +68,7 @@ class TableResult:
     undecided: int = 0  # rows that changed at each look, or whose transactions did not end
     why_not: str = ""  # why the table was not compared, or not whole
     repaired: int = 0
+    strays: list[str] = field(default_factory=list)  # lookup keys that lead to no row that has them
 
     @property
     def drift(self) -> int:
@@ -73,6 +79,12 @@ class TableResult:
         self.counts[difference.kind] += 1
         if len(self.differences) < LISTED_MAX:
             self.differences.append(difference)
+
+    def add_strays(self, names: Iterable[str]) -> None:
+        """Count and list lookup keys that lead to no row that has them."""
+        for name in names:
+            self.strays.append(name)
+            self.add(Difference(name.encode("utf-8", "surrogateescape"), Kind.LOOKUP, (STRAY,)))
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -17,7 +17,7 @@ from cdc.model.topics import Topics
 from cdc.postgres.verified_rows import VerifiedTable
 from cdc.records.control import SignalRecord
 from cdc.snapshots.coordination import NEXT_AFTER_OTHERS, REPUBLISHED_MAX
-from verification.model import Difference, TableResult
+from verification.model import STRAY, Difference, Kind, TableResult
 from verification.settling import Side, settle, told_apart
 from verification.verifier import Tell
 from verification.world import World
@@ -40,7 +40,9 @@ class Repair:
 
     def __call__(self, source: VerifiedTable, found: Sequence[tuple[Side, TableResult, list[Difference]]]) -> None:
         table = source.schema.table
-        for side, _, differences in found:
+        for side, result, differences in found:
+            if result.strays:
+                side.view.remove_lookups(table, result.strays)
             foreign = [
                 (side.expected.store_key(one.key), one.version)
                 for one in differences
@@ -92,8 +94,13 @@ class Repair:
             left += told_apart(self._config.kafka, side.source.schema, settled.differences)
             undecided += settled.undecided
         reasons = {one.key: one.rejected for one in differences}
+        strays, result.strays = result.strays, []
+        kept = dict.fromkeys(name for name in side.view.stray_lookups(result.table) if name in strays) if strays else {}
+        result.counts[Kind.LOOKUP] -= len(strays)
+        result.differences = [one for one in result.differences if one.columns != (STRAY,)]
+        result.add_strays(kept)
         alien = [one for one in result.differences if one.key not in reasons]
-        result.repaired = len(differences) - len(left) - undecided
+        result.repaired = len(differences) - len(left) - undecided + len(strays) - len(kept)
         result.undecided += undecided
         result.differences = alien
         for one in differences:

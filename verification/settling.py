@@ -73,7 +73,8 @@ class Side:
             columns = self.expected.differences(row.texts, held.row)
             if held.is_edited:
                 columns = (*columns, ColumnDifference("(version)", str(held.version), "another one in the document"))
-            kind = Kind.WRONG if columns else None
+            kind = Kind.WRONG if columns else Kind.LOOKUP if held.lookups else None
+            columns += tuple(ColumnDifference(name, "a lookup key of the row", what) for name, what in held.lookups)
             if held.copies > 1:
                 kind = Kind.TWICE
         if is_future:
@@ -116,6 +117,9 @@ def _settle(side: Side, world: World, keys: Sequence[bytes]) -> Settled:
             if found is None:
                 continue
             is_same_write = before is not None and after is not None and before.version == after.version
+            if found.kind is Kind.LOOKUP:
+                # A lookup key changes with other rows too: those changes had to be shown since the reading before.
+                is_same_write = is_same_write and before is not None and bool(before.lookups)
             tuple_, again = readings.get(key, ("", 0))
             readings[key] = (row.xmin, again + 1 if row.xmin == tuple_ else 0) if row is not None else ("", 0)
             is_same_row = readings[key][1] >= SAME_READINGS and found.kind is not Kind.FUTURE

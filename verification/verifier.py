@@ -51,6 +51,7 @@ class Wanted:
     tables: tuple[str, ...] = ("*",)  # patterns over schema.table
     sample: int | None = None  # so many rows of each side instead of all
     source_share: float = 0.5  # of the time that is spent reading the source
+    is_strict: bool = False  # a sink that can't be compared is an error, not a remark
 
 
 def table_lineages(config: Config) -> dict[TableId, Lineage]:
@@ -84,7 +85,7 @@ class Verifier:
         self._removal = removal
         self._open = ExitStack()
         self._views: dict[str, StoreView] = {}
-        self._away: dict[str, str] = {}  # sinks that were not asked for by name and can't be compared: why
+        self._away: dict[str, str] = {}  # sinks that can't be compared: why
         for pattern in wanted.tables:
             if not any(matches(pattern, table) for table in self._tables):
                 names = ", ".join(map(str, stored)) or "none"
@@ -96,7 +97,7 @@ class Verifier:
                 try:
                     self._open_sink(name)
                 except (SinkError, StandsStillError) as error:
-                    if self._wanted.sinks:
+                    if self._wanted.is_strict:
                         raise
                     self._away[name] = error.message
         except BaseException:
@@ -151,9 +152,11 @@ class Verifier:
                         differences = self._compare(side, result, rows, keep=mend is not None)
                     except RefusedError as error:  # of this store, as of a change log in the warehouse
                         result.why_not = error.message
+                    except (SinkError, StandsStillError) as error:
+                        self._leave(result, error)
                     else:
                         found.append((side, result, differences))
-                if mend is not None and any(differences for _, _, differences in found):
+                if mend is not None and any(differences or result.strays for _, result, differences in found):
                     mend(source, found)
         except (SourceError, RefusedError) as error:  # the table was altered, is locked, or has no key to read it by
             for result in results:
@@ -171,16 +174,38 @@ class Verifier:
 
         return SourceRows(schema.table, source.types, schema.key, rows())
 
+    def _leave(self, result: TableResult, error: SinkError | StandsStillError) -> None:
+        """A store went away, or its sink stands still: its other tables are not compared either."""
+        if self._wanted.is_strict:
+            raise error
+        result.why_not = self._away[result.sink] = error.message
+        del self._views[result.sink]
+
     def _side(self, sink: str, lineage: Lineage, source: VerifiedTable) -> Side:
+        if reason := self._not_filled(sink, lineage.newest.table):
+            raise RefusedError(reason, "start the sink again: it fills the table anew; then compare again")
         masks = masks_of(lineage.newest, self._config.masking.masks(self._config.source.table_ids))
-        expected = ExpectedRows(sink, self._sections[sink], lineage, source.types, masks)
         view = self._views[sink]
+        uncompared = view.uncompared(lineage.newest.table)
+        expected = ExpectedRows(sink, self._sections[sink], lineage, source.types, masks, uncompared)
         view.attach(expected.schema)
         return Side(sink, view, expected, source, view.is_partial(lineage.newest.table))
+
+    def _not_filled(self, sink: str, table: TableId) -> str:
+        """Why the store does not hold the table as the configuration says."""
+        record, section = self._world.record(sink), self._sections[sink]
+        if record is None:
+            return ""
+        if str(table) in record.excluded:
+            return f"sink {sink} runs with a configuration in which it does not hold {table}"
+        if record.mappings.get(str(table)) != section.fingerprints([table]).get(str(table)):
+            return f"sink {sink} has filled {table} with another mapping than the configuration has now"
+        return ""
 
     def _compare(self, side: Side, result: TableResult, rows: SourceRows | None, *, keep: bool) -> list[Difference]:
         """REPAIRED_MAX differences where they are to be kept; the result has as many as it lists."""
         kept: list[Difference] = []
+        generation = self._generation(side.sink)
         letters = self._letters(side.sink, result.table)
         with Suspects() as suspects:
             if rows is None:
@@ -204,8 +229,22 @@ class Verifier:
                         kept.append(known)
                 done += len(page)
                 self._tell(side.sink, result.table, "deciding", done, total)
+        if rows is not None:
+            # A row whose lookup key leads elsewhere is a difference already; publishing the row again corrects the key.
+            named = {column.column for one in result.differences for column in one.columns}
+            names = (name for name in side.view.stray_lookups(result.table) if name not in named)
+            result.add_strays(islice(dict.fromkeys(names), LISTED_MAX))
         self._tell(side.sink, result.table, "done", result.store_rows, result.store_rows)
+        if self._generation(side.sink) != generation:
+            result.why_not = (
+                f"the store of {side.sink} was rebuilt, and its new generation took over while the table was compared"
+            )
         return kept
+
+    def _generation(self, sink: str) -> int | None:
+        self._world.read_on()
+        record = self._world.record(sink)
+        return None if record is None else record.generation
 
     def _scan(self, side: Side, result: TableResult, suspects: Suspects, rows: SourceRows) -> None:
         result.source_rows = rows.count
@@ -231,7 +270,7 @@ class Verifier:
             seen[number >> 3] |= 1 << (number & 7)
             assert held.row is not None, "rows are live"
             is_right = expected.is_held(texts) and not expected.differences(texts, held.row)
-            if is_second or held.is_edited or held.version > ceiling or not is_right:
+            if is_second or held.is_edited or held.lookups or held.version > ceiling or not is_right:
                 suspects.add(name)
         if side.is_partial:
             return

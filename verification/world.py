@@ -10,7 +10,7 @@ from cdc.model.events import TableId, pack_version
 from cdc.model.lsn import format_lsn
 from cdc.model.topics import Topics
 from cdc.postgres.source_facts import PostgresSourceReader
-from cdc.records.control import IncompleteRowsRecord, SnapshotRecord, holes_key, snapshot_key
+from cdc.records.control import IncompleteRowsRecord, SinkRecord, SnapshotRecord, holes_key, snapshot_key
 from cdc.snapshots.status import newest
 from cdc.status.waiting import is_shown, target_of
 
@@ -57,7 +57,7 @@ class World:
         looked = moved
         while not self._is_reached(target.lsn) or not is_shown(target, sink, positions.sinks, positions.position):
             now = time.monotonic()
-            record = newest(positions.sinks, sink)
+            record = self.record(sink)
             applied = record.applied_lsn if record is not None else 0
             if applied != seen:
                 seen, moved = applied, now
@@ -74,10 +74,14 @@ class World:
 
     def require_sink(self, sink: str) -> None:
         """Raises StandsStillError for a sink that has never published a position."""
-        if newest(self._positions.sinks, sink) is None:
+        if all(record.sink != sink for record in self._positions.sinks):
             raise StandsStillError(
                 f"sink {sink} has never run: its store holds nothing", f"start it: cdc sink run {sink}"
             )
+
+    def record(self, sink: str) -> SinkRecord | None:
+        """What the sink has published last about the generation that serves, as of what was read so far."""
+        return newest(self._positions.sinks, sink)
 
     def read_on(self) -> None:
         """Take in what was published by now."""

@@ -48,6 +48,10 @@ def run(
         from cdc.http.server import serve
 
         serve(settings, port, "http.sink_port", sinks_scope(frozenset(sinks)), conditions)
+    if settings.verify.every is not None:
+        from verification.schedule import Schedule
+
+        Schedule(settings, config, sinks).start()
     run_sinks(settings, sinks, conditions)
 
 

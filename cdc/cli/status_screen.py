@@ -1,12 +1,16 @@
 """The status for people: tables for the pipeline's parts, sentences for its problems."""
 
+from datetime import UTC, datetime
+from typing import Final
+
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
 from cdc.cli.snapshot_screen import span
-from cdc.status.model import Status, TableStatus
+from cdc.status.model import RunStatus, Status, TableStatus
 
+RUNS_SHOWN: Final = 3  # of each sink
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -16,6 +20,8 @@ def screen(status: Status) -> Group:
     if status.tables:
         parts += [_tables(status), ""]
     parts += [sinks_table(status) if status.sinks else "no sink has published a position yet", ""]
+    if any(sink.comparison is not None for sink in status.sinks):
+        parts += [comparisons_table(status), ""]
     for sink in status.sinks:
         if sink.error:
             parts.append(f"{escape(sink.sink)}, last error: {escape(sink.error)}\n  next: {escape(sink.next)}")
@@ -122,6 +128,34 @@ def sinks_table(status: Status) -> Table:
             f"{sink.dead_letters:,}",
         )
     return shown
+
+
+def comparisons_table(status: Status) -> Table:
+    """The last comparisons of each store with the source."""
+    shown = Table("compared", "when", "applied", "tables", "rows", "differ", "took", "", box=None)
+    for sink in status.sinks:
+        for run in sink.comparison.runs[:RUNS_SHOWN] if sink.comparison is not None else ():
+            when = datetime.fromtimestamp(run.begun_unix_seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+            shown.add_row(
+                escape(sink.sink),
+                when,
+                run.applied_lsn,
+                f"{run.tables:,}",
+                f"{run.rows:,}",
+                f"{sum(run.drift.values()):,}",
+                seconds(run.seconds),
+                escape(_remark(run)),
+            )
+    return shown
+
+
+def _remark(run: RunStatus) -> str:
+    said = ["repair" if run.is_repair else "scheduled" if run.is_scheduled else ""]
+    said += ["sample" if run.is_sample else "", f"{run.repaired:,} repaired" if run.repaired else ""]
+    said += [f"{count:,} {kind}" for kind, count in run.drift.items()]
+    said += [f"{run.undecided:,} undecided" if run.undecided else ""]
+    said += [f"{table} not compared" for table in run.not_compared]
+    return ", ".join(filter(None, said))
 
 
 def size(count: int | None) -> str:

@@ -1,6 +1,7 @@
 """`cdc verify` and `cdc repair`: the source against every store, row by row, while both are written."""
 
 import json
+import time
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -14,10 +15,15 @@ from cdc.cli.exit_codes import DRIFT, PARTIAL
 from cdc.cli.snapshot_screen import Screen, screen_for
 from cdc.config.settings import Config, load_config
 from cdc.daemon.logs import configure_logs
+from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
+from cdc.model.topics import Topics
+from cdc.records.comparisons import RunRecord, comparison_key
 from cdc.snapshots.status import FillProgress
+from verification.history import run_of, with_run
 from verification.model import Difference, TableResult
 from verification.repairing import Repair
+from verification.schedule import read_history
 from verification.verifier import Verifier, Wanted
 from verification.world import World
 
@@ -47,11 +53,14 @@ def verify(
     source_share: Share = 0.5,
     timeout: Timeout = TIMEOUT_S,
     as_json: AsJson = False,
+    is_scheduled: Annotated[bool, typer.Option("--scheduled", hidden=True)] = False,
     config: ConfigFile = DEFAULT,
 ) -> None:
     """Compare stores with the source while both are written. Exits 5 where a store differs, 6 where something could not
     be compared."""
-    _run(config, Wanted(tuple(sink or ()), tuple(table or ("*",)), sample, source_share), timeout, as_json=as_json)
+    is_strict = bool(sink) and not is_scheduled
+    wanted = Wanted(tuple(sink or ()), tuple(table or ("*",)), sample, source_share, is_strict)
+    _run(config, wanted, timeout, as_json=as_json, is_scheduled=is_scheduled)
 
 
 def repair(
@@ -64,13 +73,16 @@ def repair(
 ) -> None:
     """Compare, have capture publish rows that differ again, and wait until the stores show them. Rows with a version
     that capture has never published are removed before. Exits 5 where something still differs."""
-    wanted = Wanted(tuple(sink or ()), tuple(table or ("*",)), None, source_share)
+    wanted = Wanted(tuple(sink or ()), tuple(table or ("*",)), None, source_share, bool(sink))
     _run(config, wanted, timeout, as_json=as_json, repairs=True)
 
 
-def _run(path: Path, wanted: Wanted, timeout: float, *, as_json: bool, repairs: bool = False) -> None:
+def _run(
+    path: Path, wanted: Wanted, timeout: float, *, as_json: bool, repairs: bool = False, is_scheduled: bool = False
+) -> None:
     configure_logs(level="error")
     config = load_config(path)
+    began_us, began = time.time_ns() // 1000, time.monotonic()
     tell = _Telling(None if as_json else screen_for(Console(stderr=True), as_json=False))
     with (
         closing(tell),
@@ -79,6 +91,14 @@ def _run(path: Path, wanted: Wanted, timeout: float, *, as_json: bool, repairs: 
         Verifier(config, wanted, world, tell, removal) as verifier,
     ):
         results = list(verifier.run(Repair(config, world, tell) if repairs else None))
+        run = RunRecord(
+            begun_us=began_us,
+            seconds=round(time.monotonic() - began, 3),
+            is_scheduled=is_scheduled,
+            is_repair=repairs,
+            is_sample=wanted.sample is not None,
+        )
+        _record(config, world, run, results)
     if as_json:
         typer.echo(json.dumps(_as_json(results)))
     else:
@@ -87,6 +107,23 @@ def _run(path: Path, wanted: Wanted, timeout: float, *, as_json: bool, repairs: 
         raise typer.Exit(DRIFT)
     if any(result.why_not or result.undecided for result in results):
         raise typer.Exit(PARTIAL)
+
+
+def _record(config: Config, world: World, run: RunRecord, results: Sequence[TableResult]) -> None:
+    """Add the run to the history of each sink. Without the right to write the topic there is no history."""
+    from spark_jobs.progress_writer import ProgressWriter
+
+    writer = ProgressWriter(config.kafka, Topics(config.topics.prefix))
+    try:
+        for sink in dict.fromkeys(result.sink for result in results):
+            own = [result for result in results if result.sink == sink]
+            applied = world.record(sink)
+            found = run_of(run.model_copy(update={"applied_lsn": applied.applied_lsn if applied else 0}), own)
+            writer.send(comparison_key(sink), with_run(read_history(config, sink), sink, found, own))
+    except WatershedError as error:
+        typer.echo(f"the comparison is not in the history of cdc status: {error.message}", err=True)
+    finally:
+        writer.close()
 
 
 class _Removal:

@@ -46,8 +46,10 @@ from cdc.config.outbox_settings import OutboxConfig, with_outbox_tables
 from cdc.config.secret_files import secret_files
 from cdc.config.section import DebeziumSection, Section
 from cdc.config.sink_settings import shared_names, unmatched_pattern
+from cdc.config.store_mapping import matches
 from cdc.config.store_types import SINK_TYPES, SinksConfig
 from cdc.config.topic_names import problem
+from cdc.config.verify_settings import VerifyConfig
 from cdc.config.yaml_file import read_config_file
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
@@ -312,6 +314,7 @@ class Config(BaseSettings):
     outbox: OutboxConfig = OutboxConfig()
     sinks: SinksConfig = Field(default_factory=dict)
     spark: SparkConfig = SparkConfig()
+    verify: VerifyConfig = VerifyConfig()
     http: HttpConfig = HttpConfig()
 
     @classmethod
@@ -363,6 +366,14 @@ class Config(BaseSettings):
         said = shared_names(self.sinks, self.topics.prefix) or unmatched_pattern(self.sinks, self.source.table_ids)
         if said:
             raise ValueError(f"sinks: {said}")
+        return self
+
+    @model_validator(mode="after")
+    def _verified_tables_are_stored(self) -> Self:
+        stored = self.source.stored_table_ids
+        for pattern in self.verify.tables:
+            if not any(matches(pattern, table) for table in stored):
+                raise ValueError(f"verify.tables: {pattern} matches no table of source.tables that stores hold")
         return self
 
     @model_validator(mode="after")

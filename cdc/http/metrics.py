@@ -159,8 +159,17 @@ def _sinks(sinks: Sequence[SinkStatus]) -> Iterable[Metric]:
              lambda sink: sink.freshness_seconds)  # fmt: skip
     yield by("sink_dead_letters", "Rows that the store rejected, and of which it has taken no later version.",
              lambda sink: sink.dead_letters)  # fmt: skip
+    yield by("sink_drift_rows", "Rows that differed from the source when their tables were compared last.",
+             lambda sink: sink.comparison.drift_rows if sink.comparison is not None else None)  # fmt: skip
+    yield by("sink_compared_timestamp_seconds", "When the last comparison of the store with the source began.",
+             _compared_s)  # fmt: skip
     yield by("sink_silent_seconds", "Time since the sink's position moved.", lambda sink: sink.silent_seconds)
     yield _count_by("sink", "sink_written_changes_total", "Changes written since the job started.",
                     [(sink.sink, sink.written) for sink in sinks])  # fmt: skip
     yield _count_by("sink", "sink_stale_changes_total", "Changes that the store had already, or newer ones.",
                     [(sink.sink, sink.stale) for sink in sinks])  # fmt: skip
+
+
+def _compared_s(sink: SinkStatus) -> float | None:
+    runs = sink.comparison.runs if sink.comparison is not None else ()
+    return runs[0].begun_unix_seconds if runs else None

@@ -10,6 +10,7 @@ from cdc.kafka.state_reader import records_of
 from cdc.model.errors import GapError
 from cdc.model.topics import Topics
 from cdc.outbox.lost import LOST_KEY, LostEventsRecord
+from cdc.records.comparisons import COMPARISON_KEY, ComparisonRecord
 from cdc.records.control import SINK_ERROR_KEY, SinkErrorRecord
 from cdc.records.table_state import TABLE_KEY, TableRecord
 from cdc.status.facts import TopicFacts
@@ -64,6 +65,7 @@ class KafkaTopicReader:
             skipped={record.table: record.skipped for record in unpublished},
             lost_events=records_of(LostEventsRecord, LOST_KEY, *state),
             sinks=tuple(watch.sinks()),
+            comparisons={one.sink: one for one in records_of(ComparisonRecord, COMPARISON_KEY, *progress)},
             sink_errors={one.sink: one for one in records_of(SinkErrorRecord, SINK_ERROR_KEY, *progress)},
         )
 

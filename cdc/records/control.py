@@ -18,6 +18,7 @@
 | `<prefix>.progress` | `sink/<sink>/<generation>`   | SinkRecord     |
 | `<prefix>.progress` | `sink-error/<sink>`          | SinkErrorRecord |
 | `<prefix>.progress` | `rebuild/<sink>`             | RebuildRecord  |
+| `<prefix>.progress` | `verify/<sink>`              | ComparisonRecord (cdc/records/comparisons.py) |
 | `<prefix>.signals`  | the signal's id              | SignalRecord   |
 
 Each topic has one partition and is compacted (signals are kept for a time instead): the last record of a key applies.

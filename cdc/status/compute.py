@@ -8,6 +8,7 @@ from cdc.config.settings import Config
 from cdc.model.events import TableId
 from cdc.model.lsn import format_lsn
 from cdc.model.topics import Topics
+from cdc.records.comparisons import ComparisonRecord
 from cdc.records.control import ProgressRecord, SinkRecord
 from cdc.snapshots.status import FillProgress, newest
 from cdc.status.facts import Condition, Reading, SlotFacts, SourceFacts, TopicFacts
@@ -15,6 +16,8 @@ from cdc.status.history import History
 from cdc.status.model import (
     BrokerStatus,
     CaptureStatus,
+    ComparisonStatus,
+    RunStatus,
     SinkStatus,
     SlotStatus,
     SnapshotStatus,
@@ -225,7 +228,7 @@ def _sinks(config: Config, reading: Reading, history: History, now: Moment, end:
             history,
             now,
             conditions.get(record.sink) or published_error(reading.topics, record.sink),
-        )
+        ).model_copy(update={"comparison": _comparison(reading.topics.comparisons.get(record.sink))})
         for record in found
         if record is not None
     )
@@ -277,6 +280,20 @@ def _sink(
         error=condition.message if condition is not None else "",
         next=condition.next if condition is not None else "",
     )
+
+
+def _comparison(record: ComparisonRecord | None) -> ComparisonStatus | None:
+    if record is None:
+        return None
+    runs = (
+        RunStatus(
+            **run.model_dump(exclude={"begun_us", "applied_lsn"}),
+            begun_unix_seconds=run.begun_us / _US,
+            applied_lsn=format_lsn(run.applied_lsn),
+        )
+        for run in record.runs
+    )
+    return ComparisonStatus(drift_rows=sum(record.drift.values()), drift=record.drift, runs=tuple(runs))
 
 
 def lag_records(config: Config, record: SinkRecord, published: ProgressRecord | None) -> int:

@@ -7,6 +7,7 @@ from typing import Literal, Protocol
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId
 from cdc.outbox.lost import LostEventsRecord
+from cdc.records.comparisons import ComparisonRecord
 from cdc.records.control import PositionRecord, ProgressRecord, SinkErrorRecord, SinkRecord
 from cdc.records.table_state import TableRecord
 from cdc.snapshots.status import FillProgress
@@ -51,6 +52,7 @@ class TopicFacts:
     lost_events: tuple[LostEventsRecord, ...]
     sinks: tuple[SinkRecord, ...]
     sink_errors: Mapping[str, SinkErrorRecord]  # by the sink's name
+    comparisons: Mapping[str, ComparisonRecord]  # likewise
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,31 @@ class TableStatus(Node):
     snapshot: SnapshotStatus | None
 
 
+class RunStatus(Node):
+    """One comparison of a store with the source."""
+
+    begun_unix_seconds: float
+    seconds: float
+    applied_lsn: str  # what the store had applied when it ended
+    is_scheduled: bool  # by verify.every
+    is_repair: bool
+    is_sample: bool
+    tables: int  # that were compared whole
+    rows: int
+    drift: dict[str, int]  # kind of difference → rows; of a repair those that are left
+    undecided: int
+    repaired: int
+    not_compared: dict[str, str]  # table → why
+
+
+class ComparisonStatus(Node):
+    """What comparisons of a store with the source have found."""
+
+    drift_rows: int  # that differed when their tables were compared last, and were not repaired
+    drift: dict[str, int]  # table → such rows
+    runs: tuple[RunStatus, ...]  # the newest first
+
+
 class SinkStatus(Node):
     """How far a sink's newest generation is, from its record in the progress topic."""
 
@@ -110,6 +135,7 @@ class SinkStatus(Node):
     state: str  # of the job in the answering process; empty: it runs elsewhere
     error: str  # the last one, until the sink's position has moved
     next: str
+    comparison: ComparisonStatus | None = None  # null: the store was never compared
 
 
 class Status(Node):

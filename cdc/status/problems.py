@@ -1,6 +1,6 @@
 """Problems of the pipeline, each with the next step. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from cdc.config.settings import Config
@@ -13,6 +13,7 @@ STALLED_S: Final = 5.0  # the source moves and a position has not for so long
 GLANCE_S: Final = 1.0  # the least time for which `cdc status` observes
 GLANCE_PATIENCE: Final = 3.0  # times as long a silence, then
 _DAY_S: Final = 86_400
+LATE_S_MIN: Final = 600.0  # by which a scheduled comparison is late before that is a problem
 BUDGET_SHARE_MIN: Final = 0.2  # of the WAL budget that must be free
 
 
@@ -155,6 +156,7 @@ def _sinks(config: Config, reading: Reading, status: Status) -> Iterator[Problem
                 sink.sink,
                 is_warning=True,
             )
+        yield from _comparison(config, sink, status.unix_seconds)
         unread_s = sink.unread_seconds or 0.0
         if unread_s > DELETES_KEPT_S / 2 and sink.sink in config.sinks:
             is_past = unread_s > DELETES_KEPT_S
@@ -178,6 +180,53 @@ def _sinks(config: Config, reading: Reading, status: Status) -> Iterator[Problem
                 # The record of a sink that is used no more stays where it is.
                 is_warning=sink.sink not in config.sinks,
             )
+
+
+def _comparison(config: Config, sink: SinkStatus, now_s: float) -> Iterator[Problem]:
+    """Warnings: a store that differs serves as well as before, and no restart helps against it."""
+    found = sink.comparison
+    if found is None or sink.sink not in config.sinks:
+        return
+    if found.drift_rows:
+        tables = ", ".join(f"{count:,} of {table}" for table, count in sorted(found.drift.items()))
+        yield _problem(
+            "sink",
+            f"{sink.sink} differs from the source: {found.drift_rows:,} rows when it was compared last ({tables})",
+            f"cdc verify --sink {sink.sink} lists them; cdc repair --sink {sink.sink} corrects them",
+            sink.sink,
+            is_warning=True,
+        )
+    every_s = config.verify.every_s
+    last = next((run for run in found.runs if run.is_scheduled), None)
+    if every_s is None or last is None:
+        return
+    late_s = now_s - last.begun_unix_seconds - last.seconds - every_s
+    if late_s > max(LATE_S_MIN, every_s):
+        yield _problem(
+            "sink",
+            f"{sink.sink} is to be compared with the source every {config.verify.every}, and was compared last "
+            f"{(now_s - last.begun_unix_seconds) / 3600:.1f} hours ago",
+            f"start `cdc sink run {sink.sink}`; if it runs, its log says why it compares nothing",
+            sink.sink,
+            is_warning=True,
+        )
+    elif why := _not_compared(last.not_compared):
+        yield _problem(
+            "sink",
+            f"{sink.sink} was not compared whole: {why}",
+            f"cdc verify --sink {sink.sink} compares it again",
+            sink.sink,
+            is_warning=True,
+        )
+
+
+def _not_compared(reasons: Mapping[str, str]) -> str:
+    """The first reason, with the number of the others."""
+    if not reasons:
+        return ""
+    table, why = next(iter(sorted(reasons.items())))
+    others = f", and {len(reasons) - 1:,} more tables" if len(reasons) > 1 else ""
+    return f"{table}: {why}{others}"
 
 
 def is_stalled(config: Config, sink: SinkStatus) -> bool:

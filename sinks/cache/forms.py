@@ -112,6 +112,16 @@ class TableForm:
         version = version_text(change.version)
         return [row_id, self._key_argument(row_id), version, str(len(lookups)), *lookups, str(len(values)), *values]
 
+    def lookups(self, row: Mapping[str, Json]) -> list[str]:
+        """The lookup keys of a whole row; none of one that lacks columns."""
+        names = [self._lookup(template, row) for template in self._lookups]
+        return [] if KEEP in names else [name for name in names if name]
+
+    @property
+    def lookup_literals(self) -> list[tuple[str, ...]]:
+        """What stands around the values, in each template of lookup keys."""
+        return [template.literals for template in self._lookups]
+
     def deletion(self, row_id: str, version: int) -> list[str | bytes]:
         """What APPLY needs to delete a row."""
         return [row_id, self._key_argument(row_id), version_text(version), "0", "0"]

@@ -154,6 +154,29 @@ for at = 2, #ARGV, 3 do
 end
 """)
 
+# Tells who owns lookup keys of one table. KEYS[1]: the hash of the table's versions. ARGV: `remove`, or empty; the
+# lookup keys. Returns for each of them the text that it holds and what KEYS[1] has of the row with this primary key;
+# `remove` deletes those that are stray: of no live row, or not among the lookup keys of its entry. APPLY leaves none.
+LOOKUPS: Final = Script("""
+local call, answers = redis.call, {}
+for at = 2, #ARGV do
+  local name = ARGV[at]
+  local owner = call('GET', name)
+  local entry = owner and call('HGET', KEYS[1], owner)
+  if owner and ARGV[1] == 'remove' then
+    local is_stray = true
+    if entry and #entry > 19 then
+      for _, listed in ipairs(cjson.decode(string.sub(entry, 20))) do
+        if listed == name then is_stray = false end
+      end
+    end
+    if is_stray then call('DEL', name) end
+  end
+  answers[#answers + 1] = {owner, entry}
+end
+return answers
+""")
+
 # Removes rows of one table that a rebuild has not seen. KEYS[1]: the hash of the table's versions, KEYS[2]: the hash of
 # the rows that were seen. ARGV: for each row the text of its primary key, its entry in the first hash as it was read,
 # its key, the number of its lookup keys and these. A row that has changed since is left alone. Returns how many went.

@@ -226,10 +226,14 @@ class CacheSink:
         """How the table's rows are kept."""
         return self._form(table)
 
-    def versions(self, table: TableId) -> Iterator[dict[str, int]]:
-        """The versions of the table's live rows by the texts of their primary keys, some hundreds at a time."""
-        for page in self._pages(self._keys.table(table)):
-            yield {row_id: version for row_id, (version, _) in page.items()}
+    def versions(self, table: TableId) -> Iterator[dict[str, tuple[int, Sequence[str]]]]:
+        """Version and lookup keys of the table's live rows by the texts of their primary keys, some hundreds at a
+        time."""
+        yield from self._pages(self._keys.table(table))
+
+    def require(self, table: TableId) -> None:
+        """Raises SinkError if the table's keys were deleted, or are being removed."""
+        self._run_scripts([], {table})
 
     def _held(self, changes: Sequence[Change]) -> Iterator[dict[str, Json] | None]:
         """The live rows that the cache holds of these keys, as of this moment."""
@@ -283,7 +287,7 @@ class CacheSink:
         """Version and lookup keys of the table's live rows by the texts of their primary keys, some hundreds at a time,
         each once. That the table is still the same is checked at the end."""
         yield from self._pages(self._keys.table(table))
-        self._run_scripts([], {table})
+        self.require(table)
 
     def _pages(self, versions: str) -> Iterator[dict[str, tuple[int, Sequence[str]]]]:
         """As _scan, of the hash with this key.

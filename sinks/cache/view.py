@@ -1,25 +1,29 @@
-"""What the cache holds, for comparison with the source: rows with their versions, and keys that look like a row's and
-have no version, which somebody else wrote."""
+"""What the cache holds, for comparison with the source: rows with their versions, keys that look like a row's and have
+no version, which somebody else wrote, and lookup keys.
 
-from collections.abc import Iterator, Sequence
+APPLY writes a row, its entry in the table's hash and its lookup keys at once. So the entry always lists the row's
+lookup keys, and each lookup key leads to the live row with the highest version that lists it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Self
 
 from cdc.config.sink_settings import CacheConfig
 from cdc.model.events import TableId, TableSchema
-from sinks.cache.forms import Command, TableForm
+from sinks.cache.forms import Command, TableForm, lookup_keys
 from sinks.cache.keys import VERSION_DIGITS, version_text
-from sinks.cache.scripts import REMOVE
+from sinks.cache.scripts import LOOKUPS, REMOVE
 from sinks.cache.sink import SCAN_COUNT, SCRIPT_KEYS_MAX, CacheSink, literal
 from sinks.contract import Json
 from sinks.reduction import key_text
 from sinks.retries import Retries
-from sinks.view import Held, Key, batched
+from sinks.view import Held, Key, StoreView, batched
 
 LOOK_ROWS_MAX: Final = 200
 UNVERSIONED: Final = 0  # of a key that nobody of ours has written
 
 
-class CacheView:
+class CacheView(StoreView):
     """See sinks.view.StoreView. A table whose keys are deleted by every change holds no rows."""
 
     def __init__(self, sink: CacheSink) -> None:
@@ -44,9 +48,14 @@ class CacheView:
         for page in self._sink.versions(table):
             for part in batched(page.items(), LOOK_ROWS_MAX):
                 answers = self._server.run_all([form.read(row_id) for row_id, _ in part])
-                for (row_id, version), answer in zip(part, answers, strict=True):
-                    if (row := _row(form, answer)) is not None:
-                        yield form.key_of(row_id), Held(version, row)
+                held = {
+                    row_id: (version, lookups, row)
+                    for (row_id, (version, lookups)), answer in zip(part, answers, strict=True)
+                    if (row := _row(form, answer)) is not None
+                }
+                wrong = self._wrong_lookups(form, held)
+                for row_id, (version, _, row) in held.items():
+                    yield form.key_of(row_id), Held(version, row, lookups=wrong.get(row_id, ()))
         yield from self._unversioned(form)
 
     def held(self, table: TableId, keys: Sequence[Key]) -> list[Held | None]:
@@ -65,36 +74,95 @@ class CacheView:
     def close(self) -> None:
         self._sink.close()
 
+    def stray_lookups(self, table: TableId) -> Iterator[str]:
+        form = self._sink.form(table)
+        if not form.is_stored:  # the keys are written by applications
+            return
+        for literals in form.lookup_literals:
+            for names in self._scanned(literals, "string"):
+                for part in batched(names, LOOK_ROWS_MAX):
+                    for name, (owner, entry) in self._owners(form, part).items():
+                        if not owner or name in _listed(entry):
+                            continue
+                        row = _row(form, self._server.run(*form.read(owner))) if entry else None
+                        if row is None or name not in form.lookups(row):  # else the entry of that row is wrong
+                            yield name
+        self._sink.require(table)
+
+    def remove_lookups(self, table: TableId, names: Sequence[str]) -> None:
+        form = self._sink.form(table)
+        for part in batched(names, SCRIPT_KEYS_MAX):
+            self._owners(form, part, "remove")
+
     def _held(self, form: TableForm, keys: Sequence[Key]) -> Iterator[Held | None]:
         """The version is read on both sides of the row: where it is the same, no job has written in between."""
         commands: list[Command] = []
         for key in keys:
             row_id = key_text(dict(key))
-            version = ("HGET", form.versions, row_id)
-            commands += [version, form.read(row_id), ("GET", form.deleted + row_id), version]
-        answers = self._server.run_all(commands)
-        for at, (before, answer, deleted, after) in enumerate(batched(answers, 4)):
-            if before != after:
+            commands += [("HGET", form.versions, row_id), form.read(row_id), ("GET", form.deleted + row_id)]
+        answers = list(batched(self._server.run_all(commands), 3))
+        rows = [_row(form, answer) if form.is_stored else None for _, answer, _ in answers]
+        listed = {
+            key_text(dict(key)): (_version(entry), lookup_keys(entry), row)
+            for key, (entry, _, _), row in zip(keys, answers, rows, strict=True)
+            if entry is not None and row is not None
+        }
+        wrong = self._wrong_lookups(form, listed)
+        after = self._server.run_all([("HGET", form.versions, key_text(dict(key))) for key in keys])
+        for at, (entry, _, deleted) in enumerate(answers):
+            if entry != after[at]:
                 yield from self._held(form, keys[at : at + 1])
-                continue
-            row = _row(form, answer) if form.is_stored else None
-            if after is not None:
-                yield Held(int(after[:VERSION_DIGITS]), row)
-            elif row is not None:
-                yield Held(UNVERSIONED, row)
+            elif entry is not None:
+                yield Held(_version(entry), rows[at], lookups=wrong.get(key_text(dict(keys[at])), ()))
+            elif rows[at] is not None:
+                yield Held(UNVERSIONED, rows[at])
             else:
                 yield None if deleted is None else Held(int(deleted), None)
 
+    def _wrong_lookups(
+        self, form: TableForm, held: Mapping[str, tuple[int, Sequence[str], Mapping[str, Json]]]
+    ) -> dict[str, tuple[tuple[str, str], ...]]:
+        """The lookup keys that are not what their rows say, by the texts of the rows' primary keys. One that leads to
+        another row with a higher version is right. `held`: version, lookup keys of the entry, and row."""
+        if not form.lookup_literals:
+            return {}
+        wanted = {row_id: (version, listed, form.lookups(row)) for row_id, (version, listed, row) in held.items()}
+        names = {name for _, listed, lookups in wanted.values() for name in (*listed, *lookups)}
+        owners: dict[str, tuple[str, bytes]] = {}
+        for part in batched(sorted(names), LOOK_ROWS_MAX):
+            owners |= self._owners(form, part)
+        found: dict[str, tuple[tuple[str, str], ...]] = {}
+        for row_id, (version, listed, lookups) in wanted.items():
+            wrong = [(name, _wrong(form, row_id, version, name, owners[name])) for name in lookups]
+            wrong += [(name, "not listed with the row's version") for name in lookups if name not in listed]
+            wrong += [(name, "the row's, which has another value") for name in listed if name not in lookups]
+            if kept := tuple((name, what) for name, what in wrong if what):
+                found[row_id] = kept
+        return found
+
+    def _owners(self, form: TableForm, names: Sequence[str], mode: str = "") -> dict[str, tuple[str, bytes]]:
+        """What each lookup key holds, and the entry of the row with that primary key; empty where there is none."""
+        sent = [name.encode("utf-8", "surrogateescape") for name in names]
+        (answers,) = self._server.run_all([("EVALSHA", LOOKUPS.sha, 1, form.versions, mode, *sent)], [LOOKUPS])
+        return {
+            name: ((owner or b"").decode("utf-8", "surrogateescape"), entry or b"")
+            for name, (owner, entry) in zip(names, answers, strict=True)
+        }
+
     def _unversioned(self, form: TableForm) -> Iterator[tuple[Key, Held]]:
         """Rows under keys of which the table's hash has no version."""
-        pattern = "*".join(map(literal, form.key_literals))
-        cursor = 0
-        while True:
-            command = ("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT, "TYPE", form.key_type)
-            cursor, found = self._server.run(*command)
-            names = [name.decode("utf-8", "surrogateescape") for name in found if name.decode() != form.versions]
-            for part in batched(names, LOOK_ROWS_MAX):
+        for names in self._scanned(form.key_literals, form.key_type):
+            for part in batched([name for name in names if name != form.versions], LOOK_ROWS_MAX):
                 yield from self._without_version(form, part)
+
+    def _scanned(self, literals: Sequence[str], key_type: str) -> Iterator[list[str]]:
+        """Names of keys with these texts around their values, some at a time; not necessarily once."""
+        pattern, cursor = "*".join(map(literal, literals)), 0
+        while True:
+            command = ("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT, "TYPE", key_type)
+            cursor, found = self._server.run(*command)
+            if found:
+                yield [name.decode("utf-8", "surrogateescape") for name in found]
             if int(cursor) == 0:
                 return
 
@@ -118,3 +186,21 @@ def _row(form: TableForm, answer: Any) -> dict[str, Json] | None:
     except ValueError:
         row = {}
     return row if row is None or isinstance(row, dict) else {}
+
+
+def _version(entry: bytes) -> int:
+    return int(entry[:VERSION_DIGITS])
+
+
+def _listed(entry: bytes) -> Sequence[str]:
+    return lookup_keys(entry) if entry else ()
+
+
+def _wrong(form: TableForm, row_id: str, version: int, name: str, held: tuple[str, bytes]) -> str:
+    """What is wrong with a lookup key that the row's values name; "" for nothing."""
+    owner, entry = held
+    if not owner:
+        return "" if form.shape.ttl_s is not None else "absent"
+    if owner == row_id or (name in _listed(entry) and _version(entry) > version):
+        return ""
+    return f"the key of row {owner}"

@@ -16,13 +16,13 @@ from sinks.search.documents import DocumentForm
 from sinks.search.mapping import DELETED_FIELD, LIVE, VERSION_FIELD
 from sinks.search.pages import live_documents
 from sinks.search.sink import SearchSink
-from sinks.view import Held, Key
+from sinks.view import Held, Key, StoreView
 
 LOOK_DOCUMENTS_MAX: Final = 200  # in one request
 FORGETTING_S: Final = 1.0
 
 
-class SearchView:
+class SearchView(StoreView):
     """See sinks.view.StoreView."""
 
     def __init__(self, sink: SearchSink) -> None:

@@ -104,7 +104,7 @@ class SqlSink:
         self._preparation.prepare(Lineage.of([*earlier, schema]), form)
         self._forms[schema.table] = form
         try:  # types of the configuration, from which no value may be cast
-            self._server.transaction(lambda connection: self._stage(connection, form, []))
+            self._server.transaction(lambda connection: self.stage(connection, form, []))
         except RefusedStatement as error:
             raise RefusedError(
                 f"SQL table of {schema.table}: {error.message}", "correct types in the sink's shapes"
@@ -136,18 +136,18 @@ class SqlSink:
         for number, change in enumerate(changes):
             groups.setdefault((change.table, change.unchanged), []).append(number)
         for (table, unchanged), numbers in groups.items():
-            form = self._form(table)
+            form = self.form(table)
             for rows in _parts(form, self._server.dialect, changes, numbers, results):
                 self._merge(form, unchanged, rows, results)
         return results
 
     def sweep(self, table: TableId, floor: int) -> int:
-        form = self._form(table)
+        form = self.form(table)
         versions = form.versions
         is_below = versions.c.version < floor, versions.c.deleted_at.is_(None)
 
         def sweep(connection: Connection) -> int:
-            self._fence(connection, form)
+            self.fence(connection, form)
             below = select(versions.c.version).where(form.same_key(versions, form.rows), *is_below)
             connection.execute(form.rows.delete().where(exists(below.correlate(form.rows))))
             swept = versions.update().where(*is_below).values(version=floor, deleted_at=int(time.time()))
@@ -174,12 +174,12 @@ class SqlSink:
         """Forget the versions of rows that were deleted before that time; see sinks.search.tombstones for what makes
         it safe."""
         for table in tables:
-            versions = self._form(table).versions
+            versions = self.form(table).versions
             old = versions.delete().where(versions.c.deleted_at < int(before_s))
             self._of(table, partial(self._server.transaction, partial(Connection.execute, statement=old)))
 
     def rows(self, table: TableId) -> Iterator[StoredRow]:
-        form = self._form(table)
+        form = self.form(table)
         rows, versions = form.rows, form.versions
         shown = [column.shown(rows.c[name]).label(form.at[name]) for name, column in form.forms.items()]
         joined = rows.join(versions, form.same_key(versions, rows))
@@ -197,6 +197,16 @@ class SqlSink:
     def close(self) -> None:
         self._server.close()
 
+    @property
+    def server(self) -> SqlServer:
+        return self._server
+
+    def form(self, table: TableId) -> TableForm:
+        """The table in the store. The table was prepared or attached."""
+        form = self._forms.get(table)
+        assert form is not None, f"{table} was not prepared"
+        return form
+
     # ---- merging
 
     def _merge(
@@ -207,8 +217,8 @@ class SqlSink:
         has_deletes = any(one.is_deleted for one in staged)
 
         def merge(connection: Connection) -> set[int]:
-            self._stage(connection, form, packed)
-            self._fence(connection, form)
+            self.stage(connection, form, packed)
+            self.fence(connection, form)
             return _merged(connection, form, unchanged, has_deletes)
 
         try:
@@ -224,14 +234,15 @@ class SqlSink:
         for one in staged:
             results[one.number] = _STALE if one.number in stale else _WRITTEN
 
-    def _stage(self, connection: Connection, form: TableForm, packed: Sequence[Any]) -> None:
+    def stage(self, connection: Connection, form: TableForm, packed: Sequence[Any]) -> None:
+        """Put packed rows, and no others, into the table's stage."""
         made: set[str] = connection.info.setdefault(STAGES, set())
         if form.stage.name not in made:
             connection.execute(CreateTable(form.stage, if_not_exists=True))
             made.add(form.stage.name)
         self._server.dialect.fill(connection, form, packed)
 
-    def _fence(self, connection: Connection, form: TableForm) -> None:
+    def fence(self, connection: Connection, form: TableForm) -> None:
         """Lock the table's row until the transaction ends. Raises SinkError where it has another schema or shape."""
         tables = self._own.tables
         is_it = tables.c.source == form.source
@@ -265,11 +276,6 @@ class SqlSink:
         table = TableId(*map(unquote, source.split(".", 1)))
         return shape_text(self._server.dialect, self._own, table, self._shape(table))
 
-    def _form(self, table: TableId) -> TableForm:
-        form = self._forms.get(table)
-        assert form is not None, f"{table} was not prepared"
-        return form
-
 
 def _parts(
     form: TableForm, dialect: Dialect, changes: Sequence[Change], numbers: Sequence[int], results: list[Result]
@@ -282,7 +288,7 @@ def _parts(
         row: Row = {"number": number, "version": change.version, "is_deleted": change.row is None}
         try:
             for name, value in (change.key if change.row is None else change.row).items():
-                row[form.at[name]] = None if value is None else _written(form, name, value)
+                row[form.at[name]] = None if value is None else written(form, name, value)
         except Unholdable as error:
             results[number] = Result(Outcome.REJECTED, str(error))
             continue
@@ -299,7 +305,8 @@ def _parts(
         yield part
 
 
-def _written(form: TableForm, name: str, value: Json) -> Any:
+def written(form: TableForm, name: str, value: Json) -> Any:
+    """A value of a record as the stage takes it. Raises Unholdable."""
     try:
         return form.forms[name].write(value)
     except Unholdable as error:

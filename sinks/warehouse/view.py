@@ -10,7 +10,7 @@ from cdc.config.sink_settings import WarehouseConfig
 from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import Column, TableId, TableSchema
 from sinks.json_values import Unholdable
-from sinks.view import Held, Key, Removal
+from sinks.view import Held, Key, Removal, StoreView
 from sinks.warehouse.catalog import CatalogPlace, catalog_place
 from sinks.warehouse.columns import column_type
 from sinks.warehouse.naming import OWN_COLUMNS, SEEN_VERSION, VERSION
@@ -20,7 +20,7 @@ from sinks.warehouse.reader import reading
 _NAMEABLE: Final = frozenset({"int", "bigint", "string"})  # types whose values Iceberg compares in files' bounds
 
 
-class WarehouseView:
+class WarehouseView(StoreView):
     """See sinks.view.StoreView. Each method reads the newest snapshot of the table."""
 
     def __init__(self, catalog: CatalogPlace, removal: Removal | None = None) -> None:

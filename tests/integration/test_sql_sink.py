@@ -12,6 +12,7 @@ from psycopg.rows import tuple_row
 from tests.conformance.stores import url_of
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
 from tests.support.captured import Captured, under_capture
+from tests.support.forked import run
 from tests.support.sink_job import SinkJob
 from tests.support.waiting import eventually
 
@@ -169,6 +170,17 @@ def test_a_database_follows_the_source(shop: tuple[Captured, Store]) -> None:
     made.query("INSERT INTO people (id, name) VALUES (400, 'behind the kill')")
     with SinkJob(made.config(), "report") as job:
         equal(shop, "SELECT id, name FROM people WHERE id < 1000", "SELECT id, title AS name FROM report.persons")
+        # Each type compares as what it is; a value that somebody changed is seen.
+        store.query("UPDATE report.persons SET photo = NULL, email = 'not compared' WHERE id = 30")
+        done = run(["verify", "--sink", "report", "--json", "--config", str(made.config())], deadline_s=60.0)
+        tables = {table["table"]: table for table in json.loads(done.stdout)["tables"]}
+        assert {name: (one["drift"], one["undecided"], one["not_compared"]) for name, one in tables.items()} == {
+            "public.people": (1, 0, ""),
+            "public.lines": (0, 0, ""),
+            "public.late": (0, 0, ""),
+        }
+        (difference,) = tables["public.people"]["differences"]
+        assert (difference["key"], [one["column"] for one in difference["columns"]]) == ('{"id":30}', ["photo"])
         code, _ = job.terminate()
         assert (code, "Traceback" in job.said()) == (0, False), job.said()
 

@@ -1,12 +1,15 @@
 """`cdc verify` and `cdc repair` beside a load: no drift is reported where there is none, and all where there is."""
 
+import json
 import secrets
+import time
 from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
 
 from sinks.warehouse.engine import Engine
+from tests.conformance.stores import url_of
 from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
 from tests.support import drift
 from tests.support.captured import Captured, under_capture
@@ -15,8 +18,9 @@ from tests.support.http_server import free_port
 from tests.support.sink_job import SinkJob
 from tests.support.stores import sinks_section
 from tests.support.waiting import eventually
+from verification.schedule import Schedule
 
-STORES = ("search", "cache")
+STORES = ("search", "cache", "sql")
 MAPPING: Final[dict[str, Any]] = {
     "rename": {"price": "cost"},
     "exclude": ["seen"],
@@ -37,6 +41,7 @@ def goods(
 ) -> Iterator[Captured]:
     folder, name = tmp_path_factory.mktemp("verify"), f"t{secrets.token_hex(5)}"
     with (
+        new_database(postgres) as target,
         new_database(postgres) as dsn,
         under_capture(postgres, kafka, dsn, name, folder, drift.SCHEMA, [drift.GOODS]) as made,
     ):
@@ -44,8 +49,11 @@ def goods(
             name: section for name, section in sinks_section(folder, opensearch, redis).items() if name in STORES
         }
         sections["search"]["mapping"] = {drift.GOODS: MAPPING}
+        sections["cache"]["shapes"] = drift.shapes(name)
+        sections["sql"] = {"url": url_of(target)}
         made.settings = {
             "sinks": sections | {"idle": {"type": "cache", "url": redis, "key_prefix": f"{name}-idle"}},
+            "verify": {"every": "1d"},
             "spark": {"checkpoint_location": str(folder / "checkpoints"), "options": INTERPRETED},
         }
         made.query(drift.FILL)
@@ -80,12 +88,46 @@ def test_what_differs_is_reported_exactly_and_repaired_under_load(goods: Capture
         for store in STORES:
             drift.inject(store, config, ids[store], nobody)
         code, report = drift.command(goods, "verify", *SINKS)
-        assert {store: drift.found(report, store) for store in STORES} == {s: drift.wanted(ids[s]) for s in STORES}
-        assert (code, report["drift"]) == (5, COUNT * len(drift.KINDS) * len(STORES))
+        for store in STORES:
+            found = drift.found(report, store)
+            assert found == drift.wanted(ids[store]), f"{store}: {found}"
+        injected = {store: COUNT * len(ids[store]) for store in STORES}
+        assert (code, report["drift"]) == (5, sum(injected.values()))
+        histories = {store: compared(goods, store) for store in STORES}
+        assert {store: one["drift"] for store, one in histories.items()} == {
+            s: {drift.GOODS: injected[s]} for s in STORES
+        }
         code, repaired = drift.command(goods, "repair", *SINKS)
         assert (code, repaired["drift"], repaired["undecided"]) == (0, 0, 0), repaired
-        assert {t["sink"]: t["repaired"] for t in repaired["tables"]} == dict.fromkeys(STORES, COUNT * len(drift.KINDS))
+        assert {t["sink"]: t["repaired"] for t in repaired["tables"]} == injected
         assert drift.command(goods, "verify", *SINKS)[0] == 0
+        last, repairing, before = compared(goods, "sql")["runs"][:3]
+        assert (last["drift"], last["tables"], repairing["is_repair"], repairing["repaired"]) == (
+            {},
+            1,
+            True,
+            COUNT * 5,
+        )
+        assert before["drift"] == {kind.value: COUNT for kind in drift.KINDS}
+        assert compared(goods, "sql")["drift_rows"] == 0
+
+
+def compared(goods: Captured, sink: str) -> dict[str, Any]:
+    """What the status tells of the store's comparisons."""
+    status = json.loads(run(["status", "--json", "--config", str(goods.config())], deadline_s=60.0).stdout)
+    found: dict[str, Any]
+    (found,) = [one["comparison"] for one in status["sinks"] if one["sink"] == sink]
+    drifting = [one["name"] for one in status["problems"] if "differs from the source" in one["message"]]
+    assert (sink in drifting) == bool(found["drift_rows"])
+    return found
+
+
+def test_the_job_of_the_sinks_compares_its_stores_by_itself(goods: Captured) -> None:
+    def scheduled() -> bool:
+        return all(any(one["is_scheduled"] for one in compared(goods, store)["runs"]) for store in STORES)
+
+    eventually(scheduled, 120.0, "every store was compared as verify.every says")
+    assert Schedule(drift.loaded(goods), goods.config(), STORES).due(time.time_ns() // 1000) == []
 
 
 def test_what_can_not_be_compared_is_said(goods: Captured) -> None:

@@ -11,12 +11,13 @@ from typing import Any, Final, LiteralString, Self
 import psycopg
 import redis as redis_client
 from opensearchpy import OpenSearch
+from psycopg import sql
 
 from cdc.config.settings import Config, load_config
-from cdc.config.sink_settings import CacheConfig, SearchConfig, WarehouseConfig
+from cdc.config.sink_settings import CacheConfig, SearchConfig, SqlConfig, WarehouseConfig
 from cdc.kafka.state_reader import read_position
 from cdc.model.events import TableId, pack_version
-from sinks.cache.keys import CacheKeys, version_text
+from sinks.cache.keys import VERSION_DIGITS, CacheKeys, version_text
 from sinks.search.names import SearchNames
 from sinks.search.view import SearchView
 from sinks.shaping.table import TableShape
@@ -39,10 +40,20 @@ INSERT INTO goods SELECT n, 'name ' || n, n / 7.0, now(), repeat('ü', (n % 50):
 FROM generate_series(1, 2000) AS n
 """
 KINDS: Final = (Kind.MISSING, Kind.EXTRA, Kind.STALE, Kind.WRONG, Kind.FUTURE)
+CACHE_KINDS: Final = (*KINDS, Kind.LOOKUP)  # of a cache with the shapes below
 OTHER: Final = 999  # a row that stays as it is, and that extra ones are made of
 HOT: Final = 1_000  # rows from here on are changed by the load
 STRANGERS: Final = 1_000_000  # ids that the source never has begin here
 AHEAD: Final = 1_000_000_000  # versions
+
+
+def shapes(prefix: str) -> dict[str, Any]:
+    """Of a cache, so that each row has a lookup key."""
+    return {GOODS: {"lookups": [_lookup(prefix, "{name}")]}}
+
+
+def _lookup(prefix: str, name: str) -> str:
+    return f"{prefix}/goods/{name}"
 
 
 class Background(ABC):
@@ -94,7 +105,8 @@ class Load(Background):
 def chosen(store: str, count: int, stores: Sequence[str]) -> dict[Kind, list[int]]:
     """For each kind of difference the ids of its rows, others for each store."""
     first = 101 + stores.index(store) * 200
-    ids = {kind: list(range(first + at * count, first + (at + 1) * count)) for at, kind in enumerate(KINDS)}
+    kinds = CACHE_KINDS if store == "cache" else KINDS
+    ids = {kind: list(range(first + at * count, first + (at + 1) * count)) for at, kind in enumerate(kinds)}
     ids[Kind.EXTRA] = [STRANGERS + key for key in ids[Kind.EXTRA]]
     return ids
 
@@ -112,6 +124,8 @@ def inject(store: str, config: Config, ids: Mapping[Kind, Sequence[int]], engine
             _cache(section, config, ids, old, ahead)
         case WarehouseConfig() as section:
             _warehouse(section, config, ids, old, ahead, engine())
+        case SqlConfig() as section:
+            _sql(section, config, ids, old, ahead)
 
 
 def _search(section: SearchConfig, config: Config, ids: Mapping[Kind, Sequence[int]], old: int, ahead: int) -> None:
@@ -156,7 +170,8 @@ def _cache(section: CacheConfig, config: Config, ids: Mapping[Kind, Sequence[int
             document = json.dumps(row | changed, ensure_ascii=False)
             client.hset(f"{versions}{key}", mapping={"v": version_text(version or 0), "doc": document})
             if version is not None:
-                client.hset(versions, str(key), version_text(version))
+                entry: Any = client.hget(versions, str(key)) or ""
+                client.hset(versions, str(key), version_text(version) + entry[VERSION_DIGITS:])
 
         for key in ids[Kind.MISSING]:
             client.delete(f"{versions}{key}")
@@ -166,9 +181,38 @@ def _cache(section: CacheConfig, config: Config, ids: Mapping[Kind, Sequence[int
             put(key, old, name="stale")
         for key in ids[Kind.WRONG]:
             held: Any = client.hget(versions, str(key))
-            put(key, int(held), name="wrong")
+            put(key, int(held[:VERSION_DIGITS]), name="wrong")
         for key in ids[Kind.FUTURE]:
             put(key, ahead + key, **({"name": "ahead"} if key % 2 else {}))
+
+        for key in ids[Kind.LOOKUP]:
+            name = _lookup(config.topics.prefix, f"name {key}")
+            match key % 3:
+                case 0:
+                    client.delete(name)
+                case 1:
+                    client.set(name, str(OTHER))
+                case _:
+                    client.set(_lookup(config.topics.prefix, f"stray {key}"), str(key))
+
+
+def _sql(section: SqlConfig, config: Config, ids: Mapping[Kind, Sequence[int]], old: int, ahead: int) -> None:
+    versions = sql.Identifier(section.beginning(config.topics.prefix), f"versions:{GOODS}")
+    listed = {kind: list(keys) for kind, keys in ids.items()}
+    with psycopg.connect(section.url.get_secret_value()) as connection:  # one transaction
+        connection.execute("DELETE FROM goods WHERE id = ANY(%s)", (listed[Kind.MISSING],))
+        connection.execute("INSERT INTO goods SELECT unnest(%s::bigint[]), 'x', 1", (listed[Kind.EXTRA],))
+        statement = sql.SQL("INSERT INTO {} SELECT k, %s FROM unnest(%s::bigint[]) AS k WHERE k %% 2 = 1")
+        connection.execute(
+            statement.format(versions), (old, listed[Kind.EXTRA])
+        )  # of the others the sink knows nothing
+        connection.execute("UPDATE goods SET name = 'stale' WHERE id = ANY(%s)", (listed[Kind.STALE],))
+        connection.execute("UPDATE goods SET name = 'wrong' WHERE id = ANY(%s)", (listed[Kind.WRONG],))
+        statement = sql.SQL("UPDATE {} SET version = %s WHERE k0 = ANY(%s)")
+        connection.execute(statement.format(versions), (old, listed[Kind.STALE]))
+        statement = sql.SQL("UPDATE {} SET version = %s + k0 WHERE k0 = ANY(%s)")
+        connection.execute(statement.format(versions), (ahead, listed[Kind.FUTURE]))
+        connection.execute("UPDATE goods SET name = 'ahead' WHERE id = ANY(%s) AND id %% 2 = 1", (listed[Kind.FUTURE],))
 
 
 def _warehouse(
@@ -214,7 +258,10 @@ def found(report: Mapping[str, Any], sink: str) -> dict[str, list[int]]:
         assert not table["not_compared"], table["not_compared"]
         if table["sink"] == sink:
             for one in table["differences"]:
-                by_kind.setdefault(one["kind"], []).append(json.loads(one["key"])["id"])
+                # The key of a row, or a lookup key that ends with an id.
+                key = one["key"]
+                number = json.loads(key)["id"] if key.startswith("{") else int(key.rsplit(" ", 1)[1])
+                by_kind.setdefault(one["kind"], []).append(number)
     return {kind: sorted(keys) for kind, keys in by_kind.items()}
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from cdc.config.settings import Config
 from cdc.model.events import TableId
+from cdc.records.comparisons import ComparisonRecord, RunRecord
 from cdc.records.control import SinkErrorRecord, SinkRecord
 from cdc.records.table_state import TableRecord
 from cdc.snapshots.status import FillProgress
@@ -20,7 +21,7 @@ TOPIC = "shop.public.orders"
 MIB = 1024 * 1024
 
 
-def config(**http: Any) -> Config:
+def config(verify: dict[str, Any] | None = None, **http: Any) -> Config:
     return Config.model_validate(
         {
             "source": {"dsn": "postgresql://nobody@localhost/none", "tables": ["public.orders", "public.notes"]},
@@ -30,6 +31,7 @@ def config(**http: Any) -> Config:
                 "search": {"url": "http://localhost:1"},
                 "warehouse": {"catalog_uri": "jdbc:sqlite:x", "location": "y"},
             },
+            "verify": verify or {},
             "http": http,
         }
     )
@@ -71,6 +73,7 @@ def topics(lsn: int = 1000, *, ends: int = 0, sinks: tuple[SinkRecord, ...] = ()
         "skipped": {},
         "lost_events": (),
         "sinks": sinks,
+        "comparisons": {},
         "sink_errors": {},
     }
     return TopicFacts(**(wanted | fields))
@@ -90,6 +93,12 @@ def reading(found: SourceFacts | None = None, told: TopicFacts | None = None, **
     # A server that refused has said nothing else.
     wanted |= {name: None for name in ("source", "topics") if fields.get(f"{name}_error") is not None}
     return Reading(**(wanted | fields))
+
+
+def comparison(at_s: float = 1e6, drift: dict[str, int] | None = None, **fields: Any) -> ComparisonRecord:
+    """Of search, with one scheduled run that began at that time, seconds since 1970."""
+    run = RunRecord(begun_us=round(at_s * 1e6), seconds=4.0, applied_lsn=500, is_scheduled=True, tables=1, rows=9)
+    return ComparisonRecord(sink="search", runs=(run.model_copy(update=fields),), drift=drift or {})
 
 
 def standing(status: str = "running", **fields: Any) -> FillProgress:
@@ -133,7 +142,12 @@ def full_status() -> Status:
     clock = Clock(config(wal_bytes_max=10 * MIB))
     record = applied(500, 3, written=7, stale=2, commit_ts_us=1, applied_ts_us=2)
     told = topics(
-        ends=10, sinks=(record,), snapshots={ORDERS: standing()}, dead_letters={ORDERS: 2}, skipped={ORDERS: 1}
+        ends=10,
+        sinks=(record,),
+        snapshots={ORDERS: standing()},
+        dead_letters={ORDERS: 2},
+        skipped={ORDERS: 1},
+        comparisons={"search": comparison(drift={"public.orders": 5})},
     )
     assert told.progress is not None
     told = replace(told, progress=told.progress.model_copy(update={"commit_ts_us": 1}))

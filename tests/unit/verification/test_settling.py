@@ -163,6 +163,21 @@ def test_versions_above_the_ceiling_are_of_nobodys_writing() -> None:
     assert kinds(decided(pair)) == []
 
 
+def test_wrong_lookup_keys_are_drift_when_they_were_wrong_at_the_reading_before() -> None:
+    """Of two rows that exchange a value the store may show the second one's change before the first one's."""
+    faulty = held("x", 9)._replace(lookups=(("by:x", "absent"),))
+    settled = decided(Pair(row("x"), faulty))
+    assert kinds(settled) == [Kind.LOOKUP]
+    assert [(c.column, c.store) for c in settled.differences[0].columns] == [("by:x", "absent")]
+    both = decided(Pair(row("y"), faulty))
+    assert kinds(both) == [Kind.WRONG] and len(both.differences[0].columns) == 2
+
+    pair = Pair(row("x"), held("x", 9))
+    looks = iter([faulty, held("x", 9)])
+    pair.at_reach = lambda: setattr(pair, "stored", next(looks))
+    assert kinds(decided(pair)) == []
+
+
 def test_while_writers_or_snapshots_run_nothing_is_drift() -> None:
     pair = Pair(row("new"), held("old", 9))
     pair.running = {"3/17"}

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from cdc.model.errors import RefusedError
+from cdc.config.store_mapping import Held
+from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import TableId
 from verification import verifier
 from verification.model import Difference, Kind, TableResult
@@ -41,3 +42,94 @@ def test_a_table_that_one_store_keeps_in_another_way_is_compared_in_the_others(m
         ("search", 1, ""),
     ]
     assert [(side, differences) for side, _, differences in mended] == [("cache", [DRIFT]), ("search", [DRIFT])]
+
+
+class Views:
+    """A store of one row that is right, with lookup keys; and the world around it."""
+
+    def __init__(self) -> None:
+        self.generations = iter([7, 7])
+        self.strays = ["by:x", "by:y"]
+        self.fails: SinkError | None = None
+
+    def rows(self, table: TableId) -> list[Any]:
+        assert table == TABLE
+        if self.fails is not None:
+            raise self.fails
+        return []
+
+    def stray_lookups(self, table: TableId) -> list[str]:
+        assert table == TABLE
+        return self.strays
+
+    def ceiling(self) -> int:
+        return 100
+
+    def read_on(self) -> None:
+        """Nothing was published."""
+
+    def record(self, sink: str) -> Any:
+        assert sink == "cache"
+        return SimpleNamespace(generation=next(self.generations), excluded=["public.b"], mappings={"public.a": "old"})
+
+
+def comparing(views: Views, *, is_strict: bool = False) -> tuple[Any, Any]:
+    """A verifier of this store, and its side."""
+    made: Any = Verifier.__new__(Verifier)
+    made._config = SimpleNamespace(source=None, kafka=None)
+    made._wanted = SimpleNamespace(sample=None, is_strict=is_strict)
+    made._world, made._tell, made._away, made._views = views, lambda *_: None, {}, {"cache": views}
+    made._sections = {"cache": Held()}
+    made._letters = lambda *_: {}
+    schema = SimpleNamespace(table=TABLE)
+    return made, SimpleNamespace(
+        sink="cache", view=views, expected=SimpleNamespace(schema=schema), source=None, is_partial=True
+    )
+
+
+ROWS: Any = SimpleNamespace(count=0)
+
+
+def test_stray_lookup_keys_are_differences() -> None:
+    made, side = comparing(Views())
+    result = TableResult("cache", TABLE)
+    assert made._compare(side, result, ROWS, keep=True) == []
+    assert (result.drift, result.counts[Kind.LOOKUP], result.strays) == (2, 2, ["by:x", "by:y"])
+    assert [one.as_json()["key"] for one in result.differences] == ["by:x", "by:y"]
+    assert result.why_not == ""
+
+
+def test_a_generation_that_took_over_meanwhile_is_said() -> None:
+    views = Views()
+    views.generations = iter([7, 8])
+    made, side = comparing(views)
+    result = TableResult("cache", TABLE)
+    made._compare(side, result, ROWS, keep=False)
+    assert "its new generation took over while the table was compared" in result.why_not
+
+
+def test_a_store_that_holds_the_table_in_another_way_is_not_compared() -> None:
+    views = Views()
+    views.generations = iter([7, 7, 7])
+    made, _ = comparing(views)
+    assert "does not hold public.b" in made._not_filled("cache", TableId("public", "b"))
+    assert "another mapping" in made._not_filled("cache", TABLE)
+    assert made._not_filled("cache", TableId("public", "c")) == ""
+
+
+def test_a_store_that_goes_away_leaves_the_other_stores_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verifier, "VerifiedTable", lambda *_: nullcontext())
+    views = Views()
+    views.fails = SinkError("Redis does not answer", "start it")
+    lineage: Any = SimpleNamespace(newest=SimpleNamespace(table=TABLE))
+    for is_strict in (False, True):
+        made, side = comparing(views, is_strict=is_strict)
+        made._read, made._side = lambda _: nullcontext(ROWS), lambda *_, side=side: side
+        views.generations = iter([7, 7])
+        if is_strict:
+            with pytest.raises(SinkError, match="does not answer"):
+                made._table(lineage, ["cache"], None)
+            continue
+        (result,) = made._table(lineage, ["cache"], None)
+        assert (result.why_not, made._away) == ("Redis does not answer", {"cache": "Redis does not answer"})
+        assert made._views == {}

@@ -31,6 +31,8 @@ def test_everything_that_is_known_is_there() -> None:
     assert found["watershed_snapshot_rows", "public.orders"] == 50
     assert found["watershed_sink_lag_records", "search"] == 7
     assert found["watershed_sink_written_changes_total", "search"] == 7
+    assert found["watershed_sink_drift_rows", "search"] == 5
+    assert found["watershed_sink_compared_timestamp_seconds", "search"] == 1e6
     assert found["watershed_problems", "table", "warning"] == 1
 
 

@@ -16,6 +16,7 @@ from tests.support.status_facts import (
     ORDERS,
     Clock,
     applied,
+    comparison,
     condition,
     config,
     reading,
@@ -203,3 +204,26 @@ def test_records_that_a_sink_has_not_read_for_half_the_retention_are_an_alarm(
     assert [one.severity for one in found if "has not read records" in one.message] == ([severity] if severity else [])
     in_step = late.model_copy(update={"end_offsets": {"shop.public.orders": (10,)}})
     assert problems(reading(told=topics(1000, ends=10, sinks=(in_step,)))) == []
+
+
+def compared(**fields: Any) -> list[str]:
+    """The problems of a pipeline that is right, one second after search was compared like this, with `every` 6 h."""
+    told = topics(sinks=(applied(),), comparisons={"search": comparison(**fields)})
+    found = Clock(config({"every": "6h"})).status(reading(told=told)).problems
+    assert all(problem.severity == "warning" and problem.name == "search" for problem in found)
+    return [problem.message for problem in found]
+
+
+def test_drift_is_a_warning_and_does_not_make_a_process_unready() -> None:
+    assert compared() == []
+    (found,) = compared(drift={"public.orders": 4, "public.notes": 1_000})
+    assert "1,004 rows" in found and "1,000 of public.notes, 4 of public.orders" in found
+
+
+def test_a_comparison_that_is_late_or_was_not_whole_is_a_warning() -> None:
+    assert compared(at_s=1e6 - 11 * 3600) == []
+    (late,) = compared(at_s=1e6 - 13 * 3600)
+    assert "every 6h" in late and "13.0 hours ago" in late
+    assert compared(at_s=1e6 - 13 * 3600, is_scheduled=False) == [], "the first one may still come"
+    (partial,) = compared(not_compared={"public.orders": "capture has stopped the table", "public.notes": "x"})
+    assert "public.notes: x, and 1 more tables" in partial

@@ -46,13 +46,13 @@ class Pause:
 
 
 def paused_before_the_fence(sink: SqlSink, pause: Pause, monkeypatch: pytest.MonkeyPatch) -> None:
-    fence = sink._fence
+    fence = sink.fence
 
     def paused(connection: Connection, form: Any) -> None:
         pause()
         fence(connection, form)
 
-    monkeypatch.setattr(sink, "_fence", paused)
+    monkeypatch.setattr(sink, "fence", paused)
 
 
 def paused_before_the_commit(sink: SqlSink, pause: Pause, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,40 @@
+"""The history of a store's comparisons with the source, in the progress topic under `verify/<sink>`. Pure."""
+
+from typing import Final
+
+from pydantic import Field
+
+from cdc.records.control import U64, Record
+
+RUNS_MAX: Final = 10  # that a record keeps
+COMPARISON_KEY: Final = "verify/"
+
+
+class RunRecord(Record):
+    """One comparison of a store, by `cdc verify` or `cdc repair`."""
+
+    begun_us: U64  # µs since 1970
+    seconds: float
+    applied_lsn: U64 = 0  # what the store had applied when it ended
+    is_scheduled: bool = False
+    is_repair: bool = False
+    is_sample: bool = False
+    tables: int = 0  # that were compared whole
+    rows: int = 0  # of the source
+    drift: dict[str, int] = Field(default_factory=dict)  # kind of difference → rows
+    undecided: int = 0
+    repaired: int = 0
+    not_compared: dict[str, str] = Field(default_factory=dict)  # table → why
+
+
+class ComparisonRecord(Record):
+    """What is known of one store."""
+
+    sink: str
+    runs: tuple[RunRecord, ...] = ()  # the newest first
+    # Table → rows that differed when it was compared last, and were not repaired.
+    drift: dict[str, int] = Field(default_factory=dict)
+
+
+def comparison_key(sink: str) -> str:
+    return f"{COMPARISON_KEY}{sink}"
