@@ -65,9 +65,8 @@ class PieceWriter:
         self.positions: dict[Partition, int] = {}  # offsets behind what was written or is being written
 
     def write(self, piece: Piece) -> bool:
-        """Writes a piece; says whether the task may continue. A piece that no other follows at once is in the store
-        when this returns. Raises RefusedError for a record that capture did not write; SinkError, also for an
-        earlier piece."""
+        """Begins to write a piece, after the one before is in the store; says whether the task may continue. Raises
+        RefusedError for a record that capture did not write; SinkError, also for an earlier piece."""
         changes, known = self._decode(piece.records)
         is_whole = len(known) == len(piece.records)
         batch = _Batch(changes, known, self._target.reduced(changes), piece.positions if is_whole else _behind(known))
@@ -77,9 +76,14 @@ class PieceWriter:
             self._report.offsets |= batch.positions
             return is_whole
         self._pending = batch, self._executor.submit(self._apply, batch.reduced)
-        if not piece.is_full or not is_whole:
+        if not is_whole:
             self.finish()
         return is_whole
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the store may still be taking a piece."""
+        return self._pending is not None
 
     def finish(self) -> None:
         """Wait for the piece that the store is taking. Raises its error."""

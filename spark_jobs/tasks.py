@@ -28,6 +28,9 @@ from spark_jobs.task_report import Catalog, Failure, TaskReport
 
 WAIT_S_MAX: Final = 0.2  # for records, before a task checks the time again
 REPORT_S: Final = 0.1  # between two reports of a running task
+# For records that follow a piece, before the task waits for the store instead. A consumer may have none for a moment in
+# the middle of a backlog.
+SETTLE_S: Final = 0.002
 IDLE_REPORT_S: Final = 0.4  # without news to report: only to learn whether to continue
 
 
@@ -224,7 +227,7 @@ def _write_and_report(
             if not goes_on:
                 return
             reported = now
-        piece = reader.read(REPORT_S, limits.piece_bytes)
+        piece = reader.read(SETTLE_S if writer.is_busy else REPORT_S, limits.piece_bytes)
         report.is_behind = piece.is_full
         if not writer.write(piece):
             return

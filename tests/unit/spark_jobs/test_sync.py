@@ -16,7 +16,7 @@ from spark_jobs.applied import AppliedPosition, Offsets
 from spark_jobs.control_reader import News
 from spark_jobs.rejections import Letters
 from spark_jobs.rounds import RoundReport, Take
-from spark_jobs.sync import GENERATION_CHECK_S, SCHEMA_WAIT_S_MAX, Ended, SinkSync, World
+from spark_jobs.sync import BEHIND_S, GENERATION_CHECK_S, SCHEMA_WAIT_S_MAX, Ended, SinkSync, World
 from tests.unit.spark_jobs.records import TOPIC, schema
 
 NO_NEWS = News((), (), ())
@@ -187,6 +187,17 @@ def test_running_tasks_are_ended_for_a_stop_and_for_a_table_that_is_not_prepared
     assert take(wrote(5))
     bench.sync._unprepared = [Lineage((schema(),))]
     assert not take(wrote(5))
+
+
+def test_a_backlog_is_over_when_no_task_has_said_for_a_while_that_there_is_more() -> None:
+    bench = Bench()
+    take = partial(bench.sync._take_meanwhile, bench.admission)
+    assert not bench.sync.is_behind
+    take(replace(wrote(4), is_behind=True))
+    take(wrote(5))
+    assert bench.sync.is_behind, "another task has nothing more for a moment"
+    bench.now_us += int(BEHIND_S * 1_000_000)
+    assert not bench.sync.is_behind
 
 
 @pytest.mark.invariant(11)
