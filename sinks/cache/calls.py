@@ -28,7 +28,9 @@ class ApplyCall:
         self._tombstone_ttl_ms = tombstone_ttl_ms
         self._met = met
         self._only_live = only_live
+        self._kind = form.kind
         self._has_keys = not form.has_short_keys
+        self._lookup_count = form.lookup_count
         self._size_bytes = 0
         self._ids: list[str] = []
         self._versions: list[int] = []
@@ -39,49 +41,53 @@ class ApplyCall:
 
     def add(self, number: int, change: Change) -> bool:
         """Adds the change with this number, and says whether there was room for it. There always is for the first."""
-        form, row = self._form, change.row
+        row, numbers = change.row, self.numbers
         row_id = key_text(change.key)
         value: str | bytes = _DELETED
         parts: list[str | bytes] = []
         if row is not None:
-            match form.kind:
-                case "none":
-                    value = _PRESENT
+            match self._kind:
+                case "document" | "string":
+                    value = encode_json(row)
                 case "hash":
-                    parts = form.parts(row)
+                    parts = self._form.parts(row)
                     value = str(len(parts))
                 case _:
-                    value = encode_json(row)
-        size_bytes = len(row_id) + len(value) + sum(map(len, parts))
-        if self.numbers and (len(self.numbers) == SCRIPT_KEYS_MAX or self._size_bytes + size_bytes > SCRIPT_BYTES_MAX):
+                    value = _PRESENT
+        size_bytes = self._size_bytes + len(row_id) + len(value)
+        if parts:
+            size_bytes += sum(map(len, parts))
+        if numbers and (size_bytes > SCRIPT_BYTES_MAX or len(numbers) == SCRIPT_KEYS_MAX):
             return False
-        self._size_bytes += size_bytes
+        self._size_bytes = size_bytes
         self._parts += parts
-        self._append(number, row_id, change.version, value)
-        if form.lookup_count:
-            self._lookups += [""] * form.lookup_count if row is None else form.lookups(row)
+        numbers.append(number)
+        self._ids.append(row_id)
+        self._versions.append(change.version)
+        self._values.append(value)
+        if self._has_keys:
+            self._keys.append(self._form.key_argument(row_id))
+        if self._lookup_count:
+            self._lookups += [""] * self._lookup_count if row is None else self._form.lookups(row)
         return True
 
     def add_deletion(self, row_id: str, version: int) -> None:
         """Adds the deletion of a row. At most SCRIPT_KEYS_MAX of them have room."""
-        self._append(0, row_id, version, _DELETED)
-        self._lookups += [""] * self._form.lookup_count
-
-    def _append(self, number: int, row_id: str, version: int, value: str | bytes) -> None:
-        self.numbers.append(number)
+        self.numbers.append(0)
         self._ids.append(row_id)
         self._versions.append(version)
-        self._values.append(value)
+        self._values.append(_DELETED)
         if self._has_keys:
             self._keys.append(self._form.key_argument(row_id))
+        self._lookups += [""] * self._lookup_count
 
     def command(self) -> Command:
         form, shape = self._form, self._form.shape
         ttl_ms = "" if shape.ttl_s is None else shape.ttl_s * 1000
         versions = f"%0{VERSION_DIGITS}d" * len(self._versions) % tuple(self._versions)
-        options: list[Any] = [form.text, form.deleted, self._tombstone_ttl_ms, ttl_ms, form.kind]
+        options: list[Any] = [form.text, form.deleted, self._tombstone_ttl_ms, ttl_ms, self._kind]
         options += [shape.publish or "", shape.stream or "", shape.stream_length_max, str(form.schema.table)]
         options += ["live" if self._only_live else "", self._met]
-        options += ["keys" if self._has_keys else "", form.lookup_count, versions]
+        options += ["keys" if self._has_keys else "", self._lookup_count, versions]
         rows = (*self._ids, *self._values, *self._keys, *self._lookups, *self._parts)
         return ("EVALSHA", APPLY.sha, 1, form.versions, *options, *rows)
