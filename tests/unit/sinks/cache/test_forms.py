@@ -7,7 +7,7 @@ import pytest
 
 from cdc.config.store_shapes import CacheShape
 from cdc.model.events import Column, TableId, TableSchema, pack_version
-from sinks.cache.calls import SCRIPT_BYTES_MAX, SCRIPT_KEYS_MAX, ApplyCall
+from sinks.cache.calls import ApplyCall
 from sinks.cache.forms import RowKeys, TableForm, lookup_keys, shape_text
 from sinks.cache.keys import CacheKeys, version_text
 from sinks.cache.scripts import KEEP
@@ -79,16 +79,6 @@ def test_what_may_change_while_keys_are_there_is_no_part_of_their_shape() -> Non
     assert len({text(), text(value="json"), text(key="a:{id}"), text(lookups=["b:{id}"])}) == 4
     plain = {"key": "a:{id}", "mode": "invalidate"}
     assert text(**plain) == text(**plain, publish="channel", stream="stream") != text(key="a:{id}")
-
-
-def test_a_call_takes_rows_of_bounded_number_and_size_and_always_the_first() -> None:
-    call = ApplyCall(form(), 1000, "")
-    change = Change(TABLE, {"region": "eu", "id": 1}, V, {"region": "eu", "id": 1}, 1)
-    assert [call.add(number, change) for number in range(SCRIPT_KEYS_MAX + 1)] == [True] * SCRIPT_KEYS_MAX + [False]
-    assert call.numbers == list(range(SCRIPT_KEYS_MAX))
-    large = Change(TABLE, {"region": "eu", "id": 1}, V, {"region": "eu", "id": 1, "name": "x" * SCRIPT_BYTES_MAX}, 1)
-    call = ApplyCall(form(), 1000, "")
-    assert call.add(0, large) and not call.add(1, change)
 
 
 @pytest.mark.parametrize(("oid", "is_short"), [(20, True), (2950, True), (25, False), (1700, False)])
