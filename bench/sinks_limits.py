@@ -11,6 +11,7 @@ from typing import Any, Final
 
 PIPELINE_ROWS: Final = 1000
 BULK_ROWS: Final = 2000
+_FIELDS: Final = {"amount": {"type": "double"}}  # others have them by themselves
 
 
 def document(number: int) -> dict[str, Any]:
@@ -53,7 +54,8 @@ def write_opensearch(url: str, rows: Sequence[int]) -> None:
 
     # A server whose heap is full for a moment says 429.
     client = OpenSearch(url, timeout=60, max_retries=20, retry_on_status=(429,))
-    client.indices.create(index="plain", params={"ignore": 400})  # the server makes none by itself; it may be there
+    # The server makes no index by itself; this one may be there. Fields get the types that the sink's index has.
+    client.indices.create(index="plain", body={"mappings": {"properties": _FIELDS}}, params={"ignore": 400})
     for part in _parts(rows, BULK_ROWS):
         lines = (
             line
