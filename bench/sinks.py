@@ -185,7 +185,7 @@ def _filled(job: SinkJob, captured: Captured, store: str, rows: int) -> dict[str
         record = positions.newest(store)
         if record is None:
             return False
-        if not first:
+        if not first and record.written:
             first.append(record)
         last[:] = [record]
         return record.applied_lsn >= wanted and record.written >= rows
@@ -195,11 +195,14 @@ def _filled(job: SinkJob, captured: Captured, store: str, rows: int) -> dict[str
     with closing(positions):
         eventually(is_applied, BACKLOG_S_MAX, lambda: f"{store} has everything; {last}\n{job.said()[-3000:]}")
     assert not positions.complaints, positions.complaints
-    took_s = last[0].applied_ts_us / 1e6 - max(first[0].applied_ts_us / 1e6, begun)
-    rate = (rows - first[0].written) / took_s
+    # As for the plain clients, the start is not counted: that of Spark's query and of the first task.
+    counted = rows - first[0].written
+    took_s = (last[0].applied_ts_us - first[0].applied_ts_us) / 1e6
+    assert counted > 0 and took_s > 0, "the backlog is too small: its first applied position covers all of it"
     return {
-        "rows_per_s": round(rate),
-        "cpu_s_per_million": round((_cpu_s(job.process.pid) - cpu) / (rows - first[0].written) * 1e6, 1),
+        "rows_per_s": round(counted / took_s),
+        "start_s": round(first[0].applied_ts_us / 1e6 - begun, 1),
+        "cpu_s_per_million": round((_cpu_s(job.process.pid) - cpu) / rows * 1e6, 1),
         "cores": _cores(before, time.time() - begun),
         "peak_mb": peak,
     }

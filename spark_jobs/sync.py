@@ -33,7 +33,7 @@ GENERATION_CHECK_S: Final = 3.0  # how soon it is noticed that the store's data 
 # A record's schema was committed with it or before it; its partition's marker follows within milliseconds.
 SCHEMA_WAIT_S_MAX: Final = 30.0
 SCHEMA_WAIT_S: Final = 0.05
-BEHIND_S: Final = 0.5
+BEHIND_S: Final = 0.25
 
 
 class Control(Protocol):

@@ -7,11 +7,12 @@ whose driver died): every write is guarded by its change's version.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
+from importlib import import_module
 from typing import Final, Protocol
 
 from confluent_kafka import KafkaException
@@ -175,6 +176,13 @@ def run_task(
         return runner.run(share, job, catalog, limits, reporter.send)
     finally:
         reporter.close()
+
+
+def import_modules(names: Sequence[str], _: int) -> None:
+    """Imports what tasks need, in a worker process that has nothing else to do yet."""
+    for name in names:
+        with suppress(ImportError):  # the first task says what is missing
+            import_module(name)
 
 
 @contextmanager
