@@ -337,10 +337,15 @@ class SinkSync:
 
     def _check_job(self) -> None:
         """Raises RefusedError if another job has taken over: two would publish two positions in turn. If an earlier job
-        has published after this one, publishes the position again."""
+        has published after this one, its position is adopted and published again: it may be ahead, and the applied
+        position must not go back."""
         last = self._world.control.sinks.get(sink_key(self._sink.name, self._generation))
         if last is not None and last.job < self._world.job:
             self._published = None
+            with self._state:
+                applied = Applied(last.epoch, last.applied_lsn, last.commit_ts_us)
+                self._position.adopt(last.end_offsets, last.sweeps, applied)
+                self._written_to = furthest(self._written_to, last.end_offsets)
         if last is not None and last.job > self._world.job:
             raise RefusedError(
                 f"{self._sink.name}: another job keeps this store in step now (job {last.job[0]}; this one is job "

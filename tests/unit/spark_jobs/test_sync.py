@@ -438,6 +438,20 @@ def test_what_an_earlier_job_published_late_is_published_over() -> None:
     assert bench.sinks["sink/search/1"].applied_lsn == 500
 
 
+def test_what_an_earlier_job_published_late_is_adopted_where_it_is_ahead() -> None:
+    """It had written more than the later job, which read on from the position before."""
+    bench = Bench(news=[News((progress(500, 4),), (), ())], rounds=[wrote(4)])
+    bench.batch()
+    late = {"job": (2, "z"), "applied_lsn": 600, "commit_ts_us": 7, "end_offsets": {TOPIC: (9,)}, "sweeps": {"a.b": 3}}
+    bench.sinks["sink/search/1"] = bench.published[-1].model_copy(update=late)
+    bench.sync.tend()
+    record = bench.published[-1]
+    assert (record.job, record.applied_lsn, record.commit_ts_us) == (JOB, 600, 7)
+    assert (record.end_offsets, record.sweeps) == ({TOPIC: (9,)}, {"a.b": 3})
+    bench.batch()
+    assert bench.starts[-1] == {TOPIC: (9,)}
+
+
 def test_a_job_that_has_overtaken_another_goes_on() -> None:
     bench = Bench()
     bench.sinks["sink/search/1"] = bench.published[-1].model_copy(update={"job": (2, "z")})
