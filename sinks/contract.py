@@ -26,16 +26,17 @@ again.
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, Protocol
+
+import msgspec
 
 from cdc.model.events import TableId, TableSchema
 
 Json = Any  # a decoded JSON value: None, bool, int, float, str, list, dict
 
 
-class Origin(NamedTuple):
+class Origin(msgspec.Struct, frozen=True, gc=False):
     """What was done in the source, and when. Only tables that keep every change ask."""
 
     # c, u, d, r as in the record. A mapping's condition adds x: a row that it leaves out now, and may have held before;
@@ -44,9 +45,9 @@ class Origin(NamedTuple):
     at_us: int | None  # the commit, or the reading of a snapshot's row, in µs since 1970; None: the record lacks it
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """The newest known state of one key, from a record. Values are the record's JSON values."""
+class Change(msgspec.Struct, frozen=True, gc=False):
+    """The newest known state of one key, from a record. Values are the record's JSON values. `msgspec.structs.replace`
+    makes an altered copy."""
 
     table: TableId
     key: dict[str, Json]  # column → value, in key order, from the record's key

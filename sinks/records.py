@@ -8,7 +8,7 @@ import msgspec
 import orjson
 
 from cdc.model.errors import SinkError
-from cdc.model.events import EPOCH_MAX, SEQ_MAX, TableSchema, pack_version
+from cdc.model.events import EPOCH_MAX, SEQ_BITS, SEQ_MAX, TableSchema, pack_version
 from sinks.contract import Change, Json, Origin
 from sinks.lineage import Lineage
 
@@ -61,10 +61,65 @@ class _Envelope(msgspec.Struct, gc=False):
     after: Json = None
 
 
-# Integers of any size stay exact in both.
+class _OrdinarySource(msgspec.Struct, gc=False):
+    """The fields in use of the source block of an ordinary record, with their types."""
+
+    schema: str
+    table: str
+    epoch: int
+    seq: int
+    schema_version: int
+    unchanged: Json = None
+    ts_us: Json = None
+
+
+class _OrdinaryEnvelope(msgspec.Struct, gc=False):
+    """The envelope of an ordinary record."""
+
+    op: str
+    source: _OrdinarySource
+    after: dict[str, Json]
+
+
+# Integers of any size stay exact in all of them.
+_read_ordinary: Final = msgspec.json.Decoder(_OrdinaryEnvelope).decode
 _read_envelope: Final = msgspec.json.Decoder(_Envelope).decode
 _read_json: Final = msgspec.json.Decoder().decode
 _NOT_JSON: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
+_ROW_OPERATIONS: Final = frozenset({"c", "u", "r"})
+
+
+def ordinary_change(schema: TableSchema, key: bytes | None, value: bytes | None) -> Change | None:
+    """Returns what read_record returns for a whole row in this schema, which is the newest one of its topic: most
+    records are such. None for any other record, also one to be refused: read_record says what it is.
+
+    It takes half the time, because one function checks everything at once.
+    """
+    try:
+        envelope = _read_ordinary(value or b"")
+        columns = _read_json(key or b"")
+    except _NOT_JSON:
+        return None
+    source, row = envelope.source, envelope.after
+    version, epoch, seq, table = schema.version, source.epoch, source.seq, schema.table
+    if (
+        source.schema_version == version
+        and source.unchanged is None
+        and envelope.op in _ROW_OPERATIONS
+        and len(row) == len(schema.columns)
+        and source.table == table.name
+        and source.schema == table.schema
+        and 0 < epoch <= EPOCH_MAX
+        and 0 <= seq <= SEQ_MAX
+        and type(columns) is dict
+        and tuple(columns) == schema.key
+        and None not in columns.values()
+    ):
+        origin = Origin(envelope.op, source.ts_us)
+        return Change(table, columns, epoch << SEQ_BITS | seq, row, version, _WHOLE, origin)
+    return None
 
 
 def read_record(

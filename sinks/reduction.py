@@ -2,8 +2,9 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from cdc.model.events import TableId
 from sinks.contract import Change, Json
@@ -24,19 +25,15 @@ def reduce_changes(changes: Iterable[Change]) -> list[Change]:
     newest: dict[tuple[TableId, str], Change] = {}
     lives: dict[tuple[TableId, str], list[Change]] = {}  # of keys whose newest change lacks columns
     for change in changes:
-        name = (change.table, document_id(change.key))
-        held = newest.get(name)
-        if (
-            held is None
-            or change.version > held.version
-            or (change.version == held.version and held.schema_version is None)
-        ):
+        name = (change.table, key_text(change.key))
+        held = newest.setdefault(name, change)
+        if change.version > held.version or (change.version == held.version and held.schema_version is None):
             newest[name] = change
-            if change.unchanged:
-                lives[name] = []
+        if change.unchanged:
+            lives[name] = []
     if lives:
         for change in changes:
-            if (life := lives.get((change.table, document_id(change.key)))) is not None:
+            if (life := lives.get((change.table, key_text(change.key)))) is not None:
                 life.append(change)
         newest |= {name: _folded(newest[name], life) for name, life in lives.items()}
     return list(newest.values())
@@ -60,6 +57,9 @@ def completed(
     columns from. `held`: reads the live rows for that many changes at once; changes lack large columns only, so no more
     of them are in memory. Between this read and the write another writer may write the row: an older version loses
     against ours, a newer one wins."""
+    if not any(change.unchanged for change in changes):
+        yield from enumerate(changes)
+        return
     for start in range(0, len(changes), looked_at_once):
         part = changes[start : start + looked_at_once]
         lacking = [change for change in part if change.unchanged]

@@ -93,6 +93,17 @@ class AppliedPosition:
         self.offsets = furthest(self.offsets, offsets)
         self._advance()
 
+    def adopt(self, offsets: Offsets, sweeps: Mapping[str, int], applied: Applied) -> None:
+        """Takes a position that another job of the generation has published, which the store shows."""
+        self.sweeps |= {table: max(floor, self.sweeps.get(table, 0)) for table, floor in sweeps.items()}
+        self._unfinished = {
+            (table, floor): sweep
+            for (table, floor), sweep in self._unfinished.items()
+            if self.sweeps.get(table, -1) < floor
+        }
+        self._covered, self.applied = max(self._covered, applied), max(self.applied, applied)
+        self.reach(offsets)
+
     def due_sweeps(self) -> list[SweepRecord]:
         """Returns for each table the highest sweep whose as-of position is reached, lowest floor first. It includes all
         lower ones, and in some stores each sweep reads every key. The caller executes them, then reports them done."""

@@ -3,14 +3,15 @@
 import time
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from confluent_kafka import Message
+from msgspec.structs import replace
 
 from cdc.model.errors import RefusedError, SinkError
 from sinks.contract import Change, Origin, Outcome, Result
-from sinks.records import UnknownSchemaError, read_record
+from sinks.records import UnknownSchemaError, ordinary_change, read_record
 from spark_jobs.reading import Partition, Piece
 from spark_jobs.rejections import Rejections
 from spark_jobs.task_report import Catalog, TaskReport
@@ -64,9 +65,8 @@ class PieceWriter:
         self.positions: dict[Partition, int] = {}  # offsets behind what was written or is being written
 
     def write(self, piece: Piece) -> bool:
-        """Writes a piece; says whether the task may continue. A piece that no other follows at once is in the store
-        when this returns. Raises RefusedError for a record that capture did not write; SinkError, also for an
-        earlier piece."""
+        """Begins to write a piece, after the one before is in the store; says whether the task may continue. Raises
+        RefusedError for a record that capture did not write; SinkError, also for an earlier piece."""
         changes, known = self._decode(piece.records)
         is_whole = len(known) == len(piece.records)
         batch = _Batch(changes, known, self._target.reduced(changes), piece.positions if is_whole else _behind(known))
@@ -76,9 +76,14 @@ class PieceWriter:
             self._report.offsets |= batch.positions
             return is_whole
         self._pending = batch, self._executor.submit(self._apply, batch.reduced)
-        if not piece.is_full or not is_whole:
+        if not is_whole:
             self.finish()
         return is_whole
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether the store may still be taking a piece."""
+        return self._pending is not None
 
     def finish(self) -> None:
         """Wait for the piece that the store is taking. Raises its error."""
@@ -103,24 +108,30 @@ class PieceWriter:
 
     def _decode(self, messages: Sequence[Message]) -> tuple[list[Change], Sequence[Message]]:
         """The changes, and the records that they are of: those before the first record whose schema is not known."""
-        lineages = self._catalog.lineages
+        schemas = {topic: lineage.newest for topic, lineage in self._catalog.lineages.items()}
         changes: list[Change] = []
         for index, message in enumerate(messages):
-            value = message.value()
-            # Only a tombstone's headers say something that its value does not.
-            headers: Any = message.headers() if value is None else None
-            topic, partition, offset = message.topic() or "", message.partition() or 0, message.offset() or 0
+            schema = schemas.get(message.topic() or "")
+            change = None if schema is None else ordinary_change(schema, message.key(), message.value())
             try:
-                change = read_record(lineages, topic, partition, offset, message.key(), value, headers)
-                if value is None:  # compaction may have removed the delete before it
-                    change = replace(change, origin=Origin("d", message.timestamp()[1] * 1000))
-                changes.append(change)
+                changes.append(change or self._read(message))
             except UnknownSchemaError as error:
                 self._report.unknown_schema = error.message
                 return changes, messages[:index]
             except SinkError as error:
                 raise RefusedError(error.message, error.hint) from error
         return changes, messages
+
+    def _read(self, message: Message) -> Change:
+        value = message.value()
+        # Only a tombstone's headers say something that its value does not.
+        headers: Any = message.headers() if value is None else None
+        topic, partition, offset = message.topic() or "", message.partition() or 0, message.offset() or 0
+        change = read_record(self._catalog.lineages, topic, partition, offset, message.key(), value, headers)
+        if value is not None:
+            return change
+        # Compaction may have removed the delete before it.
+        return replace(change, origin=Origin("d", message.timestamp()[1] * 1000))
 
 
 def _behind(messages: Sequence[Message]) -> dict[Partition, int]:

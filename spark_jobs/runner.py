@@ -21,6 +21,7 @@ from rich.console import Console
 
 from cdc.config.settings import Config
 from cdc.config.sink_settings import StoreConfig, WarehouseConfig, sink_config
+from cdc.kafka.daemon_thread import start_thread
 from cdc.model.errors import SinkError
 from cdc.status.conditions import Conditions
 from cdc.status.facts import Condition
@@ -29,6 +30,7 @@ from jars.resolver import resolve_sets
 from sinks.registry import make_sink
 from sinks.shaping.sink import shaped
 from sinks.slots import FIRST, open_slots
+from spark_jobs import stores
 from spark_jobs.engine import SparkEngine
 from spark_jobs.failures import reason
 from spark_jobs.jar_sets import jar_sets
@@ -37,8 +39,7 @@ from spark_jobs.rounds import SparkRounds
 from spark_jobs.serving import ServingWorker
 from spark_jobs.session import is_submitted, spark_session, submitted_session
 from spark_jobs.source import java_properties
-from spark_jobs.stores import open_store
-from spark_jobs.tasks import Job, Limits
+from spark_jobs.tasks import Job, Limits, import_modules
 from spark_jobs.worker import FINISH_S_MAX, OpenSink
 
 log = structlog.get_logger(__name__)
@@ -85,6 +86,7 @@ def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | Non
     # of a cluster are shared for one rebuild at a time.
     spark, task_count = started(config, len(names) + 1 if is_submitted() else 2 * len(names))
     log.info("spark started", took_s=round(time.monotonic() - begun, 1), sinks=" ".join(names))
+    _start_workers(spark, task_count, [config.sinks[name] for name in names])
     workers = [
         ServingWorker(name, config, spark, partial(open_sink, spark, task_count), stop, reports_to)
         for name, open_sink in openers.items()
@@ -101,6 +103,14 @@ def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | Non
     code = 1 if any(worker.refusal for worker in workers) else 0
     log.info("stopped", exit_code=code)
     _leave(spark, code)
+
+
+def _start_workers(spark: SparkSession, task_count: int, sections: Sequence[StoreConfig]) -> None:
+    """Lets Python workers start and import what tasks need, while the queries start."""
+    modules = [stores.__name__, *(section.adapter.partition(":")[0] for section in sections)]
+    workers = spark.sparkContext.parallelize(range(task_count), task_count)
+    imports = partial(import_modules, [name for name in modules if name])
+    start_thread(lambda: workers.map(imports).count())  # an error would come again with the first task
 
 
 def started(config: Config, query_count: int) -> tuple[SparkSession, int]:
@@ -147,7 +157,7 @@ def _stored(
 
     def rounds(generation: int) -> SparkRounds:
         job = Job(name, config.kafka, section, config.topics.prefix, generation, slot=slot)
-        return SparkRounds(spark, job, limits, task_count, open_store)
+        return SparkRounds(spark, job, limits, task_count, stores.open_store)
 
     sink = make_sink(name, section, config.topics.prefix, slot)
     return OpenSink(sink, rounds, BATCH_S, lambda: None, slots, slot or FIRST)

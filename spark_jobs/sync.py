@@ -33,6 +33,7 @@ GENERATION_CHECK_S: Final = 3.0  # how soon it is noticed that the store's data 
 # A record's schema was committed with it or before it; its partition's marker follows within milliseconds.
 SCHEMA_WAIT_S_MAX: Final = 30.0
 SCHEMA_WAIT_S: Final = 0.05
+BEHIND_S: Final = 0.25
 
 
 class Control(Protocol):
@@ -71,7 +72,6 @@ class SinkSync:
         """`batch_s`: a batch continues with records that arrive for this long after it began."""
         self.failure: Exception | None = None  # why the last batch failed
         self.rounds_done = 0
-        self.is_behind = False  # the last report of a task: more records than it could take at once
         self.has_news = threading.Event()  # something was written since the watching thread worked last
         self._sink = sink
         self._generation = generation
@@ -94,6 +94,12 @@ class SinkSync:
         self._stale = 0
         self._published: SinkRecord | None = None
         self._checked_us = world.now_us()
+        self._behind_us: int | None = None  # when a task reported last that there are more records than it can take
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a backlog is being worked off. Tasks report several times a second, not always with more to read."""
+        return self._behind_us is not None and self._world.now_us() - self._behind_us < BEHIND_S * 1_000_000
 
     @property
     def topics(self) -> frozenset[str]:
@@ -190,7 +196,8 @@ class SinkSync:
             self._written += report.written
             self._stale += report.stale
         self.rounds_done += 1
-        self.is_behind = report.is_behind
+        if report.is_behind:
+            self._behind_us = self._world.now_us()
         if offsets:
             self.has_news.set()
         if report.records:
@@ -330,10 +337,15 @@ class SinkSync:
 
     def _check_job(self) -> None:
         """Raises RefusedError if another job has taken over: two would publish two positions in turn. If an earlier job
-        has published after this one, publishes the position again."""
+        has published after this one, its position is adopted and published again: it may be ahead, and the applied
+        position must not go back."""
         last = self._world.control.sinks.get(sink_key(self._sink.name, self._generation))
         if last is not None and last.job < self._world.job:
             self._published = None
+            with self._state:
+                applied = Applied(last.epoch, last.applied_lsn, last.commit_ts_us)
+                self._position.adopt(last.end_offsets, last.sweeps, applied)
+                self._written_to = furthest(self._written_to, last.end_offsets)
         if last is not None and last.job > self._world.job:
             raise RefusedError(
                 f"{self._sink.name}: another job keeps this store in step now (job {last.job[0]}; this one is job "

@@ -7,11 +7,12 @@ whose driver died): every write is guarded by its change's version.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
+from importlib import import_module
 from typing import Final, Protocol
 
 from confluent_kafka import KafkaException
@@ -28,6 +29,9 @@ from spark_jobs.task_report import Catalog, Failure, TaskReport
 
 WAIT_S_MAX: Final = 0.2  # for records, before a task checks the time again
 REPORT_S: Final = 0.1  # between two reports of a running task
+# For records that follow a piece, before the task waits for the store instead. A consumer may have none for a moment in
+# the middle of a backlog.
+SETTLE_S: Final = 0.002
 IDLE_REPORT_S: Final = 0.4  # without news to report: only to learn whether to continue
 
 
@@ -174,6 +178,13 @@ def run_task(
         reporter.close()
 
 
+def import_modules(names: Sequence[str], _: int) -> None:
+    """Imports what tasks need, in a worker process that has nothing else to do yet."""
+    for name in names:
+        with suppress(ImportError):  # the first task says what is missing
+            import_module(name)
+
+
 @contextmanager
 def _finished(writer: PieceWriter) -> Iterator[None]:
     """Waits at the end of the block, however it ends, until the store has taken its piece or failed: only then may the
@@ -224,7 +235,7 @@ def _write_and_report(
             if not goes_on:
                 return
             reported = now
-        piece = reader.read(REPORT_S, limits.piece_bytes)
+        piece = reader.read(SETTLE_S if writer.is_busy else REPORT_S, limits.piece_bytes)
         report.is_behind = piece.is_full
         if not writer.write(piece):
             return

@@ -292,7 +292,7 @@ class SinkWorker(ABC):
         began, is_reported = time.monotonic(), False
         while not self._stop.is_set():
             sync.has_news.wait(WATCH_S)
-            if self._stop.wait(pause_s):
+            if self._pause(sync, pause_s):
                 return False
             if not query.isActive:
                 raise sync.failure or query.exception() or SinkError(f"{self.name}: the query ended by itself")
@@ -302,13 +302,21 @@ class SinkWorker(ABC):
             if not is_reported and (sync.rounds_done or begun - began >= WORKS_S):
                 is_reported = True
                 self._report("running")
-            pause_s = TEND_PAUSE_BEHIND_S if sync.is_behind else min(max(TEND_S_MIN, took_s), TEND_PAUSE_S_MAX)
+            pause_s = min(max(TEND_S_MIN, took_s), TEND_PAUSE_S_MAX)
             if is_over():
                 return False
             if sync.topics != topics:
                 log.info("tables were added", sink=self.name, tables=len(sync.topics))
                 return True
         return False
+
+    def _pause(self, sync: SinkSync, pause_s: float) -> bool:
+        """Waits for so long, and longer while a backlog is worked off; says whether there was a request to stop."""
+        begun = time.monotonic()
+        while (waited_s := time.monotonic() - begun) < (TEND_PAUSE_BEHIND_S if sync.is_behind else pause_s):
+            if self._stop.wait(min(TEND_S_MIN, max(0.0, TEND_PAUSE_BEHIND_S - waited_s))):
+                return True
+        return self._stop.is_set()
 
     def _end(self, query: StreamingQuery, sync: SinkSync) -> None:
         """Lets the running batch end, and begins no other."""

@@ -9,17 +9,18 @@ import orjson
 from cdc.config.store_shapes import CacheShape
 from cdc.model.errors import RefusedError
 from cdc.model.events import Column, TableId, TableSchema
-from sinks.cache.keys import DOCUMENT_FIELD, VERSION_DIGITS, CacheKeys, version_text
+from sinks.cache.keys import DOCUMENT_FIELD, VERSION_DIGITS, CacheKeys
 from sinks.cache.scripts import KEEP
-from sinks.contract import Change, Json
-from sinks.records import decode_json, encode_json
-from sinks.reduction import bounded_id, key_text
+from sinks.contract import Json
+from sinks.records import decode_json
+from sinks.reduction import bounded_id
 from sinks.templates import Part, Template, check_apart, overlap, parts_beginning, value_text
 
 Command = tuple[Any, ...]
 
 _KINDS: Final = {"document": "document", "columns": "hash", "json": "string"}
 _STORED_AS_JSON: Final = frozenset({16, 20, 21, 23, 26, 700, 701})  # bool, int8, int2, int4, oid, float4, float8
+_SHORT: Final = frozenset({20, 21, 23, 26, 2950})  # types with short texts: int8, int2, int4, oid, uuid
 
 
 def shape_text(shape: CacheShape) -> str:
@@ -102,15 +103,10 @@ class TableForm:
         """The key of a row, from the text of its primary key."""
         return self._row_keys.key(row_id)
 
-    def arguments(self, change: Change) -> list[str | bytes]:
-        """What APPLY needs of one change."""
-        row_id = key_text(change.key)
-        if change.row is None:
-            return self.deletion(row_id, change.version)
-        lookups = [self._lookup(template, change.row) for template in self._lookups]
-        values = self._values(change.row)
-        version = version_text(change.version)
-        return [row_id, self._key_argument(row_id), version, str(len(lookups)), *lookups, str(len(values)), *values]
+    @property
+    def lookup_count(self) -> int:
+        """The number of lookup keys of each row."""
+        return len(self._lookups)
 
     def lookups(self, row: Mapping[str, Json]) -> list[str]:
         """The lookup keys of a whole row; none of one that lacks columns."""
@@ -122,12 +118,22 @@ class TableForm:
         """What stands around the values, in each template of lookup keys."""
         return [template.literals for template in self._lookups]
 
-    def deletion(self, row_id: str, version: int) -> list[str | bytes]:
-        """What APPLY needs to delete a row."""
-        return [row_id, self._key_argument(row_id), version_text(version), "0", "0"]
+    @property
+    def has_short_keys(self) -> bool:
+        """Whether every row's key consists of the table's key and the text of the primary key."""
+        columns = [self._columns[name] for name in self.schema.key]
+        return self._key is None and len(columns) == 1 and (columns[0].base_type_oid or columns[0].type_oid) in _SHORT
 
-    def _key_argument(self, row_id: str) -> str:
-        """The row's key; empty where the script makes it of the table's key and the row's id."""
+    def lookup_arguments(self, row: Mapping[str, Json]) -> list[str]:
+        """What APPLY takes for each lookup key of a row: empty for none, KEEP for one whose columns are not known."""
+        return [self._lookup(template, row) for template in self._lookups]
+
+    def parts(self, row: Mapping[str, Json]) -> list[str | bytes]:
+        """The fields and values of a row's hash."""
+        return [part for name, value in row.items() if value is not None for part in (name, value_text(value))]
+
+    def key_argument(self, row_id: str) -> str:
+        """The row's key; empty where APPLY makes it of the table's key and the row's id."""
         return "" if self._key is None and bounded_id(row_id) is row_id else self._row_keys.key(row_id)
 
     @property
@@ -177,13 +183,6 @@ class TableForm:
         if any(name not in row for name in template.columns):
             return KEEP
         return template.render(row) or ""
-
-    def _values(self, row: Mapping[str, Json]) -> list[str | bytes]:
-        if not self.is_stored:
-            return [""]
-        if self.shape.value == "columns":
-            return [part for name, value in row.items() if value is not None for part in (name, value_text(value))]
-        return [encode_json(row)]
 
 
 def lookup_keys(held: bytes) -> Sequence[str]:

@@ -29,11 +29,15 @@ KEEP: Final = "\0"  # a lookup key that stays what it was
 #   10 live: rows that are not live are left alone (sweeps)
 #   11 of a rebuild: the hash that takes the primary keys of the rows that it meets. It writes also the version that is
 #      held, unless keys are deleted by every change; empty: no rebuild
-# and for each row: the text of its primary key; its key (empty: KEYS[1] and that text); its version; the number of
-# lookup keys and these (empty: none, KEEP: as before); the number of values and these: a document, or fields and values
-# of a hash; none delete the row. What the script can add by itself is not sent.
-# Returns 1 for each row that was written, 0 where the version held is the same or newer. A row's version is written
-# last, so that a row at which the script fails is written whole by the next attempt.
+#   12 keys: each row's key is given; empty: all keys are KEYS[1] and the text of the primary key
+#   13 the number of lookup keys of each row   14 the versions of the rows, of 19 digits each
+# then, each for all rows, one after the other: the texts of their primary keys; their values: a document, the number of
+# a hash's fields and values, or any text if keys are deleted by every change, and an empty one to delete the row; their
+# keys, if given (empty: KEYS[1] and the text of the primary key); their lookup keys (empty: none, KEEP: as before); the
+# fields and values of hashes. A value is one argument because Redis spends more time on arguments than on rows.
+# Returns the numbers of the rows, from 1, that were not written, because the version held is the same or newer. A row's
+# version is written last, so that a row at which the script fails is written whole by the next attempt. A row is there
+# once.
 #
 # A lookup key holds the primary key of the row with the highest version that has its value. So of two rows the order in
 # which they are written does not matter: the owner's version, read in the hash, guards the lookup key.
@@ -44,23 +48,26 @@ local deleted, deleted_ttl, ttl, kind = ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local channel, stream, length, table_name, only_live = ARGV[6], ARGV[7], ARGV[8], ARGV[9], ARGV[10] == 'live'
 local met = ARGV[11]
 local rewrites = met ~= '' and kind ~= 'none'
-local written, has_room = {}, false
+local has_keys, lookup_count, packed = ARGV[12] == 'keys', tonumber(ARGV[13]), ARGV[14]
+local count = #packed / 19
+local values_at = 14 + count
+local lookups_at = values_at + (has_keys and 2 or 1) * count
+local part_at = lookups_at + lookup_count * count + 1
 local has_deleted, is_marked = call('EXISTS', deleted) == 1, false
-local at = 12
-while at <= #ARGV do
-  local id, key, version, lookup_count = ARGV[at], ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 3])
-  local first_lookup = at + 4
-  local value_count = tonumber(ARGV[first_lookup + lookup_count])
-  local first_value = first_lookup + lookup_count + 1
-  at = first_value + value_count
-  local held = call('HGET', versions, id)
+local entries = call('HMGET', versions, unpack(ARGV, 15, values_at))
+local stale, fresh, has_room = {}, {}, false
+for row = 1, count do
+  local id, version, value = ARGV[14 + row], string.sub(packed, row * 19 - 18, row * 19), ARGV[values_at + row]
+  local first_part, is_live = part_at, value ~= ''
+  if kind == 'hash' and is_live then part_at = part_at + tonumber(value) end
+  local held = entries[row]
   local dead = has_deleted and not held and call('GET', deleted .. id)
   local newest = held and string.sub(held, 1, 19) or dead
-  if met ~= '' and value_count > 0 then call('HSET', met, id, '') end
+  if met ~= '' and is_live then call('HSET', met, id, '') end
   if (only_live and not held) or (newest and (newest > version or (newest == version and not rewrites))) then
-    written[#written + 1] = 0
+    stale[#stale + 1] = row
   else
-    if value_count > 0 and not has_room then
+    if is_live and not has_room then
       -- A full server refuses a script at its first write that takes memory, unless another write came before.
       call('HSET', versions, '\\0', ARGV[1])
       has_room = true
@@ -70,7 +77,7 @@ while at <= #ARGV do
       local former, lookups, wanted = {}, {}, {}
       if held and #held > 19 then former = cjson.decode(string.sub(held, 20)) end
       for n = 1, lookup_count do
-        local name = ARGV[first_lookup + n - 1]
+        local name = ARGV[lookups_at + (row - 1) * lookup_count + n]
         if name == '\\0' then name = former[n] or '' end
         lookups[n] = name
         wanted[name] = true
@@ -95,27 +102,27 @@ while at <= #ARGV do
       end
       if lookup_count > 0 then entry = version .. cjson.encode(lookups) end
     end
+    local key = has_keys and ARGV[values_at + count + row] or ''
     if key == '' then key = versions .. id end
-    if value_count == 0 or kind == 'none' then
+    if not is_live or kind == 'none' then
       call('DEL', key)
     elseif kind == 'string' then
-      local document = ARGV[first_value]
-      if ttl == '' then call('SET', key, document) else call('SET', key, document, 'PX', ttl) end
+      if ttl == '' then call('SET', key, value) else call('SET', key, value, 'PX', ttl) end
     else
       if kind == 'document' then
-        call('HSET', key, 'v', version, 'doc', ARGV[first_value])
+        call('HSET', key, 'v', version, 'doc', value)
       else
         call('DEL', key)
-        call('HSET', key, unpack(ARGV, first_value, at - 1))
+        call('HSET', key, unpack(ARGV, first_part, part_at - 1))
       end
       if ttl ~= '' then call('PEXPIRE', key, ttl) end
     end
     if channel ~= '' then call('PUBLISH', channel, key) end
     if stream ~= '' then
       call('XADD', stream, 'MAXLEN', '~', length, '*', 'table', table_name, 'key', key,
-        'operation', value_count == 0 and 'delete' or 'upsert', 'version', version)
+        'operation', is_live and 'upsert' or 'delete', 'version', version)
     end
-    if value_count == 0 then
+    if not is_live then
       call('HDEL', versions, id)
       if not is_marked then
         call('SET', deleted, '', 'PX', deleted_ttl)
@@ -123,13 +130,18 @@ while at <= #ARGV do
       end
       call('SET', deleted .. id, version, 'PX', deleted_ttl)
     else
-      if dead then call('DEL', deleted .. id) end
-      call('HSET', versions, id, entry)
+      if lookup_count > 0 or dead then  -- rows that follow look for it; the row never lacks both versions
+        call('HSET', versions, id, entry)
+        if dead then call('DEL', deleted .. id) end
+      else
+        fresh[#fresh + 1] = id
+        fresh[#fresh + 1] = entry
+      end
     end
-    written[#written + 1] = 1
   end
 end
-return written
+if #fresh > 0 then call('HSET', versions, unpack(fresh)) end
+return stale
 """)
 
 # Removes what is held of rows, where the version is this one. KEYS[1]: the hash of the table's versions. ARGV, for all

@@ -3,16 +3,17 @@
 import json
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 from typing import Any, Final, Self
 
 import structlog
+from msgspec.structs import replace
 
 from cdc.config.sink_settings import CacheConfig
 from cdc.config.store_shapes import CacheShape, shape_of
 from cdc.model.errors import SinkError
 from cdc.model.events import TableId, TableSchema
+from sinks.cache.calls import SCRIPT_KEYS_MAX, ApplyCall
 from sinks.cache.forms import RowKeys, TableForm, lookup_keys, shape_text
 from sinks.cache.keys import KEY_COLUMNS, REBUILDING, SHAPE, VERSION_DIGITS, CacheKeys
 from sinks.cache.scripts import APPLY
@@ -25,9 +26,6 @@ from sinks.templates import Part
 
 log = structlog.get_logger(__name__)
 
-# A script blocks the server: 200 keys take about a millisecond, and more a call brings no more keys a second.
-SCRIPT_KEYS_MAX: Final = 200
-SCRIPT_BYTES_MAX: Final = 1024 * 1024
 # What is sent before an answer is read: some milliseconds of the server's work, 8 MiB at most unless a row is larger.
 PIPELINE_SCRIPTS_MAX: Final = 8
 LOOK_ROWS_MAX: Final = 16  # large ones
@@ -177,16 +175,18 @@ class CacheSink:
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:
         results = [_STALE] * len(changes)
-        # Where no rows are stored, a change needs no columns but those of lookup keys.
-        known = [change if self._form(change.table).is_stored else _known(change) for change in changes]
-        calls = self._apply_calls(completed(known, self._held, LOOK_ROWS_MAX))
         tables = {change.table for change in changes}
+        # Where no rows are stored, a change needs no columns but those of lookup keys.
+        if not all(self._form(table).is_stored for table in tables):
+            changes = [change if self._form(change.table).is_stored else _known(change) for change in changes]
+        calls = self._apply_calls(completed(changes, self._held, LOOK_ROWS_MAX))
         while pipeline := list(islice(calls, PIPELINE_SCRIPTS_MAX)):
             answers = self._run_scripts([call.command() for call in pipeline], tables)
-            for call, written in zip(pipeline, answers, strict=True):
-                for number, is_written in zip(call.numbers, written, strict=True):
-                    if is_written:
-                        results[number] = _WRITTEN
+            for call, stale in zip(pipeline, answers, strict=True):
+                for number in call.numbers:
+                    results[number] = _WRITTEN
+                for position in stale:
+                    results[call.numbers[position - 1]] = _STALE
         return results
 
     def sweep(self, table: TableId, floor: int) -> int:
@@ -196,11 +196,11 @@ class CacheSink:
             old = [row_id for row_id, (version, _) in page.items() if version < floor]
             calls = []
             for start in range(0, len(old), SCRIPT_KEYS_MAX):
-                call = _ApplyCall(form, self._tombstone_ttl_ms, "", only_live=True)
+                call = ApplyCall(form, self._tombstone_ttl_ms, "", only_live=True)
                 for row_id in old[start : start + SCRIPT_KEYS_MAX]:
-                    call.add(0, form.deletion(row_id, floor))
+                    call.add_deletion(row_id, floor)
                 calls.append(call.command())
-            swept += sum(sum(written) for written in self._run_scripts(calls, {table}))
+            swept += len(old) - sum(map(len, self._run_scripts(calls, {table})))
         return swept
 
     def make_readable(self, tables: Collection[TableId]) -> None:
@@ -242,21 +242,18 @@ class CacheSink:
         for form, answer in zip(forms, self._server.run_all(reads), strict=True):
             yield form.row(answer)
 
-    def _apply_calls(self, changes: Iterable[tuple[int, Change]]) -> Iterator["_ApplyCall"]:
+    def _apply_calls(self, changes: Iterable[tuple[int, Change]]) -> Iterator[ApplyCall]:
         """Calls of APPLY, each for one table, of bounded size."""
-        calls: dict[TableId, _ApplyCall] = {}
+        calls: dict[TableId, ApplyCall] = {}
         for number, change in changes:
-            form = self._form(change.table)
-            arguments = form.arguments(change)
-            size_bytes = sum(map(len, arguments))
             call = calls.get(change.table)
-            if call is not None and not call.has_room(size_bytes):
-                yield calls.pop(change.table)
-                call = None
-            if call is None:
-                met = "" if self._rebuilds is None else self._keys.met(change.table)
-                call = calls[change.table] = _ApplyCall(form, self._tombstone_ttl_ms, met)
-            call.add(number, arguments, size_bytes)
+            if call is not None and call.add(number, change):
+                continue
+            if call is not None:
+                yield call
+            met = "" if self._rebuilds is None else self._keys.met(change.table)
+            call = calls[change.table] = ApplyCall(self._form(change.table), self._tombstone_ttl_ms, met)
+            call.add(number, change)
         yield from calls.values()
 
     def _run_scripts(self, calls: Sequence[Command], tables: Collection[TableId]) -> list[Any]:
@@ -349,32 +346,6 @@ class CacheSink:
             f"Redis at {self._server.name} was restarted, or {what} were deleted: rows may be missing",
             "nothing: the sink starts again and fills the cache anew from the topics",
         )
-
-
-class _ApplyCall:
-    """A call of APPLY that is being put together."""
-
-    def __init__(self, form: TableForm, tombstone_ttl_ms: int, met: str, *, only_live: bool = False) -> None:
-        self.numbers: list[int] = []  # of the changes
-        self._size_bytes = 0
-        shape = form.shape
-        ttl_ms = "" if shape.ttl_s is None else shape.ttl_s * 1000
-        self._command: list[Any] = ["EVALSHA", APPLY.sha, 1, form.versions]
-        self._command += [form.text, form.deleted, tombstone_ttl_ms, ttl_ms, form.kind]
-        self._command += [shape.publish or "", shape.stream or "", shape.stream_length_max, str(form.schema.table)]
-        self._command += ["live" if only_live else "", met]
-
-    def has_room(self, size_bytes: int) -> bool:
-        """Whether one more row fits; the first always does."""
-        return len(self.numbers) < SCRIPT_KEYS_MAX and self._size_bytes + size_bytes <= SCRIPT_BYTES_MAX
-
-    def add(self, number: int, arguments: Sequence[str | bytes], size_bytes: int = 0) -> None:
-        self.numbers.append(number)
-        self._command += arguments
-        self._size_bytes += size_bytes
-
-    def command(self) -> Command:
-        return tuple(self._command)
 
 
 def _known(change: Change) -> Change:

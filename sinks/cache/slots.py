@@ -12,11 +12,12 @@ from typing import Any, Final
 from cdc.config.sink_settings import CacheConfig
 from cdc.model.errors import SinkError
 from cdc.model.events import TableId
+from sinks.cache.calls import SCRIPT_KEYS_MAX
 from sinks.cache.forms import RowKeys, lookup_keys
 from sinks.cache.keys import KEY_COLUMNS, REBUILDING, SHAPE, VERSION_DIGITS, CacheKeys, version_text
 from sinks.cache.scripts import REMOVE_UNSEEN
 from sinks.cache.server import RedisServer
-from sinks.cache.sink import SCAN_COUNT, SCRIPT_KEYS_MAX, tables_of
+from sinks.cache.sink import SCAN_COUNT, tables_of
 from sinks.retries import Retries
 from sinks.slots import FIRST, generation_of, slot_of
 

@@ -10,10 +10,11 @@ from typing import Any, Final, Self
 
 from cdc.config.sink_settings import CacheConfig
 from cdc.model.events import TableId, TableSchema
+from sinks.cache.calls import SCRIPT_KEYS_MAX
 from sinks.cache.forms import Command, TableForm, lookup_keys
 from sinks.cache.keys import VERSION_DIGITS, version_text
 from sinks.cache.scripts import LOOKUPS, REMOVE
-from sinks.cache.sink import SCAN_COUNT, SCRIPT_KEYS_MAX, CacheSink, literal
+from sinks.cache.sink import SCAN_COUNT, CacheSink, literal
 from sinks.contract import Json
 from sinks.reduction import key_text
 from sinks.retries import Retries

@@ -2,8 +2,10 @@
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
+
+import orjson
 
 from cdc.model.errors import FullError, SinkError
 from sinks.contract import Outcome, Result
@@ -15,6 +17,7 @@ from sinks.search.mapping import DELETED_AT_FIELD, DELETED_FIELD, VERSION_FIELD
 BULK_BYTES_MAX: Final = 5 * 1024 * 1024
 BULK_DOCUMENTS_MAX: Final = 2_000
 
+_LINES: Final = b'{"index":{"_index":%b,"_id":%b,"version":%d,"version_type":"external"%b}}\n%b\n'
 _WRITTEN = Result(Outcome.WRITTEN)
 _STALE = Result(Outcome.STALE)
 _FIELD = re.compile(r"field \[([^\]]*)\] of type \[([^\]]*)\]")
@@ -44,21 +47,20 @@ class Busy(NamedTuple):
 
 
 def item(
-    alias: str, document_id: str, version: int, document: dict[str, Any] | None, routing: str | None = None
+    alias: str, document_id: str, version: int, document: Mapping[str, Any] | None, routing: str | None = None
 ) -> Item:
     """A document that is written if its version is above the one held. Without a document: one that says deleted.
 
     A deleted row stays as a document without columns, because OpenSearch forgets the version of a document that it
     deletes (after index.gc_deletes, one minute). When it was deleted tells when nothing needs this version any more.
     """
-    action = {"_index": alias, "_id": document_id, "version": version, "version_type": "external"}
-    if routing is not None:
-        action["routing"] = routing
     if document is None:
         content = {VERSION_FIELD: version, DELETED_FIELD: True, DELETED_AT_FIELD: time.time_ns() // 1_000_000}
     else:
         content = {**document, VERSION_FIELD: version, DELETED_FIELD: False}
-    return Item(alias, document_id, b"%b\n%b\n" % (encode_json({"index": action}), encode(content)))
+    routed = b"" if routing is None else b',"routing":%b' % encode_json(routing)
+    names = orjson.dumps(alias), orjson.dumps(document_id)
+    return Item(alias, document_id, _LINES % (*names, version, routed, encode(content)))
 
 
 def requests(items: Iterable[Item]) -> Iterator[list[Item]]:

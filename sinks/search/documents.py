@@ -87,10 +87,10 @@ class DocumentForm:
         """Whether some column of type json or jsonb stands as an object."""
         return any(name in self._writers for name in self._objects)
 
-    def document(self, row: Mapping[str, Json], *, objects: bool = True) -> dict[str, Any]:
+    def document(self, row: Mapping[str, Json], *, objects: bool = True) -> Mapping[str, Any]:
         """What is indexed of a row. Without `objects` all JSON stands in `ws_json`."""
         if not self._writers:
-            return dict(row)
+            return row
         made: dict[str, Any] = {}
         kept: dict[str, str] = {}
         for name, value in row.items():

@@ -201,12 +201,15 @@ class SearchSink:
         alias, form = self._known(change.table)
         document_id, routing = form.document_id(change.key), form.routing(change.key)
 
-        def item(*, objects: bool) -> Item:
-            document = None if change.row is None else form.document(change.row, objects=objects)
+        if change.row is None or not form.has_objects:
+            document = None if change.row is None else form.document(change.row)
             return bulk.item(alias, document_id, change.version, document, routing)
 
-        made = item(objects=True)
-        return made if change.row is None or not form.has_objects else made._replace(plain=partial(item, objects=False))
+        def item(*, objects: bool) -> Item:
+            document = form.document(change.row or {}, objects=objects)
+            return bulk.item(alias, document_id, change.version, document, routing)
+
+        return item(objects=True)._replace(plain=partial(item, objects=False))
 
     def _write(self, items: Sequence[Item]) -> list[Result]:
         """One result for each item. A document that its index refuses is written again with its JSON as text, where

@@ -245,7 +245,7 @@ class TableShapes:
 
 def _left_out(origin: Origin | None) -> Origin | None:
     """Of a row that a condition leaves out."""
-    return origin and origin._replace(operation="n" if origin.operation in ("c", "r") else "x")
+    return origin and Origin("n" if origin.operation in ("c", "r") else "x", origin.at_us)
 
 
 def _on_text(mask: Callable[[str], str]) -> Callable[[Json], Json]:

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pytest
 import redis
+from msgspec import structs
 from opensearchpy import OpenSearch
 from psycopg.conninfo import conninfo_to_dict
 from pydantic import SecretStr
@@ -89,7 +89,7 @@ class SearchStore:
 
     def unholdable(self, change: Change) -> tuple[Change, str] | None:
         assert change.row is not None
-        return replace(change, row=change.row | {"is_active": "sesame"}), "is_active"
+        return structs.replace(change, row=change.row | {"is_active": "sesame"}), "is_active"
 
     def rename(self, names: Mapping[str, str]) -> None:
         shapes = {
@@ -222,7 +222,7 @@ class SqlStore:
 
     def unholdable(self, change: Change) -> tuple[Change, str] | None:
         assert change.row is not None
-        return replace(change, row=change.row | {"is_active": "sesame"}), "is_active"
+        return structs.replace(change, row=change.row | {"is_active": "sesame"}), "is_active"
 
     def close(self) -> None:
         self.delete_all()

@@ -1,9 +1,11 @@
 """Tables that every sink must be able to hold, and rows of them as records say them."""
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from random import Random
 from typing import Any
+
+from msgspec import structs
 
 from cdc.model.events import Column, TableId, TableSchema
 from sinks.contract import Change, Json
@@ -63,7 +65,7 @@ class Table:
         whole = self.upsert(version, **values)
         assert whole.row is not None
         row = {name: value for name, value in whole.row.items() if name not in lacks}
-        return replace(whole, row=row, unchanged=frozenset(lacks))
+        return structs.replace(whole, row=row, unchanged=frozenset(lacks))
 
     def delete(self, version: int, **key: Json) -> Change:
         assert tuple(key) == self.schema.key

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from cdc.model.events import pack_version
 from sinks.contract import Change, Json, Outcome, Sink, StoredRow
@@ -93,7 +94,7 @@ def arrived(change: Change, *versions: Table) -> Change:
     if change.row is None or change.schema_version is None:
         return change
     row, unchanged = lineage.in_newest(change.schema_version, change.row, change.unchanged)
-    return replace(change, row=row, unchanged=unchanged)
+    return structs.replace(change, row=row, unchanged=unchanged)
 
 
 def prepare(sink: Sink, *versions: Table) -> None:

@@ -7,6 +7,7 @@ from random import Random
 from typing import Final
 
 import pytest
+from msgspec import structs
 
 from cdc.config.store_mapping import Held
 from cdc.model.events import pack_version
@@ -43,7 +44,7 @@ def mapped(change: Change) -> Change | None:
     key = {"order": change.key["order_id"], "line_no": change.key["line_no"]}
     row = change.row
     if row is None:
-        return replace(change, key=key)
+        return structs.replace(change, key=key)
     is_held = row["quantity"] is not None and row["quantity"] >= 0
     if not is_held:
         if "remark" not in row:
@@ -52,7 +53,9 @@ def mapped(change: Change) -> Change | None:
     names = {"order_id": "order", "remark": "note"}
     stored = {names.get(name, name): value for name, value in row.items()} | {"origin": "shop"}
     unchanged = frozenset(names.get(name, name) for name in change.unchanged)
-    return replace(change, key=key, row=stored if is_held else None, unchanged=unchanged if is_held else frozenset())
+    return structs.replace(
+        change, key=key, row=stored if is_held else None, unchanged=unchanged if is_held else frozenset()
+    )
 
 
 def history(random: Random, count: int) -> Iterator[Change]:

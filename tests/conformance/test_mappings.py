@@ -8,6 +8,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from cdc.config.store_mapping import Held
 from cdc.model.events import pack_version
@@ -43,12 +44,12 @@ def mapped(change: Change) -> Change:
     """The mapping once more, by hand."""
     row, key = change.row, {"customer": change.key["id"]}
     if row is None:
-        return replace(change, key=key)
+        return structs.replace(change, key=key)
     is_held = (row["visits"] is not None and row["visits"] >= 0) or (
         row["is_active"] is True and row["name"] is not None
     )
     stored = {MAPPING["rename"].get(name, name): value for name, value in row.items() if name not in MAPPING["exclude"]}
-    return replace(change, key=key, row=stored | {"origin": "shop"} if is_held else None)
+    return structs.replace(change, key=key, row=stored | {"origin": "shop"} if is_held else None)
 
 
 def section(**mapping: Any) -> Held:
@@ -172,7 +173,7 @@ def test_a_schema_that_changes_under_a_mapping(sink_under_test: Trial) -> None:
     row, unchanged = lineage.in_newest(1, late.row, frozenset())
     sink.apply(
         [
-            replace(late, row=row, unchanged=unchanged),
+            structs.replace(late, row=row, unchanged=unchanged),
             SECOND.upsert(v + 2, id=3, **NEW_ROW),
             SECOND.upsert(v + 2, id=2, **NEW_ROW | {"small": 0}),
         ]

@@ -4,11 +4,11 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec import structs
 from psycopg.conninfo import conninfo_to_dict
 
 from cdc.config.sink_settings import WarehouseConfig
@@ -72,7 +72,7 @@ class WarehouseStore:
 
     def unholdable(self, change: Change) -> tuple[Change, str] | None:
         assert change.row is not None
-        return replace(change, row=change.row | {"born": "infinity"}), "born"
+        return structs.replace(change, row=change.row | {"born": "infinity"}), "born"
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from tests.support.waiting import eventually
 
 Row = Mapping[str, Any]
 COMPACTED = {"cleanup.policy": "compact"}
+BATCH_BYTES = 48_576  # of a batch, beside its record
 ANSWER_S_MAX = 30.0
 QUEUE_MAX = 50_000  # records on their way
 
@@ -23,14 +24,22 @@ QUEUE_MAX = 50_000  # records on their way
 class Feed:
     """One prefix on a broker, one transactional producer. Versions and LSNs rise by themselves."""
 
-    def __init__(self, bootstrap_servers: str, prefix: str, epoch: int = 1) -> None:
+    def __init__(self, bootstrap_servers: str, prefix: str, epoch: int = 1, record_bytes_max: int = 1_000_000) -> None:
         self.prefix = prefix
         self.epoch = epoch
         self.seq = 0
         self._committed_seq = 0
         self.lsn = 1000
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "log_level": 0})
-        self._producer = Producer({"bootstrap.servers": bootstrap_servers, "transactional.id": prefix, "log_level": 0})
+        self._topic_config = COMPACTED | {"max.message.bytes": str(record_bytes_max + BATCH_BYTES)}
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap_servers,
+                "transactional.id": prefix,
+                "message.max.bytes": record_bytes_max,
+                "log_level": 0,
+            }
+        )
         self._producer.init_transactions(ANSWER_S_MAX)
         self.schemas: dict[str, TableSchema] = {}
         self._partitions: dict[str, int] = {}
@@ -265,7 +274,7 @@ class Feed:
             eventually(is_readable, ANSWER_S_MAX, f"what was committed to {', '.join(written)} can be read")
 
     def _create(self, topic: str, partitions: int) -> None:
-        made = self._admin.create_topics([NewTopic(topic, partitions, 1, config=COMPACTED)])
+        made = self._admin.create_topics([NewTopic(topic, partitions, 1, config=self._topic_config)])
         made[topic].result(ANSWER_S_MAX)
 
         def has_leaders() -> bool:

@@ -11,7 +11,7 @@ from cdc.model.errors import SinkError
 from cdc.model.events import Column, TableId, TableSchema, pack_version
 from sinks.contract import Change, Origin
 from sinks.lineage import Lineage
-from sinks.records import UnknownSchemaError, decode_json, encode_json, read_record
+from sinks.records import UnknownSchemaError, decode_json, encode_json, ordinary_change, read_record
 
 TOPIC = "shop.public.order_lines"
 SCHEMA = TableSchema(
@@ -36,13 +36,21 @@ def envelope(**changed: Any) -> dict[str, Any]:
 
 def read(value: Any, key: bytes | None = KEY, headers: list[tuple[str, bytes | None]] | None = None) -> Change:
     content = value if value is None or isinstance(value, bytes) else orjson.dumps(value)
-    return read_record({TOPIC: LINEAGE}, TOPIC, 3, 99, key, content, headers)
+    ordinary = ordinary_change(SCHEMA, key, content)
+    try:
+        change = read_record({TOPIC: LINEAGE}, TOPIC, 3, 99, key, content, headers)
+    except SinkError:
+        assert ordinary is None
+        raise
+    assert ordinary in (None, change)
+    return change
 
 
 @pytest.mark.parametrize("op", ["c", "u", "r"])
 def test_a_row_record_is_its_after_block_at_its_version(op: str) -> None:
     change = read(envelope(op=op))
     assert change == Change(SCHEMA.table, {"order_id": 7, "line_no": 1}, VERSION, ROW, 3, origin=Origin(op, AT_US))
+    assert ordinary_change(SCHEMA, KEY, orjson.dumps(envelope(op=op))) == change
 
 
 def holed(op: str, unchanged: object = ("remark",), row: object = None) -> dict[str, Any]:

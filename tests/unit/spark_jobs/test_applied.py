@@ -37,6 +37,17 @@ def test_furthest_takes_the_greater_offset_of_each_partition() -> None:
     assert furthest({"t": (3, 1), "u": (9,)}, {"t": (2, 5, 7), "v": (1,)}) == {"t": (3, 5, 7), "u": (9,), "v": (1,)}
 
 
+def test_an_adopted_position_is_taken_where_it_is_further_and_its_sweeps_are_done() -> None:
+    position = AppliedPosition({"t": (5, 9)}, {"public.u": 7}, Applied(1, 100, 1000))
+    position.learn([progress(150, t=(6, 9))], [sweep(120, 30), sweep(140, 40)])
+    position.adopt({"t": (6, 8)}, {"public.t": 30, "public.u": 4}, Applied(1, 130, 1300))
+    assert position.offsets == {"t": (6, 9)} and position.sweeps == {"public.t": 30, "public.u": 7}
+    assert position.applied == Applied(1, 130, 1300), "150 waits for the other sweep"
+    assert position.due_sweeps() == [sweep(140, 40)]
+    position.adopt({"t": (1, 1)}, {}, Applied(1, 90, 900))
+    assert position.applied == Applied(1, 130, 1300) and position.offsets == {"t": (6, 9)}
+
+
 def test_nothing_is_applied_before_anything_is_known() -> None:
     position = AppliedPosition()
     position.reach({"t": (10,)})

@@ -16,7 +16,7 @@ from spark_jobs.applied import AppliedPosition, Offsets
 from spark_jobs.control_reader import News
 from spark_jobs.rejections import Letters
 from spark_jobs.rounds import RoundReport, Take
-from spark_jobs.sync import GENERATION_CHECK_S, SCHEMA_WAIT_S_MAX, Ended, SinkSync, World
+from spark_jobs.sync import BEHIND_S, GENERATION_CHECK_S, SCHEMA_WAIT_S_MAX, Ended, SinkSync, World
 from tests.unit.spark_jobs.records import TOPIC, schema
 
 NO_NEWS = News((), (), ())
@@ -187,6 +187,15 @@ def test_running_tasks_are_ended_for_a_stop_and_for_a_table_that_is_not_prepared
     assert take(wrote(5))
     bench.sync._unprepared = [Lineage((schema(),))]
     assert not take(wrote(5))
+
+
+def test_a_backlog_is_over_when_no_task_has_said_for_a_while_that_there_is_more() -> None:
+    bench = Bench()
+    for report in (replace(wrote(4), is_behind=True), wrote(5)):  # another task has nothing more for a moment
+        bench.sync._take_meanwhile(bench.admission, report)
+        assert bench.sync.is_behind
+    bench.now_us += int(BEHIND_S * 1_000_000)
+    assert not bench.sync.is_behind
 
 
 @pytest.mark.invariant(11)
@@ -417,14 +426,21 @@ def test_a_job_that_was_overtaken_during_a_batch_publishes_nothing() -> None:
     assert len(bench.published) == published
 
 
-def test_what_an_earlier_job_published_late_is_published_over() -> None:
+@pytest.mark.parametrize(("late", "lsn", "end"), [((400, 3), 500, 4), ((600, 9), 600, 9)])
+def test_what_an_earlier_job_published_late_is_published_over_and_adopted_where_it_is_ahead(
+    late: tuple[int, int], lsn: int, end: int
+) -> None:
     """It was stopped between looking for a later job and publishing; on an idle system nothing else would follow."""
-    bench = Bench(news=[News((progress(500, 0),), (), ())])
+    bench = Bench(news=[News((progress(500, 4),), (), ())], rounds=[wrote(4)])
+    bench.batch()
+    fields = {"job": (2, "z"), "applied_lsn": late[0], "end_offsets": {TOPIC: (late[1],)}, "sweeps": {"a.b": 3}}
+    bench.sinks["sink/search/1"] = bench.published[-1].model_copy(update=fields)
     bench.sync.tend()
-    bench.sinks["sink/search/1"] = bench.published[-1].model_copy(update={"job": (2, "z"), "applied_lsn": 400})
-    bench.sync.tend()
-    assert bench.sinks["sink/search/1"].job == JOB
-    assert bench.sinks["sink/search/1"].applied_lsn == 500
+    record = bench.sinks["sink/search/1"]
+    assert (record.job, record.applied_lsn, record.end_offsets) == (JOB, lsn, {TOPIC: (end,)})
+    assert record.sweeps == {"a.b": 3}
+    bench.batch()
+    assert bench.starts[-1] == {TOPIC: (end,)}
 
 
 def test_a_job_that_has_overtaken_another_goes_on() -> None:

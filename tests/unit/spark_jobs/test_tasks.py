@@ -1,5 +1,6 @@
 """One task on a scripted reader and a fake store: what it writes, how far it says it came, and what ends it."""
 
+import sys
 from copy import deepcopy
 
 import pytest
@@ -10,7 +11,7 @@ from cdc.model.events import TableId, pack_version
 from spark_jobs import tasks
 from spark_jobs.reading import Piece
 from spark_jobs.task_report import Failure, TaskReport
-from spark_jobs.tasks import Limits, Share, TaskRunner
+from spark_jobs.tasks import Limits, Share, TaskRunner, import_modules
 from tests.unit.spark_jobs.records import (
     PARTITION,
     FakeReader,
@@ -222,3 +223,9 @@ def test_a_store_is_opened_once_for_each_catalog_and_generation() -> None:
         runner.run(FROM_START, job(generation), catalog(name=name), SHORT)
         assert len(opened) == count
     assert [target.is_closed for target in opened] == [True, True, False]
+
+
+def test_a_worker_imports_what_is_there_and_does_not_mind_what_is_missing() -> None:
+    sys.modules.pop("colorsys", None)
+    import_modules(["no_such_module", "colorsys"], 0)
+    assert "colorsys" in sys.modules

@@ -24,15 +24,33 @@ class Server:
         redis.hset(self.versions, SHAPE, "shape")
 
     def call(
-        self, *rows: list[object], shape: str = "shape", kind: str = "string", ttl: object = "", live: str = ""
+        self, *rows: list[Any], shape: str = "shape", kind: str = "string", ttl: object = "", live: str = ""
     ) -> object:
         events = (f"{self.name}.channel", f"{self.name}.stream") if kind == "none" else ("", "")
+        ids, keys, versions, lookups, values = zip(*rows, strict=True)
         options = [shape, f"{self.name}.deleted:", TTL_MS, ttl, kind, *events, 100, "public.t", live, ""]
-        return self.redis.eval(APPLY.source, 1, self.versions, *options, *(part for row in rows for part in row))
+        options += ["keys", max(map(len, lookups)), "".join(versions)]
+        for names in lookups:
+            names += [""] * (max(map(len, lookups)) - len(names))
+        columns = [
+            *ids,
+            *(self.value(kind, parts) for parts in values),
+            *keys,
+            *(n for names in lookups for n in names),
+        ]
+        columns += [part for parts in values for part in parts] if kind == "hash" else []
+        stale = self.redis.eval(APPLY.source, 1, self.versions, *options, *columns)
+        return None if stale is None else [0 if number in stale else 1 for number in range(1, len(rows) + 1)]
 
-    def row(self, row_id: str, version: int, *values: str, lookups: tuple[str, ...] = ()) -> list[object]:
+    @staticmethod
+    def value(kind: str, parts: tuple[str, ...]) -> object:
+        if not parts:
+            return ""
+        return len(parts) if kind == "hash" else "1" if kind == "none" else parts[0]
+
+    def row(self, row_id: str, version: int, *values: str, lookups: tuple[str, ...] = ()) -> list[Any]:
         names = [name if name in ("", KEEP) else f"{self.name}/by/{name}" for name in lookups]
-        return [row_id, self.key(row_id), version_text(version), len(names), *names, len(values), *values]
+        return [row_id, self.key(row_id), version_text(version), names, values]
 
     def apply(self, *rows: Row, live: str = "") -> object:
         return self.call(

@@ -57,7 +57,7 @@ def test_a_wrong_password_is_said_at_once(own_redis: OwnRedis) -> None:
 def _write(versions: str) -> Command:
     """Of one row, into the table with this hash."""
     options = ("shape", "deleted:", 1000, "", "string", "", "", 100, "public.t", "", "")
-    return ("EVALSHA", APPLY.sha, 1, versions, *options, "id", "key", version_text(1), 0, 1, "private value")
+    return ("EVALSHA", APPLY.sha, 1, versions, *options, "keys", 0, version_text(1), "id", "private value", "key")
 
 
 def test_a_full_server_is_said_without_the_value(own_redis: OwnRedis) -> None:
@@ -93,9 +93,9 @@ def test_a_script_that_the_server_does_not_know_is_loaded(own_redis: OwnRedis) -
     server = RedisServer(own_redis.url, ONCE)
     server.run("HSET", "versions", SHAPE, "shape")
     call = _write("versions")
-    assert server.run_all([call, call], [APPLY]) == [[1], [0]]
+    assert server.run_all([call, call], [APPLY]) == [[], [1]]
     server.run("SCRIPT FLUSH")
-    assert server.run_all([("PING",), call], [APPLY]) == [True, [0]]
+    assert server.run_all([("PING",), call], [APPLY]) == [True, [1]]
 
 
 def test_a_restart_in_between_is_survived(own_redis: OwnRedis) -> None:
@@ -107,9 +107,9 @@ def test_a_restart_in_between_is_survived(own_redis: OwnRedis) -> None:
     server = RedisServer(own_redis.url, Retries(sleep=pause))
     server.run("HSET", "versions", SHAPE, "shape")
     call = _write("versions")
-    assert server.run_all([call], [APPLY]) == [[1]]
+    assert server.run_all([call], [APPLY]) == [[]]
     own_redis.stack.kill("redis")
-    assert server.run_all([call, ("GET", "key")], [APPLY]) == [[0], b"private value"]
+    assert server.run_all([call, ("GET", "key")], [APPLY]) == [[1], b"private value"]
 
 
 class TlsProxy:

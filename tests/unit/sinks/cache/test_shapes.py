@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import redis as client
 import structlog
+from msgspec import structs
 from pydantic import SecretStr
 
 from cdc.config.sink_settings import CacheConfig
@@ -99,7 +100,7 @@ def test_a_plain_get_finds_the_row_as_json(users: Users) -> None:
 def test_a_hash_has_a_text_for_each_column_that_is_not_null(users: Users) -> None:
     sink = users.open(key=users.name("user:{id}"), value="columns")
     change = upsert(42, V, "a@x")
-    sink.apply([replace(change, row={**(change.row or {}), "tags": ["a", None]})])
+    sink.apply([structs.replace(change, row={**(change.row or {}), "tags": ["a", None]})])
     assert users.redis.hgetall(users.name("user:42")) == {"id": "42", "email": "a@x", "tags": '["a",null]'}
     sink.apply([upsert(42, V + 1, None, "Ann")])
     assert users.redis.hgetall(users.name("user:42")) == {"id": "42", "name": "Ann"}
@@ -258,7 +259,9 @@ def test_lookup_keys_end_right_however_changes_are_delivered(users: Users, seed:
         random.choice(writers).apply(reduce_changes(batch))
     check(users, rows)
     floor = V + 100
-    again = [replace(upsert(key, floor + 1 + key), row=row) for key, row in rows.items() if random.random() < 0.5]
+    again = [
+        structs.replace(upsert(key, floor + 1 + key), row=row) for key, row in rows.items() if random.random() < 0.5
+    ]
     writers[0].apply(again)
     for writer in writers:
         writer.sweep(TABLE, floor)

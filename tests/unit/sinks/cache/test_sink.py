@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import redis as client
+from msgspec import structs
 from pydantic import SecretStr
 
 from cdc.config.sink_settings import CacheConfig
 from cdc.model.errors import FullError, SinkError
 from cdc.model.events import Column, TableId, TableSchema, pack_version
+from sinks.cache import calls
 from sinks.cache import sink as cache_sink
 from sinks.cache.server import RedisServer
 from sinks.cache.sink import CacheSink
@@ -166,8 +168,8 @@ def test_a_script_cache_that_was_flushed_does_not_matter(sink: CacheSink, store:
 
 
 def test_batches_are_cut_by_keys_and_by_bytes(sink: CacheSink, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_sink, "SCRIPT_KEYS_MAX", 3)
-    monkeypatch.setattr(cache_sink, "SCRIPT_BYTES_MAX", 1000)
+    monkeypatch.setattr(calls, "SCRIPT_KEYS_MAX", 3)
+    monkeypatch.setattr(calls, "SCRIPT_BYTES_MAX", 1000)
     monkeypatch.setattr(cache_sink, "PIPELINE_SCRIPTS_MAX", 2)
     changes = [upsert(f"{number}", V + number, "x" * (number % 5) * 400) for number in range(50)]
     sink.apply(changes[:10])
@@ -193,7 +195,7 @@ class Shrinking(RedisServer):
 def test_a_sweep_of_one_table_does_not_read_the_keys_of_the_others(sink: CacheSink, store: client.Redis) -> None:
     other = replace(SCHEMA, table=TableId("public", "others"), topic="shop.public.others")
     sink.prepare(other)
-    sink.apply([replace(upsert(f"{number}", V), table=other.table) for number in range(2_000)])
+    sink.apply([structs.replace(upsert(f"{number}", V), table=other.table) for number in range(2_000)])
     sink.apply([upsert("a", V)])
     store.config_resetstat()
     assert sink.sweep(TABLE, pack_version(2, 0)) == 1

@@ -8,6 +8,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from cdc.model.errors import RefusedError, SinkError
 from cdc.model.events import Column, TableSchema, pack_version
@@ -105,7 +106,7 @@ def test_a_widened_column_keeps_its_values_and_leaves_dotted_paths_free(sink: Se
     assert indexes(place) == [f"{place.alias}.documents"], "new fields need no new index"
     change = upsert(1, V)
     assert change.row is not None
-    sink.apply([replace(change, row=change.row | {"number": 7, "a.b": "x"})])
+    sink.apply([structs.replace(change, row=change.row | {"number": 7, "a.b": "x"})])
     wide = replace(number, type_oid=20, type_name="bigint")
     third = replace(SCHEMA, version=3, columns=(*SCHEMA.columns, wide, replace(path, name="a")))
     sink.prepare(third, [SCHEMA, second])

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 from pydantic import SecretStr
 
 from cdc.config.sink_settings import SearchConfig
@@ -57,7 +57,7 @@ def test_large_json_that_an_update_left_alone_keeps_its_digits(place: Place) -> 
         lacking = upsert(1, V + 1, name="later")
         assert lacking.row is not None
         row = {name: value for name, value in lacking.row.items() if name != "attributes"}
-        sink.apply([replace(lacking, row=row, unchanged=frozenset({"attributes"}))])
+        sink.apply([structs.replace(lacking, row=row, unchanged=frozenset({"attributes"}))])
         sink.make_readable({TABLE})
         assert [row.row["attributes"] for row in sink.rows(TABLE)] == [text]
 

@@ -5,6 +5,7 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
+from msgspec import structs
 from pydantic import SecretStr
 
 from cdc.config.sink_settings import SearchConfig
@@ -101,7 +102,7 @@ def test_a_get_by_id_finds_what_is_left_of_a_deleted_row_and_a_search_for_the_id
 def test_unknown_columns_of_a_row_make_no_fields(sink: SearchSink, place: Place) -> None:
     change = upsert(1, V)
     assert change.row is not None
-    sink.apply([replace(change, row=change.row | {"later": {"deep": 1}})])
+    sink.apply([structs.replace(change, row=change.row | {"later": {"deep": 1}})])
     properties = place.client.indices.get_mapping(index=place.alias)[f"{place.alias}.documents"]["mappings"][
         "properties"
     ]
@@ -117,7 +118,7 @@ def test_a_new_schema_version_adds_its_fields(sink: SearchSink, place: Place) ->
     sink.prepare(wider)
     change = upsert(2, V + 1)
     assert change.row is not None
-    sink.apply([replace(change, row=change.row | {"weight": 2.5}, schema_version=2)])
+    sink.apply([structs.replace(change, row=change.row | {"weight": 2.5}, schema_version=2)])
     sink.make_readable({TABLE})
     assert place.find({"range": {"weight": {"gt": 2}}}) == [2]
     assert sink.generation() == 1

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from cdc.config.store_mapping import Held
 from cdc.model.errors import RefusedError
@@ -35,7 +36,7 @@ def test_columns_are_chosen_renamed_masked_and_added() -> None:
     )
     change = CUSTOMERS.upsert(7, id=1, name="ünï", balance="1.50", born="2024-01-31")
     digest = hmac.digest(KEY.encode(), "ünï".encode(), hashlib.sha256).hex()
-    assert made.change(change) == replace(
+    assert made.change(change) == structs.replace(
         change,
         key={"customer": 1},
         row={"customer": 1, "title": digest, "balance": "1.50", "visits": None, "source": "shop", "rank": 3},
@@ -94,8 +95,8 @@ def test_a_row_that_does_not_meet_the_condition_is_deleted_at_its_version() -> N
     kept, gone = CUSTOMERS.upsert(5, id=1, visits=2), CUSTOMERS.upsert(6, id=1, visits=1)
     whole = made.change(kept)
     assert whole is not None and whole.row is not None and whole.row["key"] == 1
-    assert made.change(gone) == replace(gone, key={"key": 1}, row=None)
-    assert made.change(CUSTOMERS.tombstone(7, id=1)) == replace(CUSTOMERS.tombstone(7, id=1), key={"key": 1})
+    assert made.change(gone) == structs.replace(gone, key={"key": 1}, row=None)
+    assert made.change(CUSTOMERS.tombstone(7, id=1)) == structs.replace(CUSTOMERS.tombstone(7, id=1), key={"key": 1})
 
 
 def test_columns_that_a_change_lacks() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from cdc.model.errors import SinkError
 from cdc.model.events import Column, TableId, TableSchema
@@ -119,7 +120,7 @@ def test_several_tables_are_merged_at_once(tmp_path: Path) -> None:
     other = replace(SCHEMA, table=TableId("public", "b"))
     for schema in (SCHEMA, other):
         sink.attach(schema)
-    sink.apply([change(1, 10), replace(change(1, 11), table=other.table)])
+    sink.apply([change(1, 10), structs.replace(change(1, 11), table=other.table)])
     assert [engine.versions for engine in engines] in ([{1: [10]}, {1: [11]}], [{1: [11]}, {1: [10]}])
     sink.close()
 
@@ -129,7 +130,7 @@ def test_the_failure_of_one_table_leaves_the_others(sink: WarehouseSink, engine:
     sink.attach(other)
     engine.conflicts = ATTEMPT_COUNT_MAX
     with pytest.raises(SinkError):
-        sink.apply([change(1, 10), replace(change(2, 11), table=other.table)])
+        sink.apply([change(1, 10), structs.replace(change(2, 11), table=other.table)])
     assert engine.versions in ({1: [10]}, {2: [11]})
 
 
