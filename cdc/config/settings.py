@@ -40,6 +40,8 @@ from cdc.config.section import DebeziumSection, Section
 from cdc.config.sink_settings import shared_names, unmatched_pattern
 from cdc.config.store_types import SINK_TYPES, SinksConfig
 from cdc.config.topic_names import problem
+from cdc.config.view_settings import ViewConfig
+from cdc.config.view_settings import problem as problem_of_views
 from cdc.config.yaml_file import read_config_file
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
@@ -303,6 +305,7 @@ class Config(BaseSettings):
     masking: MaskingConfig = MaskingConfig()
     outbox: OutboxConfig = OutboxConfig()
     sinks: SinksConfig = Field(default_factory=dict)
+    views: dict[str, ViewConfig] = Field(default_factory=dict)
     spark: SparkConfig = SparkConfig()
     http: HttpConfig = HttpConfig()
 
@@ -353,6 +356,12 @@ class Config(BaseSettings):
         said = shared_names(self.sinks, self.topics.prefix) or unmatched_pattern(self.sinks, self.source.table_ids)
         if said:
             raise ValueError(f"sinks: {said}")
+        return self
+
+    @model_validator(mode="after")
+    def _views_can_be_kept(self) -> Self:
+        if said := problem_of_views(self.views, self.sinks, self.topics.prefix):
+            raise ValueError(f"views: {said}")
         return self
 
     @model_validator(mode="after")
