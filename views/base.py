@@ -23,7 +23,7 @@ import psycopg
 from psycopg import sql
 
 from cdc.config.sink_settings import SqlConfig
-from cdc.model.errors import ConfigError, SinkError
+from cdc.model.errors import ConfigError, SinkError, WatershedError
 from cdc.model.events import Column, TableId
 from cdc.postgres.catalog import column_types
 from cdc.postgres.connection import PINNED_SETTINGS
@@ -205,7 +205,7 @@ class Base:
                 (view, *state[:4], json.dumps(state.columns)),
             )
 
-    def note_error(self, view: str, error: SinkError | ConfigError | None, state: str | None = None) -> None:
+    def note_error(self, view: str, error: WatershedError | None, state: str | None = None) -> None:
         """Writes what a view has stopped for, or what it waits for; None: nothing any more."""
         with _explained():
             self._connection.execute(

@@ -14,7 +14,7 @@ import structlog
 from cdc.config.format_options import READABLE
 from cdc.config.view_settings import ViewConfig
 from cdc.formats.profiles import column_formats
-from cdc.model.errors import ConfigError, RefusedError, SinkError
+from cdc.model.errors import ConfigError, RefusedError, SinkError, WatershedError
 from cdc.model.events import Column, TableSchema, pack_version
 from sinks.contract import Change, Json, Outcome, Sink
 from sinks.records import decode_json
@@ -198,7 +198,7 @@ class ViewMaintainer:
 
 def keep(maintainer: ViewMaintainer, base: Base, name: str, is_ending: Callable[[], bool]) -> None:
     """Keeps the view until the process is to end. Raises ConfigError and RefusedError, which are noted with the view;
-    after any other SinkError it goes on."""
+    after any other error of ours it goes on."""
     is_started = False
     while not is_ending():
         try:
@@ -210,10 +210,11 @@ def keep(maintainer: ViewMaintainer, base: Base, name: str, is_ending: Callable[
         except (ConfigError, RefusedError) as error:
             base.note_error(name, error, "failed")
             raise
-        except SinkError as error:
+        except WatershedError as error:
             log.warning("view waits", view=name, error=error.message, next=error.hint)
             base.note_error(name, error)
-            time.sleep(RETRY_S)
+            if not is_ending():
+                time.sleep(RETRY_S)
 
 
 def _described(columns: Sequence[Column]) -> list[list[object]]:

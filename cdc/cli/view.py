@@ -2,8 +2,9 @@
 
 import json
 import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
@@ -14,8 +15,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from cdc.cli.exit_codes import FAILED
 from cdc.cli.interrupts import sigterm_as_interrupt
-from cdc.client.waiting import Waiter
+from cdc.client.waiting import Waiter, WaitTimeoutError
 from cdc.config.settings import Config, load_config
 from cdc.config.sink_settings import SqlConfig, sink_config
 from cdc.config.view_settings import ViewConfig, target_prefix
@@ -29,6 +31,7 @@ from views.maintainer import RETRY_S, ViewMaintainer, define, keep
 app = typer.Typer(no_args_is_help=True)
 
 BASE_WAIT_S: Final = 600.0
+WAIT_STEP_S: Final = 2.0
 ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")]
 Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Views; all by default.")]
 DEFAULT_FILE: Final = Path("watershed.yml")
@@ -85,12 +88,15 @@ def run(names: Names = None, config: ConfigFile = DEFAULT_FILE) -> None:
     with ThreadPoolExecutor(len(chosen), thread_name_prefix="view") as pool, sigterm_as_interrupt():
         jobs = [pool.submit(_keep, settings, name, section, ending.is_set) for name, section in chosen.items()]
         try:
-            wait(jobs, return_when=FIRST_EXCEPTION)
-            wait(jobs)
+            for job in as_completed(jobs):
+                if (error := job.exception()) is not None:
+                    typer.echo(f"error: {error}", err=True)
+        except KeyboardInterrupt:
+            typer.echo("ending", err=True)
         finally:
             ending.set()
-    for job in jobs:
-        job.result()
+    if any(job.exception() for job in jobs):
+        raise typer.Exit(FAILED)
 
 
 @app.command()
@@ -157,7 +163,9 @@ def _keep(settings: Config, name: str, section: ViewConfig, is_ending: Callable[
             with _base(settings, section) as base:
                 definition = define(name, section, base)
                 open_target = partial(make_sink, name, section.target, prefix)
-                maintainer = ViewMaintainer(definition, base, open_target, partial(_wait_for, settings, section.base))
+                maintainer = ViewMaintainer(
+                    definition, base, open_target, partial(_wait_for, settings, section.base, is_ending)
+                )
                 with closing(maintainer):
                     keep(maintainer, base, name, is_ending)
         except ConfigError:
@@ -167,9 +175,17 @@ def _keep(settings: Config, name: str, section: ViewConfig, is_ending: Callable[
             paused.wait(RETRY_S)
 
 
-def _wait_for(settings: Config, sink: str) -> None:
-    """Until the base shows what the source has committed by now."""
+def _wait_for(settings: Config, sink: str, is_ending: Callable[[], bool]) -> None:
+    """Until the base shows what the source has committed by now. Raises WaitTimeoutError."""
     with closing(PostgresSourceReader(settings.source)) as source:
-        end = source.read_end()
+        lsn = source.read_end().insert_lsn
+    deadline = time.monotonic() + BASE_WAIT_S
     with Waiter(settings) as waiter:
-        waiter.wait_for(sink, end.insert_lsn, BASE_WAIT_S)
+        while True:
+            try:
+                waiter.wait_for(sink, lsn, WAIT_STEP_S)
+            except WaitTimeoutError:
+                if is_ending() or time.monotonic() > deadline:
+                    raise
+            else:
+                return
