@@ -42,11 +42,12 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
         f"cdc.{folder}": ("cdc.__version__", *(f"cdc.{above}" for above in LAYERS[: number + 1]))
         for number, folder in enumerate(LAYERS[:-1])
     },
-    "cdc.cli": ("cdc", "migrations", "sinks", "spark_jobs", "verification", "jars", "devstack", "demo"),
+    "cdc.cli": ("cdc", "migrations", "sinks", "spark_jobs", "verification", "views", "jars", "devstack", "demo"),
     "migrations": ("migrations", "cdc.model", "cdc.config", "cdc.postgres"),
     "sinks": ("sinks", "cdc.model", "cdc.records", "cdc.config", "cdc.formats"),
     "spark_jobs": ("spark_jobs", "sinks", "jars", "cdc"),
     "verification": ("verification", "sinks", "cdc"),
+    "views": ("views", "sinks", "cdc.model", "cdc.config", "cdc.formats", "cdc.postgres"),
     "jars": ("jars", "cdc.model"),
     "devstack": ("devstack", "jars", "cdc.model"),
     "demo": ("demo", "devstack", "jars", "migrations", "sinks", "spark_jobs", "verification", "cdc"),
@@ -55,7 +56,7 @@ ROOMS: Final[Mapping[str, tuple[str, ...]]] = {
     "docs_build": ("docs_build", "sinks", "cdc"),
     "tests": (
         *("tests", "docs_build", "examples", "bench", "demo", "devstack", "jars", "migrations", "sinks", "spark_jobs"),
-        *("verification", "cdc"),
+        *("verification", "views", "cdc"),
     ),
 }
 OURS: Final = tuple(name for name in ROOMS if "." not in name)
@@ -67,7 +68,7 @@ RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
     "starlette": ("cdc.http", "tests"),
     "uvicorn": ("cdc.http", "tests"),
     "prometheus_client": ("cdc.http", "tests"),
-    "psycopg": ("cdc.postgres", "migrations", "devstack", "demo", "bench", "tests"),
+    "psycopg": ("cdc.postgres", "views", "migrations", "devstack", "demo", "bench", "tests"),
     "confluent_kafka": ("cdc.kafka", "spark_jobs", "devstack", "demo", "bench", "tests"),
     "alembic": ("migrations", "tests"),
     "sqlalchemy": (
@@ -85,6 +86,7 @@ RESERVED: Final[Mapping[str, tuple[str, ...]]] = {
     "pyiceberg": ("sinks.warehouse", "demo", "bench", "tests"),
     "opensearchpy": ("sinks.search", "devstack", "demo", "bench", "tests"),
     "redis": ("sinks.cache", "devstack", "demo", "bench", "tests"),
+    "sqlglot": ("views", "tests"),
     "jgo": ("jars", "tests"),
     "typer": ("cdc.cli", "docs_build", "tests"),
     "psutil": ("devstack", "demo", "bench", "tests"),
@@ -128,7 +130,7 @@ REGISTRIES: Final = re.compile(
     r"|deb\.[d]ebian\.|docker\.[i]o|ghcr\.[i]o|quay\.[i]o|gcr\.[i]o)"
 )
 
-TESTED_ROOMS: Final = ("cdc", "migrations", "sinks", "spark_jobs", "verification", "devstack", "jars")
+TESTED_ROOMS: Final = ("cdc", "migrations", "sinks", "spark_jobs", "verification", "views", "devstack", "jars")
 SLEEPER: Final = PurePosixPath("tests/support/waiting.py")
 
 

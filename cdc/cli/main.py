@@ -40,6 +40,7 @@ COMMANDS = {
     ),
     "outbox": Entry("cdc.cli.outbox:app", "The outbox table and the function that publishes: create, prune."),
     "warehouse": Entry("cdc.cli.warehouse:app", "The warehouse's tables: merge small files, expire old snapshots."),
+    "view": Entry("cdc.cli.view:app", "Rows that a query derives from tables: check, run, status, rebuild."),
     "dlq": Entry("cdc.cli.dlq:app", "Rows that stores rejected: list, show, replay, discard."),
     "teardown": Entry("cdc.cli.teardown:teardown", "Remove slot and publication, and on request topics and stores."),
     "demo": Entry("cdc.cli.demo:demo", "The whole path on servers of its own, with kill -9 in the middle."),

@@ -50,6 +50,8 @@ from cdc.config.store_mapping import matches
 from cdc.config.store_types import SINK_TYPES, SinksConfig
 from cdc.config.topic_names import problem
 from cdc.config.verify_settings import VerifyConfig
+from cdc.config.view_settings import ViewConfig
+from cdc.config.view_settings import problem as problem_of_views
 from cdc.config.yaml_file import read_config_file
 from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
@@ -313,6 +315,7 @@ class Config(BaseSettings):
     masking: MaskingConfig = MaskingConfig()
     outbox: OutboxConfig = OutboxConfig()
     sinks: SinksConfig = Field(default_factory=dict)
+    views: dict[str, ViewConfig] = Field(default_factory=dict)
     spark: SparkConfig = SparkConfig()
     verify: VerifyConfig = VerifyConfig()
     http: HttpConfig = HttpConfig()
@@ -374,6 +377,12 @@ class Config(BaseSettings):
         for pattern in self.verify.tables:
             if not any(matches(pattern, table) for table in stored):
                 raise ValueError(f"verify.tables: {pattern} matches no table of source.tables that stores hold")
+        return self
+
+    @model_validator(mode="after")
+    def _views_can_be_kept(self) -> Self:
+        if said := problem_of_views(self.views, self.sinks, self.topics.prefix):
+            raise ValueError(f"views: {said}")
         return self
 
     @model_validator(mode="after")

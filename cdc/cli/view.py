@@ -1,0 +1,191 @@
+"""`cdc view`: rows that a query derives from captured tables, kept in a store of their own."""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import closing
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from cdc.cli.exit_codes import FAILED
+from cdc.cli.interrupts import sigterm_as_interrupt
+from cdc.client.waiting import Waiter, WaitTimeoutError
+from cdc.config.settings import Config, load_config
+from cdc.config.sink_settings import SqlConfig, sink_config
+from cdc.config.view_settings import ViewConfig, target_prefix
+from cdc.daemon.logs import configure_logs
+from cdc.model.errors import ConfigError, SinkError, WatershedError
+from cdc.postgres.source_facts import PostgresSourceReader
+from sinks.registry import make_sink
+from views.base import Base, Counts
+from views.maintainer import RETRY_S, ViewMaintainer, define, keep
+
+app = typer.Typer(no_args_is_help=True)
+
+BASE_WAIT_S: Final = 600.0
+WAIT_STEP_S: Final = 2.0
+ConfigFile = Annotated[Path, typer.Option("--config", "-c", help="The configuration file.", envvar="CDC_CONFIG")]
+Names = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Views; all by default.")]
+DEFAULT_FILE: Final = Path("watershed.yml")
+
+
+@app.callback()
+def view() -> None:
+    """Rows that a query derives from captured tables."""
+
+
+@app.command()
+def check(
+    names: Names = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each view.")] = False,
+    config: ConfigFile = DEFAULT_FILE,
+) -> None:
+    """Check the views' queries against their bases: what they read, how a change of each table finds the rows that it
+    concerns, which indexes are missing. Changes nothing. Exits 2 where a view can't be kept."""
+    configure_logs(level="warning")
+    settings = load_config(config)
+    for name, section in _chosen(settings, names).items():
+        with _base(settings, section) as base:
+            definition = define(name, section, base)
+            columns = base.described(definition)
+            missing = base.missing_indexes(definition)
+        if as_json:
+            found = {
+                "view": name,
+                "columns": {column.name: column.type_name for column in columns},
+                "tables": [str(table) for table in definition.query.tables],
+                "missing_indexes": [{"table": str(table), "columns": list(index)} for table, index in missing],
+            }
+            typer.echo(json.dumps(found))
+            continue
+        typer.echo(f"{name}: ok; {', '.join(f'{column.name} {column.type_name}' for column in columns)}")
+        for one in definition.query.traces:
+            way = " → ".join([str(one.table), *(str(table) for _, table, _ in one.steps), "key"])
+            typer.echo(f"  a change of {way}")
+        for table, index in missing:
+            typer.echo(
+                f"  warning: no index of {table} begins with {', '.join(index)}, so each change reads the whole table\n"
+                f"    next: in sink {section.base}, shapes: {{{table}: {{indexes: [[{', '.join(index)}]]}}}}"
+            )
+
+
+@app.command()
+def run(names: Names = None, config: ConfigFile = DEFAULT_FILE) -> None:
+    """Keep views equal to their queries, until it is stopped. A view that can't be kept ends with its error, which
+    `cdc view status` shows; the others go on, and the command then exits 1."""
+    configure_logs(level="info")
+    settings = load_config(config)
+    chosen = _chosen(settings, names)
+    ending = threading.Event()
+    with ThreadPoolExecutor(len(chosen), thread_name_prefix="view") as pool, sigterm_as_interrupt():
+        jobs = [pool.submit(_keep, settings, name, section, ending.is_set) for name, section in chosen.items()]
+        try:
+            for job in as_completed(jobs):
+                if (error := job.exception()) is not None:
+                    typer.echo(f"error: {error}", err=True)
+        except KeyboardInterrupt:
+            typer.echo("ending", err=True)
+        finally:
+            ending.set()
+    if any(job.exception() for job in jobs):
+        raise typer.Exit(FAILED)
+
+
+@app.command()
+def status(
+    names: Names = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each view.")] = False,
+    config: ConfigFile = DEFAULT_FILE,
+) -> None:
+    """Show each view: its state, the changes that wait, rows that its target rejects, the last error."""
+    configure_logs(level="warning")
+    settings = load_config(config)
+    found: list[Counts] = []
+    for name, section in _chosen(settings, names).items():
+        with _base(settings, section) as base:
+            base.install()
+            found.append(base.counts(name) or Counts(name, "never run", 0, None, 0, 0, None, None, None))
+    if as_json:
+        for counts in found:
+            typer.echo(json.dumps(asdict(counts)))
+        return
+    table = Table("view", "state", "changes", "oldest", "keys", "rejected", "last write", "error")
+    for one in found:
+        age, written = (("" if s is None else f"{s:.1f} s") for s in (one.oldest_s, one.applied_s))
+        error = one.error or ""
+        error += f"\nnext: {one.next}" if one.next else ""
+        table.add_row(one.name, one.state, str(one.changes), age, str(one.keys), str(one.rejected), written, error)
+    Console().print(table)
+
+
+@app.command()
+def rebuild(name: Annotated[str, typer.Argument(metavar="NAME")], config: ConfigFile = DEFAULT_FILE) -> None:
+    """Have every row of a view computed again by its job, `cdc view run`. What the target holds serves until then."""
+    configure_logs(level="warning")
+    settings = load_config(config)
+    section = _chosen(settings, [name])[name]
+    with _base(settings, section) as base:
+        base.install()
+        if not base.ask_rebuild(name):
+            raise SinkError(f"view {name} has never run", f"cdc view run {name} fills it")
+    typer.echo(f"{name}: asked for; cdc view run fills it again, and cdc view status shows when it is serving")
+
+
+def _chosen(settings: Config, names: list[str] | None) -> dict[str, ViewConfig]:
+    if not settings.views:
+        raise ConfigError("the configuration has no views", "add one to section views")
+    for name in names or ():
+        if name not in settings.views:
+            raise ConfigError(f"the configuration has no view {name!r}", f"its views: {', '.join(settings.views)}")
+    return {name: settings.views[name] for name in names or settings.views}
+
+
+def _base(settings: Config, section: ViewConfig) -> Base:
+    config = sink_config(settings.sinks, section.base)
+    assert isinstance(config, SqlConfig), "the configuration was checked"
+    return Base(config, settings.topics.prefix)
+
+
+def _keep(settings: Config, name: str, section: ViewConfig, is_ending: Callable[[], bool]) -> None:
+    """Keeps one view. A base that does not answer, or has no tables yet, is waited for."""
+    prefix = target_prefix(settings.topics.prefix, name)
+    paused = threading.Event()
+    while not is_ending():
+        try:
+            with _base(settings, section) as base:
+                definition = define(name, section, base)
+                open_target = partial(make_sink, name, section.target, prefix)
+                maintainer = ViewMaintainer(
+                    definition, base, open_target, partial(_wait_for, settings, section.base, is_ending)
+                )
+                with closing(maintainer):
+                    keep(maintainer, base, name, is_ending)
+        except ConfigError:
+            raise
+        except WatershedError as error:
+            typer.echo(f"{name}: {error}", err=True)
+            paused.wait(RETRY_S)
+
+
+def _wait_for(settings: Config, sink: str, is_ending: Callable[[], bool]) -> None:
+    """Until the base shows what the source has committed by now. Raises WaitTimeoutError."""
+    with closing(PostgresSourceReader(settings.source)) as source:
+        lsn = source.read_end().insert_lsn
+    deadline = time.monotonic() + BASE_WAIT_S
+    with Waiter(settings) as waiter:
+        while True:
+            try:
+                waiter.wait_for(sink, lsn, WAIT_STEP_S)
+            except WaitTimeoutError:
+                if is_ending() or time.monotonic() > deadline:
+                    raise
+            else:
+                return

@@ -1,0 +1,62 @@
+"""Section `views`: rows that one SQL query derives from captured tables."""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+from pydantic import Field, field_validator, model_validator
+
+from cdc.config.section import Section
+from cdc.config.sink_settings import SqlConfig, Store
+from cdc.config.store_types import AnyStore
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}")  # it is part of names in the base and in the target
+
+
+class ViewConfig(Section):
+    """One view."""
+
+    base: str  # a sink of type sql on PostgreSQL, which keeps the tables that the query reads
+    sql: str  # one SELECT in PostgreSQL's SQL, over the source's names of tables
+    key: Annotated[tuple[str, ...], Field(min_length=1)]  # columns of the query, together unique and not null
+    target: AnyStore  # where the rows are kept: a section like a sink's
+    keys_per_batch: Annotated[int, Field(ge=1, le=10_000)] = 200  # rows that are computed and written together
+
+    @field_validator("key")
+    @classmethod
+    def _key_differs(cls, key: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(key)) != len(key):
+            raise ValueError("a column is in the key twice")
+        return key
+
+    @model_validator(mode="after")
+    def _can_be_written(self) -> "ViewConfig":
+        if not self.target.adapter:
+            raise ValueError(
+                f"target: a view can't be written to a store of type {self.target.type}: name search, cache or sql"
+            )
+        if self.target.mapping:
+            raise ValueError("target.mapping: the view's query chooses columns and rows; leave the mapping out")
+        return self
+
+
+def problem(views: Mapping[str, ViewConfig], sinks: Mapping[str, Store], topic_prefix: str) -> str | None:
+    """What is wrong with the views beside the sinks; None: nothing."""
+    for name, view in views.items():
+        if not _NAME.fullmatch(name):
+            return f"{name!r} can't be a view's name: a lower-case letter, then letters, digits and _, 40 at most"
+        base = sinks.get(view.base)
+        if not isinstance(base, SqlConfig):
+            return f"{name}.base: {view.base} is not a sink of type sql"
+        if not base.url.get_secret_value().startswith(("postgresql:", "postgres:")):
+            return f"{name}.base: the database of {view.base} is not PostgreSQL, which views need"
+        places = set(view.target.store_names(target_prefix(topic_prefix, name)))
+        for other, section in sinks.items():
+            if section.type == view.target.type and places & set(section.store_names(topic_prefix)):
+                return f"{name}.target shares its store with the sink {other}: set another {view.target.names_option}"
+    return None
+
+
+def target_prefix(topic_prefix: str, view: str) -> str:
+    """What the names of the view's target begin with, unless its section says otherwise."""
+    return f"{topic_prefix}_{view}"

@@ -1,0 +1,173 @@
+"""`cdc view run` beside capture and a sink: nested documents in a real index, read by a plain client."""
+
+import json
+import secrets
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+
+from tests.conformance.stores import url_of
+from tests.conftest import INTERPRETED, KafkaBroker, PostgresServer, new_database
+from tests.support.captured import Captured, under_capture
+from tests.support.forked import start
+from tests.support.sink_job import SinkJob
+from tests.support.waiting import eventually
+
+TABLES: Final = """
+CREATE TABLE customers (id bigint PRIMARY KEY, name text);
+CREATE TABLE orders (id bigint PRIMARY KEY, customer_id bigint, placed_on date, attributes jsonb);
+CREATE TABLE lines (order_id bigint, no int, sku text, price numeric(8,2), photo bytea, PRIMARY KEY (order_id, no));
+"""
+FILL: Final = """
+INSERT INTO customers SELECT n, 'name ' || n FROM generate_series(1, 60) AS n;
+INSERT INTO orders SELECT n, n % 70, date '2026-01-01' + n, '{"gift": true}' FROM generate_series(1, 150) AS n;
+INSERT INTO lines SELECT n, no, 's' || n % 7, n + no / 4.0 FROM generate_series(1, 150) AS n, generate_series(1, 3) AS no;
+"""
+# Of all three tables: changed, moved from one document to another, and deleted at every level.
+CHANGES: Final = (
+    "UPDATE lines SET price = price + 1 WHERE order_id % 5 = 0",
+    "UPDATE orders SET customer_id = customer_id + 1 WHERE id % 3 = 0",
+    "DELETE FROM lines WHERE order_id % 4 = 1 AND no = 2",
+    "DELETE FROM orders WHERE id BETWEEN 20 AND 30; DELETE FROM lines WHERE order_id BETWEEN 20 AND 30",
+    "DELETE FROM customers WHERE id % 10 = 0",
+    "UPDATE customers SET name = name || '!' WHERE id % 2 = 0",
+    "INSERT INTO customers VALUES (10, 'back'), (61, 'new'); UPDATE customers SET id = 1000 WHERE id = 1",
+    "TRUNCATE lines; INSERT INTO lines VALUES (2, 1, 'only', 9.5)",
+)
+DOCUMENT: Final = """
+SELECT c.id, c.name,
+       (SELECT coalesce(jsonb_agg(jsonb_build_object('id', o.id, 'placed_on', o.placed_on, 'attributes', o.attributes,
+          'lines', (SELECT coalesce(jsonb_agg(jsonb_build_object('sku', l.sku, 'price', l.price) ORDER BY l.no), '[]')
+                      FROM lines l WHERE l.order_id = o.id)) ORDER BY o.id), '[]')
+          FROM orders o WHERE o.customer_id = c.id) AS orders
+  FROM public.customers c
+"""
+DEADLINE_S: Final = 90.0
+ENDS_S_MAX: Final = 20.0
+
+
+@pytest.fixture(scope="module")
+def shop(
+    postgres: PostgresServer, kafka: KafkaBroker, opensearch: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Captured]:
+    name, folder = f"t{secrets.token_hex(5)}", tmp_path_factory.mktemp("views")
+    tables = ["public.customers", "public.orders", "public.lines"]
+    with (
+        new_database(postgres) as base,
+        new_database(postgres) as dsn,
+        under_capture(postgres, kafka, dsn, name, folder, TABLES, tables) as made,
+    ):
+        made.settings = {
+            "sinks": {
+                "base": {
+                    "type": "sql",
+                    "url": url_of(base),
+                    "mapping": {"public.lines": {"exclude": ["photo"]}},
+                    "shapes": {
+                        "public.orders": {"indexes": [["customer_id"]]},
+                        "public.lines": {"indexes": [["order_id"]]},
+                    },
+                },
+            },
+            "views": {
+                "customer_documents": {
+                    "base": "base",
+                    "sql": DOCUMENT,
+                    "key": ["id"],
+                    "target": {"type": "search", "url": opensearch},
+                },
+            },
+            "spark": {"checkpoint_location": str(folder / "checkpoints"), "options": INTERPRETED},
+        }
+        made.query(FILL)
+        made.start()
+        yield made
+
+
+def documents(shop: Captured, opensearch: str) -> list[dict[str, Any]]:
+    """What a plain client finds under the view's alias, by id."""
+    prefix = f"{shop.name}_customer_documents".lower()
+    alias = f"{prefix}.views.customer_documents"
+    request = urllib.request.Request(  # noqa: S310  the test's own server
+        f"{opensearch}/{alias}/_search",
+        data=json.dumps({"size": 1000, "query": {"match_all": {}}}).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request) as answer:  # noqa: S310
+        hits = json.load(answer)["hits"]["hits"]
+    return sorted((hit["_source"] for hit in hits), key=lambda found: found["id"])
+
+
+def await_equal(shop: Captured, opensearch: str) -> None:
+    wanted = [json.loads(row[0]) for row in shop.query(f"SELECT row_to_json(v)::text FROM ({DOCUMENT}) v ORDER BY id")]
+    seen: list[Any] = []
+
+    def is_equal() -> bool:
+        try:
+            seen[:] = documents(shop, opensearch)
+        except urllib.error.HTTPError:  # no index yet
+            return False
+        return seen == wanted
+
+    def difference() -> str:
+        wrong = [(one, other) for one, other in zip(seen, wanted, strict=False) if one != other]
+        return f"{len(seen)} documents are {len(wanted)} rows; {wrong[:1]}"
+
+    eventually(is_equal, DEADLINE_S, difference)
+
+
+class ViewProcess:
+    """`cdc view run`."""
+
+    def __init__(self, shop: Captured) -> None:
+        config = shop.config()
+        self._log = config.parent / "view.log"
+        with self._log.open("ab") as output:
+            self._process = start(["view", "run", "--config", str(config)], output, output)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def terminate(self) -> int:
+        """The exit code."""
+        self._process.terminate()
+        return self._process.wait(ENDS_S_MAX)
+
+    def end(self) -> None:
+        if self._process.poll() is None:
+            self.kill()
+
+    def said(self) -> str:
+        return self._log.read_text()
+
+
+def test_nested_documents_follow_three_tables_over_kills(shop: Captured, opensearch: str) -> None:
+    view = ViewProcess(shop)
+    with SinkJob(shop.config(), "base"):
+        try:
+            await_equal(shop, opensearch)
+            for number, change in enumerate(CHANGES):
+                shop.query(change)
+                if number % 3 == 1:
+                    view.kill()
+                    view = ViewProcess(shop)
+                await_equal(shop, opensearch)
+            (status,) = [json.loads(line) for line in shop.cdc("view", "status", "--json").splitlines()]
+            assert (status["state"], status["changes"], status["keys"], status["rejected"]) == ("serving", 0, 0, 0)
+            checked = json.loads(shop.cdc("view", "check", "--json"))
+            assert checked["columns"] == {"id": "bigint", "name": "text", "orders": "jsonb"}
+            assert checked["missing_indexes"] == []
+            shop.cdc("view", "rebuild", "customer_documents")
+            eventually(lambda: view.said().count("view is filled") == 2, DEADLINE_S, view.said)
+            await_equal(shop, opensearch)
+            assert view.terminate() == 0
+            assert "Traceback" not in view.said()
+        except BaseException as error:
+            error.add_note(view.said())
+            raise
+        finally:
+            view.end()

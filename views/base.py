@@ -1,0 +1,427 @@
+"""The base of a view: a PostgreSQL database in which a sink of type sql keeps the tables that the view's query reads.
+
+| in schema `watershed_views_<prefix>` | holds                                                                |
+|--------------------------------------|----------------------------------------------------------------------|
+| `views`                              | one row for each view: its state, schema and last error              |
+| `changes`                            | rows of base tables that have changed, in the columns that find keys |
+| `keys`                               | keys of view rows that are to be computed again                      |
+| `rejected`                           | keys of rows that the target does not take, with the reason          |
+| sequence `versions`                  | each computation takes a number: a later one is newer                |
+
+Triggers on the base tables fill `changes` in the transaction that changes the table, so no change is missed whatever
+ends at which moment. A table that is created again has no triggers: then the view is filled again.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final, LiteralString, NamedTuple, Self
+from urllib.parse import unquote
+
+import psycopg
+from psycopg import sql
+
+from cdc.config.sink_settings import SqlConfig
+from cdc.model.errors import ConfigError, SinkError, WatershedError
+from cdc.model.events import Column, TableId
+from cdc.postgres.catalog import column_types
+from cdc.postgres.connection import PINNED_SETTINGS
+from views import statements
+from views.definition import ViewDefinition
+
+CHANNEL: Final = "watershed_views"
+CHANGES_PER_ROUND: Final = 5_000
+FILL_ROWS: Final = 500  # that are read together
+CONNECT_TIMEOUT_S: Final = 10
+
+Texts = tuple[str | None, ...]
+Key = tuple[str, ...]  # a view row's key as texts
+
+
+class NotUniqueError(ConfigError):
+    """Two rows of the view have one key."""
+
+
+class ViewState(NamedTuple):
+    """What is known of a view from earlier runs."""
+
+    fingerprint: str
+    state: str  # filling, serving, failed, rebuild
+    generation: int
+    schema_version: int
+    columns: list[list[Any]]  # names and types of the rows' columns
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What `cdc view status` shows."""
+
+    name: str
+    state: str
+    changes: int  # rows that were changed and not looked at yet
+    oldest_s: float | None
+    keys: int  # view rows that are to be computed
+    rejected: int
+    applied_s: float | None  # since rows were written last
+    error: str | None
+    next: str | None
+
+
+class Base:
+    """A connection to the base of a view. Methods raise SinkError for a database that does not answer."""
+
+    def __init__(self, config: SqlConfig, prefix: str) -> None:
+        self.schema = f"watershed_views_{prefix}"
+        self._own_schema = config.beginning(prefix)
+        url = config.url.get_secret_value()
+        pinned = {**PINNED_SETTINGS, "row_security": "on", "plan_cache_mode": "force_custom_plan"}
+        with _explained():
+            self._connection = psycopg.connect(
+                url,
+                autocommit=True,
+                connect_timeout=CONNECT_TIMEOUT_S,
+                application_name="watershed views",
+                client_encoding="UTF8",
+                options=" ".join(f"-c {name}={value}" for name, value in pinned.items()),
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    # ---- tables
+
+    def places(self) -> dict[TableId, tuple[str, str]]:
+        """Where the sink keeps each source table. Empty before it has prepared any."""
+        with _explained():
+            own = sql.Identifier(self._own_schema, "tables")
+            is_there = self._connection.execute("SELECT to_regclass(%s)", (own.as_string(),)).fetchone()
+            if is_there is None or is_there[0] is None:
+                return {}
+            rows = self._connection.execute(
+                sql.SQL("SELECT source, shape FROM {} WHERE is_prepared").format(own)
+            ).fetchall()
+        return {
+            TableId(*map(unquote, source.split(".", 1))): tuple(json.loads(shape)["place"]) for source, shape in rows
+        }
+
+    def columns(self, places: Mapping[TableId, tuple[str, str]]) -> dict[TableId, list[str]]:
+        """The columns of the tables that are there."""
+        with _explained():
+            return {
+                table: [
+                    name
+                    for (name,) in self._connection.execute(
+                        "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s) AND attnum > 0 "
+                        "AND NOT attisdropped ORDER BY attnum",
+                        (sql.Identifier(*place).as_string(),),
+                    )
+                ]
+                for table, place in places.items()
+            }
+
+    def volatile(self, functions: Sequence[str]) -> list[str]:
+        """Those functions that may return another value each time."""
+        with _explained():
+            found = self._connection.execute(
+                "SELECT DISTINCT proname FROM pg_proc WHERE proname = ANY(%s) AND provolatile = 'v' ORDER BY 1",
+                (list(functions),),
+            )
+            return [name for (name,) in found]
+
+    def missing_indexes(self, definition: ViewDefinition) -> list[tuple[TableId, tuple[str, ...]]]:
+        """Columns by which rows are found and that no index begins with."""
+        missing = []
+        with _explained():
+            for table, columns in definition.searched_columns():
+                found = self._connection.execute(
+                    statements.INDEX,
+                    (sql.Identifier(*definition.places[table]).as_string(), list(columns)),
+                ).fetchone()
+                if found is None:
+                    missing.append((table, columns))
+        return missing
+
+    def described(self, definition: ViewDefinition) -> tuple[Column, ...]:
+        """The columns of the view's rows. Raises ConfigError for a query that PostgreSQL refuses."""
+        try:
+            cursor = self._connection.execute(sql.SQL("SELECT v.* FROM ({}) v LIMIT 0").format(definition.select))
+        except psycopg.errors.Error as error:
+            if error.sqlstate is None:
+                raise _error(error) from error
+            said = (error.diag.message_primary or "").partition("\n")[0]
+            raise ConfigError(f"view {definition.name}: PostgreSQL refuses its sql: {said}", "correct it") from None
+        result = cursor.pgresult
+        assert result is not None, "a SELECT has a result"
+        types = [(result.ftype(number), result.fmod(number)) for number in range(result.nfields)]
+        with _explained():
+            known = column_types(self._connection, types)
+        names = [(result.fname(number) or b"").decode() for number in range(result.nfields)]
+        if double := next((name for name in names if names.count(name) > 1), None):
+            raise ConfigError(f"view {definition.name}: two of its columns are named {double}", "rename one with AS")
+        return tuple(
+            replace(known[one], name=name, nullable=name not in definition.config.key)
+            for name, one in zip(names, types, strict=True)
+        )
+
+    # ---- state
+
+    def install(self) -> None:
+        """Creates the schema and its tables where they are missing."""
+        with _explained(), self._connection.transaction():
+            self._connection.execute("SELECT pg_advisory_xact_lock(hashtext('watershed_views'))")
+            self._connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(self.schema)))
+            self._connection.execute(sql.SQL(statements.TABLES).format(s=sql.Identifier(self.schema)))
+
+    def lock(self, view: str) -> bool:
+        """Whether this connection is the only one that keeps the view, until it ends."""
+        with _explained():
+            row = self._connection.execute(
+                "SELECT pg_try_advisory_lock(hashtext(%s), hashtext(%s))", (self.schema, view)
+            ).fetchone()
+        return bool(row and row[0])
+
+    def state(self, view: str) -> ViewState | None:
+        with _explained():
+            row = self._connection.execute(
+                self._sql(
+                    "SELECT fingerprint, state, generation, schema_version, columns FROM {s}.views WHERE name = %s"
+                ),
+                (view,),
+            ).fetchone()
+        return None if row is None else ViewState(*row)
+
+    def note(self, view: str, state: ViewState) -> None:
+        """Writes the view's state; an error that it had is gone."""
+        with _explained():
+            self._connection.execute(
+                self._sql(statements.NOTE_STATE),
+                (view, *state[:4], json.dumps(state.columns)),
+            )
+
+    def note_error(self, view: str, error: WatershedError | None, state: str | None = None) -> None:
+        """Writes what a view has stopped for, or what it waits for; None: nothing any more."""
+        with _explained():
+            self._connection.execute(
+                self._sql("UPDATE {s}.views SET error = %s, next = %s, state = coalesce(%s, state) WHERE name = %s"),
+                (error.message if error else None, error.hint if error else None, state, view),
+            )
+
+    def ask_rebuild(self, view: str) -> bool:
+        """Has the view filled again by its job. False: the view has never run."""
+        with _explained():
+            done = self._connection.execute(
+                self._sql("UPDATE {s}.views SET state = 'rebuild', error = NULL, next = NULL WHERE name = %s"), (view,)
+            )
+            self._connection.execute("SELECT pg_notify('watershed_views', '')")
+        return bool(done.rowcount)
+
+    def counts(self, view: str) -> Counts | None:
+        with _explained():
+            row = self._connection.execute(
+                self._sql(statements.COUNTS),
+                (view,),
+            ).fetchone()
+        return None if row is None else Counts(*row)
+
+    def versions(self, count: int = 1) -> list[int]:
+        """The next numbers of computations."""
+        with _explained():
+            rows = self._connection.execute(
+                "SELECT nextval(%s::regclass) FROM generate_series(1, %s)", (self._name("versions"), count)
+            ).fetchall()
+        return [number for (number,) in rows]
+
+    # ---- triggers
+
+    def has_triggers(self, definition: ViewDefinition) -> bool:
+        """Whether every table of the view has its triggers: none was created again since."""
+        wanted = {
+            (sql.Identifier(*definition.places[table]).as_string(), self._trigger(definition, table, operation))
+            for table in definition.query.tables
+            for operation in statements.TRIGGERS
+        }
+        with _explained():
+            for place, trigger in wanted:
+                row = self._connection.execute(
+                    "SELECT 1 FROM pg_trigger WHERE tgrelid = to_regclass(%s) AND tgname = %s", (place, trigger)
+                ).fetchone()
+                if row is None:
+                    return False
+        return True
+
+    def install_triggers(self, definition: ViewDefinition) -> None:
+        """Notes every change of the view's tables from here on; what was noted before is forgotten, as the view is
+        filled from rows that are read later."""
+        schema, view = sql.Identifier(self.schema), sql.Literal(definition.name)
+        with _explained(), self._connection.transaction():
+            for table in definition.query.tables:
+                function = sql.Identifier(self.schema, self._trigger(definition, table, "note"))
+                self._connection.execute(
+                    sql.SQL(statements.NOTE).format(
+                        s=schema,
+                        function=function,
+                        view=view,
+                        source=sql.Literal(str(table)),
+                        image=statements.image(definition.traced_columns(table)),
+                        used=statements.used(definition.query.used[table]),
+                    )
+                )
+                place = sql.Identifier(*definition.places[table])
+                for operation, statement in statements.TRIGGERS.items():
+                    name = sql.Identifier(self._trigger(definition, table, operation))
+                    self._connection.execute(sql.SQL("DROP TRIGGER IF EXISTS {} ON {}").format(name, place))
+                    self._connection.execute(sql.SQL(statement).format(name=name, table=place, function=function))
+            for own in ("changes", "keys"):
+                self._connection.execute(
+                    sql.SQL("DELETE FROM {} WHERE view = %s").format(sql.Identifier(self.schema, own)),
+                    (definition.name,),
+                )
+            self._connection.execute(f"LISTEN {CHANNEL}")
+
+    # ---- rows
+
+    def collect(self, definition: ViewDefinition) -> int:
+        """Turns changes that were noted into keys of view rows: CHANGES_PER_ROUND at most, or all where the key is
+        split. Returns their number."""
+        taken = sql.Identifier("pg_temp", "watershed_taken")
+        with _explained(), self._connection.transaction():
+            self._connection.execute(
+                sql.SQL(
+                    "CREATE TEMP TABLE IF NOT EXISTS watershed_taken (source text, image jsonb) ON COMMIT DELETE ROWS"
+                )
+            )
+            count = self._connection.execute(
+                self._sql(
+                    "WITH gone AS (DELETE FROM {s}.changes WHERE view = %s AND id IN (SELECT id FROM {s}.changes "
+                    "WHERE view = %s ORDER BY id LIMIT %s) RETURNING source, image) "
+                    "INSERT INTO pg_temp.watershed_taken SELECT source, image FROM gone"
+                ),
+                (definition.name, definition.name, None if definition.has_split_key else CHANGES_PER_ROUND),
+            ).rowcount
+            if count:
+                for trace in definition.query.traces:
+                    self._connection.execute(
+                        sql.SQL(
+                            "INSERT INTO {} (view, key) SELECT {}, k.key FROM ({}) k(key) ON CONFLICT DO NOTHING"
+                        ).format(
+                            sql.Identifier(self.schema, "keys"),
+                            sql.Literal(definition.name),
+                            definition.touched(trace, taken),
+                        )
+                    )
+        return count
+
+    def keys(self, definition: ViewDefinition) -> list[Key]:
+        """Keys that are to be computed, as many as a batch takes."""
+        with _explained():
+            rows = self._connection.execute(
+                self._sql("SELECT key FROM {s}.keys WHERE view = %s LIMIT %s"),
+                (definition.name, definition.config.keys_per_batch),
+            ).fetchall()
+        return [tuple(key) for (key,) in rows]
+
+    def rows_of(self, definition: ViewDefinition, key_types: Sequence[str], keys: Sequence[Key]) -> list[Texts | None]:
+        """The row of each key as it is now; None: there is none. Raises NotUniqueError."""
+        statement = definition.row(key_types).as_string().encode()
+        found: list[Texts | None] = []
+        with _explained():
+            cursors = []
+            with self._connection.pipeline():
+                for key in keys:
+                    cursor = psycopg.RawCursor(self._connection)
+                    cursors.append(cursor.execute(statement, list(key)))
+            for key, cursor in zip(keys, cursors, strict=True):
+                rows = list(_texts(cursor))
+                if len(rows) > 1:
+                    raise not_unique(definition, key)
+                found.append(rows[0] if rows else None)
+        return found
+
+    def all_rows(self, definition: ViewDefinition) -> Iterator[list[Texts]]:
+        """All rows as of one moment, some at a time. Raises NotUniqueError before the first."""
+        with _explained(), self._connection.transaction():
+            self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            double = self._connection.execute(definition.doubles()).fetchone()
+            if double is not None:
+                raise not_unique(definition, double[:-1])
+            self._connection.execute(sql.SQL("DECLARE watershed_fill CURSOR FOR {}").format(definition.rows()))
+            fetch = sql.SQL("FETCH FORWARD {} FROM watershed_fill").format(sql.Literal(FILL_ROWS))
+            while rows := list(_texts(self._connection.execute(fetch))):
+                yield rows
+
+    def written(self, view: str, keys: Sequence[Key], rejected: Mapping[Key, str]) -> None:
+        """Forgets keys that were computed and written; those that the target did not take are kept with the reason."""
+        with _explained(), self._connection.transaction():
+            listed = [json.dumps(list(key)) for key in keys]
+            for own in ("keys", "rejected"):
+                self._connection.execute(
+                    sql.SQL("DELETE FROM {} WHERE view = %s AND key = ANY(%s::jsonb[])").format(
+                        sql.Identifier(self.schema, own)
+                    ),
+                    (view, listed),
+                )
+            for key, reason in rejected.items():
+                self._connection.execute(
+                    self._sql("INSERT INTO {s}.rejected (view, key, reason) VALUES (%s, %s, %s)"),
+                    (view, json.dumps(list(key)), reason),
+                )
+            self._connection.execute(
+                self._sql("UPDATE {s}.views SET applied_at = now(), error = NULL, next = NULL WHERE name = %s"), (view,)
+            )
+
+    def wait(self, seconds: float) -> None:
+        """Until a change is noted, or this time has passed."""
+        with _explained():
+            for _ in self._connection.notifies(timeout=seconds, stop_after=1):
+                return
+
+    def _trigger(self, definition: ViewDefinition, table: TableId, what: str) -> str:
+        number = definition.query.tables.index(table)
+        return f"watershed_{definition.name}_{number}_{what}"
+
+    def _name(self, own: str) -> str:
+        return sql.Identifier(self.schema, own).as_string()
+
+    def _sql(self, text: LiteralString) -> sql.Composed:
+        return sql.SQL(text).format(s=sql.Identifier(self.schema))
+
+
+def not_unique(definition: ViewDefinition, key: Sequence[object]) -> NotUniqueError:
+    shown = ", ".join(f"{name} = {value}" for name, value in zip(definition.config.key, key, strict=True))
+    return NotUniqueError(
+        f"view {definition.name}: two rows have the key {shown}",
+        "choose a key whose columns are unique together, or group by it; then cdc view rebuild",
+    )
+
+
+def _texts(cursor: Any) -> Iterator[Texts]:
+    """Rows as PostgreSQL prints them."""
+    result = cursor.pgresult
+    for row in range(result.ntuples):
+        values = [result.get_value(row, column) for column in range(result.nfields)]
+        yield tuple(None if value is None else bytes(value).decode() for value in values)
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    try:
+        yield
+    except psycopg.Error as error:
+        raise _error(error) from error
+
+
+def _error(error: psycopg.Error) -> SinkError:
+    if error.sqlstate is None or isinstance(error, psycopg.OperationalError):
+        return SinkError(
+            "the base of the view does not answer",
+            "check that it runs and the url of the base's sink; it is tried again",
+        )
+    said = (error.diag.message_primary or type(error).__name__).partition("\n")[0]
+    return SinkError(f"the base of the view refuses a statement: {said}", "see the server's log for this error")

@@ -1,0 +1,170 @@
+"""A view as it runs: its query over the tables of its base, the statements that keep it, and the schema of its rows."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from psycopg import sql
+from sqlglot import exp
+
+from cdc.config.view_settings import ViewConfig
+from cdc.model.events import TableId
+from views.tracing import Trace, TracedQuery, table_of
+
+SCHEMA_OF_VIEWS: Final = "views"  # a view's rows are stored as those of a table `views.<name>`
+
+
+@dataclass(frozen=True, slots=True)
+class ViewDefinition:
+    """One view over the tables of its base."""
+
+    name: str
+    config: ViewConfig
+    query: TracedQuery
+    places: Mapping[TableId, tuple[str, str]]  # source table → schema and name in the base
+
+    @property
+    def table(self) -> TableId:
+        """The name under which the target holds the rows."""
+        return TableId(SCHEMA_OF_VIEWS, self.name)
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with everything that decides about the content of the rows."""
+        places = {str(table): place for table, place in sorted(self.places.items())}
+        return hashlib.sha256(json.dumps([self.config.sql, self.config.key, places]).encode()).hexdigest()
+
+    @property
+    def select(self) -> sql.Composed:
+        """The query, with the base's names of tables. Each keeps its alias, or its own name as its alias."""
+        tree = self.query.tree.copy()
+        ctes = {cte.alias for cte in tree.find_all(exp.CTE)}
+        for table in tree.find_all(exp.Table):
+            if not table.db and table.name in ctes:
+                continue
+            schema, name = self.places[table_of(table)]
+            if not table.alias:
+                table.set("alias", exp.TableAlias(this=exp.to_identifier(table.name, quoted=True)))
+            table.set("db", exp.to_identifier(schema, quoted=True))
+            table.set("this", exp.to_identifier(name, quoted=True))
+        return sql.Composed([_raw(tree)])
+
+    @property
+    def has_key(self) -> sql.Composed:
+        """True for rows `v` that are part of the view: a key has no NULL."""
+        return sql.SQL(" AND ").join(
+            sql.SQL("v.{} IS NOT NULL").format(sql.Identifier(name)) for name in self.config.key
+        )
+
+    def rows(self) -> sql.Composed:
+        """Selects all rows."""
+        return sql.SQL("SELECT v.* FROM ({}) v WHERE {}").format(self.select, self.has_key)
+
+    def row(self, key_types: Sequence[str]) -> sql.Composed:
+        """Selects the rows of one key, whose columns are the parameters as texts. An equality with a constant reaches
+        the scans of the tables, where a list of keys does not."""
+        same = sql.SQL(" AND ").join(
+            sql.SQL("v.{} = CAST({} AS {})").format(sql.Identifier(name), sql.SQL(f"${number}"), sql.SQL(key_type))
+            for number, (name, key_type) in enumerate(zip(self.config.key, key_types, strict=True), 1)
+        )
+        return sql.SQL("SELECT v.* FROM ({}) v WHERE {} LIMIT 2").format(self.select, same)
+
+    def doubles(self) -> sql.Composed:
+        """Selects a key that several rows have, as texts, with their number."""
+        keys = [sql.SQL("v.{}").format(sql.Identifier(name)) for name in self.config.key]
+        return sql.SQL("SELECT {}, count(*)::text FROM ({}) v WHERE {} GROUP BY {} HAVING count(*) > 1 LIMIT 1").format(
+            sql.SQL(", ").join(sql.SQL("{}::text").format(key) for key in keys),
+            self.select,
+            self.has_key,
+            sql.SQL(", ").join(keys),
+        )
+
+    @property
+    def has_split_key(self) -> bool:
+        """Whether columns of the key come from several occurrences. Then rows that changed together have to be joined
+        with each other as they were: two rows that made a view row may both have changed since."""
+        owners = {column.table for part in self.query.traces[0].keys for column in part.find_all(exp.Column)}
+        return len(owners) > 1
+
+    def touched(self, trace: Trace, taken: sql.Composable) -> sql.Composed:
+        """Selects the keys, each a jsonb array of texts, that changed rows of one occurrence concern. `taken`: a table
+        with columns source and image; for a split key it has every change that is noted."""
+        parts: list[sql.Composable] = [
+            sql.SQL("({}) AS {}").format(self._images(trace.table, taken), _alias(trace.occurrence))
+        ]
+        for number, table, links in trace.steps:
+            on = sql.SQL(" AND ").join(
+                sql.SQL("{}.{} = {}.{}").format(
+                    _alias(link.end.occurrence),
+                    sql.Identifier(link.end.column),
+                    _alias(link.start.occurrence),
+                    sql.Identifier(link.start.column),
+                )
+                for link in links
+            )
+            rows: sql.Composable = sql.Identifier(*self.places[table])
+            if self.has_split_key:
+                columns = sql.SQL(", ").join(map(sql.Identifier, self.traced_columns(table)))
+                rows = sql.SQL("(SELECT {} FROM {} UNION ALL {})").format(columns, rows, self._images(table, taken))
+            parts.append(sql.SQL("JOIN {} AS {} ON {}").format(rows, _alias(number), on))
+        keys = [_raw(part) for part in trace.keys]
+        return sql.SQL("SELECT DISTINCT jsonb_build_array({}) FROM {} WHERE {}").format(
+            sql.SQL(", ").join(sql.SQL("({})::text").format(key) for key in keys),
+            sql.SQL(" ").join(parts),
+            sql.SQL(" AND ").join(sql.SQL("({}) IS NOT NULL").format(key) for key in keys),
+        )
+
+    def _images(self, table: TableId, taken: sql.Composable) -> sql.Composed:
+        """Selects the changed rows of a table, in its traced columns."""
+        return sql.SQL(
+            "SELECT {} FROM {}, LATERAL jsonb_populate_record(NULL::{}, image) AS i WHERE source = {}"
+        ).format(
+            sql.SQL(", ").join(sql.SQL("i.{}").format(sql.Identifier(name)) for name in self.traced_columns(table)),
+            taken,
+            sql.Identifier(*self.places[table]),
+            sql.Literal(str(table)),
+        )
+
+    def traced_columns(self, table: TableId) -> list[str]:
+        """The columns of the table by which keys are found."""
+        found: set[str] = set()
+        for trace in self.query.traces:
+            own = {f"t{number}" for number, named, _ in trace.steps if named == table}
+            if trace.table == table:
+                own.add(f"t{trace.occurrence}")
+            ends = [end for _, _, links in trace.steps for link in links for end in link]
+            found |= {end.column for end in ends if f"t{end.occurrence}" in own}
+            found |= {one.name for part in trace.keys for one in part.find_all(exp.Column) if one.table in own}
+        return sorted(found)
+
+    def searched_columns(self) -> list[tuple[TableId, tuple[str, ...]]]:
+        """The columns by which other tables' changes find rows: each wants an index."""
+        found = {
+            (table, tuple(sorted({link.end.column for link in links})))
+            for trace in self.query.traces
+            for _, table, links in trace.steps
+        }
+        inner = {
+            (
+                trace.table,
+                tuple(
+                    sorted(
+                        {link.start.column for link in trace.steps[0][2] if link.start.occurrence == trace.occurrence}
+                    )
+                ),
+            )
+            for trace in self.query.traces
+            if trace.steps
+        }
+        return sorted(found | {(table, columns) for table, columns in inner if columns})
+
+
+def _alias(occurrence: int) -> sql.Identifier:
+    return sql.Identifier(f"t{occurrence}")
+
+
+def _raw(tree: exp.Expression) -> sql.Composable:
+    """SQL that the parser writes again; it contains the configuration's text and no value from outside."""
+    return sql.Composed([sql.SQL(tree.sql("postgres"))])

@@ -1,0 +1,221 @@
+"""Keeps one view equal to its query: changed rows → affected keys → their rows computed now → guarded writes.
+
+A row is computed from the base's tables as they are at that moment, and written with a version that was drawn before.
+So of two computations of one key the later one wins in the target, whichever is written last, and each step may be done
+again after a crash. An affected key is forgotten only after its row was written.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+import structlog
+
+from cdc.config.format_options import READABLE
+from cdc.config.view_settings import ViewConfig
+from cdc.formats.profiles import column_formats
+from cdc.model.errors import ConfigError, RefusedError, SinkError, WatershedError
+from cdc.model.events import Column, TableSchema, pack_version
+from sinks.contract import Change, Json, Outcome, Sink
+from sinks.records import decode_json
+from views.base import Base, Key, Texts, ViewState
+from views.definition import ViewDefinition
+from views.tracing import trace
+
+log = structlog.get_logger(__name__)
+
+IDLE_WAIT_S: Final = 1.0
+RETRY_S: Final = 2.0
+_EPOCH: Final = 1  # of versions: numbers of computations never begin again
+
+
+def define(name: str, config: ViewConfig, base: Base) -> ViewDefinition:
+    """The view over its base as it is now. Raises ConfigError, naming the view, for one that can't be kept; SinkError
+    while its base holds no tables."""
+    places = base.places()
+    if not places:
+        raise SinkError(f"view {name}: its base {config.base} holds no tables yet", f"cdc sink run {config.base}")
+    query = trace(name, config.sql, config.key, base.columns(places))
+    if changing := base.volatile(sorted(query.functions)):
+        raise ConfigError(
+            f"view {name}: {changing[0]}() is not deterministic: it changes without a change of a row",
+            "leave it out of the query",
+        )
+    return ViewDefinition(name, config, query, {table: places[table] for table in query.tables})
+
+
+class RowEncoder:
+    """Rows of a view in the JSON form that stores get."""
+
+    def __init__(self, definition: ViewDefinition, columns: Sequence[Column]) -> None:
+        table, key = definition.table, definition.config.key
+        self.schema = TableSchema(table, 1, 0, tuple(columns), key, f"views.{definition.name}")
+        self._names = [column.name for column in columns]
+        self._encoders = [one.form.encode for one in column_formats(self.schema, READABLE)]
+        self._key_places = [self._names.index(name) for name in key]
+
+    @property
+    def key_types(self) -> list[str]:
+        """The SQL types of the key's columns."""
+        return [self.schema.columns[place].type_name for place in self._key_places]
+
+    def key_of(self, row: Texts) -> Key:
+        """The key's texts in a row."""
+        return tuple(row[place] or "" for place in self._key_places)
+
+    def change(self, key: Key, row: Texts | None, version: int) -> Change:
+        """The row of this key as it is now; None: there is none."""
+        encoded = {
+            name: self._value(place, text)
+            for name, place, text in zip(self.schema.key, self._key_places, key, strict=True)
+        }
+        values = None
+        if row is not None:
+            values = {
+                name: self._value(place, text) for place, (name, text) in enumerate(zip(self._names, row, strict=True))
+            }
+        return Change(self.schema.table, encoded, pack_version(_EPOCH, version), values, self.schema.version)
+
+    def _value(self, place: int, text: str | None) -> Json:
+        encode = self._encoders[place]
+        if text is None or encode is None:
+            return None
+        return decode_json(encode(text).encode())
+
+
+class ViewMaintainer:
+    """One view, kept by this object alone: its connection to the base has the view's lock."""
+
+    def __init__(
+        self,
+        definition: ViewDefinition,
+        base: Base,
+        open_target: Callable[[], Sink],
+        wait_for_base: Callable[[], None],
+    ) -> None:
+        """`wait_for_base` returns when the base shows everything that the source has committed by now. Raises
+        SinkError if another process keeps the view."""
+        self._definition = definition
+        self._base = base
+        self._wait_for_base = wait_for_base
+        base.install()
+        if not base.lock(definition.name):
+            raise SinkError(f"view {definition.name}: another process keeps it", "stop that one, or leave it running")
+        self._encoder = RowEncoder(definition, base.described(definition))
+        self._target = open_target()
+
+    def close(self) -> None:
+        self._target.close()
+
+    def start(self) -> None:
+        """Prepares the target, and fills the view where it is not known to be whole."""
+        known = self._base.state(self._definition.name)
+        state = self._prepared(known)
+        self._base.note(self._definition.name, state)
+        if state.state != "serving" or not self._base.has_triggers(self._definition):
+            self._fill(state)
+
+    def step(self) -> bool:
+        """Does what there is to do. False: there was nothing."""
+        name = self._definition.name
+        state = self._base.state(name)
+        if state is None or state.state != "serving" or not self._base.has_triggers(self._definition):
+            self._fill(state or self._prepared(None))
+            return True
+        collected = self._base.collect(self._definition)
+        keys = self._base.keys(self._definition)
+        if not keys:
+            return collected > 0
+        (version,) = self._base.versions()
+        rows = self._base.rows_of(self._definition, self._encoder.key_types, keys)
+        changes = [self._encoder.change(key, row, version) for key, row in zip(keys, rows, strict=True)]
+        self._base.written(name, keys, self._apply(keys, changes))
+        self._target.make_readable([self._definition.table])
+        return True
+
+    def wait(self) -> None:
+        """Until a base table changes, or a second has passed."""
+        self._base.wait(IDLE_WAIT_S)
+
+    def _prepared(self, known: ViewState | None) -> ViewState:
+        """The target ready for this definition; the view's state before it is filled, or as it was."""
+        definition, columns = self._definition, _described(self._encoder.schema.columns)
+        generation, version, is_same = 1, 1, False
+        if known is not None:
+            is_same = known.fingerprint == definition.fingerprint and known.columns == columns
+            generation = known.generation
+            version = known.schema_version + (known.columns != columns)
+        held = self._target.generation()
+        if held != generation:
+            generation += known is not None
+            is_same = False
+            self._target.begin_generation(generation)
+        if known is not None and known.columns != columns:
+            self._target.discard(definition.table)
+        self._encoder.schema = TableSchema(
+            definition.table, version, 0, self._encoder.schema.columns, definition.config.key, definition.name
+        )
+        self._target.prepare(self._encoder.schema)
+        kept = known.state if known is not None and is_same and known.state == "serving" else "filling"
+        return ViewState(definition.fingerprint, kept, generation, version, columns)
+
+    def _fill(self, state: ViewState) -> None:
+        """Every row again. What the target holds serves until then; what the view has no more is swept at the end."""
+        name, table = self._definition.name, self._definition.table
+        self._base.note(name, state._replace(state="filling"))
+        log.info("view is being filled", view=name)
+        self._wait_for_base()
+        self._base.install_triggers(self._definition)
+        floor, version = self._base.versions(2)
+        count = 0
+        rejected: dict[Key, str] = {}
+        for rows in self._base.all_rows(self._definition):
+            keys = [self._encoder.key_of(row) for row in rows]
+            changes = [self._encoder.change(key, row, version) for key, row in zip(keys, rows, strict=True)]
+            rejected |= self._apply(keys, changes)
+            count += len(rows)
+        self._target.sweep(table, pack_version(_EPOCH, floor))
+        self._target.make_readable([table])
+        self._base.written(name, list(rejected), rejected)
+        self._base.note(name, state._replace(state="serving"))
+        log.info("view is filled", view=name, rows=count, rejected=len(rejected))
+
+    def _apply(self, keys: Sequence[Key], changes: Sequence[Change]) -> Mapping[Key, str]:
+        """Writes; the keys of rows that the target can't hold, with the reason. What it holds of them is removed."""
+        results = self._target.apply(changes)
+        rejected = {
+            key: result.reason for key, result in zip(keys, results, strict=True) if result.outcome is Outcome.REJECTED
+        }
+        if rejected:
+            gone = [
+                self._encoder.change(key, None, change.version & ((1 << 48) - 1))
+                for key, change in zip(keys, changes, strict=True)
+                if key in rejected
+            ]
+            self._target.apply(gone)
+        return rejected
+
+
+def keep(maintainer: ViewMaintainer, base: Base, name: str, is_ending: Callable[[], bool]) -> None:
+    """Keeps the view until the process is to end. Raises ConfigError and RefusedError, which are noted with the view;
+    after any other error of ours it goes on."""
+    is_started = False
+    while not is_ending():
+        try:
+            if not is_started:
+                maintainer.start()
+                is_started = True
+            elif not maintainer.step():
+                maintainer.wait()
+        except (ConfigError, RefusedError) as error:
+            base.note_error(name, error, "failed")
+            raise
+        except WatershedError as error:
+            log.warning("view waits", view=name, error=error.message, next=error.hint)
+            base.note_error(name, error)
+            if not is_ending():
+                time.sleep(RETRY_S)
+
+
+def _described(columns: Sequence[Column]) -> list[list[object]]:
+    return [[column.name, column.type_name] for column in columns]

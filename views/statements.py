@@ -1,0 +1,84 @@
+"""Statements on the base of a view: its own tables, and the triggers that note which rows have changed."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, LiteralString
+
+from psycopg import sql
+
+TABLES: LiteralString = """
+CREATE TABLE IF NOT EXISTS {s}.views (
+  name text PRIMARY KEY, fingerprint text NOT NULL, state text NOT NULL, generation bigint NOT NULL,
+  schema_version integer NOT NULL, columns jsonb NOT NULL, error text, next text, filled_at timestamptz,
+  applied_at timestamptz);
+CREATE TABLE IF NOT EXISTS {s}.changes (
+  id bigint GENERATED ALWAYS AS IDENTITY, view text NOT NULL, source text NOT NULL, image jsonb NOT NULL,
+  noted_at timestamptz NOT NULL DEFAULT clock_timestamp(), PRIMARY KEY (view, id));
+CREATE TABLE IF NOT EXISTS {s}.keys (view text NOT NULL, key jsonb NOT NULL, PRIMARY KEY (view, key));
+CREATE TABLE IF NOT EXISTS {s}.rejected (
+  view text NOT NULL, key jsonb NOT NULL, reason text NOT NULL, PRIMARY KEY (view, key));
+CREATE SEQUENCE IF NOT EXISTS {s}.versions;
+"""
+# Values are compared as the texts that PostgreSQL prints, because not every type has an equality.
+NOTE: LiteralString = """
+CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $function$
+BEGIN
+  IF TG_OP = 'INSERT' THEN
+    INSERT INTO {s}.changes (view, source, image)
+    SELECT DISTINCT {view}, {source}, {image} FROM (SELECT row_to_json(n) AS r FROM new_rows n) x;
+  ELSIF TG_OP = 'DELETE' THEN
+    INSERT INTO {s}.changes (view, source, image)
+    SELECT DISTINCT {view}, {source}, {image} FROM (SELECT row_to_json(o) AS r FROM old_rows o) x;
+  ELSE
+    INSERT INTO {s}.changes (view, source, image)
+    WITH before AS (SELECT {image} AS image, {used} AS used FROM (SELECT row_to_json(o) AS r FROM old_rows o) x),
+         after AS (SELECT {image} AS image, {used} AS used FROM (SELECT row_to_json(n) AS r FROM new_rows n) x)
+    SELECT DISTINCT {view}, {source}, image
+      FROM ((SELECT * FROM before EXCEPT ALL SELECT * FROM after)
+            UNION ALL (SELECT * FROM after EXCEPT ALL SELECT * FROM before)) changed;
+  END IF;
+  PERFORM pg_notify('watershed_views', '');
+  RETURN NULL;
+END $function$
+"""
+# A valid index of the table that begins with one of the columns.
+INDEX: LiteralString = """
+SELECT 1 FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+ WHERE i.indrelid = to_regclass(%s) AND i.indisvalid AND a.attname = ANY(%s)
+"""
+NOTE_STATE: LiteralString = """
+INSERT INTO {s}.views (name, fingerprint, state, generation, schema_version, columns)
+VALUES (%s, %s, %s, %s, %s, %s)
+ON CONFLICT (name) DO UPDATE SET
+  fingerprint = excluded.fingerprint, state = excluded.state, generation = excluded.generation,
+  schema_version = excluded.schema_version, columns = excluded.columns, error = NULL, next = NULL,
+  filled_at = CASE WHEN excluded.state = 'serving' THEN now() ELSE views.filled_at END
+"""
+COUNTS: LiteralString = """
+SELECT v.name, v.state,
+       (SELECT count(*) FROM {s}.changes c WHERE c.view = v.name),
+       (SELECT extract(epoch FROM clock_timestamp() - min(noted_at))::float8 FROM {s}.changes c WHERE c.view = v.name),
+       (SELECT count(*) FROM {s}.keys k WHERE k.view = v.name),
+       (SELECT count(*) FROM {s}.rejected r WHERE r.view = v.name),
+       extract(epoch FROM clock_timestamp() - applied_at)::float8, v.error, v.next
+  FROM {s}.views v WHERE v.name = %s
+"""
+TRIGGERS: Final[Mapping[str, LiteralString]] = {
+    "insert": "CREATE TRIGGER {name} AFTER INSERT ON {table} REFERENCING NEW TABLE AS new_rows "
+    "FOR EACH STATEMENT EXECUTE FUNCTION {function}()",
+    "update": "CREATE TRIGGER {name} AFTER UPDATE ON {table} REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows "
+    "FOR EACH STATEMENT EXECUTE FUNCTION {function}()",
+    "delete": "CREATE TRIGGER {name} AFTER DELETE ON {table} REFERENCING OLD TABLE AS old_rows "
+    "FOR EACH STATEMENT EXECUTE FUNCTION {function}()",
+}
+
+
+def image(columns: Sequence[str]) -> sql.Composed:
+    """The columns of `r`, a row as JSON, as a jsonb object."""
+    pairs = [sql.SQL("{}, r->{}").format(sql.Literal(name), sql.Literal(name)) for name in columns]
+    return sql.SQL("jsonb_build_object({})").format(sql.SQL(", ").join(pairs))
+
+
+def used(columns: Sequence[str]) -> sql.Composed:
+    """The columns of `r`, a row as JSON, as an array of texts."""
+    values = [sql.SQL("(r->{})::text").format(sql.Literal(name)) for name in columns]
+    return sql.SQL("ARRAY[{}]::text[]").format(sql.SQL(", ").join(values))
