@@ -1,5 +1,6 @@
-"""What the cache holds, for comparison with the source: rows with their versions, and keys that look like a row's and
-have no version, which somebody else wrote."""
+"""The content of the cache, for comparison with the source: rows with their versions, and keys that have the form of a
+row's key and no version, because another program wrote them.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Self
@@ -15,12 +16,12 @@ from sinks.reduction import key_text
 from sinks.retries import Retries
 from sinks.view import Held, Key, batched
 
-LOOK_ROWS_MAX: Final = 200
-UNVERSIONED: Final = 0  # of a key that nobody of ours has written
+READ_ROWS_MAX: Final = 200
+UNVERSIONED: Final = 0  # the version of a key that another program has written
 
 
 class CacheView:
-    """See sinks.view.StoreView. A table whose keys are deleted by every change holds no rows."""
+    """Implements sinks.view.StoreView. A table whose keys are deleted by every change holds no rows."""
 
     def __init__(self, sink: CacheSink) -> None:
         self._sink = sink
@@ -42,7 +43,7 @@ class CacheView:
         if not form.is_stored:
             return
         for page in self._sink.versions(table):
-            for part in batched(page.items(), LOOK_ROWS_MAX):
+            for part in batched(page.items(), READ_ROWS_MAX):
                 answers = self._server.run_all([form.read(row_id) for row_id, _ in part])
                 for (row_id, version), answer in zip(part, answers, strict=True):
                     if (row := _row(form, answer)) is not None:
@@ -51,7 +52,7 @@ class CacheView:
 
     def held(self, table: TableId, keys: Sequence[Key]) -> list[Held | None]:
         form = self._sink.form(table)
-        return [held for part in batched(keys, LOOK_ROWS_MAX) for held in self._held(form, part)]
+        return [held for part in batched(keys, READ_ROWS_MAX) for held in self._held(form, part)]
 
     def remove(self, table: TableId, held: Sequence[tuple[Key, int]]) -> None:
         form = self._sink.form(table)
@@ -66,7 +67,9 @@ class CacheView:
         self._sink.close()
 
     def _held(self, form: TableForm, keys: Sequence[Key]) -> Iterator[Held | None]:
-        """The version is read on both sides of the row: where it is the same, no job has written in between."""
+        """Yields what is held of each key. The version is read before and after the row: if both are the same, no job
+        has written in between.
+        """
         commands: list[Command] = []
         for key in keys:
             row_id = key_text(dict(key))
@@ -86,14 +89,14 @@ class CacheView:
                 yield None if deleted is None else Held(int(deleted), None)
 
     def _unversioned(self, form: TableForm) -> Iterator[tuple[Key, Held]]:
-        """Rows under keys of which the table's hash has no version."""
+        """Yields rows under keys for which the table's hash has no version."""
         pattern = "*".join(map(literal, form.key_literals))
         cursor = 0
         while True:
             command = ("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT, "TYPE", form.key_type)
             cursor, found = self._server.run(*command)
             names = [name.decode("utf-8", "surrogateescape") for name in found if name.decode() != form.versions]
-            for part in batched(names, LOOK_ROWS_MAX):
+            for part in batched(names, READ_ROWS_MAX):
                 yield from self._without_version(form, part)
             if int(cursor) == 0:
                 return
@@ -112,7 +115,7 @@ class CacheView:
 
 
 def _row(form: TableForm, answer: Any) -> dict[str, Json] | None:
-    """Without any column where it is no document that a sink writes."""
+    """Returns the row; {} for a value that no sink writes."""
     try:
         row: Any = form.row(answer)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What `cdc check` says of the tables of an SQL store before anything is written."""
+"""The findings of `cdc check` about the tables of an SQL store, before anything is written."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -12,8 +12,9 @@ from sinks.sql.sink import SqlSink
 
 
 def places(name: str, section: SqlConfig, prefix: str, schemas: Sequence[TableSchema]) -> list[str]:
-    """The tables that the sink writes for these tables of the source. Raises SinkError for a database that can't be
-    used; ConfigError that names everything that keeps the sink from making its tables."""
+    """Returns the names of the tables that the sink writes for these source tables. Raises SinkError for a database
+    that can't be used, ConfigError that lists everything that prevents the sink from creating its tables.
+    """
     problems: list[str] = []
     with closing(SqlSink.open(section, prefix, name=name)) as sink:
         stored = [

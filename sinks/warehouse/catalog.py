@@ -1,4 +1,4 @@
-"""Where the warehouse's catalog and files are: one SQLite file that Spark and readers without it open alike."""
+"""The location of the warehouse's catalog and files: one SQLite file that Spark, and readers without it, open alike."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ class CatalogPlace:
 
     database: Path  # absolute
     location: str  # URI of the folder of the tables' files
-    namespace: str  # all tables are below it
+    namespace: str  # contains all tables
 
     @property
     def jdbc_uri(self) -> str:
@@ -28,7 +28,9 @@ class CatalogPlace:
 
 
 def catalog_place(config: WarehouseConfig, topic_prefix: str) -> CatalogPlace:
-    """Raises ConfigError for a catalog of another kind. Relative paths start at the working folder."""
+    """Returns the catalog that the section names. Relative paths start at the working folder. Raises ConfigError for a
+    catalog of another kind.
+    """
     uri = config.catalog_uri.get_secret_value()
     path = uri.removeprefix(_JDBC_SQLITE)
     if path == uri or not path or path.startswith(":") or "?" in path:

@@ -1,4 +1,4 @@
-"""The warehouse read without Spark, through the same catalog: what any other Iceberg reader would see."""
+"""Reads the warehouse without Spark, through the same catalog, like any other Iceberg reader."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,14 +21,16 @@ from sinks.warehouse.statements import CATALOG
 
 
 class WarehouseReader:
-    """Reads committed tables; sees each commit at once. Not for use by two threads."""
+    """Reads committed tables; each commit is visible at once. Not thread-safe."""
 
     def __init__(self, catalog: CatalogPlace) -> None:
         self._place = catalog
 
     def generation(self) -> int | None:
-        """As `WarehouseSink.generation`: None when there is none, or one of its tables is gone."""
-        if not self._place.database.exists():  # opening it would make it
+        """Returns the generation held, like `WarehouseSink.generation`; None if there is none, or if one of its tables
+        does not exist.
+        """
+        if not self._place.database.exists():  # opening it would create it
             return None
         catalog = SqlCatalog(CATALOG, uri=self._place.sqlalchemy_uri, warehouse=self._place.location)
         try:
@@ -45,10 +47,11 @@ class WarehouseReader:
         return int(marker) if marker.isdecimal() else None
 
     def rows(self, table: TableId) -> Iterator[StoredRow]:
-        """Every live row of the newest snapshot, one file's record batch at a time. Values are Python's for the
+        """Yields every live row of the newest snapshot, one file's record batch at a time. Values are Python's for the
         column's type: int, float, bool, str, bytes, Decimal, date, datetime (aware for timestamps with time zone),
-        lists of these. Of a history its current rows; of a change log the newest row of each key, for which the keys
-        are held in memory. Raises SinkError for a table that is not there."""
+        lists of these. Of a history, these are its current rows; of a change log, the newest row of each key, for which
+        the keys are held in memory. Raises SinkError if the table does not exist.
+        """
         name = place(self._place.namespace, table).rows
         with reading(self._place, name) as catalog:
             found = catalog.load_table(name)
@@ -69,13 +72,13 @@ class WarehouseReader:
 
 @contextmanager
 def reading(where: CatalogPlace, name: tuple[str, ...]) -> Iterator[SqlCatalog]:
-    """The catalog, while a table is read. Raises SinkError, naming the table, where it is not there."""
+    """Opens the catalog while a table is read. Raises SinkError, naming the table, if the table does not exist."""
     catalog = SqlCatalog(CATALOG, uri=where.sqlalchemy_uri, warehouse=where.location)
     try:
         yield catalog
     except (NoSuchTableError, NoSuchNamespaceError, FileNotFoundError) as error:
         raise SinkError(
-            f"warehouse: table {'.'.join(name)} is not there",
+            f"warehouse: table {'.'.join(name)} does not exist",
             "start its sink; it creates the table and fills it from the topics",
         ) from error
     finally:
@@ -87,7 +90,7 @@ def _mode(said: str | None) -> WarehouseMode:
 
 
 def _newest(scan: DataScan, key: Sequence[str]) -> dict[str, int]:
-    """Of a change log: key → version of the newest change of each row that is there."""
+    """Returns the version of the newest change of each live row in a change log, by key."""
     newest: dict[str, tuple[int, bool]] = {}
     floor = 0
     for batch in scan.select(*key, VERSION, "operation").to_arrow_batch_reader():

@@ -1,4 +1,4 @@
-"""What the warehouse holds, for comparison with the source: committed tables, read without Spark."""
+"""The content of the warehouse, for comparison with the source: committed tables, read without Spark."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Self
@@ -21,7 +21,7 @@ _NAMEABLE: Final = frozenset({"int", "bigint", "string"})  # types whose values 
 
 
 class WarehouseView:
-    """See sinks.view.StoreView. Each method reads the newest snapshot of the table."""
+    """Implements sinks.view.StoreView. Each method reads the newest snapshot of the table."""
 
     def __init__(self, catalog: CatalogPlace, removal: Removal | None = None) -> None:
         self._place = catalog
@@ -30,10 +30,10 @@ class WarehouseView:
 
     @classmethod
     def open(cls, section: WarehouseConfig, prefix: str, removal: Removal | None = None) -> Self:
-        """Raises SinkError where there is no catalog."""
+        """Opens a view. Raises SinkError if there is no catalog."""
         found = catalog_place(section, prefix)
-        if not found.database.exists():  # opening it would make it
-            raise SinkError(f"warehouse: there is no catalog {found.database}", "start its sink, which makes it")
+        if not found.database.exists():  # opening it would create it
+            raise SinkError(f"warehouse: there is no catalog {found.database}", "start its sink, which creates it")
         return cls(found, removal)
 
     def attach(self, schema: TableSchema) -> None:
@@ -67,11 +67,11 @@ class WarehouseView:
         return [found.get(values) if values else None for values in wanted]
 
     def remove(self, table: TableId, held: Sequence[tuple[Key, int]]) -> None:
-        assert self._removal is not None, "who removes rows says how"
+        assert self._removal is not None, "the view was opened without `removal`"
         self._removal(self._place, place(self._place.namespace, table), self._key_columns(table), held)
 
     def close(self) -> None:
-        """Each method opens the catalog for itself."""
+        """Does nothing: each method opens and closes the catalog."""
 
     def _key_columns(self, table: TableId) -> list[Column]:
         schema = self._schemas[table]
@@ -84,13 +84,14 @@ class WarehouseView:
     def _rows(
         self, rows: Table, table: TableId, condition: BooleanExpression
     ) -> Iterator[tuple[Key, int, dict[str, Any]]]:
-        """Key, version and row of the table that readers read; of a history its current rows. Raises RefusedError for a
-        change log."""
+        """Yields key, version and row of the table for readers; of a history its current rows. Raises RefusedError for
+        a change log.
+        """
         mode = rows.properties.get(MODE)
         if mode == "changelog":
             raise RefusedError(
-                f"warehouse: {table} is a change log, which holds what was, not what is",
-                "leave it out with --table; the other tables can be compared",
+                f"warehouse: {table} is a change log, which can't be compared with the source's present rows",
+                "name only other tables, with --table",
             )
         own = OWN_COLUMNS["history" if mode == "history" else "current"]
         if mode == "history":
@@ -108,7 +109,7 @@ def _scanned(table: Table, condition: BooleanExpression) -> Iterator[dict[str, A
 
 
 def _values(columns: Sequence[Column], key: Key) -> tuple[Any, ...] | None:
-    """As the warehouse gives them back; None for a key that it can't hold."""
+    """Returns the key's values as the warehouse returns them; None for a key that it can't hold."""
     try:
         found = [column_type(column).array([key[column.name]]).to_pylist()[0] for column in columns]
     except Unholdable:
@@ -121,7 +122,7 @@ def _hashable(value: Any) -> Any:
 
 
 def _among(columns: Sequence[Column], keys: Sequence[tuple[Any, ...]]) -> BooleanExpression:
-    """True of every row that has one of the keys, and perhaps of others."""
+    """Returns a condition that is true of every row with one of the keys, and perhaps of others."""
     condition: BooleanExpression = AlwaysTrue()
     for at, column in enumerate(columns):
         if column_type(column).sql in _NAMEABLE:
