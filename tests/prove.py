@@ -1,10 +1,10 @@
 """pytest plugin: `make prove` lists the promises and the invariants with the tests that show them and their results.
 
-The promises are the table under "## Promises" in README.md, the invariants the one under "## Invariants" in
-ARCHITECTURE.md. A test names what it shows with `@pytest.mark.promise(n)` or `@pytest.mark.invariant(n)`. A number that
-is not in the list ends every run before the first test. `--prove` runs only these tests, or those of one promise or
-invariant (`--prove 1`, `--prove I9`), and ends with the list. The exit code is pytest's: 1 when a test failed, 5 when
-the one that was requested has no test.
+The promises are the table under "## Promises" in docs/concepts/guarantees.md, the invariants the one under "##
+Invariants" in ARCHITECTURE.md. A test names what it shows with `@pytest.mark.promise(n)` or
+`@pytest.mark.invariant(n)`. A number that is not in the list ends every run before the first test. `--prove` runs
+only these tests, or those of one promise or invariant (`--prove 1`, `--prove I9`), and ends with the list. The exit
+code is pytest's: 1 when a test failed, 5 when the one that was requested has no test.
 """
 
 import re
@@ -38,7 +38,7 @@ class ClaimList(NamedTuple):
         return claims
 
 
-PROMISES: Final = ClaimList("promise", "P", "README.md", "## Promises")
+PROMISES: Final = ClaimList("promise", "P", "docs/concepts/guarantees.md", "## Promises")
 INVARIANTS: Final = ClaimList("invariant", "I", "ARCHITECTURE.md", "## Invariants")
 LISTS: Final = (PROMISES, INVARIANTS)
 

@@ -79,14 +79,20 @@ def _section(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
-def test_the_readmes_examples_are_configurations(tmp_path: Path) -> None:
-    """The first one is whole; of later ones some show only their section."""
-    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    whole = yaml.safe_load(blocks[0])
-    for number, block in enumerate(blocks):
+@pytest.mark.parametrize(
+    "page", ["README.md", *sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/**/*.md"))]
+)
+def test_the_documentations_examples_are_configurations(page: str, tmp_path: Path) -> None:
+    """README's first one is whole; of others some show only their section."""
+    blocks = [
+        re.findall(r"```yaml\n(.*?)```", (ROOT / name).read_text(encoding="utf-8"), re.DOTALL)
+        for name in ("README.md", page)
+    ]
+    whole = yaml.safe_load(blocks[0][0])
+    for number, block in enumerate(blocks[1]):
         file = tmp_path / f"{number}.yml"
         example = whole | yaml.safe_load(block)
-        example["source"]["tables"] = sorted(set(re.findall(r"public\.[a-z]+", block + blocks[0])))
+        example["source"]["tables"] = sorted(set(re.findall(r"public\.[a-z]+", block + blocks[0][0])))
         file.write_text(yaml.safe_dump(example), encoding="utf-8")
         assert load_config(file).topics.prefix == "shop"
 

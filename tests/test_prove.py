@@ -9,7 +9,7 @@ from tests.prove import INVARIANTS, LISTS, PROMISES, ClaimList, read_claims
 
 pytest_plugins = ["pytester"]
 
-README = """\
+PROMISES_PAGE = """\
 # Thing
 
 | P9 | not in the section | |
@@ -73,7 +73,9 @@ ROOT = Path(__file__).parent.parent
 @pytest.fixture
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # hypothesis's takes seconds to import, in each run again
-    pytester.path.joinpath("README.md").write_text(README, encoding="utf-8")
+    page = pytester.path / PROMISES.document
+    page.parent.mkdir(parents=True)
+    page.write_text(PROMISES_PAGE, encoding="utf-8")
     pytester.path.joinpath("ARCHITECTURE.md").write_text(ARCHITECTURE, encoding="utf-8")
     pytester.makeini(INI)
     return pytester
@@ -85,7 +87,11 @@ def run(project: pytest.Pytester, *arguments: str) -> tuple[int, str]:
 
 
 def test_a_list_is_the_table_under_its_heading() -> None:
-    assert read_claims(README, PROMISES) == {"P1": "Nothing is lost, `a` or b.", "P2": "It is fast.", "P3": "It flies."}
+    assert read_claims(PROMISES_PAGE, PROMISES) == {
+        "P1": "Nothing is lost, `a` or b.",
+        "P2": "It is fast.",
+        "P3": "It flies.",
+    }
     assert read_claims(ARCHITECTURE, INVARIANTS) == {"I1": "It never goes back.", "I12": "It is alone."}
     assert read_claims("# Thing\n", PROMISES) == {}
 
@@ -184,7 +190,7 @@ def test_a_promise_without_a_test_is_not_proved(project: pytest.Pytester) -> Non
 @pytest.mark.parametrize(
     ("marker", "complaint"),
     [
-        ("promise(7)", "test_a.py::test_x shows P7, and README.md has P1, P2, P3"),
+        ("promise(7)", "test_a.py::test_x shows P7, and docs/concepts/guarantees.md has P1, P2, P3"),
         ("invariant(2)", "test_a.py::test_x shows I2, and ARCHITECTURE.md has I1, I12"),
         ("promise", "test_a.py::test_x: the marker is promise(n), with one number"),
         ("promise('1')", "test_a.py::test_x: the marker is promise(n), with one number"),
@@ -209,14 +215,14 @@ def test_a_promise_that_is_not_in_the_list_can_not_be_asked_for(project: pytest.
 
 
 def test_without_a_list_nothing_can_be_proved(project: pytest.Pytester) -> None:
-    project.path.joinpath("README.md").write_text("# Thing\n", encoding="utf-8")
+    project.path.joinpath(PROMISES.document).write_text("# Thing\n", encoding="utf-8")
     project.makepyfile(test_a=TESTS.format(both="True"))
     code, output = run(project)
     assert code == pytest.ExitCode.USAGE_ERROR
-    assert "README.md has no table of promises under '## Promises'" in output
+    assert "docs/concepts/guarantees.md has no table of promises under '## Promises'" in output
 
 
 def test_tests_without_marker_need_no_list(project: pytest.Pytester) -> None:
-    project.path.joinpath("README.md").unlink()
+    project.path.joinpath(PROMISES.document).unlink()
     project.makepyfile(test_a="def test_x():\n    pass\n")
     assert run(project)[0] == 0

@@ -171,7 +171,9 @@ def test_every_source_file_has_its_test_file() -> None:
     assert_none(sources_have_tests(tree(), COVERED_ELSEWHERE))
 
 
-@pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "ARCHITECTURE.md", *sorted(str(page.relative_to(ROOT)) for page in ROOT.glob("docs/**/*.md"))]
+)
 def test_documents_name_files_and_definitions_that_exist(name: str) -> None:
     """Paths in code spans, and `name` in `path`, as the section "Where to find what" has them."""
     text = (ROOT / name).read_text(encoding="utf-8")

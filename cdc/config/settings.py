@@ -169,7 +169,7 @@ class CaptureConfig(Section):
 
 
 class SnapshotConfig(Section):
-    """How existing rows are read. See the README's table of `snapshot.method`."""
+    """How existing rows are read. See docs/concepts/snapshots.md."""
 
     mode: Literal["initial", "never", "when_needed", "always"] = "initial"
     method: Literal["chunked", "consistent"] = "chunked"
@@ -377,9 +377,7 @@ def load_config(path: Path) -> Config:
         problems = "; ".join(
             f"{_place(e['loc']) or 'file'}: {_say(e)}" for e in error.errors(include_input=False, include_url=False)
         )
-        raise ConfigError(
-            f"{path}: {problems}", "correct these keys; the README's example file has them all"
-        ) from error
+        raise ConfigError(f"{path}: {problems}", "correct these keys; watershed.example.yml has them all") from error
 
 
 def _place(parts: Sequence[int | str]) -> str:

@@ -27,7 +27,7 @@ def read_config_file(path: Path) -> dict[str, Any]:
         where = f" at line {_line(mark)}, column {mark.column + 1}" if mark else ""
         raise ConfigError(f"{path} is not valid YAML{where}", "correct the file's syntax") from error
     if not isinstance(content, dict):
-        raise ConfigError(f"{path} has no sections", "see the README's example file")
+        raise ConfigError(f"{path} has no sections", "watershed.example.yml shows all of them")
     return {str(section): values for section, values in content.items()}
 
 

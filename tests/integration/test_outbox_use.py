@@ -1,4 +1,4 @@
-"""The outbox as those use it who read the README: its examples, who may publish, upkeep, and what a gap loses."""
+"""The outbox as docs/how-to/events.md shows it: its examples, who may publish, upkeep, and what a gap loses."""
 
 import json
 import re
@@ -29,24 +29,22 @@ from tests.support.forked import run, start
 from tests.support.topics import create_topic, delete_topic
 from tests.support.waiting import eventually
 
-README: Final = Path(__file__).parents[2] / "README.md"
+PAGE: Final = Path(__file__).parents[2] / "docs/how-to/events.md"
 ORDERS, OUTBOX = "public.orders", "cdc.outbox"
 SCHEMA: LiteralString = "CREATE TABLE orders (id int PRIMARY KEY, total numeric)"
 CONTRACT: Final = {"type": "object", "required": ["total"], "properties": {"total": {"type": "string"}}}
 
 
 def examples(language: str) -> list[str]:
-    """The README's code of its chapter on events."""
-    _, _, chapter = README.read_text(encoding="utf-8").partition("\n## Events\n")
-    chapter, _, _ = chapter.partition("\n## ")
-    return re.findall(rf"```{language}\n(.*?)```", chapter, re.DOTALL)
+    """The page's blocks of code in this language."""
+    return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
 
 
 @pytest.fixture
 def shop(
     postgres: PostgresServer, kafka: KafkaBroker, fresh_database: str, unique: str, tmp_path: Path
 ) -> Iterator[Captured]:
-    """Orders, and an outbox as the README configures it, but that its topics begin with a name of their own."""
+    """Orders, and an outbox as the page configures it, but that its topics begin with a name of their own."""
     with under_capture(postgres, kafka, fresh_database, unique, tmp_path, SCHEMA, [ORDERS]) as made:
         (example,) = examples("yml")
         outbox: dict[str, Any] = yaml.safe_load(example)["outbox"]
@@ -71,7 +69,7 @@ class ReadEnoughError(Exception):
 
 
 def consumed(shop: Captured, group: str, count: int) -> list[Message]:
-    """What the README's consumer acts upon, until so many events have come; the last one's effect is rolled back."""
+    """What the page's consumer acts upon, until so many events have come; the last one's effect is rolled back."""
     (code,) = (code for code in examples("python") if "Consumer(" in code)
     code = code.replace("outbox.event.order", f"{shop.name}-events.order").replace("billing", group)
     came: list[Message] = []
@@ -122,7 +120,7 @@ def test_the_readmes_examples_run_and_upkeep_leaves_what_is_young(shop: Captured
 
 
 def prune(shop: Captured) -> None:
-    """What is older than the README's retention; once, and again and again."""
+    """What is older than the page's retention; once, and again and again."""
     age = "UPDATE cdc.outbox SET created_at = now() - interval '2 days' WHERE type = %s"
     kept = "SELECT type FROM cdc.outbox"
     shop.query(age, "OrderPlaced")

@@ -2,7 +2,7 @@
 
 The numbers are sections of the format's description as one reads it: anatomy, envelope, source, old rows, tombstones,
 headers, JSON, transactions, messages, heartbeats. Where Watershed differs on purpose, the test's name says so; the
-README lists these places. Values are in test_event_format_values.py.
+docs/reference/debezium.md lists these places. Values are in test_event_format_values.py.
 """
 
 import json

@@ -80,8 +80,8 @@ def test_readers_never_see_a_deleted_row_and_nothing_of_it_is_kept(sink: SearchS
 def test_a_get_by_id_finds_what_is_left_of_a_deleted_row_and_a_search_for_the_id_does_not(
     sink: SearchSink, place: Place
 ) -> None:
-    """As README says. An alias's filter is for searches; deleting the document would delete the version that keeps a
-    late write out."""
+    """As docs/concepts/stores.md says. An alias's filter is for searches; deleting the document would delete the
+    version that keeps a late write out."""
     sink.apply([upsert(1, V, name="secret of a customer"), upsert(2, V + 1)])
     sink.apply([delete(1, V + 2)])
     sink.make_readable({TABLE})
