@@ -1,4 +1,4 @@
-"""Changes at a rate, and how long each sampled one takes from its commit until the store shows it."""
+"""Changes rows at a steady rate, and measures the time from a sampled commit until the store shows it."""
 
 import time
 from typing import Any, Final, LiteralString
@@ -11,8 +11,10 @@ UPDATE: LiteralString = "UPDATE {} SET counter = counter + 1, changed_at = now()
 MARK: LiteralString = "UPDATE {} SET note = %s, changed_at = now() WHERE id = %s"
 
 
-def write_changes(dsn: str, tables: list[str], rows: int, rate: float, stop: Any, heard: Any) -> None:
-    """Single-row commits, `rate` a second over all tables, until told to stop. Tells how many there were."""
+def write_changes(dsn: str, tables: list[str], rows: int, rate: float, stop: Any, results: Any) -> None:
+    """Commits changes of single rows, `rate` per second over all tables, until `stop` is set. Puts the actual rate into
+    `results`.
+    """
     with psycopg.connect(dsn, autocommit=True) as connection:
         begun, count = time.monotonic(), 0
         while not stop.is_set():
@@ -22,13 +24,15 @@ def write_changes(dsn: str, tables: list[str], rows: int, rate: float, stop: Any
             statement = psycopg.sql.SQL(UPDATE).format(psycopg.sql.Identifier(tables[count % len(tables)]))
             connection.execute(statement, (1000 + count * 7919 % (rows - 1000),))
             count += 1
-        heard.put(("writer", count / (time.monotonic() - begun)))
+        results.put(("writer", count / (time.monotonic() - begun)))
 
 
 def sample(
-    dsn: str, store: str, address: str, name: str, table: str, key: int, ready: Any, stop: Any, heard: Any
+    dsn: str, store: str, address: str, name: str, table: str, key: int, ready: Any, stop: Any, results: Any
 ) -> None:
-    """Changes one row again and again, each time waiting until the store shows it. Tells the seconds it took."""
+    """Changes one row repeatedly, and waits each time until the store shows it. Puts the seconds of each wait, and the
+    number of changes that did not appear, into `results`.
+    """
     shows = _reader(store, address, name, table, key)
     seconds: list[float] = []
     lost = 0
@@ -47,11 +51,11 @@ def sample(
             else:
                 seconds.append(time.monotonic() - committed)
             time.sleep(0.02)
-    heard.put((f"{store} {key}", (seconds, lost)))
+    results.put((f"{store} {key}", (seconds, lost)))
 
 
 def _reader(store: str, address: str, name: str, table: str, key: int) -> Any:
-    """Whether the store shows this text in the row."""
+    """Returns a function that returns whether the store's row has this text."""
     if store == "cache":
         import redis
 
