@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.sinks_limits import rows_per_second, write_iceberg, write_opensearch, write_redis
-from bench.sinks_load import sample, write_changes
+from bench.sinks_load import SampledRow, sample, write_changes
 from bench.sinks_scaling import rates
 from bench.snapshot import percentile
 from cdc.model.topics import Topics
@@ -244,7 +244,13 @@ def _sampled(
     samplers = [
         context.Process(
             target=sample,
-            args=(captured.dsn, store, urls[store], captured.name, tables[0], number + 1, ready, stop, results),
+            args=(
+                captured.dsn,
+                SampledRow(store, urls[store], captured.name, tables[0], number + 1),
+                ready,
+                stop,
+                results,
+            ),
             daemon=True,
         )
         for position, store in enumerate(store for store in stores if store in urls)

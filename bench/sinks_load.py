@@ -1,7 +1,7 @@
 """Changes rows at a steady rate, and measures the time from a sampled commit until the store shows it."""
 
 import time
-from typing import Any, Final, LiteralString
+from typing import Any, Final, LiteralString, NamedTuple
 
 import psycopg
 
@@ -27,21 +27,29 @@ def write_changes(dsn: str, tables: list[str], rows: int, rate: float, stop: Any
         results.put(("writer", count / (time.monotonic() - begun)))
 
 
-def sample(
-    dsn: str, store: str, address: str, name: str, table: str, key: int, ready: Any, stop: Any, results: Any
-) -> None:
+class SampledRow(NamedTuple):
+    """A row whose changes are timed, and the store that must show them."""
+
+    store: str  # cache or search
+    address: str
+    prefix: str
+    table: str
+    key: int
+
+
+def sample(dsn: str, row: SampledRow, ready: Any, stop: Any, results: Any) -> None:
     """Changes one row repeatedly, and waits each time until the store shows it. Puts the seconds of each wait, and the
     number of changes that did not appear, into `results`.
     """
-    shows = _reader(store, address, name, table, key)
+    shows = _reader(row)
     seconds: list[float] = []
     lost = 0
     with psycopg.connect(dsn, autocommit=True) as connection:
-        statement = psycopg.sql.SQL(MARK).format(psycopg.sql.Identifier(table))
+        statement = psycopg.sql.SQL(MARK).format(psycopg.sql.Identifier(row.table))
         ready.wait(60)
         while not stop.is_set():
             mark = f"sample {time.time_ns()}"
-            connection.execute(statement, (mark, key))
+            connection.execute(statement, (mark, row.key))
             committed = time.monotonic()
             while not shows(mark):
                 if time.monotonic() - committed > SAMPLE_S_MAX:
@@ -51,22 +59,22 @@ def sample(
             else:
                 seconds.append(time.monotonic() - committed)
             time.sleep(0.02)
-    results.put((f"{store} {key}", (seconds, lost)))
+    results.put((f"{row.store} {row.key}", (seconds, lost)))
 
 
-def _reader(store: str, address: str, name: str, table: str, key: int) -> Any:
+def _reader(row: SampledRow) -> Any:
     """Returns a function that returns whether the store's row has this text."""
-    if store == "cache":
+    if row.store == "cache":
         import redis
 
-        client = redis.Redis.from_url(address)
-        return lambda mark: mark.encode() in (client.hget(f"{name}:public.{table}:{key}", "doc") or b"")
+        client = redis.Redis.from_url(row.address)
+        return lambda mark: mark.encode() in (client.hget(f"{row.prefix}:public.{row.table}:{row.key}", "doc") or b"")
     from opensearchpy import OpenSearch
 
-    search = OpenSearch(address)
+    search = OpenSearch(row.address)
 
     def shows(mark: str) -> bool:
-        found = search.get(index=f"{name}.public.{table}", id=str(key), ignore=404)
+        found = search.get(index=f"{row.prefix}.public.{row.table}", id=str(row.key), ignore=404)
         return bool(found.get("_source", {}).get("note") == mark)
 
     return shows

@@ -33,7 +33,6 @@ from demo.rows import Stock
 from demo.screen import Screen, View
 from demo.stores import STORES, Probe, cache_probe, search_probe, stored_rows
 from demo.workload import CommittedSample, Workload, create_shop, flushed_lsn_of
-from devstack.endpoints import Endpoints
 from devstack.stack import Stack
 from migrations import Names, migrate
 from sinks.comparison import SourceRows, TableComparison, compare
@@ -71,10 +70,10 @@ def run_demo(options: Options, console: Console) -> int:
         # The demo starts its own servers even if the environment names others, since it fills and empties them.
         servers = closing.enter_context(Stack(folder / "servers", temporary=True, progress=console, given={}))
         closing.callback(_keep_logs, servers, folder / "logs")
-        endpoints = servers.start()
+        servers.start()
         screen.say(f"servers are ready after {time.monotonic() - began:.1f} s; starting the sinks")
         programs = closing.enter_context(Programs(folder, folder / "logs"))
-        return _Demo(options, folder, screen, servers, endpoints, programs, closing, began).run(console)
+        return _Demo(options, folder, screen, servers, programs, closing, began).run(console)
 
 
 class _Demo:
@@ -86,7 +85,6 @@ class _Demo:
         folder: Path,
         screen: Screen,
         servers: Stack,
-        endpoints: Endpoints,
         programs: Programs,
         closing: ExitStack,
         began: float,
@@ -95,6 +93,7 @@ class _Demo:
         self._screen = screen
         self._programs = programs
         self._began = began
+        endpoints = servers.endpoints
         self._dsn = endpoints.dsn
         self._config_file = write_config(folder, endpoints)
         self._config: Config = load_config(self._config_file)
@@ -364,7 +363,7 @@ class _Demo:
 
 
 class _Filled(NamedTuple):
-    """When the store that did not exist before was filled."""
+    """The time at which the store that did not exist before was filled."""
 
     at: float  # time.time()
     took_s: float

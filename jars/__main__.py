@@ -1,7 +1,7 @@
-"""Prefetches jars, or makes their lock file anew.
+"""Prefetches jars, or writes their lock file again.
 
 python -m jars           fetch and verify everything in the lock file
-python -m jars lock      resolve what is wanted again and write the lock file
+python -m jars lock      resolve the wanted jars again and write the lock file
 """
 
 import sys

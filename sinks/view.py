@@ -1,6 +1,6 @@
-"""What a store holds, for those who compare it with the source beside the sink's job. Nothing is written but removals.
+"""The content of a store, for comparison with the source beside the sink's job. A view writes nothing except removals.
 
-A view needs each table attached: with the schema in the store's shape (`sinks.shaping.table.TableShape.schema`).
+Each table must be attached with its schema in the store's shape (`sinks.shaping.table.TableShape.schema`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,44 +21,48 @@ T = TypeVar("T")
 
 
 Removal = Callable[..., None]
-"""How rows are removed from the warehouse, which Spark alone writes: (catalog, table's place, key columns, rows)."""
+"""Removes rows from the warehouse, which only Spark writes: (catalog, table's place, key columns, rows)."""
 
 
 class Held(NamedTuple):
-    """What a store holds of one key. Two answers with the same version are about the same write of a sink's job."""
+    """The entry of one key in a store. Two entries with the same version are from the same write of a sink's job."""
 
     version: int
     row: Mapping[str, Json] | None  # None: readers see no row
-    copies: int = 1  # live rows of the key: more than one is never right
-    is_edited: bool = False  # the store itself says that no sink's job wrote it like this
+    copies: int = 1  # live rows of the key: more than one is always an error
+    is_edited: bool = False  # the store's own data shows that no sink's job wrote the row in this form
 
 
 class StoreView(Protocol):
-    """Methods raise SinkError."""
+    """Reads one store. Methods raise SinkError."""
 
     def attach(self, schema: TableSchema) -> None:
-        """The table has this schema in the store."""
+        """Sets the table's schema in the store."""
 
     def rows(self, table: TableId) -> Iterator[tuple[Key, Held]]:
-        """Every live row that readers see, also those that no sink's job has written; not necessarily once."""
+        """Yields every live row that readers see, including those that no sink's job has written; possibly more than
+        once.
+        """
 
     def is_partial(self, table: TableId) -> bool:
-        """Whether the store may have lost rows of the table as it was told to (they expire)."""
+        """Returns whether the store may lack rows of the table by configuration (they expire)."""
 
     def held(self, table: TableId, keys: Sequence[Key]) -> list[Held | None]:
-        """For each key what is held now; None: not even the version of a deleted row."""
+        """Returns the present entry of each key; None if there is not even the version of a deleted row."""
 
     def remove(self, table: TableId, held: Sequence[tuple[Key, int]]) -> None:
-        """Delete what is held of a key, where its version is this one, the version too: from then on any change is
-        taken. What was removed must be published again."""
+        """Deletes the entry of a key if it has this version, including the version: from then on any change is
+        accepted. The removed rows must be published again.
+        """
 
     def close(self) -> None:
-        """Release connections. Idempotent."""
+        """Releases connections. Idempotent."""
 
 
 def open_view(name: str, section: StoreConfig, prefix: str, removal: Removal | None = None) -> StoreView:
-    """`removal`: for a warehouse from which rows are to be removed. Raises SinkError when the client library is not
-    installed, or nothing answers."""
+    """Opens a view. `removal`: for a warehouse from which rows are to be removed. Raises SinkError if the client
+    library is not installed, or no server answers.
+    """
     match section:
         case SearchConfig():
             with needs(("opensearchpy", "search")):
@@ -76,7 +80,7 @@ def open_view(name: str, section: StoreConfig, prefix: str, removal: Removal | N
 
 
 def batched(items: Iterable[T], count: int) -> Iterator[tuple[T, ...]]:
-    """So many at a time; the last ones may be fewer."""
+    """Yields tuples of `count` items; the last one may be shorter."""
     left = iter(items)
     while part := tuple(islice(left, count)):
         yield part

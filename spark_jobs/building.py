@@ -1,4 +1,4 @@
-"""A generation that is built beside the serving one, by a query of its own, until it can take its place."""
+"""A generation that is built beside the serving one, by a separate query, until it can replace it."""
 
 import threading
 import time
@@ -28,7 +28,7 @@ LOOK_S: Final = 0.05
 
 
 class Builder(SinkWorker):
-    """Fills one slot. A failure of it leaves the serving generation alone, and is told to `told`."""
+    """Fills one slot. A failure does not affect the serving generation, and is passed to `on_failure`."""
 
     role: Literal["serving", "building"] = "building"
 
@@ -39,14 +39,14 @@ class Builder(SinkWorker):
         spark: SparkSession,
         open_sink: Callable[[str | None], OpenSink],
         target: tuple[str, int],
-        told: Callable[[str, str], None],
+        on_failure: Callable[[str, str], None],
         *,
         is_rollback: bool,
     ) -> None:
-        """`target`: slot and generation; `told`: of each failure, with a message and the next step."""
+        """`target`: slot and generation; `on_failure`: called at each failure, with a message and the next step."""
         super().__init__(name, config, spark, open_sink, threading.Event(), Conditions())
         self.slot, self.generation = target
-        self._told = told
+        self._on_failure = on_failure
         self._is_rollback = is_rollback
         self._is_ready = threading.Event()
         self._goal: tuple[Applied, float] | None = None
@@ -54,23 +54,23 @@ class Builder(SinkWorker):
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has caught up with what is published."""
+        """Returns whether the generation has caught up with the published records."""
         return self._is_ready.is_set()
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """It ends after its batch."""
+        """Requests the end, which follows after the running batch."""
         self._stop.set()
 
     def join(self, timeout_s: float) -> bool:
-        """Whether it has ended."""
+        """Returns whether the builder has ended."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def reaches(self, goal: Applied, timeout_s: float) -> bool:
-        """Wait until the generation shows this position. False after the time."""
+        """Waits until the generation shows this position. Returns False after the time."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             if self._sync is not None and self._sync.applied[:2] >= goal[:2]:
@@ -79,14 +79,14 @@ class Builder(SinkWorker):
         return False
 
     def _locked(self) -> AbstractContextManager[None]:
-        """The serving worker has the lock."""
+        """Does nothing: the serving worker holds the lock."""
         return nullcontext()
 
     def _report(self, state: str, error: Exception | None = None) -> None:
         if error is not None and not self._stop.is_set():
             message = error.message if isinstance(error, WatershedError) else reason(error)
             log.warning("rebuild is held up", sink=self.name, state=state, because=message)
-            self._told(message, getattr(error, "hint", ""))
+            self._on_failure(message, getattr(error, "hint", ""))
 
     def _work(self, stack: ExitStack, link: Link) -> None:
         opened = self._open_sink(self.slot)
@@ -129,7 +129,7 @@ class Builder(SinkWorker):
         self._keep_in_step(sync, self.generation, is_over)
 
     def _has_caught_up(self, sync: SinkSync) -> bool:
-        """Whether it shows what was published a short time ago."""
+        """Returns whether the generation shows everything that was published until a short time ago."""
         now = time.monotonic()
         if self._goal is None or now - self._goal[1] > BEHIND_S_MAX:
             self._goal = (sync.published, now)

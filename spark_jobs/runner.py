@@ -102,7 +102,7 @@ def run_sinks(config: Config, names: Sequence[str], conditions: Conditions | Non
 
 
 def started(config: Config, query_count: int) -> tuple[SparkSession, int]:
-    """The session, and how many tasks each query may run at once. Raises SinkError."""
+    """Returns the session, and the number of tasks that each query may run at once. Raises SinkError."""
     try:
         spark = _session(config, query_count)
         return spark, max(1, spark.sparkContext.defaultParallelism // query_count)
@@ -171,7 +171,6 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
             SparkEngine(spark, place),
             engines,
             WarehouseReader(place),
-            place.namespace,
             staging,
             name=name,
             options=section,

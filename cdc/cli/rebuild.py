@@ -120,7 +120,7 @@ class _Command:
         self.screen.say(f"{self.sink}: cancelled; the sink's job deletes what it has built")
 
     def follow(self, stack: ExitStack, watch: SnapshotWatch, request: str, timeout_s: float | None) -> None:
-        """Until the request has ended. Raises WatershedError where it was not done."""
+        """Waits until the request has ended. Raises WatershedError if the rebuild was not done."""
         began = time.monotonic()
         heard: tuple[object, float] = (None, began)
         job: SinkProcess | None = None

@@ -90,7 +90,7 @@ def _run(path: Path, wanted: Wanted, timeout: float, *, as_json: bool, repairs: 
 
 
 class _Removal:
-    """See sinks.view.Removal: Spark is imported, and starts, with the first call."""
+    """Implements sinks.view.Removal. Spark is imported and started by the first call."""
 
     def __init__(self, config: Config) -> None:
         self._config = config

@@ -56,7 +56,7 @@ class BrokerStatus(Node):
 
 
 class CaptureStatus(Node):
-    """How far capture has published, from the position record; the same whichever process answers."""
+    """The progress of capture, from the position record; every process that answers reports the same."""
 
     state: str  # of the answering process if it is capture; else from the position record
     epoch: int | None
@@ -90,7 +90,7 @@ class TableStatus(Node):
 
 
 class SinkStatus(Node):
-    """How far a sink's newest generation is, from its record in the progress topic."""
+    """The progress of a sink's newest generation, from its record in the progress topic."""
 
     sink: str
     generation: int

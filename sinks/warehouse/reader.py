@@ -26,6 +26,11 @@ class WarehouseReader:
     def __init__(self, catalog: CatalogPlace) -> None:
         self._place = catalog
 
+    @property
+    def namespace(self) -> str:
+        """The namespace that contains all tables."""
+        return self._place.namespace
+
     def generation(self) -> int | None:
         """Returns the generation held, like `WarehouseSink.generation`; None if there is none, or if one of its tables
         does not exist.

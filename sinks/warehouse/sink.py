@@ -32,7 +32,6 @@ class WarehouseSink:
         engine: Engine,
         merging: Sequence[Engine],
         reader: WarehouseReader,
-        namespace: str,
         staging: str,
         pause: Callable[[float], None] = time.sleep,
         name: str = "warehouse",
@@ -45,13 +44,13 @@ class WarehouseSink:
         self._engine = engine
         self._engines = (engine, *merging)
         self._reader = reader
-        self._namespace = namespace
+        self._namespace = reader.namespace
         self._staging = staging
         self._tables: dict[TableId, PreparedTable] = {}
         self._schemas: dict[TableId, TableSchema] = {}
         self._options = options or WarehouseOptions()
         self._deleted = DeletedKeys()
-        self._preparation = Preparation(self._engine, namespace, pause)
+        self._preparation = Preparation(self._engine, self._namespace, pause)
         self._threads = ThreadPoolExecutor(len(merging), "merge")
         self._mergers: SimpleQueue[Merger] = SimpleQueue()
         for one in merging:

@@ -27,18 +27,14 @@ from sinks.reduction import reduce_changes
 from sinks.warehouse.columns import ColumnType, column_type
 from sinks.warehouse.every_change import STAGED_COLUMNS
 from sinks.warehouse.naming import UNCHANGED, VERSION
+from sinks.warehouse.staged_files import files_of
 from sinks.warehouse.statements import AT, DELETED, OPERATION
 
 FOLDER: Final = ".staging"  # below the tables' location
-# Spark reads a whole row group into memory, however large its rows are.
-ROW_GROUP_BYTES: Final = 8 * 1024 * 1024
-# Files of large rows are merged one by one.
-FILE_BYTES: Final = 32 * 1024 * 1024
 # The keys of a file with at most this many rows are listed, so that the merge reads only these rows of its table.
 KEYS_MAX: Final = 1000
 KEY_CHARS_MAX: Final = 200
-# Files of a process on another machine are deleted at this age: the process may be alive, and a batch takes minutes at
-# most.
+# Files of a process on another machine, which may be alive, are deleted at this age. A batch takes minutes at most.
 LEFTOVER_S: Final = 3600.0
 _WRITTEN: Final = Result(Outcome.WRITTEN)
 
@@ -88,8 +84,7 @@ class TableForm:
 
     def table(self, changes: Sequence[Change], *, lacks: bool = False) -> pa.Table:
         """Returns the rows that MERGE reads. `lacks`: with the names of the columns that each row lacks. Raises
-        Unholdable.
-        """
+        Unholdable."""
         rows = [self._row(change) for change in changes]
         columns: dict[str, pa.Array] = {}
         for name, kind in self.columns.items():
@@ -126,7 +121,7 @@ class TableForm:
 
 
 def _origin(change: Change) -> Origin:
-    """Returns the change's origin; that of a delete or an update if the change has none, as tombstones do."""
+    """Returns the change's origin; for a change without one, such as a tombstone, that of a delete or an update."""
     return change.origin or Origin("d" if change.row is None else "u", None)
 
 
@@ -158,8 +153,8 @@ class _EveryChange:
 
 @dataclass(slots=True)
 class _Held:
-    """The changes that a task has taken of one table. Whole rows are converted at once, which takes a tenth of the
-    memory of their objects.
+    """The changes that a task has taken of one table. Whole rows are converted at once, to save nine tenths of the
+    memory.
     """
 
     pieces: list[pa.Table] = field(default_factory=list)
@@ -192,8 +187,7 @@ class _Held:
 
     def still_lacking(self) -> list[Change]:
         """Returns the newest change of each key that lacks columns, where no whole row is newer. Its missing columns
-        are not taken from whole rows, because those are merged first, so the table has them.
-        """
+        are not taken from whole rows, because those are merged first, so the table has them."""
         nothing = (-1, 0, 0)
         return reduce_changes(
             change for change in self.lacking if change.version > self.newest.get(_key(change), nothing)[0]
@@ -228,8 +222,7 @@ class Stager:
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:
         """Returns one result for each change. WRITTEN means that finish will write it to a file, unless there is a
-        newer change of its key.
-        """
+        newer change of its key."""
         results = [_WRITTEN] * len(changes)
         whole: dict[TableId, list[int]] = {}
         seen: set[tuple[TableId, int]] = set()
@@ -300,8 +293,7 @@ class Stager:
 
     def _is_news(self, change: Change) -> bool:
         """Returns whether a table that keeps every change has yet to store this one. A history stores no version of a
-        row that moved and is not known yet.
-        """
+        row that moved and is not known yet."""
         held = self._every.get(change.table)
         if held is not None and change.version in held.versions:
             return False
@@ -310,8 +302,8 @@ class Stager:
     def _write(
         self, table: TableId, pieces: Iterable[pa.Table], keys: Sequence[Any] | None, *, lacks: bool
     ) -> Iterator[Staged]:
-        """Yields the files that it writes: several if the rows are many or large. Keys are listed if it is one file."""
-        files = list(_files(pieces))
+        """Yields the files that it writes: several if the rows are many or large. Keys are listed if it is one."""
+        files = list(files_of(pieces))
         for groups in files:
             uri = f"{self._location}/{uuid.uuid4().hex}.parquet"
             system, path = _opened(uri)
@@ -365,8 +357,7 @@ def delete_staged(paths: Iterable[str]) -> None:
 
 def delete_leftovers(location: str) -> None:
     """Deletes folders of processes that have ended, and of an earlier session of this process: on this machine those
-    whose process id does not run, on other machines those last written LEFTOVER_S ago.
-    """
+    whose process id does not run, on other machines those last written LEFTOVER_S ago."""
     system, folder = _opened(location)
     own = own_folder(location).rpartition("/")[2]
     for found in system.get_file_info(pa_fs.FileSelector(folder, allow_not_found=True)):
@@ -399,48 +390,14 @@ def _is_running(process: int) -> bool:
 
 
 def _opened(uri: str) -> tuple[pa_fs.FileSystem, str]:
-    """Returns file system and path for a URI in the form of Hadoop and Spark: the path after the scheme is not
-    percent-encoded.
-    """
+    """Returns file system and path for a URI of Hadoop and Spark, whose path is not percent-encoded."""
     path = uri.removeprefix("file://")
     return (pa_fs.LocalFileSystem(), path) if path != uri else pa_fs.FileSystem.from_uri(uri)
 
 
-def _row_groups(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yields the pieces' rows in row groups of about ROW_GROUP_BYTES."""
-    waiting: list[pa.Table] = []
-    for piece in _slices(pieces):
-        waiting.append(piece)
-        if sum(part.nbytes for part in waiting) >= ROW_GROUP_BYTES:
-            yield pa.concat_tables(waiting)
-            waiting = []
-    if waiting:
-        yield pa.concat_tables(waiting)
-
-
-def _slices(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yields the pieces' rows in parts of at most about ROW_GROUP_BYTES, unless a single row is larger."""
-    for piece in pieces:
-        rows = max(1, len(piece) * ROW_GROUP_BYTES // max(1, piece.nbytes))
-        for at in range(0, len(piece), rows):
-            yield piece.slice(at, rows)
-
-
-def _files(pieces: Iterable[pa.Table]) -> Iterator[list[pa.Table]]:
-    """Yields the row groups of each file."""
-    groups: list[pa.Table] = []
-    for group in _row_groups(pieces):
-        groups.append(group)
-        if sum(part.nbytes for part in groups) >= FILE_BYTES:
-            yield groups
-            groups = []
-    if groups:
-        yield groups
-
-
 def _key(change: Change) -> Any:
-    """Returns a hashable key that is equal for keys which Spark considers equal. Python also considers 0.0 and -0.0
-    equal, but does not hash lists.
+    """Returns a hashable key, equal for keys that Spark considers equal. Python equates 0.0 and -0.0, but hashes no
+    lists.
     """
     values = tuple(change.key.values())
     try:
