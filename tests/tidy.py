@@ -248,8 +248,10 @@ def sizes_are_bounded(source: Source, long_functions: Mapping[str, str]) -> Iter
 
 
 def parameters_are_few(source: Source, wide_functions: Mapping[str, str]) -> Iterator[Violation]:
-    """A function outside of tests/ takes PARAMETERS_MAX parameters at most. `wide_functions`: `path::name` of those that
-    may take more, with the reason."""
+    """A function outside of tests/ takes PARAMETERS_MAX parameters at most.
+
+    `wide_functions`: `path::name` of those that may take more, with the reason.
+    """
     if source.path.parts[0] == "tests":
         return
     wide = {
