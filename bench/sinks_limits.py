@@ -1,6 +1,5 @@
-"""What a store takes from its plain client: the same rows, in bulk, without the guard by version.
-
-The rows are in memory, so this is the store's limit: a client that read them from Kafka would be slower.
+"""Measures the rate at which a store takes the same rows from its plain client, in bulk, without the guard by
+version.
 """
 
 import json
@@ -15,7 +14,7 @@ _FIELDS: Final = {"amount": {"type": "double"}}  # others have them by themselve
 
 
 def document(number: int) -> dict[str, Any]:
-    """A row of the benchmark's table, as a sink stores it."""
+    """Returns a row of the benchmark's table in the form in which a sink stores it."""
     return {
         "id": number,
         "customer_id": number % 9973,
@@ -36,7 +35,7 @@ def _parts(rows: Sequence[int], size: int) -> Iterator[Sequence[int]]:
 
 
 def write_redis(url: str, rows: Sequence[int]) -> None:
-    """Pipelines of HSET with redis-py, of the keys and values that the sink writes."""
+    """Writes by pipelines of HSET with redis-py."""
     import redis
 
     client = redis.Redis.from_url(url)
@@ -49,10 +48,10 @@ def write_redis(url: str, rows: Sequence[int]) -> None:
 
 
 def write_opensearch(url: str, rows: Sequence[int]) -> None:
-    """`_bulk` requests with opensearch-py, without a refresh."""
+    """Writes by `_bulk` requests with opensearch-py, without a refresh."""
     from opensearchpy import OpenSearch
 
-    # A server whose heap is full for a moment says 429.
+    # A server whose heap is full for a moment answers 429.
     client = OpenSearch(url, timeout=60, max_retries=20, retry_on_status=(429,))
     # The server makes no index by itself; this one may be there. Fields get the types that the sink's index has.
     client.indices.create(index="plain", body={"mappings": {"properties": _FIELDS}}, params={"ignore": 400})
@@ -67,7 +66,7 @@ def write_opensearch(url: str, rows: Sequence[int]) -> None:
 
 
 def write_iceberg(folder: str, rows: Sequence[int]) -> None:
-    """Appends of 100,000 rows with PyIceberg: files and a commit each, no key is looked up."""
+    """Appends 100,000 rows at a time with PyIceberg: files and a commit each, without looking up keys."""
     import pyarrow as pa
     from pyiceberg.catalog.sql import SqlCatalog
 
@@ -82,7 +81,7 @@ def write_iceberg(folder: str, rows: Sequence[int]) -> None:
 
 
 def rows_per_second(write: Callable[[str, Sequence[int]], None], address: str, rows: int, processes: int) -> float:
-    """The rate of `processes` clients that share the rows; their start is not counted."""
+    """Returns the rate of `processes` clients that share the rows. Their start is not counted."""
     context = multiprocessing.get_context("spawn")
     ready = context.Barrier(processes + 1)
     parts = [range(number, rows, processes) for number in range(processes)]

@@ -1,7 +1,7 @@
-"""Changes at a rate, and how long each sampled one takes from its commit until the store shows it."""
+"""Changes rows at a steady rate, and measures the time from a sampled commit until the store shows it."""
 
 import time
-from typing import Any, Final, LiteralString
+from typing import Any, Final, LiteralString, NamedTuple
 
 import psycopg
 
@@ -11,8 +11,10 @@ UPDATE: LiteralString = "UPDATE {} SET counter = counter + 1, changed_at = now()
 MARK: LiteralString = "UPDATE {} SET note = %s, changed_at = now() WHERE id = %s"
 
 
-def write_changes(dsn: str, tables: list[str], rows: int, rate: float, stop: Any, heard: Any) -> None:
-    """Single-row commits, `rate` a second over all tables, until told to stop. Tells how many there were."""
+def write_changes(dsn: str, tables: list[str], rows: int, rate: float, stop: Any, results: Any) -> None:
+    """Commits changes of single rows, `rate` per second over all tables, until `stop` is set. Puts the actual rate into
+    `results`.
+    """
     with psycopg.connect(dsn, autocommit=True) as connection:
         begun, count = time.monotonic(), 0
         while not stop.is_set():
@@ -22,22 +24,32 @@ def write_changes(dsn: str, tables: list[str], rows: int, rate: float, stop: Any
             statement = psycopg.sql.SQL(UPDATE).format(psycopg.sql.Identifier(tables[count % len(tables)]))
             connection.execute(statement, (1000 + count * 7919 % (rows - 1000),))
             count += 1
-        heard.put(("writer", count / (time.monotonic() - begun)))
+        results.put(("writer", count / (time.monotonic() - begun)))
 
 
-def sample(
-    dsn: str, store: str, address: str, name: str, table: str, key: int, ready: Any, stop: Any, heard: Any
-) -> None:
-    """Changes one row again and again, each time waiting until the store shows it. Tells the seconds it took."""
-    shows = _reader(store, address, name, table, key)
+class SampledRow(NamedTuple):
+    """A row whose changes are timed, and the store that must show them."""
+
+    store: str  # cache or search
+    address: str
+    prefix: str
+    table: str
+    key: int
+
+
+def sample(dsn: str, row: SampledRow, ready: Any, stop: Any, results: Any) -> None:
+    """Changes one row repeatedly, and waits each time until the store shows it. Puts the seconds of each wait, and the
+    number of changes that did not appear, into `results`.
+    """
+    shows = _reader(row)
     seconds: list[float] = []
     lost = 0
     with psycopg.connect(dsn, autocommit=True) as connection:
-        statement = psycopg.sql.SQL(MARK).format(psycopg.sql.Identifier(table))
+        statement = psycopg.sql.SQL(MARK).format(psycopg.sql.Identifier(row.table))
         ready.wait(60)
         while not stop.is_set():
             mark = f"sample {time.time_ns()}"
-            connection.execute(statement, (mark, key))
+            connection.execute(statement, (mark, row.key))
             committed = time.monotonic()
             while not shows(mark):
                 if time.monotonic() - committed > SAMPLE_S_MAX:
@@ -47,22 +59,22 @@ def sample(
             else:
                 seconds.append(time.monotonic() - committed)
             time.sleep(0.02)
-    heard.put((f"{store} {key}", (seconds, lost)))
+    results.put((f"{row.store} {row.key}", (seconds, lost)))
 
 
-def _reader(store: str, address: str, name: str, table: str, key: int) -> Any:
-    """Whether the store shows this text in the row."""
-    if store == "cache":
+def _reader(row: SampledRow) -> Any:
+    """Returns a function that returns whether the store's row has this text."""
+    if row.store == "cache":
         import redis
 
-        client = redis.Redis.from_url(address)
-        return lambda mark: mark.encode() in (client.hget(f"{name}:public.{table}:{key}", "doc") or b"")
+        client = redis.Redis.from_url(row.address)
+        return lambda mark: mark.encode() in (client.hget(f"{row.prefix}:public.{row.table}:{row.key}", "doc") or b"")
     from opensearchpy import OpenSearch
 
-    search = OpenSearch(address)
+    search = OpenSearch(row.address)
 
     def shows(mark: str) -> bool:
-        found = search.get(index=f"{name}.public.{table}", id=str(key), ignore=404)
+        found = search.get(index=f"{row.prefix}.public.{row.table}", id=str(row.key), ignore=404)
         return bool(found.get("_source", {}).get("note") == mark)
 
     return shows

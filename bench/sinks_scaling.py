@@ -1,5 +1,6 @@
-"""How fast records reach a store that is not the limit, with 1, 2 and 4 executor threads: a null sink, whose tasks read
-a backlog, parse it and reduce it, and write nothing."""
+"""Measures how fast records reach a store that does not limit the rate, with 1, 2 and 4 executor threads: a null sink,
+whose tasks read a backlog, parse it and reduce it, and write nothing.
+"""
 
 import subprocess
 import sys
@@ -45,14 +46,15 @@ class NullTarget:
 
 
 def open_null(job: Job, catalog: Catalog) -> NullTarget:
-    """Nothing is opened."""
+    """Returns the target of a task; there is nothing to open."""
     del job, catalog
     return NullTarget()
 
 
 def rates(config: Path) -> dict[str, int]:
-    """Records per second of each number of threads, from the backlog that the topics of this configuration hold. Each
-    number gets a Spark application of its own."""
+    """Returns records per second for each number of threads, from the backlog in the topics of this configuration. Each
+    number runs in a new Spark application.
+    """
     return {f"{count}_threads": _rate(config, count) for count in THREADS}
 
 

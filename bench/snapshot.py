@@ -1,9 +1,11 @@
-"""A large table's snapshot beside a workload, with capture killed again and again: what is read twice, how late the
-stream is meanwhile, how long a transaction of ours is open, what memory it takes, and whether the topic is the table.
+"""Measures a large table's snapshot beside a workload, while capture is killed repeatedly: the rows that are read
+twice, the lag of the stream meanwhile, the longest transaction of capture, its memory, and whether the topic equals the
+table.
 
     python -m bench.snapshot --rows 5000000 --kills 5 --json
 
-Servers of its own (PostgreSQL 18, Kafka), in a temporary folder. The settings of `snapshot` are the defaults.
+The benchmark starts its own servers (PostgreSQL 18, Kafka) in a temporary folder. The settings of `snapshot` are the
+defaults.
 """
 
 import argparse
@@ -51,14 +53,14 @@ SELECT n, n %% 9973, (ARRAY['new', 'paid', 'packed', 'shipped'])[n %% 4 + 1], (n
        'a note of some words ' || md5(n::text), n %% 3 = 0, timestamptz '2026-01-01 00:00:00+00' + n * interval '1 s'
   FROM generate_series(1::bigint, %s) AS n
 """
-# Rows that the server found through the table's index, for whomever.
+# Rows that the server has read through the table's index, for any client.
 FETCHED: LiteralString = "SELECT idx_tup_fetch FROM pg_stat_user_tables WHERE relname = 'items'"
 CONNECTED: LiteralString = "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'watershed%'"
 
 
 @dataclass
 class Run:
-    """What was measured. Times are seconds, moments are seconds since 1970."""
+    """The measurements. Durations are in seconds, times are seconds since 1970."""
 
     began: float = 0.0
     streaming_at: list[float] = field(default_factory=list)  # of each process
@@ -70,7 +72,7 @@ class Run:
 
     @property
     def restarts(self) -> list[tuple[float, float]]:
-        """From a kill until capture streams again."""
+        """The times of each kill, and at which capture streamed again."""
         return list(zip(self.killed_at, self.streaming_at[1:], strict=True))
 
     @property
@@ -79,29 +81,32 @@ class Run:
 
 
 def percentile(sorted_values: Sequence[float], share: float) -> float:
-    """Nearest rank. `share`: 0 to 1. NaN of nothing."""
+    """Returns the nearest-rank percentile. `share`: 0 to 1. NaN for no values."""
     if not sorted_values:
         return float("nan")
     return sorted_values[max(0, math.ceil(len(sorted_values) * share) - 1)]
 
 
 def lags(arrivals: Sequence[tuple[float, float]], run: Run) -> tuple[list[float], list[float]]:
-    """Seconds from commit to readable, sorted: of changes while chunks were read, and of those among them that met no
-    restart. `arrivals`: (committed, readable). A change meets a restart when it was committed before capture streamed
-    again, and was not readable when it was killed."""
+    """Returns the sorted seconds from commit to readable of changes while chunks were read: of all, and of those that
+    no restart affected. `arrivals`: (committed, readable). A restart affects a change if it was committed before
+    capture streamed again, and was not readable at the kill.
+    """
     during = [(c, r) for c, r in arrivals if run.streaming_at[0] <= c <= run.published_at]
     calm = [(c, r) for c, r in during if not any(c < again and r > kill for kill, again in run.restarts)]
     return sorted(r - c for c, r in during), sorted(r - c for c, r in calm)
 
 
 def kill_points(rows: int, kills: int, seed: int) -> list[int]:
-    """Published rows at which capture is killed: one moment in each of as many equal parts."""
+    """Returns the numbers of published rows at which capture is killed: a random one in each of `kills` equal parts."""
     chance = random.Random(seed)  # noqa: S311 - moments, no secrets
     return [int(rows * (number + chance.uniform(0.1, 0.9)) / kills) for number in range(kills)]
 
 
 def fill(captured: Captured, rows: int) -> tuple[int, int]:
-    """The table, its statistics; bytes of a row, and rows that the server has found through the index so far."""
+    """Creates and fills the table. Returns the bytes of a row, and the rows that the server has read through the index
+    so far.
+    """
     captured.query(SCHEMA)
     captured.query(FILL, rows)
     captured.query("VACUUM ANALYZE items")
@@ -113,7 +118,7 @@ def fill(captured: Captured, rows: int) -> tuple[int, int]:
 
 
 def snapshot(captured: Captured, points: Sequence[int], rows: int, console: Console) -> Run:
-    """From the first start of capture until every row is published, with a kill at each of the points."""
+    """Runs capture from its first start until every row is published, with a kill at each of the points."""
     run, left = Run(began=time.time()), list(points)
     columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[said]}"), TimeElapsedColumn()
     with (
@@ -155,7 +160,7 @@ def _start(captured: Captured, run: Run) -> CaptureProcess:
 
 
 def _measure(capture: CaptureProcess, run: Run) -> None:
-    """Peak memory and processor time of a process that is about to end."""
+    """Records peak memory and processor time of a process that is about to end."""
     status = Path(f"/proc/{capture.pid}/status").read_text(encoding="ascii")
     peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:"))
     run.peak_rss_kib = max(run.peak_rss_kib, peak)
@@ -164,10 +169,10 @@ def _measure(capture: CaptureProcess, run: Run) -> None:
 
 
 def measure(rows: int, kills: int, rate: float, seed: int, console: Console) -> dict[str, Any]:
-    """One run, with servers of its own."""
+    """Performs one run with new servers, and returns the figures."""
     with tempfile.TemporaryDirectory(prefix="watershed-bench-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        folder.chmod(0o711)  # PostgreSQL may run under another account than ours
+        folder.chmod(0o711)  # PostgreSQL may run under another account
         with Stack(folder / "stack", given={}) as stack:
             endpoints = stack.start("postgres", "kafka")
             captured = Captured(
@@ -191,27 +196,29 @@ def _measure_in(
     console.print(f"filling {rows:,} rows", highlight=False)
     row_bytes, fetched_before = fill(captured, rows)
     processes = multiprocessing.get_context("spawn")
-    stop, heard = processes.Event(), processes.Queue()
-    writer = processes.Process(target=write_changes, args=(captured.dsn, rows, rate, seed, stop, heard))
+    stop, results = processes.Event(), processes.Queue()
+    writer = processes.Process(target=write_changes, args=(captured.dsn, rows, rate, seed, stop, results))
     topic = table_topic(captured.name, PULSE)
-    reader = processes.Process(target=read_stream, args=(captured.bootstrap_servers, topic, stop, heard))
+    reader = processes.Process(target=read_stream, args=(captured.bootstrap_servers, topic, stop, results))
     writer.start()
     reader.start()
     with Watch(captured.superuser_dsn, Machine([os.getpid(), *servers])) as watch:
         run = snapshot(captured, kill_points(rows, kills, seed), rows, console)
     stop.set()
-    told = dict(heard.get(timeout=60) for _ in (writer, reader))
+    measured = dict(results.get(timeout=60) for _ in (writer, reader))
     writer.join()
     reader.join()
     captured.await_caught_up()
     captured.end()
-    eventually(lambda: captured.query(CONNECTED) == [(0,)], 30.0, "capture's connections have told what they read")
+    eventually(
+        lambda: captured.query(CONNECTED) == [(0,)], 30.0, "capture's connections have reported their statistics"
+    )
     fetched = captured.query(FETCHED)[0][0]
     console.print("comparing topic and table", highlight=False)
     topic = table_topic(captured.name, ITEMS)
-    truth = compare(captured.superuser_dsn, captured.bootstrap_servers, topic, rows + told["writer"]["inserted"])
-    read = fetched - fetched_before - told["writer"]["found"]
-    every, calm = lags(told["reader"], run)
+    truth = compare(captured.superuser_dsn, captured.bootstrap_servers, topic, rows + measured["writer"]["inserted"])
+    read = fetched - fetched_before - measured["writer"]["found"]
+    every, calm = lags(measured["reader"], run)
     return {
         "rows": rows,
         "row_bytes": row_bytes,
@@ -225,14 +232,14 @@ def _measure_in(
         "rows_published": truth.snapshot_records,
         "published_again": truth.snapshot_records - truth.snapshot_keys,
         "read_again_percent": round(100 * (read - truth.snapshot_keys) / rows, 2),
-        "changes_per_s": round(told["writer"]["changes"] / told["writer"]["seconds"]),
+        "changes_per_s": round(measured["writer"]["changes"] / measured["writer"]["seconds"]),
         "lag_s": _spread(calm),
         "lag_s_with_restarts": _spread(every),
         "longest_transaction_s": {name: round(s, 2) for name, s in sorted(watch.longest.items())},
         "activity_samples": watch.samples,
         "peak_rss_mb": round(run.peak_rss_kib * 1024 / 1e6, 1),
         "capture_cpu_s": round(run.cpu_s, 1),
-        "machine": watch.machine.told(),
+        "machine": watch.machine.report(),
         "equality": _equality(truth),
     }
 
@@ -247,8 +254,8 @@ def _equality(truth: Equality) -> dict[str, int]:
     return {name: int(getattr(truth, name)) for name in names}
 
 
-def show(told: dict[str, Any], console: Console) -> None:
-    for name, value in told.items():
+def show(result: dict[str, Any], console: Console) -> None:
+    for name, value in result.items():
         console.print(f"{name:24}{value}", highlight=False, markup=False, soft_wrap=True)
 
 
@@ -261,12 +268,12 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="one line on standard output")
     arguments = parser.parse_args()
     console = Console(stderr=True)
-    told = measure(arguments.rows, arguments.kills, arguments.rate, arguments.seed, console)
+    result = measure(arguments.rows, arguments.kills, arguments.rate, arguments.seed, console)
     if arguments.json:
-        print(json.dumps(told))
+        print(json.dumps(result))
     else:
-        show(told, Console())
-    return int(any(told["equality"][name] for name in ("missing", "extra", "different")))
+        show(result, Console())
+    return int(any(result["equality"][name] for name in ("missing", "extra", "different")))
 
 
 if __name__ == "__main__":

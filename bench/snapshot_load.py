@@ -1,4 +1,4 @@
-"""The workload beside a snapshot, and the consumer that tells how late it is read. Each is a process of its own."""
+"""The workload beside a snapshot, and the consumer that measures its lag. Each is a separate process."""
 
 import random
 import re
@@ -16,9 +16,10 @@ _COMMITTED: Final = re.compile(rb'"ts_us":(\d+)')  # the first one is the source
 _SNAPSHOT_ROW: Final = b'"op":"r"'
 
 
-def write_changes(dsn: str, rows: int, rate: float, seed: int, stop: Event, told: "Queue[Any]") -> None:
-    """`rate` changes/s in small transactions, half of them of the table that is read. Tells how many there were, the
-    rows that were inserted, and those that the server had to find for it."""
+def write_changes(dsn: str, rows: int, rate: float, seed: int, stop: Event, results: "Queue[Any]") -> None:
+    """Commits `rate` changes per second in small transactions, half of them of the table that is read. Puts into
+    `results` the number of changes, of inserted rows, and of rows that the server had to find for updates and deletes.
+    """
     chance = random.Random(seed)  # noqa: S311 - keys, no secrets
     transactions = inserted = found = 0
     with psycopg.connect(dsn) as connection:
@@ -45,7 +46,7 @@ def write_changes(dsn: str, rows: int, rate: float, seed: int, stop: Event, told
             connection.commit()
             found += changed
         seconds = time.monotonic() - began
-    told.put(
+    results.put(
         (
             "writer",
             {"changes": transactions * CHANGES, "inserted": inserted, "found": found, "seconds": seconds},
@@ -53,9 +54,10 @@ def write_changes(dsn: str, rows: int, rate: float, seed: int, stop: Event, told
     )
 
 
-def read_stream(bootstrap_servers: str, topic: str, stop: Event, told: "Queue[Any]") -> None:
-    """Read a topic as it grows, as a `read_committed` consumer does. Tells (committed, readable) of its changes, in
-    seconds since 1970."""
+def read_stream(bootstrap_servers: str, topic: str, stop: Event, results: "Queue[Any]") -> None:
+    """Reads a topic as it grows, with isolation level `read_committed`. Puts into `results` (committed, readable) of
+    its changes, in seconds since 1970.
+    """
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,
@@ -79,4 +81,4 @@ def read_stream(bootstrap_servers: str, topic: str, stop: Event, told: "Queue[An
         if value is not None and _SNAPSHOT_ROW not in value and (committed := _COMMITTED.search(value)):
             arrivals.append((int(committed[1]) / 1e6, now))
     consumer.close()
-    told.put(("reader", arrivals))
+    results.put(("reader", arrivals))

@@ -1,4 +1,4 @@
-"""Whether a topic, read from its beginning, is the table: key by key, in eight bytes each."""
+"""Compares a topic, read from its beginning, with the table: by key, with a digest of eight bytes for each row."""
 
 from array import array
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 COLUMNS: Final = ("customer_id", "status", "amount", "note", "is_gift", "changed_at")
 MESSAGES: Final = 5_000
-# As `digest` makes it of a record's row.
+# Calculates the same digests as `digest`.
 _TABLE: LiteralString = """
 COPY (SELECT id, left(md5(concat_ws('|', customer_id, status, amount, note, is_gift::text,
              to_char(changed_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"'))), 16) FROM items) TO STDOUT
@@ -30,14 +30,14 @@ class Equality:
 
 
 def digest(row: dict[str, Any]) -> int:
-    """Eight bytes that stand for a row; never 0, which stands for none."""
+    """Returns eight bytes for a row; never 0, which stands for no row."""
     values = (row[name] for name in COLUMNS)
     text = "|".join(str(value).lower() if isinstance(value, bool) else str(value) for value in values)
     return int.from_bytes(md5(text.encode(), usedforsecurity=False).digest()[:8], "big") or 1
 
 
 def compare(dsn: str, bootstrap_servers: str, topic: str, key_max: int) -> Equality:
-    """Keys are 1 to `key_max`. Both sides must be at rest."""
+    """Compares both sides, which must not be written meanwhile. Keys are 1 to `key_max`."""
     found, latest = Equality(), array("Q", bytes(8 * (key_max + 1)))
     _read_topic(bootstrap_servers, topic, latest, found)
     found.topic_rows = sum(map(bool, latest))
@@ -57,7 +57,7 @@ def compare(dsn: str, bootstrap_servers: str, topic: str, key_max: int) -> Equal
 
 
 def _read_topic(bootstrap_servers: str, topic: str, latest: "array[int]", found: Equality) -> None:
-    """The last row of each key. A key's records are in one partition."""
+    """Sets `latest` to the digest of each key's last row. All records of a key are in one partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap_servers,

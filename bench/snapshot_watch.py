@@ -1,4 +1,4 @@
-"""What is looked at while a snapshot runs: its progress, the source's open transactions, and who uses the machine."""
+"""Observes a snapshot: its progress, the source's open transactions, and the use of the machine."""
 
 import json
 import os
@@ -15,7 +15,8 @@ from confluent_kafka import Consumer, TopicPartition
 
 SAMPLE_S: Final = 0.1
 MACHINE_S: Final = 1.0
-# Of capture's connections; the replication connection has none, and decodes in one that holds nothing back.
+# Open transactions of capture's connections. The replication connection is left out: it decodes in a transaction that
+# does not hold back vacuum.
 _OPEN: LiteralString = """
 SELECT application_name, extract(epoch FROM max(clock_timestamp() - xact_start))::float8
   FROM pg_stat_activity
@@ -51,7 +52,7 @@ class Tail:
         self._consumer.close()
 
     def latest(self) -> dict[str, Any] | None:
-        """None until there is one."""
+        """Returns the latest record; None until there is one."""
         if not self._is_assigned and self._topic in self._consumer.list_topics(timeout=10).topics:
             self._consumer.assign([TopicPartition(self._topic, 0, 0)])
             self._is_assigned = True
@@ -64,7 +65,7 @@ class Tail:
 
 
 class Machine:
-    """Its size, its load, and how much of it others use than these processes and what they start."""
+    """The machine's size, its load, and the share that other processes use than these and their descendants."""
 
     def __init__(self, roots: Sequence[int]) -> None:
         self._roots = roots
@@ -93,7 +94,7 @@ class Machine:
         self._times.append(time.monotonic())
         self._loads.append(os.getloadavg()[0])
 
-    def told(self) -> dict[str, Any]:
+    def report(self) -> dict[str, Any]:
         seconds, busy = self._times[-1] - self._times[0], self._busy[-1] - self._busy[0]
         ours = sum(self._spent.values()) - self._spent_before
         return {
@@ -106,7 +107,7 @@ class Machine:
 
 
 class Watch:
-    """A thread that samples while the block runs."""
+    """A thread that takes samples while the block runs."""
 
     def __init__(self, dsn: str, machine: Machine) -> None:
         self.machine = machine

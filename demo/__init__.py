@@ -1,4 +1,4 @@
-"""The demo: an online shop whose PostgreSQL feeds a search index, a cache and a warehouse, with kill -9 on the way.
+"""The demo: an online shop whose PostgreSQL feeds a search index, a cache and a warehouse, with kill -9 in between.
 
-A room of the repository, not of the wheel: `make demo`, or `cdc demo` in a clone.
+It is part of the repository, not of the wheel: run `make demo`, or `cdc demo` in a clone.
 """

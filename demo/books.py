@@ -1,8 +1,8 @@
-"""The books of the shop, kept from its events alone, as another team would keep them: a plain consumer that knows
-neither tables nor capture, and that may meet an event again at any time.
+"""The books of the shop, kept from its events alone, as another team would keep them: by a plain consumer that knows
+neither tables nor capture, and that may receive an event again at any time.
 
-They open with what SQL says before the first event; whatever is placed, cancelled and shipped from then on is told by
-events. At the end they must agree with SQL, to the cent.
+They open with the totals that SQL returns before the first event. Orders that are placed, cancelled and shipped from
+then on are known from events. At the end the books must agree with SQL, to the cent.
 """
 
 import json
@@ -24,20 +24,20 @@ COMPLAINTS_MAX: Final = 20
 ANSWER_S_MAX: Final = 10.0
 STOP_TIMEOUT_S: Final = 15.0
 
-# What opens the books, and what they are held against. Nobody prunes the outbox table while the demo runs.
+# The opening balance, and the final totals to compare with. The outbox table is not pruned while the demo runs.
 _SALES = "SELECT count(*), coalesce(sum(total), 0), (SELECT count(*) FROM cdc.outbox) FROM orders"
 
 
 class Sales(NamedTuple):
-    """What the shop has sold."""
+    """The shop's total sales."""
 
     orders: int
-    revenue: Decimal  # of these
-    shipped: int  # how often one was
+    revenue: Decimal  # of these orders
+    shipped: int  # number of shipments
 
 
 def sales_by_sql(dsn: str) -> Sales:
-    """From the tables, as one point in time."""
+    """Returns the totals of the tables at one point in time."""
     with psycopg.connect(dsn) as connection:
         row = connection.execute(_SALES).fetchone()
     assert row is not None, "an aggregate is one row"
@@ -45,19 +45,20 @@ def sales_by_sql(dsn: str) -> Sales:
 
 
 class Ledger:
-    """Counts each event once, by its id. It remembers all ids; who runs for longer keeps them in a table, in the
-    transaction of their effect."""
+    """Counts each event once, by its id. It keeps all ids in memory; a consumer that runs for longer would keep them in
+    a table, in the transaction of the event's effect.
+    """
 
     def __init__(self, opening: Sales) -> None:
         self.sales = opening
         self.events = 0  # counted
-        self.repeated = 0  # met again
+        self.repeated = 0  # received again
         self.complaints: list[str] = []
         self._seen: set[str] = set()
-        self._is_open: dict[str, bool] = {}  # order → whether it stands, of those that events told of
+        self._is_open: dict[str, bool] = {}  # order known from events → False if it was cancelled
 
     def take(self, order: str, headers: Sequence[tuple[str, bytes | None]], payload: bytes | None) -> None:
-        """An event: a record's key, headers and value. What can't be counted is told, and counted by nobody."""
+        """Counts an event: a record's key, headers and value. An event that can't be counted becomes a complaint."""
         named = {name: (value or b"").decode("utf-8", "replace") for name, value in headers}
         identity, kind = named.get("id"), named.get("eventType")
         if not identity:
@@ -74,7 +75,7 @@ class Ledger:
             self.events += 1
 
     def _count(self, order: str, kind: str | None, payload: bytes | None) -> str | None:
-        """Why not."""
+        """Counts an event. Returns the reason if it can't be counted."""
         orders, revenue, shipped = self.sales
         if kind == "OrderShipped":
             self.sales = Sales(orders, revenue, shipped + 1)
@@ -86,7 +87,7 @@ class Ledger:
             return f"{kind} has no total"
         is_placed = kind == "OrderPlaced"
         if self._is_open.get(order) is is_placed:
-            return f"{kind}, and it was already"
+            return f"{kind}, although it already was"
         self._is_open[order] = is_placed
         sign = 1 if is_placed else -1
         self.sales = Sales(orders + sign, revenue + sign * total, shipped)
@@ -98,7 +99,9 @@ class Ledger:
 
 
 def _total(payload: bytes | None) -> Decimal | None:
-    """A decimal in a text: as a JSON number it would be a double to most readers."""
+    """Returns the total, a decimal as text; None if there is none. Most readers would read a JSON number as a
+    double.
+    """
     try:
         text = json.loads(payload or b"")["total"]
         total = Decimal(text) if isinstance(text, str) else None
@@ -108,7 +111,7 @@ def _total(payload: bytes | None) -> Decimal | None:
 
 
 def differences(events: Sales, sql: Sales) -> list[str]:
-    """Where the two disagree, in words."""
+    """Returns a description of each difference between both totals."""
     return [
         f"{name}: {by_events:,} by events, {by_sql:,} in SQL"
         for name, by_events, by_sql in zip(Sales._fields, events, sql, strict=True)
@@ -118,7 +121,7 @@ def differences(events: Sales, sql: Sales) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class BooksNow:
-    """What the books say at a moment."""
+    """The totals of the books at one moment."""
 
     events: int
     repeated: int
@@ -127,7 +130,7 @@ class BooksNow:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """What the books say, held against SQL."""
+    """The totals of the books, compared with SQL."""
 
     books: BooksNow
     sql: Sales
@@ -135,13 +138,13 @@ class Balance:
 
 
 class Books:
-    """The consumer, in a thread of its own from open() to stop()."""
+    """Runs the consumer in a separate thread, from open() to stop()."""
 
     def __init__(self, bootstrap_servers: str, dsn: str) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._dsn = dsn
         self._ledger: Ledger | None = None
-        self._read_to: dict[int, int] = {}  # partition → where its end was when it was reached
+        self._read_to: dict[int, int] = {}  # partition → its end offset when the consumer last reached it
         self._lock = threading.Lock()
         self._stopping = threading.Event()
         self._starts_over = threading.Event()
@@ -149,7 +152,7 @@ class Books:
         self._thread = threading.Thread(target=self._run, name="books", daemon=True)
 
     def open(self) -> None:
-        """Before the first event."""
+        """Reads the opening balance and starts the consumer. Must be called before the first event."""
         self._ledger = Ledger(sales_by_sql(self._dsn))
         self._thread.start()
 
@@ -159,22 +162,24 @@ class Books:
             self._thread.join(STOP_TIMEOUT_S)
 
     def start_over(self) -> None:
-        """Read the topic from its beginning, as after a crash that lost the consumer's place but not its books."""
+        """Reads the topic again from its beginning, as after a crash in which the consumer lost its offsets but not its
+        books.
+        """
         self._starts_over.set()
 
     def check(self) -> None:
-        """Raises WatershedError when the consumer has failed."""
+        """Raises WatershedError if the consumer has failed."""
         if self._errors:
             raise WatershedError(f"the consumer of events failed: {self._errors[0]}") from self._errors[0]
 
     def now(self) -> BooksNow | None:
-        """None: they are not open yet."""
+        """Returns the present totals; None before open()."""
         with self._lock:
             ledger = self._ledger
             return None if ledger is None else BooksNow(ledger.events, ledger.repeated, ledger.sales)
 
     def balance(self) -> Balance:
-        """Of open books."""
+        """Returns the comparison with SQL. The books must be open."""
         sql = sales_by_sql(self._dsn)
         with self._lock:
             ledger = self._ledger
@@ -183,12 +188,12 @@ class Books:
             return Balance(BooksNow(ledger.events, ledger.repeated, ledger.sales), sql, problems)
 
     def has_read(self, ends: Mapping[int, int]) -> bool:
-        """Whether everything below these offsets, by partition, was read."""
+        """Returns whether everything below these offsets, by partition, was read."""
         with self._lock:
             return not self._starts_over.is_set() and all(self._read_to.get(p, 0) >= end for p, end in ends.items())
 
     def ends(self) -> dict[int, int]:
-        """Where the topic ends now, by partition; none while there is no topic."""
+        """Returns the topic's present end offsets by partition; {} while the topic does not exist."""
         admin = AdminClient({"bootstrap.servers": self._bootstrap_servers})
         topic = admin.list_topics(timeout=ANSWER_S_MAX).topics.get(TOPIC)
         if topic is None:
@@ -210,16 +215,16 @@ class Books:
             self._errors.append(error)
 
     def _consume(self) -> None:
-        """Until it starts over, or stops."""
+        """Consumes until start_over() or stop() is called."""
         consumer = Consumer(
             {
                 "bootstrap.servers": self._bootstrap_servers,
-                "group.id": "books",  # nothing is committed: what counts is in the books
+                "group.id": "books",  # required by the client; no offsets are committed
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
-                "topic.metadata.refresh.interval.ms": 1000,  # the first event has yet to create the topic
+                "topic.metadata.refresh.interval.ms": 1000,  # the topic is created by the first event
             }
         )
         consumer.subscribe([TOPIC])
@@ -239,7 +244,7 @@ class Books:
                 self._read_to[partition] = offset
         elif error is not None and error.fatal():
             raise KafkaException(error)
-        elif error is None:  # others pass by themselves: no topic yet, brokers that are away
+        elif error is None:  # other errors are temporary: the topic does not exist yet, brokers do not answer
             headers: Any = message.headers() or []
             with self._lock:
                 assert self._ledger is not None, "the thread begins with open books"

@@ -1,4 +1,4 @@
-"""Rows that exist already, on their way: into the topics at the start, and into a store that did not exist before."""
+"""The progress of existing rows: into the topics at the start, and into a store that did not exist before."""
 
 import json
 from pathlib import Path
@@ -10,14 +10,14 @@ from cdc.snapshots.status import FillProgress
 
 
 class FirstSnapshots:
-    """Each table's first snapshot, from before capture has made its topics."""
+    """The progress of each table's first snapshot, also before capture has created its topics."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._watch: SnapshotWatch | None = None
 
-    def standings(self) -> list[FillProgress]:
-        """Of each captured table; empty until capture has begun them all."""
+    def progress(self) -> list[FillProgress]:
+        """Returns the progress of each captured table; [] until capture has begun all snapshots."""
         if self._watch is None:
             self._watch = _opened(self._config)
         if self._watch is None:
@@ -34,15 +34,15 @@ class FirstSnapshots:
 
 
 class Filling:
-    """`cdc snapshot start --sink NAME --json`: what it has said in its log so far."""
+    """The progress of a store that is being filled, read from the output of `cdc snapshot start --sink NAME --json`."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
         self._read = 0  # bytes
-        self._standings: dict[tuple[str, str], FillProgress] = {}
+        self._progress: dict[tuple[str, str], FillProgress] = {}
 
-    def standings(self) -> list[FillProgress]:
-        """Of each table that is read, and of the store; what was said last."""
+    def progress(self) -> list[FillProgress]:
+        """Returns the latest progress of each table that is read, and of the store."""
         if self._log.exists():
             with self._log.open("rb") as file:
                 file.seek(self._read)
@@ -50,25 +50,25 @@ class Filling:
             self._read += sum(len(line) + 1 for line in lines)
             for line in lines:
                 self._take(line)
-        return list(self._standings.values())
+        return list(self._progress.values())
 
     @property
     def is_filled(self) -> bool:
-        """Whether the store is, as far as `standings` has read."""
-        return any(told.what == "sink" and told.status == "done" for told in self._standings.values())
+        """True if the store is filled, as of the last call of `progress`."""
+        return any(progress.what == "sink" and progress.status == "done" for progress in self._progress.values())
 
     def _take(self, line: bytes) -> None:
         try:
             said = json.loads(line)
-        except ValueError:  # a line of a log
+        except ValueError:  # an ordinary line of the log
             return
         if isinstance(said, dict) and said.get("what") in ("table", "sink"):
-            told = FillProgress(**{name: value for name, value in said.items() if name != "eta_s"})
-            self._standings[told.what, told.name] = told
+            progress = FillProgress(**{name: value for name, value in said.items() if name != "eta_s"})
+            self._progress[progress.what, progress.name] = progress
 
 
 def _opened(config: Config) -> SnapshotWatch | None:
-    """None while the topics are not there."""
+    """Returns a watch; None while the topics do not exist."""
     watch = SnapshotWatch.of(config)
     try:
         watch.read_to_end()

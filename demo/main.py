@@ -1,5 +1,6 @@
-"""The demo's story: a shop, its three derived stores and a consumer of its events, a workload, kill -9 in the middle,
-and the comparison."""
+"""The course of the demo: a shop, its three derived stores and a consumer of its events, a workload, kill -9 in the
+middle, and the comparison.
+"""
 
 import select
 import shutil
@@ -33,7 +34,6 @@ from demo.rows import Stock
 from demo.screen import Screen, View
 from demo.stores import STORES, Probe, cache_probe, search_probe, stored_rows
 from demo.workload import CommittedSample, Workload, create_shop, flushed_lsn_of
-from devstack.endpoints import Endpoints
 from devstack.stack import Stack
 from migrations import Names, migrate
 from sinks.comparison import SourceRows, TableComparison, compare
@@ -41,7 +41,7 @@ from verification.verifier import table_lineages
 
 TICK_S = 0.25
 START_S_MAX = 300.0  # for Spark's start, several times what a busy machine of two cores takes
-ROWS_PER_S_MIN = 500.0  # what the slowest store applies at least, once it runs
+ROWS_PER_S_MIN = 500.0  # the least rate at which the slowest store applies rows, once it runs
 SEED = 20260101
 CAPTURE, SINKS, BOOTSTRAP = "capture", "sinks", "bootstrap"
 DEFAULT_FOLDER = Path(".watershed/demo")
@@ -60,25 +60,26 @@ class Options:
 
 
 def run_demo(options: Options, console: Console) -> int:
-    """0 when every row and column of every store, and what events add up to, is as in PostgreSQL, else 1. Whatever
-    happens, nothing is left running. Raises WatershedError when the path did not get that far."""
+    """Returns 0 if every row and column of every store, and the totals from events, equal PostgreSQL's, otherwise 1.
+    All processes are ended in any case. Raises WatershedError if the comparison was not reached.
+    """
     if options.bootstrap and options.bootstrap not in STORES:
         raise WatershedError(f"there is no store {options.bootstrap!r}", f"the stores are {', '.join(STORES)}")
     with _sigterm_as_interrupt(), demo_folder(options.folder) as folder, ExitStack() as closing:
         screen = closing.enter_context(Screen(console))
         screen.say("starting PostgreSQL, Kafka, OpenSearch and Redis")
         began = time.monotonic()
-        # Its own servers, also where the environment names others: the demo fills and empties them as it likes.
+        # The demo starts its own servers even if the environment names others, since it fills and empties them.
         servers = closing.enter_context(Stack(folder / "servers", temporary=True, progress=console, given={}))
         closing.callback(_keep_logs, servers, folder / "logs")
-        endpoints = servers.start()
-        screen.say(f"servers answer after {time.monotonic() - began:.1f} s; sinks start")
+        servers.start()
+        screen.say(f"servers are ready after {time.monotonic() - began:.1f} s; starting the sinks")
         programs = closing.enter_context(Programs(folder, folder / "logs"))
-        return _Demo(options, folder, screen, servers, endpoints, programs, closing, began).run(console)
+        return _Demo(options, folder, screen, servers, programs, closing, began).run(console)
 
 
 class _Demo:
-    """One run, from running servers on."""
+    """One run, after the servers have started."""
 
     def __init__(
         self,
@@ -86,7 +87,6 @@ class _Demo:
         folder: Path,
         screen: Screen,
         servers: Stack,
-        endpoints: Endpoints,
         programs: Programs,
         closing: ExitStack,
         began: float,
@@ -95,6 +95,7 @@ class _Demo:
         self._screen = screen
         self._programs = programs
         self._began = began
+        endpoints = servers.endpoints
         self._dsn = endpoints.dsn
         self._config_file = write_config(folder, endpoints)
         self._config: Config = load_config(self._config_file)
@@ -123,10 +124,10 @@ class _Demo:
         self._catch_up_s_max = START_S_MAX + options.seconds * options.rate / ROWS_PER_S_MIN
         self._committed = Rows()
         self._rates: list[float] = []
-        self._existing: list[FillProgress] = []  # what the screen shows of existing rows
+        self._existing: list[FillProgress] = []  # the progress of existing rows on the screen
 
     def run(self, console: Console) -> int:
-        # The sinks wait for capture's tables; Spark needs the time that the shop needs.
+        # The sinks wait for capture's tables. Spark starts while the shop's rows are loaded.
         self._programs.start(SINKS, "sink", "run", *self._early, "--config", str(self._config_file))
         self._loaded = create_shop(self._dsn, self._stock)
         migrate(self._config.source, Names())
@@ -173,8 +174,8 @@ class _Demo:
         verdict = f"{differences:,} rows differ" if differences else "0 differences"
         self._screen.say(f"{verdict} in {', '.join(STORES)}", style="bold red" if differences else "bold green")
         wrong = f"the books differ from PostgreSQL: {'; '.join(balance.problems)}" if balance.problems else ""
-        told = wrong or "the books, kept from events alone, are equal to PostgreSQL"
-        self._screen.say(told, style="bold red" if wrong else "bold green")
+        verdict = wrong or "the books, kept from events alone, are equal to PostgreSQL"
+        self._screen.say(verdict, style="bold red" if wrong else "bold green")
         if self._options.keep:
             keeping = Keeping(self._config, self._config_file, console)
             keeping.show()
@@ -184,7 +185,9 @@ class _Demo:
     # ---- acts
 
     def _initial_load(self) -> tuple[float, dict[str, float]]:
-        """Seconds from the demo's start to the first row in a store; from capture's start until each store had all."""
+        """Waits for the existing rows. Returns the seconds from the demo's start to the first row in a store, and for
+        each store the seconds from capture's start until it had all rows.
+        """
         lsn = flushed_lsn_of(self._dsn)
         self._programs.start(CAPTURE, "run", "--config", str(self._config_file))
         started = time.monotonic()
@@ -201,18 +204,19 @@ class _Demo:
         self._screen.say(f"first synced row {first_row_s:.1f} s after the start, in {seen[0]}", style="bold")
 
         def are_published() -> bool:
-            self._existing = self._first_snapshots.standings()
+            self._existing = self._first_snapshots.progress()
             return bool(self._existing) and all(table.status == "done" for table in self._existing)
 
         phase = "loading existing rows"
-        self._wait(phase, are_published, self._load_s_max, lambda: "not all are in the topics")
+        self._wait(phase, are_published, self._load_s_max, lambda: "not all rows are in the topics")
         self._existing = []
-        # They were published beside the stream: what was confirmed before them says nothing of them.
+        # Existing rows are published beside the stream, so an earlier confirmed position does not include them.
         return first_row_s, self._applied(phase, flushed_lsn_of(self._dsn), self._load_s_max, started, self._early)
 
     def _change_and_kill(self) -> tuple[float, float, list[float], "_Filled | None"]:
-        """Run the workload, and fill the new store beside it: when it started (time.time()), how long it took, when
-        processes were killed, and how the store was filled."""
+        """Runs the workload, and fills the new store beside it. Returns when it started (time.time()), how many seconds
+        it took, when processes were killed, and how the store was filled.
+        """
         options = self._options
         schedule = list(kill_schedule((CAPTURE, SINKS), options.seconds)) if options.chaos else []
         kills_at: list[float] = []
@@ -228,7 +232,7 @@ class _Demo:
             while schedule and schedule[0].at_s <= elapsed:
                 kills_at.append(time.time())
                 self._kill(schedule.pop(0))
-            if options.bootstrap and not filled and self._is_filled():
+            if options.bootstrap and not filled and self._check_filled():
                 filled.append(_Filled(time.time(), elapsed))
                 self._screen.say(f"{options.bootstrap} is filled after {duration(elapsed)}", style="bold")
             return elapsed >= options.seconds and not schedule and len(filled) == bool(options.bootstrap)
@@ -239,14 +243,14 @@ class _Demo:
         return started_at, time.monotonic() - started, kills_at, filled[0] if filled else None
 
     def _bootstrap(self) -> None:
-        """As a user would, from fresh rows of the source, while they change."""
+        """Starts to fill a store as a user would, from fresh rows of the source, while they change."""
         store = self._options.bootstrap
         words = ["snapshot", "start", "--sink", store, "--fresh", "--keep-running"]
-        self._screen.say(f"{store} does not exist: cdc {' '.join(words)}", style="bold")
+        self._screen.say(f"{store} does not exist yet: cdc {' '.join(words)}", style="bold")
         self._programs.start(BOOTSTRAP, *words, "--json", "--config", str(self._config_file))
 
-    def _is_filled(self) -> bool:
-        self._existing = self._filling.standings()
+    def _check_filled(self) -> bool:
+        self._existing = self._filling.progress()
         if self._filling.is_filled:
             self._existing = []
         return self._filling.is_filled
@@ -261,17 +265,17 @@ class _Demo:
             self._screen.say("the consumer of events reads their topic again, from its beginning", style="bold yellow")
 
     def _hold(self) -> None:
-        """Time to falsify a value by hand."""
+        """Waits while the user changes a value in a store by hand."""
         hold_s = self._options.hold_s
         if not hold_s:
             return
-        self._screen.say(f"holding {hold_s:g} s: change a value in a store now, and the demo will name it")
-        self._screen.say(f"the stores' addresses are in {self._config_file}; Enter goes on")
+        self._screen.say(f"holding {hold_s:g} s: change a value in a store now, and the demo will report it")
+        self._screen.say(f"the stores' addresses are in {self._config_file}; press Enter to go on")
         until = time.monotonic() + hold_s
         self._wait("holding", lambda: time.monotonic() >= until or _enter_was_pressed(), hold_s + 60, str, hold_s)
 
     def _compare(self) -> dict[str, list[TableComparison]]:
-        """Store → what was found in each table. The source is read once, in one transaction."""
+        """Compares each store's tables with the source. The source is read once, in one transaction."""
         began = time.monotonic()
         lineages = table_lineages(self._config)
         found: dict[str, list[TableComparison]] = {store: [] for store in STORES}
@@ -289,16 +293,16 @@ class _Demo:
         return found
 
     def _balance(self) -> Balance:
-        """What events told, once they are all read, against what SQL says."""
+        """Returns the totals from events, after all events have been read, compared with SQL."""
         ends = self._books.ends()
-        missing = "the consumer of events is not at the end of their topic"
+        missing = "the consumer of events has not reached the end of their topic"
         self._wait("reading events", lambda: self._books.has_read(ends), self._catch_up_s_max, lambda: missing)
         return self._books.balance()
 
     # ---- waiting
 
     def _applied(self, phase: str, lsn: Lsn, limit_s: float, began: float, stores: Sequence[str]) -> dict[str, float]:
-        """Wait until each of these stores has applied `lsn`; seconds that each took since `began`."""
+        """Waits until each of these stores has applied `lsn`. Returns the seconds that each took since `began`."""
         took: dict[str, float] = {}
 
         def all_have_it() -> bool:
@@ -326,8 +330,9 @@ class _Demo:
         missing: Callable[[], str],
         total_s: float | None = None,
     ) -> None:
-        """Keep the screen and watch everything until `done`. Raises WatershedError at the limit, or when a process has
-        ended by itself."""
+        """Updates the screen and checks all processes until `done`. Raises WatershedError after `limit_s`, or when a
+        process has ended by itself.
+        """
         began = time.monotonic()
         while not done():
             elapsed = time.monotonic() - began
@@ -364,18 +369,18 @@ class _Demo:
 
 
 class _Filled(NamedTuple):
-    """The store that did not exist before."""
+    """The time at which the store that did not exist before was filled."""
 
     at: float  # time.time()
     took_s: float
 
 
 def _enter_was_pressed() -> bool:
-    """A line on standard input, from a terminal or a pipe; its end is none."""
+    """Returns whether standard input, a terminal or a pipe, has a line; its end is no line."""
     try:
         ready, _, _ = select.select([sys.stdin], [], [], 0)
         return bool(ready and sys.stdin.readline())
-    except (OSError, ValueError):  # closed, or nothing that can be waited for
+    except (OSError, ValueError):  # closed, or of a kind that select() does not support
         return False
 
 
@@ -387,7 +392,7 @@ def _keep_logs(servers: Stack, logs: Path) -> None:
 
 @contextmanager
 def _sigterm_as_interrupt() -> Iterator[None]:
-    """SIGTERM ends the demo as Ctrl-C does: through every `finally`."""
+    """Makes SIGTERM end the demo like Ctrl-C: through every `finally`."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,6 @@
-"""Watches the path from outside: the progress topic, the source's log, rows that arrive in the stores, memory."""
+"""Observes the pipeline from outside: the progress topic, the source's log, the arrival of rows in the stores,
+memory.
+"""
 
 import threading
 import time
@@ -20,7 +22,7 @@ from demo.stores import Probe
 from demo.workload import CommittedSample, flushed_lsn
 
 SOURCE_INTERVAL_S = 0.25
-PROBE_INTERVAL_S = 0.05  # the resolution of freshness; more often would load the stores that it measures
+PROBE_INTERVAL_S = 0.05  # the resolution of freshness; a shorter one would put load on the stores
 PROBE_ROWS_MAX = 50
 MEMORY_INTERVAL_S = 5.0
 RECENT_S = 30.0  # of the freshness on the screen
@@ -30,7 +32,7 @@ STOP_TIMEOUT_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class StoreFigures:
-    """One store, now."""
+    """The present figures of one store."""
 
     applied_lsn: int
     lag: Lag
@@ -41,7 +43,7 @@ class StoreFigures:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Everything, now."""
+    """All present figures."""
 
     captured_rows: int
     captured_rate: float
@@ -52,7 +54,7 @@ class Figures:
 
 
 class _Store:
-    """What is known of one store."""
+    """The observations of one store."""
 
     def __init__(self) -> None:
         self.record: SinkRecord | None = None
@@ -78,10 +80,10 @@ class _Store:
 
 
 class Monitor:
-    """Runs in threads of its own between start() and stop(). A failure of one of them comes out of check().
+    """Runs in separate threads between start() and stop(); check() raises the failure of a thread.
 
-    A store with a probe is asked for sampled rows directly. For one without, a row counts as readable when its sink
-    says so: the time at which it had applied the row's LSN.
+    A store with a probe is queried for sampled rows directly. Without a probe, a row counts as readable at the time at
+    which the store's sink reports that it had applied the row's LSN.
     """
 
     def __init__(
@@ -124,18 +126,20 @@ class Monitor:
                 thread.join(STOP_TIMEOUT_S)
 
     def check(self) -> None:
-        """Raises WatershedError when watching has failed."""
+        """Raises WatershedError if a thread has failed."""
         if self._errors:
-            raise WatershedError(f"the demo can't watch the path any more: {self._errors[0]}") from self._errors[0]
+            raise WatershedError(f"the demo can't observe the pipeline: {self._errors[0]}") from self._errors[0]
 
     def sample(self, sample: CommittedSample) -> None:
-        """Time this row's way to each store."""
+        """Starts to time the row's arrival in each store."""
         with self._lock:
             for store in self._stores.values():
                 store.pending.append(sample)
 
     def take(self, key: str, value: bytes, now: float) -> None:
-        """A record of the progress topic, read at `now`. Raises WatershedError for one that is not ours."""
+        """Takes a record of the progress topic that was read at `now`. Raises WatershedError for a record that can't be
+        decoded.
+        """
         with self._lock:
             if key == PROGRESS_KEY:
                 progress = ProgressRecord.decode(value, "the progress topic")
@@ -172,12 +176,12 @@ class Monitor:
             )
 
     def freshness(self, store: str, since: float, until: float) -> Spread:
-        """Of rows committed in this span, times as time.time()."""
+        """Returns the freshness of rows that were committed in this span of time.time()."""
         with self._lock:
             return self._stores[store].freshness.spread(since, until)
 
     def memory_mib_max(self) -> dict[str, int]:
-        """The most that each process tree held."""
+        """Returns the largest memory of each process tree."""
         with self._lock:
             return dict(self._memory_mib_max)
 
@@ -204,7 +208,7 @@ class Monitor:
                     "auto.offset.reset": "earliest",
                     "isolation.level": "read_committed",
                     "fetch.wait.max.ms": 50,
-                    "topic.metadata.refresh.interval.ms": 1000,  # capture has yet to create the topic
+                    "topic.metadata.refresh.interval.ms": 1000,  # the topic is created by capture
                 },
             )
         )
@@ -228,7 +232,7 @@ class Monitor:
     def _watch_source(self) -> None:
         with psycopg.connect(self._dsn, autocommit=True, application_name="demo monitor") as connection:
             while not self._stopping.wait(SOURCE_INTERVAL_S):
-                rows = self._committed_rows()  # first: what is counted here lies below the LSN
+                rows = self._committed_rows()  # counted first, so that all of them lie below the LSN
                 at = time.time()
                 lsn = flushed_lsn(connection)
                 with self._lock:
@@ -261,7 +265,7 @@ class Monitor:
 
 
 def _settle(store: _Store, record: SinkRecord) -> None:
-    """The rows below the sink's applied position are readable since the time that it says."""
+    """Records the rows below the sink's applied position as readable since the time that the sink reports."""
     readable_at = record.applied_ts_us / 1e6
     for sample in [sample for sample in store.pending if sample.lsn <= record.applied_lsn]:
         store.pending.remove(sample)
@@ -269,7 +273,9 @@ def _settle(store: _Store, record: SinkRecord) -> None:
 
 
 def tree_mib(pid: int) -> int:
-    """Resident memory of a process and all below it; pages that they share count for each. 0 when it has ended."""
+    """Returns the resident memory of a process and all its descendants; 0 if it has ended. Shared pages are counted for
+    each process.
+    """
     try:
         root = psutil.Process(pid)
         family = [root, *root.children(recursive=True)]

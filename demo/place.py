@@ -21,11 +21,12 @@ _EVENT_TYPE = {"table.fields.additional.placement": "type:header:eventType"}
 
 @contextmanager
 def demo_folder(folder: Path) -> Iterator[Path]:
-    """An empty folder of the demo's own, kept from other demos while it is in use. What an earlier demo left there is
-    deleted. Raises ConfigError for a folder with anything else in it, StackError while another demo uses it."""
+    """Locks and empties the demo's folder while it is used, and yields it. Files of an earlier demo are deleted. Raises
+    ConfigError for a folder with other files, StackError while another demo uses it.
+    """
     folder = folder.absolute()
     if folder.exists() and any(folder.iterdir()) and not (folder / _MARKER).exists():
-        raise ConfigError(f"{folder} has files that are not the demo's", "name another folder with --folder")
+        raise ConfigError(f"{folder} has files that the demo did not create", "name another folder with --folder")
     lock = take_lock(folder)
     try:
         (folder / _MARKER).touch()
@@ -54,7 +55,9 @@ def free_port(wanted: int) -> int:
 
 
 def write_config(folder: Path, endpoints: Endpoints) -> Path:
-    """The file that capture and sinks are started with; it works by hand too, while the servers run."""
+    """Writes the configuration file with which capture and sinks are started. Users can use it, too, while the servers
+    run.
+    """
     content = {
         "source": {
             "dsn": endpoints.dsn,
@@ -62,7 +65,7 @@ def write_config(folder: Path, endpoints: Endpoints) -> Path:
             "publication": PREFIX,
             "slot": PREFIX,
         },
-        # Events of both ways go to one topic; what happened is in a header, where consumers look for it.
+        # Events of both kinds go to one topic; their type is in a header, where consumers expect it.
         "outbox": {"tables": [{"table": "cdc.outbox", **_EVENT_TYPE}], "messages": _EVENT_TYPE},
         "kafka": {"bootstrap_servers": endpoints.bootstrap_servers},
         "topics": {"prefix": PREFIX, "partitions": 2},
@@ -75,7 +78,7 @@ def write_config(folder: Path, endpoints: Endpoints) -> Path:
                 "location": str(folder / "warehouse" / "tables"),
             },
         },
-        # A batch of the warehouse costs seconds of processor for each table, whatever its size: on two cores, rarely.
+        # A batch of the warehouse takes seconds of processor for each table, whatever its size, so batches are rare.
         "spark": {"checkpoint_location": str(folder / "checkpoints"), "warehouse_trigger_ms": 20_000},
     }
     path = folder / "watershed.yml"

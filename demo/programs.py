@@ -1,4 +1,6 @@
-"""The `cdc` commands that the demo runs as a user would: real processes with a log each, killed and started again."""
+"""The `cdc` commands that the demo runs as a user would: processes with a log each, which are killed and started
+again.
+"""
 
 import os
 import signal
@@ -15,12 +17,12 @@ from devstack.processes import Process, identify, send, wait_until_gone, with_de
 
 CDC = (sys.executable, "-m", "cdc.cli.main")
 STOP_TIMEOUT_S = 20.0  # capture promises 10 s
-LEFT_BEHIND_S = 2.0  # for what ends when its parent has ended
+LEFT_BEHIND_S = 2.0  # for processes that end when their parent has ended
 LOG_LINES = 15  # of a program that failed, in the error
 
 
 class Programs:
-    """Processes by name. They end with this process, however that ends. Not for use by two threads."""
+    """Processes by name. They end with this process, however it ends. Not thread-safe, except `pids`."""
 
     def __init__(self, folder: Path, logs: Path, command: Sequence[str] = CDC) -> None:
         self._command = command
@@ -40,12 +42,12 @@ class Programs:
             self._keeper.close()
 
     def start(self, name: str, *arguments: str) -> None:
-        """Run the command with these arguments; its output goes to `<name>.log`."""
+        """Runs the command with these arguments; its output goes to `<name>.log`."""
         self._arguments[name] = arguments
         self._start(name)
 
     def kill(self, name: str) -> int:
-        """SIGKILL to the program and everything it started, at once; the pid it had. Returns when they are gone."""
+        """Sends SIGKILL to the program and all its descendants. Returns the pid that it had when all have ended."""
         process = self._running.pop(name)
         family = with_descendants(process)
         for member in family:
@@ -55,30 +57,32 @@ class Programs:
         return process.pid
 
     def restart(self, name: str) -> int:
-        """Start a killed program again with the same arguments; its new pid."""
+        """Starts a killed program again with the same arguments. Returns its new pid."""
         self._start(name)
         return self._running[name].pid
 
     def pids(self) -> dict[str, int]:
-        """Of the programs that should be running. This one may be asked from any thread."""
+        """Returns the pids of the programs that should be running. Thread-safe."""
         return {name: process.pid for name, process in self._running.copy().items()}
 
     def check(self) -> None:
-        """Raises WatershedError, with the log's last lines, when a program has ended by itself."""
+        """Raises WatershedError, with the log's last lines, if a program has ended by itself."""
         for name, process in self._running.items():
             code = self._keeper.exit_code(process.pid)
             if code is not None:
                 raise WatershedError(f"{name} ended by itself (exit code {code})", self.see_log(name))
 
     def see_log(self, name: str) -> str:
-        """Where the program's log is, and its last lines."""
+        """Returns the path of the program's log, and its last lines."""
         path = self._log(name)
         text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
         lines = text.rstrip().splitlines()[-LOG_LINES:]
         return "\n".join([f"see {path}" + ("; its last lines:" if lines else ", which is empty"), *lines])
 
     def stop(self) -> None:
-        """SIGTERM to all, SIGKILL to what does not follow, and to what a program left behind."""
+        """Sends SIGTERM to all programs, and SIGKILL to those that do not end in time and to processes that they
+        left.
+        """
         families = [with_descendants(process) for process in self._running.values()]
         for process in self._running.values():
             send(process, signal.SIGTERM)

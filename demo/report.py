@@ -16,7 +16,7 @@ EXAMPLES_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What the run measured."""
+    """The measurements of the run."""
 
     seconds: float  # of the workload
     committed_rows: int
@@ -26,12 +26,12 @@ class Run:
     loaded_s: Mapping[str, float]  # store → from capture's start until it held all existing rows
     caught_up_s: Mapping[str, float]  # store → from the workload's end until it had applied the last LSN
     freshness: Mapping[str, Mapping[str, Spread]]  # store → part of the run → spread
-    by_position: frozenset[str]  # stores whose freshness is what their sink says
+    by_position: frozenset[str]  # stores whose freshness is known from their sink's applied position
     memory_mib: Mapping[str, int]
 
 
 def print_differences(console: Console, found: Mapping[str, Sequence[TableComparison]]) -> int:
-    """Print what comparing found, for each store and table; the number of rows that are not as in the source."""
+    """Prints the result of each comparison, by store and table. Returns the number of rows that differ."""
     table = Table(title="Every row and column against PostgreSQL", title_justify="left")
     for title in ("store", "table"):
         table.add_column(title)
@@ -60,7 +60,7 @@ def print_differences(console: Console, found: Mapping[str, Sequence[TableCompar
 
 
 def print_balance(console: Console, balance: Balance) -> None:
-    """Print what events add up to beside what SQL says, and what is wrong."""
+    """Prints the totals from events beside those of SQL, and their differences."""
     console.print()
     table = Table(title="The books, kept from events alone", title_justify="left")
     table.add_column("")
@@ -70,7 +70,7 @@ def print_balance(console: Console, balance: Balance) -> None:
     for name, by_events, by_sql in zip(Sales._fields, books.sales, balance.sql, strict=True):
         table.add_row(name, Text(f"{by_events:,}", style="green" if by_events == by_sql else "bold red"), f"{by_sql:,}")
     console.print(table)
-    console.print(Text(f"{books.events:,} events; {books.repeated:,} were met again and passed over", style="dim"))
+    console.print(Text(f"{books.events:,} events; {books.repeated:,} were received again and ignored", style="dim"))
     for problem in balance.problems:
         console.print(Text(f"books: {problem}", style="red"), soft_wrap=True)
 

@@ -1,5 +1,6 @@
-"""The shop's rows: what stands in each column, drawn from a seed. No two columns of a kind are equally easy: quotes,
-backslashes, line ends, other alphabets, the texts `NULL` and `\\N`, empty and null, the ends of number ranges."""
+"""The shop's rows, drawn from a seed. Each column has difficult values of its kind: quotes, backslashes, line ends,
+other alphabets, the texts `NULL` and `\\N`, empty and null, the ends of number ranges.
+"""
 
 import json
 import random
@@ -27,7 +28,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 TABLES = tuple(COLUMNS)
 STATUSES = ("new", "paid", "packed", "shipped", "returned")
-# The type of a parameter that PostgreSQL would not guess from a text or an empty list.
+# The type of a parameter that PostgreSQL can't infer from a text or an empty list.
 CASTS = {
     "status": "order_status", "interests": "text[]", "colors": "text[]", "sizes": "int[]", "serials": "int[]",
     "profile": "jsonb", "attributes": "jsonb", "options": "jsonb", "product_id": "uuid",
@@ -52,17 +53,17 @@ _INTEGERS = (0, -1, 2147483647, -2147483648, 42)
 
 
 def product_id(number: int) -> UUID:
-    """The same number, the same product: the workload needs no list of them."""
+    """Returns the id of a product. The same number gives the same product, so the workload needs no list of them."""
     return UUID(int=(number * 0x9E3779B97F4A7C15F39CC0605CEDC835 + 0x5EED) & (1 << 128) - 1, version=4)
 
 
 def text(rng: random.Random, words: int = 3) -> str:
-    """Ordinary words, and one time in eight something that breaks naive code."""
+    """Returns ordinary words, and one time in eight a text that breaks naive code."""
     return rng.choice(_HARD) if rng.random() < 0.125 else " ".join(rng.choices(_WORDS, k=words))
 
 
 def maybe(rng: random.Random, value: Any) -> Any:
-    """Null one time in five."""
+    """Returns the value, or None one time in five."""
     return None if rng.random() < 0.2 else value
 
 
@@ -83,7 +84,7 @@ def integer(rng: random.Random) -> int:
 
 
 def moment(rng: random.Random) -> datetime:
-    """With zone; whole seconds, milliseconds and microseconds all occur."""
+    """Returns a timestamp with time zone; whole seconds, milliseconds and microseconds all occur."""
     digits = rng.choice((1, 1000, 1_000_000))
     return _START + timedelta(microseconds=rng.randrange(20_000_000_000_000) // digits * digits)
 
@@ -105,7 +106,7 @@ def integers(rng: random.Random) -> list[int | None]:
 
 
 def document(rng: random.Random) -> str:
-    """JSON text; jsonb stores it in its own form."""
+    """Returns JSON as text; jsonb stores it in its own form."""
     return json.dumps(
         {
             "level": rng.randrange(5),
@@ -160,15 +161,17 @@ class Stock:
         self.line_count = total - self.customer_count - self.product_count - self.order_count
 
     def customer_of(self, order_id: int) -> int:
-        """Customers and orders are numbered from 1. One customer in five never ordered."""
+        """Returns the customer of an order. Customers and orders are numbered from 1. One customer in five has no
+        order.
+        """
         return random.Random(self.seed * 1_000_003 + order_id).randrange(self.customer_count * 4 // 5) + 1
 
     def lines_of(self, order_id: int) -> int:
-        """How many lines an order has, numbered from 1: spread evenly, so that the total comes out exactly."""
+        """Returns the number of an order's lines. Lines are spread evenly, so that the total is exact."""
         return order_id * self.line_count // self.order_count - (order_id - 1) * self.line_count // self.order_count
 
     def rows(self, table: str) -> Iterator[Values]:
-        """A table's rows, in key order but for products."""
+        """Yields a table's rows, in key order except for products."""
         rng = random.Random(f"{self.seed}/{table}")
         match table:
             case "customers":

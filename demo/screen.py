@@ -1,4 +1,4 @@
-"""What the demo shows: one live screen in a terminal, a plain line every few seconds elsewhere (a log of CI)."""
+"""The demo's output: one live screen in a terminal, a plain line every few seconds elsewhere (such as a CI log)."""
 
 import time
 from collections.abc import Sequence
@@ -24,21 +24,21 @@ LATE_S = {"search": 3.0, "cache": 3.0, "warehouse": 30.0}  # lag from which a st
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """One moment of the demo."""
+    """The state of the demo at one moment."""
 
     phase: str
     elapsed_s: float  # of the phase
-    total_s: float | None  # None: it takes as long as it takes
+    total_s: float | None  # None: not known
     committed_rows: int
     committed_rate: float
     figures: Figures | None  # None until something can be measured
     rates: tuple[float, ...]  # rows/s captured, one a second
-    existing: tuple[FillProgress, ...] = ()  # existing rows on their way, by table and store
+    existing: tuple[FillProgress, ...] = ()  # the progress of existing rows, by table and store
     books: BooksNow | None = None  # None until the consumer of events has opened them
 
 
 class Screen:
-    """Use it in a with statement. `say` stays, `show` replaces what it showed before."""
+    """Prints lines with `say`, and a live view with `show`, which replaces the view before. A context manager."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -54,14 +54,14 @@ class Screen:
         self.close()
 
     def close(self) -> None:
-        """Leave the live screen; what `say` prints from now on is plain output."""
+        """Leaves the live screen; later output of `say` is plain."""
         if self._live:
             self._live.update(Text(), refresh=True)
             self._live.stop()
             self._live = None
 
     def say(self, text: str, style: str = "") -> None:
-        """A line of the story, with the time since the demo's start."""
+        """Prints a line with the time since the demo's start."""
         line = Text(f"{clock(time.monotonic() - self._began)}  ", style="dim")
         line.append(text, style=style)
         self._console.print(line, soft_wrap=not self._console.is_terminal)
@@ -84,7 +84,7 @@ def clock(seconds: float) -> str:
 
 
 def plain(view: View) -> str:
-    """The screen in one line."""
+    """Returns the view as one line."""
     figures = view.figures
     assert figures
     total = f"/{clock(view.total_s)}" if view.total_s is not None else ""
@@ -95,7 +95,7 @@ def plain(view: View) -> str:
     ]
     if view.books:
         parts.append(f"{view.books.events:,} events, revenue {view.books.sales.revenue:,}")
-    parts += [f"{told.name} {_far(told)}" for told in view.existing if told.status != "done"]
+    parts += [f"{progress.name} {_described(progress)}" for progress in view.existing if progress.status != "done"]
     timed = [
         f"{name} {duration(store.recent.p50)}/{duration(store.recent.p95)}"
         for name, store in figures.stores.items()
@@ -106,13 +106,13 @@ def plain(view: View) -> str:
     return "  |  ".join(parts)
 
 
-def _far(told: FillProgress) -> str:
-    """How far existing rows are, in words."""
-    unit = "rows" if told.what == "table" else "records"
-    if not told.total or told.is_ended:
-        return ", ".join(filter(None, (told.status, f"{told.done:,} {unit}", told.message)))
-    left = "" if told.eta_s is None else f", {duration(told.eta_s)} left"
-    return f"{told.done * 100 // told.total} % of {told.total:,} {unit} at {told.per_s:,.0f}/s{left}"
+def _described(progress: FillProgress) -> str:
+    """Returns a description of the progress of existing rows."""
+    unit = "rows" if progress.what == "table" else "records"
+    if not progress.total or progress.is_ended:
+        return ", ".join(filter(None, (progress.status, f"{progress.done:,} {unit}", progress.message)))
+    left = "" if progress.eta_s is None else f", {duration(progress.eta_s)} left"
+    return f"{progress.done * 100 // progress.total} % of {progress.total:,} {unit} at {progress.per_s:,.0f}/s{left}"
 
 
 def _behind(lag: Lag) -> str:
@@ -120,7 +120,7 @@ def _behind(lag: Lag) -> str:
 
 
 def render(view: View) -> RenderableType:
-    """The live screen."""
+    """Returns the live screen."""
     parts: list[RenderableType] = [Text(), _header(view)]
     if view.existing:
         parts += [Text(), _existing(view.existing)]
@@ -140,15 +140,15 @@ def _header(view: View) -> RenderableType:
     return grid
 
 
-def _existing(standings: Sequence[FillProgress]) -> RenderableType:
+def _existing(existing: Sequence[FillProgress]) -> RenderableType:
     grid = Table.grid(padding=(0, 2))
-    for told in standings:
-        total = float(max(1, told.total))
-        done = total if told.status == "done" else min(total, float(told.done))
+    for progress in existing:
+        total = float(max(1, progress.total))
+        done = total if progress.status == "done" else min(total, float(progress.done))
         grid.add_row(
-            Text(told.name),
+            Text(progress.name),
             ProgressBar(total=total, completed=done, width=24),
-            Text(_far(told), style="dim", no_wrap=True),
+            Text(_described(progress), style="dim", no_wrap=True),
         )
     return grid
 

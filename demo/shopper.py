@@ -1,7 +1,8 @@
 """One client of the shop: an endless, reproducible sequence of transactions. Pure; `demo.workload` runs them.
 
 Clients share no customer, order or product that they change, so they never wait for or undo each other, and each
-one's sequence depends on the seed alone. A client knows what it has committed, and plans from that.
+client's sequence depends only on the seed. A client knows what it has committed, and plans the next transaction from
+that.
 """
 
 import random
@@ -12,14 +13,14 @@ from typing import Any, NamedTuple
 from demo import rows
 from demo.rows import CASTS, COLUMNS, Stock, Values
 
-# Beyond what a double can count: a path that takes numbers for floating point loses these keys.
+# Above the integers that a double can represent: a pipeline that reads numbers as floating point loses these keys.
 MOVED_CUSTOMER_BASE = 2**53 + 1
 MOVED_LINE_STEP = 100
 PRICE_RISE_PRODUCTS = 50
 
 
 class Statement(NamedTuple):
-    """SQL with its values, and how many rows it changes once committed, cascades included."""
+    """SQL with its values, and the number of rows that it changes when it is committed, cascades included."""
 
     text: str
     values: Values = ()
@@ -27,7 +28,7 @@ class Statement(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """A row that the transaction creates and that stays for long: its arrival in a store can be timed."""
+    """A row that the transaction creates and that exists for long, so that its arrival in a store can be timed."""
 
     table: str
     key: dict[str, int]
@@ -35,7 +36,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What one BEGIN … COMMIT or ROLLBACK does."""
+    """A transaction that ends with COMMIT or ROLLBACK."""
 
     kind: str
     statements: tuple[Statement, ...]
@@ -44,7 +45,7 @@ class Transaction:
 
     @property
     def rows(self) -> int:
-        """Row changes that it commits."""
+        """The number of row changes that it commits."""
         return sum(statement.rows for statement in self.statements) if self.commits else 0
 
 
@@ -71,8 +72,8 @@ def delete(table: str, key: dict[str, Any], row_count: int = 1) -> Statement:
     return Statement(f"DELETE FROM {table} WHERE {where}", tuple(key.values()), row_count)
 
 
-# Events say what the row says, so they come behind its insert and before its delete. OrderShipped goes through the
-# outbox table, the others without one: both become records of the same topic, in commit order.
+# Events read the row's values, so they follow its insert and precede its delete. OrderShipped goes through the outbox
+# table, the others are messages: both become records of the same topic, in commit order.
 _MESSAGE = (
     "SELECT cdc.publish('order', id::text, %s, jsonb_build_object('total', total::text)) FROM orders WHERE id = %s"
 )
@@ -127,11 +128,11 @@ class Shopper:
             raise ValueError("more clients than products or customers")
 
     def next(self) -> Transaction:
-        """The next transaction."""
+        """Returns the next transaction."""
         plan = self._rng.choices(_PLANS, _WEIGHTS)[0]
         return plan(self) or self._new_order()
 
-    # ---- plans: each changes the client's picture of the shop, and says how. None: nothing there to do it with.
+    # ---- plans: each updates the client's model of the shop, and returns the transaction; None if no row is suitable.
 
     def _new_order(self) -> Transaction:
         number, self._next_order = self._next_order, self._next_order + self._step
@@ -190,7 +191,7 @@ class Shopper:
         return Transaction("new customer", (insert("customers", rows.customer(self._rng, number)),))
 
     def _remove_order(self) -> Transaction | None:
-        """The oldest one, with its lines: the foreign key deletes them."""
+        """Deletes the oldest order; the foreign key deletes its lines."""
         if not self._orders:
             return None
         number = next(iter(self._orders))
@@ -200,7 +201,7 @@ class Shopper:
         return Transaction("remove order", (cancelled(number), gone))
 
     def _replace_order(self) -> Transaction | None:
-        """Delete and create the same keys in one transaction."""
+        """Deletes and creates the same keys in one transaction."""
         if not self._orders:
             return None
         number = next(iter(self._orders))
@@ -233,7 +234,7 @@ class Shopper:
         return Transaction("edit lines", tuple(statements))
 
     def _move_line(self) -> Transaction | None:
-        """A changed key: one part of the composite key."""
+        """Changes a key: one part of the composite key."""
         number = self._order_with_lines(1)
         if number is None:
             return None
@@ -244,7 +245,7 @@ class Shopper:
         return Transaction("move line", (update("order_lines", key, line_no=moved, discount=0.5),))
 
     def _swap_lines(self) -> Transaction | None:
-        """Two rows change keys with each other, by way of a third key."""
+        """Exchanges the keys of two rows, by way of a third key."""
         number = self._order_with_lines(2)
         if number is None:
             return None
@@ -259,7 +260,7 @@ class Shopper:
         )
 
     def _move_customer(self) -> Transaction:
-        """A changed key; the foreign key takes the customer's orders along."""
+        """Changes a key; the foreign key updates the customer's orders."""
         old = self._rng.choice(list(self._customers))
         new, self._next_moved = self._next_moved, self._next_moved + self._step
         orders = self._customers[new] = self._customers.pop(old)
@@ -275,7 +276,7 @@ class Shopper:
         return None
 
     def _change_of_mind(self) -> Transaction:
-        """Part of the work is rolled back to a savepoint, the rest is committed."""
+        """Rolls back a part of the work to a savepoint, and commits the rest."""
         change = update("customers", self._any_customer(), credit=rows.money(self._rng))
         undone = (
             insert("customers", rows.customer(self._rng, self._next_customer))._replace(rows=0),
@@ -286,7 +287,7 @@ class Shopper:
         return Transaction("change of mind", (change, SAVEPOINT, *undone, UNDO, kept))
 
     def _roll_back(self) -> Transaction:
-        """Everything is undone. None of it may ever be seen anywhere."""
+        """Rolls back all changes. None of them may ever be visible anywhere."""
         number = self._next_customer
         return Transaction(
             "roll back",
@@ -301,14 +302,14 @@ class Shopper:
         )
 
     def _raise_prices(self) -> Transaction:
-        """One statement that changes many rows."""
+        """Changes many rows by one statement."""
         count = min(PRICE_RISE_PRODUCTS, len(self._products))
         ids = [rows.product_id(number) for number in self._rng.sample(self._products, count)]
         text = "UPDATE products SET price = round(mod(price, 1000) * 1.05 + 0.01, 2) WHERE id = ANY(%s)"
         return Transaction("raise prices", (Statement(text, (ids,), count),))
 
     def _touch(self) -> Transaction:
-        """An update that changes nothing is still a row change."""
+        """Updates a row without changing a value, which is still a row change."""
         return Transaction(
             "touch", (Statement("UPDATE customers SET name = name WHERE id = %s", (self._any_customer()["id"],), 1),)
         )
@@ -340,7 +341,7 @@ class Shopper:
         return rows.local_moment(self._rng)
 
 
-# How often, of 100 transactions.
+# The frequency of each plan, of 100 transactions.
 _MIX: dict[Callable[[Shopper], Transaction | None], float] = {
     Shopper._new_order: 24,
     Shopper._advance_order: 20,

@@ -1,4 +1,4 @@
-"""The three derived stores as an application sees them: is a row readable yet, and which rows are there."""
+"""The three derived stores as an application uses them: queries for sampled rows, and all rows of a table."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -28,11 +28,11 @@ SCHEMA = "public"
 PROBE_TIMEOUT_S = 10
 
 Probe = Callable[[Sequence[CommittedSample]], list[bool]]
-"""Which of these rows a reader of the store finds now; none while the store does not answer, or says "later"."""
+"""Returns for each row whether a reader of the store finds it now; False while the store is busy or down."""
 
 
 def cache_probe(config: Config) -> Probe:
-    """HEXISTS on the row's key."""
+    """Returns a probe that uses HEXISTS on the row's key."""
     section = config.sinks["cache"]
     assert isinstance(section, CacheConfig)
     client = redis.Redis.from_url(section.url.get_secret_value(), socket_timeout=PROBE_TIMEOUT_S)
@@ -51,7 +51,9 @@ def cache_probe(config: Config) -> Probe:
 
 
 def search_probe(config: Config) -> Probe:
-    """A search through the alias that readers use; unlike a get by id, it sees refreshed documents only."""
+    """Returns a probe that searches through the readers' alias. Unlike a GET by id, a search only sees refreshed
+    documents.
+    """
     section = config.sinks["search"]
     assert isinstance(section, SearchConfig)
     client = OpenSearch([section.url.get_secret_value()], timeout=PROBE_TIMEOUT_S)
@@ -67,7 +69,7 @@ def search_probe(config: Config) -> Probe:
                 params={"ignore_unavailable": "true", "allow_no_indices": "true"},
             )
         except TransportError as error:
-            if is_transient(error):  # an index that was just made has no shard yet
+            if is_transient(error):  # an index that was just created has no shard yet
                 return [False] * len(samples)
             raise
         found = {hit["_id"] for hit in answer["hits"]["hits"]}
@@ -77,7 +79,7 @@ def search_probe(config: Config) -> Probe:
 
 
 def stored_rows(store: str, config: Config, lineage: Lineage) -> Iterator[StoredRow]:
-    """Every live row of a table in a store."""
+    """Yields every live row of a table in a store."""
     schema = lineage.newest
     match config.sinks.get(store):
         case SearchConfig() as section:
@@ -91,7 +93,7 @@ def stored_rows(store: str, config: Config, lineage: Lineage) -> Iterator[Stored
             cache = CacheSink.open(section, config.topics.prefix)
             try:
                 cache.prepare(schema, lineage.earlier)
-                # SCAN may name a key twice.
+                # SCAN may return a key twice.
                 yield from _once(cache.rows(schema.table))
             finally:
                 cache.close()

@@ -1,4 +1,6 @@
-"""Runs the shop: loads its first rows, then several clients that change them at a steady rate until told to stop."""
+"""Runs the shop: loads its first rows, then runs several clients that change them at a steady rate until they are
+stopped.
+"""
 
 import threading
 import time
@@ -15,14 +17,14 @@ from demo.rows import COLUMNS, TABLES, Stock
 from demo.shopper import Sample, Shopper, Transaction
 
 CLIENT_COUNT = 3
-BACKLOG_S_MAX = 1.0  # after a stall a client does not make up for more than this
-SAMPLE_INTERVAL_S = 0.5  # how often a new row's way is timed
+BACKLOG_S_MAX = 1.0  # after a stall a client does not catch up on more than this
+SAMPLE_INTERVAL_S = 0.5  # the interval at which the arrival of a new row is timed
 STOP_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class CommittedSample:
-    """A sampled row, and when its COMMIT had returned."""
+    """A sampled row, and the time at which its COMMIT returned."""
 
     table: str
     key: dict[str, int]
@@ -31,7 +33,7 @@ class CommittedSample:
 
 
 def create_shop(dsn: str, stock: Stock) -> int:
-    """Create the tables in an empty database and fill them; the rows loaded. Raises SourceError."""
+    """Creates the tables in an empty database and fills them. Returns the number of rows. Raises SourceError."""
     schema = Path(__file__).with_name("shop.sql").read_text(encoding="utf-8")
     try:
         with psycopg.connect(dsn) as connection, connection.cursor() as cursor:
@@ -46,30 +48,32 @@ def create_shop(dsn: str, stock: Stock) -> int:
         with psycopg.connect(dsn, autocommit=True) as connection:
             connection.execute("ANALYZE")
     except psycopg.Error as error:
-        raise SourceError(f"the shop's tables can't be made: {error}", "use an empty database") from error
+        raise SourceError(f"the shop's tables can't be created: {error}", "use an empty database") from error
     return count
 
 
 def flushed_lsn(connection: psycopg.Connection) -> Lsn:
-    """Everything committed before the call lies below it."""
+    """Returns an LSN above everything that was committed before the call."""
     row = connection.execute("SELECT pg_current_wal_flush_lsn()::text").fetchone()
     assert row
     return parse_lsn(row[0])
 
 
 def flushed_lsn_of(dsn: str) -> Lsn:
-    """The same, with a connection of its own."""
+    """Returns the flushed LSN, read over a new connection."""
     with psycopg.connect(dsn, autocommit=True) as connection:
         return flushed_lsn(connection)
 
 
 class Workload:
-    """Clients in threads of their own. Start it once; stop() ends it cleanly, with no transaction half done."""
+    """Runs clients in separate threads. It can be started once; stop() ends it without interrupting a transaction."""
 
     def __init__(
         self, dsn: str, stock: Stock, *, rate: float, on_sample: Callable[[CommittedSample], None] | None = None
     ) -> None:
-        """`rate`: committed row changes a second, all clients together. `on_sample` is called from their threads."""
+        """`rate`: committed row changes per second of all clients together. `on_sample` is called from their
+        threads.
+        """
         self._dsn = dsn
         self._interval_s = CLIENT_COUNT / rate  # between two row changes of one client
         self._on_sample = on_sample
@@ -86,12 +90,12 @@ class Workload:
 
     @property
     def rows(self) -> int:
-        """Row changes committed so far."""
+        """The number of row changes committed so far."""
         return sum(self._counts)
 
     @property
     def transactions(self) -> int:
-        """Transactions done so far, rolled back ones included."""
+        """The number of transactions so far, including those that were rolled back."""
         return sum(self._transactions)
 
     def start(self) -> None:
@@ -99,7 +103,7 @@ class Workload:
             thread.start()
 
     def check(self) -> None:
-        """Raises SourceError when a client has failed."""
+        """Raises SourceError if a client has failed."""
         if self._errors:
             error = self._errors[0]
             raise SourceError(
@@ -107,13 +111,15 @@ class Workload:
             ) from error
 
     def stop(self) -> Lsn:
-        """End the clients after their current transactions; the LSN below which all they committed lies."""
+        """Ends the clients after their current transactions. Returns an LSN above everything that they committed.
+        Raises SourceError if a client has failed.
+        """
         self.halt()
         self.check()
         return flushed_lsn_of(self._dsn)
 
     def halt(self) -> None:
-        """The same for a run that is given up: no answer, no error."""
+        """Ends the clients without a result or an error, for a run that is given up."""
         self._stopping.set()
         for thread in self._threads:
             if thread.ident is not None:
@@ -143,12 +149,17 @@ class Workload:
 
 
 def run_transaction(connection: psycopg.Connection, transaction: Transaction) -> None:
-    """Run it as it is planned. Raises SourceError when a statement finds nothing where rows were planned."""
+    """Runs the transaction as it was planned. Raises SourceError if a statement finds no row where rows were
+    planned.
+    """
     with connection.transaction(force_rollback=not transaction.commits):
         for statement in transaction.statements:
             cursor = connection.execute(statement.text.encode(), statement.values)
             if statement.rows and cursor.rowcount == 0:
-                raise SourceError(f"{transaction.kind} found no row: {statement.text}", "nothing else may use the shop")
+                raise SourceError(
+                    f"{transaction.kind} found no row: {statement.text}",
+                    "end other programs that change the shop's tables",
+                )
 
 
 def _committed(sample: Sample, committed_at: float, lsn: Lsn) -> CommittedSample:

@@ -1,7 +1,7 @@
-"""The stack's servers in containers, where a Docker engine answers and `WATERSHED_STACK=docker` asks for it.
+"""The stack's servers in containers, if `WATERSHED_STACK=docker` requests it and a Docker engine answers.
 
-For tests and the demo: testcontainers' own watcher removes the containers when this process ends. Ports of the host are
-chosen here, so that a restarted server is found where it was.
+For tests and the demo: testcontainers' own watcher removes the containers when this process ends. The host's ports are
+chosen here, so that a server keeps its address after a restart.
 """
 
 import importlib
@@ -24,14 +24,14 @@ START_TIMEOUT_S = 180.0  # an image may have to be pulled before
 class Image:
     name: str
     port: int
-    address: str  # with {port} for the host's
-    answers: Callable[[str], object]  # given the address; truthy when ready, may raise anything before
+    address: str  # with {port} for the host's port
+    answers: Callable[[str], object]  # takes the address; true when the server is ready, may raise anything before
     environment: Mapping[str, str] = field(default_factory=dict)  # values may have {port}
     command: tuple[str, ...] = ()
 
 
 def images(postgres_version: int) -> dict[str, Image]:
-    """What runs in containers, by service."""
+    """Returns the images of the services."""
     return {
         "postgres": _postgres(postgres_version),
         "kafka": _kafka(),
@@ -41,7 +41,7 @@ def images(postgres_version: int) -> dict[str, Image]:
 
 
 def _postgres(version: int) -> Image:
-    ours = {"unix_socket_directories", "dynamic_shared_memory_type"}  # for a server without a container of its own
+    ours = {"unix_socket_directories", "dynamic_shared_memory_type"}  # settings for a server outside of a container
     settings = [word for k, v in postgres.SETTINGS.items() if k not in ours for word in ("-c", f"{k}={v}")]
     return Image(
         f"postgres:{version}",
@@ -85,7 +85,7 @@ def _redis() -> Image:
 
 
 class DockerStack:
-    """`Servers` in containers; one of each."""
+    """Runs `Servers` in containers, one for each service."""
 
     def __init__(self, given: Mapping[str, str], images: Mapping[str, Image]) -> None:
         self._given = dict(given)
@@ -144,7 +144,7 @@ class DockerStack:
             container.start()
         except Exception as error:  # the library lets through whatever the engine's client raises
             raise StackError(
-                f"the container {image.name} can't be started: {error}", "see whether `docker info` answers"
+                f"the container {image.name} can't be started: {error}", "check that `docker info` answers"
             ) from error
 
     def _await(self, service: str) -> None:
@@ -159,7 +159,7 @@ class DockerStack:
 
     def _container(self, service: str) -> Any:
         if service not in self._containers:
-            raise StackError(f"{service} is not running in a container of ours", "start it first")
+            raise StackError(f"{service} is not running in a container of this stack", "start it first")
         return self._containers[service]
 
 

@@ -1,4 +1,4 @@
-"""Where the servers are, and which of them run already and are only named in the environment."""
+"""The addresses of the servers, including those that run already and are named in the environment."""
 
 import os
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from typing import Protocol
 
 from cdc.model.errors import StackError
 
-# Service → the variable that names one that runs already.
+# Service → the environment variable with the address of a server that runs already.
 VARIABLES = {
     "postgres": "WATERSHED_DSN",
     "kafka": "WATERSHED_KAFKA",
@@ -19,14 +19,14 @@ SERVICES = tuple(VARIABLES)
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Addresses of the services that run; asking for another raises StackError."""
+    """The addresses of the services that run; the address of any other raises StackError."""
 
     addresses: Mapping[str, str]
-    superuser: str | None = None  # the native PostgreSQL's superuser
+    superuser: str | None = None  # the DSN of the native PostgreSQL's superuser
 
     @property
     def dsn(self) -> str:
-        """A role that owns its database and may replicate; given by the environment, whatever role that names."""
+        """The DSN of a role that owns its database and may replicate, or the DSN from the environment."""
         return self._address("postgres")
 
     @property
@@ -52,26 +52,29 @@ class Endpoints:
 
 
 class Servers(Protocol):
-    """What a stack can do, native or in containers."""
+    """The interface of a stack, native or in containers."""
 
     def start(self, *services: str) -> Endpoints:
-        """Start what is named (all, if nothing is) and does not run yet; return when each answers. Raises
-        StackError."""
+        """Starts the named services (all by default) that do not run yet, and returns when each answers. Raises
+        StackError.
+        """
 
     def kill(self, service: str) -> None:
-        """SIGKILL; returns when it is gone. Data and address stay. Raises StackError if it is not ours or is down."""
+        """Sends SIGKILL, and returns when the server has ended. Data and address stay. Raises StackError for a server
+        that the stack did not start, or that does not run.
+        """
 
     def restart(self, service: str) -> Endpoints:
-        """Stop it if it runs, start it on the same address and data, and wait until it answers."""
+        """Stops the server if it runs, starts it with the same address and data, and waits until it answers."""
 
     def stop(self) -> None:
-        """End all servers."""
+        """Ends all servers."""
 
     @property
     def endpoints(self) -> Endpoints:
-        """Addresses of what is given and of what runs."""
+        """The addresses of given services and of those that run."""
 
 
 def given_addresses(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Services that the environment names. They are used and never started, stopped or killed."""
+    """Returns the addresses of services that the environment names. Those are never started, stopped or killed."""
     return {service: value for service, name in VARIABLES.items() if (value := environ.get(name))}

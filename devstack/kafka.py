@@ -46,8 +46,8 @@ SETTINGS = {
     "log.index.size.max.bytes": "1048576",
     "initial.broker.registration.timeout.ms": "20000",
     "controlled.shutdown.enable": "false",
-    # After kill -9 the broker may register again only when its old session has ended: 9 s by default. If it is shorter
-    # than this, a busy machine ends sessions of brokers that live, and their partitions are gone for a moment.
+    # After kill -9 the broker can only register again when its old session has expired: after 9 s by default. With a
+    # shorter time than this, sessions of live brokers expire on a busy machine, and their partitions go offline.
     "broker.heartbeat.interval.ms": "300",
     "broker.session.timeout.ms": "4000",
 }
@@ -55,7 +55,7 @@ SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Kafka:
-    record: Path | None = None  # where to write which classes were loaded
+    record: Path | None = None  # the file for the list of loaded classes
 
     name: ClassVar[str] = "kafka"
     title: ClassVar[str] = "Kafka"
@@ -89,7 +89,9 @@ class Kafka:
         return Kafka(record=file)
 
     def _format(self, java: Sequence[str], configuration: Path, place: Place) -> None:
-        """Give the data folder the stack's identity as its cluster's id. Once: the marker comes last."""
+        """Formats the data folder once, with the stack's identity as the cluster id. The marker file is written
+        last.
+        """
         marker = place.folder / "formatted"
         if marker.exists():
             return
@@ -115,14 +117,14 @@ class Kafka:
             return None
         if metadata.cluster_id != place.identity:
             raise StackError(
-                f"another Kafka (cluster {metadata.cluster_id}) answers on port {place.ports['kafka']}",
+                f"another Kafka (cluster id {metadata.cluster_id}) answers on port {place.ports['kafka']}",
                 "stop it, then start the stack again",
             )
-        return 0  # a broker does not tell its pid; the cluster's id is this place's alone
+        return 0  # a broker does not report its pid, but the cluster id is unique to this place
 
 
 def has_brokers(servers: str) -> bool:
-    """Raises what the client's library raises while none answers."""
+    """Returns whether a broker answers. Raises the client library's errors if none does."""
     return bool(_client(servers).list_topics(timeout=2).brokers)
 
 
@@ -132,7 +134,7 @@ def bootstrap_servers(place: Place) -> str:
 
 @cache
 def _client(servers: str) -> "AdminClient":
-    """One for each broker: a new one for each question would start threads each time."""
+    """Returns the client for a broker. It is kept, because each new client starts threads."""
     from confluent_kafka.admin import AdminClient
 
     return AdminClient({"bootstrap.servers": servers, "log_level": 0, "reconnect.backoff.max.ms": 200})

@@ -21,18 +21,18 @@ EXIT_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What the keeper is to run."""
+    """A command for the keeper to run."""
 
     argv: Sequence[str]
     cwd: Path
     log: Path  # standard output and error are appended
     env: Mapping[str, str]
-    uid: int | None = None  # user and group to become; None: stay
-    end_signal: signal.Signals = signal.SIGKILL  # sent when the owner is gone and nobody waits
+    uid: int | None = None  # the user and group of the process; None: those of this process
+    end_signal: signal.Signals = signal.SIGKILL  # sent when the owner has ended
 
 
 class Keeper:
-    """Starts servers that end with this process. Usable from several threads."""
+    """Starts servers that end with this process. Thread-safe."""
 
     def __init__(self, *descriptors: int) -> None:
         """`descriptors` stay open in the keeper until it ends."""
@@ -47,7 +47,7 @@ class Keeper:
         )
 
     def spawn(self, command: Command, *, bound: bool) -> int:
-        """The server's pid. Raises StackError when it can't even be run."""
+        """Starts the command and returns its pid. Raises StackError if it can't be run."""
         answer = self._ask(
             do="spawn",
             argv=list(command.argv),
@@ -63,12 +63,14 @@ class Keeper:
         return int(answer["pid"])
 
     def exit_code(self, pid: int) -> int | None:
-        """Of a server that this keeper spawned; None while it runs. Negative: the signal that ended it."""
+        """Returns the exit code of a server that this keeper started; None while it runs. A negative number is the
+        signal that ended it.
+        """
         code = self._ask(do="exit_code", pid=pid)["exit_code"]
         return None if code is None else int(code)
 
     def wait(self, pid: int, timeout_s: float) -> bool:
-        """Whether the server ends in time."""
+        """Returns whether the server ends in time."""
         deadline = time.monotonic() + timeout_s
         while self.exit_code(pid) is None:
             if time.monotonic() > deadline:
@@ -80,12 +82,12 @@ class Keeper:
         self._ask(do="erase", folder=str(folder))
 
     def release(self) -> None:
-        """End the keeper and leave the servers running."""
+        """Ends the keeper; the servers go on running."""
         self._ask(do="release")
         self.close()
 
     def close(self) -> None:
-        """End the keeper and the servers that still run."""
+        """Ends the keeper and the servers that still run."""
         assert self._process.stdin and self._process.stdout
         with contextlib.suppress(BrokenPipeError):  # it has ended already
             self._process.stdin.close()
@@ -107,7 +109,7 @@ class Keeper:
                 line = b""
         if not line:
             raise StackError(
-                "the process that keeps the stack's servers has ended, and they with it", "start the stack again"
+                "the parent process of the stack's servers has ended, and the servers with it", "start the stack again"
             )
         answer: dict[str, Any] = json.loads(line)
         return answer

@@ -1,15 +1,15 @@
 """The keeper process: parent of the servers, so that they end when their owner does, however it ends.
 
-Run as a file, with the standard library alone: it must start fast and must not depend on the owner's paths. Requests
-and answers are JSON, one a line, on standard input and output:
+It is run as a file and only uses the standard library, because it must start fast and must not depend on the owner's
+paths. Requests and answers are JSON, one per line, on standard input and output:
 
     {"do": "spawn", "argv", "cwd", "env", "log", "uid", "end_signal", "bound"}  →  {"pid": n}
     {"do": "exit_code", "pid": n}   →  {"exit_code": n or null}
     {"do": "erase", "folder": path} →  {}      delete this folder when everything has ended
-    {"do": "release"}               →  {}      end, and leave the servers alone
+    {"do": "release"}               →  {}      end without ending the servers
 
-When standard input ends, or the owner's process does, each server gets its end signal, then SIGKILL. A server that is
-bound also dies with the keeper itself.
+When standard input or the owner's process ends, each server gets its end signal, then SIGKILL. A server that is bound
+also dies with the keeper itself.
 """
 
 import ctypes
@@ -29,7 +29,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Servers:
-    """The keeper's children."""
+    """The keeper's child processes."""
 
     def __init__(self) -> None:
         self._children: dict[int, tuple[subprocess.Popen[bytes], int]] = {}
@@ -88,7 +88,9 @@ class Servers:
 
 
 def _die_with_parent() -> Callable[[], None] | None:
-    """Linux's "signal me when my parent dies". It follows a change of user, which would clear it."""
+    """Returns a function that makes Linux send SIGKILL when the parent dies. It must run after a change of user, which
+    would reset the request.
+    """
     if sys.platform != "linux":
         return None
     libc = ctypes.CDLL(None)
@@ -100,7 +102,7 @@ def _die_with_parent() -> Callable[[], None] | None:
 
 
 def _wait_points(owner: int) -> tuple[selectors.BaseSelector, int]:
-    """What the keeper sleeps on (requests, an ended child, the owner's end), and the pipe that tells of children."""
+    """Returns a selector for requests, ended children and the owner's end, and the pipe that reports ended children."""
     selector = selectors.DefaultSelector()
     selector.register(sys.stdin.fileno(), selectors.EVENT_READ, "request")
     woken, wake = os.pipe()
@@ -109,7 +111,7 @@ def _wait_points(owner: int) -> tuple[selectors.BaseSelector, int]:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     selector.register(woken, selectors.EVENT_READ, "child")
     if hasattr(os, "pidfd_open"):
-        # The end of standard input could be late: a process that the owner forked may hold the other end.
+        # Standard input may end late, because a process that the owner forked may hold the other end.
         selector.register(os.pidfd_open(owner), selectors.EVENT_READ, "owner ended")
     return selector, woken
 

@@ -1,4 +1,4 @@
-"""Which kind of stack: native, or containers where the environment asks for them."""
+"""Opens a stack: native, or in containers if the environment requests it."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -23,8 +23,9 @@ def open_stack(
     progress: Console | None = None,
     given: Mapping[str, str] | None = None,
 ) -> Iterator[Servers]:
-    """Servers that end with this block, and with this process however it ends. `given`: addresses of servers that run
-    already, by default those that the environment names. Raises StackError."""
+    """Yields servers that end with this block, and with this process however it ends. `given`: addresses of servers
+    that run already, by default those that the environment names. Raises StackError.
+    """
     addresses = given_addresses() if given is None else given
     match os.environ.get(KIND_VARIABLE, "native"):
         case "native":

@@ -1,4 +1,6 @@
-"""OpenSearch 3.8 as one node, laid out from its jars: core, and the modules that the sinks and their tests need."""
+"""OpenSearch 3.8 as one node, assembled from its jars: the core, and the modules that the sinks and their tests
+need.
+"""
 
 import json
 import os
@@ -44,7 +46,7 @@ rootLogger.appenderRef.console.ref = console
 
 @dataclass(frozen=True, slots=True)
 class OpenSearch:
-    record: Path | None = None  # where to write which classes were loaded
+    record: Path | None = None  # the file for the list of loaded classes
 
     name: ClassVar[str] = "opensearch"
     title: ClassVar[str] = "OpenSearch"
@@ -69,7 +71,8 @@ class OpenSearch:
             "path.logs": str(logs),
             "cluster.routing.allocation.disk.threshold_enabled": False,
             "action.auto_create_index": False,
-            # Four by default: the indexes of 120 tables took 40 s, since each few are a change of the cluster's state.
+            # The default is four: the indexes of 120 tables then took 40 s, because every few indexes cause a change of
+            # the cluster's state.
             "cluster.routing.allocation.node_initial_primaries_recoveries": RECOVERIES_AT_ONCE,
         }
         lines = (f"{name}: {json.dumps(value)}\n" for name, value in settings.items())
@@ -96,7 +99,7 @@ class OpenSearch:
     def jvm(self, place: Place) -> Jvm:
         java = server_java()
         home = lay_out(place, read_lock())
-        # The runtime from the wheel lacks the locales that the analysis module loads; ICU's jars bring them.
+        # The runtime from the wheel lacks the locales that the analysis module loads; ICU's jars contain them.
         locales = () if java.has_all_locales else ("-Djava.locale.providers=CLDR,SPI",)
         folders = ("lib",) if java.has_all_locales else ("lib", "icu")
         return Jvm(
@@ -105,7 +108,7 @@ class OpenSearch:
             (
                 "-Dopensearch.distribution.type=tar",
                 "-Dopensearch.bundled_jdk=false",
-                "-Dlog4j.shutdownHookEnabled=false",  # it ends its logging itself
+                "-Dlog4j.shutdownHookEnabled=false",  # OpenSearch shuts its logging down itself
                 "-Dlog4j2.disable.jmx=true",
             ),
             tuple(jar for folder in folders for jar in sorted((home / folder).glob("*.jar"))),
@@ -130,7 +133,7 @@ def cluster_name(place: Place) -> str:
 
 
 def is_healthy(address: str) -> bool:
-    """Raises OSError while none answers there."""
+    """Returns whether the cluster's health is green or yellow. Raises OSError if no server answers."""
     return _get(address + "/_cluster/health")["status"] in ("green", "yellow")
 
 
@@ -141,7 +144,9 @@ def _get(address: str) -> Any:
 
 
 def lay_out(place: Place, lock: Lock) -> Path:
-    """The home folder that OpenSearch expects, as hard links to the cached jars, under another name until whole."""
+    """Creates the home folder that OpenSearch expects, with hard links to the cached jars. It has another name until it
+    is complete.
+    """
     home = place.folder / f"home-{VERSION}"
     if home.exists():
         return home
@@ -154,7 +159,7 @@ def lay_out(place: Place, lock: Lock) -> Path:
             target.mkdir(parents=True, exist_ok=True)
             link_or_copy(file, target / file.name)
     for name in ("bin", "plugins"):
-        (partial / name).mkdir()  # it refuses to start without them
+        (partial / name).mkdir()  # OpenSearch does not start without these folders
     for name, (main_class, extended) in MODULES.items():
         description = {
             "name": name,

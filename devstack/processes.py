@@ -1,4 +1,4 @@
-"""Processes of this machine, told apart from later ones that get the same pid. Linux's /proc."""
+"""Processes of this machine, distinguished from later ones with the same pid. Uses Linux's /proc."""
 
 import os
 import signal
@@ -16,14 +16,14 @@ GONE_TIMEOUT_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A pid and when it started: no two processes have both."""
+    """A pid and the time at which the process started, which together are unique."""
 
     pid: int
     started: str  # boot id, and clock ticks since that boot
 
 
 def identify(pid: int) -> Process | None:
-    """None if no such process runs; one that has ended and waits for its parent does not run."""
+    """Returns the process with this pid; None if it does not run, or has ended and waits for its parent."""
     stat = _stat(pid)
     if stat is None or (stat[0] in "ZX" and not _has_other_threads(pid)):
         return None
@@ -35,7 +35,7 @@ def runs(process: Process) -> bool:
 
 
 def with_descendants(process: Process) -> list[Process]:
-    """The process, its children, theirs, and so on."""
+    """Returns the process and all its descendants."""
     children: dict[int, list[int]] = {}
     for pid, parent in _parents():
         children.setdefault(parent, []).append(pid)
@@ -46,13 +46,13 @@ def with_descendants(process: Process) -> list[Process]:
 
 
 def within(folder: Path) -> list[Process]:
-    """Processes that work in this folder, as far as this account may know."""
+    """Returns the processes that work in this folder, as far as this account can see them."""
     found = []
     for entry in _PROC.iterdir():
         if entry.name.isdigit():
             try:
                 place = (entry / "cwd").readlink()
-            except OSError:  # it has ended, or is another account's
+            except OSError:  # it has ended, or belongs to another account
                 continue
             if place == folder and (process := identify(int(entry.name))):
                 found.append(process)
@@ -60,7 +60,7 @@ def within(folder: Path) -> list[Process]:
 
 
 def send(process: Process, number: signal.Signals) -> None:
-    """To this process only: one that has ended is left alone, and so is who got its pid."""
+    """Sends a signal to exactly this process, never to another process that has got its pid."""
     if runs(process):
         try:
             os.kill(process.pid, number)
@@ -73,7 +73,7 @@ def send(process: Process, number: signal.Signals) -> None:
 
 
 def wait_until_gone(processes: list[Process], timeout_s: float = GONE_TIMEOUT_S) -> bool:
-    """Whether all have ended in time."""
+    """Returns whether all processes have ended in time."""
     deadline = time.monotonic() + timeout_s
     while any(map(runs, processes)):
         if time.monotonic() > deadline:
@@ -89,7 +89,9 @@ def _parents() -> Iterator[tuple[int, int]]:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """Fields of /proc/<pid>/stat from the third (state) on: the second, the command, may hold anything."""
+    """Returns the fields of /proc/<pid>/stat from the third (state) on. The second, the command, can contain any
+    text.
+    """
     try:
         text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -98,7 +100,9 @@ def _stat(pid: int) -> list[str] | None:
 
 
 def _has_other_threads(pid: int) -> bool:
-    """The main thread may be gone first: until the last one is, files, ports and locks are still held."""
+    """Returns whether other threads than the main thread run. Until the last one has ended, files, ports and locks are
+    held.
+    """
     try:
         return any(thread.name != str(pid) for thread in (_PROC / str(pid) / "task").iterdir())
     except (FileNotFoundError, ProcessLookupError):

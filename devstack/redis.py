@@ -1,4 +1,4 @@
-"""Redis 6.2, from the wheel that carries its program. Keeps its data through kill -9."""
+"""Redis 6.2, from the wheel that contains its program. It keeps its data over kill -9."""
 
 import signal
 from dataclasses import dataclass
@@ -29,8 +29,8 @@ class Redis:
             "dir": str(data),
             "save": "",
             "appendonly": "yes",
-            # Each reply's write is in the file before the reply. With `everysec` a running fsync holds writes back for
-            # up to two seconds, and kill -9 loses them.
+            # A write is in the file before its reply is sent. With `everysec`, a running fsync delays writes to the
+            # file for up to two seconds, and kill -9 loses them.
             "appendfsync": "no",
             "loglevel": "warning",
         }
@@ -47,9 +47,9 @@ def url(place: Place) -> str:
 
 
 def server_pid(address: str) -> int:
-    """Of the server that answers there, once it has loaded its data; before, raises what the library raises."""
+    """Returns the pid of the server that answers, after it has loaded its data; before, raises the library's errors."""
     import redis
 
     with redis.Redis.from_url(address, socket_timeout=2, decode_responses=True) as client:
-        client.ping()  # refused while the data are loaded
+        client.ping()  # refused while data is being loaded
         return int(client.info("server")["process_id"])

@@ -1,4 +1,4 @@
-"""What the stack asks of each kind of server, and the wait until one is ready."""
+"""The interface of each kind of server, and the wait until one is ready."""
 
 import os
 import signal
@@ -16,25 +16,26 @@ POLL_S = 0.05
 
 
 class Server(Protocol):
-    """One kind of server. Holds no state: that is in its place."""
+    """One kind of server. It has no state; that is in the server's place."""
 
     name: ClassVar[str]
-    title: ClassVar[str]  # as its makers write it
+    title: ClassVar[str]  # the product's name
     port_names: ClassVar[tuple[str, ...]]
-    stop_signal: ClassVar[signal.Signals]  # asks it to end in good order
+    stop_signal: ClassVar[signal.Signals]  # requests a clean shutdown
     start_timeout_s: ClassVar[float]
     jar_sets: ClassVar[tuple[str, ...]]
 
     def prepare(self, place: Place) -> Command:
-        """Lay out what is missing in the place, and say how to run the server. Raises StackError."""
+        """Creates missing files in the place, and returns the command that runs the server. Raises StackError."""
 
     def answering_pid(self, place: Place) -> int | None:
-        """The pid of the server that answers on the place's ports and is ready; 0 if it is known by other means to be
-        this place's; None if none is ready yet. May raise anything while it is not."""
+        """Returns the pid of the server that answers on the place's ports and is ready; 0 if other evidence shows that
+        it is this place's server; None if none is ready yet. May raise anything while none is ready.
+        """
 
 
 def base_environment(folder: Path) -> dict[str, str]:
-    """Servers get no variable of ours: what is in them (credentials, options) is none of their business."""
+    """Returns the environment of a server, without this process's variables, which may contain credentials."""
     return {"PATH": os.defpath, "HOME": str(folder), "LANG": "C.UTF-8", "TZ": "UTC"}
 
 
@@ -46,13 +47,14 @@ def wait_until_ready(
     exit_code: Callable[[], int | None],
     abandoned: Callable[[], bool],
 ) -> None:
-    """Raises StackError if the server ends, is not ready in time, the wait is abandoned, or another server answers in
-    its stead. `log_start`: the log's size in bytes before the start."""
+    """Waits until the server is ready. `log_start`: the log's size in bytes before the start. Raises StackError if the
+    server ends or is not ready in time, if `abandoned` becomes true, or if another server answers instead.
+    """
     deadline = time.monotonic() + server.start_timeout_s
     obstacle = ""
     while True:
         if abandoned():
-            raise StackError(f"the start of {server.title} was abandoned", "see what else went wrong")
+            raise StackError(f"the start of {server.title} was abandoned", "see the failure of the other server")
         code = exit_code()
         if code is not None:
             raise StackError(f"{server.title} ended while it started ({_ending(code)})", see_log(place.log, log_start))
@@ -62,7 +64,7 @@ def wait_until_ready(
             raise
         except ImportError as error:
             raise StackError(
-                f"the client that asks {server.title} whether it is ready is missing: {error}",
+                f"the client library for {server.title} is not installed: {error}",
                 "pip install 'watershed-cdc[stack,search,cache]'",
             ) from error
         except Exception as error:  # noqa: BLE001 - any failure of a client's library means "not ready"
@@ -83,7 +85,7 @@ def wait_until_ready(
 
 
 def see_log(log: Path, start: int = 0) -> str:
-    """The last lines that were written after the byte `start`, and the log's place."""
+    """Returns the path of the log, and its last lines after the byte `start`."""
     try:
         text = log.read_bytes()[start:].decode(errors="replace")
     except FileNotFoundError:

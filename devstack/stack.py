@@ -5,8 +5,8 @@
         stack.endpoints.dsn, stack.endpoints.bootstrap_servers
         stack.kill("kafka"); stack.restart("kafka")
 
-Servers of an owned stack end with the process that made it, however that ends. Those of a detached stack run until
-`stop()`, from whichever process.
+Servers of an owned stack end with the process that created it, however it ends. Those of a detached stack run until any
+process calls `stop()`.
 """
 
 import shutil
@@ -44,7 +44,7 @@ class ServerStatus:
 
 
 class Stack:
-    """Servers in a folder. Usable from several threads; calls wait for each other."""
+    """Servers in a folder. Thread-safe; calls wait for each other."""
 
     def __init__(
         self,
@@ -57,8 +57,9 @@ class Stack:
         progress: Console | None = None,
         given: Mapping[str, str] | None = None,
     ) -> None:
-        """`temporary`: the folder is deleted at the end, also when the owner was killed. `given`: addresses of services
-        that run already, by default those in the environment."""
+        """`temporary`: the folder is deleted at the end, also if the owner is killed. `given`: addresses of services
+        that run already, by default those in the environment.
+        """
         self.folder = folder.absolute()
         self._postgres_version = postgres_version
         self._detached = detached
@@ -83,8 +84,9 @@ class Stack:
             self.stop()
 
     def start(self, *services: str) -> Endpoints:
-        """Start what is named (all, if nothing is) and does not run yet, all at once; return when each answers.
-        Raises StackError, after stopping what this call started."""
+        """Starts the named services (all by default) that do not run yet, at the same time, and returns when each
+        answers. Raises StackError after stopping the services that this call started.
+        """
         wanted = [_server(name, self._postgres_version) for name in services or SERVICES if name not in self._given]
         with self._calls:
             if wanted:
@@ -96,7 +98,7 @@ class Stack:
             return self.endpoints
 
     def kill(self, service: str) -> None:
-        """SIGKILL, to the server and its children; returns when they are gone. Data and ports stay."""
+        """Sends SIGKILL to the server and its descendants, and returns when they have ended. Data and ports stay."""
         with self._calls:
             family = with_descendants(self._process(service))
             for member in family:
@@ -104,33 +106,33 @@ class Stack:
             _await_end(service, family)
 
     def restart(self, service: str) -> Endpoints:
-        """Stop the server if it runs, start it again on the same ports and data, and wait until it answers."""
+        """Stops the server if it runs, starts it again with the same ports and data, and waits until it answers."""
         with self._calls:
             self._open()
             self._stop_servers([self._ours(service)])
             return self.start(service)
 
     def stop(self) -> None:
-        """End all servers. Data and ports stay, unless the stack is temporary."""
+        """Ends all servers. Data and ports stay, unless the stack is temporary."""
         with self._calls:
             try:
                 if self._state or (self.folder / STATE_FILE).exists():
                     self._stop_servers(list(self._open().servers))
             finally:
-                self._close()  # with the keeper, which erases what is temporary
+                self._close()  # also ends the keeper, which erases temporary folders
 
     def erase(self) -> None:
-        """Delete what a stopped stack holds."""
+        """Deletes the files of a stopped stack."""
         for folder in {servers_home(self.folder), self.folder}:
             shutil.rmtree(folder, ignore_errors=True)
 
     def pid(self, service: str) -> int:
-        """Of the server's main process. Raises StackError if it does not run."""
+        """Returns the pid of the server's main process. Raises StackError if it does not run."""
         return self._process(service).pid
 
     @property
     def endpoints(self) -> Endpoints:
-        """Addresses of what is given and of what runs."""
+        """The addresses of given services and of those that run."""
         places = {name: self._place(name) for name in SERVICES if name not in self._given and self._running(name)}
         addresses = self._given | {name: _address(name, place) for name, place in places.items()}
         return Endpoints(addresses, postgres.superuser_dsn(places["postgres"]) if "postgres" in places else None)
@@ -167,7 +169,7 @@ class Stack:
             self._keeper = None
 
     def _start_all(self, servers: Iterable[Server], state: State) -> None:
-        """Each in a thread. The first failure, or Ctrl-C, ends the other waits."""
+        """Starts each server in a thread. The first failure, or Ctrl-C, ends the other waits."""
         abandoned = threading.Event()
         with ThreadPoolExecutor(len(SERVICES)) as pool:
             try:
@@ -182,7 +184,7 @@ class Stack:
         for port in place.ports.values():
             if not is_free(port):
                 raise StackError(
-                    f"port {port}, which is {server.title}'s in this stack, is taken by another process",
+                    f"port {port}, which belongs to {server.title} in this stack, is used by another process",
                     f"end that process, or delete {self.folder} and its data so that new ports are chosen",
                 )
         command = server.prepare(place)
@@ -214,18 +216,18 @@ class Stack:
             self._state.write(self.folder)
 
     def _assign_ports(self, state: State, servers: Iterable[Server]) -> None:
-        """Chosen once and remembered: clients that were told an address find the server there after a restart."""
+        """Chooses ports once and stores them, so that clients find a server at the same address after a restart."""
         for server in servers:
             if server.name not in state.ports:
                 taken = [port for ports in state.ports.values() for port in ports.values()]
                 chosen = choose_ports(len(server.port_names), self._claims, taken)
                 state.ports[server.name] = dict(zip(server.port_names, chosen, strict=True))
             for port in state.ports[server.name].values():
-                self._claims.claim(port)  # of an earlier run: whoever has it is met when the server starts
+                self._claims.claim(port)  # a port of an earlier run: the start reports another process that uses it
         state.write(self.folder)
 
     def _open(self) -> State:
-        """Take the folder for this process. Raises StackError while another has it."""
+        """Locks the folder for this process. Raises StackError while another process has it."""
         if self._state is None:
             self._folder_lock = take_lock(self.folder)
             try:
@@ -252,7 +254,7 @@ class Stack:
 
     def _new_keeper(self) -> Keeper:
         assert self._folder_lock
-        # The keeper has the lock too: if we are killed, the folder is free only when the servers have ended.
+        # The keeper also holds the lock: if this process is killed, the folder is free when the servers have ended.
         keeper = Keeper(self._folder_lock.descriptor)
         if self._temporary:
             for folder in {servers_home(self.folder), self.folder}:
@@ -286,7 +288,8 @@ class Stack:
     def _ours(self, service: str) -> str:
         if service in self._given:
             raise StackError(
-                f"{service} is given by {VARIABLES[service]}, and only used", f"unset {VARIABLES[service]} to start one"
+                f"{service} is named by {VARIABLES[service]}, and does not belong to the stack",
+                f"unset {VARIABLES[service]} to start one",
             )
         return service
 
@@ -331,5 +334,5 @@ def _address(service: str, place: Place) -> str:
 def _await_end(service: str, family: list[Process]) -> None:
     if not wait_until_gone(family):
         raise StackError(
-            f"{service} (process {family[0].pid}) does not end, not even by SIGKILL", "see whether its disk hangs"
+            f"{service} (process {family[0].pid}) does not end, not even by SIGKILL", "check whether its disk hangs"
         )

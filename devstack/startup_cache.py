@@ -1,10 +1,10 @@
-"""Loaded classes of Kafka and OpenSearch, kept ready for the next start (Java's ahead-of-time cache, since 24).
+"""Loaded classes of Kafka and OpenSearch, cached for the next start (Java's ahead-of-time cache, since version 24).
 
-    python -m devstack.startup_cache      makes what is missing: each server is started once and watched
+    python -m devstack.startup_cache      creates missing caches: each server is started once and recorded
 
-Measured on two cores, processor seconds to a ready server: Kafka 4.7 → 2.0, OpenSearch 9.8 → 4.5. The runtime from the
-wheel has no class archive of its own, so most of a start is reading and checking classes. Java itself refuses a cache
-that does not fit its version or the jars; then, and where there is none, servers start as they always did.
+Measured on two cores, processor seconds until a server is ready: Kafka 4.7 → 2.0, OpenSearch 9.8 → 4.5. The runtime
+from the wheel has no class archive, so most of a start is loading and verifying classes. Java refuses a cache that does
+not fit its version or the jars; servers then start without a cache, as they do when there is none.
 """
 
 import hashlib
@@ -34,32 +34,34 @@ _OPTION = "-XX:AOT"
 
 
 class JavaServer(Server, Protocol):
-    """A server whose start can be watched."""
+    """A server whose start can be recorded."""
 
     def jvm(self, place: Place) -> Jvm: ...
 
     def recording(self, file: Path) -> "JavaServer":
-        """The same server, started so that it writes to `file`, when it ends, what it had loaded."""
+        """Returns the same server, started so that it writes its loaded classes to `file` when it ends."""
 
 
 def options(name: str, jvm: Jvm, place: Place, record: Path | None = None) -> list[str]:
-    """What a start is given: to write what it loads to `record`, or to use the cache, if there is one made for it."""
+    """Returns Java options that write loaded classes to `record`, or use the cache if there is a suitable one."""
     if record:
         return [f"{_OPTION}Mode=record", f"{_OPTION}Configuration={record}"]
     file = cache_file(name, jvm, place.cache)
-    # Quiet: it warns of each small part that it can't use, and does without.
+    # Java would log a warning for each part of the cache that it can't use.
     return [f"{_OPTION}Cache={place.public(file)}", "-Xlog:aot*=off"] if file.exists() else []
 
 
 def cache_file(name: str, jvm: Jvm, cache: Path) -> Path:
-    """Named after all that it depends on: Java's release, options, and the jars in order."""
+    """Returns the path of a cache, named by a digest of its dependencies: Java's release, options, and the jars in
+    order.
+    """
     jars = "\n".join(f"{jar.name} {jar.stat().st_size}" for jar in jvm.class_path)
     text = f"{jvm.release}\n{jvm.general_options}\n{jars}"
     return cache / "startup" / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.aot"
 
 
 def make(server: JavaServer, cache: Path) -> bool:
-    """Make the server's cache unless it is there. False if this Java can't. Raises StackError."""
+    """Creates the server's cache unless it exists. Returns False if this Java has no such cache. Raises StackError."""
     resolve_sets(server.jar_sets, cache)
     with tempfile.TemporaryDirectory(prefix="watershed-startup-") as name, PortClaims() as claims:
         folder = Path(name)
@@ -80,13 +82,13 @@ def make(server: JavaServer, cache: Path) -> bool:
         for outdated in target.parent.glob(f"{server.name}-*.aot"):
             outdated.unlink(missing_ok=True)
         partial = target.with_suffix(f".{os.getpid()}")
-        shutil.copyfile(made, partial)  # no link: that would stay the other account's
+        shutil.copyfile(made, partial)  # a copy, because a link would still belong to the other account
         partial.replace(target)
     return True
 
 
 def _run_once(server: JavaServer, place: Place, command: Command) -> None:
-    """To readiness and an orderly end, at which the recording is written."""
+    """Runs the server until it is ready, and ends it cleanly, at which it writes the recording."""
     keeper = Keeper()
     try:
         pid = keeper.spawn(command, bound=True)
@@ -118,7 +120,7 @@ def _create(command: Command, create: Sequence[str]) -> None:
 
 
 def main() -> int:
-    """Make both caches. A failure is told and is no failure of the set-up: servers only start more slowly."""
+    """Creates both caches. Failures are printed but do not fail the set-up: servers then only start more slowly."""
     from devstack.kafka import Kafka
     from devstack.opensearch import OpenSearch
 

@@ -1,4 +1,4 @@
-"""What a stack remembers in its folder: identity, ports, and which processes are its servers."""
+"""The state that a stack stores in its folder: identity, ports, and the processes of its servers."""
 
 import base64
 import fcntl
@@ -26,7 +26,7 @@ class State:
     postgres_version: int | None = None  # of the server that was started last
 
     def write(self, folder: Path) -> None:
-        """Whole or not at all."""
+        """Writes the file atomically."""
         content = {
             "identity": self.identity,
             "ports": self.ports,
@@ -39,7 +39,7 @@ class State:
 
 
 def read_state(folder: Path) -> State | None:
-    """None if there is none. Raises StackError for a file that is not one of ours."""
+    """Returns the stored state; None if there is none. Raises StackError for a file that can't be read."""
     path = folder / STATE_FILE
     try:
         content: Any = json.loads(path.read_text(encoding="utf-8"))
@@ -56,15 +56,15 @@ def read_state(folder: Path) -> State | None:
 
 
 def new_state() -> State:
-    """Of a stack that has nothing yet."""
+    """Returns the state of a new stack."""
     while True:
         identity = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        if not identity.startswith("-"):  # Kafka's storage tool would take it for an option
+        if not identity.startswith("-"):  # Kafka's storage tool would read it as an option
             return State(identity)
 
 
 class FolderLock:
-    """Held until released, and by each process that inherited its descriptor."""
+    """A lock that is held until it is released, and by each process that inherited its descriptor."""
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
@@ -78,8 +78,9 @@ class FolderLock:
 
 
 def take_lock(folder: Path, timeout_s: float = LOCK_TIMEOUT_S) -> FolderLock:
-    """One command at a time, and one owner. Raises StackError if another keeps the stack for longer than a command
-    takes to leave it."""
+    """Locks the folder: one command at a time, and one owner. Raises StackError if another process holds the lock for
+    longer than `timeout_s`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     file = (folder / LOCK_FILE).open("a+", encoding="ascii")
     deadline = time.monotonic() + timeout_s

@@ -1,4 +1,4 @@
-"""Prefetches jars, or makes their lock file anew.
+"""Prefetches jars, or writes their lock file again.
 
 python -m jars           fetch and verify what is in the lock file, without the sets that are loaded on demand
 python -m jars aws       the same with one set: aws is for warehouses on S3 and for the catalog Glue

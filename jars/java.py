@@ -1,8 +1,8 @@
-"""The search for a Java, by asking each one that is found what it is.
+"""The search for a Java. Each Java that is found is run to get its properties.
 
-Here and not in `devstack`, because Spark jobs need it too. Spark 4.1 needs a full Java 17 or 21: on later ones its
-first file write fails, and the runtime that Kafka and OpenSearch are content with lacks the vector module that Spark's
-launcher asks for.
+This module is not in `devstack`, because Spark jobs need it, too. Spark 4.1 needs a full Java 17 or 21: on later
+versions its first file write fails, and the runtime for Kafka and OpenSearch lacks the vector module that Spark's
+launcher requires.
 """
 
 import os
@@ -31,7 +31,7 @@ INSTALL_COMMANDS = {
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java as it described itself."""
+    """The properties of a Java."""
 
     home: Path
     major: int
@@ -43,8 +43,9 @@ class Java:
 
 
 def spark_java(environ: Mapping[str, str] = os.environ, system: Iterable[Path] = SYSTEM_FOLDERS) -> Path:
-    """JAVA_HOME of a Java that runs Spark: the one in JAVA_HOME, on PATH, or in the usual folders, the first that
-    suits. Raises StackError with what was found instead and the command that installs one."""
+    """Returns the JAVA_HOME of a Java that runs Spark: the first suitable one in JAVA_HOME, on PATH, or in the usual
+    folders. Raises StackError with the Javas that were found and the command that installs a suitable one.
+    """
     found = []
     for home in candidates(environ, system):
         java = ask(home)
@@ -59,7 +60,7 @@ def spark_java(environ: Mapping[str, str] = os.environ, system: Iterable[Path] =
 
 
 def candidates(environ: Mapping[str, str], system: Iterable[Path]) -> list[Path]:
-    """Folders with a `bin/java`, in the order in which they are tried, each once."""
+    """Yields folders with a `bin/java`, in the order in which they are tried, each once."""
     found = []
     if chosen := environ.get("JAVA_HOME"):
         found.append(Path(chosen))
@@ -73,7 +74,7 @@ def candidates(environ: Mapping[str, str], system: Iterable[Path]) -> list[Path]
 
 
 def ask(home: Path) -> Java | None:
-    """Run the Java in `home`; None if it can't be run or says nothing of use."""
+    """Runs the Java in `home` and returns its properties; None if it can't be run or its answer can't be read."""
     command = [str(home / "bin" / "java"), "-XshowSettings:properties", "--list-modules"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=False)
@@ -83,7 +84,7 @@ def ask(home: Path) -> Java | None:
 
 
 def parse_answer(home: Path, text: str) -> Java | None:
-    """Properties are `name = value`, modules `name@version`. Java 8 writes its version as 1.8."""
+    """Parses the properties (`name = value`) and modules (`name@version`). Java 8 writes its version as 1.8."""
     major = 0
     modules = set()
     for line in map(str.strip, text.splitlines()):
@@ -98,7 +99,7 @@ def parse_answer(home: Path, text: str) -> Java | None:
 
 
 def install_command(environ: Mapping[str, str] = os.environ) -> str:
-    """What a person on this system types to get a Java for Spark."""
+    """Returns the command with which a user of this system installs a Java for Spark."""
     for tool, command in INSTALL_COMMANDS.items():
         if shutil.which(tool, path=environ.get("PATH", "")):
             return f"`{command}`" if os.geteuid() == 0 else f"`sudo {command}`"

@@ -31,7 +31,7 @@ class Coordinates:
 
     @classmethod
     def parse(cls, text: str) -> "Coordinates":
-        """Raises StackError for anything else."""
+        """Parses coordinates. Raises StackError for any other text."""
         parts = text.split(":")
         # A part of dots only would climb out of the cache's folder.
         if len(parts) not in (3, 4) or not all(_PART.fullmatch(part) and part.strip(".") for part in parts):
@@ -48,7 +48,7 @@ class Coordinates:
 
     @property
     def path(self) -> Path:
-        """Relative path in a repository's layout."""
+        """The relative path in a repository's layout."""
         return Path(*self.group.split("."), self.artifact, self.version, self.filename)
 
 
@@ -69,7 +69,7 @@ class Lock:
         return tuple(sorted({place.split("/")[0] for jar in self.jars for place in jar.places}))
 
     def placed(self, set_name: str) -> tuple[tuple[Jar, str], ...]:
-        """The jars of a set, each with its folder in it ("" for none). Raises StackError for an unknown set."""
+        """Returns the jars of a set, each with its folder in it ("" for none). Raises StackError for an unknown set."""
         found = tuple(
             (jar, folder)
             for jar in self.jars
@@ -82,7 +82,7 @@ class Lock:
 
 
 def read_lock(path: Path = LOCK_FILE) -> Lock:
-    """Raises StackError that names the entry that is wrong."""
+    """Reads the lock file. Raises StackError that names the wrong entry."""
     try:
         content: Any = json.loads(path.read_text(encoding="utf-8"))
         return Lock(tuple(_jar(entry) for entry in content["jars"]))
@@ -91,7 +91,7 @@ def read_lock(path: Path = LOCK_FILE) -> Lock:
 
 
 def write_lock(jars: Iterable[Jar], path: Path = LOCK_FILE) -> None:
-    """One line for each jar, in order, so that a diff shows what changed."""
+    """Writes one line for each jar, in order, so that a diff shows the changes."""
     lines = (
         json.dumps(
             {

@@ -34,7 +34,7 @@ def context(cache: Path, address: str | None = None, received: Callable[[int], N
 
 
 class MavenRepository:
-    """Where jars come from: Maven Central, or the mirror whose root `address` is."""
+    """A source of jars: Maven Central, or the mirror whose root `address` is."""
 
     def __init__(self, address: str | None) -> None:
         self.name = f"the repository in {MIRROR_VARIABLE}" if address else "Maven Central"

@@ -1,4 +1,4 @@
-"""Makes the lock file anew from what is wanted: run it after changing a version here.
+"""Writes the lock file again from the wanted jars. Run it after changing a version in this module.
 
 Transitive dependencies are resolved once, here; everything else reads coordinates from the lock. Versions are exact,
 never "the newest": those of Kafka (4.4.0) and OpenSearch (3.9.0) were published without some of their parts.
@@ -128,8 +128,9 @@ WANTED = (
 
 
 def relock(console: Console, path: Path = LOCK_FILE) -> None:
-    """Write the lock. Entries whose coordinates stay are kept as they are: a released jar never changes.
-    Raises StackError when something can't be resolved."""
+    """Writes the lock. Entries whose coordinates do not change are kept, because a released jar never changes. Raises
+    StackError if an entry can't be resolved.
+    """
     known = {jar.coordinates: jar for jar in read_lock(path).jars}
     places: dict[Coordinates, set[str]] = {}
     found: dict[str, set[Coordinates]] = {}

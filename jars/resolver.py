@@ -23,17 +23,18 @@ TIMEOUT_S = 60
 
 
 class Repository(Protocol):
-    """Where jars come from."""
+    """A source of jars."""
 
     name: str  # for messages; never an address, which may hold a password
 
     def fetch(self, jar: Jar, folder: Path, received: Callable[[int], None]) -> Path:
-        """Write the jar to a file below `folder` and return it; `received` is told each piece's bytes.
-        Raises OSError or RuntimeError."""
+        """Writes the jar to a file below `folder` and returns the file. `received` is called with the size of each
+        piece in bytes. Raises OSError or RuntimeError.
+        """
 
 
 def default_cache() -> Path:
-    """`$WATERSHED_CACHE`, else `watershed` in the user's cache folder."""
+    """Returns `$WATERSHED_CACHE`, or else `watershed` in the user's cache folder."""
     if chosen := os.environ.get(CACHE_VARIABLE):
         return Path(chosen).expanduser().absolute()
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -41,13 +42,14 @@ def default_cache() -> Path:
 
 
 def mirror() -> str | None:
-    """Root of the repository to use instead of the public one."""
+    """Returns the root of the repository to use instead of the public one."""
     return os.environ.get(MIRROR_VARIABLE)
 
 
 def resolve(set_name: str, cache: Path | None = None, progress: Console | None = None) -> list[Path]:
-    """The set's jars as files, in the lock's order; what the cache lacks is fetched, with a bar on `progress`.
-    Raises StackError when a jar can't be had or is not the one that was locked."""
+    """Returns the set's jars as files, in the lock's order. Missing jars are fetched, with a bar on `progress`. Raises
+    StackError if a jar can't be fetched or differs from the lock.
+    """
     return resolve_sets([set_name], cache, progress)[set_name]
 
 
@@ -59,8 +61,9 @@ def resolve_sets(
     repository: Repository | None = None,
     lock: Lock | None = None,
 ) -> dict[str, list[Path]]:
-    """Several sets with one bar. Safe beside another process that fills the same cache: each jar is written elsewhere,
-    checked, and renamed into place."""
+    """Returns the jars of several sets, like `resolve`. Another process may fill the same cache: each jar is written
+    elsewhere, verified, and renamed.
+    """
     lock = lock or read_lock()
     folder = (cache or default_cache()) / "jars"
     sets = {name: [jar for jar, _ in lock.placed(name)] for name in set_names}
@@ -77,7 +80,7 @@ def resolve_sets(
 
 
 def missing_jars(set_names: Sequence[str], cache: Path | None = None, *, lock: Lock | None = None) -> list[Jar]:
-    """Jars that the cache lacks, or holds damaged. Raises StackError where it can't be read."""
+    """Returns jars that the cache lacks, or holds damaged. Raises StackError if it can't be read."""
     lock = lock or read_lock()
     folder = (cache or default_cache()) / "jars"
     wanted = dict.fromkeys(jar for name in set_names for jar, _ in lock.placed(name))
@@ -139,12 +142,12 @@ def _fetch(jar: Jar, folder: Path, staging: Path, repository: Repository, receiv
 
 
 def _reason(error: Exception) -> str:
-    """The kind of failure. Its text is left out: it holds the repository's address."""
+    """Returns the kind of failure. Its text is left out, because it contains the repository's address."""
     return "it is not there" if type(error) is RuntimeError else type(error).__name__
 
 
 def _is_good(path: Path, jar: Jar) -> bool:
-    """Checked each time: hashing all sets takes a fraction of a second, a damaged jar an afternoon."""
+    """Verifies a jar. It is verified at each use: hashing all sets takes a fraction of a second."""
     try:
         return path.stat().st_size == jar.size and _sha256(path) == jar.sha256
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""What events need in an application's database: an outbox table, and the function that publishes without one.
+"""The objects that events need in an application's database: an outbox table, and a function that publishes without it.
 
-Alembic runs the migrations and remembers in the schema which were run. `cdc outbox migrate` is this with names; an
-application that has Alembic of its own may print the SQL (`--sql`) and make it a migration there.
+Alembic runs the migrations, and records in the schema which were run. `cdc outbox migrate` calls this module; an
+application that uses Alembic itself can print the SQL (`--sql`) and add it to its own migrations.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ NONE = "base"  # the revision without anything
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What is created, and for whom."""
+    """The names of the objects, and the roles that may use them."""
 
     schema: str = "cdc"
     table: str = "outbox"
@@ -35,8 +35,9 @@ class Names:
     capture: str | None = None  # the role of capture, which verifies messages and prunes the table
 
     def quoted(self, statement: str) -> str:
-        """The statement with these names, in quotes, for its placeholders {schema}, {table}, {key}, {function}, and
-        {prefix} as a string."""
+        """Returns the statement with these names, quoted, for its placeholders {schema}, {table}, {key}, {function},
+        and with {prefix} as a string.
+        """
         return (
             sql.SQL(statement)
             .format(
@@ -50,7 +51,7 @@ class Names:
         )
 
     def grants(self) -> list[str]:
-        """Statements that let roles publish, and capture do its part; nobody else can."""
+        """Returns statements that permit roles to publish, and capture to read. No other role gets a permission."""
         statements = []
         for role in self.publishers:
             to = sql.Identifier(role).as_string()
@@ -70,8 +71,9 @@ class Names:
 
 
 def migrate(source: SourceConfig, names: Names) -> None:
-    """Bring the database to the newest revision, all of it or nothing. Raises SourceError, UnreachableError, and what
-    SQLAlchemy raises for a statement that the role may not execute."""
+    """Upgrades the database to the newest revision, completely or not at all. Raises SourceError, UnreachableError, and
+    the errors of SQLAlchemy for a statement that the role may not execute.
+    """
     with _transaction(source) as connection:
         connection.execute(text(names.quoted("CREATE SCHEMA IF NOT EXISTS {schema}")))
         command.upgrade(_config(names, connection), LATEST)
@@ -80,13 +82,15 @@ def migrate(source: SourceConfig, names: Names) -> None:
 
 
 def revert(source: SourceConfig, names: Names, revision: str) -> None:
-    """Back to an earlier revision, or to NONE. The schema stays, with Alembic's note. Raises as `migrate`."""
+    """Downgrades to an earlier revision, or to NONE. The schema stays, with Alembic's record. Raises the same as
+    `migrate`.
+    """
     with _transaction(source) as connection:
         command.downgrade(_config(names, connection), revision)
 
 
 def migration_sql(names: Names) -> str:
-    """`migrate` as SQL, for who may."""
+    """Returns the SQL of `migrate`, for execution by another role."""
     config, output = _config(names), StringIO()
     config.output_buffer = output
     command.upgrade(config, LATEST, sql=True)
@@ -95,7 +99,7 @@ def migration_sql(names: Names) -> str:
 
 
 def reverting_sql(names: Names, revision: str) -> str:
-    """`revert` as SQL, from the newest revision."""
+    """Returns the SQL of `revert`, from the newest revision."""
     config, output = _config(names), StringIO()
     config.output_buffer = output
     command.downgrade(config, f"{LATEST}:{revision}", sql=True)

@@ -1,4 +1,4 @@
-"""Compare a derived store with the source: every row and every column of a table, by type, exactly.
+"""Compares a derived store with the source: every row and every column of a table, by type, exactly.
 
 The source's rows are read once, as PostgreSQL prints them, and kept in a temporary file (`SourceRows`); any number
 of stores is then compared with them, in whatever order each store gives its rows. Memory stays bounded: SQLite's
@@ -25,7 +25,7 @@ VALUE_CHARS_MAX = 40  # of a value in a difference
 
 
 class Kind(Enum):
-    """How a store's row differs from the source's."""
+    """The kind of difference between a store's row and the source's."""
 
     MISSING = "missing in store"
     EXTRA = "extra in store"
@@ -35,7 +35,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One row, or one column of it, that is not as in the source. Values are cut to VALUE_CHARS_MAX characters."""
+    """A row, or one column of it, that differs from the source. Values are truncated to VALUE_CHARS_MAX characters."""
 
     table: TableId
     key: str  # JSON object
@@ -68,7 +68,7 @@ class TableComparison:
 
 
 class SourceRows:
-    """One table's rows in the source, at rest. Close it, or use it in a with statement."""
+    """One table's rows in the source, which is not written meanwhile. A context manager."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class SourceRows:
         return key_form(forms)
 
     def find(self, key: Mapping[str, Json]) -> tuple[int, list[str | None]] | None:
-        """The row (number, texts) with a store's key; None where the source has none."""
+        """Returns the row (number, texts) with a store's key; None if the source has none."""
         if key.keys() != set(self.key) or any(key[name] is None for name in self.key):
             return None
         text = key_form([store_form(pg_type, key[name]) for name, pg_type in self._types])
@@ -150,8 +150,9 @@ class SourceRows:
 def compare(
     source: SourceRows, store: Iterable[StoredRow], examples_max: int = EXAMPLES_MAX, added: Container[str] = ()
 ) -> TableComparison:
-    """Compare every row and column of a store's table with the source's. `added`: columns that may be absent where the
-    source has NULL (`Lineage.added`)."""
+    """Compares every row and column of a store's table with the source's. `added`: columns that may be absent if the
+    source has NULL (`Lineage.added`).
+    """
     seen = bytearray(source.count // 8 + 1)
     found = _Found(source.table, examples_max)
     store_rows = matched = 0
@@ -229,7 +230,7 @@ def _short_text(pg_type: str, text: str | None) -> str:
 
 
 def shown(value: object) -> str:
-    """A value as a difference shows it, cut to VALUE_CHARS_MAX characters."""
+    """Returns a value as a difference shows it, truncated to VALUE_CHARS_MAX characters."""
     if value is None:
         return "null"
     # A string is quoted, so that "1" and 1, or a trailing blank, can be distinguished.

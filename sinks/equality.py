@@ -1,9 +1,10 @@
-"""Is a value in a derived store the value that PostgreSQL printed? By type, exactly, without capture's own codec.
+"""Decides whether a value in a derived store is the value that PostgreSQL printed: by type, exactly, without capture's
+own codec.
 
 The source's side is PostgreSQL's text (as COPY writes it, session pinned: ISO dates, UTC, shortest floats). The
 store's side is a decoded JSON value (search, cache) or a Python value of the column's type (warehouse). Both are
-brought to one form, each by its own path, and the forms compared; nothing is shared with the code that encodes
-records, so that a mistake there can't hide here.
+converted to one form, each by its own code, and the forms are compared. No code is shared with the encoder of records,
+so that an error there can't stay hidden here.
 
 Types are named as in `pg_catalog.pg_type.typname` (`int4`, `timestamptz`), domains resolved, an array as its
 element's name with `[]`; a type outside pg_catalog (an enum) compares as text.
@@ -45,7 +46,7 @@ _TIMESTAMP_UTC = re.compile(r"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d(?:\.\d{1,6})?)\+
 
 
 def same(pg_type: str, text: str | None, value: object) -> bool:
-    """Says whether the store's `value` is what PostgreSQL printed as `text` (None: NULL)."""
+    """Returns whether the store's `value` is the one that PostgreSQL printed as `text` (None: NULL)."""
     if text is None or value is None:
         return text is None and value is None
     if pg_type in _INTEGERS:
@@ -64,7 +65,7 @@ def key_form(forms: list[Form]) -> str:
 
 
 def source_form(pg_type: str, text: str) -> Form:
-    """PostgreSQL's text, of one value that is not NULL, as the form that is compared."""
+    """Converts PostgreSQL's text of one value, not NULL, to the form that is compared."""
     if pg_type.endswith("[]"):
         # A JSON array can't represent explicit lower bounds: such a value is published as text.
         return text if text.startswith("[") else _array(pg_type[:-2], text)
@@ -73,7 +74,7 @@ def source_form(pg_type: str, text: str) -> Form:
 
 
 def store_form(pg_type: str, value: object) -> Form:
-    """A store's value (not None) as the form that is compared; UNLIKE for one that the type can't have."""
+    """Converts a store's value (not None) to the form that is compared; UNLIKE for one that the type can't have."""
     if pg_type.endswith("[]"):
         if isinstance(value, list):
             return [_store_item(pg_type, item) for item in value]
@@ -135,7 +136,7 @@ def _real(text: str) -> float:
 
 
 def _rounded_real(value: float) -> float:
-    """The nearest value of PostgreSQL's real: JSON carries its shortest digits, a typed store its 32 bits."""
+    """Returns the nearest value of PostgreSQL's real: JSON has its shortest digits, a typed store its 32 bits."""
     try:
         return float(struct.unpack("f", struct.pack("f", value))[0])
     except OverflowError:
@@ -171,7 +172,9 @@ _SOURCE: dict[str, Callable[[str], Form]] = {
 
 
 def _array(element: str, text: str) -> list[Form]:
-    """Read PostgreSQL's array text (manual 8.15.6): braces nest, quotes and backslashes protect, NULL is bare."""
+    """Reads PostgreSQL's array text (manual 8.15.6): braces nest, quotes and backslashes protect, NULL is not
+    quoted.
+    """
     delimiter = ";" if element == "box" else ","
     stack: list[list[Form]] = []
     position = 0

@@ -5,7 +5,7 @@ from typing import Any
 
 
 class JsonNumber(float):
-    """A number with a point or an exponent, and the text that it stood in."""
+    """A number with a point or an exponent, and its text."""
 
     __slots__ = ("text",)
     text: str
@@ -17,12 +17,12 @@ class JsonNumber(float):
 
 
 def read_json(text: str) -> Any:
-    """JSON whose numbers keep their digits."""
+    """Reads JSON; numbers keep their digits."""
     return json.loads(text, parse_float=JsonNumber)
 
 
 def json_text(value: Any) -> str:
-    """JSON as PostgreSQL prints jsonb, with the numbers' digits as they were read."""
+    """Writes JSON as PostgreSQL prints jsonb, with the digits with which numbers were read."""
     match value:
         case JsonNumber():
             return value.text

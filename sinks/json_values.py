@@ -1,4 +1,4 @@
-"""A record's JSON values as Python's, for stores with typed columns. Pure."""
+"""Conversion of a record's JSON values to Python's, for stores with typed columns. Pure."""
 
 import base64
 import binascii
@@ -7,25 +7,25 @@ from sinks.contract import Json
 
 
 class Unholdable(Exception):  # noqa: N818
-    """Why a column can't hold a value; never the value itself."""
+    """Raised for a value that a column can't hold. The text is the reason, without the value."""
 
 
 def as_text(value: Json) -> str:
-    """Raises Unholdable."""
+    """Returns the value if it is a text. Raises Unholdable."""
     if not isinstance(value, str):
         raise Unholdable("not text")
     return value
 
 
 def as_boolean(value: Json) -> bool:
-    """Raises Unholdable."""
+    """Returns the value if it is a boolean. Raises Unholdable."""
     if not isinstance(value, bool):
         raise Unholdable("not a boolean")
     return value
 
 
 def as_binary(value: Json) -> bytes:
-    """From base64. Raises Unholdable."""
+    """Decodes base64. Raises Unholdable."""
     try:
         return base64.b64decode(as_text(value), validate=True)
     except binascii.Error:

@@ -1,4 +1,4 @@
-"""A batch reduced to the newest change of each key, and the text that names a key in a store. Pure."""
+"""Reduction of a batch to the newest change of each key, and the text that identifies a key in a store. Pure."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -87,13 +87,16 @@ def _folded(change: Change, life: Sequence[Change]) -> Change:
 
 
 def document_id(key: Mapping[str, Json]) -> str:
-    """The name of a row inside its table: differs for different keys, 1 to 512 bytes of UTF-8: `bounded_id` of the
-    key's text."""
+    """Returns the name of a row inside its table, which is unique and has 1 to 512 bytes of UTF-8: `bounded_id` of the
+    key's text.
+    """
     return bounded_id(key_text(key))
 
 
 def key_text(key: Mapping[str, Json]) -> str:
-    """One key column: its text (a number as in JSON). Several: the values as a compact JSON array."""
+    """Returns the text of a key: of one column its text (a number as in JSON), of several columns a compact JSON
+    array.
+    """
     if len(key) == 1:
         (value,) = key.values()
         if type(value) is int:

@@ -11,11 +11,11 @@ from sinks.shaping.sink import shaped
 
 
 def make_sink(name: str, section: StoreConfig, prefix: str, slot: str | None = None) -> Sink:
-    """Open the sink: connect to its store and check it. Rows are written in the shape of the section's mapping.
+    """Opens the sink: connects to its store and checks it. Rows are written in the shape of the section's mapping.
 
-    `prefix` is the topic prefix, with which the store's names begin unless the section has its own. `slot`: of the
-    generation to write, see sinks.slots; None: of the one that readers see. Raises SinkError when the client library is
-    not installed or the store can't be used. A warehouse needs a Spark session, and is made by the job that has one.
+    `prefix` is the topic prefix, with which the store's names begin unless the section sets another. `slot`: of the
+    generation to write, see sinks.slots; None: of the one that readers see. Raises SinkError if the client library is
+    not installed or the store can't be used. A warehouse needs a Spark session, so the job that has one opens it.
     """
     module, _, adapter = section.adapter.partition(":")
     if not module:
@@ -28,7 +28,9 @@ def make_sink(name: str, section: StoreConfig, prefix: str, slot: str | None = N
 
 @contextmanager
 def needs(library: tuple[str, str] | None) -> Iterator[None]:
-    """`library`: its module, and our extra that installs it."""
+    """Raises SinkError if an import in the block fails. `library`: the module, and Watershed's extra that installs
+    it.
+    """
     try:
         yield
     except ModuleNotFoundError as error:

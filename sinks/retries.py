@@ -1,4 +1,4 @@
-"""Bounded repetition of calls to a store that is away for a moment."""
+"""Bounded retries of calls to a store that is temporarily unavailable."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,7 @@
-"""The generations that one store holds beside each other, and which of them readers see.
+"""The generations that one store holds beside each other, one of which readers see.
 
 A rebuild fills a slot of its own and then lets it serve. A store that is rebuilt in place has one set of keys, in which
-a rebuild writes each row again under the guard (`in_place`); for it `serve` ends the rebuild.
+a rebuild writes each row again under the guard (`in_place`); for it, `serve` ends the rebuild.
 """
 
 from typing import Final, Protocol
@@ -12,38 +12,41 @@ FIRST: Final = ""  # the slot of a store that was never rebuilt
 
 
 class Slots(Protocol):
-    """Those of one store. Each call raises SinkError where the store does not answer."""
+    """The slots of one store. Each method raises SinkError if the store does not answer."""
 
     in_place: bool
 
     def serving(self) -> str:
-        """The slot that readers see; FIRST where the store holds nothing."""
+        """Returns the slot that readers see; FIRST if the store holds nothing."""
 
     def others(self) -> dict[str, int | None]:
-        """All other slots that the store holds something in, with their generations; None: one that is incomplete."""
+        """Returns all other slots in which the store holds something, with their generations; None for one that is
+        incomplete.
+        """
 
     def generation(self, slot: str) -> int | None:
-        """Of this slot, whatever shape its tables have."""
+        """Returns the generation in this slot, whatever shape its tables have."""
 
     def check_room(self) -> None:
-        """Raises SinkError where the store surely has no room for another generation."""
+        """Raises SinkError if the store certainly has no room for another generation."""
 
     def remove_unmet(self, slot: str, version: int) -> int:
-        """In place: remove the rows up to this version that the rebuild has not met, which has read everything up to
-        it; rows removed."""
+        """Removes the rows up to this version that the rebuild has not written, if the store is rebuilt in place and
+        the rebuild has read everything up to it. Returns their number.
+        """
 
     def serve(self, slot: str) -> None:
-        """Let readers see this slot, in one step for all its tables. Idempotent."""
+        """Lets readers see this slot, in one step for all its tables. Idempotent."""
 
     def drop(self, slot: str) -> None:
-        """Delete what the store holds in a slot that does not serve. Idempotent."""
+        """Deletes the content of a slot that does not serve. Idempotent."""
 
     def close(self) -> None:
-        """Release connections. Idempotent."""
+        """Releases connections. Idempotent."""
 
 
 def slot_of(generation: int) -> str:
-    """The slot in which a rebuild fills this generation."""
+    """Returns the slot in which a rebuild fills this generation."""
     return f"g{generation}"
 
 
@@ -63,8 +66,7 @@ def no_rebuild(section: StoreConfig) -> str | None:
 
 
 def open_slots(section: StoreConfig, prefix: str) -> Slots | None:
-    """None for a store of which there can only be one generation, and for a warehouse, whose slots need Spark: its job
-    makes them. `prefix`: of the topics."""
+    """Opens the slots of a store; None for a store that can hold only one generation. `prefix`: of the topics."""
     match section:
         case SearchConfig():
             from sinks.search.slots import SearchSlots

@@ -1,6 +1,6 @@
-"""What a store holds, for those who compare it with the source beside the sink's job. Nothing is written but removals.
+"""The content of a store, for comparison with the source beside the sink's job. A view writes nothing except removals.
 
-A view needs each table attached: with the schema in the store's shape (`sinks.shaping.table.TableShape.schema`).
+Each table must be attached with its schema in the store's shape (`sinks.shaping.table.TableShape.schema`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,11 +21,11 @@ T = TypeVar("T")
 
 
 Removal = Callable[..., None]
-"""How rows are removed from the warehouse, which Spark alone writes: (catalog, table's place, key columns, rows)."""
+"""Removes rows from the warehouse, which only Spark writes: (catalog, table's place, key columns, rows)."""
 
 
 class Held(NamedTuple):
-    """What a store holds of one key. Two answers with the same version are about the same write of a sink's job."""
+    """The entry of one key in a store. Two entries with the same version are from the same write of a sink's job."""
 
     version: int
     row: Mapping[str, Json] | None  # None: readers see no row
@@ -38,16 +38,18 @@ class StoreView(Protocol):
     """Methods raise SinkError. A store without lookup keys inherits the methods for them."""
 
     def attach(self, schema: TableSchema) -> None:
-        """The table has this schema in the store."""
+        """Sets the table's schema in the store."""
 
     def rows(self, table: TableId) -> Iterator[tuple[Key, Held]]:
-        """Every live row that readers see, also those that no sink's job has written; not necessarily once."""
+        """Yields every live row that readers see, including those that no sink's job has written; possibly more than
+        once.
+        """
 
     def is_partial(self, table: TableId) -> bool:
-        """Whether the store may have lost rows of the table as it was told to (they expire)."""
+        """Returns whether the store may lack rows of the table by configuration (they expire)."""
 
     def held(self, table: TableId, keys: Sequence[Key]) -> list[Held | None]:
-        """For each key what is held now; None: not even the version of a deleted row."""
+        """Returns the present entry of each key; None if there is not even the version of a deleted row."""
 
     def remove(self, table: TableId, held: Sequence[tuple[Key, int]]) -> None:
         """Delete the version of a key, where it is this one: from then on any change is taken. The row may be deleted
@@ -67,12 +69,13 @@ class StoreView(Protocol):
         assert not names, f"the store has no lookup keys of {table}"
 
     def close(self) -> None:
-        """Release connections. Idempotent."""
+        """Releases connections. Idempotent."""
 
 
 def open_view(name: str, section: StoreConfig, prefix: str, removal: Removal | None = None) -> StoreView:
-    """`removal`: for a warehouse from which rows are to be removed. Raises SinkError when the client library is not
-    installed, or nothing answers."""
+    """Opens a view. `removal`: for a warehouse from which rows are to be removed. Raises SinkError if the client
+    library is not installed, or no server answers.
+    """
     match section:
         case SearchConfig():
             with needs(("opensearchpy", "search")):
@@ -94,7 +97,7 @@ def open_view(name: str, section: StoreConfig, prefix: str, removal: Removal | N
 
 
 def batched(items: Iterable[T], count: int) -> Iterator[tuple[T, ...]]:
-    """So many at a time; the last ones may be fewer."""
+    """Yields tuples of `count` items; the last one may be shorter."""
     left = iter(items)
     while part := tuple(islice(left, count)):
         yield part

@@ -1,4 +1,4 @@
-"""Filling a derived store that did not exist before: may it be, and the process that does it. No Spark in here."""
+"""Fills a derived store that did not exist before: the checks, and the process that does it. Does not use Spark."""
 
 import os
 import signal
@@ -59,9 +59,10 @@ def _generation(config: Config, sink: str) -> int | None:
 
 
 def generation_to_watch(store: Store, published: Sequence[SinkRecord], *, is_fresh: bool) -> int:
-    """The generation that will be filled, or a lower bound of it. `published`: every sink's records.
+    """Returns the generation that will be filled, or a lower bound of it. `published`: every sink's records.
 
-    Raises SinkError for a store that was filled before, unless fresh rows are wanted: those reach it as it is.
+    Raises SinkError for a store that was filled before, unless fresh rows are wanted: those reach it without a new
+    generation.
     """
     own = {record.generation: record for record in published if record.sink == store.sink}
     if store.generation is None:
@@ -79,7 +80,7 @@ def generation_to_watch(store: Store, published: Sequence[SinkRecord], *, is_fre
 
 
 class SinkProcess:
-    """`cdc sink run` as a child, with a log of its own. It ends with this process, however that ends."""
+    """Runs `cdc sink run` as a child process with its own log. It ends with this process, however it ends."""
 
     def __init__(self, config: Config, config_file: Path, sinks: Sequence[str], command: Sequence[str] = CDC) -> None:
         self._sinks = sinks

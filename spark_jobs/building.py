@@ -1,4 +1,4 @@
-"""A generation that is built beside the serving one, by a query of its own, until it can take its place."""
+"""A generation that is built beside the serving one, by a separate query, until it can replace it."""
 
 import threading
 import time
@@ -30,7 +30,7 @@ LOOK_S: Final = 0.05
 
 
 class Builder(SinkWorker):
-    """Fills one slot. A failure of it leaves the serving generation alone, and is told to `told`."""
+    """Fills one slot. A failure does not affect the serving generation, and is passed to `on_failure`."""
 
     def __init__(
         self,
@@ -39,14 +39,14 @@ class Builder(SinkWorker):
         spark: SparkSession,
         open_sink: Callable[[str | None], OpenSink],
         target: tuple[str, int],
-        told: Callable[[str, str], None],
+        on_failure: Callable[[str, str], None],
         *,
         is_rollback: bool,
     ) -> None:
-        """`target`: slot and generation; `told`: of each failure, with a message and the next step."""
+        """`target`: slot and generation; `on_failure`: called at each failure, with a message and the next step."""
         super().__init__(name, config, spark, open_sink, threading.Event(), Conditions())
         self.slot, self.generation = target
-        self._told = told
+        self._on_failure = on_failure
         self._is_rollback = is_rollback
         self.role: Literal["building", "kept"] = "kept" if is_rollback else "building"
         self._is_ready = threading.Event()
@@ -55,23 +55,23 @@ class Builder(SinkWorker):
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has caught up with what is published."""
+        """Returns whether the generation has caught up with the published records."""
         return self._is_ready.is_set()
 
     def start(self) -> None:
         self._thread.start()
 
     def stop(self) -> None:
-        """It ends after its batch."""
+        """Requests the end, which follows after the running batch."""
         self._stop.set()
 
     def join(self, timeout_s: float) -> bool:
-        """Whether it has ended."""
+        """Returns whether the builder has ended."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
     def reaches(self, goal: Applied, timeout_s: float) -> bool:
-        """Wait until the generation shows this position. False after the time."""
+        """Waits until the generation shows this position. Returns False after the time."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             if self._sync is not None and self._sync.applied[:2] >= goal[:2]:
@@ -80,14 +80,14 @@ class Builder(SinkWorker):
         return False
 
     def _locked(self) -> AbstractContextManager[None]:
-        """The serving worker has the lock."""
+        """Does nothing: the serving worker holds the lock."""
         return nullcontext()
 
     def _report(self, state: str, error: Exception | None = None) -> None:
         if error is not None and not self._stop.is_set():
             message = error.message if isinstance(error, WatershedError) else reason(error)
             log.warning("rebuild is held up", sink=self.name, state=state, because=message)
-            self._told(message, getattr(error, "hint", ""))
+            self._on_failure(message, getattr(error, "hint", ""))
 
     def _ends_with(self, error: Exception) -> TypeGuard[WatershedError]:
         """A store without room is a reason to give up: the serving generation needs what is left."""

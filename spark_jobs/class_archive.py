@@ -57,7 +57,7 @@ def flags(java_home: Path, jars: Sequence[Path]) -> str:
 
 
 def make() -> bool:
-    """Make the archive unless it is there; whether it was made. Raises StackError."""
+    """Creates the archive unless it exists. Returns whether it was created. Raises StackError."""
     java = spark_java()
     jars = [jar for found in resolve_sets(JAR_SETS).values() for jar in found]
     target = archive_file(java, jars)

@@ -51,7 +51,7 @@ class News:
 
 
 class ControlReader:
-    """Follows both topics from their beginning. Not for use by two threads at once."""
+    """Follows both topics from their beginning. Not thread-safe."""
 
     def __init__(self, kafka: KafkaConfig, topics: Topics, holds: Callable[[TableId], bool] = lambda _: True) -> None:
         """`holds`: says whether the store holds a table."""

@@ -18,7 +18,7 @@ SWITCH_INTERVAL_S: Final = 0.0005
 
 
 def leave_out_archives() -> None:
-    """Remove Spark's own archives from the import path of this process and of the workers that it forks."""
+    """Removes Spark's own archives from the import path of this process and of the workers that it forks."""
     for path in [path for path in sys.path if _is_spark_archive(path)]:
         sys.path.remove(path)
     for path in [path for path in sys.path_importer_cache if _is_spark_archive(path)]:

@@ -14,8 +14,9 @@ def jvm_process(spark: SparkSession) -> Any:
 
 
 def jvm_failure(spark: SparkSession, wait_s: float = 0.0) -> SinkError | None:
-    """The error to raise if the Java process has ended. `wait_s`: its end may be noticed so long after its
-    connections."""
+    """Returns the error to raise if the Java process has ended. `wait_s`: the time after the loss of its connections
+    within which its end may be noticed.
+    """
     process = jvm_process(spark)
     if process is None:
         return None

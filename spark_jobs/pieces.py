@@ -21,7 +21,7 @@ class Target(Protocol):
     """Takes a task's changes."""
 
     def reduced(self, changes: Sequence[Change]) -> list[Change]:
-        """Those of the changes that the store needs, in order: the newest of each key, where it keeps no others."""
+        """Returns the changes that the store needs, in order: the newest of each key, unless it keeps every change."""
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:
         """Applies changes as `sinks.contract.Sink.apply` does. Every call of a worker process comes from the same
@@ -31,7 +31,7 @@ class Target(Protocol):
         """Returns what the driver needs to make the changes visible; nothing for stores that are written directly."""
 
     def close(self) -> None:
-        """Release connections. Idempotent."""
+        """Releases connections. Idempotent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class PieceWriter:
         return self._pending is not None
 
     def finish(self) -> None:
-        """Wait for the piece that the store is taking. Raises its error."""
+        """Waits for the piece that the store is taking. Raises its error."""
         if self._pending is None:
             return
         (batch, future), self._pending = self._pending, None

@@ -1,4 +1,4 @@
-"""Publishes the applied position of a sink, and what became of its rebuild."""
+"""Publishes the applied position of a sink, and the outcome of its rebuild."""
 
 import threading
 from typing import Final

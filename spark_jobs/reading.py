@@ -39,7 +39,7 @@ class Piece(NamedTuple):
 
 
 class PartitionReader:
-    """One consumer, kept from task to task. Not for use by two threads."""
+    """A consumer that is kept from task to task. Not thread-safe."""
 
     def __init__(self, kafka: KafkaConfig, name: str) -> None:
         """`name`: of the consumer's group, to which nothing is ever committed. Raises ConfigError, BrokerError."""

@@ -1,4 +1,4 @@
-"""A sink's rebuild as its serving job sees it: what was asked for, the builder that does it, and the swap."""
+"""The rebuild of a sink in its serving job: the request, the builder that fulfils it, and the swap."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ SERVING_SILENT_S: Final = 60.0  # a generation whose position is older is not wr
 
 
 class Control(Protocol):
-    """What is read of the control and progress topics."""
+    """The records of the control and progress topics that a rebuild reads."""
 
     @property
     def sinks(self) -> Mapping[str, SinkRecord]: ...
@@ -36,7 +36,7 @@ class Control(Protocol):
 
 
 class Filler(Protocol):
-    """spark_jobs.building.Builder."""
+    """The interface of spark_jobs.building.Builder."""
 
     refusal: WatershedError | None
 
@@ -63,7 +63,7 @@ OpenFiller = Callable[[tuple[str, int], Told, bool], Filler]  # (slot, generatio
 
 
 class Rebuild:
-    """Follows the requests of one sink. Called by the thread of its serving job."""
+    """Follows the requests for one sink. Called by the thread of its serving job."""
 
     def __init__(self, sink: str, slots: Slots, publish: Callable[[RebuildRecord], None], builder: OpenFiller) -> None:
         self.refusal: WatershedError | None = None  # why the last one failed
@@ -78,12 +78,13 @@ class Rebuild:
 
     @property
     def is_ready(self) -> bool:
-        """Whether another generation can take the place of the serving one."""
+        """Returns whether another generation can replace the serving one."""
         return self._builder is not None and self._builder.is_ready
 
     def follow(self, control: Control) -> bool:
-        """Begin what is asked for, end what is cancelled; `is_ready`. Raises WatershedError where a rebuild that
-        nobody asked for can't begin."""
+        """Begins a requested rebuild, and ends a cancelled one. Returns is_ready. Raises WatershedError if a rebuild
+        that was not requested by a user can't begin.
+        """
         request = control.rebuilds.get(self._sink)
         is_open = request is not None and request.is_open and request.request not in self._settled
         held = self._request
@@ -101,11 +102,11 @@ class Rebuild:
         return self.is_ready
 
     def reaches(self, goal: Applied, timeout_s: float) -> bool:
-        """Wait until the new generation shows this position. False after the time."""
+        """Waits until the new generation shows this position. Returns False after the time."""
         return self._builder is not None and self._builder.reaches(goal, timeout_s)
 
     def complete(self) -> None:
-        """Let the new generation serve. Nothing is written to the former one meanwhile."""
+        """Lets the new generation serve. The caller writes nothing to the former one meanwhile."""
         request, builder = self._request, self._builder
         assert request is not None and builder is not None
         builder.stop()
@@ -122,12 +123,12 @@ class Rebuild:
         self._finish(request, former)
 
     def stop(self) -> None:
-        """The builder ends after its batch; `close` waits for it."""
+        """Requests the builder's end after its batch; `close` waits for it."""
         if self._builder is not None:
             self._builder.stop()
 
     def close(self) -> None:
-        """What is being built stays, and is gone on with by the next job."""
+        """Releases resources. The generation that is being built stays, and the next job continues it."""
         self.stop()
         if self._builder is not None:
             self._builder.join(END_S_MAX)
@@ -163,7 +164,7 @@ class Rebuild:
         log.info("rebuild begins", sink=self._sink, generation=target[1], rollback=is_rollback)
 
     def _new(self, request: RebuildRecord, control: Control) -> tuple[str, int]:
-        """The generation that is built: the one that was begun, or a new one."""
+        """Returns the generation to build: the one that was begun, or a new one."""
         own = {record.generation: record for record in control.sinks.values() if record.sink == self._sink}
         others = self._slots.others()
         if request.generation:
@@ -181,7 +182,7 @@ class Rebuild:
         return slot_of(generation), generation
 
     def _kept(self, control: Control) -> tuple[str, int]:
-        """The generation that was replaced last."""
+        """Returns the generation that was replaced last."""
         if self._slots.in_place:
             raise SinkError(
                 f"{self._sink}: this store is rebuilt in place, there is no former generation",
@@ -223,7 +224,7 @@ class Rebuild:
         self._settle(request, "done", message)
 
     def _give_up(self) -> None:
-        """End the builder and delete what it has built; a generation that was kept stays."""
+        """Ends the builder and deletes its generation. A replaced generation that was kept stays."""
         request = self._request
         assert request is not None
         self.close()

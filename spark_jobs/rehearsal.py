@@ -1,4 +1,4 @@
-"""A small run without servers of everything that a job does: a query with a checkpoint, tasks in Python workers that
+"""A small run, without servers, of everything that a job does: a query with a checkpoint, tasks in Python workers that
 stage rows, guarded merges, a sweep, and the Kafka source up to a broker that does not answer.
 """
 
@@ -50,9 +50,7 @@ def rehearse(spark: SparkSession, folder: Path) -> None:
     """Runs all of it below `folder`, which is empty. Raises the errors of Spark and the warehouse."""
     place = CatalogPlace(folder / "catalog.db", (folder / "tables").as_uri(), NAMESPACE)
     staging = own_folder((folder / "staged").as_uri())
-    sink = WarehouseSink(
-        SparkEngine(spark, place), [SparkEngine(spark, place)], WarehouseReader(place), NAMESPACE, staging
-    )
+    sink = WarehouseSink(SparkEngine(spark, place), [SparkEngine(spark, place)], WarehouseReader(place), staging)
     sink.begin_generation(1)
     sink.prepare(TABLE)
     files = folder / "records"
@@ -86,7 +84,7 @@ def _change(number: int, batch_id: int) -> Change:
 
 
 def _query_unreachable_broker(spark: SparkSession, checkpoint: Path) -> None:
-    """A query on topics of a broker that is not there: it goes as far as asking for their offsets."""
+    """Runs a query on topics of a broker that does not exist, up to the request for their offsets."""
     stream = spark.readStream.format("kafka").options(**NOBODY).load()
     query = stream.writeStream.format("noop").option("checkpointLocation", str(checkpoint)).start()
     with suppress(PySparkException):

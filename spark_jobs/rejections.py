@@ -46,8 +46,9 @@ class Rejections:
         changes: Sequence[Change],
         messages: Sequence[Message],
     ) -> Letters:
-        """The letters that these results open and close. `changes`: before they were reduced, one for each message.
-        Raises RefusedError where the sink is to stop."""
+        """Returns the dead letters that these results open and close. `changes`: before they were reduced, one for each
+        message. Raises RefusedError if the sink must stop.
+        """
         letters: Letters = {}
         numbers: dict[int, int] = {}  # version → number of the message; a version is one row's
         for change, result in zip(reduced, results, strict=True):

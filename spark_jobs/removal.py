@@ -1,4 +1,4 @@
-"""Removals from a warehouse by a process that runs no sinks, in a Spark session that starts with the first of them."""
+"""Removals from a warehouse by a process that runs no sinks, in a Spark session that starts with the first removal."""
 
 from collections.abc import Sequence
 
@@ -24,13 +24,13 @@ class SparkRemoval:
     def __call__(
         self, catalog: CatalogPlace, place: Place, key: Sequence[Column], held: Sequence[tuple[Key, int]]
     ) -> None:
-        """Raises SinkError, StackError where there is no Java."""
+        """Removes rows. Raises SinkError, and StackError if there is no Java."""
         if self._spark is None:
             self._spark, _ = started(self._config, 1)
         remove(SparkEngine(self._spark, catalog), place, key, held)
 
     def close(self) -> None:
-        """End the session. Idempotent."""
+        """Ends the session. Idempotent."""
         if self._spark is not None:
             self._spark.stop()
             self._spark = None

@@ -53,7 +53,7 @@ class ReportServer:
 
     @contextmanager
     def receiving(self, handler: Handler) -> Iterator[Address]:
-        """Within this context, passes reports to the address on, each in a thread of its task's connection."""
+        """Passes reports to the address on within this context, each in a thread of its task's connection."""
         with self._lock:
             self._rounds_begun += 1
             number = self._rounds_begun

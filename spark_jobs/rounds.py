@@ -81,8 +81,9 @@ class Rounds(Protocol):
         """Sets the open dead letters: letter_key → version."""
 
     def ends(self) -> Offsets:
-        """The end of each partition of the tables' topics, as readers of committed records see it. Raises
-        BrokerError."""
+        """Returns the end of each partition of the tables' topics, for readers of committed records. Raises
+        BrokerError.
+        """
 
     def run(self, starts: Offsets, ends: Offsets, take: Take) -> RoundReport:
         """Reads from `starts` on and writes. `ends`: recent end offsets, which decide about the number of tasks. `take`
@@ -96,7 +97,7 @@ def lag(starts: Offsets, ends: Offsets) -> int:
 
 
 def shares(starts: Offsets, ends: Offsets, task_count_max: int, *, with_ends: bool) -> list[Share]:
-    """The partitions of a round, divided among tasks so that each has about as many records to read. Pure."""
+    """Divides the partitions of a round among tasks, so that each has about the same number of records. Pure."""
     lags = _lags(starts, ends)
     if with_ends:
         lags = {partition: waiting for partition, waiting in lags.items() if waiting}

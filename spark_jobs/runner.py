@@ -114,7 +114,7 @@ def _start_workers(spark: SparkSession, task_count: int, sections: Sequence[Stor
 
 
 def started(config: Config, query_count: int) -> tuple[SparkSession, int]:
-    """The session, and how many tasks each query may run at once. Raises SinkError."""
+    """Returns the session, and the number of tasks that each query may run at once. Raises SinkError."""
     try:
         spark = _session(config, query_count)
         return spark, max(1, spark.sparkContext.defaultParallelism // query_count)
@@ -185,7 +185,6 @@ def _warehouse(config: Config, name: str, section: WarehouseConfig) -> OpenBy:
             SparkEngine(spark, place),
             engines,
             WarehouseReader(place),
-            place.namespace,
             staging,
             name=name,
             options=section,

@@ -1,4 +1,4 @@
-"""The generation of a sink that readers see, and how another one takes its place."""
+"""The generation of a sink that readers see, and its replacement by another one."""
 
 import secrets
 import time
@@ -26,8 +26,9 @@ SWAP_S_MAX = 60.0  # until the new generation shows what the former one showed l
 
 
 class ServingWorker(SinkWorker):
-    """Keeps the serving generation in step. What was asked for with `cdc rebuild`, and what a changed mapping needs,
-    is built beside it, and takes its place when it has caught up."""
+    """Keeps the serving generation up to date. A generation that was requested with `cdc rebuild`, or that a changed
+    mapping requires, is built beside it, and replaces it when it has caught up.
+    """
 
     _rebuild: Rebuild | None = None
     _generation: int | None = None  # that this job filled or continued, or that readers see while another is built
@@ -67,8 +68,9 @@ class ServingWorker(SinkWorker):
         return Rebuild(self.name, opened.slots, publish, builder)
 
     def _begin(self, opened: OpenSink, link: Link) -> tuple[SinkSync, int] | None:
-        """Decide the generation, and prepare the store for it. None where the serving one has another shape than the
-        configuration's, and another one is built beside it."""
+        """Decides the generation, and prepares the store for it. Returns None if the serving one has another shape than
+        configured, and another one is built beside it.
+        """
         control, slots = link.control, opened.slots
         marker = opened.sink.generation()
         if marker is None and slots is not None and not slots.in_place:
@@ -104,14 +106,14 @@ class ServingWorker(SinkWorker):
 
     @staticmethod
     def _is_too_old(last: SinkRecord, link: Link) -> bool:
-        """Whether deletes that the store has not applied may soon be gone from the topics."""
+        """Returns whether deletes that the store has not applied may soon be removed from the topics."""
         silent_s = time.time() - last.applied_ts_us / 1_000_000
         published = link.news.progress[-1].end_offsets if link.news.progress else {}
         held = {topic: ends for topic, ends in published.items() if topic in last.end_offsets}
         return silent_s > DELETES_KEPT_S / 2 and not covers(last.end_offsets, held)
 
     def _begin_again(self, opened: OpenSink, link: Link, marker: int | None, reshaped: list[TableId]) -> int:
-        """A new generation in the place of the serving one."""
+        """Begins a new generation in place of the serving one."""
         published = [record.generation for record in link.control.sinks.values() if record.sink == self.name]
         generation = next_generation(marker, published)
         opened.sink.begin_generation(generation)
@@ -124,7 +126,7 @@ class ServingWorker(SinkWorker):
         self._checkpoints.keep_only({generation} | ({wish.generation} if wish is not None and wish.is_open else set()))
 
     def _want(self, link: Link, why: str) -> None:
-        """A rebuild that nobody has asked for, unless one is on its way."""
+        """Requests a rebuild that no user has requested, unless one is in progress."""
         wish = link.control.rebuilds.get(self.name)
         if wish is None or not wish.is_open or wish.action != "rebuild":
             log.info("the store is built again beside the serving one", sink=self.name, because=why)
@@ -141,7 +143,7 @@ class ServingWorker(SinkWorker):
             link.control.rebuilds[self.name] = wish
 
     def _reshaped(self, link: Link, serving: SinkRecord | None) -> list[TableId]:
-        """Tables whose rows the store holds in another shape than the mapping's."""
+        """Returns the tables whose rows the store holds in another shape than the mapping's."""
         published = [record for record in link.control.sinks.values() if record.sink == self.name]
         last = serving or newest(published, self.name)
         reshaped = reshaped_tables(self._section, link.control.lineages.values(), last)
@@ -156,9 +158,10 @@ class ServingWorker(SinkWorker):
         return reshaped
 
     def _replace(self, rebuild: Rebuild, sync: SinkSync | None, link: Link) -> None:
-        """Let the new generation serve. Readers who wait for an LSN are not answered from the moment on that the
-        former generation is called kept, until the new one has published as serving: so whichever of both they see
-        shows what they were told."""
+        """Lets the new generation serve. The former generation is first recorded as kept, so that readers who wait for
+        an LSN get no answer until the new one has published as serving: whichever of both generations they then read
+        shows the LSN that they were promised.
+        """
         if sync is not None:
             sync.tend()
         if self._generation is not None:

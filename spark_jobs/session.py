@@ -50,7 +50,9 @@ def is_submitted() -> bool:
 
 
 def submitted_session(options: Mapping[str, str]) -> SparkSession:
-    """The session of a process that spark-submit has started. `options` are the user's and go before ours."""
+    """Returns the session of a process that spark-submit has started. `options` are the user's and precede
+    Watershed's.
+    """
     return _built(SparkSession.Builder().appName("watershed"), {**SETTINGS, **options})
 
 

@@ -24,9 +24,10 @@ _LOGIN_MODULES: Final = {
 
 
 def changes(spark: SparkSession, kafka: KafkaConfig, topics: Sequence[str]) -> DataFrame:
-    """A stream that has a batch whenever there are records in these topics. Spark never reads the batch's rows: its
-    tasks read the records themselves (spark_jobs.reading), from the applied position on. So the source ignores topics
-    that are created, deleted or start again, and does not fail for them."""
+    """Returns a stream that has a batch whenever there are records in these topics. Spark never reads the batch's rows:
+    its tasks read the records themselves (spark_jobs.reading), from the applied position on. So the source ignores
+    topics that are created, deleted or start again, and does not fail for them.
+    """
     wanted = {"subscribe": ",".join(sorted(topics)), "startingOffsets": "earliest"}
     return spark.readStream.format("kafka").options(**_options(kafka), **wanted).load()
 

@@ -53,7 +53,9 @@ class ShapedStager:
 
 
 def open_staging(job: Job, catalog: Catalog) -> ShapedStager:
-    """Nothing is connected to: the files are written when the task has read its records."""
+    """Opens the target of a task. There is nothing to connect to: files are written when the task has read its
+    records.
+    """
     shapes = TableShapes(job.sink, job.section)
     schemas = [shapes.learn(lineage).schema for lineage in catalog.lineages.values()]
     assert isinstance(job.section, WarehouseConfig)

@@ -24,7 +24,7 @@ _PACKAGES: Final = (cdc, sinks, spark_jobs)
 
 
 def package_archive(folder: Path) -> Path:
-    """Write the archive of our packages for executors; it is made again each time."""
+    """Writes the archive of Watershed's packages for executors. It is written again each time."""
     folder.mkdir(parents=True, exist_ok=True)
     archive = folder / ARCHIVE_NAME
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as file:
@@ -40,8 +40,9 @@ def package_archive(folder: Path) -> Path:
 def submit_command(
     master: str, config: Path, names: Sequence[str], jars: Sequence[Path], archive: Path, extra: Sequence[str] = ()
 ) -> list[str]:
-    """The command line, which begins with the `spark-submit` of PySpark's own installation. `extra`: the user's
-    options, which go before ours."""
+    """Returns the command line, which begins with the `spark-submit` of PySpark's own installation. `extra`: the user's
+    options, which precede Watershed's.
+    """
     settings = {
         **SETTINGS,
         # Executors start Python in the folder to which Spark has copied the archive.
@@ -61,7 +62,7 @@ def submit_command(
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The driver. Returns the process's exit code; ends the process itself once the sinks have run."""
+    """Runs the driver. Returns the process's exit code; ends the process itself once the sinks have run."""
     from cdc.config.settings import load_config
     from cdc.daemon.logs import configure_logs
     from cdc.model.errors import WatershedError

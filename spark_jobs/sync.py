@@ -1,4 +1,4 @@
-"""Keeps one generation of one sink in step: in batches, and beside them. No Spark in here.
+"""Keeps one generation of one sink up to date: in batches, and beside them. Does not use Spark.
 
 Two threads work on a sink. The query's thread runs a batch: rounds of tasks, one after the other, which read records
 and write them to the store. The watching thread makes readable what was written, applies sweeps and publishes the
@@ -60,7 +60,7 @@ class World:
 
 
 class Ended(Exception):  # noqa: N818
-    """The query was asked to end; records that the batch did not read yet are left to the next one."""
+    """Raised when the query was requested to end; records that the batch did not read yet are left to the next one."""
 
 
 class SinkSync:
@@ -108,13 +108,13 @@ class SinkSync:
 
     @property
     def applied(self) -> Applied:
-        """What readers of this generation see."""
+        """The position that readers of this generation see."""
         with self._state:
             return self._position.applied
 
     @property
     def published(self) -> Applied:
-        """The furthest that capture is known to have published."""
+        """The furthest position that capture is known to have published."""
         with self._state:
             return self._position.published
 
@@ -290,7 +290,9 @@ class SinkSync:
                 self._position.reach(offsets)
 
     def _publish_letters(self) -> None:
-        """Before the position that covers their records. Raises RefusedError when there are too many."""
+        """Publishes dead letters, before the position that covers their records. Raises RefusedError if there are too
+        many.
+        """
         with self._state:
             letters, self._letters = self._letters, {}
         self._world.letters.publish(letters)

@@ -37,7 +37,7 @@ IDLE_REPORT_S: Final = 0.4  # without news to report: only to learn whether to c
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One sink, as a task needs it: small enough to be sent with each task."""
+    """One sink, in the form that a task needs; small enough to be sent with each task."""
 
     sink: str
     kafka: KafkaConfig
@@ -49,7 +49,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """Of the sink and the generation: a worker process may serve two generations of one sink."""
+        """The name of the sink and the generation: a worker process may serve two generations of one sink."""
         return f"{self.sink}/{self.slot or ''}"
 
 
@@ -64,7 +64,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When a task ends."""
+    """The limits of a task, after which it ends."""
 
     duration_s: float  # after its first record
     idle_s: float  # without any record
@@ -76,7 +76,7 @@ class Limits:
 
 
 class Reader(Protocol):
-    """See spark_jobs.reading.PartitionReader."""
+    """The interface of spark_jobs.reading.PartitionReader."""
 
     def seek(self, starts: Mapping[Partition, int]) -> None: ...
 

@@ -1,4 +1,4 @@
-"""`cdc warehouse maintain`: upkeep of warehouses in a Spark session of its own, beside the sinks' job."""
+"""`cdc warehouse maintain`: maintenance of warehouses in a separate Spark session, beside the sinks' job."""
 
 import time
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from spark_jobs.runner import started
 
 @contextmanager
 def session(config: Config) -> Iterator[SparkSession]:
-    """Raises SinkError."""
+    """Starts the session. Raises SinkError."""
     spark, _ = started(config, query_count=1)
     try:
         yield spark
@@ -25,7 +25,7 @@ def session(config: Config) -> Iterator[SparkSession]:
 
 
 def maintain_warehouse(config: Config, name: str, spark: SparkSession) -> list[Maintained]:
-    """What was done to each table of the sink. Raises SinkError."""
+    """Maintains the tables of the sink, and returns the result for each. Raises SinkError."""
     section = sink_config(config.sinks, name)
     assert isinstance(section, WarehouseConfig)
     where = catalog_place(section, config.topics.prefix)

@@ -1,5 +1,6 @@
-"""One generation of a sink, its query kept running in a thread of its own: started, watched, and started again when it
-fails. spark_jobs/serving.py and spark_jobs/building.py say what the generation is for."""
+"""One generation of a sink, whose query runs in a thread: it is started, watched, and started again after a failure.
+spark_jobs/serving.py and spark_jobs/building.py determine the purpose of the generation.
+"""
 
 import secrets
 import threading
@@ -93,7 +94,8 @@ class Link:
 
 class SinkWorker(ABC):
     """Runs until a request to stop, or until its sink has an error that no restart helps against (`refusal`). A
-    subclass says what the generation is for: readers see it, or it is built beside the one that they see."""
+    subclass determines the purpose of the generation: readers see it, or it is built beside the one that they see.
+    """
 
     role: Literal["serving", "building", "kept"] = "serving"
 
@@ -106,7 +108,7 @@ class SinkWorker(ABC):
         stop: threading.Event,
         conditions: Conditions,
     ) -> None:
-        """`open_sink`: in a slot, None: in the serving one. `conditions`: receives the state of the sink."""
+        """`open_sink`: opens it in a slot, None: in the serving one. `conditions`: receives the state of the sink."""
         self.name = name
         self._conditions = conditions
         self.refusal: WatershedError | None = None
@@ -121,7 +123,7 @@ class SinkWorker(ABC):
         self._sync: SinkSync | None = None
 
     def run(self) -> None:
-        """The thread's body."""
+        """Runs the thread."""
         delay_s = RETRY_S_FIRST
         while not self._stop.is_set() and self.refusal is None:
             self._sync = None
@@ -182,16 +184,17 @@ class SinkWorker(ABC):
             self._work(stack, Link(control, writer, letters, news))
 
     def _locked(self) -> AbstractContextManager[None]:
-        """Held while this worker runs."""
+        """Holds the lock while this worker runs."""
         return self._checkpoints.locked()
 
     @abstractmethod
     def _work(self, stack: ExitStack, link: Link) -> None:
-        """One attempt, until a request to stop or an error; `stack` is closed after it."""
+        """Makes one attempt, until a request to stop or an error; `stack` is closed after it."""
 
     def _keep_in_step(self, sync: SinkSync, generation: int, is_over: Callable[[], bool]) -> None:
-        """Until told to stop, or until `is_over`, which is asked several times a second. When it returns nothing is
-        written any more."""
+        """Works until a request to stop, or until `is_over`, which is called several times a second, returns true. When
+        it returns, nothing more is written.
+        """
         self._sync = sync
         goes_on = True
         while goes_on and not self._stop.is_set():
@@ -204,7 +207,7 @@ class SinkWorker(ABC):
 
     @contextmanager
     def _maintained(self, opened: OpenSink) -> Iterator[None]:
-        """Calls the store's maintenance at a rhythm, in a thread of its own: batches don't wait for it."""
+        """Calls the store's maintenance regularly, in a separate thread, so that batches don't wait for it."""
         ended = threading.Event()
 
         def maintain() -> None:
@@ -235,7 +238,7 @@ class SinkWorker(ABC):
         return news
 
     def _begun(self, opened: OpenSink, link: Link, generation: int, position: AppliedPosition) -> SinkSync:
-        """The generation's SinkSync, with its tables prepared."""
+        """Returns the generation's SinkSync, with its tables prepared."""
         control, news = link.control, link.news
         position.learn(news.progress, news.sweeps)
         number = max((record.job[0] for record in control.sinks.values() if record.sink == self.name), default=0) + 1
@@ -333,7 +336,9 @@ class SinkWorker(ABC):
 
 
 def _error_fields(error: Exception) -> dict[str, str]:
-    """An error as fields of a log line: a sentence and the next step, or the telling line of a foreign message."""
+    """Returns an error as fields of a log line: a sentence and the next step, or the most informative line of a foreign
+    message.
+    """
     if isinstance(error, WatershedError):
         return {"because": error.message, "next": error.hint}
     return {"because": reason(error)}

@@ -18,10 +18,12 @@ from tests.tidy import (
     Violation,
     broad_excepts_have_reasons,
     dependencies_have_reasons,
+    docstrings_are_sentences,
     imports,
     modules_say_what_they_are,
     nothing_is_unfinished,
     nothing_points_elsewhere,
+    parameters_are_few,
     rooms_are_kept,
     sizes_are_bounded,
     sources_have_tests,
@@ -33,6 +35,13 @@ ROOT = Path(__file__).parent.parent
 
 # `path::name`, or `path` of a file: reason. What reads better whole.
 LONG_FUNCTIONS: dict[str, str] = {}
+
+# `path::name`: reason. Functions with more than PARAMETERS_MAX parameters.
+_COMMAND = "each parameter is an option of the command"
+WIDE_FUNCTIONS: dict[str, str] = {
+    "cdc/cli/snapshot.py::start": _COMMAND,
+    "cdc/cli/rebuild.py::rebuild": _COMMAND,
+}
 
 # Source files without a test file of their own: what tests them, and why there.
 _CAPTURE = "tests/integration/test_capture.py"
@@ -125,6 +134,7 @@ COVERED_ELSEWHERE: dict[str, str] = {
     "cdc/postgres/table_rows.py": "tests/integration/test_table_rows.py: rows as a real server prints them",
     "sinks/sql/check.py": "tests/integration/test_sql_sink.py: cdc check of a real database",
     "sinks/sql/tables.py": "tests/unit/sinks/sql/test_preparation.py: shapes that are refused, in real databases",
+    "sinks/warehouse/staged_files.py": "tests/unit/sinks/warehouse/test_staging.py: files of staged rows",
     "spark_jobs/reading.py": "tests/integration/test_reading.py: topics of a real broker",
     "spark_jobs/session.py": f"{_SINK_RUN}: starts Spark",
     "spark_jobs/worker.py": f"{_SINK_RUN}: a query of Spark, its failures and its end",
@@ -135,11 +145,17 @@ def _sizes(source: Source) -> Iterator[Violation]:
     return sizes_are_bounded(source, LONG_FUNCTIONS)
 
 
+def _parameters(source: Source) -> Iterator[Violation]:
+    return parameters_are_few(source, WIDE_FUNCTIONS)
+
+
 RULES: list[Callable[[Source], Iterator[Violation]]] = [
     rooms_are_kept,
     the_middle_is_pure,
     modules_say_what_they_are,
     _sizes,
+    _parameters,
+    docstrings_are_sentences,
     broad_excepts_have_reasons,
     waits_are_for_conditions,
 ]

@@ -11,6 +11,7 @@ from typing import Final
 
 FILE_LINES_MAX: Final = 450
 FUNCTION_LINES_MAX: Final = 70
+PARAMETERS_MAX: Final = 7
 REASON_CHARS_MIN: Final = 10  # shorter than that says nothing
 
 # The folders of cdc/, from the nouns to the edges: each imports only itself and folders above it in this list.
@@ -130,6 +131,13 @@ REGISTRIES: Final = re.compile(
     r"|deb\.[d]ebian\.|docker\.[i]o|ghcr\.[i]o|quay\.[i]o|gcr\.[i]o)"
 )
 
+# A docstring is a sentence, or a noun phrase with its article; it begins with none of these.
+FRAGMENTS: Final = (
+    *("As", "At", "Back", "Before", "Behind", "By", "For", "From", "How", "In", "None", "Nothing", "Of", "See", "So"),
+    *("Those", "To", "Until", "What", "When", "Where", "Whether", "Which", "Why", "Within", "Without"),
+)
+PRIVATE_WORDS: Final = re.compile(r"\b(anew|a look|gives? back|given back|told|untold|looks? at|looked at)\b")
+
 TESTED_ROOMS: Final = ("cdc", "migrations", "sinks", "spark_jobs", "verification", "views", "devstack", "jars")
 SLEEPER: Final = PurePosixPath("tests/support/waiting.py")
 
@@ -248,6 +256,52 @@ def sizes_are_bounded(source: Source, long_functions: Mapping[str, str]) -> Iter
                 )
             if length <= FUNCTION_LINES_MAX and excused:
                 yield Violation(source.path, node.lineno, f"{node.name} needs no exception any more")
+
+
+def parameters_are_few(source: Source, wide_functions: Mapping[str, str]) -> Iterator[Violation]:
+    """A function outside of tests/ takes PARAMETERS_MAX parameters at most.
+
+    `wide_functions`: `path::name` of those that may take more, with the reason.
+    """
+    if source.path.parts[0] == "tests":
+        return
+    wide = {
+        f"{source.path}::{node.name}": (node.lineno, count)
+        for node in ast.walk(source.tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and (count := parameter_count(node)) > PARAMETERS_MAX
+    }
+    for name, (line, count) in wide.items():
+        if name not in wide_functions:
+            yield Violation(
+                source.path, line, f"{name} has {count} parameters, {PARAMETERS_MAX} at most: group them by meaning"
+            )
+    for name in wide_functions:
+        if name.startswith(f"{source.path}::") and name not in wide:
+            yield Violation(source.path, 1, f"{name} needs no exception any more")
+
+
+def parameter_count(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Returns the number of parameters, without `self` and `cls`."""
+    arguments = function.args
+    names = [each.arg for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+    return len(names) - (names[:1] in (["self"], ["cls"]))
+
+
+def docstrings_are_sentences(source: Source) -> Iterator[Violation]:
+    """A docstring does not begin with a fragment, and has no word that only this project used."""
+    if source.path.parts[0] == "tests":
+        return
+    for node in ast.walk(source.tree):
+        if not isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        text = ast.get_docstring(node) or ""
+        line = 1 if isinstance(node, ast.Module) else node.lineno
+        first = text.split(maxsplit=1)[0].rstrip(",:") if text else ""
+        if first in FRAGMENTS:
+            yield Violation(source.path, line, f"a docstring begins with {first!r}: say what it is, does or returns")
+        if found := PRIVATE_WORDS.search(text):
+            yield Violation(source.path, line, f"a docstring says {found[0]!r}: use the standard term")
 
 
 def broad_excepts_have_reasons(source: Source) -> Iterator[Violation]:

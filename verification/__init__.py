@@ -1,1 +1,1 @@
-"""Comparing derived stores with the source while both are written, and repairing what differs."""
+"""Comparison of derived stores with the source while both are written, and repair of differences."""

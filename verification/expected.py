@@ -1,7 +1,7 @@
-"""What a store is to hold of a source's row: through capture's masks and the sink's mapping. Pure.
+"""The expected content of a store for a source's row: with capture's masks and the sink's mapping applied. Pure.
 
-The source's values are PostgreSQL's texts, and are compared by sinks.equality: the code that encodes records takes no
-part, so that a mistake in it is found.
+The source's values are PostgreSQL's texts, and sinks.equality compares them: the code that encodes records is not used,
+so that an error in it is found.
 """
 
 from base64 import b64encode
@@ -24,12 +24,12 @@ from sinks.view import Key
 from verification.model import ColumnDifference
 
 Texts = Sequence[str | None]
-# Types whose values records hold as JSON values other than strings, beside arrays.
+# Types, beside arrays, whose values are JSON values other than strings in records.
 _NOT_STRINGS = frozenset({"int2", "int4", "int8", "oid", "float4", "float8", "bool"})
 
 
 class ExpectedRows:
-    """Of one table in one store. Raises RefusedError for a mapping that does not fit the table."""
+    """The expected rows of one table in one store. Raises RefusedError for a mapping that does not fit the table."""
 
     def __init__(
         self,
@@ -40,8 +40,7 @@ class ExpectedRows:
         masks: Mapping[str, Mask],
         uncompared: Container[str] = (),
     ) -> None:
-        """`types`: of the schema's columns, as sinks.equality names types. `masks`: capture's, by column. `uncompared`:
-        columns whose values the store may hold in another form, by their names there."""
+        """`types`: those of the schema's columns, by sinks.equality's names. `masks`: capture's masks, by column."""
         self._shape = TableShape(sink, section, lineage)
         self._names = self._shape.names
         self._source_names = {stored: name for name, stored in self._names.items()}
@@ -62,11 +61,11 @@ class ExpectedRows:
 
     @property
     def schema(self) -> TableSchema:
-        """In the store's shape."""
+        """The schema in the store's shape."""
         return self._shape.schema
 
     def is_held(self, texts: Texts) -> bool:
-        """Whether the store is to hold the row."""
+        """Returns whether the store must hold the row."""
         if self._shape.condition is None:
             return True
         row = {
@@ -76,7 +75,7 @@ class ExpectedRows:
         return self._shape.condition.decide(row, frozenset()) is True
 
     def differences(self, texts: Texts, stored: Mapping[str, Json]) -> tuple[ColumnDifference, ...]:
-        """Columns that are not what they are to be. Of a row that the store is to hold."""
+        """Returns the columns with unexpected values. `texts`: of a row that the store must hold."""
         found = []
         published = self._published(texts)
         for name, name_there in self._names.items():
@@ -116,12 +115,13 @@ class ExpectedRows:
     # ---- keys
 
     def source_key(self, key: Key) -> dict[str, Json]:
-        """A store's key with the source's names."""
+        """Returns a store's key with the source's names."""
         return {self._source_names.get(name, name): value for name, value in key.items()}
 
     def record_key(self, key: Key) -> bytes | None:
-        """The record key for a store's key, whose values are a record's or of the column's type; None for a key that no
-        row of the table can have."""
+        """Returns the record key for a store's key, whose values are a record's or of the column's type; None for a key
+        that no row of the table can have.
+        """
         values = self.source_key(key)
         made: dict[str, Json] = {}
         for name in self._key:
@@ -134,11 +134,11 @@ class ExpectedRows:
         return encode_json(made)
 
     def store_key(self, record_key: bytes) -> dict[str, Json]:
-        """The store's key for a record key."""
+        """Returns the store's key for a record key."""
         return {self._names[name]: value for name, value in decode_json(record_key).items()}
 
     def _record_value(self, name: str, value: Json) -> Json:
-        """The value of a column as records have it. `value`: as the store has it, perhaps as text."""
+        """Returns a column's value in the records' form. `value`: the store's value, which may be text."""
         pg_type = self._types[name]
         if name in self._shape.texts and type(value) is str and (pg_type in _NOT_STRINGS or pg_type.endswith("[]")):
             try:
@@ -148,7 +148,7 @@ class ExpectedRows:
         return value
 
     def _published(self, texts: Texts) -> dict[str, str | None]:
-        """As records have them."""
+        """Returns the row's texts as records contain them."""
         row = dict(zip(self._columns, texts, strict=True))
         for name, mask in self._masks.items():
             if (text := row[name]) is not None:
@@ -157,7 +157,7 @@ class ExpectedRows:
 
 
 def plain_key(record_key: bytes) -> bytes:
-    """The same bytes for the same key, however its JSON was written."""
+    """Returns the same bytes for the same key, independent of the form of its JSON."""
     return encode_json(decode_json(record_key))
 
 
@@ -171,7 +171,7 @@ def _json(form: Any) -> Json:
 
 
 def _on_text(mask: Mask) -> Callable[[str], str]:
-    """Masks are made for latin-1 views of UTF-8."""
+    """Returns the mask as a function of a text. Masks are made for latin-1 views of UTF-8."""
     hide = masked(mask)
     return lambda text: hide(text.encode("utf-8", "surrogateescape").decode("latin-1")).encode("latin-1").decode()
 

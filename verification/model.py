@@ -1,4 +1,4 @@
-"""What comparing the source with a store has found. Pure."""
+"""The result of comparing the source with a store. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -8,39 +8,39 @@ from typing import Any, Final
 from cdc.model.events import TableId
 
 LISTED_MAX: Final = 10_000
-"""Differences of one table and sink that are listed; the counts are always whole."""
+"""The number of differences of one table and sink that are listed. The counts include all differences."""
 
 
 class Kind(StrEnum):
-    """How a store's row differs from the source's."""
+    """The kind of difference between a store's row and the source's."""
 
     MISSING = "missing"  # the source has the row, the store has not
-    EXTRA = "extra"  # the store has a row that it is not to hold
+    EXTRA = "extra"  # the store has a row that it must not hold
     STALE = "stale"  # the row has a lower version than the last record of its key
-    WRONG = "wrong column"  # the row has the version of the last record, and other values
-    FUTURE = "version from the future"  # the version is above all that capture has published
+    WRONG = "wrong column"  # the row has the version of the last record, but other values
+    FUTURE = "version from the future"  # the version is above all versions that capture has published
     TWICE = "stored twice"
     LOOKUP = "lookup key"  # of a row that is right else; or one that leads to no row with this value
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnDifference:
-    """One column, by its name in the store. Values are cut short."""
+    """A difference in one column, by its name in the store. Values are truncated."""
 
     column: str
-    source: str  # what the store is to hold; "absent" for a column that it is not to have
+    source: str  # the expected value; "absent" for a column that the store must not have
     store: str
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One row. Two looks at both sides have shown that nothing on its way explains it."""
+    """A row that differs. Two readings of both sides have shown that no write in progress explains it."""
 
     key: bytes  # record key
     kind: Kind
     columns: tuple[ColumnDifference, ...] = ()
-    version: int | None = None  # in the store; of a deleted row too
-    is_foreign: bool = False  # no later change is taken, or two rows of the key are stored: it has to be removed
+    version: int | None = None  # in the store; also that of a deleted row
+    is_foreign: bool = False  # later changes would be stale, or two rows have the key: the row must be removed
     rejected: str = ""  # why the store rejected the row: the reason of its open dead letter
 
     def as_json(self) -> dict[str, Any]:
@@ -57,7 +57,7 @@ STRAY: Final = ColumnDifference("(lookup key)", "absent", "a key that leads to n
 
 @dataclass(slots=True)
 class TableResult:
-    """One table of one sink."""
+    """The result for one table of one sink."""
 
     sink: str
     table: TableId
@@ -65,14 +65,14 @@ class TableResult:
     store_rows: int = 0
     counts: dict[Kind, int] = field(default_factory=lambda: dict.fromkeys(Kind, 0))
     differences: list[Difference] = field(default_factory=list)  # LISTED_MAX at most
-    undecided: int = 0  # rows that changed at each look, or whose transactions did not end
-    why_not: str = ""  # why the table was not compared, or not whole
+    undecided: int = 0  # rows that changed at each reading, or whose transactions did not end
+    why_not: str = ""  # the reason why the table was not compared, or only in part
     repaired: int = 0
     strays: list[str] = field(default_factory=list)  # lookup keys that lead to no row that has them
 
     @property
     def drift(self) -> int:
-        """Rows that differ."""
+        """The number of rows that differ."""
         return sum(self.counts.values())
 
     def add(self, difference: Difference) -> None:

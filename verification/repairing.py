@@ -1,8 +1,9 @@
-"""Repairing what differs: capture publishes the rows again, as the source has them, and deletes those that it has not.
+"""Repair of differences: capture publishes the rows again, as they are in the source, and deletes those that do not
+exist there.
 
-A store takes only greater versions than it holds. So a row with a version that capture has never published is removed
-from the store before, with its version; likewise a row that is stored twice. The rule is the same as for finding it:
-only versions above the highest that was published when the store was read.
+A store only accepts versions that are greater than the version held. So a row with a version that capture has never
+published is first removed from the store, with its version, and so is a row that is stored twice. Detection and removal
+use the same rule: only versions above the highest one that was published when the store was read.
 """
 
 import time
@@ -18,13 +19,13 @@ from cdc.postgres.verified_rows import VerifiedTable
 from cdc.records.control import SignalRecord
 from cdc.snapshots.coordination import NEXT_AFTER_OTHERS, REPUBLISHED_MAX
 from verification.model import STRAY, Difference, Kind, TableResult
-from verification.settling import Side, settle, told_apart
+from verification.settling import Side, settle, with_stale_rows
 from verification.verifier import Tell
 from verification.world import World
 
 ANSWER_S_MAX: Final = 30.0
 KEYS_BYTES_MAX: Final = 128 * 1024  # of one signal
-PUBLISHED_S_MAX: Final = 300.0  # capture waits for transactions that run
+PUBLISHED_S_MAX: Final = 300.0  # capture waits until running transactions have ended
 BUSY_S: Final = 1.0
 ATTEMPTS_MAX: Final = 30
 
@@ -58,10 +59,10 @@ class Repair:
             done += len(page)
             self._tell("", table, "publishing", done, len(keys))
         for side, result, differences in found:
-            self._look_again(side, result, differences)
+            self._compare_again(side, result, differences)
 
     def _publish(self, table: TableId, keys: Sequence[bytes]) -> None:
-        """Returns when capture has published them."""
+        """Requests the rows, and returns when capture has published them."""
         names = tuple(key.decode() for key in keys)
         for _ in range(ATTEMPTS_MAX):
             record = SignalRecord(
@@ -77,21 +78,21 @@ class Repair:
         else:
             raise WatershedError(f"capture does not publish rows again: {answer.message}", answer.next)
         deadline = time.monotonic() + PUBLISHED_S_MAX
-        while self._world.is_asked(table):
+        while self._world.has_requested_keys(table):
             if time.monotonic() > deadline:
                 raise WatershedError(
                     f"capture has not published rows of {table} again in {PUBLISHED_S_MAX:g} s",
-                    "it does so once transactions that run have ended; then cdc verify",
+                    "capture publishes them when running transactions have ended; then run cdc verify",
                 )
 
-    def _look_again(self, side: Side, result: TableResult, differences: Sequence[Difference]) -> None:
-        """The result says what is left."""
+    def _compare_again(self, side: Side, result: TableResult, differences: Sequence[Difference]) -> None:
+        """Compares the rows again, and sets the result to the remaining differences."""
         left: list[Difference] = []
         undecided = 0
         for start in range(0, len(differences), REPUBLISHED_MAX):
             keys = [one.key for one in differences[start : start + REPUBLISHED_MAX]]
             settled = settle(side, self._world, keys)
-            left += told_apart(self._config.kafka, side.source.schema, settled.differences)
+            left += with_stale_rows(self._config.kafka, side.source.schema, settled.differences)
             undecided += settled.undecided
         reasons = {one.key: one.rejected for one in differences}
         strays, result.strays = result.strays, []

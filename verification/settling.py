@@ -1,14 +1,14 @@
-"""Which of the rows that differ are drift. A row differs for a moment whenever it changes; it is drift when nothing on
-its way can explain the difference. Each round: wait for writers, read the source, wait until the store shows what had
-committed by then, read the store. A difference is drift
+"""Decides which of the rows that differ are drift. A row differs for a moment whenever it changes. It is drift if no
+write in progress can explain the difference. Each round waits for writers, reads the source, waits until the store
+shows everything that had committed by then, and reads the store. A difference is drift
 
-- where the store held the same write (the same version) in the round before: that write was in the log before the
-  source was read, and the writers that were awaited make it visible there. Had the key changed since, the store, which
-  shows everything up to the source's reading, would hold another write.
-- where the source's row stayed the same tuple over three readings, and the store differed at both readings between.
+- if the store held the same write (the same version) in the round before: that write was in the log before the source
+  was read, and because writers were awaited, everything committed before is visible in the store. If the key had
+  changed since, the store would hold another write.
+- if the source's row was the same tuple in three readings, and the store differed at both readings between.
 
-Rows that a store holds nothing of have no version: only the second rule finds them. Whatever is not decided after
-ROUNDS_MAX rounds is neither drift nor right, and is told apart.
+Keys without any entry in the store have no version: only the second rule finds them. Rows that are not decided after
+ROUNDS_MAX rounds are reported as undecided.
 """
 
 import time
@@ -26,15 +26,17 @@ from verification.model import ColumnDifference, Difference, Kind
 from verification.world import World
 
 ROUNDS_MAX: Final = 10
-BLIND_ROUNDS_MAX: Final = 3  # each waits for writers, snapshots and rows that are completed
+BLIND_ROUNDS_MAX: Final = 3  # each waits for writers, snapshots and rows that are being completed
 SAME_READINGS: Final = 2  # after the first
 WRITERS_S_MAX: Final = 10.0
-LOOK_S: Final = 0.02
+CHECK_S: Final = 0.02
 PAUSE_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
+    """The outcome for a number of keys."""
+
     differences: list[Difference]
     undecided: int
 
@@ -47,7 +49,7 @@ class Side:
     view: StoreView
     expected: ExpectedRows
     source: VerifiedTable
-    is_partial: bool  # rows that the store has not are not missing
+    is_partial: bool  # rows may be absent from the store without being missing
 
     def held(self, keys: Sequence[bytes]) -> dict[bytes, Held | None]:
         schema = self.expected.schema
@@ -58,7 +60,9 @@ class Side:
         return {plain_key(key): row for key, row in self.source.by_keys(keys).items()}
 
     def difference(self, key: bytes, row: SourceRow | None, held: Held | None, ceiling: int) -> Difference | None:
-        """STALE and WRONG are not told apart."""
+        """Returns the difference between the source's row and the store's, None if there is none. WRONG includes
+        STALE.
+        """
         is_wanted = row is not None and self.expected.is_held(row.texts)
         version = None if held is None else held.version
         is_stored = held is not None and held.row is not None
@@ -85,7 +89,7 @@ class Side:
 
 
 def settle(side: Side, world: World, keys: Sequence[bytes]) -> Settled:
-    """Decide for each key whether it is drift. Raises WatershedError."""
+    """Decides for each key whether it is drift. Raises WatershedError."""
     try:
         return _settle(side, world, keys)
     except RowsTooLargeError:
@@ -98,7 +102,7 @@ def _settle(side: Side, world: World, keys: Sequence[bytes]) -> Settled:
     confirmed: list[Difference] = []
     held = side.held(keys)
     pending = list(keys)
-    readings: dict[bytes, tuple[str, int]] = {}  # of keys that differed: the tuple, and how often it was read again
+    readings: dict[bytes, tuple[str, int]] = {}  # for keys that differed: the tuple, and the number of later readings
     table = side.expected.schema.table
     blind = 0  # rounds that could not decide
     for number in range(ROUNDS_MAX):
@@ -134,19 +138,21 @@ def _settle(side: Side, world: World, keys: Sequence[bytes]) -> Settled:
 
 
 def _await_writers(source: VerifiedTable) -> bool:
-    """Wait until all transactions that have written to the table by now have ended."""
+    """Waits until all transactions that have written to the table by now have ended. Returns whether they did."""
     deadline = time.monotonic() + WRITERS_S_MAX
     writers = source.writers()
     while writers:
         if time.monotonic() > deadline:
             return False
-        time.sleep(LOOK_S)
+        time.sleep(CHECK_S)
         writers &= source.writers()
     return True
 
 
-def told_apart(kafka: KafkaConfig, schema: TableSchema, differences: Sequence[Difference]) -> list[Difference]:
-    """Rows with other values: those with a lower version than the last record of their key are stale."""
+def with_stale_rows(kafka: KafkaConfig, schema: TableSchema, differences: Sequence[Difference]) -> list[Difference]:
+    """Returns the differences; rows with other values are STALE if their version is lower than that of their key's last
+    record.
+    """
     wrong = {one.key: one for one in differences if one.kind is Kind.WRONG}
     if not wrong:
         return list(differences)

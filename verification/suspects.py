@@ -1,4 +1,4 @@
-"""Keys of rows that differed when they were first compared, in a temporary file: there may be as many as rows."""
+"""The keys of rows that differed in the first comparison, in a temporary file, because there may be as many as rows."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -10,10 +10,10 @@ PAGE_KEYS: Final = 2_000
 
 
 class Suspects:
-    """A set of record keys. Close it, or use it in a with statement."""
+    """A set of record keys; a context manager."""
 
     def __init__(self) -> None:
-        # An empty name is SQLite's private temporary file, which goes away with the connection.
+        # An empty name opens SQLite's private temporary file, which is deleted with the connection.
         self._file = sqlite3.connect("", isolation_level=None)
         self._file.execute(f"pragma cache_size = -{CACHE_KIB}")
         self._file.execute("pragma journal_mode = off")
@@ -26,7 +26,7 @@ class Suspects:
         return int(self._file.execute("select count(*) from suspects").fetchone()[0])
 
     def pages(self) -> Iterator[list[bytes]]:
-        """All keys in order, some hundreds at a time."""
+        """Yields all keys in order, some hundreds at a time."""
         last = b""
         while True:
             query = "select key from suspects where key > ? order by key limit ?"

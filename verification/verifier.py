@@ -1,7 +1,7 @@
-"""Comparing tables of the source with stores, while both are written.
+"""Comparison of the source's tables with stores, while both are written.
 
-A table is read once, in short transactions, into a temporary file; each store's rows are compared with it as they come.
-What differs is suspect, most of it because it changed meanwhile, and is decided row by row (verification/settling.py).
+A table is read once, in short transactions, into a temporary file, and each store's rows are compared with it. Rows
+that differ are suspect: most of them have changed meanwhile, so each is decided separately (verification/settling.py).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ from sinks.records import encode_json
 from sinks.view import Removal, StoreView, open_view
 from verification.expected import ExpectedRows, plain_key
 from verification.model import LISTED_MAX, Difference, Kind, TableResult
-from verification.settling import Side, settle, told_apart
+from verification.settling import Side, settle, with_stale_rows
 from verification.suspects import Suspects
 from verification.world import StandsStillError, World
 
@@ -37,15 +37,15 @@ TELL_ROWS: Final = 1_000
 REPAIRED_MAX: Final = 100_000  # rows of one table and sink that one command repairs: they are in memory
 
 Tell = Callable[[str, TableId, str, int, int], None]
-"""Sink ("" for the source), table, what is done, rows so far, rows in all (0: not known)."""
+"""Reports progress: sink ("" for the source), table, step, rows so far, rows in total (0: not known)."""
 
 Mend = Callable[[VerifiedTable, Sequence[tuple[Side, TableResult, list[Difference]]]], None]
-"""What is done about the differences of one table, with all its sinks."""
+"""Repairs the differences of one table, in all its sinks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be compared."""
+    """The selection of what is compared."""
 
     sinks: tuple[str, ...] = ()  # all that are configured by default
     tables: tuple[str, ...] = ("*",)  # patterns over schema.table
@@ -55,7 +55,7 @@ class Wanted:
 
 
 def table_lineages(config: Config) -> dict[TableId, Lineage]:
-    """Each table's schema in its versions, from the control topic."""
+    """Returns the versions of each table's schema, from the control topic."""
     known: dict[TableId, list[TableSchema]] = {}
     control = Topics(config.topics.prefix).control
     for key, value in read_latest(config.kafka, control).items():
@@ -66,13 +66,12 @@ def table_lineages(config: Config) -> dict[TableId, Lineage]:
 
 
 class Verifier:
-    """Use it in a with statement. Methods raise WatershedError."""
+    """Compares tables with stores; a context manager. Methods raise WatershedError."""
 
     def __init__(
         self, config: Config, wanted: Wanted, world: World, tell: Tell, removal: Removal | None = None
     ) -> None:
-        """`removal`: for a warehouse that is repaired. Raises ConfigError for a sink or a table that is not
-        configured."""
+        """`removal`: needed to repair a warehouse. Raises ConfigError for a sink or a table that is not configured."""
         self._config = config
         self._wanted = wanted
         self._world = world
@@ -85,7 +84,7 @@ class Verifier:
         self._removal = removal
         self._open = ExitStack()
         self._views: dict[str, StoreView] = {}
-        self._away: dict[str, str] = {}  # sinks that can't be compared: why
+        self._away: dict[str, str] = {}  # sinks that were not requested by name and can't be compared → reason
         for pattern in wanted.tables:
             if not any(matches(pattern, table) for table in self._tables):
                 names = ", ".join(map(str, stored)) or "none"
@@ -116,7 +115,7 @@ class Verifier:
         self._open.close()
 
     def run(self, mend: Mend | None = None) -> Iterator[TableResult]:
-        """Compare all tables, one after the other. `mend`: what to do about each table's differences."""
+        """Compares all tables, one after the other. `mend`: repairs each table's differences."""
         lineages = table_lineages(self._config)
         records = read_state(self._config).tables
         for table in self._tables:
@@ -150,7 +149,7 @@ class Verifier:
                     try:
                         side = self._side(result.sink, lineage, source)
                         differences = self._compare(side, result, rows, keep=mend is not None)
-                    except RefusedError as error:  # of this store, as of a change log in the warehouse
+                    except RefusedError as error:  # this store can't be compared, for example a change log
                         result.why_not = error.message
                     except (SinkError, StandsStillError) as error:
                         self._leave(result, error)
@@ -203,7 +202,7 @@ class Verifier:
         return ""
 
     def _compare(self, side: Side, result: TableResult, rows: SourceRows | None, *, keep: bool) -> list[Difference]:
-        """REPAIRED_MAX differences where they are to be kept; the result has as many as it lists."""
+        """Returns up to REPAIRED_MAX differences if `keep`; the result lists up to LISTED_MAX."""
         kept: list[Difference] = []
         generation = self._generation(side.sink)
         letters = self._letters(side.sink, result.table)
@@ -218,8 +217,8 @@ class Verifier:
                 settled = settle(side, self._world, page)
                 result.undecided += settled.undecided
                 found = settled.differences
-                if result.drift < LISTED_MAX:  # each time the topic is read
-                    found = told_apart(self._config.kafka, side.source.schema, found)
+                if result.drift < LISTED_MAX:  # each call reads the topic
+                    found = with_stale_rows(self._config.kafka, side.source.schema, found)
                 for one in found:
                     known = Difference(
                         one.key, one.kind, one.columns, one.version, one.is_foreign, letters.get(one.key, "")
@@ -258,7 +257,7 @@ class Verifier:
             result.store_rows += 1
             name = expected.record_key(key)
             if name is None:
-                # No row of the source can have it, and no record either: it is not for capture to delete.
+                # No row of the source and no record can have this key, so capture can't delete it.
                 result.add(Difference(encode_json({n: str(v) for n, v in key.items()}), Kind.EXTRA, (), held.version))
                 continue
             match = rows.find(expected.source_key(key))
@@ -279,7 +278,7 @@ class Verifier:
                 suspects.add(plain_key(side.source.record_key(texts)))
 
     def _sample(self, side: Side, result: TableResult, suspects: Suspects, count: int) -> None:
-        """Rows of both sides; each of them is looked at as if it differed."""
+        """Adds rows of both sides to the suspects, so that each of them is decided separately."""
         keys = side.source.sample(count)
         result.source_rows = len(keys)
         for key in keys:

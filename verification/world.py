@@ -1,4 +1,4 @@
-"""How far capture and the sinks are, for one who compares: waiting until both sides have reached a position."""
+"""The positions of capture and of the sinks, and waiting until both have reached a position."""
 
 import time
 from typing import Final, Self
@@ -18,15 +18,16 @@ SETTLED_S_MAX: Final = 10.0
 
 
 class StandsStillError(WatershedError):
-    """A sink that has never run, or does not move: its store has not reached what it is to be compared with."""
+    """Raised for a sink that has never run, or does not make progress: its store has not reached the position at which
+    it would be compared.
+    """
 
 
 class World:
-    """Follows the topics of state and progress, and asks the source for the end of its log. Use it in a with
-    statement."""
+    """Follows the topics of state and progress, and reads the end of the source's log. A context manager."""
 
     def __init__(self, config: Config, timeout_s: float) -> None:
-        """`timeout_s`: without any progress of a sink that is waited for."""
+        """`timeout_s`: the time that reach waits while the sink makes no progress."""
         self._timeout_s = timeout_s
         self._source = PostgresSourceReader(config.source)
         self._positions = SinkPositions(config.kafka, Topics(config.topics.prefix))
@@ -47,8 +48,9 @@ class World:
         self._positions.close()
 
     def reach(self, sink: str) -> None:
-        """Wait until the store shows everything that had committed when this was called, and the position record is
-        there too. Raises WatershedError where it does not move, GapError."""
+        """Waits until the store shows everything that had committed before the call, and the position record contains
+        it. Raises StandsStillError if the sink makes no progress, and GapError.
+        """
         positions = self._positions
         positions.poll(0)
         end = self._source.read_end()
@@ -63,8 +65,8 @@ class World:
                 seen, moved = applied, now
             if now - moved > self._timeout_s:
                 raise StandsStillError(
-                    f"sink {sink} does not move: it has been at {format_lsn(applied)} for {self._timeout_s:g} s, and a "
-                    f"store is compared at a position that it has reached, here {format_lsn(target.lsn)}",
+                    f"sink {sink} does not make progress: it has been at {format_lsn(applied)} for "
+                    f"{self._timeout_s:g} s, and its store is compared when it has reached {format_lsn(target.lsn)}",
                     f"start capture and the sink (cdc run, cdc sink run {sink}), or wait longer: --timeout",
                 )
             if now - looked > CHECK_S:
@@ -84,25 +86,26 @@ class World:
         return newest(self._positions.sinks, sink)
 
     def read_on(self) -> None:
-        """Take in what was published by now."""
+        """Reads the records that were published by now."""
         self._positions.read_on()
 
     def ceiling(self) -> int:
-        """The highest version that was published, as of the position record that was read last."""
+        """Returns the highest version that was published, according to the position record that was read last."""
         position = self._positions.position
         return 0 if position is None else pack_version(position.epoch, position.seq)
 
     def unsettled(self, table: TableId, wait_s: float = SETTLED_S_MAX) -> str:
-        """Why rows of the table are still to be published although nothing changes them; "" where none are, or when
-        that has passed in this time."""
+        """Returns the reason why rows of the table are still to be published although nothing changes them; "" if there
+        is none, or if the reason has passed within `wait_s`.
+        """
         deadline = time.monotonic() + wait_s
         self._positions.read_on()
         while (reason := self._unsettled(table)) and time.monotonic() < deadline:
             self._positions.poll(POLL_S)
         return reason
 
-    def is_asked(self, table: TableId) -> bool:
-        """Whether keys that capture was asked for are still to be published."""
+    def has_requested_keys(self, table: TableId) -> bool:
+        """Returns whether requested keys of the table are still to be published."""
         self._positions.read_on()
         holes = self._holes(table)
         return holes is not None and bool(holes.asked)

@@ -17,7 +17,6 @@ from cdc.model.errors import UnsupportedChangeError
 from cdc.model.events import Position, TableId, TableSchema, pack_version
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
-from cdc.model.topics import Topics
 from cdc.ports.stream import Broker, Clock, Probe, unarmed
 from cdc.ports.stream_state import StreamState
 from cdc.records.control import SnapshotRecord
@@ -53,17 +52,16 @@ class InitialLoad:
         *,
         broker: Broker,
         publisher: Publisher,
-        topics: Topics,
+        unpublishable: Unpublishable,
         consistent_point: Lsn,
         clock: Clock,
         should_stop: Callable[[], bool],
         probe: Probe = unarmed,
-        unpublishable: Unpublishable | None = None,
     ) -> None:
         self._broker = broker
         self._publisher = publisher
-        self._topics = topics
-        self._unpublishable = unpublishable or Unpublishable(topics)
+        self._topics = unpublishable.topics
+        self._unpublishable = unpublishable
         self._lsn = consistent_point
         self._clock = clock
         self._should_stop = should_stop

@@ -1,4 +1,4 @@
-"""When a Kafka transaction ends, and the content of its position record. Pure.
+"""The end of a Kafka transaction, and the content of its position record. Pure.
 
 Many small PostgreSQL transactions share a Kafka transaction. It ends when no more input is available and some
 milliseconds have passed since the last one ended, so that an idle system has low latency; or at a limit of rows, bytes

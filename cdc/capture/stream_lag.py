@@ -1,4 +1,4 @@
-"""How many seconds the stream is behind the commits of the source, so that snapshots can pause for a backlog. Pure.
+"""The seconds by which the stream is behind the commits of the source, so that snapshots can pause for a backlog. Pure.
 
 The server stamps each frame with its clock when it sends it, and each transaction with the same clock when it commits.
 The difference is the delay of the server, whatever its speed. Frames in our own buffers come on top; a read that

@@ -163,7 +163,7 @@ def _publish_again(config: Config, table: TableId, condition: str) -> SignalAnsw
 
 
 def _key_text(key: dict[str, Any]) -> str:
-    """As --key takes it: the text of one column, or a JSON list."""
+    """Returns the key in the form that --key takes: the text of one column, or a JSON list."""
     values = list(key.values())
     if len(values) == 1:
         return values[0] if isinstance(values[0], str) else json.dumps(values[0])

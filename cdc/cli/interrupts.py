@@ -1,4 +1,4 @@
-"""How commands that wait are interrupted: Ctrl-C and SIGTERM end them with a sentence and exit code 130."""
+"""Interruption of commands that wait: Ctrl-C and SIGTERM end them with a sentence and exit code 130."""
 
 import signal
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def interrupted(screen: Screen, text: str) -> Iterator[None]:
 
 @contextmanager
 def sigterm_as_interrupt() -> Iterator[None]:
-    """SIGTERM ends as Ctrl-C does: the job is told to end too."""
+    """Makes SIGTERM end a command like Ctrl-C. The job that it has started ends, too."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -63,7 +63,7 @@ def status(
     ),
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object.")] = False,
 ) -> None:
-    """How far each sink is, and its problems. Exits 1 if one makes no progress."""
+    """The progress of each sink, and its problems. Exits 1 if one makes no progress."""
     from rich.console import Console
 
     from cdc.cli.status import WIDTH_PLAIN, sink_status

@@ -1,4 +1,6 @@
-"""How snapshots and fillings are shown: bars in a terminal, a line now and then elsewhere, JSON for machines."""
+"""Output of the progress of snapshots and fillings: bars in a terminal, a line every few seconds elsewhere, JSON for
+programs.
+"""
 
 import json
 import time
@@ -19,16 +21,16 @@ _UNITS: Final = {"table": "rows", "sink": "records"}
 
 
 class Screen(Protocol):
-    """What happens, as it happens."""
+    """Shows progress as it is reported."""
 
     def say(self, text: str) -> None:
         """A sentence that stays."""
 
     def show(self, standings: Sequence[FillProgress]) -> None:
-        """How things are now; called several times a second."""
+        """Shows the present progress; called several times a second."""
 
     def close(self) -> None:
-        """What was shown last stays."""
+        """Ends the output; the last state stays visible."""
 
 
 def screen_for(console: Console, *, as_json: bool) -> Screen:
@@ -123,7 +125,7 @@ class JsonLines:
 
 
 def brief(standing: FillProgress) -> str:
-    """For beside a bar: what fits a terminal of 80 columns."""
+    """Returns a description that fits beside a bar in a terminal of 80 columns."""
     if standing.status != "running":
         return ", ".join(filter(None, (standing.status, standing.message or f"{standing.done:,}")))
     parts = [f"{standing.done:,} of {standing.total:,}" if standing.total else f"{standing.done:,}"]
@@ -135,7 +137,7 @@ def brief(standing: FillProgress) -> str:
 
 
 def figures(standing: FillProgress) -> str:
-    """What is known in words: rows, share, rate, time left, and what it waits for."""
+    """Returns a description of the progress: rows, share, rate, time left, and the reason for waiting."""
     unit = _UNITS[standing.what]
     parts = [f"{standing.done:,} {unit}"]
     if standing.total and not standing.is_ended:
@@ -161,7 +163,7 @@ def span(seconds: float) -> str:
 
 
 def status_table(standings: Sequence[FillProgress]) -> Table:
-    """For `cdc snapshot status`."""
+    """Returns the table of `cdc snapshot status`."""
     table = Table("table", "status", "rows", box=None)
     for standing in standings:
         table.add_row(standing.name, standing.status, figures(standing))

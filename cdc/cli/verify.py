@@ -127,7 +127,7 @@ def _record(config: Config, world: World, run: RunRecord, results: Sequence[Tabl
 
 
 class _Removal:
-    """See sinks.view.Removal: Spark is imported, and starts, with the first call."""
+    """Implements sinks.view.Removal. Spark is imported and started by the first call."""
 
     def __init__(self, config: Config) -> None:
         self._config = config

@@ -1,4 +1,4 @@
-"""For applications: waits until a derived store shows what was written to the source."""
+"""The client for applications: waits until a derived store shows what was written to the source."""
 
 from cdc.client.waiting import Waiter, wait_for
 

@@ -37,10 +37,7 @@ def wait_for(
     timeout: float = TIMEOUT_S,
     timeline: int | None = None,
 ) -> None:
-    """Returns when the sink's store shows everything that committed up to `lsn` (a sequence: all of these sinks; None:
-    every sink that has published a position). Raises WaitTimeoutError, WaitError for a sink that does not exist or an
-    LSN that the source has not reached, GapError if the LSN is of another history, UnreachableError. It connects to the
-    source and the brokers; for repeated waits keep a `Waiter`."""
+    """Calls the function of this module with the same name."""
     with Waiter(config) as waiter:
         waiter.wait_for(sink, lsn, timeout, timeline)
 
@@ -68,7 +65,7 @@ class Waiter:
         timeout: float = TIMEOUT_S,
         timeline: int | None = None,
     ) -> None:
-        """See the function."""
+        """Waits as the function `wait_for` does."""
         deadline = time.monotonic() + timeout
         with self._lock:
             self._wait(sink, read_lsn(lsn), deadline, timeout, timeline)

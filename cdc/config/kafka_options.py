@@ -1,4 +1,4 @@
-"""Which of librdkafka's options are not to be chosen. Pure."""
+"""The options of librdkafka that users can't set. Pure."""
 
 from collections.abc import Mapping
 from typing import Final, TypeVar

@@ -1,4 +1,4 @@
-"""Which topic an event goes to, and where other columns of its row go: Debezium's syntax for both."""
+"""The topic of an event, and the places of other columns of its row, in Debezium's syntax. Pure."""
 
 import re
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How a table of the warehouse is partitioned and sorted, as the configuration writes it. Pure.
+"""The partitions and sort order of a table of the warehouse, in the configuration's syntax. Pure.
 
 A transform is a column (`country`), or a function of Iceberg on one: `year(c)`, `month(c)`, `day(c)`, `hour(c)`,
 `bucket(N, c)`, `truncate(N, c)`. A sort is a column, with `desc` behind it for the other direction.

@@ -181,7 +181,7 @@ class CaptureConfig(Section):
 
 
 class SnapshotConfig(Section):
-    """How existing rows are read. See docs/concepts/snapshots.md."""
+    """The reading of existing rows. docs/concepts/snapshots.md describes it."""
 
     mode: Literal["initial", "never", "when_needed", "always"] = "initial"
     method: Literal["chunked", "consistent"] = "chunked"

@@ -15,7 +15,7 @@ from cdc.model.events import TableId
 
 
 class Store(Held):
-    """What every store's section has."""
+    """The settings that every store's section has."""
 
     # `module:class` of its sink, which is imported when it is opened: by `open(section, topic_prefix, name=…)`.
     adapter: ClassVar[str]
@@ -29,7 +29,7 @@ class Store(Held):
     dead_letter_rows: bool = False  # whether letters have the row's values, where these are not large
 
     def store_names(self, topic_prefix: str) -> tuple[tuple[str, str], ...]:
-        """Where the sink writes: each a place, and what all names of the sink in it begin with."""
+        """Returns the places that the sink writes, each with the beginning of all names of the sink in it."""
         raise TypeError(f"{type(self).__name__} does not say where it writes, for {topic_prefix}")
 
 
@@ -155,7 +155,9 @@ def sink_config(sinks: Mapping[str, StoreConfig], name: str) -> StoreConfig:
 
 
 def shared_names(sinks: Mapping[str, StoreConfig], topic_prefix: str) -> str | None:
-    """Which two sinks would write into the same index, keys or tables, and what helps; None: none would."""
+    """Returns two sinks that would write into the same index, keys or tables, with the next step; None if there are
+    none.
+    """
     owners: dict[tuple[str, tuple[str, str]], str] = {}
     for name, section in sinks.items():
         for place in section.store_names(topic_prefix):

@@ -1,4 +1,4 @@
-"""Which topics there are beside the tables', and whether each table has one of its own. Pure."""
+"""The topics beside those of tables, and the check that each table has a topic of its own. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

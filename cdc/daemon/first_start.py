@@ -21,7 +21,7 @@ from cdc.config.settings import Config
 from cdc.daemon.gap_state import Heal
 from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.formats.unpublishable import Unpublishable, UnpublishedRecord
-from cdc.kafka.broker import KafkaBroker
+from cdc.kafka.broker import KafkaBroker, WrittenTopics
 from cdc.kafka.compacted import read_latest
 from cdc.kafka.daemon_thread import do_nothing
 from cdc.kafka.event_topics import EventTopics
@@ -128,7 +128,6 @@ class Bootstrap:
             load = InitialLoad(
                 broker=broker,
                 publisher=Publisher(lineage, self._config.capture, {}),
-                topics=self._topics,
                 consistent_point=slot.consistent_point,
                 clock=self._clock,
                 should_stop=self._should_stop,
@@ -412,10 +411,12 @@ def open_broker(
         config.kafka,
         transactional_id=f"watershed-{config.topics.prefix}",
         admin=admin,
-        partition_counts={topic.name: topic.partition_count for topic in topics.values()},
-        record_bytes_max=record_limits(config.kafka, topics.values()),
+        topics=WrittenTopics(
+            partition_counts={topic.name: topic.partition_count for topic in topics.values()},
+            record_bytes_max=record_limits(config.kafka, topics.values()),
+            own=Topics(config.topics.prefix).written,
+        ),
         events=EventTopics(admin, config.topics, config.kafka),
-        own=Topics(config.topics.prefix).written,
         should_stop=should_stop,
     )
 

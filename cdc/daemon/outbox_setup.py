@@ -8,7 +8,7 @@ from cdc.model.errors import ConfigError
 from cdc.model.events import TableId
 from cdc.model.topics import Topics
 from cdc.outbox.cloudevents import cloudevents
-from cdc.outbox.event_stream import OutboxStream, no_contract
+from cdc.outbox.event_stream import OutboxStream, Payloads, no_contract
 from cdc.outbox.router import Contract
 from cdc.postgres.connection import connect
 from cdc.postgres.outbox_tables import read_seal_key
@@ -31,8 +31,7 @@ def open_outbox(config: Config, *, promises_utf8: bool) -> OutboxStream | None:
         sealed,
         Topics(prefix).outbox_dead_letters,
         config.format_options,
-        _contract(outbox.contracts),
-        cloudevents(prefix),
+        Payloads(_contract(outbox.contracts), cloudevents(prefix)),
         promises_utf8=promises_utf8,
     )
 

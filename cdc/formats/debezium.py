@@ -34,7 +34,7 @@ from cdc.model.events import Position, TableSchema, pack_version
 from cdc.model.lsn import Lsn
 from cdc.model.sql_names import sql_name
 from cdc.model.topics import Topics
-from cdc.pgoutput.codec import IncompleteChange, RowCodec, json_end
+from cdc.pgoutput.codec import IncompleteChange, RowChange, RowCodec, json_end
 from cdc.pgoutput.light_rows import LightRows
 from cdc.pgoutput.messages import Origin, Relation
 from cdc.pgoutput.relations import relation_differs
@@ -227,11 +227,11 @@ class TableEncoder:
             if isinstance(exact, IncompleteChange):
                 return self._with_holes(exact, lsn, tx_index, seq, now_us)
             change = exact
-        op, before, after, old_key, new_key = change
         if now_us != self._clock_us:
             self._set_clock(now_us)
         if not self._is_plain:
-            return self._as_configured(op, before, after, old_key, new_key, lsn, tx_index, seq)
+            return self._as_configured(change, lsn, tx_index, seq)
+        op, before, after, old_key, new_key = change
         if old_key == new_key:
             key = new_key.encode("latin-1")
             value = self._value(op, before, after, lsn, tx_index, seq)
@@ -245,10 +245,9 @@ class TableEncoder:
         here = self._value("c", "null", after, lsn, tx_index, seq + 1)
         return self._moved(key, moved_to, gone, here, seq)
 
-    def _as_configured(
-        self, op: str, before: str, after: str, old_key: str, new_key: str, lsn: int, tx_index: int, seq: int
-    ) -> list[FinishedRecord]:
+    def _as_configured(self, change: RowChange, lsn: int, tx_index: int, seq: int) -> list[FinishedRecord]:
         """Returns the records with schemas, with context headers, or without tombstones, as configured."""
+        op, before, after, old_key, new_key = change
         self._count()
         if self._is_keyless:
             return [(b"", self._value(op, before, after, lsn, tx_index, seq), self._headers)]
@@ -299,7 +298,7 @@ class TableEncoder:
         here = key.decode("latin-1")
         row = self._old_row(here) if any(self._unknown) else here
         if not self._is_plain:
-            return self._as_configured("d", row, "null", here, here, lsn, tx_index, seq)
+            return self._as_configured(("d", row, "null", here, here), lsn, tx_index, seq)
         value = self._value("d", row, "null", lsn, tx_index, seq)
         return [(key, value, None), (key, None, [(VERSION_HEADER, self._version(seq))])]
 
@@ -315,7 +314,7 @@ class TableEncoder:
         return self._codec.row_of([known.get(column.name, unknown) for column, unknown in there])
 
     def columns_of(self, value: bytes) -> tuple[str | None, ...] | None:
-        """See Draft."""
+        """Implements Draft.columns_of."""
         text = str(value, "latin-1")
         if not text.startswith(self._to_before):  # the head has another version's schema
             return None

@@ -1,4 +1,4 @@
-"""Which form Debezium gives each PostgreSQL type, by its options. A type that it does not know has none."""
+"""The form that Debezium gives each PostgreSQL type, by its options. Types that it does not know have none."""
 
 from collections.abc import Callable
 from typing import Final

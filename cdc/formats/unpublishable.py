@@ -73,7 +73,7 @@ class Unpublishable:
     ) -> None:
         """`record_bytes_max`: of each topic, the dead letters' too; of others there is no limit. `before`: as state has
         them. `leaving`: tables that have stopped; the rest of a half published transaction is all that they get."""
-        self._topics = topics
+        self.topics = topics
         self._policy = policy
         self._bytes_max = dict(record_bytes_max or {})
         self._records = {record.table: record for record in before}
@@ -176,10 +176,10 @@ class Unpublishable:
             self._warned.add(table)
             log.warning("row change not published", table=str(table), reason=error.message, policy=self._policy)
         letters = [self._letter(schema, position, error)] if is_letter else []
-        return [*letters, TopicRecord(self._topics.state, unpublished_key(table).encode(), counted.encode())]
+        return [*letters, TopicRecord(self.topics.state, unpublished_key(table).encode(), counted.encode())]
 
     def _letter(self, schema: TableSchema, position: Position, error: UnsupportedChangeError) -> TopicRecord:
-        topic = self._topics.dead_letter
+        topic = self.topics.dead_letter
         key, value = (error.key, error.value) if isinstance(error, UnpublishableError) else (b"", None)
         headers = [
             ("watershed.topic", schema.topic.encode()),

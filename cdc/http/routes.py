@@ -32,7 +32,7 @@ class Health(BaseModel):
 
 
 class Readiness(BaseModel):
-    """Whether this process does its work, and the reasons if it does not."""
+    """The readiness of this process, and the reasons if it is not ready."""
 
     model_config = ConfigDict(frozen=True)
     is_ready: bool

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import structlog
@@ -55,6 +56,15 @@ class StoredRecord(NamedTuple):
     timestamp_ms: int = 0  # since 1970; 0: now
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenTopics:
+    """The topics that a session writes, except those of events."""
+
+    partition_counts: Mapping[str, int]  # of the table topics
+    record_bytes_max: Mapping[str, int] = field(default_factory=dict)  # the size limit of topics at the start
+    own: Collection[str] = ()  # other topics than those of tables
+
+
 class KafkaBroker:
     """Implements cdc.ports.stream.Broker. Constructing it does not touch the brokers' transaction state;
     `fence_predecessors` does."""
@@ -65,24 +75,20 @@ class KafkaBroker:
         *,
         transactional_id: str,
         admin: TopicAdmin,
-        partition_counts: Mapping[str, int],
+        topics: WrittenTopics,
         events: EventTopics,
-        record_bytes_max: Mapping[str, int] | None = None,
-        own: Collection[str] = (),
         should_stop: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`partition_counts`: of the table topics. `record_bytes_max`: the size limit of topics at the start. `own`:
-        other topics that are written, except those of events. `should_stop`: returns whether the process was asked to
-        stop."""
+        """`should_stop`: returns whether the process was asked to stop."""
         self.transactional_id = transactional_id
         self._admin = admin
-        self._record_bytes_max = dict(record_bytes_max or {})
+        self._record_bytes_max = dict(topics.record_bytes_max)
         self._events = events
         # Topics of events may have lower limits, which an earlier session found.
         known = (*self._record_bytes_max.values(), *admin.event_bytes_max.values())
         self._batch_bytes = min(BATCH_BYTES_MAX, *known, MESSAGE_BYTES_MAX)
-        self._partition_counts = dict(partition_counts)
-        self._own = own
+        self._partition_counts = dict(topics.partition_counts)
+        self._own = topics.own
         self._should_stop = should_stop
         self._is_open = False
         self._outage = Outage()

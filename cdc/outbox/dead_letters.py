@@ -8,6 +8,7 @@ of each column that was cut.
 
 from base64 import b64encode
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
@@ -21,22 +22,24 @@ REASON_CHARS_MAX: Final = 500  # a reason may quote the event
 FOREIGN_BYTES_MAX: Final = 4096  # of a message that the publishing function did not write
 
 
-def dead_letter(
-    topic: str,
-    source: str,
-    position: Position,
-    reason: str,
-    identity: str | None,
-    event: dict[str, str | None] | None,
-    now_us: int,
-    foreign: bytes = b"",
-) -> TopicRecord:
-    """Returns the record for `topic`, which is not compacted, and is created if it does not exist. `foreign`: content
-    of a message that the publishing function did not write, or that holds no event."""
+@dataclass(frozen=True, slots=True)
+class RefusedEvent:
+    """An event that could not be published."""
+
+    source: str  # the table, or the messages' prefix
+    position: Position
+    identity: str | None = None
+    columns: dict[str, str | None] | None = None  # name → text
+    foreign: bytes = b""  # content of a message that the publishing function did not write, or that holds no event
+
+
+def dead_letter(topic: str, refused: RefusedEvent, reason: str, now_us: int) -> TopicRecord:
+    """Returns the record for `topic`, which is not compacted, and is created if it does not exist."""
+    position, identity, event, foreign = refused.position, refused.identity, refused.columns, refused.foreign
     reason = reason[:REASON_CHARS_MAX]
     value: dict[str, Any] = {
         "reason": reason,
-        "source": source,
+        "source": refused.source,
         "commit_lsn": position.commit_lsn,
         "tx_index": position.tx_index,
         "event": event,

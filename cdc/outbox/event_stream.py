@@ -6,6 +6,7 @@ again. It takes no `seq`, which numbers rows.
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from cdc.config.format_options import FormatOptions
@@ -14,10 +15,10 @@ from cdc.formats.utf8 import not_utf8
 from cdc.model.errors import GapError, ProtocolError, SourceError, UnsupportedChangeError
 from cdc.model.events import Position, TableId, TableSchema
 from cdc.model.topic_record import EventDestination, TopicRecord
-from cdc.outbox.column_readers import ColumnReader, readers_of
-from cdc.outbox.dead_letters import dead_letter, event_of
+from cdc.outbox.column_readers import readers_of
+from cdc.outbox.dead_letters import RefusedEvent, dead_letter, event_of
 from cdc.outbox.message_reader import COLUMNS, KEY, read_message
-from cdc.outbox.router import Contract, Event, Fields, Format, Header, Rejected, Router
+from cdc.outbox.router import Contract, Event, EventRow, Fields, Format, Header, Rejected, Router
 from cdc.outbox.seal import SealKey
 from cdc.pgoutput.decoder import decode
 from cdc.pgoutput.messages import UNCHANGED, Delete, Insert, LogicalMessage, Update
@@ -47,6 +48,14 @@ def message_prefix(outbox: "OutboxStream | None", partial: PartialTransaction | 
     return prefix
 
 
+@dataclass(frozen=True, slots=True)
+class Payloads:
+    """The forms of events' payloads, and the contract that they must match."""
+
+    contract: Contract = no_contract
+    forms: Mapping[str, Format] = field(default_factory=dict)  # formats other than Debezium's, by name
+
+
 class OutboxStream:
     """Makes the records of events for the assembler. It keeps no state of a transaction."""
 
@@ -57,20 +66,17 @@ class OutboxStream:
         sealed: tuple[OutboxMessages, SealKey] | None,
         dead_letters: str,
         options: FormatOptions,
-        contract: Contract = no_contract,
-        forms: Mapping[str, Format] | None = None,
+        payloads: Payloads | None = None,
         *,
         promises_utf8: bool = False,
     ) -> None:
         """`prefix`: that of the topics. `dead_letters`: the topic for dead letters of messages; those of a table go to
-        its own topic. `forms`: formats by name. `promises_utf8`: see EnvelopeContext. Raises SourceError for messages
-        that can't be routed."""
+        its own topic. `promises_utf8`: see EnvelopeContext. Raises SourceError for messages that can't be routed."""
         self._promises_utf8 = promises_utf8
         self._prefix = prefix
         self._tables = {TableId.parse(table.table): table for table in tables}
         self._options = options
-        self._contract = contract
-        self._forms = forms or {}
+        self._payloads = payloads or Payloads()
         self._routers: dict[int, tuple[TableSchema, OutboxTable, Router]] = {}
         self._dead_letters = dead_letters
         self._sealed = sealed
@@ -79,16 +85,14 @@ class OutboxStream:
             routing = sealed[0]
             readers = readers_of(TableId("", routing.prefix), COLUMNS, KEY, options)
             fields = Fields("id", "aggregateid", "payload", "type")
-            self._router = self._made(routing.prefix, routing, fields, readers, routing.prefix)
+            self._router = self._made(routing.prefix, routing, EventRow(fields, readers, routing.prefix))
 
-    def _made(
-        self, where: str, routing: Routing, fields: Fields, readers: Mapping[str, ColumnReader], schema_name: str
-    ) -> Router:
+    def _made(self, where: str, routing: Routing, row: EventRow) -> Router:
         context: tuple[Header, ...] = ()
         if self._options.has_context_headers:
             context = (("__debezium.context.connectorLogicalName", self._prefix.encode()), *_CONTEXT)
-        form = self._forms[routing.format] if routing.format != "debezium" else None
-        return Router(where, routing, fields, readers, schema_name, self._contract, form, context)
+        form = self._payloads.forms[routing.format] if routing.format != "debezium" else None
+        return Router(where, routing, row, self._payloads.contract, form, context)
 
     @property
     def message_prefix(self) -> str | None:
@@ -120,7 +124,7 @@ class OutboxStream:
             table.table_field_event_schema_version,
         )
         name = f"{self._prefix}.{schema.table.schema}.{schema.table.name}"
-        self._routers[oid] = schema, table, self._made(str(schema.table), table, fields, readers, name)
+        self._routers[oid] = schema, table, self._made(str(schema.table), table, EventRow(fields, readers, name))
 
     def describe_again(self, oid: int, schema: TableSchema) -> None:
         """Does the same while streaming, where a table that can't be routed stops alone. Raises
@@ -185,12 +189,12 @@ class OutboxStream:
         content = key.open(message.content, xid)
         if content is None:
             reason = "it was not written by the function that publishes events"
-            return [
-                dead_letter(self._dead_letters, routing.prefix, position, reason, None, None, now_us, message.content)
-            ]
+            foreign = RefusedEvent(routing.prefix, position, foreign=message.content)
+            return [dead_letter(self._dead_letters, foreign, reason, now_us)]
         found = read_message(content)
         if isinstance(found, str):
-            return [dead_letter(self._dead_letters, routing.prefix, position, found, None, None, now_us, content)]
+            foreign = RefusedEvent(routing.prefix, position, foreign=content)
+            return [dead_letter(self._dead_letters, foreign, found, now_us)]
         routed = self._router.route(found.row, now_us, commit_ts_us, more=found.headers)
         names = [column.name for column in COLUMNS]
         return [self._record(routed, routing.prefix, self._dead_letters, position, names, found.row, now_us)]
@@ -206,7 +210,8 @@ class OutboxStream:
         now_us: int,
     ) -> TopicRecord:
         def refused(reason: str) -> TopicRecord:
-            return dead_letter(dead_letters, source, position, reason, routed.id, event_of(names, row), now_us)
+            event = RefusedEvent(source, position, routed.id, event_of(names, row))
+            return dead_letter(dead_letters, event, reason, now_us)
 
         if isinstance(routed, Rejected):
             return refused(routed.reason)

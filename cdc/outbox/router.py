@@ -71,6 +71,15 @@ class Fields:
 
 
 @dataclass(frozen=True, slots=True)
+class EventRow:
+    """The row from which an event is made."""
+
+    fields: Fields
+    readers: Mapping[str, ColumnReader]  # by column
+    schema_name: str  # such as `shop.public.outbox`
+
+
+@dataclass(frozen=True, slots=True)
 class Envelope:
     """The parts of an event from which formats other than Debezium's are made."""
 
@@ -95,15 +104,14 @@ class Router:
         self,
         where: str,
         routing: Routing,
-        fields: Fields,
-        readers: Mapping[str, ColumnReader],
-        schema_name: str,
+        row: EventRow,
         contract: Contract,
         form: Format | None = None,
         context_headers: Sequence[Header] = (),
     ) -> None:
-        """`where`: the table, or the messages' prefix, for errors. `schema_name`: that of the row, such as
-        `shop.public.outbox`. Raises SourceError for a column that is missing or has an unsuitable type."""
+        """`where`: the table, or the messages' prefix, for errors. Raises SourceError for a column that is missing or
+        has an unsuitable type."""
+        fields, readers = row.fields, row.readers
         self._where = where
         self._routing = routing
         self._route = TopicRoute(routing.route_topic_regex, routing.route_topic_replacement)
@@ -133,7 +141,7 @@ class Router:
             raise SourceError(
                 f"column {fields.payload} of {where} has no form as plain text", "value.converter: json, or bytes"
             )
-        self._schema_name = schema_name
+        self._schema_name = row.schema_name
         self._contract = contract
         self._form = form
         self._context_headers = tuple(context_headers)

@@ -78,7 +78,7 @@ Request = TransactionBarrier | DescribeTable | Chunk | Lookup
 
 @dataclass(frozen=True, slots=True)
 class BarrierPassed:
-    """All those transactions have ended, and `snapshot` sees them."""
+    """All transactions of the barrier have ended, and `snapshot` sees them."""
 
     nonce: str
     snapshot: TransactionSnapshot

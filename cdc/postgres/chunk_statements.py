@@ -78,25 +78,31 @@ def watermark_statement(nonce: str) -> sql.Composed:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class RowSelection:
+    """The rows of a chunk. Each part limits them."""
+
+    conditions: Sequence[str] = ()  # SQL of PostgreSQL or an operator
+    after: Key | None = None
+    up_to: Key | None = None
+    keys: Sequence[Key] | None = None  # only rows with these keys
+
+
 def chunk_statement(
     table: TableId,
     columns: Sequence[Column],
     key: Sequence[KeyColumn],
+    rows: RowSelection,
     *,
     is_partitioned: bool,
-    conditions: Sequence[str],
-    after: Key | None,
-    up_to: Key | None,
     rows_max: int,
-    keys: Sequence[Key] | None = None,
 ) -> sql.Composed:
-    """Copies the rows of a chunk. `conditions`: SQL of PostgreSQL or an operator. `keys`: if given, only rows with
-    these keys."""
+    """Copies the first `rows_max` rows of a chunk."""
     # A condition may end in a comment, which the newline ends.
-    wanted: list[sql.Composable] = [sql.SQL("({}\n)").format(sql.SQL(condition)) for condition in conditions]
-    wanted += _in_range(key, after, up_to)
-    if keys is not None:
-        wanted.append(_among(key, keys))
+    wanted: list[sql.Composable] = [sql.SQL("({}\n)").format(sql.SQL(condition)) for condition in rows.conditions]
+    wanted += _in_range(key, rows.after, rows.up_to)
+    if rows.keys is not None:
+        wanted.append(_among(key, rows.keys))
     return sql.SQL("COPY (SELECT {} FROM {} {} {} ORDER BY {} LIMIT {}) TO STDOUT").format(
         _names(column.name for column in columns),
         _only(is_partitioned),

@@ -34,7 +34,7 @@ from cdc.ports.stream import Probe, unarmed
 from cdc.ports.transaction_snapshot import TransactionSnapshot
 from cdc.postgres.catalog import Publication
 from cdc.postgres.chunk_failures import failed, watermark_refused
-from cdc.postgres.chunk_statements import chunk_statement, condition_statement, watermark_statement
+from cdc.postgres.chunk_statements import RowSelection, chunk_statement, condition_statement, watermark_statement
 from cdc.postgres.chunk_table import ChunkTable, TableAlteredError, begin_read, bounds, describe_for_chunks, size
 from cdc.postgres.connection import SourceConnection, copy_options, holds_any_bytes
 from cdc.postgres.connection_worker import RECONNECT_S, ConnectionWorker, close_workers
@@ -151,12 +151,9 @@ class PostgresChunkReader:
             schema.table,
             schema.columns,
             described.key,
+            RowSelection(conditions, request.after, request.up_to, request.keys),
             is_partitioned=described.is_partitioned,
-            conditions=conditions,
-            after=request.after,
-            up_to=request.up_to,
             rows_max=request.rows_max,
-            keys=request.keys,
         )
         if request.where is not None:
             _require_condition(

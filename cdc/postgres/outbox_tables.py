@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -47,31 +48,42 @@ def read_seal_key(connection: SourceConnection, function: TableId) -> SealKey:
     return SealKey(rows[0][0])
 
 
-def prune(
-    connection: SourceConnection,
-    table: TableId,
-    id_column: str,
-    slot: str,
-    older_than_s: float | None,
-    time_column: str,
-    wait: Callable[[float], None],
-    deadline_s: float,
-    require_published: Callable[[], None],
-) -> Iterator[int]:
-    """Deletes rows whose events are published and confirmed. Yields the number of rows after each transaction.
-    `older_than_s`: age by `time_column`; None: all. `wait` sleeps. `require_published` raises if the slot may be past
-    events that are not published; it is called when the slot has confirmed, because a process that creates a slot or
-    stops a table records that before.
+@dataclass(frozen=True, slots=True)
+class OldEvents:
+    """The rows of an outbox table that have reached an age."""
 
-    Raises SourceError, ConnectionLost, and UnreachableError if capture does not confirm the committed rows within
-    `deadline_s`.
+    table: TableId
+    id_column: str
+    time_column: str
+    older_than_s: float | None  # the age by `time_column`; None: all rows
+
+    @property
+    def condition(self) -> sql.Composable:
+        if self.older_than_s is None:
+            return sql.SQL("")
+        age = sql.SQL(" WHERE {} < now() - make_interval(secs => {})")
+        return age.format(sql.Identifier(self.time_column), sql.Literal(self.older_than_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """The proof that committed events are published."""
+
+    slot: str
+    deadline_s: float  # for capture to confirm committed rows
+    wait: Callable[[float], None]  # sleeps
+    # Raises if the slot may be past events that are not published. It is called when the slot has confirmed, because a
+    # process that creates a slot or stops a table records that before.
+    require_published: Callable[[], None]
+
+
+def prune(connection: SourceConnection, events: OldEvents, confirmation: Confirmation) -> Iterator[int]:
+    """Deletes rows whose events are published and confirmed. Yields the number of rows after each transaction.
+
+    Raises SourceError, ConnectionLost, and UnreachableError if capture does not confirm the committed rows in time.
     """
-    condition: sql.Composable = sql.SQL("")
-    if older_than_s is not None:
-        condition = sql.SQL(" WHERE {} < now() - make_interval(secs => {})").format(
-            sql.Identifier(time_column), sql.Literal(older_than_s)
-        )
-    names = {"table": sql.Identifier(*table), "id": sql.Identifier(id_column), "condition": condition}
+    table = events.table
+    names = {"table": sql.Identifier(*table), "id": sql.Identifier(events.id_column), "condition": events.condition}
     select = sql.SQL("SELECT {id} FROM {table}{condition} LIMIT {limit}").format(limit=sql.Literal(PRUNE_ROWS), **names)
     delete = sql.SQL("DELETE FROM {table} WHERE {id} = ANY (%s)").format(**names)
     while True:
@@ -81,8 +93,8 @@ def prune(
             ids = [row[0] for row in connection.execute(select)]
             if not ids:
                 return
-            _await_confirmed(connection, slot, wait, deadline_s)
-            require_published()
+            _await_confirmed(connection, confirmation)
+            confirmation.require_published()
             deleted = connection.execute(delete, (ids,)).rowcount
         yield deleted
 
@@ -117,7 +129,7 @@ def _refusals(may_not: str, rights: str, what: str) -> Iterator[None]:
         raise SourceError(f"{what}: {error.diag.message_primary}", "correct outbox.tables") from error
 
 
-def _await_confirmed(connection: SourceConnection, slot: str, wait: Callable[[float], None], deadline_s: float) -> None:
+def _await_confirmed(connection: SourceConnection, confirmation: Confirmation) -> None:
     """Waits until the slot confirms a message that is written now: rows that are visible now are before it in the
     log."""
     row = connection.execute("SELECT pg_catalog.pg_logical_emit_message(true, 'watershed.prune', '')::text").fetchone()
@@ -125,16 +137,19 @@ def _await_confirmed(connection: SourceConnection, slot: str, wait: Callable[[fl
     end, waited = parse_lsn(row[0]), 0.0
     while True:
         found = connection.execute(
-            "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", (slot,)
+            "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = %s", (confirmation.slot,)
         ).fetchone()
         if found is None or found[0] is None:
-            raise SourceError(f"there is no slot {slot}: nothing is known to be published", "start cdc run first")
+            raise SourceError(
+                f"there is no slot {confirmation.slot}: nothing is known to be published", "start cdc run first"
+            )
         if Lsn(parse_lsn(found[0])) >= end:
             return
-        if waited >= deadline_s:
+        if waited >= confirmation.deadline_s:
             raise UnreachableError(
-                f"capture has not confirmed the committed rows within {deadline_s:g} s; no more rows are deleted",
+                f"capture has not confirmed the committed rows within {confirmation.deadline_s:g} s; "
+                "no more rows are deleted",
                 "check that cdc run is running, and try again",
             )
-        wait(0.1)
+        confirmation.wait(0.1)
         waited += 0.1

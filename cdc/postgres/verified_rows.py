@@ -1,4 +1,4 @@
-"""Rows of one table as the source has them now, in short transactions: chunk by chunk, by key, or a sample of keys."""
+"""Present rows of one source table, read in short transactions: chunk by chunk, by key, or a sample of keys."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from cdc.model.events import TableSchema
 from cdc.pgoutput.record_keys import RecordKeys
 from cdc.ports.chunk_reader import Key
 from cdc.postgres.catalog import read_publication
-from cdc.postgres.chunk_statements import chunk_statement, reread_statement, sample_statement
+from cdc.postgres.chunk_statements import RowSelection, chunk_statement, reread_statement, sample_statement
 from cdc.postgres.chunk_table import ChunkTable, TableAlteredError, begin_read, describe_for_chunks, size
 from cdc.postgres.connection import SourceConnection, connect, copy_options, lost
 from cdc.postgres.copy_lines import copy_lines, fields_of, key_of
@@ -88,16 +88,17 @@ class VerifiedTable:
         return self._size.rows
 
     def record_key(self, texts: Sequence[str | None]) -> bytes:
-        """Of a row."""
+        """Returns the record key of a row."""
         return self._records.encode([texts[place] or "" for place in self._places])
 
     def is_key(self, key: bytes) -> bool:
-        """Whether these bytes are a record key of the table."""
+        """Returns whether these bytes are a record key of the table."""
         return self._records.texts(key) is not None
 
     def rows(self, share: float) -> Iterator[Texts]:
-        """Every row that is published, in key order, each chunk as of its own moment. `share` of the time is spent
-        reading."""
+        """Yields every row that is published, in key order, each chunk as of its own moment. `share`: the share of the
+        time in which rows are read.
+        """
         after: Key | None = None
         while True:
             began = time.monotonic()
@@ -166,7 +167,7 @@ class VerifiedTable:
     # ---- inside
 
     def _described(self) -> ChunkTable:
-        """In a transaction that stays open."""
+        """Reads the description of the table, in a transaction that stays open."""
         source, tables = self._source, self._source.table_ids
         publication = read_publication(self._connection, source.publication, tables)
         if publication is None:
@@ -180,10 +181,8 @@ class VerifiedTable:
             self.schema.table,
             self.schema.columns,
             table.key,
+            RowSelection([table.row_filter] if table.row_filter else [], after),
             is_partitioned=table.is_partitioned,
-            conditions=[table.row_filter] if table.row_filter else [],
-            after=after,
-            up_to=None,
             rows_max=CHUNK_ROWS_MAX,
         )
         try:

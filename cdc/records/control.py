@@ -162,7 +162,7 @@ ENDED = frozenset({"done", "cancelled", "failed"})
 
 
 class SnapshotRecord(PerTableRecord):
-    """How far a table's existing rows are published. Written in the Kafka transaction of the rows that it covers."""
+    """The progress of a table's snapshot. Written in the Kafka transaction of the rows that it covers."""
 
     request: str  # the signal's id, or another cause
     status: Literal["running", "paused", "done", "cancelled", "failed"]

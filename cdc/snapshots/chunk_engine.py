@@ -235,7 +235,7 @@ class SnapshotEngine:
 
     @property
     def waits_for(self) -> str:
-        """Why nothing is read yet; empty if nothing is waited for."""
+        """The reason why nothing is read yet; "" if nothing is waited for."""
         return "" if self._latest_snapshot or not self.is_active else "transactions that began earlier"
 
     def alter(self, schema: TableSchema) -> None:

@@ -146,7 +146,7 @@ class Job:
         return [*self.ranges, *([] if self.absent is None else [self.absent])]
 
     def look_for_absent(self) -> None:
-        """When every row is published, begins the lookups of absent keys if they are wanted. Idempotent."""
+        """Begins the lookups of absent keys when every row is published, if they are wanted. Idempotent."""
         asked = self._record.deletes_in
         if self.absent is None and asked is not None and self.is_read_out:
             self.absent = AbsentKeys(asked.after, asked.up_to, self.below)

@@ -56,7 +56,7 @@ class BrokerStatus(Node):
 
 
 class CaptureStatus(Node):
-    """How far capture has published, from the position record; the same whichever process answers."""
+    """The progress of capture, from the position record; every process that answers reports the same."""
 
     state: str  # of the answering process if it is capture; else from the position record
     epoch: int | None
@@ -115,7 +115,7 @@ class ComparisonStatus(Node):
 
 
 class SinkStatus(Node):
-    """How far a sink's newest generation is, from its record in the progress topic."""
+    """The progress of a sink's newest generation, from its record in the progress topic."""
 
     sink: str
     type: str  # search, cache, warehouse, sql; empty: the sink is not in this configuration

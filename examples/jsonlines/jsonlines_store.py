@@ -1,8 +1,8 @@
 """A store that keeps each table as a file of JSON lines, as an example of a store of your own.
 
-It is one section and one sink. The sink holds to the page in `sinks/contract.py`, and the conformance suite holds it to
-that. What makes its guard atomic is a lock on the folder: who has it reads the file, compares versions, and puts a new
-file in its place.
+It consists of one section and one sink. The sink follows the contract in `sinks/contract.py`, and the conformance suite
+tests it. A lock on the folder makes its guard atomic: the holder reads the file, compares versions, and replaces the
+file.
 """
 
 import fcntl
@@ -34,12 +34,12 @@ class JsonLinesConfig(Store):
     folder: str
 
     def store_names(self, topic_prefix: str) -> tuple[tuple[str, str], ...]:
-        """The folder, which no other sink may have."""
+        """Returns the folder, which no other sink may use."""
         return ((self.folder, topic_prefix),)
 
 
 class JsonLinesSink:
-    """See sinks.contract.Sink. `<schema>.<table>.jsonl` has a line for each key."""
+    """Implements sinks.contract.Sink. `<schema>.<table>.jsonl` has a line for each key."""
 
     def __init__(self, folder: Path, name: str = "jsonlines") -> None:
         self.name = name
@@ -48,7 +48,7 @@ class JsonLinesSink:
 
     @classmethod
     def open(cls, section: JsonLinesConfig, topic_prefix: str, name: str = "jsonlines") -> Self:
-        """Makes the folder."""
+        """Creates the folder."""
         folder = Path(section.folder) / topic_prefix
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ class JsonLinesSink:
             path.unlink(missing_ok=True)
 
     def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
-        """Rows of earlier schemas stay as they are: a line has no columns but its row's."""
+        """Does nothing to rows of earlier schemas: a line has only the columns of its row."""
         del earlier
         with self._locked():
             state, path = self._read_state(), self._path(schema.table)
@@ -107,7 +107,7 @@ class JsonLinesSink:
         return len(swept)
 
     def make_readable(self, tables: Collection[TableId]) -> None:
-        """A file is readable when it is in its place."""
+        """Does nothing: a file is readable when it has replaced the former one."""
 
     def rows(self, table: TableId) -> Iterator[StoredRow]:
         with self._locked():
@@ -117,10 +117,10 @@ class JsonLinesSink:
                 yield StoredRow(line["key"], line["row"], line["version"])
 
     def close(self) -> None:
-        """Nothing is open between two calls."""
+        """Does nothing: no file is open between two calls."""
 
     def _put(self, rows: Rows, change: Change) -> bool:
-        """Whether the change is newer than what is there, and could be written."""
+        """Writes the change if it is newer than the version held. Returns whether it was written."""
         name = document_id(change.key)
         held: Mapping[str, Any] = rows.get(name, {"version": -1, "row": None})
         if held["version"] >= change.version:
@@ -139,7 +139,7 @@ class JsonLinesSink:
 
     @contextmanager
     def _rows(self, table: TableId) -> Iterator[Rows]:
-        """The table's rows, written when the block ends."""
+        """Yields the table's rows, and writes them when the block ends."""
         with self._locked():
             rows = self._read(table)
             yield rows

@@ -1,7 +1,8 @@
 """The function that publishes without a table, and the key with which it seals its messages (see cdc/outbox/seal.py).
 
-It runs with its owner's rights, which alone reach the key, and nobody may execute it unless that is granted. HMAC is
-sha256(outer || sha256(inner || message)); what is the same for all messages is computed once.
+The function runs with its owner's rights, since only the owner can read the key. Only roles with a grant may
+execute it. HMAC is sha256(outer || sha256(inner || message)); the parts that are the same for all messages are
+computed once.
 """
 
 from alembic import context, op

@@ -1,4 +1,4 @@
-"""The outbox table: Debezium's columns, and when a row was written, for who prunes by age."""
+"""The outbox table: Debezium's columns, and the time at which a row was written, for pruning by age."""
 
 from alembic import context, op
 

@@ -1,4 +1,6 @@
-"""How the cache keeps the rows of one table: their keys, what these hold, and rows from what they hold. Pure."""
+"""The form in which the cache keeps the rows of one table: names of keys, their contents, and rows read from the
+contents. Pure.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -24,13 +26,13 @@ _SHORT: Final = frozenset({20, 21, 23, 26, 2950})  # types with short texts: int
 
 
 def shape_text(shape: CacheShape) -> str:
-    """What of a shape can't change while keys of it are there."""
+    """Returns the part of a shape, as JSON, that can't change while keys of the table exist."""
     value = None if shape.mode == "invalidate" else shape.value
     return json.dumps({"key": shape.key, "value": value, "lookups": shape.lookups, "expires": shape.ttl_s is not None})
 
 
 class RowKeys:
-    """The keys of a table's rows, from the texts of their primary keys."""
+    """Makes the keys of a table's rows from the texts of their primary keys (`sinks.reduction.key_text`)."""
 
     def __init__(self, versions: str, key_columns: Sequence[str], template: Template | None) -> None:
         self._beginning = versions
@@ -43,7 +45,7 @@ class RowKeys:
 
     @classmethod
     def described(cls, versions: str, key_columns: str, shape: str) -> Self:
-        """Of keys that are there: what their table's hash says in KEY_COLUMNS and SHAPE."""
+        """Returns the RowKeys of keys that exist, from what the table's hash holds in KEY_COLUMNS and SHAPE."""
         text = json.loads(shape)["key"]
         return cls(versions, json.loads(key_columns), None if text is None else Template.parse(text, "cache"))
 
@@ -57,7 +59,7 @@ class RowKeys:
 
 
 class TableForm:
-    """The keys of one table. Raises RefusedError for a template that is none."""
+    """The keys of one table. Raises RefusedError for a template that can't be parsed."""
 
     def __init__(self, keys: CacheKeys, schema: TableSchema, shape: CacheShape) -> None:
         self.schema = schema
@@ -75,12 +77,14 @@ class TableForm:
 
     @property
     def kind(self) -> str:
-        """As APPLY has it."""
+        """The kind of value that APPLY writes (ARGV[5])."""
         return _KINDS[self.shape.value] if self.is_stored else "none"
 
     def check(self, others: Mapping[tuple[TableId, str], list[Part]]) -> dict[str, list[Part]]:
-        """The parts of the templates by their texts. Raises RefusedError for templates that are not unique, name other
-        columns than the table has, or could make a key of `others`, the parts of other tables, or of ours."""
+        """Returns the parts of the templates by their texts. `others`: the parts of other tables' templates. Raises
+        RefusedError for templates that are not unique, that name columns which the table does not have, or that could
+        make a key of another table or of the sink itself.
+        """
         if self._key is not None:
             self._key.check_unique(self.schema, self._where)
         for template in self._lookups:
@@ -100,7 +104,7 @@ class TableForm:
         return parts
 
     def row_key(self, row_id: str) -> str:
-        """The key of a row, from the text of its primary key."""
+        """Returns the key of a row, from the text of its primary key."""
         return self._row_keys.key(row_id)
 
     @property
@@ -138,20 +142,20 @@ class TableForm:
 
     @property
     def key_literals(self) -> tuple[str, ...]:
-        """What stands around the values in the keys of rows."""
+        """The literal texts around the values in the keys of rows, in order."""
         return (self.versions, "") if self._key is None else self._key.literals
 
     @property
     def key_type(self) -> str:
-        """Of the keys of rows, as Redis names it."""
+        """The Redis type of the keys of rows."""
         return "string" if self.shape.value == "json" else "hash"
 
     def read(self, row_id: str) -> Command:
-        """The command whose answer `row` takes."""
+        """Returns the command that reads a row; `row` converts its answer."""
         return self.read_key(self.row_key(row_id))
 
     def read_key(self, key: str) -> Command:
-        """The same for the key of a row."""
+        """Returns the command that reads the row under `key`."""
         match self.shape.value:
             case "json":
                 return ("GET", key)
@@ -161,7 +165,7 @@ class TableForm:
                 return ("HGET", key, DOCUMENT_FIELD)
 
     def key_of(self, row_id: str) -> dict[str, Json]:
-        """The primary key, from its text (`sinks.reduction.key_text`)."""
+        """Returns the primary key that has this text (`sinks.reduction.key_text`)."""
         names = self.schema.key
         if len(names) > 1:
             return dict(zip(names, decode_json(row_id.encode()), strict=True))
@@ -170,7 +174,7 @@ class TableForm:
         return {names[0]: decode_json(row_id.encode()) if is_json else row_id}
 
     def row(self, answer: Any) -> dict[str, Json] | None:
-        """The row that a key holds; None where the key is not there."""
+        """Returns the row that the answer to `read` holds; None if the key does not exist."""
         if not answer:
             return None
         if self.shape.value != "columns":
@@ -186,7 +190,7 @@ class TableForm:
 
 
 def lookup_keys(held: bytes) -> Sequence[str]:
-    """The lookup keys that stand behind a row's version."""
+    """Returns the lookup keys that follow the version in a row's entry `held` of the table's hash."""
     return [name for name in orjson.loads(held[VERSION_DIGITS:]) if name] if len(held) > VERSION_DIGITS else []
 
 

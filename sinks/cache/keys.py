@@ -8,13 +8,13 @@
 | `<prefix>:<schema>.<table>:`         | hash   | the version of each live row, by the text of its primary key,   |
 |                                      |        | with the row's lookup keys; in the field SHAPE the shape of the |
 |                                      |        | table's keys, which shows that they were not deleted as a group |
-| `<prefix>:<schema>.<table>.met`      | hash   | the primary keys of the rows that a rebuild has met             |
+| `<prefix>:<schema>.<table>.met`      | hash   | the primary keys of the rows that a rebuild has written         |
 | `<prefix>:<schema>.<table>.deleted:…`| string | the version of a deleted row; it expires                        |
-| `<prefix>:<schema>.<table>.deleted:` | string | empty; is there as long as the version of any deleted row       |
+| `<prefix>:<schema>.<table>.deleted:` | string | empty; exists as long as the version of any deleted row         |
 | `<prefix>:<schema>.<table>:<row id>` | hash   | a live row, unless the table's shape has a key template         |
 
-Versions have 19 digits, the row id is sinks.reduction.document_id. Letters, digits, `_`, `-` and `~` of schema and
-table stand as they are; the rest is percent-encoded as in the control topic, so that no two tables share keys.
+Versions have 19 digits; the row id is sinks.reduction.document_id. Letters, digits, `_`, `-` and `~` of schema and
+table are kept; all other characters are percent-encoded as in the control topic, so that no two tables share keys.
 """
 
 from typing import Final
@@ -23,42 +23,43 @@ from urllib.parse import unquote
 from cdc.model.events import TableId
 from cdc.records.control import table_key
 
-# A row without a shape of its own is a hash of these fields, which APPLY names, too.
+# A row of a table without a configured shape is a hash of these fields. APPLY contains their names, too.
 VERSION_FIELD: Final = "v"
 DOCUMENT_FIELD: Final = "doc"
 REBUILDING: Final = "rebuilding"  # a field of the generation's hash
-# Fields that are no primary keys: PostgreSQL's texts have no NUL.
+# Fields that can't be primary keys, because PostgreSQL's texts contain no NUL.
 SHAPE: Final = "\0"
 KEY_COLUMNS: Final = "\0key"  # the names of the primary key's columns, in its order, as JSON
 VERSION_DIGITS: Final = 19
 
 
 class CacheKeys:
-    """The keys of one prefix."""
+    """The names of all keys that begin with one prefix."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self.generation = f"{prefix}:watershed"
 
     def table(self, table: TableId) -> str:
-        """The key of the hash of the table's versions, with which every row's key begins that has no template. Row ids
-        are never empty."""
+        """Returns the key of the hash of the table's versions. The key of every row that has no template begins with
+        it, and goes on with the row id, which is never empty.
+        """
         return f"{self.prefix}:{table_key(table)}:"
 
     def deleted(self, table: TableId) -> str:
-        """What the keys of deleted rows' versions begin with."""
+        """Returns the beginning of the keys that hold the versions of deleted rows."""
         return f"{self.prefix}:{table_key(table)}.deleted:"
 
     def met(self, table: TableId) -> str:
-        """The key of the hash of the rows that a rebuild has met."""
+        """Returns the key of the hash of the rows that a rebuild has written."""
         return f"{self.prefix}:{table_key(table)}.met"
 
     def table_field(self, table: TableId) -> str:
-        """The field of the generation's hash which says that the table was prepared."""
+        """Returns the field of the generation's hash that marks the table as prepared."""
         return f"table:{table_key(table)}"
 
     def table_of_field(self, field: str) -> TableId | None:
-        """The table for a field that table_field made; None for other fields."""
+        """Returns the table for a field that table_field made; None for other fields."""
         marker, colon, name = field.partition(":")
         if marker != "table" or not colon:
             return None
@@ -67,5 +68,7 @@ class CacheKeys:
 
 
 def version_text(version: int) -> str:
-    """A version as Lua can compare it: its numbers are doubles, exact to 2^53 only; equal-length digits sort right."""
+    """Returns a version in a form that Lua compares correctly. Lua's numbers are doubles, exact to 2^53 only; strings
+    of digits of equal length sort like the numbers.
+    """
     return f"{version:0{VERSION_DIGITS}d}"

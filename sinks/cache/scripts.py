@@ -1,4 +1,4 @@
-"""What runs inside Redis, atomically: the guard by version has no other place to be."""
+"""The Lua scripts that run inside Redis. Each is atomic there, which the guard by version requires."""
 
 import hashlib
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Lua source and the name by which EVALSHA calls it."""
+    """Lua source, and the name by which EVALSHA calls it."""
 
     source: str
 
@@ -16,31 +16,29 @@ class Script:
         return hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
 
 
-KEEP: Final = "\0"  # a lookup key that stays what it was
+KEEP: Final = "\0"  # an argument that stands for a lookup key that does not change
 
 # Writes or deletes rows of one table. KEYS[1]: the hash of the table's versions. ARGV, for all rows:
-#    1 the shape of the table's keys, which must be the one that the hash names; else the script returns false
-#    2 what keys of deleted rows' versions begin with; the key of just this name is there while one of them is, so that
-#      a table of which nothing was deleted lately is not asked for them row by row   3 how long these stay, in ms
-#    4 how long a row's keys stay, in ms; empty: until they are deleted
-#    5 string, hash, document for a hash of a version and a document, or none for a table whose keys are deleted by
-#      every change
-#    6 the channel and 7 the stream that hear of these, 8 the stream's length; empty: none   9 the table's name
-#   10 live: rows that are not live are left alone (sweeps)
-#   11 of a rebuild: the hash that takes the primary keys of the rows that it meets. It writes also the version that is
-#      held, unless keys are deleted by every change; empty: no rebuild
-#   12 keys: each row's key is given; empty: all keys are KEYS[1] and the text of the primary key
-#   13 the number of lookup keys of each row   14 the versions of the rows, of 19 digits each
-# then, each for all rows, one after the other: the texts of their primary keys; their values: a document, the number of
-# a hash's fields and values, or any text if keys are deleted by every change, and an empty one to delete the row; their
-# keys, if given (empty: KEYS[1] and the text of the primary key); their lookup keys (empty: none, KEEP: as before); the
-# fields and values of hashes. A value is one argument because Redis spends more time on arguments than on rows.
-# Returns the numbers of the rows, from 1, that were not written, because the version held is the same or newer. A row's
-# version is written last, so that a row at which the script fails is written whole by the next attempt. A row is there
-# once.
+#    1 the shape of the table's keys. If the hash names another one, the script returns false.
+#    2 the beginning of the keys of deleted rows' versions. The key with exactly this name exists while any of them
+#      does, so that a table without recent deletions costs no GET for each row.
+#    3 the lifetime of these keys in ms
+#    4 the lifetime of a row's keys in ms; empty: they do not expire
+#    5 `string`, `hash`, `document` (a hash of a version and a document), or `none` for a table whose keys are deleted
+#      by every change
+#    6 the channel and 7 the stream that are notified of changed keys, 8 the stream's length; empty: none
+#    9 the table's name
+#   10 `live`: rows that are not live stay as they are (used by sweeps)
+#   11 in a rebuild: the hash that collects the primary keys of the rows that it writes. A rebuild also writes rows at
+#      the version that is held, unless keys are deleted by every change. Empty: no rebuild.
+# and for each row: the text of its primary key; its key (empty: KEYS[1] and that text); its version; the number of
+# lookup keys, and these (empty: none, KEEP: as before); the number of values, and these: a document, or fields and
+# values of a hash; no values delete the row. The script builds whatever it can, to keep the arguments short.
+# The script returns 1 for each row that was written, 0 where the version held is the same or newer. A row's version is
+# written last, so that a row at which the script fails is written completely by the next attempt.
 #
-# A lookup key holds the primary key of the row with the highest version that has its value. So of two rows the order in
-# which they are written does not matter: the owner's version, read in the hash, guards the lookup key.
+# A lookup key holds the primary key of the row with the highest version among those that have its value. The owner's
+# version, read from the hash, guards the lookup key, so the order in which two such rows are written does not matter.
 APPLY: Final = Script("""
 local call, versions = redis.call, KEYS[1]
 if call('HGET', versions, '\\0') ~= ARGV[1] then return false end
@@ -144,9 +142,9 @@ if #fresh > 0 then call('HSET', versions, unpack(fresh)) end
 return stale
 """)
 
-# Removes what is held of rows, where the version is this one. KEYS[1]: the hash of the table's versions. ARGV, for all
-# rows: 1 what keys of deleted rows' versions begin with; and for each row: the text of its primary key, its key, the
-# version. Lookup keys that point to the row go with it.
+# Removes rows, or the versions of deleted rows, that are held at exactly the given version. KEYS[1]: the hash of the
+# table's versions. ARGV, for all rows: 1 the beginning of the keys of deleted rows' versions; and for each row: the
+# text of its primary key, its key, the version. Lookup keys that point to the row are removed with it.
 REMOVE: Final = Script("""
 local call, versions, deleted = redis.call, KEYS[1], ARGV[1]
 for at = 2, #ARGV, 3 do

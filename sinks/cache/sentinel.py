@@ -1,4 +1,4 @@
-"""Addresses by Redis Sentinel, which tells which of several servers is the primary now. Pure."""
+"""Addresses by Redis Sentinel, which knows which of several servers is the primary. Pure."""
 
 from dataclasses import dataclass
 from urllib.parse import unquote
@@ -9,7 +9,9 @@ PORT = 26_379
 
 @dataclass(frozen=True, slots=True)
 class SentinelPlace:
-    """`redis+sentinel://user:password@host:26379,other:26379/service/0`. User and password are the Redis servers'."""
+    """The address `redis+sentinel://user:password@host:26379,other:26379/service/0`. User and password are those of the
+    Redis servers.
+    """
 
     sentinels: tuple[tuple[str, int], ...]
     service: str
@@ -19,12 +21,14 @@ class SentinelPlace:
 
     @property
     def name(self) -> str:
-        """For messages: no user, no password."""
+        """The service and its Sentinels, for messages; without user and password."""
         return f"{self.service} of Sentinel {', '.join(f'{host}:{port}' for host, port in self.sentinels)}"
 
 
 def sentinel_place(url: str) -> SentinelPlace | None:
-    """None for another kind of address. Raises ValueError for one that lacks a part."""
+    """Returns the parts of an address by Sentinel; None for another kind of address. Raises ValueError if a part is
+    missing.
+    """
     if not url.startswith(SCHEME):
         return None
     account, _, address = url.removeprefix(SCHEME).rpartition("@")

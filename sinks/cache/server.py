@@ -1,4 +1,4 @@
-"""Calls to Redis: repeated where that can help, and every failure told as a SinkError without values or secrets."""
+"""Calls to Redis. Failures that can pass are retried; all others are raised as SinkError without values or secrets."""
 
 import os
 import re
@@ -33,7 +33,7 @@ from sinks.cache.sentinel import SentinelPlace, sentinel_place
 from sinks.retries import Retries
 
 CONNECT_TIMEOUT_S = 5
-# A script of 200 keys takes a millisecond; this is for a server that saves, swaps or is stopped.
+# A script of 200 keys takes a millisecond; the timeout is for a server that saves, swaps or is stopped.
 ANSWER_TIMEOUT_S = 30
 
 _CODES = re.compile(r"\b(OOM|READONLY|MASTERDOWN|WRONGTYPE|MISCONF|NOREPLICAS|CROSSSLOT|MOVED|BUSY|NOPROTO)\b")
@@ -49,7 +49,7 @@ class RedisServer:
         options: dict[str, Any] = {
             "socket_connect_timeout": CONNECT_TIMEOUT_S,
             "socket_timeout": ANSWER_TIMEOUT_S,
-            "retry": Retry(NoBackoff(), 0),  # repetition is ours, so that it has one limit
+            "retry": Retry(NoBackoff(), 0),  # only `Retries` retries, so that one limit applies
             "client_name": "watershed",
         }
         try:
@@ -68,12 +68,13 @@ class RedisServer:
         self._retries = retries
 
     def run(self, *command: Any) -> Any:
-        """One command's answer."""
+        """Sends one command and returns its answer."""
         return self.run_all([command])[0]
 
     def run_all(self, commands: Sequence[Command], scripts: Sequence[Script] = ()) -> list[Any]:
-        """Answers to commands that are sent together; all are repeated when the connection is lost in between, so
-        each must be safe to repeat. `scripts` are what EVALSHA commands among them need; they are loaded on demand.
+        """Sends commands together and returns their answers. All commands are repeated when the connection is lost in
+        between, so each must be idempotent. `scripts`: those that EVALSHA commands among them call; they are loaded on
+        demand. Raises SinkError.
         """
 
         def once() -> list[Any]:
@@ -89,7 +90,7 @@ class RedisServer:
         return self._guarded(once)
 
     def info(self, section: str) -> dict[str, Any]:
-        """A section of INFO."""
+        """Returns a section of INFO."""
         answer: dict[str, Any] = self._guarded(lambda: self._client.info(section))
         return answer
 
@@ -141,8 +142,8 @@ class RedisServer:
 
 
 def _by_sentinel(place: SentinelPlace, options: Mapping[str, Any]) -> redis.Redis:
-    """A client that asks for the primary with each new connection."""
-    library: Any = Sentinel  # it has no types
+    """Returns a client that asks Sentinel for the primary at each new connection."""
+    library: Any = Sentinel  # the library's function has no types
     sentinel = library(place.sentinels, socket_connect_timeout=CONNECT_TIMEOUT_S, socket_timeout=CONNECT_TIMEOUT_S)
     client: redis.Redis = sentinel.master_for(
         place.service, db=place.database, username=place.user, password=place.password, **options
@@ -164,8 +165,10 @@ def _is_transient(error: Exception) -> bool:
 
 
 def _code(error: ResponseError) -> str:
-    """Redis's word for the error. Before version 7 an error inside a script has it in the middle of a sentence, and
-    the client takes it off the errors that it has classes for. The sentence itself can hold arguments."""
+    """Returns the error's code. Before version 7, Redis puts it into the middle of the sentence for an error inside a
+    script, and the client removes it where it has an exception class for it. The sentence itself is not used, because
+    it can contain arguments.
+    """
     match error:
         case OutOfMemoryError():
             return "OOM"
@@ -188,8 +191,9 @@ def _command(error: ResponseError) -> str:
 
 
 def _tls_options(url: str, tls: CacheTls | None) -> dict[str, str]:
-    """The client's options for these files. Raises SinkError for one that is not there: the client would say that the
-    server does not answer."""
+    """Returns the client's options for these files. Raises SinkError for a file that can't be read: the client itself
+    would only report that the server does not answer.
+    """
     if tls is None:
         return {}
     if urlsplit(url).scheme != "rediss":
@@ -203,6 +207,6 @@ def _tls_options(url: str, tls: CacheTls | None) -> dict[str, str]:
 
 
 def _name(url: str) -> str:
-    """Host and port of the address, or the socket's path: no user, no password."""
+    """Returns host and port of the address, or the socket's path; without user and password."""
     parts = urlsplit(url)
     return f"{parts.hostname}:{parts.port or 6379}" if parts.hostname else parts.path

@@ -28,7 +28,7 @@ log = structlog.get_logger(__name__)
 
 # What is sent before an answer is read: some milliseconds of the server's work, 8 MiB at most unless a row is larger.
 PIPELINE_SCRIPTS_MAX: Final = 8
-LOOK_ROWS_MAX: Final = 16  # large ones
+READ_ROWS_MAX: Final = 16  # large rows, whose unchanged columns are read from the cache
 SCAN_COUNT: Final = 1000
 SCAN_PAGES_REMEMBERED: Final = 16
 
@@ -40,14 +40,14 @@ _STALE = Result(Outcome.STALE)
 
 
 class CacheSink:
-    """See sinks.contract.Sink. Rejects nothing: a document is text to Redis.
+    """Implements sinks.contract.Sink. Rejects no change: Redis takes any document as text.
 
-    A server that was restarted may have lost its last writes (its append-only file is written every second, if there
-    is one) or come back with an old file. So the generation is bound to the server's run id: after a restart, or a
-    fail-over, the store holds no generation, and the job fills it anew from the topics while readers go on.
+    A server that was restarted may have lost its last writes (its append-only file is written every second, if there is
+    one) or may have loaded an old file. So the generation is bound to the server's run id: after a restart or a
+    fail-over the store holds no generation, and the job fills it again from the topics while readers go on.
 
-    A table whose keys have another shape than the configuration says makes the store hold no generation, too: prepare
-    removes these keys, and the job fills the cache from the topics.
+    The store also holds no generation if the keys of a table have another shape than the configuration: prepare removes
+    these keys, and the job fills the cache from the topics.
     """
 
     def __init__(
@@ -61,8 +61,9 @@ class CacheSink:
         name: str = "cache",
         rebuilds: int | None = None,
     ) -> None:
-        """`evicts`: the server's policy of eviction, which is said once by who prepares tables. `rebuilds`: the
-        generation of a rebuild, which this object writes each row again for."""
+        """`evicts`: the server's eviction policy; prepare logs a warning about it once. `rebuilds`: the generation that
+        a rebuild fills with this object; each row is then written again.
+        """
         self.name = name
         self._server = server
         self._keys = CacheKeys(key_prefix)
@@ -82,7 +83,7 @@ class CacheSink:
         name: str = "cache",
         slot: str | None = None,
     ) -> Self:
-        """Connect and check the server. Raises SinkError for one that would throw rows away by itself."""
+        """Connects and checks the server. Raises SinkError for a server that would evict rows."""
         server = RedisServer(config.url.get_secret_value(), retries or Retries(), config.tls)
         try:
             evicts = _check(server, config.allow_eviction)
@@ -116,7 +117,7 @@ class CacheSink:
             return
         key = self._keys.generation
         if self._rebuilds is not None:
-            # What an earlier rebuild met says nothing about this one.
+            # The rows that an earlier rebuild wrote are not rows of this one.
             met = [self._keys.met(table) for table in tables_of(self._generation_fields(), self._keys)]
             self._server.run_all([("HDEL", key, REBUILDING), *(("UNLINK", name) for name in met)])
             self._server.run("HSET", key, REBUILDING, generation)
@@ -127,7 +128,7 @@ class CacheSink:
     def discard(self, table: TableId) -> None:
         self._server.run("HDEL", self._keys.generation, self._keys.table_field(table))
         self._erase(table)
-        # What is left: versions of deleted rows, and rows without their versions.
+        # Versions of deleted rows, and rows without versions, are left.
         beginnings = self._keys.table(table).encode(), self._keys.deleted(table).encode()
         pattern = f"{literal(self._keys.table(table)[:-1])}*"
         cursor = 0
@@ -140,8 +141,9 @@ class CacheSink:
                 break
 
     def prepare(self, schema: TableSchema, earlier: Sequence[TableSchema] = ()) -> None:
-        """Rows stay as they are: what a key holds has no columns but its row's. Raises RefusedError for a shape that
-        does not fit the table."""
+        """Implements Sink.prepare. Rows stay as they are, since a key holds only the columns of its own row. Raises
+        RefusedError for a shape that does not fit the table.
+        """
         del earlier
         table = schema.table
         form = TableForm(self._keys, schema, self._shape(table))
@@ -149,7 +151,7 @@ class CacheSink:
         self._templates = others | {(table, text): parts for text, parts in form.check(others).items()}
         if self._evicts is not None:
             log.warning(
-                "Redis evicts keys when it is full: rows may be missing, and replays may bring old ones back",
+                "Redis evicts keys when it is full: rows may be missing, and replays may restore old rows",
                 server=self._server.name,
                 policy=self._evicts,
             )
@@ -165,7 +167,7 @@ class CacheSink:
         else:
             if held is not None and held.decode() != form.text:
                 self._erase(table)
-            # The shape first: a crash in between leaves the table unprepared.
+            # The shape is written first: a crash in between leaves the table unprepared.
             described = ("HSET", form.versions, KEY_COLUMNS, json.dumps(schema.key), SHAPE, form.text)
             self._server.run_all([described, ("HSET", self._keys.generation, field, "1")])
         self._forms[table] = form
@@ -179,7 +181,7 @@ class CacheSink:
         # Where no rows are stored, a change needs no columns but those of lookup keys.
         if not all(self._form(table).is_stored for table in tables):
             changes = [change if self._form(change.table).is_stored else _known(change) for change in changes]
-        calls = self._apply_calls(completed(changes, self._held, LOOK_ROWS_MAX))
+        calls = self._apply_calls(completed(changes, self._held, READ_ROWS_MAX))
         while pipeline := list(islice(calls, PIPELINE_SCRIPTS_MAX)):
             answers = self._run_scripts([call.command() for call in pipeline], tables)
             for call, stale in zip(pipeline, answers, strict=True):
@@ -204,10 +206,10 @@ class CacheSink:
         return swept
 
     def make_readable(self, tables: Collection[TableId]) -> None:
-        """Nothing to do: Redis shows what it holds."""
+        """Does nothing: applied changes are visible at once."""
 
     def rows(self, table: TableId) -> Iterator[StoredRow]:
-        """None of a table whose keys are deleted by every change; without rows whose keys have expired."""
+        """Yields the rows whose keys have not expired; none for a table whose keys are deleted by every change."""
         form = self._form(table)
         for page in self._scan(table) if form.is_stored else ():
             answers = self._server.run_all([form.read(row_id) for row_id in page])
@@ -223,7 +225,7 @@ class CacheSink:
         return self._server
 
     def form(self, table: TableId) -> TableForm:
-        """How the table's rows are kept."""
+        """Returns the form in which the table's rows are kept."""
         return self._form(table)
 
     def versions(self, table: TableId) -> Iterator[dict[str, tuple[int, Sequence[str]]]]:
@@ -236,7 +238,7 @@ class CacheSink:
         self._run_scripts([], {table})
 
     def _held(self, changes: Sequence[Change]) -> Iterator[dict[str, Json] | None]:
-        """The live rows that the cache holds of these keys, as of this moment."""
+        """Yields the live row that the cache holds now for each change's key; None where there is none."""
         forms = [self._form(change.table) for change in changes]
         reads = [form.read(key_text(change.key)) for form, change in zip(forms, changes, strict=True)]
         for form, answer in zip(forms, self._server.run_all(reads), strict=True):
@@ -257,11 +259,11 @@ class CacheSink:
         yield from calls.values()
 
     def _run_scripts(self, calls: Sequence[Command], tables: Collection[TableId]) -> list[Any]:
-        """Answers to the calls, after which the tables' hashes were still there and the server was the one we began
-        with.
+        """Returns the answers to the calls. Raises SinkError if a table's hash was deleted, or the server is another
+        process than at the beginning.
 
-        The check comes last in the same round trip: data deleted before or during the calls is noticed now, data
-        deleted later by the next batch or generation().
+        The check is the last part of the same round trip: data deleted before or during the calls is noticed now, data
+        deleted later is noticed by the next batch or by generation().
         """
         checks: list[Command] = [
             ("HMGET", self._keys.generation, "generation", "run_id"),
@@ -281,16 +283,17 @@ class CacheSink:
         return answers
 
     def _scan(self, table: TableId) -> Iterator[dict[str, tuple[int, Sequence[str]]]]:
-        """Version and lookup keys of the table's live rows by the texts of their primary keys, some hundreds at a time,
-        each once. That the table is still the same is checked at the end."""
+        """Yields version and lookup keys of the table's live rows by the texts of their primary keys, some hundreds at
+        a time, each row once. Raises SinkError at the end if the table was deleted meanwhile.
+        """
         yield from self._pages(self._keys.table(table))
         self.require(table)
 
     def _pages(self, versions: str) -> Iterator[dict[str, tuple[int, Sequence[str]]]]:
-        """As _scan, of the hash with this key.
+        """Yields the rows of the hash with this key, as _scan does, without the check.
 
-        When Redis shrinks a hash, HSCAN goes again through the buckets that it merges; they are the last ones it went
-        through, so that it is enough to remember those. A cursor means nothing to another server process.
+        When Redis shrinks a hash, HSCAN returns the rows of the buckets that it merges again. These are the last ones
+        that it returned, so it is enough to remember some pages. A cursor is not valid on another server process.
         """
         recent: deque[frozenset[bytes]] = deque(maxlen=SCAN_PAGES_REMEMBERED)
         cursor = 0
@@ -309,14 +312,15 @@ class CacheSink:
                 return
 
     def _erase(self, table: TableId) -> None:
-        """Remove the keys of a table's rows. Other writers of the table are refused from the first step on; a crash in
-        between is gone on with."""
+        """Removes the keys of a table's rows. Other writers of the table are refused from the first step on; after a
+        crash the next call continues.
+        """
         versions = self._keys.table(table)
         shape, key_columns = self._server.run("HMGET", versions, SHAPE, KEY_COLUMNS)
         if shape is None or key_columns is None:
             return
         described = shape.decode().removeprefix(_ERASED)
-        log.warning("keys of a table are removed from the cache", table=str(table), shape=described)
+        log.warning("removing keys of a table from the cache", table=str(table), shape=described)
         self._server.run("HSET", versions, SHAPE, f"{_ERASED}{described}")
         rows = RowKeys.described(versions, key_columns.decode(), described)
         for page in self._pages(versions):
@@ -344,22 +348,22 @@ class CacheSink:
         what = f"keys of {table}" if table else "its keys"
         return SinkError(
             f"Redis at {self._server.name} was restarted, or {what} were deleted: rows may be missing",
-            "nothing: the sink starts again and fills the cache anew from the topics",
+            "nothing: the sink restarts and fills the cache again from the topics",
         )
 
 
 def _known(change: Change) -> Change:
-    """The change, as if the columns that it lacks were none of its row's."""
+    """Returns the change without its list of unchanged columns, as if its row had only the others."""
     return replace(change, unchanged=frozenset()) if change.unchanged else change
 
 
 def literal(text: str) -> str:
-    """The text in a pattern of SCAN, where some characters have a meaning."""
+    """Returns a pattern of SCAN that matches exactly this text."""
     return "".join(f"\\{c}" if c in "*?[]\\^" else c for c in text)
 
 
 def tables_of(fields: Iterable[bytes], keys: CacheKeys) -> list[TableId]:
-    """The tables that the fields of the generation's hash say to be prepared."""
+    """Returns the tables that the fields of the generation's hash mark as prepared."""
     return [table for field in fields if (table := keys.table_of_field(field.decode()))]
 
 
@@ -368,8 +372,9 @@ def _run_id(info: Any) -> bytes:
 
 
 def _check(server: RedisServer, allow_eviction: bool) -> str | None:
-    """Refuse a server that would lose rows, unless that is allowed, or can't run the guard. The policy of eviction;
-    None for a server that evicts nothing."""
+    """Returns the server's eviction policy; None if it evicts nothing. Raises SinkError for a server that can't run the
+    guard, or that would evict rows unless `allow_eviction`.
+    """
     if server.info("server").get("redis_mode") == "cluster":
         raise SinkError(
             f"Redis at {server.name} is a cluster, whose scripts can't write keys of several slots",

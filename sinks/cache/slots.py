@@ -1,8 +1,9 @@
-"""A cache that is rebuilt in place: readers use its keys directly, so there is one set of them.
+"""The generations of a cache, which is rebuilt in place: readers use its keys directly, so there is only one set of
+keys.
 
-A rebuild writes each row again, also at the version that is held, and notes each row that it meets. What readers see is
-therefore never older than it was, and never missing. Rows that it did not meet are removed when it has read everything
-up to their versions.
+A rebuild writes each row again, also at the version that is held, and records each row that it writes. Readers
+therefore never see a row that is missing or older than before. When the rebuild has read all records up to a version,
+the rows up to that version that it did not write are removed.
 """
 
 from collections.abc import Iterator
@@ -21,11 +22,11 @@ from sinks.cache.sink import SCAN_COUNT, tables_of
 from sinks.retries import Retries
 from sinks.slots import FIRST, generation_of, slot_of
 
-MET_BYTES: Final = 100  # of memory for each row that is met, roughly
+MET_BYTES: Final = 100  # the approximate memory for each row that a rebuild has written
 
 
 class CacheSlots:
-    """See sinks.slots.Slots."""
+    """Implements sinks.slots.Slots."""
 
     in_place = True
 
@@ -94,7 +95,7 @@ class CacheSlots:
         return removed
 
     def _unmet(self, versions: str, met: str, version: int) -> Iterator[tuple[bytes, bytes]]:
-        """Rows up to this version that were not met, with their entries; some twice."""
+        """Yields the rows up to this version that the rebuild did not write, with their entries; some of them twice."""
         cursor, newest = 0, version_text(version).encode()
         while True:
             cursor, held = self._server.run("HSCAN", versions, cursor, "COUNT", SCAN_COUNT)

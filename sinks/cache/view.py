@@ -1,5 +1,5 @@
-"""What the cache holds, for comparison with the source: rows with their versions, keys that look like a row's and have
-no version, which somebody else wrote, and lookup keys.
+"""The content of the cache, for comparison with the source: rows with their versions, lookup keys, and keys that have
+the form of a row's key and no version, because another program wrote them.
 
 APPLY writes a row, its entry in the table's hash and its lookup keys at once. So the entry always lists the row's
 lookup keys, and each lookup key leads to the live row with the highest version that lists it.
@@ -20,8 +20,8 @@ from sinks.reduction import key_text
 from sinks.retries import Retries
 from sinks.view import Held, Key, StoreView, batched
 
-LOOK_ROWS_MAX: Final = 200
-UNVERSIONED: Final = 0  # of a key that nobody of ours has written
+READ_ROWS_MAX: Final = 200
+UNVERSIONED: Final = 0  # the version of a key that another program has written
 
 
 class CacheView(StoreView):
@@ -47,7 +47,7 @@ class CacheView(StoreView):
         if not form.is_stored:
             return
         for page in self._sink.versions(table):
-            for part in batched(page.items(), LOOK_ROWS_MAX):
+            for part in batched(page.items(), READ_ROWS_MAX):
                 answers = self._server.run_all([form.read(row_id) for row_id, _ in part])
                 held = {
                     row_id: (version, lookups, row)
@@ -61,7 +61,7 @@ class CacheView(StoreView):
 
     def held(self, table: TableId, keys: Sequence[Key]) -> list[Held | None]:
         form = self._sink.form(table)
-        return [held for part in batched(keys, LOOK_ROWS_MAX) for held in self._held(form, part)]
+        return [held for part in batched(keys, READ_ROWS_MAX) for held in self._held(form, part)]
 
     def remove(self, table: TableId, held: Sequence[tuple[Key, int]]) -> None:
         form = self._sink.form(table)
@@ -81,7 +81,7 @@ class CacheView(StoreView):
             return
         for literals in form.lookup_literals:
             for names in self._scanned(literals, "string"):
-                for part in batched(names, LOOK_ROWS_MAX):
+                for part in batched(names, READ_ROWS_MAX):
                     for name, (owner, entry) in self._owners(form, part).items():
                         if not owner or name in _listed(entry):
                             continue
@@ -96,7 +96,9 @@ class CacheView(StoreView):
             self._owners(form, part, "remove")
 
     def _held(self, form: TableForm, keys: Sequence[Key]) -> Iterator[Held | None]:
-        """The version is read on both sides of the row: where it is the same, no job has written in between."""
+        """Yields what is held of each key. The version is read before and after the row: if both are the same, no job
+        has written in between.
+        """
         commands: list[Command] = []
         for key in keys:
             row_id = key_text(dict(key))
@@ -130,7 +132,7 @@ class CacheView(StoreView):
         wanted = {row_id: (version, listed, form.lookups(row)) for row_id, (version, listed, row) in held.items()}
         names = {name for _, listed, lookups in wanted.values() for name in (*listed, *lookups)}
         owners: dict[str, tuple[str, bytes]] = {}
-        for part in batched(sorted(names), LOOK_ROWS_MAX):
+        for part in batched(sorted(names), READ_ROWS_MAX):
             owners |= self._owners(form, part)
         found: dict[str, tuple[tuple[str, str], ...]] = {}
         for row_id, (version, listed, lookups) in wanted.items():
@@ -153,7 +155,7 @@ class CacheView(StoreView):
     def _unversioned(self, form: TableForm) -> Iterator[tuple[Key, Held]]:
         """Rows under keys of which the table's hash has no version."""
         for names in self._scanned(form.key_literals, form.key_type):
-            for part in batched([name for name in names if name != form.versions], LOOK_ROWS_MAX):
+            for part in batched([name for name in names if name != form.versions], READ_ROWS_MAX):
                 yield from self._without_version(form, part)
 
     def _scanned(self, literals: Sequence[str], key_type: str) -> Iterator[list[str]]:
@@ -181,7 +183,7 @@ class CacheView(StoreView):
 
 
 def _row(form: TableForm, answer: Any) -> dict[str, Json] | None:
-    """Without any column where it is no document that a sink writes."""
+    """Returns the row; {} for a value that no sink writes."""
     try:
         row: Any = form.row(answer)
     except ValueError:

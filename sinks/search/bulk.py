@@ -1,4 +1,4 @@
-"""Bulk requests: their bytes, their size, and what each item of the answer means. Pure."""
+"""Bulk requests: their bytes, their size, and the meaning of each item of the answer. Pure."""
 
 import re
 import time
@@ -13,7 +13,7 @@ from sinks.records import encode_json
 from sinks.search.documents import encode
 from sinks.search.mapping import DELETED_AT_FIELD, DELETED_FIELD, VERSION_FIELD
 
-# OpenSearch takes 100 MiB a request; more than this brings no more documents a second and costs heap.
+# OpenSearch takes 100 MiB a request; larger requests write no more documents a second and cost heap.
 BULK_BYTES_MAX: Final = 5 * 1024 * 1024
 BULK_DOCUMENTS_MAX: Final = 2_000
 
@@ -21,7 +21,7 @@ _LINES: Final = b'{"index":{"_index":%b,"_id":%b,"version":%d,"version_type":"ex
 _WRITTEN = Result(Outcome.WRITTEN)
 _STALE = Result(Outcome.STALE)
 _FIELD = re.compile(r"field \[([^\]]*)\] of type \[([^\]]*)\]")
-# Indexing pressure: what one operation brings, and what a node has in hand at most, a tenth of its heap by default.
+# Indexing pressure: the bytes of one operation, and the most that a node takes at once, a tenth of its heap by default.
 _PRESSURE = re.compile(r"_operation_bytes=(\d+), max_\w+=(\d+)")
 _IMMENSE_TERM = re.compile(r'immense term in field="([^"]*)"')
 # 429: queues or heap are full, or the disk (flood stage). 502, 504: a proxy. 503: a shard is moving.
@@ -32,27 +32,27 @@ TRANSIENT_STATUSES: Final = frozenset({429, 502, 503, 504})
 class Item(NamedTuple):
     """One document of a bulk request."""
 
-    alias: str  # what it is written through
+    alias: str  # through which it is written
     document_id: str
     content: bytes  # action line and document line
-    plain: Callable[[], "Item"] | None = None  # the same row in a form that fewer fields refuse
+    plain: Callable[[], "Item"] | None = None  # makes the same row in a form that fewer fields refuse
 
 
 class Busy(NamedTuple):
-    """The store could not take the item now: send it again, with the same version."""
+    """The outcome of an item that the store could not take now. It is sent again, with the same version."""
 
     status: int
     error_type: str
-    is_too_large: bool = False  # what came with it, for ever: see is_too_large
+    is_too_large: bool = False  # the request can never be taken: see is_too_large
 
 
 def item(
     alias: str, document_id: str, version: int, document: Mapping[str, Any] | None, routing: str | None = None
 ) -> Item:
-    """A document that is written if its version is above the one held. Without a document: one that says deleted.
+    """Returns a document that is written if its version is above the version held. `document`: None for a tombstone.
 
     A deleted row stays as a document without columns, because OpenSearch forgets the version of a document that it
-    deletes (after index.gc_deletes, one minute). When it was deleted tells when nothing needs this version any more.
+    deletes (after index.gc_deletes, one minute). The time of deletion shows when the version is not needed any more.
     """
     if document is None:
         content = {VERSION_FIELD: version, DELETED_FIELD: True, DELETED_AT_FIELD: time.time_ns() // 1_000_000}
@@ -64,7 +64,7 @@ def item(
 
 
 def requests(items: Iterable[Item]) -> Iterator[list[Item]]:
-    """The items in order, cut where a request gets too large. An item larger than the limit is alone."""
+    """Yields the items in order, in requests of bounded size. An item larger than the limit is a request by itself."""
     request: list[Item] = []
     size_bytes = 0
     for entry in items:
@@ -78,7 +78,9 @@ def requests(items: Iterable[Item]) -> Iterator[list[Item]]:
 
 
 def outcome(answer: dict[str, Any]) -> Result | Busy:
-    """What an item of the answer means. Raises SinkError when it says that the store is not as we need it."""
+    """Returns the meaning of an item of the answer. Raises SinkError if the index is missing, blocked, or refuses the
+    document for another reason than its content.
+    """
     ((_, said),) = answer.items()
     status = int(said["status"])
     if status in (200, 201):
@@ -95,14 +97,16 @@ def outcome(answer: dict[str, Any]) -> Result | Busy:
 
 
 def is_too_large(status: int, reason: str) -> bool:
-    """Whether a request, or what it brings to a shard, is more than is ever taken at once: by http.max_content_length,
-    by a proxy, or by a node's indexing pressure, which says 429 as if it were only busy."""
+    """Returns whether a request, or its part for one shard, is larger than can ever be taken: by
+    http.max_content_length, by a proxy, or by a node's indexing pressure, which answers 429 as if the node were only
+    busy.
+    """
     pressure = _PRESSURE.search(reason) if status == 429 else None
     return status == 413 or (pressure is not None and int(pressure[1]) > int(pressure[2]))
 
 
 def busy(blocked: Busy, where: str) -> SinkError:
-    """What is said when the store stayed busy, or away (status 0)."""
+    """Returns the error for a store that stayed busy, or did not answer (status 0)."""
     if blocked.status == 0:
         return SinkError(
             f"{where} does not answer ({blocked.error_type})",
@@ -115,7 +119,7 @@ def busy(blocked: Busy, where: str) -> SinkError:
 
 
 def _rejection(error_type: str, reason: str) -> str | None:
-    """Why this document can never be taken, or None when the error is not about its content."""
+    """Returns why this document can never be taken; None if the error is not about its content."""
     if error_type in ("mapper_parsing_exception", "document_parsing_exception"):
         field = _FIELD.search(reason)
         return (
@@ -132,8 +136,8 @@ def _refused(status: int, error_type: str, index: str | None) -> SinkError:
     what = f"status {status}, {error_type or 'no reason given'}"
     if status == 404:
         return SinkError(
-            f"search index {index} is gone ({what})",
-            "nothing: the sink starts again and fills the index anew from the topics",
+            f"search index {index} does not exist ({what})",
+            "nothing: the sink restarts and fills the index again from the topics",
         )
     if error_type == BLOCKED:
         return FullError(

@@ -1,17 +1,17 @@
-"""A row as a document of its table's index, and back, exactly. Pure.
+"""The conversion of a row into a document of its table's index, and back, exactly. Pure.
 
-A value stands as the record has it, but for columns whose field takes another form:
+A value is the same as in the record, except for columns whose field takes another form:
 
 | column                       | field                       | in the document                                   |
 |------------------------------|-----------------------------|---------------------------------------------------|
 | json, jsonb                  | flat_object, object, nested | the object, or the array of objects, itself       |
 | numeric(p,s), p up to 15     | a number's                  | a number with PostgreSQL's digits: a double is    |
-|                              |                             | exact for as many                                 |
+|                              |                             | exact for that many                               |
 | point, as degrees            | geo_point                   | [x, y]: longitude, latitude                       |
 | vector                       | knn_vector                  | an array of numbers                               |
 
-JSON that is no object, that its field can't take (a text longer than 32,766 bytes), or of whose text the object would
-lose something (spaces of type json) stands as text in `ws_json.<column>`, which is not searched.
+A JSON value is kept as text in `ws_json.<column>`, which is not searched, if it is no object, if its field can't take
+it (a text longer than 32,766 bytes), or if the object would lose a part of its text (spaces of type json).
 """
 
 import re
@@ -47,7 +47,7 @@ _PAIR: Final = re.compile(r"\((-?[0-9][0-9.e+-]*),(-?[0-9][0-9.e+-]*)\)")
 
 
 class DocumentForm:
-    """The documents of one table. Raises RefusedError for a template that is none."""
+    """The form of one table's documents. Raises RefusedError for a template that can't be parsed."""
 
     def __init__(self, schema: TableSchema, shape: SearchShape, capabilities: Capabilities) -> None:
         self.schema = schema
@@ -71,20 +71,20 @@ class DocumentForm:
             self._routing.check_only_key(self.schema, self._where)
 
     def document_id(self, key: Mapping[str, Json]) -> str:
-        """Each row's own."""
+        """Returns the document id of the row with this key. It is unique."""
         if self._id is None:
             return bounded_id(key_text(key))
         return bounded_id(self._id.fill([value_text(key[name]) for name in self._id.columns]))
 
     def routing(self, key: Mapping[str, Json]) -> str | None:
-        """By what the document's shard is chosen; None: by its id."""
+        """Returns the text that chooses the document's shard; None if the id chooses it."""
         if self._routing is None:
             return None
         return self._routing.fill([value_text(key[name]) for name in self._routing.columns])
 
     @property
     def has_objects(self) -> bool:
-        """Whether some column of type json or jsonb stands as an object."""
+        """True if some column of type json or jsonb is stored as an object."""
         return any(name in self._writers for name in self._objects)
 
     def document(self, row: Mapping[str, Json], *, objects: bool = True) -> Mapping[str, Any]:
@@ -111,7 +111,7 @@ class DocumentForm:
         return made
 
     def row(self, document: dict[str, Any]) -> dict[str, Json]:
-        """The row that a live document says, in the records' form. The document is used up."""
+        """Returns the row of a live document, in the records' form. The document is modified."""
         for name in (VERSION_FIELD, DELETED_FIELD, DELETED_AT_FIELD):
             document.pop(name, None)
         kept = document.pop(JSON_FIELD, {})
@@ -120,13 +120,13 @@ class DocumentForm:
         return row
 
     def _is_exact(self, name: str, text: str) -> bool:
-        """Whether the object gives back the column's text. That of jsonb always does."""
+        """Returns whether the object converts back to the column's text. An object of a jsonb column always does."""
         column = next(column for column in self.schema.columns if column.name == name)
         return _oid(column) == _JSONB or json_text(read_json(text)) == text
 
 
 def encode(document: Mapping[str, Any]) -> bytes:
-    """Compact JSON of a document. Integers of any size stay exact."""
+    """Returns a document as compact JSON. Integers of any size stay exact."""
     try:
         return b"%b" % orjson.dumps(document)
     except TypeError:  # an integer above 64 bits
@@ -139,7 +139,9 @@ def _encoded(value: Any) -> bytes:
 
 
 def _writer(column: Column, field: Field) -> Callable[[str], orjson.Fragment | None] | None:
-    """What a text becomes in the document; None of it: the text. None: all values stay what they are."""
+    """Returns the function that converts a text of this column for the document, whose result None means: keep the
+    text. Returns None if all values of the column stay as they are.
+    """
     match _oid(column):
         case oid if oid in (_JSON, _JSONB):
             return (_object if oid == _JSONB else _canonical_object) if is_object(field) else None
@@ -151,7 +153,7 @@ def _writer(column: Column, field: Field) -> Callable[[str], orjson.Fragment | N
 
 
 def has_few_digits(column: Column) -> bool:
-    """Whether a double tells all values of a numeric column apart."""
+    """Returns whether a double distinguishes all values of a numeric column."""
     digits = numeric_digits(column)
     return digits is not None and 0 <= digits[1] <= sum(digits) <= _DIGITS_MAX
 
@@ -161,7 +163,7 @@ def _object(text: str) -> orjson.Fragment | None:
 
 
 def _canonical_object(text: str) -> orjson.Fragment | None:
-    """Of type json: OpenSearch refuses names that come twice, of which PostgreSQL takes the last."""
+    """Converts a value of type json. OpenSearch refuses duplicate names, of which PostgreSQL uses the last one."""
     value = read_json(text)
     is_one = isinstance(value, dict) or (isinstance(value, list) and value and isinstance(value[0], dict))
     return orjson.Fragment(json_text(value)) if is_one else None

@@ -1,9 +1,9 @@
-"""Which generation the search index holds, and whether every index that belongs to it is still the same one.
+"""The generation that the search index holds, and the check that every index which belongs to it is still the same one.
 
-Each generation has a marker index. An alias names that of the generation which readers see; it moves together with
-their aliases, in one step. The marker index has a document `generation`, and one for each prepared table, named as its
-first index is, with the name and the UUID of the one that it has now: an index that was deleted, or deleted and made
-again by somebody else, has another UUID or none.
+Each generation has a marker index. An alias names the marker of the generation that readers see; it moves together with
+the aliases for readers, in one step. The marker index has a document `generation`, and one document for each prepared
+table. The latter is named like the table's first index, and contains name and UUID of the present one: an index that
+was deleted has no UUID, and one that another program created instead has another UUID.
 """
 
 from collections.abc import Callable
@@ -22,22 +22,22 @@ from sinks.search.server import SearchServer, error_type
 log = structlog.get_logger(__name__)
 
 _GENERATION_ID: Final = "generation"
-# One page. A node takes 1,000 shards by default, so a prefix has fewer tables than this.
+# All documents fit into one page. A node takes 1,000 shards by default, so a prefix has fewer tables than this.
 _INDEXES_MAX: Final = 10_000
 _NAMES_MAX: Final = 5  # in one URL
 
 
 class Overtaken(Exception):  # noqa: N818
-    """Another writer was here meanwhile: look again."""
+    """Raised when another writer changed the marker or an index meanwhile. The caller reads both again and retries."""
 
 
 class Mark(NamedTuple):
-    """Which index a table has, and when that was written."""
+    """The index that a table has, and when that was recorded."""
 
     name: str
     uuid: str
     shape: str  # sinks.search.mapping.shape_digest of the table's index
-    written: tuple[int, int]  # sequence number and primary term: a write may ask for it to be the last
+    written: tuple[int, int]  # sequence number and primary term, for a write on condition that this is the last one
 
 
 class Generations:
@@ -51,18 +51,19 @@ class Generations:
         self._shape = shape
 
     def is_serving(self) -> bool:
-        """Whether readers see this generation."""
+        """Returns whether readers see this generation."""
         return serving_slot(self._server, self._names) == self._names.slot
 
     def current(self, *, any_shape: bool = False) -> int | None:
-        """The generation held; None when there is none, or one of its indexes is gone or has another shape, unless
-        `any_shape`."""
+        """Returns the generation held; None if there is none, if one of its indexes is missing, or, unless `any_shape`,
+        if one has another shape than configured.
+        """
         documents = self._documents()
         generation = documents.pop(_GENERATION_ID, None)
         if generation is None:
             return None
         if not any_shape and (changed := self._changed(documents)):
-            log.warning("search index is filled again: the shape of tables has changed", indexes=sorted(changed))
+            log.warning("filling the search index again: the shape of tables has changed", indexes=sorted(changed))
             return None
         marked = {str(document.get("index", name)): document["uuid"] for name, document in documents.items()}
         held = self._uuids(list(marked))
@@ -71,8 +72,9 @@ class Generations:
         return int(generation["generation"])
 
     def begin(self, generation: int) -> None:
-        """Forget all indexes and hold `generation`. A crash in between leaves no generation. Indexes of another shape
-        are deleted, since they may have had another name."""
+        """Removes all index entries and records `generation`. A crash in between leaves no generation. Indexes of
+        another shape are deleted, because they may have had another name.
+        """
         is_serving = self.is_serving()
         documents = self._documents()
         held = self._uuids(list(changed := self._changed(documents)))
@@ -85,7 +87,7 @@ class Generations:
         try:
             self._server.call(lambda client: client.indices.create(index=self._marker, body=body), (400,))
         except RequestError as error:
-            if error_type(error) != "resource_already_exists_exception":  # another writer was faster: fine
+            if error_type(error) != "resource_already_exists_exception":  # another writer has created it: no error
                 raise self._server.explained(error) from error
         self._put(_GENERATION_ID, {"generation": generation}, {})
 
@@ -93,7 +95,7 @@ class Generations:
         return self._get(_GENERATION_ID) is not None
 
     def marked(self, name: str) -> Mark | None:
-        """The index of the table that was prepared under `name` in this generation."""
+        """Returns the index of the table that was prepared under `name` in this generation."""
         answer = self._get(name)
         if answer is None:
             return None
@@ -102,8 +104,9 @@ class Generations:
         return Mark(document.get("index", name), document["uuid"], document.get("shape", ""), written)
 
     def mark(self, name: str, index: str, uuid: str, table: TableId, before: Mark | None) -> None:
-        """This index belongs to the generation from now on. Raises Overtaken where `before` is not the mark any
-        more."""
+        """Records that the index belongs to the generation. Raises Overtaken if `before` is not the recorded mark any
+        more.
+        """
         if before is None:
             condition: dict[str, Any] = {"op_type": "create"}
         else:
@@ -115,7 +118,7 @@ class Generations:
             raise Overtaken from error
 
     def indexes(self) -> dict[TableId, str]:
-        """The index that each table of the generation has."""
+        """Returns the index of each table of the generation."""
         return {
             TableId.parse(document["table"]): str(document["index"])
             for name, document in self._documents().items()
@@ -123,7 +126,7 @@ class Generations:
         }
 
     def _changed(self, documents: dict[str, dict[str, Any]]) -> dict[str, str]:
-        """Names and UUIDs of the indexes whose tables are to have another shape."""
+        """Returns names and UUIDs of the indexes whose tables are configured with another shape."""
         return {
             str(document.get("index", name)): document["uuid"]
             for name, document in documents.items()
@@ -135,7 +138,7 @@ class Generations:
         self._server.call(lambda client: client.indices.delete(index=index, ignore_unavailable=True))
 
     def _uuids(self, indexes: list[str]) -> dict[str, str]:
-        # Servers take URLs of 4 KiB.
+        # The limit of names keeps URLs below the 4 KiB that servers take.
         found: dict[str, str] = {}
         for start in range(0, len(indexes), _NAMES_MAX):
             names = ",".join(indexes[start : start + _NAMES_MAX])
@@ -145,7 +148,7 @@ class Generations:
 
     def _documents(self) -> dict[str, dict[str, Any]]:
         body = {"size": _INDEXES_MAX, "query": {"match_all": {}}}
-        try:  # each write to it was refreshed
+        try:  # each write to the marker index included a refresh
             hits = self._server.call(lambda client: client.search(index=self._marker, body=body), (404,))["hits"][
                 "hits"
             ]
@@ -170,12 +173,12 @@ class Generations:
             )
         except NotFoundError as error:
             raise SinkError(
-                f"{self._server.name}: the index {self._marker} was deleted just now", "nothing: the sink starts again"
+                f"{self._server.name}: the index {self._marker} was deleted just now", "nothing: the sink restarts"
             ) from error
 
 
 def serving_slot(server: SearchServer, names: SearchNames) -> str:
-    """The slot of the generation that readers see; that without a name where there is none."""
+    """Returns the slot of the generation that readers see; "" if there is none."""
     try:
         held = server.call(lambda client: client.indices.get_alias(name=names.serving), (404,))
     except NotFoundError:

@@ -1,8 +1,8 @@
-"""What a table's index looks like: each column's field from its PostgreSQL type. Pure.
+"""The index of a table: each column's field, derived from its PostgreSQL type. Pure.
 
-A document is the row's JSON as the record had it, and two fields of ours. The mapping only says how a value is
-searched; what it can't index it leaves out of the search (`ignore_malformed`, `ignore_above`) and keeps in the
-document, because a document must equal its row. New fields appear by schema versions only (`dynamic: false`).
+A document is the row's JSON as it was in the record, and fields of the sink. The mapping only determines how a value is
+searched. A value that a field can't index is left out of searches (`ignore_malformed`, `ignore_above`) and kept in the
+document, because a document must equal its row. Only schema versions add fields (`dynamic: false`).
 """
 
 import hashlib
@@ -17,8 +17,8 @@ from cdc.model.events import Column, TableId, TableSchema
 
 VERSION_FIELD: Final = "ws_version"
 DELETED_FIELD: Final = "ws_deleted"
-DELETED_AT_FIELD: Final = "ws_deleted_at"  # of a tombstone: when it was written, by its writer's clock
-JSON_FIELD: Final = "ws_json"  # texts of JSON columns, where the column's own field can't give them back
+DELETED_AT_FIELD: Final = "ws_deleted_at"  # when a tombstone was written, by its writer's clock
+JSON_FIELD: Final = "ws_json"  # texts of JSON columns that the column's own field can't represent exactly
 _OWN_FIELDS: Final[dict[str, dict[str, Any]]] = {
     VERSION_FIELD: {"type": "long"},
     DELETED_FIELD: {"type": "boolean"},
@@ -47,8 +47,8 @@ _FLAT_OBJECT: Field = {"type": "flat_object"}
 _OBJECT: Field = {"type": "object", "dynamic": True}
 _GEO_POINT: Field = {"type": "geo_point", "ignore_malformed": True}
 _JSONS, _POINT = frozenset({114, 3802}), 600
-_VECTOR: Final = re.compile(r"(?:\w+\.)?vector\(([0-9]+)\)")  # pgvector's, as format_type prints it
-_FORM: Final = 1  # rises when documents of one configuration change their form
+_VECTOR: Final = re.compile(r"(?:\w+\.)?vector\(([0-9]+)\)")  # pgvector's type, as format_type prints it
+_FORM: Final = 1  # increased when the documents of one configuration change their form
 _DYNAMIC_SETTINGS: Final = frozenset({"refresh_interval", "number_of_replicas", "max_result_window"})
 _BOOL, _BOOLEANS = 16, 1000  # bool, bool[]
 
@@ -57,7 +57,7 @@ _FIELDS_BY_OID: Final[dict[int, Field]] = {
     oid: field
     for oids, field in (
         ((_BOOL,), _BOOLEAN),
-        ((_BOOLEANS,), _KEYWORD),  # with explicit bounds it is a text, which a boolean field refuses
+        ((_BOOLEANS,), _KEYWORD),  # an array with explicit bounds is a text, which a boolean field refuses
         ((17, 1001), _KEPT_ONLY),  # bytea
         ((20, 1016), _number("long")),  # int8
         ((21, 1005), _number("short")),  # int2
@@ -80,7 +80,7 @@ _FIELDS_BY_OID: Final[dict[int, Field]] = {
     for oid in oids
 }
 
-# Fields that OpenSearch keeps for itself at the top of a document.
+# Fields that OpenSearch reserves at the top level of a document.
 _METADATA_FIELD: Final = re.compile(
     r"_(id|index|source|type|routing|field_names|feature|ignored|nested_path|seq_no|primary_term|version|size"
     r"|doc_count|data_stream_timestamp|recovery_source)"
@@ -88,30 +88,34 @@ _METADATA_FIELD: Final = re.compile(
 
 
 def field_of(column: Column) -> Field:
-    """How a column is searched. Every other type (uuid, enum, time, interval, inet…) is one exact keyword."""
+    """Returns the field of a column. Types without an entry (uuid, enum, time, interval, inet…) are one exact
+    keyword.
+    """
     element = _BOOLEANS if column.element_oid == _BOOL else column.element_oid
     field = _FIELDS_BY_OID.get(element or column.base_type_oid or column.type_oid)
     if field is None:
-        # An extension's type has no fixed oid; citext is the one that is read like text.
+        # An extension's type has no fixed oid; citext is the only one that is searched like text.
         field = _TEXT if column.type_name.removesuffix("[]").rpartition(".")[2] == "citext" else _KEYWORD
     return field
 
 
 class Capabilities(NamedTuple):
-    """What a server's indexes can have."""
+    """The features of a server's indexes."""
 
     flat_objects: bool = True  # OpenSearch from version 2.7 on
     vectors: bool = False  # the plugin for nearest neighbours
 
     @classmethod
     def of(cls, version: str, plugins: Iterable[str]) -> Self:
-        """`version`: a server's number, such as 2.19.1."""
+        """Returns the features of a server. `version`: its number, such as 2.19.1."""
         parts = [int(part) for part in re.findall(r"[0-9]+", version)[:2]]
         return cls(parts >= [2, 7], any("knn" in plugin for plugin in plugins))
 
 
 def fields_of(schema: TableSchema, shape: SearchShape, capabilities: Capabilities) -> dict[str, Field]:
-    """Each column's field: the derived one, with the shape's parameters over it; another type replaces it whole."""
+    """Returns each column's field: the derived one with the shape's parameters added, or the shape's field alone if it
+    has another type.
+    """
     fields: dict[str, Field] = {}
     for column in schema.columns:
         derived = _derived(column, shape, capabilities)
@@ -140,15 +144,15 @@ def _derived(column: Column, shape: SearchShape, capabilities: Capabilities) -> 
 
 
 def is_object(field: Field) -> bool:
-    """Whether the field takes a JSON object."""
+    """Returns whether the field takes a JSON object."""
     return field.get("type", "object") in ("flat_object", "object", "nested") and field.get("enabled", True)
 
 
 def index_body(form: "IndexForm", aliases: dict[str, Any]) -> dict[str, Any]:
-    """Settings, mapping and aliases of the table's index."""
+    """Returns settings, mapping and aliases of the table's index."""
     settings: dict[str, Any] = {"mapping": {"total_fields": {"limit": fields_max(len(form.schema.columns))}}}
     if "number_of_replicas" not in form.shape.settings:
-        # No replica on a single node, where it could never be assigned; one where there are more.
+        # A single node gets no replica, which could never be assigned; a cluster gets one.
         settings["auto_expand_replicas"] = "0-1"
     if form.has_vectors:
         settings["knn"] = True
@@ -156,7 +160,7 @@ def index_body(form: "IndexForm", aliases: dict[str, Any]) -> dict[str, Any]:
 
 
 class IndexForm:
-    """The index of one table, as it is to be."""
+    """The index of one table as the configuration and the schema require it."""
 
     def __init__(self, schema: TableSchema, shape: SearchShape, capabilities: Capabilities, prefix: str) -> None:
         self.schema = schema
@@ -164,31 +168,31 @@ class IndexForm:
         self.fields = fields_of(schema, shape, capabilities)
         self.digest = shape_digest(shape, capabilities)
         self.owner = owner(schema.table, prefix)
-        # A server without the plugin says of the field what is wrong.
+        # A server without the plugin refuses the field with a clear error.
         is_vector = any(field.get("type") == "knn_vector" for field in self.fields.values())
         self.has_vectors = capabilities.vectors and is_vector
 
     @property
     def dynamic_settings(self) -> dict[str, Any]:
-        """Settings that an index takes at any time."""
+        """The settings that can be changed in an index that exists."""
         return {name: value for name, value in self.shape.settings.items() if name in _DYNAMIC_SETTINGS}
 
 
 def shape_digest(shape: SearchShape, capabilities: Capabilities) -> str:
-    """What of a shape can't change in an index that is there."""
-    told = shape.model_dump(by_alias=True)
-    told["settings"] = {name: value for name, value in shape.settings.items() if name not in _DYNAMIC_SETTINGS}
-    told |= {"form": _FORM, "capabilities": capabilities}
-    return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+    """Returns a digest of the part of a shape that can't be changed in an index that exists."""
+    fixed = shape.model_dump(by_alias=True)
+    fixed["settings"] = {name: value for name, value in shape.settings.items() if name not in _DYNAMIC_SETTINGS}
+    fixed |= {"form": _FORM, "capabilities": capabilities}
+    return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def fields_max(column_count: int) -> int:
-    """A text column takes two fields."""
+    """Returns the limit of an index's fields. A text column takes two."""
     return max(1000, 4 * column_count)
 
 
 def mapping(form: IndexForm) -> dict[str, Any]:
-    """The explicit mapping, with the table's name in `_meta`."""
+    """Returns the explicit mapping, with the table's name in `_meta`."""
     return {
         "dynamic": False,
         "_meta": {"watershed": form.owner | {"schema_version": form.schema.version, "shape": form.digest}},
@@ -197,8 +201,9 @@ def mapping(form: IndexForm) -> dict[str, Any]:
 
 
 def clashes(held: dict[str, Any], fields: dict[str, Field]) -> frozenset[str]:
-    """Fields of an index (its mapping's properties) beside which these can't be: of another type, or a path
-    through one another. Fields can't be changed or removed."""
+    """Returns the fields of an index (`held`: its mapping's properties) that conflict with `fields`: the type differs,
+    or one is a path through the other. Fields of an index can't be changed or removed.
+    """
     wanted = {name: _kind(field) for name, field in fields.items()}
     objects = {name for name, field in fields.items() if is_object(field)}
     paths = {path for name in wanted for path in _paths_to(name)}
@@ -210,8 +215,9 @@ def clashes(held: dict[str, Any], fields: dict[str, Field]) -> frozenset[str]:
 
 
 def _leaves(properties: dict[str, Any], path: str, objects: Container[str]) -> Iterator[tuple[str, tuple[str, bool]]]:
-    """Fields that hold values, by the name that a column has; ours left out. What is in an object that a column
-    holds is its own."""
+    """Yields name and kind of the fields that hold values, by the names that columns have; without the sink's own
+    fields, and without the fields inside an object that a column holds.
+    """
     for name, field in properties.items():
         if "properties" in field and f"{path}{name}" not in objects:
             yield from _leaves(field["properties"], f"{path}{name}.", objects)
@@ -220,12 +226,12 @@ def _leaves(properties: dict[str, Any], path: str, objects: Container[str]) -> I
 
 
 def _kind(field: Field) -> tuple[str, bool]:
-    """What of a field can't be changed."""
+    """Returns the part of a field that can't be changed."""
     return field.get("type", "object"), field.get("enabled", True)
 
 
 def _paths_to(name: str) -> Iterator[str]:
-    """What OpenSearch takes for objects around a field of this name."""
+    """Yields the names that OpenSearch reads as objects around a field of this name."""
     end = name.find(".")
     while end >= 0:
         yield name[:end]
@@ -233,15 +239,17 @@ def _paths_to(name: str) -> Iterator[str]:
 
 
 def owner(table: TableId, prefix: str) -> dict[str, str]:
-    """Whose index it is: what is written to `_meta` and compared before an existing index is used."""
+    """Returns the owner of the table's index, which is written to `_meta` and compared before an existing index is
+    used.
+    """
     return {"prefix": prefix, "table_schema": table.schema, "table_name": table.name}
 
 
 def check_columns(schema: TableSchema, shape: SearchShape | None = None) -> None:
-    """Raises RefusedError, naming the column, for a table whose columns can't all be fields of one document, and for
-    a mapping of a column that it does not have.
+    """Raises RefusedError, naming the column, for a table whose columns can't all be fields of one document, and for a
+    mapping of a column that the table does not have.
 
-    OpenSearch reads a dot in a field's name as a path: `a.b` is taken as long as there is no column `a`.
+    OpenSearch reads a dot in a field's name as a path: `a.b` is accepted if there is no column `a`.
     """
     names = {column.name for column in schema.columns}
     if unknown := sorted(shape.mapping.keys() - names if shape else ()):
@@ -253,9 +261,9 @@ def check_columns(schema: TableSchema, shape: SearchShape | None = None) -> None
         parts = name.split(".")
         parents = [".".join(parts[:count]) for count in range(1, len(parts))]
         if name in _OWN_FIELDS:
-            problem = "the search index keeps this name for itself"
+            problem = "the search index reserves this name"
         elif _METADATA_FIELD.fullmatch(parts[0]):
-            problem = "OpenSearch keeps this name for itself"
+            problem = "OpenSearch reserves this name"
         elif parts[0] in _OWN_FIELDS:
             problem = f"the search index reads it as a part of its own field {parts[0]}"
         elif parents and not all(part.strip() for part in parts):

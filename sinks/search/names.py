@@ -1,21 +1,21 @@
 """Names in the search index. Pure.
 
-| name                                  | kind  | what it is                                              |
+| name                                  | kind  | purpose                                                 |
 |---------------------------------------|-------|---------------------------------------------------------|
-| `<prefix>.<schema>.<table>`           | alias | what readers search: a filter hides deleted rows, but   |
-|                                       |       | not from a GET by id                                    |
+| `<prefix>.<schema>.<table>`           | alias | readers search through it: a filter hides deleted rows, |
+|                                       |       | but not from a GET by id                                |
 | `<prefix>.<schema>.<table>.documents` | index | the documents, deleted ones too                         |
-| `….documents.v<number>`               | index | instead, since a field had to change its type; number   |
-|                                       |       | is the version of the schema that changed it            |
-| `….documents.own`                     | alias | what the sink's job writes to                           |
+| `….documents.v<number>`               | index | its replacement after a field's type changed; number is |
+|                                       |       | the version of the schema that changed it               |
+| `….documents.own`                     | alias | the sink's job writes through it                        |
 | `<prefix>.watershed`                  | index | the generation, and the identity of each prepared index |
 | `<prefix>.watershed.serving`          | alias | the marker of the generation that readers see           |
 
 A generation that is built beside the serving one has a slot, `g<number>`: it is part of the names of its marker and of
-its indexes (`<prefix>.watershed.g7`, `….documents.g7`), and stays so when readers are moved to it.
+its indexes (`<prefix>.watershed.g7`, `….documents.g7`). The names stay when readers are moved to it.
 
-A table's shape may name alias and index otherwise. Names are in lower case; what OpenSearch does not allow in a name
-becomes `_`. Two tables that would share a name are refused when the second is prepared.
+A table's shape may set other names for alias and index. Names are in lower case; characters that OpenSearch does not
+allow in a name become `_`. When two tables would share a name, the second one that is prepared is refused.
 """
 
 import re
@@ -32,7 +32,7 @@ _ILLEGAL = re.compile(r'[\\/*?"<>|,#:\s\x00-\x1f]')
 
 
 class SearchNames:
-    """The names of one prefix. Raises RefusedError for a prefix that no index name can begin with."""
+    """The names of one prefix. Raises RefusedError for a prefix that can't be the beginning of an index name."""
 
     def __init__(self, prefix: str, shapes: Mapping[str, SearchShape] | None = None, slot: str = "") -> None:
         self._shapes = shapes or {}
@@ -48,23 +48,23 @@ class SearchNames:
         self.serving = f"{self.prefix}.watershed.serving"
 
     def in_slot(self, slot: str) -> "SearchNames":
-        """The names of another generation of the same store."""
+        """Returns the names of another generation of the same store."""
         return SearchNames(self.prefix, self._shapes, slot)
 
     def slot_of(self, marker: str) -> str:
-        """The slot of the generation whose marker has this name."""
+        """Returns the slot of the generation whose marker has this name."""
         return marker.removeprefix(f"{self.prefix}.watershed").removeprefix(".")
 
     def own(self, table: TableId) -> str:
-        """The alias through which the sink's job writes to the table's index, whether readers see it or not."""
+        """Returns the alias through which the sink's job writes to the table's index, whether readers see it or not."""
         return _checked(f"{self.index(table)}.own", table)
 
     def alias(self, table: TableId) -> str:
-        """What readers use."""
+        """Returns the alias that readers use."""
         return self._filled(self.shape(table).alias or "{prefix}.{schema}.{table}", table)
 
     def index(self, table: TableId) -> str:
-        """What holds the documents. Raises RefusedError when the name gets too long."""
+        """Returns the index that holds the documents. Raises RefusedError if the name is too long."""
         template, alias = self.shape(table).index, self.alias(table)
         index = self._filled(template, table) if template else f"{alias}.documents"
         if index == alias:
@@ -75,7 +75,7 @@ class SearchNames:
         return _checked(f"{index}{self._ending}", table)
 
     def shape(self, table: TableId) -> SearchShape:
-        """The options of the table's index."""
+        """Returns the options of the table's index."""
         return shape_of(self._shapes, table, _DEFAULT_SHAPE)
 
     def _filled(self, template: str, table: TableId) -> str:
@@ -88,11 +88,13 @@ class SearchNames:
         return name
 
     def moved(self, table: TableId, version: int) -> str:
-        """What holds them instead, from this version of the schema on. Raises RefusedError when it gets too long."""
+        """Returns the index that holds the documents from this version of the schema on. Raises RefusedError if the
+        name is too long.
+        """
         return _checked(f"{self.index(table)}.v{version}", table)
 
     def moved_pattern(self, table: TableId) -> str:
-        """All of the latter, and perhaps others."""
+        """Returns a pattern that matches all indexes that `moved` names, and perhaps others."""
         return f"{self.index(table)}.v*"
 
 

@@ -1,4 +1,4 @@
-"""Reading an index whole, page by page, as it was at one moment. Memory holds one page."""
+"""Reads an index completely, page by page, as it was at one moment. Memory holds one page."""
 
 from collections.abc import Iterator
 from contextlib import suppress
@@ -10,16 +10,16 @@ from cdc.model.errors import SinkError
 from sinks.search.mapping import VERSION_FIELD
 from sinks.search.server import SearchServer
 
-_KEEP_ALIVE: Final = "5m"  # for what a reader does with one page
+_KEEP_ALIVE: Final = "5m"  # the time that a reader may take for one page
 _PAGE_IDS: Final = 5_000
 _PAGE_BYTES: Final = 4 * 1024 * 1024
 _PAGE_ROWS_MAX: Final = 1_000
 
 
 def live_documents(server: SearchServer, index: str, query: dict[str, Any], with_row: bool) -> Iterator[dict[str, Any]]:
-    """Hits of the query with their `_version`, oldest version first; `_source` only `with_row`.
+    """Yields the hits of the query with their `_version`, oldest version first; `_source` only `with_row`.
 
-    Live documents of a table differ in version, so that it tells where the next page begins.
+    The live documents of a table differ in version, so the version shows where the next page begins.
     """
     pit_id = _open(server, index)
     last: list[Any] | None = None
@@ -30,7 +30,7 @@ def live_documents(server: SearchServer, index: str, query: dict[str, Any], with
                 "size": size,
                 "query": query,
                 "pit": {"id": pit_id, "keep_alive": _KEEP_ALIVE},
-                # _seq_no tells documents of one version apart, should there be any.
+                # _seq_no distinguishes documents of one version, should there be any.
                 "sort": [{VERSION_FIELD: "asc"}, {"_seq_no": "asc"}],
                 "track_total_hits": False,
                 "_source": with_row,
@@ -49,7 +49,9 @@ def live_documents(server: SearchServer, index: str, query: dict[str, Any], with
 
 
 def _page_rows(server: SearchServer, index: str) -> int:
-    """As many rows as are about _PAGE_BYTES in the index (compressed, so a few times that in memory)."""
+    """Returns the number of rows that take about _PAGE_BYTES in the index (compressed, so a few times that in
+    memory).
+    """
     answer = server.call(lambda client: client.indices.stats(index=index, metric="docs,store"))
     held = answer["_all"]["primaries"]
     row_bytes: int = held["store"]["size_in_bytes"] // max(1, held["docs"]["count"])
@@ -60,7 +62,7 @@ def _open(server: SearchServer, index: str) -> str:
     try:
         answer = server.call(lambda client: client.create_pit(index=index, params={"keep_alive": _KEEP_ALIVE}), (404,))
     except NotFoundError as error:
-        raise SinkError(f"{server.name}: there is no index {index}", "start the sink, which makes it") from error
+        raise SinkError(f"{server.name}: there is no index {index}", "start the sink, which creates it") from error
     pit_id: str = answer["pit_id"]
     return pit_id
 
@@ -70,13 +72,13 @@ def _search(server: SearchServer, index: str, body: dict[str, Any]) -> dict[str,
         answer: dict[str, Any] = server.call(lambda client: client.search(body=body), (400, 404))
     except (NotFoundError, RequestError) as error:
         raise SinkError(
-            f"{server.name}: reading index {index} was cut off (its point in time is gone)", "read it again"
+            f"{server.name}: reading index {index} was interrupted (its point in time has expired)", "read it again"
         ) from error
     if answer.get("timed_out") or answer["_shards"]["failed"]:
-        raise SinkError(f"{server.name}: index {index} could be read in part only", "check the cluster's health")
+        raise SinkError(f"{server.name}: index {index} could only be read in part", "check the cluster's health")
     return answer
 
 
 def _close(server: SearchServer, pit_id: str) -> None:
-    with suppress(OpenSearchException):  # else it ends by itself after _KEEP_ALIVE
+    with suppress(OpenSearchException):  # otherwise it expires after _KEEP_ALIVE
         server.once(lambda client: client.delete_pit(body={"pit_id": [pit_id]}))

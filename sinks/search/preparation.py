@@ -1,12 +1,14 @@
-"""A table's index: made, given new fields, or moved to a new index where a field's type can't follow in place.
+"""Preparation of a table's index: it is created, given new fields, or moved to a new index if a field's type can't
+change in place.
 
-A move can be killed anywhere and gone on with, by anyone:
+A move can be killed at any point, and continued by any writer:
 
-1. The new index is made; its name tells the version of the schema. The old one takes no writes from then on: what other
-   writers try is refused, and they start again.
-2. The server copies the documents with their versions, deleted rows' too. Again is harmless.
-3. The generation's mark moves to the new index, if it is still the mark that was read: of two writers one goes on.
-4. The alias moves and the old index goes, in one step. Readers see the old one until then.
+1. The new index is created; its name contains the version of the schema. The old index takes no writes from then on:
+   other writers are refused, and restart.
+2. The server copies the documents with their versions, including those of deleted rows. The copy can be repeated.
+3. The generation's mark moves to the new index, if it is still the mark that was read: only one of two writers
+   continues.
+4. The alias moves and the old index is deleted, in one step. Until then readers see the old index.
 """
 
 from contextlib import suppress
@@ -33,12 +35,12 @@ _TASK_WAIT: Final = "20s"  # for one answer; below the client's patience
 
 
 class _Index(NamedTuple):
-    """An index as it was found."""
+    """An index as the server describes it."""
 
     name: str
     uuid: str
     aliases: frozenset[str]
-    ours: dict[str, Any]  # what we noted in `_meta`
+    ours: dict[str, Any]  # Watershed's entry in `_meta`
     fields: dict[str, Any]  # the mapping's properties
     fields_max: int
     is_blocked: bool  # for writes
@@ -54,7 +56,7 @@ class _Index(NamedTuple):
 
 
 class Preparation:
-    """Of the tables of one prefix."""
+    """Prepares the tables of one prefix."""
 
     def __init__(
         self, server: SearchServer, names: SearchNames, generations: Generations, capabilities: Capabilities
@@ -65,15 +67,15 @@ class Preparation:
         self._generations = generations
 
     def prepare(self, lineage: Lineage) -> None:
-        """See `sinks.contract.Sink.prepare`."""
+        """Implements `sinks.contract.Sink.prepare`."""
         for _ in self._server.retries.attempts():
             try:
                 return self._prepare(lineage)
             except Overtaken:
                 continue
         raise SinkError(
-            f"{self._server.name}: other writers prepare {lineage.newest.table} at the same time, again and again",
-            "one job may write a search index: stop the others",
+            f"{self._server.name}: other writers repeatedly prepare {lineage.newest.table} at the same time",
+            "only one job may write a search index: stop the others",
         )
 
     def _prepare(self, lineage: Lineage) -> None:
@@ -91,9 +93,9 @@ class Preparation:
             if mark is not None:
                 raise SinkError(
                     f"{self._server.name}: index {index.name} of {schema.table} was prepared with another shape",
-                    "nothing: the sink starts again and fills the index; stop a second job with another configuration",
+                    "nothing: the sink restarts and fills the index; stop a second job with another configuration",
                 )
-            log.warning("search index of another shape is deleted", table=str(schema.table), index=index.name)
+            log.warning("deleting a search index of another shape", table=str(schema.table), index=index.name)
             doomed = index.name
             self._server.call(lambda client: client.indices.delete(index=doomed, ignore_unavailable=True))
             index = None
@@ -110,7 +112,7 @@ class Preparation:
             raise SinkError(
                 f"{self._server.name}: index {index.name} was prepared with a later schema than version "
                 f"{schema.version} of {schema.table}",
-                "nothing: the sink starts again and reads the newest schema; stop a second job, if there is one",
+                "nothing: the sink restarts and reads the newest schema; stop a second job, if there is one",
             )
         clashes = mapping.clashes(index.fields, form.fields)
         if clashes or (index.is_blocked and self._others(schema, index.name)):
@@ -140,7 +142,7 @@ class Preparation:
                     )
 
     def _update(self, schema: TableSchema, index: _Index) -> None:
-        """Give the index the schema's new fields, settings that can change, and our alias."""
+        """Adds the schema's new fields, changed settings and the sink's aliases to the index."""
         form = self._form(schema)
         try:
             if any(str(value) != index.settings.get(name) for name, value in form.dynamic_settings.items()):
@@ -159,7 +161,7 @@ class Preparation:
             raise self._unusable(schema.table, error) from error
 
     def _make_room(self, schema: TableSchema, index: _Index) -> None:
-        """Fields of columns that are gone stay, and count."""
+        """Raises the limit of fields. Fields of dropped columns stay, and count."""
         needed = mapping.fields_max(len(schema.columns) + len(index.fields))
         if needed > index.fields_max:
             limit = {"index.mapping.total_fields.limit": needed}
@@ -173,9 +175,9 @@ class Preparation:
         if old.name == target:
             raise RefusedError(
                 f"{self._server.name}: index {target} of table {schema.table} has fields of other types",
-                f"delete the index {target} and start the sink again: it is then filled from the topics",
+                f"delete the index {target} and restart the sink: it then fills the index from the topics",
             )
-        log.info("search index moves", table=str(schema.table), source=old.name, target=target)
+        log.info("moving a search index", table=str(schema.table), source=old.name, target=target)
         self._create(schema, target, {})
         new = self._found(target)
         if new is None:
@@ -187,19 +189,21 @@ class Preparation:
             is_known = lineage.column_count(old.schema_version) is not None
             kept = lineage.carried(old.schema_version) if is_known else frozenset()
             self._copy(old.name, target, clashes - kept)
-        except NotFoundError as error:  # another writer was faster, and is done
+        except NotFoundError as error:  # another writer has finished the move
             raise Overtaken from error
         self._generations.mark(name, target, new.uuid, schema.table, mark)
         self._show(schema, target)
 
     def _copy(self, source: str, target: str, without: frozenset[str]) -> None:
-        """All documents with their versions. Raises NotFoundError where one of both is gone."""
+        """Copies all documents with their versions, without the fields in `without`. Raises NotFoundError if one of the
+        indexes does not exist, Overtaken if one is deleted meanwhile.
+        """
         body: dict[str, Any] = {
             "source": {
                 "index": source,
                 "_source": {"excludes": [path for name in sorted(without) for path in (name, f"{JSON_FIELD}.{name}")]},
             },
-            # What is there with this version or a greater one is right: a copy that was killed, or goes on beside us.
+            # A document with this version or a greater one is right: an earlier or a concurrent copy has written it.
             "dest": {"index": target, "version_type": "external"},
             "conflicts": "proceed",
         }
@@ -214,24 +218,24 @@ class Preparation:
                 raise Overtaken
             raise SinkError(
                 f"{self._server.name}: index {source} can't be copied to {target} ({cause.get('type')})",
-                "see the server's log for this error; it is tried again",
+                "see the server's log for this error; the sink tries again by itself",
             )
         held, copied = self._count(source), self._count(target)
         if copied < held:
             raise SinkError(
-                f"{self._server.name}: of {held} documents of index {source} {copied} came to {target}",
-                "nothing: it is tried again",
+                f"{self._server.name}: {copied} of {held} documents of index {source} were copied to {target}",
+                "nothing: the sink tries again by itself",
             )
 
     def _asked(self, task: str) -> dict[str, Any]:
-        """The task, after it has ended or a while has gone by."""
-        # The client takes a parameter `timeout` for its own.
+        """Returns the description of the task after it has ended, or after _TASK_WAIT."""
+        # The client would apply a parameter `timeout` to the request itself.
         url = f"/_tasks/{task}?wait_for_completion=true&timeout={_TASK_WAIT}"
         try:
             answer: dict[str, Any] = self._server.call(
                 lambda client: client.transport.perform_request("GET", url), (404, 408, 500)
             )
-        except NotFoundError as error:  # its node was restarted
+        except NotFoundError as error:  # the task's node was restarted
             raise Overtaken from error
         except TransportError as error:
             if "timeout" in error_type(error):
@@ -244,7 +248,7 @@ class Preparation:
         return int(self._server.call(lambda client: client.count(index=index), (404,))["count"])
 
     def _show(self, schema: TableSchema, index: str) -> None:
-        """Move the aliases, and delete what the table's index was before, or would have become."""
+        """Moves the aliases to the index, and deletes the table's earlier and unfinished indexes."""
         alias, others = self._names.alias(schema.table), self._others(schema, index)
         actions: list[dict[str, Any]] = [{"add": {"index": index, "alias": self._names.own(schema.table)}}]
         if self._generations.is_serving():
@@ -260,14 +264,14 @@ class Preparation:
             raise self._unusable(schema.table, error) from error
 
     def discard(self, table: TableId) -> None:
-        """Delete the table's indexes, whatever version they are of; with them goes the alias."""
+        """Deletes all indexes of the table, of any version; their aliases are deleted with them."""
         for index in self._owned(table):
             found = index.name
-            with suppress(NotFoundError):  # another writer was faster
+            with suppress(NotFoundError):  # another writer has deleted it
                 self._server.call(partial(_delete, name=found), (404,))
 
     def _others(self, schema: TableSchema, index: str) -> list[str]:
-        """Other indexes of the table, of no later version."""
+        """Returns the table's other indexes that are not of a later version."""
         return sorted(
             other.name
             for other in self._owned(schema.table)
@@ -284,10 +288,10 @@ class Preparation:
         found = [_index(other, described) for other, described in held.items()]
         return [index for index in found if owner.items() <= index.ours.items()]
 
-    # ---- what is there
+    # ---- reading and creating indexes
 
     def _aliased(self, table: TableId) -> str | None:
-        """The index that the sink's job writes to."""
+        """Returns the index that the sink's job writes to; None if there is none."""
         return min(self._with_alias(self._names.own(table)), default=None)
 
     def _with_alias(self, alias: str) -> list[str]:
@@ -302,7 +306,7 @@ class Preparation:
         try:
             self._server.call(lambda client: client.indices.create(index=index, body=body), (400,))
         except RequestError as error:
-            if error_type(error) != "resource_already_exists_exception":  # another writer was faster: fine
+            if error_type(error) != "resource_already_exists_exception":  # another writer has created it: no error
                 raise self._unusable(schema.table, error) from error
 
     def _check_owner(self, table: TableId, index: _Index) -> None:
@@ -311,8 +315,8 @@ class Preparation:
 
     def lost(self, index: str) -> SinkError:
         return SinkError(
-            f"{self._server.name}: index {index} was deleted, or made anew by somebody else",
-            "nothing: the sink starts again and fills the search index anew from the topics",
+            f"{self._server.name}: index {index} was deleted, or created again by another program",
+            "nothing: the sink restarts and fills the search index again from the topics",
         )
 
     def shared(self, table: TableId, other: object) -> SinkError:
@@ -322,11 +326,13 @@ class Preparation:
         )
 
     def _unusable(self, table: TableId, error: RequestError) -> SinkError:
-        """What a server says of an index holds no values, only names and settings."""
+        """Returns the error for an index that the server refuses. The server's reasons contain names and settings, no
+        values.
+        """
         return RefusedError(
             f"{self._server.name} refuses the index {self._names.index(table)} of table {table} "
             f"({error_type(error)}): {'; '.join(error_reasons(error))}",
-            "correct mapping and settings of the table's shape; an index of another origin with this name is possible",
+            "correct mapping and settings of the table's shape; another program may have created an index of this name",
         )
 
     def _form(self, schema: TableSchema) -> IndexForm:
@@ -350,12 +356,12 @@ def _index(name: str, described: dict[str, Any]) -> _Index:
 
 def _owner_name(meta: dict[str, Any]) -> str:
     if not meta:
-        return "something that is not Watershed's"
+        return "something that does not belong to Watershed"
     return f"table {meta.get('table_schema')}.{meta.get('table_name')} of prefix {meta.get('prefix')}"
 
 
 def aliased(server: SearchServer, alias: str) -> list[str]:
-    """The indexes that an alias stands for."""
+    """Returns the indexes that the alias points to."""
     try:
         return list(server.call(lambda client: client.indices.get_alias(name=alias), (404,)))
     except NotFoundError:

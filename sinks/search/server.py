@@ -1,4 +1,6 @@
-"""Calls to OpenSearch: repeated where that can help; failures told as SinkErrors, without values or secrets."""
+"""Calls to OpenSearch. Failures that can pass are retried; all others are raised as SinkError, without values or
+secrets.
+"""
 
 import logging
 from collections.abc import Callable
@@ -22,13 +24,13 @@ from sinks.json_numbers import read_json
 from sinks.retries import Retries
 from sinks.search.bulk import BLOCKED, TRANSIENT_STATUSES, Busy, busy
 
-# A bulk request of 5 MiB takes under a second; this is for a node that collects garbage or merges.
+# A bulk request of 5 MiB takes under a second; the timeout is for a node that collects garbage or merges.
 ANSWER_TIMEOUT_S = 60
 T = TypeVar("T")
 
 
 class _ExactSerializer(JSONSerializer):
-    """Numbers of documents keep their digits."""
+    """Reads JSON so that numbers of documents keep their digits."""
 
     def loads(self, s: Any) -> Any:
         try:
@@ -41,12 +43,12 @@ class SearchServer:
     """A connection to one OpenSearch cluster."""
 
     def __init__(self, url: str, retries: Retries) -> None:
-        # The client logs each failure with a traceback, and the documents. Failures are told by us.
+        # The client logs each failure with a traceback and the documents. Callers log failures instead.
         for name in ("opensearch", "opensearchpy.trace"):
             logging.getLogger(name).setLevel(logging.ERROR)
         parts = _parsed(url)
         try:
-            # Repetition is ours, so that it has one limit and knows what a repeated write means.
+            # Only `Retries` retries, so that one limit applies, and the meaning of a repeated write is known.
             self._client = OpenSearch([url], timeout=ANSWER_TIMEOUT_S, max_retries=0, serializer=_ExactSerializer())
         except (ValueError, ImproperlyConfigured) as error:
             raise _no_address() from error
@@ -54,8 +56,9 @@ class SearchServer:
         self.name = f"OpenSearch at {parts.hostname}:{parts.port or (443 if parts.scheme == 'https' else 9200)}"
 
     def call(self, work: Callable[[OpenSearch], T], expected: tuple[int, ...] = ()) -> T:
-        """What `work` returns, repeated while the cluster is busy or away. An error whose status is `expected` comes
-        out as the client's TransportError; any other as SinkError."""
+        """Returns the result of `work`, which is repeated while the cluster is busy or does not answer. Raises the
+        client's TransportError for an error whose status is `expected`, SinkError for any other.
+        """
         try:
             return self.retries.call(lambda: work(self._client), is_transient)
         except OpenSearchException as error:
@@ -64,11 +67,13 @@ class SearchServer:
             raise self.explained(error) from error
 
     def once(self, work: Callable[[OpenSearch], T]) -> T:
-        """What `work` returns, in one attempt. Raises what the client raises."""
+        """Returns the result of `work`, in one attempt. Raises the client's errors."""
         return work(self._client)
 
     def explained(self, error: OpenSearchException) -> SinkError:
-        """The error in our words: its status and type, not its text, which can quote a document."""
+        """Returns the SinkError for a client's error: with its status and type, without its text, which can quote a
+        document.
+        """
         match error:
             case AuthenticationException() | AuthorizationException() if error_type(error) == "":
                 return SinkError(f"{self.name} refuses this user", "check user and password in the sink's url")
@@ -85,28 +90,30 @@ class SearchServer:
 
 
 def is_transient(error: Exception) -> bool:
-    """Connection refused, reset or timed out; or a status that says: later."""
+    """Returns whether the connection was refused, reset or timed out, or the status asks to try later."""
     return isinstance(error, ConnectionError) or status(error) in TRANSIENT_STATUSES
 
 
 def status(error: Exception) -> int:
-    """The HTTP status of a failed request, 0 when there was no answer."""
+    """Returns the HTTP status of a failed request; 0 if there was no answer."""
     code = error.status_code if isinstance(error, TransportError) else 0
     return code if isinstance(code, int) else 0
 
 
 def error_type(error: Exception) -> str:
-    """OpenSearch's name of the error, empty when the answer has none."""
-    return _told(error, "type")
+    """Returns OpenSearch's name of the error; "" if the answer has none."""
+    return _error_field(error, "type")
 
 
 def error_reason(error: Exception) -> str:
-    """OpenSearch's text, empty when the answer has none. It can quote a document: not to be told."""
-    return _told(error, "reason")
+    """Returns OpenSearch's text; "" if the answer has none. It can quote a document, and must not appear in
+    messages.
+    """
+    return _error_field(error, "reason")
 
 
 def error_reasons(error: Exception) -> list[str]:
-    """All that OpenSearch says of an error, the causes behind it too. It can quote a document, as error_reason."""
+    """Returns all texts of an error and of its causes. They can quote a document, like error_reason."""
     info: Any = error.info if isinstance(error, TransportError) and len(error.args) > 2 else None
     waiting = [info.get("error") if isinstance(info, dict) else None]
     reasons: list[str] = []
@@ -118,7 +125,7 @@ def error_reasons(error: Exception) -> list[str]:
     return [reason for number, reason in enumerate(reasons) if reason and reason not in reasons[:number]]
 
 
-def _told(error: Exception, field: str) -> str:
+def _error_field(error: Exception, field: str) -> str:
     info: Any = error.info if isinstance(error, TransportError) and len(error.args) > 2 else None
     said = info.get("error") if isinstance(info, dict) else None
     return str(said.get(field, "")) if isinstance(said, dict) else ""

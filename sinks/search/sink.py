@@ -27,7 +27,7 @@ from sinks.search.tombstones import Tombstones
 
 _ANSWER_FIELDS: Final = "items.*.status,items.*._index,items.*.error.type,items.*.error.reason"
 _NAMES_MAX: Final = 5  # in one URL, of which servers take 4 KiB
-_LOOK_DOCUMENTS_MAX: Final = 16  # of large rows
+_READ_DOCUMENTS_MAX: Final = 16  # of large rows, whose unchanged columns are read from the index
 _STALE: Final = Result(Outcome.STALE)
 _TOO_LARGE: Final = Result(Outcome.REJECTED, "the row is larger than the search index takes in one request")
 _NO_ANSWER = Busy(0, "no answer")
@@ -41,7 +41,7 @@ class _Table(NamedTuple):
 
 
 class SearchSink:
-    """See sinks.contract.Sink. Rejects a row that has a value which its field can't hold."""
+    """Implements sinks.contract.Sink. Rejects a row with a value that its field can't hold."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class SearchSink:
         tombstone_ttl_s: int = TOMBSTONE_TTL_S,
         name: str = "search",
     ) -> None:
-        """`slot`: of the generation to write, see SearchNames; None: of the one that readers see."""
+        """`slot`: of the generation to write, see SearchNames; None: that of the generation that readers see."""
         self.name = name
         self._server = server
         self._names = SearchNames(prefix, shapes)
@@ -67,7 +67,7 @@ class SearchSink:
         self._preparation = Preparation(server, self._names, self._generations, self._capabilities)
         self._tombstones = Tombstones(server, tombstone_ttl_s)
         self._tables: dict[TableId, _Table] = {}
-        self._is_shown = False  # to readers, when a table was prepared last
+        self._is_shown = False  # whether readers saw the generation when a table was prepared last
 
     @classmethod
     def open(
@@ -78,7 +78,7 @@ class SearchSink:
         name: str = "search",
         slot: str | None = None,
     ) -> Self:
-        """Connect. Raises SinkError when nothing answers there."""
+        """Connects. Raises SinkError if no server answers at the address."""
         server = SearchServer(config.url.get_secret_value(), retries or Retries())
         try:
             info = server.call(lambda client: client.info())
@@ -132,7 +132,7 @@ class SearchSink:
         sent: list[int] = []
 
         def items() -> Iterator[Item]:
-            for number, change in completed(changes, self._held, _LOOK_DOCUMENTS_MAX):
+            for number, change in completed(changes, self._held, _READ_DOCUMENTS_MAX):
                 sent.append(number)
                 yield self._item(change)
 
@@ -156,13 +156,13 @@ class SearchSink:
         return swept
 
     def make_readable(self, tables: Collection[TableId]) -> None:
-        # Also by the name that readers use: that it is gone must not stay unnoticed.
+        # The readers' alias is refreshed, too, so that its deletion is noticed.
         names = [self._names.own, self._names.alias] if self._is_shown else [self._names.own]
         self._refresh(sorted(name(table) for table in tables for name in names))
-        self._tombstones.purge_now_and_then([table.alias for table in self._tables.values()])
+        self._tombstones.purge_hourly([table.alias for table in self._tables.values()])
 
     def rows(self, table: TableId) -> Iterator[StoredRow]:
-        """As readers see them: what was written since make_readable may be missing."""
+        """Yields the rows that readers see; those written since make_readable may be missing."""
         form = self._known(table).form
         name = self._names.alias(table) if self._follows_readers else self._names.own(table)
         for hit in live_documents(self._server, name, LIVE, with_row=True):
@@ -178,12 +178,12 @@ class SearchSink:
         return self._server
 
     def place(self, table: TableId) -> tuple[str, DocumentForm]:
-        """The alias through which a table's documents are read, and their form."""
+        """Returns the alias through which a table's documents are read, and their form."""
         known = self._known(table)
         return known.alias, known.form
 
     def _held(self, changes: Sequence[Change]) -> list[dict[str, Json] | None]:
-        """The live rows that the index holds of these keys, as of this moment."""
+        """Returns the live row that the index holds now for each change's key; None where there is none."""
         forms = [self._known(change.table).form for change in changes]
         wanted: list[dict[str, str]] = []
         for form, change in zip(forms, changes, strict=True):
@@ -212,8 +212,9 @@ class SearchSink:
         return item(objects=True)._replace(plain=partial(item, objects=False))
 
     def _write(self, items: Sequence[Item]) -> list[Result]:
-        """One result for each item. A document that its index refuses is written again with its JSON as text, where
-        that is what may have been refused."""
+        """Returns one result for each item. A document that its index refuses is written again with its JSON as text,
+        if the JSON may be the reason.
+        """
         results = self._write_once(items)
         for number, result in enumerate(results):
             if (
@@ -225,7 +226,7 @@ class SearchSink:
         return results
 
     def _write_once(self, items: Sequence[Item]) -> list[Result]:
-        """One result for each item, after what was busy was sent again with the same versions."""
+        """Returns one result for each item. Items that were busy are sent again with the same versions."""
         results: dict[int, Result] = {}
         waiting = list(range(len(items)))
         blocked = _NO_ANSWER
@@ -245,7 +246,7 @@ class SearchSink:
     def _send(self, items: Sequence[Item]) -> Sequence[Result | Busy]:
         body = b"".join(item.content for item in items)
         try:
-            # require_alias: an index that was deleted must not be made anew by the write, without our mapping.
+            # require_alias: the write must not create a deleted index again, without the sink's mapping.
             answer = self._server.once(
                 lambda client: client.bulk(body=body, params={"require_alias": "true", "filter_path": _ANSWER_FIELDS})
             )
@@ -257,14 +258,17 @@ class SearchSink:
             raise self._server.explained(error) from error
         said = answer.get("items", [])
         if len(said) != len(items):
-            raise SinkError(f"{self._server.name} answered a bulk request in part", "is there a proxy in between?")
+            raise SinkError(
+                f"{self._server.name} answered a bulk request only in part",
+                "check the proxy in between, if there is one",
+            )
         outcomes = [bulk.outcome(entry) for entry in said]
         if any(isinstance(found, Busy) and found.is_too_large for found in outcomes):
             return self._send_smaller(items)
         return outcomes
 
     def _send_smaller(self, items: Sequence[Item]) -> Sequence[Result | Busy]:
-        """In halves, down to one document. What was taken of them before is stale now."""
+        """Sends the items in halves, down to one document. Items that were written before are stale now."""
         if len(items) == 1:
             return [_TOO_LARGE]
         middle = len(items) // 2

@@ -1,4 +1,4 @@
-"""The generations of one search store, of which readers see one: they are shown, kept and dropped as a whole."""
+"""The generations of one search store, of which readers see one. Each is shown, kept and deleted as a whole."""
 
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ DISK_USED_MAX: Final = 0.95
 
 
 class SearchSlots:
-    """See sinks.slots.Slots."""
+    """Implements sinks.slots.Slots."""
 
     in_place = False
 
@@ -44,7 +44,7 @@ class SearchSlots:
         indexes = sorted(self._generations(names.slot).indexes().values())
         if not indexes:
             return
-        # One name for each table: the answer for all indexes is smaller than a URL of names may be.
+        # Statistics of all indexes are read, because a URL with one name for each table could be too long.
         stats = self._server.call(lambda client: client.indices.stats(metric="store"))["indices"]
         wanted = sum(stats[index]["primaries"]["store"]["size_in_bytes"] for index in indexes if index in stats)
         disks = self._server.call(lambda client: client.nodes.stats(metric="fs"))["nodes"].values()
@@ -62,7 +62,7 @@ class SearchSlots:
             )
 
     def remove_unmet(self, slot: str, version: int) -> int:
-        """Its indexes hold nothing but what the rebuild has met."""
+        """Returns 0: the indexes of the slot hold only documents that the rebuild has written."""
         del slot, version
         return 0
 
@@ -82,7 +82,7 @@ class SearchSlots:
         except (NotFoundError, RequestError) as error:
             raise SinkError(
                 f"{self._server.name}: the aliases of generation {generations.current(any_shape=True)} can't be moved",
-                "nothing: readers see the former generation, and it is tried again",
+                "nothing: readers see the former generation, and the sink tries again by itself",
             ) from error
 
     def drop(self, slot: str) -> None:
@@ -99,5 +99,5 @@ class SearchSlots:
         self._server.call(lambda client: client.indices.delete(index=index, ignore_unavailable=True))
 
     def _generations(self, slot: str) -> Generations:
-        # No shape is compared here.
+        # Shapes are not compared here.
         return Generations(self._server, self._names.in_slot(slot), lambda _: "")

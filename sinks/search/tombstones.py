@@ -1,10 +1,11 @@
-"""Documents of deleted rows, which keep a row's version, are deleted themselves after a while.
+"""Deletes the documents of deleted rows (tombstones), which keep the rows' versions, after a while.
 
-A tombstone may go when no older change of its row can still be written. Changes come from the topics in order, so a job
-that writes an older change writes the delete behind it, however far back it begins to read. What remains is a job that
-was stopped in the middle of a write and goes on later: it must not have stood still for as long as `tombstone_ttl_s`.
-The time of deletion is the writer's clock; the clocks of writers may differ by much less than that. Only tombstones
-that are still the same are deleted: OpenSearch compares the sequence number that its query has found.
+A tombstone can be deleted when no older change of its row can still be written. Changes come from the topics in order,
+so a job that writes an older change also writes the delete that follows it, however far back it begins to read. The
+remaining case is a job that was suspended in the middle of a write and resumes later: it must not have been suspended
+for as long as `tombstone_ttl_s`. The time of deletion is the writer's clock; the clocks of writers may differ by much
+less than that. Only tombstones that have not changed are deleted: OpenSearch compares the sequence number that its
+query has found.
 """
 
 import time
@@ -23,21 +24,23 @@ _NAMES_MAX: Final = 5  # in one URL
 
 
 class Tombstones:
-    """Of the tables of one sink."""
+    """The tombstones of the tables of one sink."""
 
     def __init__(self, server: SearchServer, ttl_s: int) -> None:
         self._server = server
         self._ttl_s = ttl_s
         self._due_s = 0.0  # monotonic
 
-    def purge_now_and_then(self, aliases: Sequence[str]) -> None:
-        """Purge once an hour."""
+    def purge_hourly(self, aliases: Sequence[str]) -> None:
+        """Calls purge if the last call was an hour ago."""
         if time.monotonic() >= self._due_s:
             self._due_s = time.monotonic() + _PAUSE_S
             self.purge(aliases, time.time() - self._ttl_s)
 
     def purge(self, aliases: Sequence[str], before_s: float) -> None:
-        """Begin to delete the tombstones of rows that were deleted before that time. The server goes on by itself."""
+        """Starts the deletion of tombstones that were written before `before_s` (seconds since 1970). The server
+        continues by itself.
+        """
         query = {
             "bool": {
                 "filter": [
@@ -52,11 +55,11 @@ class Tombstones:
                 self._server.call(partial(_delete, indexes=indexes, query=query))
 
     def _indexes(self, aliases: Sequence[str]) -> list[str]:
-        """Behind the aliases, which hide tombstones."""
+        """Returns the indexes of the aliases, which themselves hide tombstones."""
         names = ",".join(aliases)
         try:
             return sorted(self._server.call(lambda client: client.indices.get_alias(name=names), (404,)))
-        except NotFoundError:  # noticed by who writes to it
+        except NotFoundError:  # the next write reports it
             return []
 
 

@@ -1,5 +1,6 @@
-"""What the search index holds, for comparison with the source. The version is the document's `_version`, which guards
-it; a document whose own version field says otherwise was edited by somebody."""
+"""The content of the search index, for comparison with the source. The version is the document's `_version`, which
+guards it. A document whose version field differs was edited by another program.
+"""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,7 @@ from sinks.search.pages import live_documents
 from sinks.search.sink import SearchSink
 from sinks.view import Held, Key, StoreView
 
-LOOK_DOCUMENTS_MAX: Final = 200  # in one request
+READ_DOCUMENTS_MAX: Final = 200  # in one request
 FORGETTING_S: Final = 1.0
 
 
@@ -51,9 +52,10 @@ class SearchView(StoreView):
         return [None if found is None else _held(found, form) for found in self._documents(table, keys)]
 
     def remove(self, table: TableId, held: Sequence[tuple[Key, int]]) -> None:
-        """OpenSearch remembers the version of a document that it deletes for `index.gc_deletes`, and would go on
-        refusing lower ones. So that time is set to nothing meanwhile; a refresh forgets what is older by its clock,
-        which goes in steps of 200 ms."""
+        """Implements StoreView.remove. OpenSearch remembers the version of a document that it deletes for
+        `index.gc_deletes`, and would go on refusing lower versions. So that time is set to zero meanwhile; a refresh
+        then forgets older deletions by the server's clock, which advances in steps of 200 ms.
+        """
         alias, _ = self._sink.place(table)
         self._set_memory(alias, "0s")
         try:
@@ -70,9 +72,9 @@ class SearchView(StoreView):
 
     def _documents(self, table: TableId, keys: Sequence[Key]) -> Iterator[dict[str, Any] | None]:
         alias, form = self._sink.place(table)
-        for start in range(0, len(keys), LOOK_DOCUMENTS_MAX):
+        for start in range(0, len(keys), READ_DOCUMENTS_MAX):
             wanted: list[dict[str, str]] = []
-            for key in keys[start : start + LOOK_DOCUMENTS_MAX]:
+            for key in keys[start : start + READ_DOCUMENTS_MAX]:
                 routing = form.routing(key)
                 document = {"_index": alias, "_id": form.document_id(key)}
                 wanted.append(document if routing is None else document | {"routing": routing})
@@ -86,13 +88,13 @@ class SearchView(StoreView):
         except NotFoundError:
             answer = {"docs": [{"error": "404"}]}
         if any("error" in found for found in answer["docs"]):
-            raise SinkError(f"{self._server.name}: there is no index {alias}", "start the sink, which makes it")
+            raise SinkError(f"{self._server.name}: there is no index {alias}", "start the sink, which creates it")
         return answer
 
     def _delete(self, found: dict[str, Any]) -> None:
         guard = {"if_seq_no": found["_seq_no"], "if_primary_term": found["_primary_term"]}
         routing = {"routing": found["_routing"]} if "_routing" in found else {}
-        with suppress(NotFoundError, ConflictError):  # somebody was faster
+        with suppress(NotFoundError, ConflictError):  # it was changed or deleted meanwhile
             self._server.call(
                 lambda client: client.delete(index=found["_index"], id=found["_id"], params={**guard, **routing}),
                 (404, 409),

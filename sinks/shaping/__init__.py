@@ -1,1 +1,3 @@
-"""A row's shape in one store: columns chosen, renamed, masked and added, and the condition that a row has to meet."""
+"""The shape of a row in one store: selected, renamed, masked and added columns, and the condition that a row must
+meet.
+"""

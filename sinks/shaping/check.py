@@ -1,4 +1,4 @@
-"""What each sink is to hold, checked against the tables as they are, before anything is written. Pure."""
+"""The planned content of each sink, checked against the present tables before anything is written. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,7 +28,9 @@ class PlannedTable:
 
 
 def planned_tables(sinks: Mapping[str, StoreConfig], schemas: Iterable[TableSchema]) -> list[PlannedTable]:
-    """Raises ConfigError that tells every mapping which does not fit its table."""
+    """Returns the tables that each sink will hold. Raises ConfigError that lists every mapping which does not fit its
+    table.
+    """
     schemas = [schema for schema in schemas if schema.key]  # no store holds rows without a key
     planned: list[PlannedTable] = []
     problems: list[str] = []
@@ -58,11 +60,11 @@ def planned_tables(sinks: Mapping[str, StoreConfig], schemas: Iterable[TableSche
 
 
 def _layout(section: WarehouseConfig, stored: TableSchema) -> str:
-    """What the warehouse makes of a table. Raises RefusedError."""
+    """Returns a description of a table's layout in the warehouse. Raises RefusedError."""
     try:
-        from sinks.warehouse.layout import layout_of  # brings Arrow
+        from sinks.warehouse.layout import layout_of  # imports Arrow
     except ModuleNotFoundError:
-        return ""  # what is not installed is a finding of its own
+        return ""  # the missing package is reported as a separate finding
     layout, shape = layout_of(section.shape(stored.table), stored), section.shape(stored.table)
     parts = [f"as {shape.mode}"] if shape.mode != "current" else []
     parts += [f"partitioned by {', '.join(shape.partition_by)}"] if layout.partitions else []
@@ -71,7 +73,7 @@ def _layout(section: WarehouseConfig, stored: TableSchema) -> str:
 
 
 def _unmatched(sink: str, section: Held, schemas: Sequence[TableSchema]) -> list[str]:
-    """Columns that an entry for several tables names, and that none of them has."""
+    """Returns problems with columns that an entry for several tables names, and that none of these tables has."""
     problems = []
     for pattern, entry in section.mapping.items():
         if not is_pattern(pattern):

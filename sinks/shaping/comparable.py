@@ -1,7 +1,7 @@
-"""Values of a condition's columns and literals as Python values that compare as PostgreSQL compares them. Pure.
+"""The conversion of a condition's columns and literals to Python values that compare as in PostgreSQL. Pure.
 
 Texts compare by their characters' code points, as in collation "C". NaN is equal to itself and greater than every other
-number. Types that are not listed here can only be asked for NULL.
+number. Columns of types that are not listed here can only be compared with NULL.
 """
 
 import re
@@ -22,7 +22,7 @@ Literal = str | Decimal | bool
 
 
 class _NotANumber:
-    """NaN as PostgreSQL has it: equal to itself, and greater than every number."""
+    """NaN as PostgreSQL compares it: equal to itself, and greater than every number."""
 
     def __eq__(self, other: object) -> bool:
         return other is self
@@ -53,17 +53,17 @@ _TIMESTAMP: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Comparable:
-    """A type's values in comparisons."""
+    """The conversion of a type's values for comparisons."""
 
     family: str  # columns of one family can be compared with each other
-    key: Callable[[Json], Key]  # of a record's value, never of NULL
-    literal: Callable[[Literal], Key]  # raises NeededError
-    has_order: bool = True  # else values are only equal or not
-    in_list: Callable[[Literal], Key] | None = None  # of IN with several literals, where it differs from `literal`
+    key: Callable[[Json], Key]  # converts a record's value, never NULL
+    literal: Callable[[Literal], Key]  # converts a literal; raises NeededError
+    has_order: bool = True  # False: values can only be compared for equality
+    in_list: Callable[[Literal], Key] | None = None  # for IN with several literals, where it differs from `literal`
 
 
 def comparable(column: Column) -> Comparable | None:
-    """None for a type whose values this module does not know how to compare."""
+    """Returns the conversion for a column; None for a type that this module can't compare."""
     kind = column_type(column)
     if column.element_oid:
         return None
@@ -77,7 +77,7 @@ EXACT: Final = "exact number"
 
 
 def as_float(key: Key) -> Key:
-    """An exact number's key as a float's: PostgreSQL compares both as double precision."""
+    """Returns an exact number's key as a float's key: PostgreSQL compares both as double precision."""
     return key if key is _NAN else float(key)
 
 
@@ -122,7 +122,7 @@ def _timestamp_key(value: Json) -> Key:
 
 
 class NeededError(ValueError):
-    """A literal of another kind than the column's type needs. Its text is what is needed."""
+    """Raised for a literal of another kind than the column's type needs. The text names the kind that is needed."""
 
 
 def _number(make: Callable[[Json], Key], literal: Literal) -> Key:
@@ -220,7 +220,7 @@ _BY_OID: Final[dict[int, Comparable]] = {
         in_list=lambda literal: _number(_single, literal),
     ),
     701: Comparable(FLOAT, _double, lambda literal: _number(_double, literal)),
-    # char(n): blanks at the end mean nothing.
+    # char(n): trailing blanks are insignificant.
     1042: Comparable("text", lambda value: value.rstrip(" "), lambda literal: _text(literal).rstrip(" ")),
     1043: _TEXT,  # varchar
     1082: Comparable("date", _date_key, _date_literal),

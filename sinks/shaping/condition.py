@@ -1,7 +1,8 @@
-"""A row condition for one table: checked against the schema's types, then decided for each row. Pure.
+"""A row condition for one table: checked against the schema's types, then evaluated for each row. Pure.
 
-A row meets the condition where it is true, as in SQL's WHERE: neither false nor NULL. A change can lack columns that an
-update left alone (`unchanged`). The condition is decided without them where the others suffice; else it is undecided.
+A row meets the condition if it is true, as in SQL's WHERE: neither false nor NULL. A change can lack columns that an
+update did not change (`unchanged`). The condition is evaluated without them if the other columns suffice; otherwise it
+is undecided.
 """
 
 import operator
@@ -28,7 +29,7 @@ from sinks.contract import Json
 from sinks.shaping.comparable import EXACT, FLOAT, Comparable, Key, NeededError, as_float, comparable
 
 Row = Mapping[str, Json]
-# (row, what a predicate on an absent column is taken for) → whether the condition is true.
+# (row, the assumed result of predicates on absent columns) → whether the condition is true.
 _Test = Callable[[Row, bool], bool]
 
 _OPERATORS: Final[Mapping[str, Callable[[Key, Key], bool]]] = {
@@ -47,14 +48,14 @@ class RowCondition:
     """Decides which rows of one table a store holds."""
 
     def __init__(self, text: str, schema: TableSchema) -> None:
-        """Raises ValueError that names the column which the table lacks, or which can't be compared so."""
+        """Raises ValueError that names the column, if the table lacks it or it can't be compared in this way."""
         condition = parse_condition(text)
         self.columns = columns_of(condition)
         compiler = _Compiler(schema)
         self._test = compiler.test(condition, negated=False)
 
     def decide(self, row: Row, unchanged: frozenset[str]) -> bool | None:
-        """Whether the row meets the condition; None where that depends on columns that it lacks."""
+        """Returns whether the row meets the condition; None if that depends on columns that the row lacks."""
         if not unchanged or not unchanged & self.columns:
             return self._test(row, False)
         surely, possibly = self._test(row, False), self._test(row, True)
@@ -62,8 +63,9 @@ class RowCondition:
 
 
 class _Compiler:
-    """Makes tests of predicates. NOT is pushed down to them, so that each test says only whether it is true: NULL makes
-    a predicate and its negation alike not true, and AND and OR need to know no more."""
+    """Compiles predicates to tests. NOT is pushed down to the predicates, so a test only returns whether its predicate
+    is true: with NULL, neither a predicate nor its negation is true, and AND and OR need no third value.
+    """
 
     def __init__(self, schema: TableSchema) -> None:
         self._columns = {column.name: column for column in schema.columns}
@@ -102,17 +104,17 @@ class _Compiler:
         return test
 
     def _comparison(self, comparison: Comparison, *, negated: bool) -> _Test:
-        left, said, right = comparison.left, str(comparison.operator), comparison.right
+        left, symbol, right = comparison.left, str(comparison.operator), comparison.right
         if isinstance(left, Constant):
-            left, said, right = right, _MIRRORED[said], left
+            left, symbol, right = right, _MIRRORED[symbol], left
         assert isinstance(left, ColumnName), "the parser leaves no comparison of two literals"
         column = self._column(left)
         kind = self._comparable(column)
-        if said not in ("=", "<>") and not kind.has_order:
+        if symbol not in ("=", "<>") and not kind.has_order:
             raise ValueError(
                 f"column {column.name} of {self._table} ({column.type_name}) can only be compared by =, <> and IN"
             )
-        compare = _OPERATORS[_OPPOSITES[said] if negated else said]
+        compare = _OPERATORS[_OPPOSITES[symbol] if negated else symbol]
         if isinstance(right, ColumnName):
             return self._column_comparison(column, self._column(right), compare)
         name, read = column.name, kind.key
@@ -140,7 +142,7 @@ class _Compiler:
         def test(row: Row, absent: bool) -> bool:
             values = [row[name] for name in names if name in row]
             if None in values:
-                return False  # whatever an absent one is
+                return False  # NULL makes the comparison not true, whatever the absent value is
             if len(values) < 2:
                 return absent
             return compare(read_left(values[0]), read_right(values[1]))
@@ -157,8 +159,8 @@ class _Compiler:
         kind = comparable(column)
         if kind is None:
             raise ValueError(
-                f"column {column.name} of {self._table} has type {column.type_name}, which conditions can only ask for "
-                "NULL"
+                f"column {column.name} of {self._table} has type {column.type_name}, which conditions can only compare "
+                "with NULL"
             )
         return kind
 
@@ -173,7 +175,7 @@ class _Compiler:
 
 def _combined(tests: Sequence[_Test], *, is_every: bool) -> _Test:
     def combined(row: Row, absent: bool) -> bool:
-        for test in tests:  # a loop, because it sees every row
+        for test in tests:  # faster than all() or any(); it runs for every row
             if test(row, absent) is not is_every:
                 return not is_every
         return is_every

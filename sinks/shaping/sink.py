@@ -12,15 +12,16 @@ _STALE = Result(Outcome.STALE)
 
 
 def shaped(sink: Sink, section: Held) -> Sink:
-    """The sink with the section's mapping; itself where rows stay as they are."""
+    """Returns the sink with the section's mapping applied; the sink itself if there is no mapping."""
     return ShapedSink(sink, section) if section.mapping else sink
 
 
 def apply_shaped(
     shapes: TableShapes, apply: Callable[[Sequence[Change]], list[Result]], changes: Sequence[Change]
 ) -> list[Result]:
-    """Apply changes in their shape; one result for each. A change that can't be decided yet is stale: the whole row
-    follows with a greater version."""
+    """Applies changes in their shape and returns one result for each. A change that can't be decided yet is stale: the
+    whole row follows with a greater version.
+    """
     taken = [(number, change) for number, change in enumerate(shapes.shaped(changes)) if change is not None]
     results = [_STALE] * len(changes)
     for (number, _), result in zip(taken, apply([change for _, change in taken]), strict=True):
@@ -29,7 +30,9 @@ def apply_shaped(
 
 
 class ShapedSink:
-    """See sinks.contract.Sink. Schemas and changes are the source's; what the store is given has the store's shape."""
+    """Applies a mapping in front of another sink. Schemas and changes are the source's; the other sink gets them in the
+    store's shape. Implements sinks.contract.Sink.
+    """
 
     def __init__(self, sink: Sink, section: Held) -> None:
         self.name = sink.name

@@ -1,4 +1,4 @@
-"""One table's rows in the shape that one store's mapping gives them. Pure."""
+"""The shape that one store's mapping gives to one table's rows. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -23,18 +23,17 @@ _CONSTANT_TYPES: Final[dict[type, tuple[int, str]]] = {
     float: (701, "double precision"),
     str: (_TEXT_OID, "text"),
 }
-_NEXT: Final = (
-    "correct the sink's mapping, then start the sink again: it fills the store anew where rows get another shape"
-)
+_NEXT: Final = "correct the sink's mapping, then restart the sink: it fills the store again if rows get another shape"
 
 
 class TableShape:
     """The mapping of one table, checked against the newest version of its schema."""
 
     def __init__(self, sink: str, section: Held, lineage: Lineage, *, checks_excluded: bool = True) -> None:
-        """Raises RefusedError, naming the sink, the table and the column, for a mapping that the schema does not fit.
+        """Raises RefusedError, naming the sink, the table and the column, for a mapping that does not fit the schema.
 
-        An entry whose name is a pattern may name columns that only some of its tables have; the condition may not."""
+        An entry whose name is a pattern may name columns that only some of its tables have; its condition may not.
+        """
         pattern, self._mapping = section.mapped(lineage.newest.table)
         self._where = f"sink {sink}: mapping of {lineage.newest.table}"
         self._is_identity = self._mapping.is_identity
@@ -63,12 +62,12 @@ class TableShape:
 
     @property
     def names(self) -> Mapping[str, str]:
-        """Column → its name in the store, of those that the store has."""
+        """The names in the store of the columns that the store has, by column."""
         return self._names
 
     @property
     def masks(self) -> Mapping[str, Mask]:
-        """Of those columns, by their names in the source."""
+        """The masks of columns that the store has, by the columns' names in the source."""
         masks = self._mapping.mask.masks(self.schema.table)
         return {mask.column: mask for mask in masks if mask.column in self._names}
 
@@ -89,19 +88,20 @@ class TableShape:
 
     @property
     def constants(self) -> Mapping[str, Json]:
-        """Columns that the store has besides."""
+        """The values of the columns that the mapping adds."""
         return self._mapping.constants
 
     @property
     def condition(self) -> RowCondition | None:
-        """Which rows the store holds; None: all."""
+        """The condition that the store's rows meet; None: the store holds all rows."""
         return self._condition
 
     def change(self, change: Change) -> Change | None:
-        """The change as the store is to take it: a row that does not meet the condition is deleted at its version.
+        """Returns the change in the store's shape; a row that does not meet the condition is deleted at its version.
 
-        None: the change lacks a column without which the condition can't be decided. The store keeps what it has:
-        capture publishes the whole row soon after, with a greater version."""
+        Returns None if the change lacks a column without which the condition can't be decided. The store then keeps its
+        row: capture publishes the whole row soon after, with a greater version.
+        """
         if self._is_identity:
             return change
         key = {self._names[name]: value for name, value in change.key.items()} if self._is_renamed else change.key
@@ -123,10 +123,10 @@ class TableShape:
         return Change(change.table, key, change.version, row, change.schema_version, unchanged, change.origin)
 
     def row(self, row: dict[str, Json]) -> dict[str, Json]:
-        """A row's columns in the store."""
+        """Returns a row's columns in the store's shape."""
         try:
             stored = {name_there: row[name] for name, name_there in self._pairs}
-        except KeyError:  # it lacks columns
+        except KeyError:  # the row lacks columns
             stored = {name_there: row[name] for name, name_there in self._pairs if name in row}
         for name, mask in self._masks.items():
             name_there = self._names[name]
@@ -146,7 +146,7 @@ class TableShape:
     # ---- names and types
 
     def _stored_names(self, schema: TableSchema) -> dict[str, str]:
-        """Column → its name in the store, for those that the store has."""
+        """Returns the names in the store of the columns that the store has, by column."""
         mapping = self._mapping
         included = None if mapping.include is None else {*mapping.include, *schema.key}
         names = {
@@ -163,7 +163,7 @@ class TableShape:
         return names
 
     def _schema(self, schema: TableSchema) -> TableSchema:
-        """A version of the schema, the newest or an earlier one, in the newest's names."""
+        """Returns a version of the schema, the newest or an earlier one, with the newest one's names."""
         names = self._names
         columns = [self._column(column, names[column.name]) for column in schema.columns if column.name in names]
         known = {column.name for column in schema.columns}
@@ -190,7 +190,7 @@ class TableShape:
             named = {"include": mapping.include or (), "rename": mapping.rename, "mask": mapping.mask.columns}
             for option, names in {**named, "as_text": mapping.as_text, "as_null": mapping.as_null}.items():
                 self._require(names, columns, option)
-            # An excluded column that the table had once is no mistyped name.
+            # The name of a column that the table has had before is not a mistake.
             known = {column.name for version in lineage.versions for column in version.columns}
             if checks_excluded:
                 self._require(mapping.exclude, known, "exclude")
@@ -233,13 +233,15 @@ class TableShapes:
         self._shapes: dict[object, TableShape] = {}
 
     def learn(self, lineage: Lineage, *, checks_excluded: bool = True) -> TableShape:
-        """From now on this is the table's schema. `checks_excluded`: all versions are known. Raises RefusedError."""
+        """Sets the table's schema, and returns its shape. `checks_excluded`: all versions of the schema are known.
+        Raises RefusedError.
+        """
         shape = TableShape(self._sink, self._section, lineage, checks_excluded=checks_excluded)
         self._shapes[lineage.newest.table] = shape
         return shape
 
     def shaped(self, changes: Sequence[Change]) -> list[Change | None]:
-        """Each change as the store is to take it; see TableShape.change."""
+        """Returns each change in the store's shape; see TableShape.change."""
         return [self._shapes[change.table].change(change) for change in changes]
 
 
@@ -249,5 +251,5 @@ def _left_out(origin: Origin | None) -> Origin | None:
 
 
 def _on_text(mask: Callable[[str], str]) -> Callable[[Json], Json]:
-    """Masks are made for latin-1 views of UTF-8, as capture has them."""
+    """Returns the mask as a function of a text. Masks are made for latin-1 views of UTF-8, which capture uses."""
     return lambda value: mask(value.encode("utf-8", "surrogatepass").decode("latin-1")).encode("latin-1").decode()

@@ -1,4 +1,4 @@
-"""Findings of `cdc check` about an SQL store, before anything is written."""
+"""The findings of `cdc check` about the tables of an SQL store, before anything is written."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing

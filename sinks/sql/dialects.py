@@ -1,4 +1,4 @@
-"""What differs between the databases that the SQL sink can write. Adding one is an entry in DIALECTS."""
+"""The differences between the databases that the SQL sink can write. A new database is one more entry in DIALECTS."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ Row = dict[str, Any]  # stage column → value
 
 
 class Probe(Protocol):
-    """Raises what the database raises for a value that it refuses."""
+    """Writes one value as `fill` does, and raises the database's error if it refuses the value."""
 
     def __call__(self, connection: Connection, form: "TableForm", packed: Any, column: str) -> None: ...
 
@@ -35,15 +35,15 @@ class Dialect:
     driver: str  # SQLAlchemy's name of dialect and driver
     options: Mapping[str, Any]  # of a connection, as the driver takes them
     has_schemas: bool
-    alters_types: bool  # of columns that are there; types mean something
+    alters_types: bool  # ALTER TABLE can change a column's type; the type restricts values
     name_bytes_max: int
     form: Callable[[Column, str | None], ColumnForm]
-    insert: Callable[[Table], Any]  # an INSERT that knows ON CONFLICT
-    pack: Callable[[Row], tuple[Any, int]]  # a row as `fill` takes it, and its size in bytes
-    fill: Callable[[Connection, "TableForm", Sequence[Any]], None]  # packed rows into the stage
-    # Reads one column of a packed row as `fill` does, to find the one that is refused.
+    insert: Callable[[Table], Any]  # an INSERT that supports ON CONFLICT
+    pack: Callable[[Row], tuple[Any, int]]  # returns a row in the form for `fill`, and its size in bytes
+    fill: Callable[[Connection, "TableForm", Sequence[Any]], None]  # writes packed rows into the stage
+    # Reads one column of a packed row as `fill` does, to find the column that is refused.
     probe: "Probe"
-    begin: str | None  # what begins a transaction that writes; None: the driver does it
+    begin: str | None  # the statement that begins a writing transaction; None: the driver begins it
     settings: tuple[str, ...]  # statements for each new connection
     swap_settings: tuple[str, ...]  # statements of a transaction that renames tables
     # SELECTs with the parameters :schema and :name of a table. What somebody else made that belongs to the table, and
@@ -52,7 +52,7 @@ class Dialect:
     rights: str | None
 
     def bounded(self, name: str) -> str:
-        """A name that is too long ends with a digest of the whole."""
+        """Returns the name; if it is too long, its beginning with a digest of the whole name."""
         if len(name.encode()) <= self.name_bytes_max:
             return name
         digest = hashlib.sha256(name.encode()).hexdigest()[:_DIGEST_CHARS]
@@ -60,7 +60,9 @@ class Dialect:
         return f"{kept}~{digest}"
 
     def place(self, template: str | None, table: TableId) -> tuple[str | None, str]:
-        """Schema and name of the readers' table. Raises RefusedError for a name that the database would cut."""
+        """Returns schema and name of the readers' table. Raises RefusedError for a name that the database would
+        truncate.
+        """
         parts = (template or ("{schema}.{table}" if self.has_schemas else "{schema}_{table}")).rpartition(".")
         schema, name = (part.format(schema=table.schema, table=table.name) for part in (parts[0], parts[2]))
         if schema and not self.has_schemas:
@@ -82,7 +84,7 @@ def _pack_as_json(row: Row) -> tuple[bytes, int]:
 
 
 def _fill_from_json(connection: Connection, form: "TableForm", packed: Sequence[bytes]) -> None:
-    """All rows in one parameter: a JSON array, from which the server reads each value as a text of its type."""
+    """Inserts all rows by one parameter: a JSON array, from which the server reads each value as a text of its type."""
     names = ["number", "version", "is_deleted", *form.at.values()]
     values, read_as = _json_columns(form, form.forms)
     connection.execute(
@@ -104,7 +106,9 @@ def _probe_json(connection: Connection, form: "TableForm", packed: bytes, column
 
 
 def _json_columns(form: "TableForm", names: Iterable[str]) -> tuple[str, str]:
-    """What is selected, and what json_to_recordset is told to read. Types are ours or the configuration's."""
+    """Returns the select list, and the column definitions for json_to_recordset. Types come from this module or from
+    the configuration.
+    """
     columns = [(form.at[name], form.forms[name]) for name in names]
     values = (at if held.read_as == held.ddl else f"CAST({at} AS {held.ddl})" for at, held in columns)
     return ", ".join(values), ", ".join(f"{at} {held.read_as}" for at, held in columns)
@@ -122,7 +126,7 @@ def _fill_by_rows(connection: Connection, form: "TableForm", packed: Sequence[Ro
 
 
 def _probe_nothing(connection: Connection, form: "TableForm", packed: Row, column: str) -> None:
-    """Values were checked before they were packed."""
+    """Does nothing: values were checked before they were packed."""
 
 
 def _postgres_insert(table: Table) -> Insert:
@@ -175,8 +179,8 @@ DIALECTS: Final[dict[str, Dialect]] = {
             "connect_timeout": CONNECT_TIMEOUT_S,
             "application_name": "watershed",
             "keepalives_idle": 30,
-            "tcp_user_timeout": 60_000,  # ms; a server that went away without a word
-            "prepare_threshold": None,  # a plan must not outlive the columns that it was made for
+            "tcp_user_timeout": 60_000,  # ms; for a server that disappeared without closing the connection
+            "prepare_threshold": None,  # a prepared statement must not outlive the columns that it names
         },
         has_schemas=True,
         alters_types=True,
@@ -195,7 +199,7 @@ DIALECTS: Final[dict[str, Dialect]] = {
             "SET extra_float_digits = 1",
             "SET bytea_output = 'hex'",
             "SET lock_timeout = '30s'",
-            # Of a writer that is stopped while it has a fence: the server ends its transaction.
+            # The server ends the transaction of a writer that is suspended while it holds a fence.
             "SET idle_in_transaction_session_timeout = '60s'",
         ),
         # Whoever reads a table waits behind a transaction that waits to rename it.
@@ -228,7 +232,9 @@ DIALECTS: Final[dict[str, Dialect]] = {
 
 
 def dialect_of(scheme: str) -> Dialect:
-    """By what the sink's url begins with. Raises RefusedError for a database that the sink can't write."""
+    """Returns the dialect for the scheme of the sink's url. Raises RefusedError for a database that the sink can't
+    write.
+    """
     known = DIALECTS.get("postgresql" if scheme == "postgres" else scheme)
     if known is None:
         raise RefusedError(

@@ -1,7 +1,8 @@
-"""The tables of the SQL store: made, changed with the source's schema, dropped. Each step is one transaction.
+"""Preparation of the SQL store's tables: they are created, changed with the source's schema, and dropped. Each step is
+one transaction.
 
-A transaction locks the row of `sink` first, so that of two jobs which prepare at the same time one waits; then the
-table's row in `tables`, its fence, which a job that writes the table locks, too.
+A transaction first locks the row of `sink`, so that of two jobs which prepare at the same time one waits; then the
+table's row in `tables` (its fence), which a job that writes the table also locks.
 """
 
 import json
@@ -24,17 +25,18 @@ log = structlog.get_logger(__name__)
 
 
 class Preparation:
-    """Of the tables of one sink."""
+    """Prepares the tables of one sink."""
 
     def __init__(self, server: SqlServer, own: OwnTables, shape: Callable[[str], str]) -> None:
-        """`shape`: a table's key in `tables` → its shape as the configuration has it."""
+        """`shape`: returns the configured shape for a table's key in `tables`."""
         self._server = server
         self._own = own
         self._shape = shape
 
     def generation(self) -> int | None:
-        """The generation that the store holds; None where it holds none, lacks a table that was prepared, or has one
-        of another shape than the configuration."""
+        """Returns the generation that the store holds; None if it holds none, lacks a table that was prepared, or has a
+        table of another shape than configured.
+        """
 
         def read(connection: Connection) -> int | None:
             if not self._is_there(connection, (self._own.schema, self._own.tables.name)):
@@ -44,7 +46,7 @@ class Preparation:
                 if not row["is_prepared"]:
                     continue
                 if row["shape"] != self._shape(row["source"]):
-                    log.warning("SQL store is filled again: the shape of a table has changed", table=row["source"])
+                    log.warning("filling the SQL store again: the shape of a table has changed", table=row["source"])
                     return None
                 if not all(self._is_there(connection, place) for place in self._places(row)):
                     return None
@@ -56,7 +58,7 @@ class Preparation:
             return None
 
     def begin_generation(self, generation: int) -> None:
-        """The store holds this generation; no table is prepared in it yet."""
+        """Records the generation; no table is prepared in it yet."""
         own = self._own
 
         def begin(connection: Connection) -> None:
@@ -72,12 +74,12 @@ class Preparation:
             self._make(begin)
         except RefusedValue as error:
             raise SinkError(
-                f"SQL store: the sink's own tables could not be made ({error})",
-                "nothing: the sink starts again; stop a second job, if there is one",
+                f"SQL store: the sink's own tables could not be created ({error})",
+                "nothing: the sink restarts; stop a second job, if there is one",
             ) from None
 
     def discard(self, table: TableId) -> None:
-        """Drop the table with its versions, if it is the sink's."""
+        """Drops the table and its versions if the sink created it."""
 
         def drop(connection: Connection) -> None:
             self._lock(connection, table)
@@ -88,7 +90,7 @@ class Preparation:
         self._run(drop, table)
 
     def prepare(self, lineage: Lineage, form: TableForm) -> None:
-        """See sinks.contract.Sink.prepare."""
+        """Implements sinks.contract.Sink.prepare."""
         table = lineage.newest.table
 
         def prepare(connection: Connection) -> None:
@@ -112,10 +114,12 @@ class Preparation:
         self._run(prepare, table)
 
     def check(self, form: TableForm) -> None:
-        """Raises RefusedError for types that the database does not have, and for a table that is another's."""
+        """Raises RefusedError for types that the database does not have, and for a table that the sink did not
+        create.
+        """
 
-        def look(connection: Connection) -> None:
-            if self._server.dialect.alters_types:  # else it takes any type
+        def check(connection: Connection) -> None:
+            if self._server.dialect.alters_types:  # otherwise any type is accepted
                 nulls = ", ".join(f"CAST(NULL AS {column.ddl})" for column in form.forms.values())
                 connection.exec_driver_sql(f"SELECT {nulls}")
             is_known = self._is_there(connection, (self._own.schema, self._own.tables.name))
@@ -123,10 +127,12 @@ class Preparation:
             if row is None or form.place not in self._places(row):
                 self._check_free(connection, form)
 
-        self._run(look, form.schema.table)
+        self._run(check, form.schema.table)
 
     def _make(self, work: Callable[[Connection], None]) -> None:
-        """Another job that makes the same schema or table at the same moment is a duplicate key, once."""
+        """Runs `work` in a transaction, and a second time after a duplicate key: another job created the same schema or
+        table at the same moment.
+        """
         try:
             self._server.transaction(work)
         except RefusedValue:
@@ -139,8 +145,8 @@ class Preparation:
             said = error.message if isinstance(error, SinkError) else f"its rows do not fit ({error})"
             raise RefusedError(
                 f"SQL table of {table}: {said}",
-                "correct types and indexes in the sink's shapes, drop what depends on the table, or add the table to "
-                "the sink's exclude_tables; then start the sink again",
+                "correct types and indexes in the sink's shapes, drop objects that depend on the table, or add the "
+                "table to the sink's exclude_tables; then restart the sink",
             ) from None
         except LostTable:
             raise lost(table) from None
@@ -160,7 +166,7 @@ class Preparation:
         return connection.execute(tables.select().where(tables.c.source == source)).mappings().one_or_none()
 
     def _places(self, row: Any) -> list[Place]:
-        """Where the readers' table and that of versions are."""
+        """Returns the places of the readers' table and of the table of versions."""
         schema, name = json.loads(row["shape"])["place"]
         return [(schema, name), (self._own.schema, self._own.versions_name(row["source"]))]
 
@@ -187,7 +193,7 @@ class Preparation:
     def _check_free(self, connection: Connection, form: TableForm) -> None:
         if self._is_there(connection, form.place):
             raise RefusedError(
-                f"SQL table of {form.schema.table}: {form.name} is there already, and the sink did not make it for "
+                f"SQL table of {form.schema.table}: {form.name} already exists, and the sink did not create it for "
                 "this table",
                 f"DROP TABLE {sql_name(*filter(None, form.place))}, if nobody needs it; or set another table in the "
                 "sink's shapes",
@@ -203,13 +209,15 @@ class Preparation:
         }
 
     def _evolve(self, connection: Connection, lineage: Lineage, form: TableForm, row: Any) -> None:
-        """A column stays if it is the same one all the time; others are dropped and added anew, as NULL."""
+        """Changes the table's columns. A column that stays the same keeps its values; others are dropped and added
+        again, as NULL.
+        """
         table, version = lineage.newest.table, row["schema_version"]
         if row["is_prepared"] and version > lineage.newest.version:
             raise later(table)
         if json.loads(row["key_columns"]) != list(form.schema.key):
             raise _other_key(form, "it has another key")
-        # What an earlier generation noted may count other versions.
+        # Versions that an earlier generation recorded may be those of other schemas.
         carried: Collection[str] = lineage.carried(version) if row["is_prepared"] else list(form.forms)
         held, wanted = dict(json.loads(row["columns"])), dict(form.columns)
         stay = {name for name in wanted if name in held and name in carried and self._fits(held[name], wanted[name])}
@@ -234,17 +242,17 @@ class Preparation:
         connection.execute(tables.update().where(tables.c.source == form.source).values(**self._described(form)))
 
     def _fits(self, held: str, wanted: str) -> bool:
-        """Whether a column's type can become the other in place."""
+        """Returns whether a column's type can be changed to the other one in place."""
         return held == wanted or self._server.dialect.alters_types
 
     def _widen(self, connection: Connection, table: str, column: str, ddl: str) -> None:
-        """Through text: a real becomes the double that has its digits."""
+        """Changes a column's type through text, so that a real becomes the double with the same digits."""
         connection.exec_driver_sql(
             f"ALTER TABLE {table} ALTER COLUMN {column} TYPE {ddl} USING CAST(CAST({column} AS text) AS {ddl})"
         )
 
     def _index(self, connection: Connection, form: TableForm) -> None:
-        """The indexes of the configuration, and none that it had before. Their names may be those of another slot."""
+        """Creates the configured indexes, and drops indexes of an earlier configuration."""
         schema, name = form.place
         held = {
             tuple(found["column_names"]): str(found["name"])
@@ -265,19 +273,19 @@ class Preparation:
 def lost(table: TableId | str) -> SinkError:
     return SinkError(
         f"SQL store: the table of {table}, or the sink's own tables, were dropped: rows may be missing",
-        "nothing: the sink starts again and fills the store anew from the topics",
+        "nothing: the sink restarts and fills the store again from the topics",
     )
 
 
 def later(table: TableId) -> SinkError:
     return SinkError(
         f"SQL store: the table of {table} was prepared with a later schema or another shape",
-        "nothing: the sink starts again and reads the newest schema; stop a second job, if there is one",
+        "nothing: the sink restarts and reads the newest schema; stop a second job, if there is one",
     )
 
 
 def _other_key(form: TableForm, what: str) -> RefusedError:
     return RefusedError(
-        f"SQL table of {form.schema.table}: {form.name} can't become what the source's table is now: {what}",
-        f"drop the table {form.name} and start the sink again: it is then filled from the topics",
+        f"SQL table of {form.schema.table}: {form.name} can't be changed to the source table's present form: {what}",
+        f"drop the table {form.name} and restart the sink: it then fills the table from the topics",
     )

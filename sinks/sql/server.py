@@ -1,4 +1,6 @@
-"""Calls to the database: repeated where that can help; every failure is a SinkError without values or secrets."""
+"""Calls to the database. Failures that can pass are retried; all others are raised as SinkError without values or
+secrets.
+"""
 
 import re
 import sqlite3
@@ -14,8 +16,8 @@ from cdc.model.errors import FullError, SinkError
 from sinks.retries import Retries
 from sinks.sql.dialects import dialect_of
 
-STAGES: Final = "stages"  # of a connection's info: names of the temporary tables that it has
-READ_ROWS: Final = 200  # that the driver holds at once
+STAGES: Final = "stages"  # the entry of a connection's info with the names of its temporary tables
+READ_ROWS: Final = 200  # rows that the driver holds at once
 
 # Classes and codes of SQLSTATE. See PostgreSQL's appendix A.
 _TRANSIENT: Final = ("08", "25P03", "40", "53", "57P", "55P03", "55006")
@@ -30,19 +32,21 @@ T = TypeVar("T")
 
 
 class RefusedValue(Exception):  # noqa: N818
-    """The database does not take a value of the batch. The text is the condition's name, without the value."""
+    """Raised when the database refuses a value of the batch. The text is the condition's name, without the value."""
 
 
 class RefusedStatement(SinkError):  # noqa: N818
-    """The database does not take a statement as it is: a type that it does not know, a view that needs a column."""
+    """Raised when the database refuses a statement, for example because of an unknown type, or a view that needs a
+    column.
+    """
 
 
 class LostTable(Exception):  # noqa: N818
-    """A table that was prepared is not there, or lacks a column."""
+    """Raised when a prepared table does not exist, or lacks a column."""
 
 
 class SqlServer:
-    """One database. A transaction that fails for a moment's reason is done again from its beginning."""
+    """One database. A transaction that fails temporarily is repeated from its beginning."""
 
     def __init__(self, url: str, retries: Retries) -> None:
         parsed = _parsed(url)
@@ -61,15 +65,17 @@ class SqlServer:
             event.listen(self._engine, "begin", self._begun)
 
     def transaction(self, work: Callable[[Connection], T]) -> T:
-        """What `work` returns, committed. Raises RefusedValue and LostTable; SinkError for all else."""
+        """Returns the result of `work` after a commit. Raises RefusedValue and LostTable; SinkError for all other
+        failures.
+        """
 
         def once() -> T:
             with self._engine.begin() as connection:
-                info = connection.info  # which a connection that was lost does not give
+                info = connection.info  # not accessible after the connection was lost
                 try:
                     return work(connection)
                 except BaseException:
-                    info.pop(STAGES, None)  # those that were made in this transaction are gone
+                    info.pop(STAGES, None)  # the rollback drops the tables that this transaction created
                     raise
 
         with self._explained():
@@ -77,7 +83,7 @@ class SqlServer:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """A connection that reads many rows, some at a time."""
+        """Returns a connection that reads many rows in portions."""
         with (
             self._explained(),
             self._engine.connect().execution_options(stream_results=True, yield_per=READ_ROWS, reads=True) as held,
@@ -89,7 +95,7 @@ class SqlServer:
 
     def _connected(self, connection: Any, _: object) -> None:
         if self.dialect.begin is not None:
-            connection.isolation_level = None  # transactions begin where we say so
+            connection.isolation_level = None  # the driver begins no transactions by itself
         cursor = connection.cursor()
         for statement in self.dialect.settings:
             cursor.execute(statement)
@@ -127,8 +133,8 @@ class SqlServer:
             )
         if state == "42501":
             return SinkError(
-                f"{where} does not permit this user what the sink does: {_said(error)}",
-                "give it the right to create schemas and tables there, or create the schemas for it",
+                f"{where} denies this user a permission that the sink needs: {_server_message(error)}",
+                "grant the user the right to create schemas and tables there, or create the schemas for it",
             )
         if fatal := _FATAL.search(str(error.orig)):  # an unknown user or database; without a SQLSTATE
             return SinkError(
@@ -139,7 +145,7 @@ class SqlServer:
             return SinkError(f"{where} is read-only", "give the primary's address in the sink's url")
         if state and not state.startswith(_TRANSIENT):
             return RefusedStatement(
-                f"{where} refuses a statement: {_said(error)}", "see the server's log for this error"
+                f"{where} refuses a statement: {_server_message(error)}", "see the server's log for this error"
             )
         return SinkError(
             f"{where} does not answer ({condition})",
@@ -148,7 +154,7 @@ class SqlServer:
 
 
 def _state(error: DBAPIError) -> str:
-    """The SQLSTATE; empty where the connection was lost or the driver has none."""
+    """Returns the SQLSTATE; "" if the connection was lost or the driver has none."""
     return getattr(error.orig, "sqlstate", None) or ""
 
 
@@ -163,8 +169,8 @@ def _is_transient(error: Exception) -> bool:
     return error.connection_invalidated or type(error.orig).__name__ == "OperationalError"
 
 
-def _said(error: DBAPIError) -> str:
-    """The first line of what the server says. Only of errors that name objects, not values."""
+def _server_message(error: DBAPIError) -> str:
+    """Returns the first line of the server's message. Only for errors that name objects, not values."""
     diagnosis = getattr(error.orig, "diag", None)
     return str(getattr(diagnosis, "message_primary", None) or error.orig).partition("\n")[0]
 
@@ -174,7 +180,7 @@ def _parsed(url: str) -> URL:
         parsed = make_url(url)
     except ArgumentError:
         raise SinkError(
-            "the sink's url is not a database's address",
+            "the sink's url is not the address of a database",
             "write postgresql://user:password@host:5432/database, or sqlite:////folder/file.db",
         ) from None
     if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
@@ -183,5 +189,5 @@ def _parsed(url: str) -> URL:
 
 
 def _name(url: URL) -> str:
-    """Host, port and database of the address: no user, no password."""
+    """Returns host, port and database of the address; without user and password."""
     return f"{url.host}:{url.port or 5432}/{url.database or ''}" if url.host else str(url.database)

@@ -1,9 +1,9 @@
 """The sink that keeps rows in tables of an SQL database. Its tables are described in sinks/sql/tables.py.
 
-Changes are staged in a temporary table, then merged in the same transaction: it first locks the table's **fence** (its
-row in `tables`), so that of two writers of one table one waits for the other's commit, and only then compares versions
-and writes. A writer that is paused anywhere between has either the fence, and others wait, or not, and sees what they
-wrote. A writer whose schema is no longer the table's does not get past the fence.
+Changes are staged in a temporary table, then merged in the same transaction. The transaction first locks the table's
+**fence** (its row in `tables`), so that of two writers of one table one waits for the other's commit, and only then
+compares versions and writes. A writer that is suspended at any point either holds the fence, and others wait; or does
+not hold it, and later sees what they wrote. A writer whose schema is no longer the table's can't pass the fence.
 """
 
 import time
@@ -29,7 +29,7 @@ from sinks.sql.preparation import Preparation, later, lost
 from sinks.sql.server import STAGES, LostTable, RefusedStatement, RefusedValue, SqlServer
 from sinks.sql.tables import OwnTables, TableForm, shape_text
 
-# What one transaction stages. A row alone may be larger.
+# The limits of one transaction. A single row may be larger.
 STAGE_ROWS_MAX: Final = 2_000
 STAGE_BYTES_MAX: Final = 1024 * 1024
 ROW_BYTES_MAX: Final = 500 * 1024 * 1024  # PostgreSQL takes no value of 1 GiB
@@ -52,7 +52,7 @@ class _Staged(NamedTuple):
 
 
 class SqlSink:
-    """See sinks.contract.Sink."""
+    """Implements sinks.contract.Sink."""
 
     def __init__(
         self,
@@ -111,7 +111,9 @@ class SqlSink:
             ) from None
 
     def check(self, schema: TableSchema) -> str:
-        """The name of the table that `prepare` would make, without making it. Raises RefusedError where it would."""
+        """Returns the name of the table that `prepare` would create, without creating it. Raises RefusedError if
+        `prepare` would raise it.
+        """
         form = TableForm(self._server.dialect, self._own, schema, self._shape(schema.table))
         self._preparation.check(form)
         return form.name
@@ -121,10 +123,6 @@ class SqlSink:
         dialect = self._server.dialect
         places = (dialect.place(self._shape(schema.table).table, schema.table) for schema in tables)
         return sorted({name for name in (self._own.schema, *(place[0] for place in places)) if name is not None})
-
-    @property
-    def server(self) -> SqlServer:
-        return self._server
 
     def attach(self, schema: TableSchema) -> None:
         self._forms[schema.table] = TableForm(self._server.dialect, self._own, schema, self._shape(schema.table))
@@ -157,13 +155,14 @@ class SqlSink:
             return self._of(table, lambda: self._server.transaction(sweep))
         except RefusedValue as error:
             raise RefusedError(
-                f"SQL store: rows of {table} that the source has no more can't be deleted ({error})",
-                "drop the constraint that holds them, then start the sink again",
+                f"SQL store: rows of {table} that no longer exist in the source can't be deleted ({error})",
+                "drop the constraint that prevents it, then restart the sink",
             ) from None
 
     def make_readable(self, tables: Collection[TableId]) -> None:
-        """Commits show what they wrote. Versions of rows that were deleted long ago are purged here, of all tables,
-        once an hour."""
+        """Does nothing for readers, who see each commit at once. Once an hour it purges the versions of rows of all
+        tables that were deleted long ago.
+        """
         del tables
         if time.monotonic() < self._purge_due_s:
             return
@@ -171,8 +170,9 @@ class SqlSink:
         self.purge(self._forms, time.time() - self._tombstone_ttl_s)
 
     def purge(self, tables: Collection[TableId], before_s: float) -> None:
-        """Forget the versions of rows that were deleted before that time; see sinks.search.tombstones for what makes
-        it safe."""
+        """Removes the versions of rows that were deleted before `before_s` (seconds since 1970).
+        sinks.search.tombstones explains why that is safe.
+        """
         for table in tables:
             versions = self.form(table).versions
             old = versions.delete().where(versions.c.deleted_at < int(before_s))
@@ -212,7 +212,7 @@ class SqlSink:
     def _merge(
         self, form: TableForm, unchanged: frozenset[str], staged: Sequence[_Staged], results: list[Result]
     ) -> None:
-        """Write these changes; where the database refuses a value, the halves of them, down to the row."""
+        """Writes these changes. If the database refuses a value, it writes them in halves, down to the refused row."""
         packed = [one.packed for one in staged]
         has_deletes = any(one.is_deleted for one in staged)
 
@@ -280,7 +280,9 @@ class SqlSink:
 def _parts(
     form: TableForm, dialect: Dialect, changes: Sequence[Change], numbers: Sequence[int], results: list[Result]
 ) -> Iterator[list[_Staged]]:
-    """Changes as rows of the stage, as many as one transaction takes. Those that no column can hold are rejected."""
+    """Yields changes as rows of the stage, in parts for one transaction each. Rejects those that a column can't
+    hold.
+    """
     part: list[_Staged] = []
     room = STAGE_BYTES_MAX
     for number in numbers:
@@ -314,13 +316,15 @@ def written(form: TableForm, name: str, value: Json) -> Any:
 
 
 def _merged(connection: Connection, form: TableForm, unchanged: frozenset[str], has_deletes: bool) -> set[int]:
-    """Merge what is staged; the numbers of changes that were stale. The fence is held: nobody else writes."""
+    """Merges the staged rows, and returns the numbers of changes that were stale. The caller holds the fence, so nobody
+    else writes.
+    """
     stage, versions, rows = form.stage, form.versions, form.rows
     held = select(versions.c.version).where(form.same_key(versions, stage)).correlate(stage)
     is_stale: list[ColumnElement[bool]] = [exists(held.where(versions.c.version >= stage.c.version))]
     if unchanged:
         is_stale.append(~exists(held.where(versions.c.deleted_at.is_(None))))
-    if not form.has_exact_key:  # of keys that are equal for the database the newest change counts
+    if not form.has_exact_key:  # of several changes whose keys the database considers equal, the newest counts
         newest_first = func.row_number().over(partition_by=form.key_of(stage), order_by=stage.c.version.desc())
         ranked = select(stage.c.number, newest_first.label("rank")).subquery()
         is_stale.append(stage.c.number.in_(select(ranked.c.number).where(ranked.c.rank > 1)))

@@ -1,6 +1,6 @@
-"""The tables that the sink makes for one source table, as SQLAlchemy describes them. Pure.
+"""The tables that the sink creates for one source table, as SQLAlchemy describes them. Pure.
 
-| table                                   | holds                                                                   |
+| table                                   | content                                                                 |
 |-----------------------------------------|-------------------------------------------------------------------------|
 | the readers' table                      | exactly the source's rows, in the mapping's columns                     |
 | `versions:<schema>.<table>`             | the version of each live row by its key, and those of deleted rows      |
@@ -33,12 +33,12 @@ from sinks.sql.types import ColumnForm
 Place = tuple[str | None, str]  # schema and name
 
 _STAGES: Final[Iterator[int]] = itertools.count()
-# Keys of these types can be equal for the database while their texts differ: 0.0 and -0.0, 1.0 and 1.00.
+# Keys of all other types can be equal for the database while their texts differ: 0.0 and -0.0, 1.0 and 1.00.
 _EXACT_KEYS: Final = frozenset({16, 17, 19, 20, 21, 23, 25, 26, 1043, 1082, 1083, 1114, 1184, 2950})
 
 
 class Ddl(UserDefinedType[Any]):
-    """A type by its text. Values pass as the driver takes and gives them."""
+    """A type that is named by its text. Values pass to and from the driver unchanged."""
 
     cache_ok = True
 
@@ -50,7 +50,7 @@ class Ddl(UserDefinedType[Any]):
 
 
 class OwnTables:
-    """The sink's own tables of one generation, apart from those of versions."""
+    """The sink's own tables, except those of versions."""
 
     def __init__(self, dialect: Dialect, beginning: str, slot: str = FIRST) -> None:
         """`slot`: FIRST of the generation that readers see."""
@@ -78,7 +78,7 @@ class OwnTables:
         )
 
     def versions_name(self, source: str) -> str:
-        """`source`: the table's key in `tables`."""
+        """Returns the name of a table of versions. `source`: the source table's key in `tables`."""
         return self._dialect.bounded(f"{self._beginning}versions:{source}")
 
     def place(self, named: Place) -> Place:
@@ -120,15 +120,15 @@ class TableForm:
 
     @property
     def name(self) -> str:
-        """Of the readers' table, for messages."""
+        """The name of the readers' table, for messages."""
         return ".".join(filter(None, self.place))
 
     def same_key(self, left: FromClause, right: FromClause) -> ColumnElement[bool]:
-        """The condition that rows of two of the three tables have one key."""
+        """Returns the condition that rows of two of the three tables have the same key."""
         return and_(*(a == b for a, b in zip(self.key_of(left), self.key_of(right), strict=True)))
 
     def key_of(self, table: FromClause) -> list[ColumnElement[Any]]:
-        """The key's columns in one of the three tables, in the key's order."""
+        """Returns the key's columns in one of the three tables, in the key's order."""
         if table is self.versions:
             return [table.c[f"k{number}"] for number in range(len(self.schema.key))]
         return [table.c[name if table is self.rows else self.at[name]] for name in self.schema.key]
@@ -150,7 +150,7 @@ class TableForm:
         return Table(own.versions_name(self.source), MetaData(), *keys, *rest, schema=own.schema)
 
     def _stage(self) -> Table:
-        """A temporary table of this form alone: one of another version of the schema has other columns."""
+        """Returns a temporary table for this form only, since other versions of the schema have other columns."""
         columns: list[Column[Any]] = [Column(self.at[name], Ddl(form.ddl)) for name, form in self.forms.items()]
         return Table(
             f"watershed_stage_{next(_STAGES)}",

@@ -1,7 +1,7 @@
-"""The type of each column in the SQL store, and how a record's values are written to it and read from it. Pure.
+"""The type of each column in the SQL store, and the conversion of a record's values. Pure.
 
-PostgreSQL gets the source's own types. SQLite, which has few types, gets those that hold every value exactly: what it
-would round or refuse (`numeric`, times, arrays) is text there.
+PostgreSQL gets the source's own types. SQLite, which has few types, gets types that hold every value exactly: values
+that it would round or refuse (`numeric`, times, arrays) are text there.
 """
 
 import base64
@@ -28,13 +28,13 @@ Selected = ColumnElement[Any]
 
 @dataclass(frozen=True, slots=True)
 class ColumnForm:
-    """How one column is stored."""
+    """The form in which one column is stored."""
 
     ddl: str  # the type in CREATE TABLE
     write: Callable[[Json], Any]  # from the record's value, not None; raises Unholdable
     read: Callable[[Any], Json]  # from what the driver returns for `shown`, not None
     read_as: str = ""  # PostgreSQL only: the type as which json_to_recordset reads the value
-    shown: Callable[[Selected], Selected] = lambda column: column  # what is selected instead of the column
+    shown: Callable[[Selected], Selected] = lambda column: column  # the expression that readers select
 
 
 # ---- PostgreSQL
@@ -81,7 +81,7 @@ _POSTGRES: Final[Mapping[int, str]] = {
     3912: "daterange",
     3926: "int8range",
 }
-# Array type → element type, for columns that do not tell it.
+# Array type → element type, for columns without a known element type.
 _ELEMENTS: Final[Mapping[int, int]] = {
     199: 114,
     1000: 16,
@@ -109,14 +109,15 @@ _NATIVE: Final = frozenset({16, 20, 21, 23, 26, 700, 701})
 
 
 def postgres_form(column: Column, chosen: str | None = None) -> ColumnForm:
-    """`chosen`: the type that the configuration names instead of the derived one."""
+    """Returns the form of a column in PostgreSQL. `chosen`: the configured type that replaces the derived one."""
     oid, element = column.base_type_oid or column.type_oid, _element(column)
     if element is not None:
         return _postgres_array(element, chosen)
     ddl = chosen or _postgres_ddl(column, oid)
     if oid == 17 and chosen is None:
         return ColumnForm(ddl, _hexadecimal, bytes, read_as=ddl)
-    # JSON comes as a text. All else is read as its type is: a cast would cut a text that varchar(n) does not hold.
+    # JSON is passed as text. Other values are read as their type: a cast would truncate a text that is too long for
+    # varchar(n).
     read_as = "text" if oid in _JSON or ddl in ("json", "jsonb") else ddl
     if oid in _NATIVE and chosen is None:
         return ColumnForm(ddl, _same, _same, read_as)
@@ -129,7 +130,9 @@ def _postgres_array(element: int, chosen: str | None) -> ColumnForm:
     ddl = chosen or f"{_POSTGRES.get(element, 'numeric' if element == _NUMERIC else 'text')}[]"
 
     def shown(column: Selected) -> Selected:
-        """Lower bounds other than 1 have no place in a JSON array: such a value travels as text, which begins so."""
+        """Returns the array as JSON; as text, which begins differently, if its lower bounds are not 1, because a JSON
+        array can't express them.
+        """
         items = column if element in _NATIVE else cast(column, ARRAY(Text))
         return case(
             (_as_text(column).like("[%"), _as_text(func.to_json(_as_text(column)))),
@@ -154,7 +157,7 @@ def _postgres_ddl(column: Column, oid: int) -> str:
 
 
 def _element(column: Column) -> int | None:
-    """The type of an array's elements, 0 for one that is not known; None where the column is no array."""
+    """Returns the type of an array's elements, 0 if it is not known; None if the column is no array."""
     oid = column.base_type_oid or column.type_oid
     if known := column.element_oid or _ELEMENTS.get(oid):
         return known
@@ -165,7 +168,9 @@ def _element(column: Column) -> int | None:
 
 
 def sqlite_form(column: Column, chosen: str | None = None) -> ColumnForm:
-    """Types decide little in SQLite; one that is chosen replaces the name only."""
+    """Returns the form of a column in SQLite. A configured type `chosen` only replaces the name, since SQLite's types
+    restrict little.
+    """
     oid = column.base_type_oid or column.type_oid
     if _element(column) is not None:
         return ColumnForm(chosen or "TEXT", lambda value: encode_json(value).decode(), decode_json)
@@ -177,7 +182,7 @@ def sqlite_form(column: Column, chosen: str | None = None) -> ColumnForm:
         case 20 | 21 | 23 | 26:
             return ColumnForm(chosen or "BIGINT", _integer, _same)
         case 700 | 701:
-            # Without a type: a column of type REAL turns -0.0 into 0.0. NaN, which SQLite takes for NULL, is text.
+            # No type, because a column of type REAL changes -0.0 to 0.0. SQLite stores NaN as NULL, so it is text.
             return ColumnForm(chosen or "", _float, _same)
         case _:
             return ColumnForm(chosen or "TEXT", as_text, _same)
@@ -195,7 +200,7 @@ def _same(value: Any) -> Any:
 
 
 def _json_or_text(text: str) -> Json:
-    """A number or boolean that a column of another type holds."""
+    """Returns the number or boolean that a column of another type holds; other texts as they are."""
     try:
         return decode_json(text.encode())
     except ValueError:  # NaN
@@ -203,7 +208,9 @@ def _json_or_text(text: str) -> Json:
 
 
 def _items(convert: Callable[[Any], Any]) -> Callable[[Json], Json]:
-    """The conversion for each element of an array of any depth; what is no array stays as it is."""
+    """Returns a conversion of each element of an array of any depth, which leaves values that are no array as they
+    are.
+    """
 
     def each(value: Json) -> Json:
         if not isinstance(value, list):
@@ -236,6 +243,8 @@ def _base64_of_hexadecimal(text: str) -> str:
 
 
 def _iso(text: str) -> str:
-    """A timestamp as records have it; years above 9999 or before Christ and infinity stay as PostgreSQL prints them."""
+    """Returns a timestamp in the records' form. Years above 9999 or before Christ, and infinity, stay as PostgreSQL
+    prints them.
+    """
     plain = _TIMESTAMP.fullmatch(text)
     return f"{plain[1]}T{plain[2]}{'Z' if plain[3] else ''}" if plain else text

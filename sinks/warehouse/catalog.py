@@ -1,4 +1,4 @@
-"""Where the warehouse's catalog and files are, as Spark and readers without it open them."""
+"""The location of the warehouse's catalog and files: one SQLite file that Spark, and readers without it, open alike."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,6 +1,7 @@
-"""PostgreSQL's types to Iceberg's, and a record's JSON values to the columns of an Arrow table. Pure.
+"""The conversion of PostgreSQL's types to Iceberg's, and of a record's JSON values to the columns of an Arrow table.
+Pure.
 
-| PostgreSQL                         | Iceberg (Spark's word)              | Arrow               |
+| PostgreSQL                         | Iceberg (Spark's name)              | Arrow               |
 |------------------------------------|-------------------------------------|---------------------|
 | boolean                            | boolean                             | bool                |
 | smallint, integer                  | int                                 | int32               |
@@ -14,7 +15,7 @@
 | everything else                    | string, as PostgreSQL prints it     | string              |
 
 A value that its column can't hold exactly is refused, never changed: infinity, NaN in a decimal, a date outside the
-years 1 to 9999, an array of another depth than one.
+years 1 to 9999, an array with more than one dimension.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,34 +35,34 @@ _STRINGS: Final = frozenset({str})
 _INTEGERS: Final = frozenset({int})
 DECIMAL_PRECISION_MAX: Final = 38  # of Iceberg and Spark
 _TYPMOD_HEADER: Final = 4  # PostgreSQL's type modifiers count from here (VARHDRSZ)
-_REAL_MAX: Final = 3.4028235677973366e38  # what rounds to infinity in 32 bits starts here
+_REAL_MAX: Final = 3.4028235677973366e38  # the least number that rounds to infinity in 32 bits
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """How a column is stored."""
+    """The type in which a column is stored, with its conversions."""
 
     sql: str  # Spark's name of the type
     arrow: pa.DataType
     convert: Callable[[Json], Any]  # from the record's JSON value, not None; raises Unholdable
-    # The types of JSON values that Arrow converts as `convert` does, or refuses: it takes a tenth of the time.
+    # The types of JSON values that Arrow converts like `convert`, or refuses. Arrow takes a tenth of the time.
     in_bulk: frozenset[type] = frozenset()
-    text_end: str = ""  # of each text that it takes
+    text_end: str = ""  # the ending that every text must have
 
     def array(self, values: Sequence[Json]) -> pa.Array:
-        """The values as a column. Raises Unholdable."""
+        """Returns the values as a column. Raises Unholdable."""
         if {*map(type, values)} <= {*self.in_bulk, type(None)}:
             try:
                 read = pa.array(values, pa.string() if str in self.in_bulk else self.arrow)
                 if not self.text_end or pc.all(pc.ends_with(read, self.text_end), min_count=0).as_py():
                     return read if read.type == self.arrow else read.cast(self.arrow)
             except (pa.ArrowException, OverflowError):
-                pass  # which value it is, and why, is for `convert` to say
+                pass  # `convert` finds the value, and raises with the reason
         return pa.array([None if value is None else self.convert(value) for value in values], self.arrow)
 
 
 def column_type(column: Column) -> ColumnType:
-    """The type of a published column."""
+    """Returns the type of a published column."""
     oid = column.base_type_oid or column.type_oid
     if element := column.element_oid or _ELEMENT_OF.get(oid):
         return _array_of(_scalar(element, column.type_modifier))
@@ -90,7 +91,9 @@ def _scalar(oid: int, modifier: int) -> ColumnType:
 
 
 def _numeric(modifier: int) -> ColumnType:
-    """numeric's modifier is precision << 16 | scale (11 bits, signed) + 4; without one its values have any length."""
+    """Returns the type for a numeric column. The modifier is (precision << 16 | scale) + 4, with a signed scale of 11
+    bits; without a modifier, values can have any length.
+    """
     if modifier < _TYPMOD_HEADER:
         return _TEXT
     packed = modifier - _TYPMOD_HEADER
@@ -117,7 +120,7 @@ def _numeric(modifier: int) -> ColumnType:
 def _array_of(element: ColumnType) -> ColumnType:
     def convert(value: Json) -> list[Any]:
         if not isinstance(value, list):
-            raise Unholdable("an array with explicit lower bounds has no place in an array column")
+            raise Unholdable("an array column can't hold an array with explicit lower bounds")
         if any(isinstance(item, list) for item in value):
             raise Unholdable("the column holds arrays of one dimension")
         return [None if item is None else element.convert(item) for item in value]
@@ -157,7 +160,7 @@ def _date(value: Json) -> date:
     try:
         return date.fromisoformat(as_text(value))
     except ValueError:
-        raise Unholdable("no moment in the years 1 to 9999") from None
+        raise Unholdable("not a date in the years 1 to 9999") from None
 
 
 def _timestamp(value: Json) -> datetime:
@@ -199,7 +202,7 @@ _SCALARS: Final[dict[int, ColumnType]] = {
     1114: ColumnType("timestamp_ntz", pa.timestamp("us"), _timestamp, _STRINGS),
     1184: ColumnType("timestamp", pa.timestamp("us", tz="UTC"), _timestamp_utc, _STRINGS, "Z"),
 }
-# Array type → element type. Arrays of other types hold text; format_type()'s `[]` tells them.
+# Array type → element type. Arrays of other types hold text; they are recognized by the `[]` of format_type().
 _ELEMENT_OF: Final[dict[int, int]] = {
     1000: 16,
     1001: 17,

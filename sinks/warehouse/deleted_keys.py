@@ -1,6 +1,8 @@
-"""Keys of deleted rows and the versions at which they were deleted, beside each table that holds the source's rows.
+"""The keys of deleted rows, and the versions at which they were deleted, in a table beside each table of mode
+`current`.
 
-A change of such a key that is older than its deletion must not bring the row back. Readers of the rows never see these.
+A change of such a key that is older than its deletion must not restore the row. Readers of the rows never see these
+keys.
 """
 
 from collections.abc import Sequence
@@ -13,14 +15,15 @@ Name = tuple[str, ...]
 
 
 class DeletedKeys:
-    """Remembers the highest version of each table, so that a batch of later changes need not read it. One for all
-    mergers of a sink: a table is written by one of them at a time."""
+    """The highest version in each table of deleted keys, so that a batch of later changes need not read the table. All
+    mergers of a sink share one object; only one of them writes to a table at a time.
+    """
 
     def __init__(self) -> None:
         self._highest: dict[Name, tuple[str | None, int]] = {}  # table → its state, and the highest version in it
 
     def highest(self, engine: Engine, table: Name) -> int:
-        """0 for an empty table."""
+        """Returns the highest version of a deletion in the table; 0 if it is empty."""
         state = engine.state(table)
         known = self._highest.get(table)
         if known is None or known[0] != state or state is None:
@@ -29,7 +32,7 @@ class DeletedKeys:
         return known[1]
 
     def note(self, engine: Engine, table: Name, key: Sequence[str], staged: Sequence[Staged]) -> None:
-        """Add the source's deletes. Committing them twice does no harm."""
+        """Adds the deletes of the staged rows. Committing them twice is harmless."""
         before = next(engine.history(table), None)
         highest = self.highest(engine, table)
         engine.run(statements.note_deleted(table, key))

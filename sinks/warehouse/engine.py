@@ -1,4 +1,4 @@
-"""What the warehouse needs of the engine that runs its statements."""
+"""The interface of the engine that runs the warehouse's statements."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,9 @@ from sinks.warehouse.evolution import Evolution
 
 
 class Conflict(Exception):  # noqa: N818
-    """Another writer committed to the table meanwhile; nothing of this statement was committed. Plan it again."""
+    """Raised when another writer committed to the table meanwhile. Nothing of the statement was committed; the caller
+    plans it again.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +21,14 @@ class Snapshot:
 
     id: int
     parent_id: int | None
-    summary: Mapping[str, str]  # Iceberg's counts, and the properties that its writer gave
+
+    summary: Mapping[str, str]  # Iceberg's counts, and the properties that its writer set
 
 
 class Engine(Protocol):
-    """An SQL session on the catalog. Names are quoted by the caller. Every method raises SinkError when the engine or
-    the catalog fails."""
+    """An SQL session on the catalog. The caller quotes names. Every method raises SinkError when the engine or the
+    catalog fails.
+    """
 
     def run(
         self,
@@ -34,43 +38,46 @@ class Engine(Protocol):
         by_row: bool = False,
         partitions: int | None = None,
     ) -> None:
-        """Run one statement; what it commits carries `properties` in its snapshot's summary. `by_row`: the statement
-        reads whole rows, of any size, so thousands of them must not be in memory at once. `partitions`: in how many
-        parts it joins. Raises Conflict."""
+        """Runs one statement; the summary of the snapshot that it commits contains `properties`. `by_row`: the
+        statement reads whole rows, of any size, so thousands of them must not be in memory at once. `partitions`: the
+        number of partitions of its join. Raises Conflict.
+        """
 
     def query(self, statement: str) -> pa.Table:
-        """Run one SELECT."""
+        """Runs one SELECT."""
 
     def staged_source(
         self, name: str, files: Sequence[str], columns: str, key: Sequence[str] | None, *, is_small: bool
     ) -> None:
-        """Make the rows of these Parquet files readable in this session's statements under `name`, instead of what had
-        this name before. `columns`: the files' schema, as Spark declares it; `key`: of rows whose values of these
-        columns are equal only the newest counts; `is_small`: one task reads them all."""
+        """Makes the rows of these Parquet files readable in this session's statements under `name`, and replaces an
+        earlier source of that name. `columns`: the files' schema, as Spark declares it; `key`: of rows with equal
+        values in these columns only the newest is read; `is_small`: one task reads all files.
+        """
 
     def history(self, table: tuple[str, ...]) -> Iterator[Snapshot]:
-        """The table's commits, newest first, as far back as they are kept."""
+        """Yields the table's commits that are kept, newest first."""
 
     def state(self, table: tuple[str, ...]) -> str | None:
-        """A text that is another one after each commit to the table; None for a table that is not there. Cheap."""
+        """Returns a text that changes with each commit to the table; None if the table does not exist. Cheap."""
 
     def table_properties(self, table: tuple[str, ...]) -> Mapping[str, str] | None:
-        """None for a table that is not there, or whose metadata is gone."""
+        """Returns the table's properties; None if the table or its metadata does not exist."""
 
     def table_columns(self, table: tuple[str, ...]) -> Mapping[str, str]:
-        """Name → type in Spark's word, in order."""
+        """Returns the table's columns in order: name → Spark's type."""
 
     def evolve(
         self, table: tuple[str, ...], change: Evolution, found: Mapping[str, str], noted: Mapping[str, str]
     ) -> None:
-        """Change columns and note properties, all in one commit. Raises Conflict where the table's properties are not
-        `found` any more, or anything else is committed to it meanwhile."""
+        """Changes columns and sets the properties `noted`, in one commit. Raises Conflict if the table's properties are
+        not `found` any more, or another writer commits to it meanwhile.
+        """
 
     def namespace_properties(self, namespace: tuple[str, ...]) -> Mapping[str, str] | None:
-        """None for a namespace, or a catalog, that is not there."""
+        """Returns the namespace's properties; None if the namespace or the catalog does not exist."""
 
     def drop(self, name: tuple[str, ...]) -> None:
-        """Forget a table or view of the catalog, also one whose metadata is gone. Its files stay. Idempotent."""
+        """Removes a table or view from the catalog, also one whose metadata is missing. Its files stay. Idempotent."""
 
     def close(self) -> None:
-        """Release the session. Idempotent."""
+        """Releases the session. Idempotent."""

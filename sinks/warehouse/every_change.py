@@ -1,16 +1,17 @@
 """The SQL of tables that keep every change: histories and change logs. Pure text.
 
 **History** (type 2 by commit time). A change begins an interval `[valid_from, valid_to)`, which ends with the key's
-next change; a delete is a row of its own, with key and times alone, whose interval is empty. A row that a snapshot read
-begins none if it is equal to the row before it; a row that a condition leaves out ends the interval of a row that was
-there.
+next change. A delete is a separate row, with only key and times, whose interval is empty. A row that a snapshot read
+begins no interval if it equals the row before it. A row that a condition leaves out ends the interval of the key's
+former row, if there is one.
 
-A batch is put between the rows that the table has of its keys, in the order of their versions. Whatever order changes
-come in, and however often, the same rows result: a version that is there already is left alone, and each row's end is
-that of the next version's beginning. Of the table only rows are read that may get another neighbour: those without a
-later version, and those at, or ended by, a version of the batch or a later one.
+A batch is placed between the table's rows of its keys, in the order of their versions. Changes in any order, and any
+number of times, result in the same rows: a version that the table already has is not written again, and each row ends
+where the next version begins. Only those rows of the table are read that may get another neighbour: rows without a
+later version, and rows at, or ended by, a version of the batch or a later one.
 
-**Change log.** A change is a row. Versions are unique within a table, so a version that is there already is a replay.
+**Change log.** Each change is a row. Versions are unique within a table, so a version that the table already has is a
+replay.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ STAGED_COLUMNS: Final[Mapping[str, str]] = {
     AT: "timestamp",
     UNCHANGED: "array<string>",
 }
-SWEPT: Final = "t"  # a change log's operation for: rows of lower versions are gone
+SWEPT: Final = "t"  # a change log's operation for a sweep: all rows of lower versions were deleted
 _IS_ROW: Final = "IN ('c', 'u', 'r')"
 _END: Final = ", ".join(f"t.{name} = n.{name}" for name in ("valid_to", "is_current", NEXT_VERSION, SEEN_VERSION))
 _OWN: Final = ("operation", "valid_from", "valid_to", "is_current", VERSION, NEXT_VERSION, SEEN_VERSION)
@@ -34,15 +35,17 @@ _OWN: Final = ("operation", "valid_from", "valid_to", "is_current", VERSION, NEX
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """One history."""
+    """A table of mode `history`."""
 
     table: tuple[str, ...]
     types: Mapping[str, str]  # column of the source → Spark's type
     key: Sequence[str]
 
     def merge(self, lowest: int, condition: str, *, compares: bool, lacks: bool) -> str:
-        """`lowest`: of the batch's versions. `condition`: see statements.merge. `compares`: some of the batch's rows
-        were read by a snapshot, and may be those that the table has. `lacks`: some lack columns."""
+        """Returns the statement that merges a batch. `lowest`: the lowest of the batch's versions. `condition`: see
+        statements.merge. `compares`: some of the batch's rows were read by a snapshot, and may equal those of the
+        table. `lacks`: some lack columns.
+        """
         near = f"(t.is_current OR t.{VERSION} >= {lowest}L OR t.{NEXT_VERSION} >= {lowest}L)"
         every = [*map(quoted, self.types), *_OWN]
         return (
@@ -55,11 +58,11 @@ class History:
         )
 
     def count_below(self, floor: int) -> str:
-        """Rows that a sweep ends."""
+        """Returns the query that counts the rows which a sweep ends."""
         return f"SELECT count(*) AS rows FROM {full(self.table)} WHERE is_current AND {SEEN_VERSION} < {floor}L"
 
     def sweep(self, floor: int) -> str:
-        """Rows of lower versions end now."""
+        """Returns the statement that ends the rows of lower versions now."""
         keys = ", ".join(map(quoted, self.key))
         below = f"FROM {full(self.table)} WHERE is_current AND {SEEN_VERSION} < {floor}L"
         begun = f"SELECT {keys}, {VERSION}, false AS ws_ends, valid_from {below}"
@@ -77,10 +80,10 @@ class History:
         )
 
     def _placed(self, near: str, condition: str, compares: bool, lacks: bool) -> str:
-        """The batch's rows that are new, and the table's that get another end."""
+        """Returns the query of the batch's new rows, and of the table's rows that get another end."""
         columns = ", ".join(map(quoted, self.types))
         partition = f"PARTITION BY {', '.join(map(quoted, self.key))} ORDER BY {VERSION}"
-        # A version that is in the table already: its row comes first, what comes again is left out.
+        # Of several rows with one version only the first is kept, which is the table's if it has one.
         once = (
             f"SELECT * FROM (SELECT *, lag({VERSION}) OVER ({partition}, NOT ws_stored) AS ws_before "
             f"FROM ({self._together(near, condition, reads_rows=compares or lacks)})) "
@@ -105,7 +108,7 @@ class History:
         )
         if not compares:
             return self._with_ends(f"{kept} WHERE {is_kept}", partition, columns, "ws_was_seen")
-        # A row that a snapshot found as it was: its version is noted, else a sweep would end it.
+        # A snapshot's row that equals the table's: its version is recorded, otherwise a sweep would end the row.
         lives = f"SELECT *, sum(if({is_kept}, 1, 0)) OVER ({partition}) AS ws_life FROM ({kept})"
         keys = ", ".join(map(quoted, self.key))
         seen = (
@@ -115,7 +118,7 @@ class History:
         return self._with_ends(f"SELECT * FROM ({seen}) WHERE {is_kept}", partition, columns, "ws_seen")
 
     def mend(self) -> str:
-        """Give every row the end that the row after it asks for."""
+        """Returns the statement that gives every row the end which the following row requires."""
         keys = ", ".join(map(quoted, self.key))
         stored = (
             f"SELECT {keys}, {VERSION}, operation AS {OPERATION}, valid_from AS {AT}, true AS ws_stored, "
@@ -128,9 +131,10 @@ class History:
         )
 
     def _with_ends(self, rows: str, partition: str, columns: str, seen: str) -> str:
-        """Of rows in the order of their versions: those that are new, and those of the table that get another end or
-        were seen later. `seen`: the column that says when."""
-        seen = f"greatest({seen}, ws_was_seen, {VERSION})"  # leaves out NULL
+        """Returns the query of new rows, and of the table's rows that get another end or were seen later. `rows`: a
+        query of all rows; `seen`: the column with the last version at which a row was seen.
+        """
+        seen = f"greatest({seen}, ws_was_seen, {VERSION})"  # ignores NULL
         ended = (
             f"SELECT *, {OPERATION} {_IS_ROW} AS ws_is_row, lead({VERSION}) OVER ({partition}) AS ws_then, "
             f"lead({AT}) OVER ({partition}) AS ws_until FROM ({rows})"
@@ -138,7 +142,7 @@ class History:
         return (
             f"SELECT {columns}, {VERSION}, ws_stored, {AT} AS valid_from, "
             f"if(ws_is_row, {OPERATION}, 'd') AS operation, "
-            # A clock that went back makes an empty interval, none that ends before it begins.
+            # A clock that was set back results in an empty interval, not in one that ends before it begins.
             f"CASE WHEN NOT ws_is_row THEN {AT} WHEN ws_then IS NULL THEN NULL ELSE greatest({AT}, ws_until) END "
             f"AS valid_to, ws_is_row AND ws_then IS NULL AS is_current, "
             f"if(ws_is_row, ws_then, NULL) AS {NEXT_VERSION}, {seen} AS {SEEN_VERSION} FROM ({ended}) "
@@ -146,8 +150,9 @@ class History:
         )
 
     def _together(self, near: str, condition: str, *, reads_rows: bool) -> str:
-        """The batch's rows, and those of the table that are near them. Of the table's rows columns beside the key are
-        read only if asked for."""
+        """Returns the query of the batch's rows and of the table's rows near them. Columns of the table's rows beside
+        the key are only read if `reads_rows`.
+        """
         stored = ", ".join(
             f"t.{quoted(name)}" if reads_rows or name in self.key else f"CAST(NULL AS {kind}) AS {quoted(name)}"
             for name, kind in self.types.items()
@@ -164,14 +169,16 @@ class History:
         )
 
     def _filled(self, name: str, partition: str) -> str:
-        """A column with what it was before, where a row lacks it."""
+        """Returns the expression of a column that takes its former value where a row lacks it."""
         column = quoted(name)
         known = f"if(array_contains({UNCHANGED}, {literal(name)}), NULL, struct({column} AS v))"
         return f"(last_value({known}, true) OVER ({partition})).v AS {column}"
 
 
 def append(table: tuple[str, ...], columns: Sequence[str], lowest: int, highest: int) -> str:
-    """The batch's changes into a change log. `lowest`, `highest`: of the batch's versions."""
+    """Returns the statement that appends the batch's changes to a change log. `lowest`, `highest`: of the batch's
+    versions.
+    """
     every = [*map(quoted, columns), "operation", "committed_at", VERSION, UNCHANGED]
     source = (
         f"SELECT {', '.join(map(quoted, columns))}, if({OPERATION} = 'x', 'd', {OPERATION}) AS operation, "
@@ -182,13 +189,14 @@ def append(table: tuple[str, ...], columns: Sequence[str], lowest: int, highest:
 
 
 def sweep_log(table: tuple[str, ...], floor: int) -> str:
-    """One row, with the floor as its version."""
+    """Returns the statement that appends the row of a sweep, with the floor as its version."""
     source = f"SELECT '{SWEPT}' AS operation, current_timestamp() AS committed_at, {floor}L AS {VERSION}"
     return _appending(table, source, ["operation", "committed_at", VERSION], floor, floor)
 
 
 def _appending(table: tuple[str, ...], source: str, every: Sequence[str], lowest: int, highest: int) -> str:
-    # The first branch is never taken. Without it the commit is an append, which does not look for another writer's.
+    # The first branch is never taken. Without it, the commit would be an append, which Iceberg does not check for
+    # conflicts with other writers.
     return (
         f"MERGE INTO {full(table)} t USING ({source}) s ON t.{VERSION} = s.{VERSION} "
         f"AND t.{VERSION} >= {lowest}L AND t.{VERSION} <= {highest}L "

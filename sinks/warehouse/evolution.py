@@ -1,8 +1,8 @@
-"""How a table's columns become another schema's: what is added, dropped, widened in place. Pure.
+"""The change of a table's columns to those of another schema: columns are added, dropped, or widened in place. Pure.
 
-A column keeps its values only as the same column, of a type that Iceberg can widen in place. Any other is dropped and
-added anew: Iceberg knows columns by number, so what files hold of the old one never shows in the new one, which is NULL
-until its rows are written again.
+A column keeps its values only if it stays the same column, of a type that Iceberg can widen in place. Any other column
+is dropped and added again: Iceberg identifies columns by number, so values of the old column in files never appear in
+the new one, which is NULL until its rows are written again.
 """
 
 import re
@@ -27,16 +27,19 @@ class Evolution:
         return bool(self.dropped or self.added or self.widened or self.renamed)
 
     def keeping(self, version: int) -> "Evolution":
-        """The same for a table whose rows are never written again: a column that the source has no more stays, one that
-        is another from now on stays under another name. `version`: of the schema that the table gets."""
+        """Returns the same change for a table whose rows are never written again: columns that the source has dropped
+        stay, and a column that is replaced by another of its name stays under another name. `version`: of the schema
+        that the table gets.
+        """
         added = {name for name, _ in self.added}
         renamed = tuple((name, f"{name}__before_v{version}") for name in self.dropped if name in added)
         return replace(self, dropped=(), renamed=renamed)
 
 
 def evolution(held: Mapping[str, str], wanted: Mapping[str, str], carried: Collection[str]) -> Evolution:
-    """From the columns that the table has to those of the schema (name → type). `carried`: which of them are still the
-    same columns, if the table has them."""
+    """Returns the change from the columns that the table has to those of the schema (name → type). `carried`: the
+    columns that are still the same ones, if the table has them.
+    """
     stay = {name for name in wanted if name in held and name in carried and _holds(wanted[name], held[name])}
     return Evolution(
         dropped=tuple(name for name in held if name not in stay),
@@ -46,7 +49,7 @@ def evolution(held: Mapping[str, str], wanted: Mapping[str, str], carried: Colle
 
 
 def _holds(wide: str, narrow: str) -> bool:
-    """Whether Iceberg makes the one type of the other without touching files."""
+    """Returns whether Iceberg converts the narrow type to the wide one without rewriting files."""
     if wide == narrow or _WIDER.get(narrow) == wide:
         return True
     old, new = _DECIMAL.fullmatch(narrow), _DECIMAL.fullmatch(wide)

@@ -1,4 +1,4 @@
-"""How a table is partitioned and sorted, checked against its columns. Pure."""
+"""The partitions and sort order of a table, checked against its columns. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,15 +19,16 @@ _NEXT: Final = "correct partition_by or sort_by in the sink's shapes"
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """As SQL names it."""
+    """Partitions and sort order in the syntax of SQL."""
 
     partitions: tuple[str, ...] = ()
     sorts: tuple[str, ...] = ()
 
 
 def layout_of(shape: WarehouseShape, schema: TableSchema) -> Layout:
-    """`schema`: in the store's names. Raises RefusedError, naming table and column, where the columns don't have what
-    the shape asks for, or are named like the mode's own."""
+    """Returns the layout that the shape requires. `schema`: in the store's names. Raises RefusedError, naming table and
+    column, if a column does not exist, does not have a suitable type, or has the name of one of the mode's own columns.
+    """
     check_columns(schema, shape.mode)
     types = {column.name: column_type(column).sql for column in schema.columns} | dict(OWN_COLUMNS[shape.mode])
     where = f"warehouse: table {schema.table}"
@@ -41,7 +42,7 @@ def _partition(transform: Transform, types: Mapping[str, str], where: str) -> st
     kind = _kind(transform.column, types, where, "partition_by")
     if not _fits(transform.name, kind):
         raise RefusedError(
-            f"{where}: partition_by: column {transform.column} has type {kind}, of which Iceberg makes no "
+            f"{where}: partition_by: column {transform.column} has type {kind}, for which Iceberg has no transform "
             f"{transform.name}",
             _NEXT,
         )

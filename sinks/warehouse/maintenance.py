@@ -1,8 +1,9 @@
-"""Small files pile up at one commit for each batch: merged, and old snapshots forgotten.
+"""Maintenance of tables, in which small files accumulate at one commit for each batch: they are merged, and old
+snapshots are expired.
 
-Every statement opens every file of its table, so that without this a stream of hours slows down steadily. The sink's
-job merges small files at a rhythm, and its own merges into the table wait for that. `cdc warehouse maintain` does more,
-in a process of its own beside the job: it holds nobody up, and where a batch was faster it gives way.
+Every statement opens every file of its table, so without maintenance a stream slows down steadily over hours. The
+sink's job merges small files regularly, and its own merges into the table wait for that. `cdc warehouse maintain` does
+more, in a separate process beside the job: it never delays the job, and gives up a part that conflicts with a batch.
 """
 
 import json
@@ -23,9 +24,9 @@ from sinks.warehouse.naming import place
 
 log = structlog.get_logger(__name__)
 
-# Files beyond those that the table's size asks for. At a commit every 10 s, this is a compaction every few minutes.
+# Files beyond those that the table's size requires. At a commit every 10 s, this is a compaction every few minutes.
 SMALL_FILE_COUNT_MAX: Final = 50
-# A reader that began this long ago still finds its snapshot's files, however many batches there were since.
+# A reader that began at most this long ago still finds its snapshot's files, however many batches there were since.
 HOUR_S: Final = 3600
 DAY_S: Final = 86400
 ATTEMPT_COUNT_MAX: Final = 5
@@ -33,23 +34,24 @@ ATTEMPT_COUNT_MAX: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Maintained:
-    """What was done to one table."""
+    """The result for one table."""
 
     table: str
     rewritten_files: int = 0
     added_files: int = 0
     expired_snapshots: int = 0
-    gave_way: bool = False  # to batches: what was not compacted is left to the next time
+    gave_way: bool = False  # a part was not compacted because of conflicts with batches
 
 
 def needs_compaction(file_count: int, size_bytes: int) -> bool:
-    """Of a table's data files."""
+    """Returns whether a table with these data files has enough small ones to merge."""
     return file_count - size_bytes // statements.SETTLED_FILE_BYTES > SMALL_FILE_COUNT_MAX
 
 
 def expired(snapshots: Iterable[tuple[int, float]], now_s: float, days: float) -> list[int]:
-    """Which snapshots (id, time) are to be forgotten: all that are older than `days`; of those that are older than an
-    hour all but the last of each hour. The newest of all stays."""
+    """Returns the snapshots (id, time) to expire: all that are older than `days`, and of those older than an hour all
+    but the last of each hour. The newest snapshot stays.
+    """
     kept: dict[int, int] = {}  # hour → the last snapshot in it
     gone: list[int] = []
     by_time = sorted(snapshots, key=lambda snapshot: snapshot[1])
@@ -64,7 +66,7 @@ def expired(snapshots: Iterable[tuple[int, float]], now_s: float, days: float) -
 
 
 class Maintenance:
-    """Keeps tables of one engine in shape."""
+    """Compacts tables of one engine, and expires their snapshots."""
 
     def __init__(self, engine: Engine, now: Callable[[], float], options: WarehouseOptions | None = None) -> None:
         self._engine = engine
@@ -72,9 +74,10 @@ class Maintenance:
         self._options = options or WarehouseOptions()
 
     def tend(self, table: tuple[str, ...], alone: AbstractContextManager[object]) -> None:
-        """Merge the table's small files and expire its old snapshots, if it is time. Cheap if not. `alone`: entered
-        while no merge of this process may write to the table: under a constant stream a compaction would always lose to
-        one."""
+        """Merges the table's small files and expires its old snapshots if they are due; cheap otherwise. `alone`:
+        entered while no merge of this process may write to the table, because under a constant stream a compaction
+        would always lose against merges.
+        """
         newest = next(self._engine.history(table), None)
         if newest is None or not self._options.compacts:
             return
@@ -94,7 +97,7 @@ class Maintenance:
         log.info("compacted", table=".".join(table), files=file_count, took_s=round(self._now() - started, 1))
 
     def maintain(self, namespace: str) -> list[Maintained]:
-        """All tables of a warehouse, one after the other, whether it is time or not."""
+        """Maintains all tables of a warehouse, one after the other, whether they are due or not."""
         noted = self._engine.namespace_properties((namespace,)) or {}
         return [done for table in properties.listed_tables(noted) for done in self._maintain(namespace, table)]
 
@@ -103,7 +106,7 @@ class Maintenance:
         if self._engine.table_properties(where.rows) is not None:
             yield self._rewrite(where.rows)
         if self._engine.table_properties(where.deleted) is not None:
-            # Its writer only adds rows, so nothing here can be in the way of a batch.
+            # Its writer only adds rows, so nothing here can conflict with a batch.
             self._retried(lambda: self._forget_deleted(where.deleted))
             yield self._rewrite(where.deleted)
 
@@ -127,7 +130,7 @@ class Maintenance:
         )
 
     def _retried(self, work: Callable[[], object]) -> bool:
-        """Whether it was done: batches may come first every time."""
+        """Returns whether `work` was done before the attempts were used up by conflicts."""
         for _ in range(ATTEMPT_COUNT_MAX):
             try:
                 work()
@@ -137,7 +140,7 @@ class Maintenance:
         return False
 
     def _expire(self, table: tuple[str, ...]) -> int:
-        """How many snapshots were forgotten."""
+        """Expires old snapshots and returns their number."""
         found = self._engine.query(statements.snapshots(table)).to_pylist()
         now_s, days = self._now(), self._options.snapshot_days
         gone = expired([(row["snapshot_id"], row["at_s"]) for row in found], now_s, days)

@@ -1,4 +1,4 @@
-"""One table's staged rows merged into it: one guarded statement, tried again when another writer comes between."""
+"""The merge of one table's staged rows: one guarded statement, which is retried after conflicts with other writers."""
 
 import math
 import random
@@ -19,22 +19,22 @@ from sinks.warehouse.maintenance import needs_compaction
 from sinks.warehouse.naming import VERSION, Place
 from sinks.warehouse.staging import KEYS_MAX, Staged, TableForm
 
-# A zombie beside us loses or wins a few commits, then its job ends; each attempt costs about a second.
+# A zombie job loses or wins a few commits, then it ends; each attempt costs about a second.
 ATTEMPT_COUNT_MAX: Final = 20
-# Snapshots looked at to find our own commit: others commit between ours and the look only in a race.
+# Snapshots that are searched for this merge's commit: others commit after it only in a race.
 HISTORY_MAX: Final = 50
-# How much of it one task of a merge takes: a small merge in one task has one file and no needless start of others.
+# The load of one task of a merge. A small merge in one task writes one file, and starts no needless tasks.
 ROWS_PER_PARTITION: Final = 25_000
 BYTES_PER_PARTITION: Final = 32 * 1024 * 1024
 LARGE_ROW_BYTES: Final = 1024 * 1024
-TABLE_ROWS_PER_PARTITION: Final = 250_000  # of the table, of which only keys and versions are read
-# Types of key columns whose values a statement says as the record does.
-_SAYABLE: Final = frozenset({"int", "bigint", "string"})
+TABLE_ROWS_PER_PARTITION: Final = 250_000  # rows of the table, of which only keys and versions are read
+# Types of key columns whose record values can be literals in a statement.
+_LITERAL_TYPES: Final = frozenset({"int", "bigint", "string"})
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedTable:
-    """A table that rows are merged into."""
+    """A table into which rows are merged."""
 
     place: Place
     form: TableForm
@@ -57,26 +57,27 @@ class PreparedTable:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """The columns of whose values no two rows have the same."""
+        """The columns whose values are unique among the table's rows."""
         return {"current": self.key, "history": (*self.key, VERSION), "changelog": (VERSION,)}[self.mode]
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What a merge did."""
+    """The result of a merge."""
 
     written: int  # rows; the others were stale
     needs_compaction: bool
 
 
 class Merger:
-    """Merges on one engine. Not for use by two threads.
+    """Merges on one engine. Not thread-safe.
 
-    **Deleted keys** are in a table of their own, and no commit of Iceberg's covers two tables. A merge notes the keys
-    that it deletes, reads which keys were deleted later than its rows, and commits, also if nothing changes. So of two
-    writers, one of which brings back a row that the other deletes, one finds that its commit does not stand on the
-    snapshot that it was planned on: it looks again, and removes the row. If it is killed before that, the next merge
-    of the table sees the same in the snapshot's summary."""
+    **Deleted keys** are in a separate table, and no Iceberg commit spans two tables. A merge records the keys that it
+    deletes, reads which keys were deleted later than its rows, and commits, even if nothing changes. When one writer
+    restores a row that another deletes, one of both finds that its commit does not follow the snapshot on which it was
+    planned: it reads the deleted keys again, and removes the row. If it is killed before that, the next merge of the
+    table finds the same in the snapshot's summary.
+    """
 
     def __init__(self, engine: Engine, pause: Callable[[float], None], deleted: DeletedKeys) -> None:
         self._engine = engine
@@ -84,8 +85,10 @@ class Merger:
         self._deleted = deleted
 
     def merge(self, table: PreparedTable, staged: Sequence[Staged], *, lacks: bool) -> Merged:
-        """One commit, and one more for deleted keys. `lacks`: some of these files' rows lack columns; in a table of the
-        source's rows all of them do, and can only change rows that are there."""
+        """Merges staged files in one commit, and records deleted keys in one more. `lacks`: some of the files' rows
+        lack columns; for a table of mode `current` all of them do, and can only change rows that exist. Raises
+        SinkError when other writers win ATTEMPT_COUNT_MAX times.
+        """
         batch = uuid.uuid4().hex
         condition = _condition(table, staged)
         is_noted = not any(part.delete_count for part in staged)
@@ -111,7 +114,7 @@ class Merger:
                     partitions=partitions,
                 )
             except Conflict:
-                # Two writers that lose to each other in step must not do so again.
+                # A random pause keeps two writers from conflicting in step again.
                 self._pause(random.random() * min(2.0, 0.1 * 2**attempt))  # noqa: S311
                 continue
             merged, is_alone = self._look_back(table, batch, planned)
@@ -120,9 +123,9 @@ class Merger:
             self._mend(table, of_source=True)
             return merged
         raise SinkError(
-            f"warehouse: table {'.'.join(table.place.rows)}: other writers' commits came before ours "
+            f"warehouse: table {'.'.join(table.place.rows)}: the merge lost against other writers' commits "
             f"{ATTEMPT_COUNT_MAX} times",
-            "one job may write a warehouse: stop the others",
+            "only one job may write a warehouse: stop the others",
         )
 
     def _statement(self, table: PreparedTable, staged: Sequence[Staged], condition: str, *, lacks: bool) -> str:
@@ -142,10 +145,10 @@ class Merger:
         return statements.merge(rows, table.columns, table.key, condition, source)
 
     def _settled(self, table: PreparedTable) -> Snapshot | None:
-        """The newest snapshot, after what a writer that was killed may have left undone."""
+        """Returns the newest snapshot, after repairing what a writer that was killed has left unfinished."""
         recent = self._engine.history(table.place.rows)
         planned = last = next(recent, None)
-        for _ in range(HISTORY_MAX):  # compactions stand between
+        for _ in range(HISTORY_MAX):  # skips compactions
             if last is None or properties.MENDED in last.summary or properties.PLANNED in last.summary:
                 break
             last = next(recent, None)
@@ -155,9 +158,10 @@ class Merger:
         return next(self._engine.history(table.place.rows), None)
 
     def _look_back(self, table: PreparedTable, batch: str, planned: Snapshot | None) -> tuple[Merged, bool]:
-        """What our commit did, and whether it stands directly on the snapshot that it was planned on. If another's came
-        between, the catalog's own check for conflicts may have had a hole (two MERGEs that match nothing are both
-        appends; keys that were deleted meanwhile are in another table)."""
+        """Returns the result of this merge's commit, and whether it directly follows the snapshot on which it was
+        planned. If another commit came between, the catalog may have missed a conflict: two MERGEs that match nothing
+        are both appends, and keys that were deleted meanwhile are in another table.
+        """
         recent = islice(self._engine.history(table.place.rows), HISTORY_MAX)
         ours = next((snapshot for snapshot in recent if snapshot.summary.get(properties.BATCH) == batch), None)
         if ours is None:
@@ -167,10 +171,11 @@ class Merger:
         return merged, ours.parent_id == (planned.id if planned else None)
 
     def _mend(self, table: PreparedTable, *, of_source: bool) -> None:
-        """Leave one row for each identity (`of_source`: that the source has), the newest, and none that was deleted;
-        rows of a history get the ends that they have beside another writer's."""
+        """Deletes all but the newest row of each identity (`of_source`: only of those that the source has), and rows
+        whose keys were deleted. Rows of a history get ends that take the other writer's rows into account.
+        """
         rows, deleted = table.place.rows, table.place.deleted
-        mending = [statements.remove_doubles(rows, table.identity, of_source=of_source)]
+        mending = [statements.remove_duplicates(rows, table.identity, of_source=of_source)]
         if table.mode == "current":
             mending.append(statements.remove_deleted(rows, deleted, table.key))
         elif table.mode == "history":
@@ -185,14 +190,15 @@ class Merger:
             except Conflict:
                 continue
         raise SinkError(
-            f"warehouse: table {'.'.join(table.place.rows)}: other writers keep it from being mended",
-            "one job may write a warehouse: stop the others",
+            f"warehouse: table {'.'.join(table.place.rows)}: duplicate rows can't be removed because of other writers",
+            "only one job may write a warehouse: stop the others",
         )
 
 
 def merges(staged: Sequence[Staged]) -> list[Sequence[Staged]]:
-    """The files of one table, in parts that are merged one after the other: all at once, unless rows are so large that
-    Spark's copies of a few of them fill its memory."""
+    """Returns the files of one table, grouped into merges: one for all files, and one for each file whose rows are so
+    large that Spark's copies of a few of them would fill its memory.
+    """
     large = [part for part in staged if _has_large_rows([part])]
     others = [part for part in staged if part not in large]
     return [*([others] if others else []), *([part] for part in large)]
@@ -207,7 +213,7 @@ def _total(snapshot: Snapshot, name: str) -> int:
 
 
 def _partitions(staged: Sequence[Staged], table_rows: int) -> int:
-    """In how many parts to join the staged rows with the table's, of which so many are read."""
+    """Returns the number of partitions for the join of the staged rows with `table_rows` rows of the table."""
     if _has_large_rows(staged):
         return 1  # several tasks would each have copies of such a row in memory
     rows, size = sum(part.row_count for part in staged), sum(part.byte_count for part in staged)
@@ -220,16 +226,17 @@ def _partitions(staged: Sequence[Staged], table_rows: int) -> int:
 
 
 def _condition(table: PreparedTable, staged: Sequence[Staged]) -> str:
-    """What the staged rows' keys are, so that of the table no other row is joined; empty where they are many, or can't
-    be said."""
+    """Returns the condition that limits the table's rows to the staged keys; "" if there are too many keys, or if they
+    can't be literals.
+    """
     keys: list[tuple[Json, ...]] = []
     for part in staged:
         if part.keys is None or len(keys) + len(part.keys) > KEYS_MAX:
             return ""
         keys += part.keys
-    sayable = [
+    listed = [
         (name, sorted({key[at] for key in keys}))
         for at, name in enumerate(table.key)
-        if table.form.columns[name].sql in _SAYABLE
+        if table.form.columns[name].sql in _LITERAL_TYPES
     ]
-    return statements.one_of(sayable)
+    return statements.one_of(listed)

@@ -1,4 +1,4 @@
-"""Names in the warehouse: where a source table lives, and which column names are taken."""
+"""Names in the warehouse: the location of a source table, and reserved column names."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ from cdc.model.errors import RefusedError
 from cdc.model.events import TableId, TableSchema
 
 VERSION = "ws_version"
-NEXT_VERSION = "ws_next_version"  # of the row that follows in a history, None for the newest
-SEEN_VERSION = "ws_seen_version"  # the last at which a history's row was read or written as it is
+NEXT_VERSION = "ws_next_version"  # the version of the next row in a history, None for the newest
+SEEN_VERSION = "ws_seen_version"  # the last version at which a history's row was read or written as it is
 UNCHANGED = "ws_unchanged"  # names of the columns that a row lacks
 RESERVED_PREFIX = "ws_"
 
@@ -28,7 +28,7 @@ OWN_COLUMNS: Mapping[WarehouseMode, Mapping[str, str]] = {
     "changelog": {"operation": "string", "committed_at": "timestamp", VERSION: "bigint", UNCHANGED: "array<string>"},
 }
 
-# Iceberg's metadata columns: a column of such a name can't be told from them in a statement.
+# Iceberg's metadata columns. A statement can't distinguish a column of such a name from them.
 _METADATA_COLUMNS = frozenset(
     {
         "_file",
@@ -43,16 +43,16 @@ _METADATA_COLUMNS = frozenset(
         "_commit_snapshot_id",
     }
 )
-# What Spark's MERGE gives to columns of its own: one of such a name is mixed up with them, values included.
+# Prefixes that Spark's MERGE uses for its own columns. It confuses a column of such a name, and its values, with them.
 _MERGE_PREFIXES = ("__row_", "__original_row_id_")
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a source table's rows are. Each is a name in parts, the catalog's left out."""
+    """The location of a source table's rows. Names are tuples of their parts, without the catalog."""
 
-    rows: tuple[str, ...]  # the table that readers read
-    deleted: tuple[str, ...]  # the versions of deleted keys
+    rows: tuple[str, ...]  # the table for readers
+    deleted: tuple[str, ...]  # the table of deleted keys
 
 
 def place(namespace: str, table: TableId, *, is_flat: bool = False) -> Place:
@@ -71,12 +71,12 @@ def flat_name(name: str) -> str:
 
 
 def quoted(*parts: str) -> str:
-    """A name in a statement."""
+    """Returns a name as a quoted identifier."""
     return ".".join("`" + part.replace("`", "``") + "`" for part in parts)
 
 
 def check_columns(schema: TableSchema, mode: WarehouseMode = "current") -> None:
-    """Raises RefusedError for a table with a column name that the warehouse can't have."""
+    """Raises RefusedError for a table with a column name that the warehouse can't use."""
     seen: dict[str, str] = {}
     own = OWN_COLUMNS[mode]
     for column in schema.columns:
@@ -89,27 +89,28 @@ def check_columns(schema: TableSchema, mode: WarehouseMode = "current") -> None:
             )
         if folded in own:
             raise RefusedError(
-                f"warehouse: table {schema.table}: mode {mode} has a column {folded} of its own, and the table too",
+                f"warehouse: table {schema.table}: its column {folded} has the name of a column that mode {mode} adds",
                 "give the table's column another name with rename in the sink's mapping",
             )
         if folded in seen:
             raise RefusedError(
                 f"warehouse: table {schema.table}: columns {seen[folded]!r} and {column.name!r} differ only in case, "
-                "which Spark doesn't tell apart",
+                "which Spark does not distinguish",
                 "rename one of them, or add the table to the sink's exclude_tables",
             )
         seen[folded] = column.name
 
 
 def _folded(name: str) -> str:
-    """The same for names that Spark takes for one. It compares as Java's equalsIgnoreCase does: each character in
-    upper case and that in lower case, so that a dotless `ı` is an `i` and a final `ς` a `σ`."""
+    """Returns the same text for names that Spark considers equal. Spark compares like Java's equalsIgnoreCase: each
+    character in upper case and the result in lower case, so that a dotless `ı` equals `i` and a final `ς` equals `σ`.
+    """
     upper = "".join(_single(c, c.upper()) for c in name)
     return "".join(c.lower()[0] for c in upper)
 
 
 def _single(c: str, changed: str) -> str:
-    """Java leaves alone what would become several characters."""
+    """Returns `changed` if it is one character, otherwise `c`: Java keeps characters that would become several ones."""
     return changed if len(changed) == 1 else c
 
 

@@ -1,7 +1,8 @@
-"""A table's objects in the warehouse: made, or brought to a new version of the schema while rows and readers are there.
+"""Preparation of a table's objects in the warehouse: they are created, or changed to a new version of the schema while
+rows and readers exist.
 
-Columns and the note of what they are change in one commit of the catalog, so that whoever is killed or comes second
-finds the one version or the other.
+The columns and the record of the schema change in one commit of the catalog, so a second writer, or the successor of
+one that was killed, finds either the old or the new version.
 """
 
 import json
@@ -24,12 +25,12 @@ from sinks.warehouse.naming import OWN_COLUMNS, Place, quoted
 
 log = structlog.get_logger(__name__)
 
-# Another writer's commits come in between; each attempt costs some milliseconds.
+# Conflicts with another writer's commits are retried; each attempt costs some milliseconds.
 ATTEMPT_COUNT_MAX: Final = 20
 
 
 class Preparation:
-    """Of the tables below one namespace."""
+    """Prepares the tables of one namespace."""
 
     def __init__(self, engine: Engine, namespace: str, pause: Callable[[float], None]) -> None:
         self._engine = engine
@@ -37,24 +38,25 @@ class Preparation:
         self._pause = pause
 
     def discard(self, table: TableId, where: Place) -> None:
-        """Drop the table and its deleted keys, files included, if they are this table's. Raises RefusedError for one
-        that keeps every change: the topics no longer have all of them."""
+        """Drops the table and its deleted keys, including files, if they belong to this source table. Raises
+        RefusedError for a table that keeps every change: the topics no longer contain all of them.
+        """
         found = self._engine.table_properties(where.rows)
         if found is None or found.get(properties.TABLE) != table_key(table):
             return
         mode, name = found.get(properties.MODE, "current"), ".".join(where.rows)
         if mode != "current":
             raise RefusedError(
-                f"warehouse: {name} is a {mode}, whose rows can't be made again from the topics: it is not replaced by "
-                "a table of another shape",
-                f"rename it in the catalog (ALTER TABLE {name} RENAME TO ...) or drop it, then start the sink again; "
-                "or take the mapping and the mode that it was made with",
+                f"warehouse: {name} is a {mode}, whose rows can't be written again from the topics: it is not replaced "
+                "by a table of another shape",
+                f"rename it in the catalog (ALTER TABLE {name} RENAME TO ...) or drop it, then restart the sink; or "
+                "configure the mapping and the mode with which it was created",
             )
         for name_parts in (where.deleted, where.rows):
             self._engine.run(statements.purge_table(name_parts))
 
     def prepare(self, lineage: Lineage, table: PreparedTable, layout: Layout) -> None:
-        """See `sinks.contract.Sink.prepare`."""
+        """Implements `sinks.contract.Sink.prepare`."""
         schema, where, types = lineage.newest, table.place, table.form.types
         noted = self._engine.namespace_properties(self._namespace) or {}
         marker, tables = noted.get(properties.GENERATION), properties.listed_tables(noted)
@@ -81,7 +83,7 @@ class Preparation:
     def _create(self, table: PreparedTable, layout: Layout, shape: Mapping[str, str]) -> None:
         where, key_types = table.place, {name: table.form.types[name] for name in table.key}
         for name in (where.deleted, where.rows):
-            self._engine.drop(name)  # what is left of a table whose files are gone
+            self._engine.drop(name)  # an entry in the catalog whose files are missing
         if table.mode == "current":
             self._create_namespaces(where.deleted)
             columns = {**key_types, **statements.DELETED_COLUMNS}
@@ -90,7 +92,7 @@ class Preparation:
         self._create_namespaces(where.rows)
         columns = {**table.form.types, **OWN_COLUMNS[table.mode]}
         first = Layout(tuple(part for part in layout.partitions if not statements.is_column(part)))
-        noted = {**shape, properties.LAYOUT: _said(first)}
+        noted = {**shape, properties.LAYOUT: _as_json(first)}
         self._engine.run(statements.create_table(where.rows, columns, noted, first.partitions))
         self._lay_out(where, layout)
 
@@ -99,9 +101,9 @@ class Preparation:
             self._engine.run(statements.create_namespace(name[:depth]))
 
     def _lay_out(self, where: Place, layout: Layout) -> None:
-        """Rows that are written from now on are partitioned and sorted so."""
+        """Sets partitions and sort order for rows that are written from now on."""
         found = self._engine.table_properties(where.rows) or {}
-        if found.get(properties.LAYOUT) == _said(layout):
+        if found.get(properties.LAYOUT) == _as_json(layout):
             return
         held = _layout(found)
         for transform in held.partitions:
@@ -113,7 +115,7 @@ class Preparation:
         if held.sorts != layout.sorts:
             self._engine.run(statements.order(where.rows, layout.sorts))
         ever = sorted({*_partitions_ever(found), *layout.partitions})
-        noted = {properties.LAYOUT: _said(layout), properties.PARTITIONS_EVER: json.dumps(ever)}
+        noted = {properties.LAYOUT: _as_json(layout), properties.PARTITIONS_EVER: json.dumps(ever)}
         self._engine.run(statements.set_table_properties(where.rows, noted))
 
     def _evolve(self, lineage: Lineage, table: PreparedTable, shape: Mapping[str, str]) -> None:
@@ -123,7 +125,7 @@ class Preparation:
             if found is None:
                 raise _lost(where)
             _check_owner(schema, where, shape, found)
-            # What an earlier generation noted may count other versions.
+            # Versions that an earlier generation recorded may be those of other schemas.
             is_ours = found.get(properties.GENERATION) == shape[properties.GENERATION]
             version = int(found.get(properties.SCHEMA_VERSION, 0)) if is_ours else 0
             if version > schema.version:
@@ -142,12 +144,12 @@ class Preparation:
                 raise _other_key(schema, where, f"column {lost} of its key has another type")
             if (gone := _partitioned_by(found, change.dropped)) is not None:
                 raise _other_key(
-                    schema, where, f"its files are partitioned by column {gone}, which is gone or has another type"
+                    schema, where, f"its files are partitioned by column {gone}, which was dropped or has another type"
                 )
             if self._release(where, found, [*change.dropped, *(name for name, _ in change.renamed)]):
                 continue
             try:
-                if table.mode == "current":  # first: a key must fit there before it can be deleted
+                if table.mode == "current":  # first, because deleted keys must fit into their table
                     self._widen_keys(table, [pair for pair in change.widened if pair[0] in schema.key])
                 self._engine.evolve(where.rows, change, found, shape)
             except Conflict:
@@ -161,13 +163,13 @@ class Preparation:
                 )
             return
         raise SinkError(
-            f"warehouse: table {'.'.join(where.rows)}: other writers' commits came before its new columns "
+            f"warehouse: table {'.'.join(where.rows)}: adding columns lost against other writers' commits "
             f"{ATTEMPT_COUNT_MAX} times",
-            "one job may write a warehouse: stop the others",
+            "only one job may write a warehouse: stop the others",
         )
 
     def _release(self, where: Place, found: Mapping[str, str], dropped: Collection[str]) -> bool:
-        """Partitions and order by columns that are to be dropped go first. Whether there were any."""
+        """Removes partitions and sort order by columns that are to be dropped. Returns whether there were any."""
         held = _layout(found)
         gone = {part for part in (*held.partitions, *held.sorts) if any(quoted(name) in part for name in dropped)}
         if gone:
@@ -185,13 +187,14 @@ class Preparation:
 
 
 def _partitions_ever(found: Mapping[str, str]) -> list[str]:
-    said: list[str] = json.loads(found.get(properties.PARTITIONS_EVER, "[]"))
-    return said
+    transforms: list[str] = json.loads(found.get(properties.PARTITIONS_EVER, "[]"))
+    return transforms
 
 
 def _partitioned_by(found: Mapping[str, str], dropped: Iterable[str]) -> str | None:
-    """The first dropped column by which files may be partitioned, now or by an earlier configuration. Iceberg can't
-    merge into files whose partition's column is no longer in the table."""
+    """Returns the first dropped column by which files may be partitioned, now or by an earlier configuration. Iceberg
+    can't merge into files whose partition column does not exist any more.
+    """
     ever = _partitions_ever(found)
     return next((name for name in dropped if any(quoted(name) in part for part in ever)), None)
 
@@ -200,15 +203,15 @@ def _layout(found: Mapping[str, str]) -> Layout:
     return Layout(*map(tuple, json.loads(found.get(properties.LAYOUT, "[[], []]"))))
 
 
-def _said(layout: Layout) -> str:
+def _as_json(layout: Layout) -> str:
     return json.dumps([layout.partitions, layout.sorts])
 
 
 def _check_owner(schema: TableSchema, where: Place, shape: Mapping[str, str], found: Mapping[str, str]) -> None:
     if found.get(properties.TABLE) != shape[properties.TABLE]:
         raise RefusedError(
-            f"warehouse: {'.'.join(where.rows)} is not the table of {schema.table}: it was made for another, or by "
-            "something else",
+            f"warehouse: {'.'.join(where.rows)} is not the table of {schema.table}: it was created for another table, "
+            "or by another program",
             "choose another namespace in the sink's section",
         )
     if found.get(properties.KEY) != shape[properties.KEY]:
@@ -220,15 +223,15 @@ def _check_owner(schema: TableSchema, where: Place, shape: Mapping[str, str], fo
 def _other_key(schema: TableSchema, where: Place, what: str) -> RefusedError:
     name = ".".join(where.rows)
     return RefusedError(
-        f"warehouse: {name} can't become what {schema.table} is now: {what}",
-        f"drop the table {name} and start the sink again: it is then filled from the topics",
+        f"warehouse: {name} can't be changed to the present form of {schema.table}: {what}",
+        f"drop the table {name} and restart the sink: it then fills the table from the topics",
     )
 
 
 def _lost(where: Place) -> SinkError:
     return SinkError(
         f"warehouse: {'.'.join(where.rows)} was dropped, or its files were deleted: rows may be missing",
-        "nothing: the sink starts again and fills the warehouse anew from the topics",
+        "nothing: the sink restarts and fills the warehouse again from the topics",
     )
 
 
@@ -236,5 +239,5 @@ def _later(schema: TableSchema, where: Place) -> SinkError:
     return SinkError(
         f"warehouse: {'.'.join(where.rows)} was prepared with a later schema than version {schema.version} of "
         f"{schema.table}",
-        "nothing: the sink starts again and reads the newest schema; stop a second job, if there is one",
+        "nothing: the sink restarts and reads the newest schema; stop a second job, if there is one",
     )

@@ -1,4 +1,4 @@
-"""What the warehouse notes about itself in the catalog, as properties of the namespace and of each table."""
+"""The warehouse's records about itself in the catalog, as properties of the namespace and of each table."""
 
 import json
 from collections.abc import Mapping
@@ -10,18 +10,18 @@ TABLES = "watershed.tables"  # of the namespace: JSON list of [schema, name] of 
 TABLE = "watershed.table"  # of a table: the source table
 KEY = "watershed.key"  # JSON list of the key's columns, in key order
 COLUMNS = "watershed.columns"  # JSON list of [name, Spark type]
-SCHEMA_VERSION = "watershed.schema_version"  # of a table: that it was prepared with
+SCHEMA_VERSION = "watershed.schema_version"  # of a table: the version that it was prepared with
 DELETED_KEYS = "watershed.deleted_keys"  # of a table of deleted keys, instead of all others but TABLE
 MODE = "watershed.mode"  # of a table
 PARTITIONS_EVER = "watershed.partitions_ever"  # of a table: transforms by which any of its files may be partitioned
 LAYOUT = "watershed.layout"  # of a table: JSON list of its partitions and of its sorts, as SQL names them
-# In a snapshot's summary: which attempt to write made it, so that a writer knows its own commits; and on which snapshot
-# this was planned, 0 for none; of a commit that put in order what another had left: that it did.
+# In a snapshot's summary: BATCH, the attempt that wrote it, by which a writer recognizes its own commits; PLANNED, the
+# snapshot on which the attempt was planned, 0 for none; MENDED, set by a commit that repaired what another writer left.
 BATCH = "watershed.batch"
 PLANNED = "watershed.planned"
 MENDED = "watershed.mended"
 
 
 def listed_tables(namespace: Mapping[str, str]) -> list[TableId]:
-    """Those prepared in the generation that the namespace holds."""
+    """Returns the tables prepared in the generation that the namespace holds."""
     return [TableId(*name) for name in json.loads(namespace.get(TABLES, "[]"))]

@@ -1,4 +1,4 @@
-"""The warehouse read without Spark, through the same catalog: what any other Iceberg reader would see."""
+"""Reads the warehouse without Spark, through the same catalog, like any other Iceberg reader."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,10 +20,15 @@ from sinks.warehouse.properties import GENERATION, KEY, MODE, listed_tables
 
 
 class WarehouseReader:
-    """Reads committed tables; sees each commit at once. Not for use by two threads."""
+    """Reads committed tables; each commit is visible at once. Not thread-safe."""
 
     def __init__(self, catalog: CatalogPlace) -> None:
         self._place = catalog
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that contains all tables."""
+        return self._place.namespace
 
     def generation(self) -> int | None:
         """As `WarehouseSink.generation`: None when there is none, or one of its tables is gone."""
@@ -42,7 +47,7 @@ class WarehouseReader:
         return int(marker) if marker.isdecimal() else None
 
     def rows(self, table: TableId) -> Iterator[StoredRow]:
-        """Every live row of the newest snapshot, one file's record batch at a time. Values are Python's for the
+        """Yields every live row of the newest snapshot, one file's record batch at a time. Values are Python's for the
         column's type: int, float, bool, str, bytes, Decimal, date, datetime (aware for timestamps with time zone),
         lists of these. Of a history its current rows; of a change log the newest row of each key, for which the keys
         are held in memory. Raises SinkError for a table that is not there."""
@@ -72,7 +77,7 @@ def reading(where: CatalogPlace, name: tuple[str, ...]) -> Iterator[Catalog]:
             yield catalog
     except (NoSuchTableError, NoSuchNamespaceError, FileNotFoundError) as error:
         raise SinkError(
-            f"warehouse: table {'.'.join(name)} is not there",
+            f"warehouse: table {'.'.join(name)} does not exist",
             "start its sink; it creates the table and fills it from the topics",
         ) from error
 
@@ -82,7 +87,7 @@ def _mode(said: str | None) -> WarehouseMode:
 
 
 def _newest(scan: DataScan, key: Sequence[str]) -> dict[str, int]:
-    """Of a change log: key → version of the newest change of each row that is there."""
+    """Returns the version of the newest change of each live row in a change log, by key."""
     newest: dict[str, tuple[int, bool]] = {}
     floor = 0
     for batch in scan.select(*key, VERSION, "operation").to_arrow_batch_reader():

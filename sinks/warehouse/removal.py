@@ -1,4 +1,4 @@
-"""Rows of the warehouse that are removed, with their versions, so that any change of them is taken again."""
+"""Removes rows from the warehouse, with their versions, so that any change of them is taken again."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -17,8 +17,7 @@ ROWS_MAX: Final = 200  # of one statement
 
 
 def remove(engine: Engine, place: Place, key: Sequence[Column], held: Sequence[tuple[Key, int]]) -> None:
-    """Delete these rows where they have these versions. Raises SinkError, also where other writers' commits come before
-    it each time."""
+    """Deletes the rows that have these versions. Raises SinkError when other writers' commits win each time."""
     for part in batched(held, ROWS_MAX):
         for table in (place.rows, place.deleted):
             if engine.table_properties(table) is not None:  # histories have no table of deleted keys
@@ -26,7 +25,7 @@ def remove(engine: Engine, place: Place, key: Sequence[Column], held: Sequence[t
 
 
 def removal(table: tuple[str, ...], key: Sequence[Column], held: Sequence[tuple[Key, int]]) -> str:
-    """The statement."""
+    """Returns the statement that deletes the rows."""
     rows = (
         " AND ".join([*(f"{quoted(c.name)} = {_value(c, row[c.name])}" for c in key), f"{VERSION} = {version}"])
         for row, version in held
@@ -42,13 +41,13 @@ def _run(engine: Engine, table: tuple[str, ...], statement: str) -> None:
             continue
         return
     raise SinkError(
-        f"warehouse: table {'.'.join(table)}: other writers' commits came before the removal each time",
-        "one job may write a warehouse: stop the others",
+        f"warehouse: table {'.'.join(table)}: the removal lost against other writers' commits each time",
+        "only one job may write a warehouse: stop the others",
     )
 
 
 def _value(column: Column, value: Json) -> str:
-    """A record's value as the column's type."""
+    """Returns a record's value as a literal of the column's type."""
     text = literal(value if isinstance(value, str) else str(value).lower())
     kind = column_type(column).sql
     return f"unbase64({text})" if kind == "binary" else f"CAST({text} AS {kind})"

@@ -25,44 +25,44 @@ from sinks.warehouse.staging import Staged, Stager, TableForm, delete_staged
 
 
 class WarehouseSink:
-    """Iceberg tables behind an Engine. See `sinks.contract.Sink` for what each method promises."""
+    """Keeps Iceberg tables through an Engine. Implements `sinks.contract.Sink`."""
 
     def __init__(
         self,
         engine: Engine,
         merging: Sequence[Engine],
         reader: WarehouseReader,
-        namespace: str,
         staging: str,
         pause: Callable[[float], None] = time.sleep,
         name: str = "warehouse",
         options: WarehouseOptions | None = None,
     ) -> None:
-        """`merging`: engines for merges alone, as many tables are merged at once; `engine`: for everything else, which
-        another thread does meanwhile. `staging`: the URI of the folder for staged files."""
+        """`merging`: engines for merges only, as many as tables are merged at once; `engine`: for everything else,
+        which another thread does at the same time. `staging`: the URI of the folder for staged files.
+        """
         self.name = name
         self._engine = engine
         self._engines = (engine, *merging)
         self._reader = reader
-        self._namespace = namespace
+        self._namespace = reader.namespace
         self._staging = staging
         self._tables: dict[TableId, PreparedTable] = {}
         self._schemas: dict[TableId, TableSchema] = {}
         self._options = options or WarehouseOptions()
         self._deleted = DeletedKeys()
-        self._preparation = Preparation(self._engine, namespace, pause)
+        self._preparation = Preparation(self._engine, self._namespace, pause)
         self._threads = ThreadPoolExecutor(len(merging), "merge")
         self._mergers: SimpleQueue[Merger] = SimpleQueue()
         for one in merging:
             self._mergers.put(Merger(one, pause, self._deleted))
-        self._state = threading.Lock()  # what follows
+        self._state = threading.Lock()  # guards the two attributes below
         self._locks: dict[tuple[str, ...], threading.Lock] = {}  # by table
         self._due: set[tuple[str, ...]] = set()  # tables that need compaction
 
     # ---- generation
 
     def generation(self) -> int | None:
-        """The namespace's marker, provided that every table it lists is there and bears the same."""
+        """Returns the namespace's marker if every table that it lists exists and has the same marker."""
         noted = self._engine.namespace_properties((self._namespace,))
         if noted is None or not noted.get(properties.GENERATION, "").isdecimal():
             return None
@@ -74,7 +74,7 @@ class WarehouseSink:
         return int(marker)
 
     def begin_generation(self, generation: int) -> None:
-        """Tables of earlier generations stay as they are until they are prepared."""
+        """Implements Sink.begin_generation. Tables of earlier generations stay as they are until they are prepared."""
         if self.generation() == generation:
             return
         self._engine.run(statements.create_namespace((self._namespace,)))
@@ -105,7 +105,7 @@ class WarehouseSink:
     # ---- rows
 
     def reduced(self, changes: Sequence[Change]) -> list[Change]:
-        """See spark_jobs.tasks.Target."""
+        """Implements spark_jobs.tasks.Target.reduced."""
         return Stager(self._staging, self._schemas.values(), self.mode).reduced(changes)
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:
@@ -120,14 +120,14 @@ class WarehouseSink:
         return results
 
     def take(self, staged: Sequence[Staged]) -> int:
-        """Merge staged files, guarded by version: one commit for each table, one more for rows that lack columns, and
-        one for the keys that were deleted.
-        Returns how many rows were written; the others were stale. Raises SinkError when all tables are done, or as far
-        as they come."""
+        """Merges staged files, guarded by version: one commit for each table, one more for rows that lack columns, and
+        one for the keys that were deleted. Returns the number of written rows; the others were stale. Raises SinkError
+        after all tables have been attempted.
+        """
         files: dict[TableId, list[Staged]] = {}
         for part in staged:
             files.setdefault(part.table, []).append(part)
-        # The longest first: so all threads end at about the same time.
+        # The largest tables are first, so that all threads end at about the same time.
         by_size = sorted(files.items(), key=lambda entry: -sum(part.byte_count for part in entry[1]))
         results = [self._threads.submit(self._take, *entry) for entry in by_size]
         wait(results)
@@ -139,7 +139,7 @@ class WarehouseSink:
         try:
             with self._lock(table.place.rows):
                 if table.mode == "current":
-                    # Whole rows first: what lacks columns is merged into rows that are there, in a commit of its own.
+                    # Whole rows first: rows that lack columns are merged into existing rows, in a second commit.
                     parts = [(lacks, [part for part in staged if part.lacks is lacks]) for lacks in (False, True)]
                 else:
                     parts = [(any(part.lacks for part in staged), list(staged))]
@@ -174,21 +174,21 @@ class WarehouseSink:
                 continue
             return count
         raise SinkError(
-            f"warehouse: table {table}: other writers' commits came before the sweep {ATTEMPT_COUNT_MAX} times",
-            "one job may write a warehouse: stop the others",
+            f"warehouse: table {table}: the sweep lost against other writers' commits {ATTEMPT_COUNT_MAX} times",
+            "only one job may write a warehouse: stop the others",
         )
 
     def make_readable(self, tables: Collection[TableId]) -> None:
-        """Nothing to do: a commit is readable."""
+        """Does nothing: a commit is visible at once."""
 
     def take_due(self) -> set[tuple[str, ...]]:
-        """The tables that have become due for compaction since the last call. Any thread may ask."""
+        """Returns the tables that have become due for compaction since the last call. Thread-safe."""
         with self._state:
             due, self._due = self._due, set()
         return due
 
     def without_merges(self, table: tuple[str, ...]) -> AbstractContextManager[object]:
-        """While this is entered, this object merges nothing into the table; merges wait. Any thread may enter."""
+        """Returns a context during which this object merges nothing into the table; merges wait. Thread-safe."""
         return self._lock(table)
 
     def _lock(self, table: tuple[str, ...]) -> threading.Lock:

@@ -1,8 +1,8 @@
-"""Rows on their way into the warehouse: a task writes them as files, which the statement that merges them reads.
+"""Rows on their way into the warehouse: tasks write them to files, and the statement that merges them reads the files.
 
 So no row passes through the driver, and the statement reads its source where it runs. The files are below the tables'
-location, which every executor can reach, in a folder of the process whose driver merges them; it deletes each when it
-is merged. What a process that was killed leaves behind is deleted when the next one starts.
+location, which every executor can reach, in a folder of the process whose driver merges them. The driver deletes each
+file after its merge. Files of a process that was killed are deleted when the next one starts.
 """
 
 import os
@@ -29,17 +29,14 @@ from sinks.warehouse.columns import ColumnType, column_type
 from sinks.warehouse.every_change import STAGED_COLUMNS
 from sinks.warehouse.naming import UNCHANGED, VERSION
 from sinks.warehouse.object_store import file_system
+from sinks.warehouse.staged_files import files_of
 from sinks.warehouse.statements import AT, DELETED, OPERATION
 
 FOLDER: Final = ".staging"  # below the tables' location
-# Spark reads a row group into memory at once, however large its rows are.
-ROW_GROUP_BYTES: Final = 8 * 1024 * 1024
-# Large rows are merged file by file.
-FILE_BYTES: Final = 32 * 1024 * 1024
-# A file with so few rows says their keys, so that the merge reads no more of its table than it has to.
+# The keys of a file with at most this many rows are listed, so that the merge reads only these rows of its table.
 KEYS_MAX: Final = 1000
 KEY_CHARS_MAX: Final = 200
-# What a process on another machine left is deleted when it is that old: it may live, and a round takes minutes at most.
+# Files of a process on another machine, which may be alive, are deleted at this age. A batch takes minutes at most.
 LEFTOVER_S: Final = 3600.0
 _WRITTEN: Final = Result(Outcome.WRITTEN)
 
@@ -52,21 +49,21 @@ class Staged(NamedTuple):
     row_count: int
     byte_count: int  # in memory
     lacks: bool  # its rows lack columns, whose names are in the column UNCHANGED
-    keys: tuple[tuple[Json, ...], ...] | None  # of its rows; None where there are many
+    keys: tuple[tuple[Json, ...], ...] | None  # of its rows; None if there are many
     lowest: int  # of its rows' versions
     highest: int
-    delete_count: int = 0  # so many of its rows are deletes
-    compares: bool = False  # of a table that keeps every change: a snapshot read some of its rows
+    delete_count: int = 0  # the number of rows that are deletes
+    compares: bool = False  # True if the table keeps every change and a snapshot read some of the rows
 
 
 @dataclass(frozen=True, slots=True)
 class TableForm:
-    """How a table's rows are converted."""
+    """The conversion of a table's rows."""
 
     columns: dict[str, ColumnType]
     key: tuple[str, ...]
     mode: WarehouseMode
-    has_float_key: bool  # in which Spark takes -0.0 and 0.0 for one, as PostgreSQL does
+    has_float_key: bool  # Spark considers -0.0 and 0.0 equal in it, as PostgreSQL does
     _no_values: dict[str, Json]
 
     @classmethod
@@ -77,18 +74,18 @@ class TableForm:
 
     @property
     def types(self) -> dict[str, str]:
-        """Spark's names of the columns' types."""
+        """The columns' types by Spark's names."""
         return {name: kind.sql for name, kind in self.columns.items()}
 
     def staged_columns(self, *, lacks: bool) -> Mapping[str, str]:
-        """Of a staged file, beside the table's: name → Spark's type."""
+        """Returns the columns of a staged file beside the table's: name → Spark's type."""
         if self.mode != "current":
             return STAGED_COLUMNS
         ours = {VERSION: "bigint", DELETED: "boolean"}
         return ours | {UNCHANGED: "array<string>"} if lacks else ours
 
     def table(self, changes: Sequence[Change], *, lacks: bool = False) -> pa.Table:
-        """The rows that MERGE reads; `lacks`: with the names of the columns that each of them lacks. Raises
+        """Returns the rows that MERGE reads. `lacks`: with the names of the columns that each row lacks. Raises
         Unholdable."""
         rows = [self._row(change) for change in changes]
         columns: dict[str, pa.Array] = {}
@@ -126,18 +123,18 @@ class TableForm:
 
 
 def _origin(change: Change) -> Origin:
-    """Of a change that does not say what it was, as a tombstone does not."""
+    """Returns the change's origin; for a change without one, such as a tombstone, that of a delete or an update."""
     return change.origin or Origin("d" if change.row is None else "u", None)
 
 
 def is_unknown(change: Change) -> bool:
-    """A row that moved to this key, and of which not all columns are known yet."""
+    """Returns whether the change is a row that moved to this key, of which not all columns are known yet."""
     return change.row is None and change.origin is not None and change.origin.operation == "c"
 
 
 @dataclass(slots=True)
 class _EveryChange:
-    """What a task has taken of a table that keeps every change."""
+    """The changes that a task has taken of a table that keeps every change."""
 
     pieces: list[pa.Table] = field(default_factory=list)
     versions: set[int] = field(default_factory=set)  # a delete and its tombstone have the same
@@ -146,7 +143,7 @@ class _EveryChange:
     lacks: bool = False
 
     def take(self, piece: pa.Table, changes: Sequence[Change]) -> None:
-        """`piece`: these changes, converted."""
+        """Adds changes. `piece`: the same changes, converted."""
         self.pieces.append(piece)
         self.versions.update(change.version for change in changes)
         for change in changes:
@@ -158,16 +155,18 @@ class _EveryChange:
 
 @dataclass(slots=True)
 class _Held:
-    """What a task has taken of one table. Whole rows are converted at once, and take a tenth of their objects' room."""
+    """The changes that a task has taken of one table. Whole rows are converted at once, to save nine tenths of the
+    memory.
+    """
 
     pieces: list[pa.Table] = field(default_factory=list)
-    # Of each key its newest version, and where its row is: number of the piece, number of the row in it.
+    # The newest version of each key, and the position of its row: number of the piece, number of the row in it.
     newest: dict[Any, tuple[int, int, int]] = field(default_factory=dict)
     row_count: int = 0  # of all pieces
     lacking: list[Change] = field(default_factory=list)  # rows that lack columns
 
     def take(self, piece: pa.Table, changes: Sequence[Change]) -> None:
-        """`piece`: these changes, converted."""
+        """Adds changes. `piece`: the same changes, converted."""
         newest, number = self.newest, len(self.pieces)
         for at, change in enumerate(changes):
             key = _key(change)
@@ -178,7 +177,7 @@ class _Held:
         self.row_count += len(changes)
 
     def whole(self) -> Iterator[pa.Table]:
-        """The newest row of each key."""
+        """Yields the newest row of each key."""
         if len(self.newest) == self.row_count:
             yield from self.pieces
             return
@@ -189,8 +188,8 @@ class _Held:
             yield piece.take(pa.array(sorted(rows), pa.int64()))
 
     def still_lacking(self) -> list[Change]:
-        """One for each key, where no whole row is newer. What it lacks is not taken from whole rows: those are merged
-        first, so the table has it."""
+        """Returns the newest change of each key that lacks columns, where no whole row is newer. Its missing columns
+        are not taken from whole rows, because those are merged first, so the table has them."""
         nothing = (-1, 0, 0)
         return reduce_changes(
             change for change in self.lacking if change.version > self.newest.get(_key(change), nothing)[0]
@@ -198,7 +197,7 @@ class _Held:
 
 
 class Stager:
-    """Takes the changes of one task after the other. Rejects a row that has a value which its column can't hold."""
+    """Stages the changes of one task after the other. Rejects a row with a value that its column can't hold."""
 
     def __init__(
         self,
@@ -217,7 +216,7 @@ class Stager:
         self._held: dict[TableId, _Held] = {}
 
     def reduced(self, changes: Sequence[Change]) -> list[Change]:
-        """The newest change of each key, and every change of tables that keep them."""
+        """Returns the newest change of each key, and every change of tables that keep every change."""
         kept = {table for table in {change.table for change in changes} if self._keeps_every(table)}
         every = [change for change in changes if change.table in kept]
         return [*every, *reduce_changes(change for change in changes if change.table not in kept)]
@@ -226,7 +225,8 @@ class Stager:
         return self._form(table).mode != "current"
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:
-        """One result for each change. WRITTEN means that it will be in a file, unless a newer one of its key is."""
+        """Returns one result for each change. WRITTEN means that finish will write it to a file, unless there is a
+        newer change of its key."""
         results = [_WRITTEN] * len(changes)
         whole: dict[TableId, list[int]] = {}
         seen: set[tuple[TableId, int]] = set()
@@ -245,7 +245,7 @@ class Stager:
         return results
 
     def finish(self) -> tuple[Staged, ...]:
-        """Write the files: of each table one with whole rows, one with rows that lack columns."""
+        """Writes and returns the files: for each table those with whole rows, and one with rows that lack columns."""
         tables, self._held = self._held, {}
         staged: list[Staged] = []
         for table, held in tables.items():
@@ -263,7 +263,7 @@ class Stager:
         return tuple(staged)
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Does nothing: there is nothing to release."""
 
     def _apply_lacking(self, number: int, change: Change, results: list[Result]) -> None:
         try:
@@ -296,7 +296,8 @@ class Stager:
             self._every.setdefault(table, _EveryChange()).take(piece, taken)
 
     def _is_news(self, change: Change) -> bool:
-        """For a table that keeps every change. Of a row that moved and is not known yet a history has no version."""
+        """Returns whether a table that keeps every change has yet to store this one. A history stores no version of a
+        row that moved and is not known yet."""
         held = self._every.get(change.table)
         if held is not None and change.version in held.versions:
             return False
@@ -305,8 +306,8 @@ class Stager:
     def _write(
         self, table: TableId, pieces: Iterable[pa.Table], keys: Sequence[Any] | None, *, lacks: bool
     ) -> Iterator[Staged]:
-        """Several files where the rows are many or large; the keys are said if it is one."""
-        files = list(_files(pieces))
+        """Yields the files that it writes: several if the rows are many or large. Keys are listed if it is one."""
+        files = list(files_of(pieces))
         for groups in files:
             uri = f"{self._location}/{uuid.uuid4().hex}.parquet"
             system, path = file_system(uri, self._s3)
@@ -327,8 +328,8 @@ class Stager:
             found = [pc.min_max(group.column(VERSION)).as_py() for group in groups]
             lowest, highest = min(one["min"] for one in found), max(one["max"] for one in found)
             deletes = sum(pc.sum(group.column(DELETED)).as_py() for group in groups if DELETED in group.column_names)
-            said = _sayable(keys) if len(files) == 1 else None
-            yield Staged(table, uri, rows, size, lacks, said, lowest, highest, deletes)
+            listed = _listed(keys) if len(files) == 1 else None
+            yield Staged(table, uri, rows, size, lacks, listed, lowest, highest, deletes)
 
     def _of(self, table: TableId) -> _Held:
         return self._held.setdefault(table, _Held())
@@ -344,7 +345,7 @@ class Stager:
 
 
 def own_folder(location: str) -> str:
-    """The URI of this process's folder for staged files. `location`: the URI of all processes' folders."""
+    """Returns the URI of this process's folder for staged files. `location`: the URI of all processes' folders."""
     machine = re.sub(r"[^A-Za-z0-9.-]", "_", socket.gethostname())
     return f"{location}/{machine}@{os.getpid()}"
 
@@ -386,47 +387,17 @@ def _is_running(process: int) -> bool:
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True  # another user's
+        return True  # a process of another user
     return True
 
 
 # ---- details
 
 
-def _row_groups(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The pieces' rows, so many together that a row group has about ROW_GROUP_BYTES."""
-    waiting: list[pa.Table] = []
-    for piece in _slices(pieces):
-        waiting.append(piece)
-        if sum(part.nbytes for part in waiting) >= ROW_GROUP_BYTES:
-            yield pa.concat_tables(waiting)
-            waiting = []
-    if waiting:
-        yield pa.concat_tables(waiting)
-
-
-def _slices(pieces: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The pieces' rows, in parts of about ROW_GROUP_BYTES at most, unless a single row has more."""
-    for piece in pieces:
-        rows = max(1, len(piece) * ROW_GROUP_BYTES // max(1, piece.nbytes))
-        for at in range(0, len(piece), rows):
-            yield piece.slice(at, rows)
-
-
-def _files(pieces: Iterable[pa.Table]) -> Iterator[list[pa.Table]]:
-    """The row groups of each file."""
-    groups: list[pa.Table] = []
-    for group in _row_groups(pieces):
-        groups.append(group)
-        if sum(part.nbytes for part in groups) >= FILE_BYTES:
-            yield groups
-            groups = []
-    if groups:
-        yield groups
-
-
 def _key(change: Change) -> Any:
-    """The same for keys that Spark calls equal: Python does so too (0.0 and -0.0), but does not hash lists."""
+    """Returns a hashable key, equal for keys that Spark considers equal. Python equates 0.0 and -0.0, but hashes no
+    lists.
+    """
     values = tuple(change.key.values())
     try:
         hash(values)
@@ -439,7 +410,7 @@ def _hashable(value: Json) -> Any:
     return tuple(map(_hashable, value)) if isinstance(value, list) else value
 
 
-def _sayable(keys: Sequence[Any] | None) -> tuple[tuple[Json, ...], ...] | None:
+def _listed(keys: Sequence[Any] | None) -> tuple[tuple[Json, ...], ...] | None:
     if keys is None or any(type(value) is str and len(value) > KEY_CHARS_MAX for key in keys for value in key):
         return None
     return tuple(keys)

@@ -1,36 +1,36 @@
-"""The SQL that the warehouse runs. Pure text; names come quoted from here, values as literals."""
+"""The SQL that the warehouse runs. Pure text: names are quoted here, values are literals."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from sinks.warehouse.naming import UNCHANGED, VERSION, quoted
 
-CATALOG = "watershed"  # also the catalog's name inside its own tables: readers need the same
+CATALOG = "watershed"  # also the catalog's name in the catalog's tables, so readers must use the same
 SOURCE = "ws_source"  # the batch's rows
-# Columns of the batch's rows beside the table's.
+# Columns that the batch's rows have beside the table's.
 DELETED = "ws_deleted"
 OPERATION = "ws_operation"
 AT = "ws_at"
 DELETED_AT = "ws_deleted_at"  # of the table of deleted keys
 DELETED_COLUMNS: Final[Mapping[str, str]] = {VERSION: "bigint", DELETED_AT: "timestamp"}
 
-# Files of this size are left alone by compaction, which bounds what one compaction rewrites.
+# Compaction skips files of this size, which bounds the work of one compaction.
 SETTLED_FILE_BYTES: Final = 32 * 1024 * 1024
 
 TABLE_PROPERTIES: Final[Mapping[str, str]] = {
-    # Deletion vectors: a commit writes what changed, not the files that it changes.
+    # Deletion vectors: a commit writes the changed rows, not the files that contain them.
     "format-version": "3",
     "write.merge.mode": "merge-on-read",
     "write.update.mode": "merge-on-read",
     "write.delete.mode": "merge-on-read",
-    # Two writers of the same new keys: one of them is refused.
+    # Of two writers of the same new keys, one is refused.
     "write.merge.isolation-level": "serializable",
     "write.update.isolation-level": "serializable",
     "write.delete.isolation-level": "serializable",
     # A commit every few seconds leaves one metadata file each.
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "20",
-    # A writer holds a row group in memory; it looks at its size after so many rows.
+    # A writer holds a row group in memory, and checks its size after this many rows.
     "write.parquet.row-group-size-bytes": str(16 * 1024 * 1024),
     "write.parquet.row-group-check-min-record-count": "1",
     "write.target-file-size-bytes": str(128 * 1024 * 1024),
@@ -38,12 +38,12 @@ TABLE_PROPERTIES: Final[Mapping[str, str]] = {
 
 
 def full(name: tuple[str, ...]) -> str:
-    """A name with its catalog."""
+    """Returns a name with its catalog, quoted."""
     return quoted(CATALOG, *name)
 
 
 def literal(text: str) -> str:
-    """A string in a statement."""
+    """Returns a string literal."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
@@ -65,7 +65,7 @@ def create_table(
     properties: Mapping[str, str],
     partitions: Sequence[str] = (),
 ) -> str:
-    """`columns`: name → Spark type, ours included."""
+    """Returns the statement that creates a table. `columns`: name → Spark type, including the sink's own columns."""
     listed = ", ".join(f"{quoted(name)} {sql_type}" for name, sql_type in columns.items())
     every = {**TABLE_PROPERTIES, **properties}
     by = f" PARTITIONED BY ({', '.join(partitions)})" if partitions else ""
@@ -73,22 +73,22 @@ def create_table(
 
 
 def partition(table: tuple[str, ...], change: str, transform: str) -> str:
-    """`change`: ADD or DROP. Files that are there stay as they are."""
+    """Returns the statement that adds or drops a partition field. `change`: ADD or DROP. Existing files stay."""
     alter = f"ALTER TABLE {full(table)} {change} PARTITION FIELD"
     if not is_column(transform):
         return f"{alter} {transform}"
-    # Named like its column, it would keep another column from ever getting that name.
+    # A field with its column's name would prevent that another column ever gets that name.
     name = f"{transform[:-1]}_value`"
     return f"{alter} {transform} AS {name}" if change == "ADD" else f"{alter} {name}"
 
 
 def is_column(transform: str) -> bool:
-    """Whether a partition is by a column's values as they are."""
+    """Returns whether a partition is by a column's values without a transform."""
     return transform.startswith("`")
 
 
 def order(table: tuple[str, ...], sorts: Sequence[str]) -> str:
-    """Within each file; files that are there stay as they are."""
+    """Returns the statement that sets the sort order within each file. Existing files stay."""
     return f"ALTER TABLE {full(table)} WRITE " + (f"LOCALLY ORDERED BY {', '.join(sorts)}" if sorts else "UNORDERED")
 
 
@@ -97,13 +97,17 @@ def purge_table(table: tuple[str, ...]) -> str:
 
 
 def source_columns(columns: Mapping[str, str], staged: Mapping[str, str]) -> str:
-    """The columns of staged files, as Spark declares a schema: the table's, and ours (name → Spark type)."""
+    """Returns the columns of staged files, as Spark declares a schema: the table's and the sink's own (name → Spark
+    type).
+    """
     return ", ".join(f"{quoted(name)} {sql_type}" for name, sql_type in {**columns, **staged}.items())
 
 
 def one_of(values: Iterable[tuple[str, Sequence[int | str]]]) -> str:
-    """The condition that each of these columns of the table has one of its values, in ascending order; empty for no
-    columns. With bounds: Iceberg leaves out files by those, but not by more than 200 values."""
+    """Returns the condition that each of these columns of the table has one of its values; "" for no columns. `values`
+    are in ascending order. The condition includes bounds, because Iceberg skips files by bounds, but not by more than
+    200 values.
+    """
     parts: list[str] = []
     for name, some in values:
         said = [literal(value) if isinstance(value, str) else str(value) for value in some]
@@ -113,6 +117,7 @@ def one_of(values: Iterable[tuple[str, Sequence[int | str]]]) -> str:
 
 
 def same_key(key: Sequence[str], *conditions: str, left: str = "t", right: str = "s") -> str:
+    """Returns the condition that two rows have the same key, and meet `conditions`."""
     equal = [f"{left}.{quoted(name)} = {right}.{quoted(name)}" for name in key]
     return " AND ".join([*equal, *filter(None, conditions)])
 
@@ -120,8 +125,9 @@ def same_key(key: Sequence[str], *conditions: str, left: str = "t", right: str =
 def merge(
     table: tuple[str, ...], columns: Sequence[str], key: Sequence[str], condition: str = "", source: str = SOURCE
 ) -> str:
-    """The guarded write: in the commit itself a greater version wins. Key columns are written too: -0.0 has the key of
-    0.0. `condition`: what is true of every row of the table that has a key of the source."""
+    """Returns the guarded write: in the commit itself, a greater version wins. Key columns are written, too, because
+    -0.0 and 0.0 are the same key. `condition`: is true of every row of the table that has a key of the source.
+    """
     every = [*map(quoted, columns), VERSION]
     return (
         f"MERGE INTO {full(table)} t USING {source} s ON {same_key(key, condition)} "
@@ -134,7 +140,7 @@ def merge(
 
 
 def merge_columns(table: tuple[str, ...], columns: Sequence[str], key: Sequence[str], condition: str = "") -> str:
-    """The same for rows that lack columns: rows that are there keep theirs, there is nothing to insert."""
+    """Returns the guarded write for rows that lack columns: existing rows keep theirs, and nothing is inserted."""
     assigned = [
         f"t.{quoted(name)} = CASE WHEN array_contains(s.{UNCHANGED}, {literal(name)}) "
         f"THEN t.{quoted(name)} ELSE s.{quoted(name)} END"
@@ -148,9 +154,10 @@ def merge_columns(table: tuple[str, ...], columns: Sequence[str], key: Sequence[
     )
 
 
-def remove_doubles(table: tuple[str, ...], identity: Sequence[str], *, of_source: bool) -> str:
-    """Keep one row for each value of these columns: the newest, among equals the first by file and position.
-    `of_source`: only where the source has this value, too."""
+def remove_duplicates(table: tuple[str, ...], identity: Sequence[str], *, of_source: bool) -> str:
+    """Returns the statement that keeps one row for each value of these columns: the newest, and among equal versions
+    the first by file and position. `of_source`: only for values that the source has.
+    """
     same_row = "t._file = d.ws_file AND t._pos = d.ws_pos"
     among = f"LEFT SEMI JOIN {SOURCE} s ON {same_key(identity)}" if of_source else ""
     ranked = (
@@ -168,7 +175,9 @@ def remove_doubles(table: tuple[str, ...], identity: Sequence[str], *, of_source
 
 
 def without_deleted(deleted: tuple[str, ...], key: Sequence[str], lowest: int) -> str:
-    """The source without rows whose key was deleted at a later version. `lowest`: of the source's versions."""
+    """Returns the source without rows whose key was deleted at a later version. `lowest`: the lowest of the source's
+    versions.
+    """
     return (
         f"(SELECT s.* FROM {SOURCE} s LEFT ANTI JOIN {full(deleted)} d ON "
         f"{same_key(key, left='s', right='d')} AND d.{VERSION} >= {lowest}L AND d.{VERSION} >= s.{VERSION} "
@@ -177,7 +186,9 @@ def without_deleted(deleted: tuple[str, ...], key: Sequence[str], lowest: int) -
 
 
 def note_deleted(deleted: tuple[str, ...], key: Sequence[str]) -> str:
-    """A key may be there several times: its highest version counts."""
+    """Returns the statement that records the source's deletes. A key may be recorded several times: its highest version
+    counts.
+    """
     return (
         f"INSERT INTO {full(deleted)} SELECT {', '.join(map(quoted, key))}, {VERSION}, current_timestamp() "
         f"FROM {SOURCE} WHERE {DELETED}"
@@ -185,6 +196,7 @@ def note_deleted(deleted: tuple[str, ...], key: Sequence[str]) -> str:
 
 
 def note_swept(table: tuple[str, ...], deleted: tuple[str, ...], key: Sequence[str], floor: int) -> str:
+    """Returns the statement that records the keys that a sweep deletes."""
     return (
         f"INSERT INTO {full(deleted)} SELECT {', '.join(map(quoted, key))}, {floor}L, current_timestamp() "
         f"FROM {full(table)} WHERE {VERSION} < {floor}"
@@ -192,7 +204,9 @@ def note_swept(table: tuple[str, ...], deleted: tuple[str, ...], key: Sequence[s
 
 
 def remove_deleted(table: tuple[str, ...], deleted: tuple[str, ...], key: Sequence[str], from_version: int = 0) -> str:
-    """Rows whose key was deleted at a later version; `from_version`: only deletions at this one or a later."""
+    """Returns the statement that deletes rows whose key was deleted at a later version. `from_version`: only deletions
+    at this version or a later one are read.
+    """
     keys = ", ".join(map(quoted, key))
     return (
         f"MERGE INTO {full(table)} t USING (SELECT {keys}, max({VERSION}) AS {VERSION} FROM {full(deleted)} "
@@ -206,7 +220,7 @@ def highest_version(table: tuple[str, ...]) -> str:
 
 
 def forget_deleted(deleted: tuple[str, ...], older_than: str) -> str:
-    """`older_than`: a timestamp in UTC."""
+    """Returns the statement that removes old deletions. `older_than`: a timestamp in UTC."""
     return f"DELETE FROM {full(deleted)} WHERE {DELETED_AT} < TIMESTAMP {literal(older_than)}"
 
 
@@ -215,7 +229,9 @@ def count_below(table: tuple[str, ...], floor: int) -> str:
 
 
 def compact(table: tuple[str, ...]) -> str:
-    """Only files below SETTLED_FILE_BYTES, and others of which a good part is deleted: so it takes seconds at most."""
+    """Returns the call that rewrites files below SETTLED_FILE_BYTES, and others of which a good part is deleted. It
+    takes seconds at most.
+    """
     return (
         f"CALL {CATALOG}.system.rewrite_data_files(table => {literal(quoted(*table))}, "
         f"options => map('min-file-size-bytes', '{SETTLED_FILE_BYTES}', 'min-input-files', '2'))"
@@ -223,8 +239,9 @@ def compact(table: tuple[str, ...]) -> str:
 
 
 def rewrite(table: tuple[str, ...], *, is_sorted: bool) -> str:
-    """All files that are not of the size that the table asks for. In small groups, each committed by itself: a group
-    that a batch writes to meanwhile is given up, the others are done."""
+    """Returns the call that rewrites all files that do not have the table's target size. Files are rewritten in small
+    groups with one commit each: a group that conflicts with a batch is given up, the others are completed.
+    """
     strategy = "strategy => 'sort', " if is_sorted else ""
     return (
         f"CALL {CATALOG}.system.rewrite_data_files(table => {literal(quoted(*table))}, {strategy}"
@@ -239,7 +256,9 @@ def snapshots(table: tuple[str, ...]) -> str:
 
 
 def expire(table: tuple[str, ...], snapshot_ids: Sequence[int], older_than: str) -> str:
-    """`older_than`: a timestamp in UTC; snapshots from before it are expired, too."""
+    """Returns the call that expires these snapshots. `older_than`: a timestamp in UTC; all snapshots before it are
+    expired, too.
+    """
     return (
         f"CALL {CATALOG}.system.expire_snapshots(table => {literal(quoted(*table))}, "
         f"snapshot_ids => ARRAY({', '.join(f'{number}L' for number in snapshot_ids)}), "

@@ -8,14 +8,12 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.exceptions import NamespaceNotEmptyError, NoSuchNamespaceError, NoSuchTableError
 
 from cdc.config.sink_settings import WarehouseConfig
 from cdc.model.errors import SinkError
 from sinks.warehouse.catalog import CatalogPlace, catalog_place
-from sinks.warehouse.properties import DELETED_KEYS, GENERATION
-from sinks.warehouse.statements import CATALOG
+from sinks.warehouse.properties import DELETED_KEYS, GENERATION, listed_tables
 
 Name = tuple[str, ...]
 
@@ -25,31 +23,39 @@ def warehouse_contents(section: WarehouseConfig, prefix: str, *, removes: bool) 
     dropped with all their files, histories too. Tables that somebody else made stay, and their namespaces. Raises
     SinkError."""
     place = catalog_place(section, prefix)
-    if not place.database.exists():  # opening it would make it
+    if not place.is_there():
         return []
-    catalog = SqlCatalog(CATALOG, uri=place.sqlalchemy_uri, warehouse=place.location)
     try:
-        namespaces = [found for root in _roots(catalog, place.namespace) for found in _below(catalog, root)]
-        found = [name for namespace in namespaces for name in catalog.list_tables(namespace)]
-        own = [name for name in found if _is_own(catalog, name)]
-        if removes:
-            for name in own:
-                _remove(catalog, place, name)
-            for namespace in reversed(namespaces):
-                with suppress(NamespaceNotEmptyError, NoSuchNamespaceError):
-                    catalog.drop_namespace(namespace)
-        return [".".join(name) for name in own]
+        with place.opened() as catalog:
+            namespaces = [found for root in _roots(catalog, place) for found in _below(catalog, root)]
+            found = [name for namespace in namespaces for name in catalog.list_tables(namespace)]
+            own = [name for name in found if _is_own(catalog, name)]
+            if removes:
+                for name in own:
+                    _remove(catalog, place, name)
+                for namespace in reversed(namespaces):
+                    with suppress(NamespaceNotEmptyError, NoSuchNamespaceError):
+                        catalog.drop_namespace(namespace)
+            return [".".join(name) for name in own]
+    except NoSuchNamespaceError:  # the catalog's database has no tables yet
+        return []
     except OSError as error:
         raise SinkError(
             f"warehouse: files can't be removed: {error.strerror or type(error).__name__}",
             "give this user the right to delete them; then the same command again",
         ) from error
-    finally:
-        catalog.close()
 
 
-def _roots(catalog: Catalog, namespace: str) -> list[Name]:
-    """Returns the sink's namespace, and those of generations that rebuilds have left."""
+def _roots(catalog: Catalog, place: CatalogPlace) -> list[Name]:
+    """Returns the sink's namespace, and those of generations that rebuilds have left. A catalog without namespaces in
+    namespaces has a database for each schema of the source instead; the sink's own is known from its list of tables."""
+    namespace = place.namespace
+    if place.is_flat:
+        with suppress(NoSuchNamespaceError):
+            tables = listed_tables(catalog.load_namespace_properties((namespace,)))
+            names = [place.place(table) for table in tables]
+            return [*dict.fromkeys(one[:-1] for name in names for one in (name.rows, name.deleted)), (namespace,)]
+        return []
     slot = re.compile(re.escape(namespace) + r"__g\d+")
     others = [one for one in catalog.list_namespaces() if len(one) == 1 and slot.fullmatch(one[0])]
     return [(namespace,), *others]

@@ -1,4 +1,4 @@
-"""What the warehouse holds, for comparison with the source: committed tables, read without Spark."""
+"""The content of the warehouse, for comparison with the source: committed tables, read without Spark."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Self
@@ -30,7 +30,7 @@ class WarehouseView(StoreView):
 
     @classmethod
     def open(cls, section: WarehouseConfig, prefix: str, removal: Removal | None = None) -> Self:
-        """Raises SinkError where there is no catalog."""
+        """Opens a view. Raises SinkError if there is no catalog."""
         found = catalog_place(section, prefix)
         if not found.is_there():
             raise SinkError(f"warehouse: there is no catalog {found.database}", "start its sink, which makes it")
@@ -71,7 +71,7 @@ class WarehouseView(StoreView):
         self._removal(self._place, self._place.place(table), self._key_columns(table), held)
 
     def close(self) -> None:
-        """Each method opens the catalog for itself."""
+        """Does nothing: each method opens and closes the catalog."""
 
     def _key_columns(self, table: TableId) -> list[Column]:
         schema = self._schemas[table]
@@ -84,13 +84,14 @@ class WarehouseView(StoreView):
     def _rows(
         self, rows: Table, table: TableId, condition: BooleanExpression
     ) -> Iterator[tuple[Key, int, dict[str, Any]]]:
-        """Key, version and row of the table that readers read; of a history its current rows. Raises RefusedError for a
-        change log."""
+        """Yields key, version and row of the table for readers; of a history its current rows. Raises RefusedError for
+        a change log.
+        """
         mode = rows.properties.get(MODE)
         if mode == "changelog":
             raise RefusedError(
-                f"warehouse: {table} is a change log, which holds what was, not what is",
-                "leave it out with --table; the other tables can be compared",
+                f"warehouse: {table} is a change log, which can't be compared with the source's present rows",
+                "name only other tables, with --table",
             )
         own = OWN_COLUMNS["history" if mode == "history" else "current"]
         if mode == "history":
@@ -108,7 +109,7 @@ def _scanned(table: Table, condition: BooleanExpression) -> Iterator[dict[str, A
 
 
 def _values(columns: Sequence[Column], key: Key) -> tuple[Any, ...] | None:
-    """As the warehouse gives them back; None for a key that it can't hold."""
+    """Returns the key's values as the warehouse returns them; None for a key that it can't hold."""
     try:
         found = [column_type(column).array([key[column.name]]).to_pylist()[0] for column in columns]
     except Unholdable:
@@ -121,7 +122,7 @@ def _hashable(value: Any) -> Any:
 
 
 def _among(columns: Sequence[Column], keys: Sequence[tuple[Any, ...]]) -> BooleanExpression:
-    """True of every row that has one of the keys, and perhaps of others."""
+    """Returns a condition that is true of every row with one of the keys, and perhaps of others."""
     condition: BooleanExpression = AlwaysTrue()
     for at, column in enumerate(columns):
         if column_type(column).sql in _NAMEABLE:

@@ -68,7 +68,7 @@ class Warehouse:
         engines = [SparkEngine(self.spark, self.place) for _ in range(2)]
         staging = (self.folder / "staged").as_uri()
         reader = WarehouseReader(self.place)
-        sink = WarehouseSink(engines[0], engines[1:], reader, "shop", staging, options=options)
+        sink = WarehouseSink(engines[0], engines[1:], reader, staging, options=options)
         sink.begin_generation(1)
         if schemas:
             sink.prepare(schemas[-1], schemas[:-1])

@@ -49,9 +49,7 @@ class WarehouseStore:
     def open(self) -> Sink:
         engines = [SparkEngine(self._spark, self.place) for _ in range(2)]
         staging = own_folder(f"{self.place.location}/{FOLDER}/shop")
-        return WarehouseSink(
-            SparkEngine(self._spark, self.place), engines, WarehouseReader(self.place), "shop", staging
-        )
+        return WarehouseSink(SparkEngine(self._spark, self.place), engines, WarehouseReader(self.place), staging)
 
     def delete_table(self, table: TableId) -> None:
         SparkEngine(self._spark, self.place).drop(self.place.place(table).rows)

@@ -12,6 +12,7 @@ import pytest
 
 from cdc.config.settings import KafkaConfig, TopicConfig
 from cdc.kafka.broker import KafkaBroker as Producer
+from cdc.kafka.broker import WrittenTopics
 from cdc.kafka.daemon_thread import do_nothing
 from cdc.kafka.event_topics import EventTopics
 from cdc.kafka.topic_admin import TopicAdmin
@@ -140,7 +141,7 @@ def idle_producer(kafka: KafkaBroker, name: str) -> Producer:
     settings = KafkaConfig(bootstrap_servers=kafka.bootstrap_servers)
     admin = TopicAdmin(settings)
     events = EventTopics(admin, TopicConfig(prefix=name), settings)
-    producer = Producer(settings, transactional_id=name, admin=admin, partition_counts={name: 1}, events=events)
+    producer = Producer(settings, transactional_id=name, admin=admin, topics=WrittenTopics({name: 1}), events=events)
     producer.fence_predecessors(do_nothing)
     producer.produce([TopicRecord(name, b"key", b"value")], do_nothing)
     producer.commit(do_nothing)

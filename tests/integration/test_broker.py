@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, Producer
 
 from cdc.config.settings import KafkaConfig, TopicConfig
 from cdc.daemon.logs import configure_logs
-from cdc.kafka.broker import QUEUE_MESSAGES_MAX, KafkaBroker, StoredRecord
+from cdc.kafka.broker import QUEUE_MESSAGES_MAX, KafkaBroker, StoredRecord, WrittenTopics
 from cdc.kafka.client import MESSAGE_BYTES_MAX
 from cdc.kafka.daemon_thread import do_nothing
 from cdc.kafka.event_topics import EventTopics
@@ -48,7 +48,7 @@ def made(settings: KafkaConfig, topic: str, admin: TopicAdmin | None = None) -> 
         settings,
         transactional_id=topic,
         admin=admin,
-        partition_counts={topic: PARTITIONS},
+        topics=WrittenTopics({topic: PARTITIONS}),
         events=EventTopics(admin, TopicConfig(prefix=topic), settings),
     )
     broker.fence_predecessors(do_nothing)
@@ -149,9 +149,8 @@ def test_a_topic_that_takes_less_than_it_did_is_looked_at_anew(settings: KafkaCo
         settings,
         transactional_id=unique,
         admin=admin,
-        partition_counts={unique: PARTITIONS},
+        topics=WrittenTopics({unique: PARTITIONS}, limits | {unique: 21_000}),
         events=EventTopics(admin, TopicConfig(prefix=unique), settings),
-        record_bytes_max=limits | {unique: 21_000},
     )
     broker.fence_predecessors(do_nothing)
     broker.produce([record(unique, number, size=15_000) for number in range(20)], do_nothing)

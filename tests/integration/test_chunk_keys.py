@@ -13,7 +13,7 @@ from cdc.formats.debezium import EnvelopeContext, TableEncoder
 from cdc.model.events import TableId, TableSchema
 from cdc.pgoutput.relations import relation_of
 from cdc.ports.chunk_reader import Key, TableDescribed
-from cdc.postgres.chunk_statements import chunk_statement
+from cdc.postgres.chunk_statements import RowSelection, chunk_statement
 from cdc.postgres.chunk_table import describe_for_chunks
 from tests.conftest import PostgresServer, new_database
 from tests.support.chunk_reading import Asked, Source, chunk, lines_of
@@ -347,10 +347,8 @@ def plan_of(source: Source, table: TableId, after: Key) -> str:
             table,
             schema.columns,
             seen.key,
+            RowSelection(after=after),
             is_partitioned=seen.is_partitioned,
-            conditions=[],
-            after=after,
-            up_to=None,
             rows_max=3,
         )
         query = statement.as_string(connection).removeprefix("COPY (").removesuffix(") TO STDOUT")

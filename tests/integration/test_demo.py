@@ -159,7 +159,7 @@ def test_after_kills_all_stores_and_books_are_equal_but_for_what_was_falsified_b
         "--keep",
     ]
     with running_demo(tmp_path, *options) as demo:
-        demo.wait_for("Enter goes on")
+        demo.wait_for("press Enter to go on")
         sinks = demo.config()["sinks"]
         order, product = falsify_cache(sinks["cache"]["url"]), falsify_search(sinks["search"]["url"])
         forge_event(demo.config()["kafka"]["bootstrap_servers"])
@@ -186,7 +186,7 @@ def test_after_kills_all_stores_and_books_are_equal_but_for_what_was_falsified_b
     for (told, true), more in ((orders, 1), (revenue, Decimal("0.01"))):
         assert Decimal(told.replace(",", "")) == Decimal(true.replace(",", "")) + more
     assert "the books differ from PostgreSQL: orders: " in demo.output
-    counted, repeated = re.findall(r"^([\d,]+) events; ([\d,]+) were met again", demo.output, re.MULTILINE)[0]
+    counted, repeated = re.findall(r"^([\d,]+) events; ([\d,]+) were received again", demo.output, re.MULTILINE)[0]
     assert int(counted.replace(",", "")) > int(repeated.replace(",", "")) > 0
     assert not any(map(runs, family))
     found, _, repaired = kept.partition("$ cdc repair")
@@ -198,7 +198,7 @@ def test_after_kills_all_stores_and_books_are_equal_but_for_what_was_falsified_b
 
 def test_an_interrupted_demo_leaves_nothing_running(tmp_path: Path) -> None:
     with running_demo(tmp_path, "--seconds", "20", "--rows", "2000") as demo:
-        demo.wait_for("capture starts")
+        demo.wait_for("starting capture")
         eventually(lambda: (demo.folder / "logs" / "capture.log").exists(), 90.0, "capture has started")
         family = demo.family()
         assert len(family) > 5

@@ -198,9 +198,9 @@ def test_check_names_the_tables_and_what_keeps_the_sink_from_making_them(shop: t
         "public.late": {"table": "public.lines"},
     }
     said = [
-        "foreigner.rows is there already",
+        "foreigner.rows already exists",
         "SQL table of public.lines: indexes names column nme, which it does not have",
-        "public.lines is there already, and the sink did not make it for this table",
+        "public.lines already exists, and the sink did not create it for this table",
     ]
     made.settings["sinks"]["report"] = report | {"shapes": shapes}
     done = made.run_once("check")

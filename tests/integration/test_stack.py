@@ -278,7 +278,7 @@ class TestEndOfTheOwner:
             os.kill(keeper, signal.SIGKILL)
             eventually(lambda: not runs(server), GONE_S, "redis ends with its keeper")
             assert [s.state for s in stack.status() if s.service == "redis"] == ["died"]
-            with pytest.raises(StackError, match="keeps the stack's servers has ended"):
+            with pytest.raises(StackError, match="parent process of the stack's servers has ended"):
                 stack.restart("redis")
 
     def test_a_folder_is_free_for_the_next_owner_once_the_servers_have_ended(self, folder: Path) -> None:

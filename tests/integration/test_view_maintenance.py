@@ -63,7 +63,8 @@ VIEWS: Final[Mapping[str, tuple[str, list[str]]]] = {
         """
         SELECT c.region, l.sku, min(l.price)::float8 AS lowest, max(o.placed_at) AS latest, avg(l.price) AS mean
           FROM customers AS c, orders AS o, lines AS l
-         WHERE c.id = o.customer_id AND o.id = l.order_id AND l.price > 1 GROUP BY c.region, l.sku HAVING sum(l.price) > 2
+         WHERE c.id = o.customer_id AND o.id = l.order_id AND l.price > 1
+         GROUP BY c.region, l.sku HAVING sum(l.price) > 2
         """,
         ["region", "sku"],
     ),

@@ -57,7 +57,7 @@ def test_an_order_may_be_cancelled_and_placed_again_but_not_placed_twice() -> No
     assert events.ledger.complaints == []
     identity = events.place(3, "9.00")
     assert events.ledger.sales == Sales(10, Decimal("101.00"), 0)
-    assert events.ledger.complaints == [f"event {identity} of order 3: OrderPlaced, and it was already"]
+    assert events.ledger.complaints == [f"event {identity} of order 3: OrderPlaced, although it already was"]
     events.cancel(3, "8.00")
     events.cancel(3, "8.00")
     assert len(events.ledger.complaints) == 2

@@ -40,7 +40,7 @@ def test_what_an_earlier_demo_left_is_deleted(tmp_path: Path) -> None:
 def test_a_folder_with_other_files_is_refused_and_left_alone(tmp_path: Path) -> None:
     precious = tmp_path / "thesis.txt"
     precious.write_text("precious")
-    with pytest.raises(ConfigError, match="not the demo's"), demo_folder(tmp_path):
+    with pytest.raises(ConfigError, match="the demo did not create"), demo_folder(tmp_path):
         pass
     assert precious.read_text() == "precious"
     assert list(tmp_path.iterdir()) == [precious]

@@ -82,5 +82,5 @@ def test_the_books_stand_beside_sql_and_what_is_wrong_is_named() -> None:
     print_balance(made, Balance(BooksNow(1234, 17, sales), sql, ("revenue: too little",)))
     lines = output.getvalue().splitlines()
     assert [line for line in lines if "revenue" in line and "4,567,890.10" in line and "4,567,890.11" in line]
-    assert "1,234 events; 17 were met again and passed over" in lines
+    assert "1,234 events; 17 were received again and ignored" in lines
     assert "books: revenue: too little" in lines

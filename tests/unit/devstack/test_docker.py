@@ -102,7 +102,7 @@ def test_a_killed_container_comes_back_on_its_port(containers: list[FakeContaine
 
 
 def test_what_is_given_is_not_killed(containers: list[FakeContainer]) -> None:
-    with DockerStack({"redis": "given"}, {"redis": image()}) as stack, pytest.raises(StackError, match="of ours"):
+    with DockerStack({"redis": "given"}, {"redis": image()}) as stack, pytest.raises(StackError, match="of this stack"):
         stack.kill("redis")
     assert containers == []
 

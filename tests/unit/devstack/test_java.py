@@ -51,7 +51,7 @@ class TestServers:
 
     def test_where_there_is_none_the_wheel_is_advised(self, tmp_path: Path) -> None:
         old = fake_java(tmp_path / "old", "17")
-        with pytest.raises(StackError, match="need a Java 21 or later") as caught:
+        with pytest.raises(StackError, match="need Java 21 or later") as caught:
             server_java({"JAVA_HOME": str(old)}, [], package="no_such_package")
         assert "pip install" in caught.value.hint
 

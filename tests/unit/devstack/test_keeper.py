@@ -85,7 +85,7 @@ def test_folders_are_erased_at_the_end(tmp_path: Path) -> None:
 def test_a_keeper_that_ended_is_told_to_who_asks(tmp_path: Path) -> None:
     keeper = Keeper()
     keeper.close()
-    with pytest.raises(StackError, match="the process that keeps the stack's servers has ended"):
+    with pytest.raises(StackError, match="the parent process of the stack's servers has ended"):
         keeper.spawn(command(tmp_path, "true"), bound=True)
     keeper.close()
 

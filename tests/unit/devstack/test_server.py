@@ -78,7 +78,7 @@ def test_a_server_that_never_answers_is_given_up(tmp_path: Path) -> None:
 
 
 def test_a_missing_client_is_not_waited_for(tmp_path: Path) -> None:
-    with pytest.raises(StackError, match="the client that asks Fake whether it is ready is missing: no module"):
+    with pytest.raises(StackError, match="the client library for Fake is not installed: no module"):
         wait(tmp_path, FakeServer(ImportError("no module")))
 
 

@@ -113,7 +113,7 @@ def test_given_services_are_never_started_and_their_addresses_not_shown(tmp_path
     stack = Stack(tmp_path / "stack", given={"redis": secret})
     assert stack.start("redis").redis_url == secret
     assert [(s.state, s.address) for s in stack.status() if s.service == "redis"] == [("given", None)]
-    with pytest.raises(StackError, match="redis is given by WATERSHED_REDIS"):
+    with pytest.raises(StackError, match="redis is named by WATERSHED_REDIS"):
         stack.kill("redis")
     stack.stop()
     assert not (tmp_path / "stack" / STATE_FILE).exists()

@@ -38,7 +38,7 @@ class Warehouse:
         place = in_slot(self.place, slot)
         engines = [SparkEngine(self._spark, place) for _ in range(2)]
         staging = (self.folder / "staged").as_uri()
-        sink = WarehouseSink(engines[0], engines[1:], WarehouseReader(place), place.namespace, staging)
+        sink = WarehouseSink(engines[0], engines[1:], WarehouseReader(place), staging)
         self._stack.callback(sink.close)
         if begins is not None:
             sink.begin_generation(begins)

@@ -92,7 +92,7 @@ def kinds(settled: Settled) -> list[Kind]:
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(settling, "PAUSE_S", 0.0)
     monkeypatch.setattr(settling, "WRITERS_S_MAX", 0.01)
-    monkeypatch.setattr(settling, "LOOK_S", 0.0)
+    monkeypatch.setattr(settling, "CHECK_S", 0.0)
 
 
 def test_the_same_write_beside_another_row_is_drift() -> None:

@@ -46,12 +46,11 @@ def load(
     return InitialLoad(
         broker=script,
         publisher=Publisher(Lineage(epoch, SOURCE, "p", {SCHEMA.topic: "id"}), CaptureConfig(**limits), {}),
-        topics=Topics("shop"),
         consistent_point=Lsn(POINT),
         clock=script.clock,
         should_stop=should_stop,
         probe=script.probe,
-        unpublishable=unpublishable,
+        unpublishable=unpublishable or Unpublishable(Topics("shop")),
     )
 
 

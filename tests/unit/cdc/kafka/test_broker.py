@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from cdc.config.settings import KafkaConfig, TopicConfig
 from cdc.kafka import broker as broker_module
-from cdc.kafka.broker import ANSWER_S_MAX, STOPPING_S_MAX, KafkaBroker
+from cdc.kafka.broker import ANSWER_S_MAX, STOPPING_S_MAX, KafkaBroker, WrittenTopics
 from cdc.kafka.daemon_thread import do_nothing
 from cdc.kafka.event_topics import EventTopics
 from cdc.model.errors import BrokerError, ConnectionLost, UnreachableError
@@ -112,7 +112,7 @@ def made(
         kafka,
         transactional_id="t",
         admin=admin,  # type: ignore[arg-type]
-        partition_counts={"p.t": 1},
+        topics=WrittenTopics({"p.t": 1}),
         events=EventTopics(admin, TopicConfig(prefix="p"), kafka),  # type: ignore[arg-type]
         should_stop=should_stop,
     )

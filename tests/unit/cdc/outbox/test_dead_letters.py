@@ -6,14 +6,14 @@ from cdc.formats.unpublishable import record_bytes
 from cdc.model.events import Position
 from cdc.model.lsn import Lsn
 from cdc.model.topic_record import TopicRecord
-from cdc.outbox.dead_letters import FOREIGN_BYTES_MAX, REASON_CHARS_MAX, dead_letter, event_of
+from cdc.outbox.dead_letters import FOREIGN_BYTES_MAX, REASON_CHARS_MAX, RefusedEvent, dead_letter, event_of
 
 AT = Position(Lsn(17), 3)
 
 
 def test_a_dead_letter_holds_the_event_and_the_reason() -> None:
     event = event_of(["id", "payload"], ["i", None])
-    record = dead_letter("dead", "public.outbox", AT, "it is too old", "i", event, 5000)
+    record = dead_letter("dead", RefusedEvent("public.outbox", AT, "i", event), "it is too old", 5000)
     assert (record.topic, record.key, record.headers) == ("dead", b"i", [("watershed.reason", b"it is too old")])
     assert json.loads(record.value or b"") == {
         "reason": "it is too old",
@@ -28,7 +28,7 @@ def test_a_dead_letter_holds_the_event_and_the_reason() -> None:
 
 
 def test_of_a_message_that_is_not_ours_only_the_beginning_is_kept() -> None:
-    record = dead_letter("dead", "p", AT, "forged", None, None, 0, b"x" * (FOREIGN_BYTES_MAX + 100))
+    record = dead_letter("dead", RefusedEvent("p", AT, foreign=b"x" * (FOREIGN_BYTES_MAX + 100)), "forged", 0)
     value = json.loads(record.value or b"")
     assert value["message_bytes"] == FOREIGN_BYTES_MAX + 100
     assert len(record.value or b"") < 2 * FOREIGN_BYTES_MAX
@@ -43,7 +43,7 @@ def cut(record: TopicRecord, bytes_max: int) -> TopicRecord:
 
 def test_what_does_not_fit_is_cut_to_its_longest_texts_and_says_how_large_they_were() -> None:
     event = event_of(["id", "type", "payload", "note"], ["i", "OrderPlaced", "\u0001é" * 50_000, None])
-    record = dead_letter("dead", "public.outbox", AT, "too large", "i", event, 5000)
+    record = dead_letter("dead", RefusedEvent("public.outbox", AT, "i", event), "too large", 5000)
     made = cut(record, 20_000)
     assert 5_000 < record_bytes((made.key, made.value, made.headers)) <= 20_000
     value = json.loads(made.value or b"")
@@ -54,12 +54,12 @@ def test_what_does_not_fit_is_cut_to_its_longest_texts_and_says_how_large_they_w
 
 def test_a_key_that_does_not_fit_is_left_out() -> None:
     event = event_of(["id", "payload"], ["i" * 5000, None])
-    made = cut(dead_letter("dead", "public.outbox", AT, "too large", "i" * 5000, event, 5000), 1000)
+    made = cut(dead_letter("dead", RefusedEvent("public.outbox", AT, "i" * 5000, event), "too large", 5000), 1000)
     assert record_bytes((made.key, made.value, made.headers)) <= 1000
     assert json.loads(made.value or b"")["cut"] == {"id": 5000}
     assert made.destination is not None and not made.destination.has_key
 
 
 def test_a_reason_is_bounded() -> None:
-    record = dead_letter("dead", "p", AT, "contract of " + "x" * 10_000, "i", {}, 0)
+    record = dead_letter("dead", RefusedEvent("p", AT, "i", {}), "contract of " + "x" * 10_000, 0)
     assert len(json.loads(record.value or b"")["reason"]) == REASON_CHARS_MAX

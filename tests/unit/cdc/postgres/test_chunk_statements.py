@@ -11,6 +11,7 @@ from cdc.postgres.chunk_statements import (
     BUILT_IN_OPERATORS,
     KeyColumn,
     QualifiedName,
+    RowSelection,
     begin_statement,
     chunk_statement,
     lookup_statement,
@@ -34,12 +35,9 @@ def text(statement: sql.Composable) -> str:
     return " ".join(statement.as_string(None).split())
 
 
-def chunk(*key: KeyColumn, **changed: Any) -> str:
+def chunk(*key: KeyColumn, is_partitioned: bool = False, **rows: Any) -> str:
     columns = [Column(column.name, 0, -1, "", False) for column in key] + [Column("v", 25, -1, "text", True)]
-    settings: dict[str, Any] = {
-        "is_partitioned": False, "conditions": [], "after": None, "up_to": None, "rows_max": 10, **changed,
-    }  # fmt: skip
-    return text(chunk_statement(TABLE, columns, key, **settings))
+    return text(chunk_statement(TABLE, columns, key, RowSelection(**rows), is_partitioned=is_partitioned, rows_max=10))
 
 
 def test_the_first_chunk_has_no_condition() -> None:
@@ -93,10 +91,8 @@ def test_conditions_stay_apart_even_when_one_ends_in_a_comment() -> None:
         TABLE,
         [Column("id", 23, -1, "integer", False)],
         [ID],
+        RowSelection(["(id > 0)", "id < 3 OR id > 7 -- both ends"], after=("1",)),
         is_partitioned=False,
-        conditions=["(id > 0)", "id < 3 OR id > 7 -- both ends"],
-        after=("1",),
-        up_to=None,
         rows_max=10,
     ).as_string(None)
     assert 'WHERE ((id > 0)\n) AND (id < 3 OR id > 7 -- both ends\n) AND "id" OPERATOR' in statement

@@ -133,7 +133,7 @@ def test_after_a_restart_of_the_server_the_store_holds_no_generation(sink: Cache
     own_redis.stack.kill("redis")
     own_redis.stack.restart("redis")
     assert sink.generation() is None
-    with pytest.raises(SinkError, match=r"was restarted[^\0]*the sink starts again"):
+    with pytest.raises(SinkError, match=r"was restarted[^\0]*the sink restarts"):
         sink.apply([upsert("b", V + 1)])
     restarted = opened(own_redis.url)
     restarted.begin_generation(2)

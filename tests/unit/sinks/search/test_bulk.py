@@ -105,7 +105,7 @@ def test_a_term_that_lucene_refuses_is_rejected_by_column() -> None:
     [
         # Not about the row's content: rejecting every row of the index would lose them all.
         (400, "illegal_argument_exception", "refuses a document (status 400"),
-        (404, "index_not_found_exception", "is gone (status 404"),
+        (404, "index_not_found_exception", "does not exist (status 404"),
         (403, "cluster_block_exception", "is blocked for writes"),
         (403, "security_exception", "refuses a document (status 403"),
         (500, "", "refuses a document (status 500, no reason given)"),

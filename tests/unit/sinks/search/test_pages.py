@@ -92,7 +92,7 @@ def test_a_part_of_an_answer_is_no_answer() -> None:
     ]
     with scripted_server(answers) as scripted:
         server = Place(scripted.url, "shop", None).server()  # type: ignore[arg-type]
-        with pytest.raises(SinkError, match="index i could be read in part only"):
+        with pytest.raises(SinkError, match="index i could only be read in part"):
             list(pages.live_documents(server, "i", LIVE, with_row=True))
         server.close()
         assert scripted.requests[-1].method == "DELETE", "the point in time is given back"

@@ -143,7 +143,7 @@ def test_an_index_that_is_not_ours_is_left_alone(place: Place) -> None:
     place.client.indices.create(index=f"{place.alias}.documents")
     sink = place.open()
     sink.begin_generation(1)
-    with pytest.raises(RefusedError, match="something that is not Watershed's"):
+    with pytest.raises(RefusedError, match="something that does not belong to Watershed"):
         sink.prepare(SCHEMA)
     sink.close()
 
@@ -174,7 +174,7 @@ def test_a_write_never_makes_an_index(sink: SearchSink, place: Place) -> None:
     place.client.cluster.put_settings(body={"transient": {"action.auto_create_index": "true"}})
     try:
         place.client.indices.delete(index=f"{place.alias}.documents")
-        with pytest.raises(SinkError, match=r"is gone[^\0]*the sink starts again"):
+        with pytest.raises(SinkError, match=r"does not exist[^\0]*the sink restarts"):
             sink.apply([upsert(1, V)])
         assert not place.client.indices.exists(index=place.alias)
     finally:
@@ -188,7 +188,7 @@ def test_an_index_that_was_made_anew_is_not_taken_for_the_old_one(sink: SearchSi
     place.client.indices.delete(index=index)
     place.client.indices.create(index=index, body={"mappings": held["mappings"], "aliases": held["aliases"]})
     assert sink.generation() is None
-    with pytest.raises(SinkError, match="made anew by somebody else"):
+    with pytest.raises(SinkError, match="created again by another program"):
         place.open().prepare(SCHEMA)
 
 

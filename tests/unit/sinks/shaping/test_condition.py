@@ -63,9 +63,9 @@ def test_a_condition_is_decided_as_sql_decides_it(text: str, values: dict[str, A
         ("nme = 'a'", "table public.customers has no column nme"),
         (
             "attributes = '{}'",
-            "column attributes of public.customers has type jsonb, which conditions can only ask for",
+            "column attributes of public.customers has type jsonb, which conditions can only compare",
         ),
-        ("tags = '{}'", "column tags of public.customers has type text[], which conditions can only ask for NULL"),
+        ("tags = '{}'", "column tags of public.customers has type text[], which conditions can only compare with NULL"),
         ("name", "column name of public.customers (text) can only be compared with a text in single quotes"),
         ("name = 1", "column name of public.customers (text) can only be compared with a text in single quotes"),
         ("visits = '1'", "column visits of public.customers (integer) can only be compared with a number"),

@@ -139,7 +139,10 @@ def test_rows_without_a_mapping_are_the_same_objects() -> None:
         ({"mask": {"asterisks": {"visits": 1}}}, "mask names column visits, which has type integer: only text can be"),
         ({"rename": {"name": "visits"}}, "column name and column visits would both be named visits"),
         ({"constants": {"name": 1}}, "the constant name and column name would both be named name"),
-        ({"where": "photo = 'x'"}, "column photo of public.customers has type bytea, which conditions can only ask"),
+        (
+            {"where": "photo = 'x'"},
+            "column photo of public.customers has type bytea, which conditions can only compare",
+        ),
     ],
 )
 def test_what_the_schema_does_not_fit_is_refused_with_sink_table_and_column(mapping: dict[str, Any], told: str) -> None:

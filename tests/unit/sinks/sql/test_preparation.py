@@ -45,7 +45,9 @@ def test_types_and_views_that_the_database_refuses(open_sink: Open, url: str) ->
     sink.prepare(LABELS.schema)
     run(url, "CREATE VIEW used AS SELECT uses FROM public.labels")
     newest = replace(LABELS.schema, version=2, columns=LABELS.schema.columns[:1])
-    with pytest.raises(RefusedError, match=r"labels: .* cannot drop column uses[^\0]*drop what depends on the table"):
+    with pytest.raises(
+        RefusedError, match=r"labels: .* cannot drop column uses[^\0]*drop objects that depend on the table"
+    ):
         sink.prepare(newest, [LABELS.schema])
     run(url, "DROP VIEW used")
     sink.prepare(newest, [LABELS.schema])
@@ -56,9 +58,9 @@ def test_a_table_of_others_is_not_taken(open_sink: Open, url: str) -> None:
     is_sqlite = url.startswith("sqlite")
     run(url, f"CREATE TABLE {'mine' if is_sqlite else 'public.mine'} (id int)")
     sink = open_sink(shapes={"*": {"table": "mine" if is_sqlite else "public.mine"}})
-    with pytest.raises(RefusedError, match="mine is there already, and the sink did not make it"):
+    with pytest.raises(RefusedError, match="mine already exists, and the sink did not create it"):
         sink.check(LABELS.schema)
-    with pytest.raises(RefusedError, match="mine is there already, and the sink did not make it"):
+    with pytest.raises(RefusedError, match="mine already exists, and the sink did not create it"):
         sink.prepare(LABELS.schema)
 
 

@@ -28,7 +28,7 @@ def refused(url: str, statement: str = "SELECT 1") -> str:
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("no address secret", "not a database's address"),
+        ("no address secret", "not the address of a database"),
         ("mysql://me:secret@host/db", "can't write databases of mysql"),
         ("sqlite://", "names no file"),
     ],
@@ -47,7 +47,7 @@ def test_a_server_that_is_away_or_refuses(fresh_database: str) -> None:
     )
     assert "is read-only" in refused(url, "SET TRANSACTION READ ONLY; CREATE TABLE t (i int)")
     assert 'refuses a statement: type "secre" does not exist' in refused(url, "SELECT NULL::secre")
-    assert "does not permit" in refused(url, "SELECT * FROM pg_authid")
+    assert "denies this user" in refused(url, "SELECT * FROM pg_authid")
 
 
 def test_a_database_without_room_is_full(fresh_database: str, tmp_path: Path) -> None:

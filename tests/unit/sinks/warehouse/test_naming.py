@@ -22,7 +22,7 @@ def test_a_table_and_its_deleted_keys() -> None:
 @pytest.mark.parametrize(("mode", "name"), [("history", "Valid_From"), ("changelog", "operation")])
 def test_columns_of_the_mode_are_taken(mode: WarehouseMode, name: str) -> None:
     check_columns(schema("id", name))
-    with pytest.raises(RefusedError, match=f"mode {mode} has a column {name.lower()} of its own"):
+    with pytest.raises(RefusedError, match=f"its column {name.lower()} has the name of a column that mode {mode} adds"):
         check_columns(schema("id", name), mode)
 
 

@@ -78,7 +78,7 @@ def test_partitions_and_order_change_in_place(engine: ScriptedEngine) -> None:
 @pytest.mark.parametrize("mode", ["history", "changelog"])
 def test_what_the_topics_cant_give_again_is_not_discarded(engine: ScriptedEngine, mode: str) -> None:
     engine.tables[WHERE.rows]["watershed.mode"] = mode
-    with pytest.raises(RefusedError, match=f"shop.public.a is a {mode}, whose rows can't be made again") as refused:
+    with pytest.raises(RefusedError, match=f"shop.public.a is a {mode}, whose rows can't be written again") as refused:
         Preparation(engine, "shop", lambda _: None).discard(TABLE, WHERE)
     assert "RENAME" in refused.value.hint
     assert engine.statements == []

@@ -75,7 +75,7 @@ def test_an_empty_table_has_no_rows(where: CatalogPlace) -> None:
 
 
 def test_a_table_that_is_not_there_is_said(where: CatalogPlace) -> None:
-    with pytest.raises(SinkError, match=r"shop\.public\.a is not there"):
+    with pytest.raises(SinkError, match=r"shop\.public\.a does not exist"):
         list(WarehouseReader(where).rows(TABLE))
     write(where)
     with pytest.raises(SinkError, match=r"public\.b"):
@@ -86,7 +86,7 @@ def test_a_table_whose_files_were_deleted_is_not_there(where: CatalogPlace, tmp_
     write(where, [(1, "x", None, None, 10)])
     for path in sorted((tmp_path / "tables").rglob("*.json")):
         path.unlink()
-    with pytest.raises(SinkError, match="is not there"):
+    with pytest.raises(SinkError, match="does not exist"):
         list(WarehouseReader(where).rows(TABLE))
 
 

@@ -44,9 +44,7 @@ def engine() -> ScriptedEngine:
 def sink(engine: ScriptedEngine, tmp_path: Path) -> Iterator[WarehouseSink]:
     """Prepared, with an empty table."""
     place = CatalogPlace(Path("/nowhere/catalog.db"), "file:///nowhere", "shop")
-    made = WarehouseSink(
-        engine, [engine], WarehouseReader(place), "shop", (tmp_path / "staged").as_uri(), lambda _: None
-    )
+    made = WarehouseSink(engine, [engine], WarehouseReader(place), (tmp_path / "staged").as_uri(), lambda _: None)
     engine.namespace = {"watershed.generation": "1"}
     engine.tables[ROWS] = {
         "watershed.table": "public.a",
@@ -116,7 +114,7 @@ def test_several_tables_are_merged_at_once(tmp_path: Path) -> None:
     for engine in engines:
         engine.before_merge = meet
     reader = WarehouseReader(CatalogPlace(Path("/nowhere/catalog.db"), "file:///nowhere", "shop"))
-    sink = WarehouseSink(engines[0], engines, reader, "shop", (tmp_path / "staged").as_uri())
+    sink = WarehouseSink(engines[0], engines, reader, (tmp_path / "staged").as_uri())
     other = replace(SCHEMA, table=TableId("public", "b"))
     for schema in (SCHEMA, other):
         sink.attach(schema)

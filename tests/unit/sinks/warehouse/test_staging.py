@@ -14,12 +14,11 @@ import pytest
 
 from cdc.model.events import Column, TableId, TableSchema
 from sinks.contract import Change, Json, Outcome
+from sinks.warehouse.staged_files import FILE_BYTES, ROW_GROUP_BYTES
 from sinks.warehouse.staging import (
-    FILE_BYTES,
     KEY_CHARS_MAX,
     KEYS_MAX,
     LEFTOVER_S,
-    ROW_GROUP_BYTES,
     Staged,
     Stager,
     delete_leftovers,
@@ -136,7 +135,7 @@ def test_rows_that_lack_columns_are_folded_and_lose_to_newer_whole_rows(stager: 
 def test_a_row_that_cant_be_held_is_refused_beside_others(stager: Stager, row: dict[str, Json]) -> None:
     results = stager.apply([change(1, 10), change(2, 11, **row), change(3, 12), lacking(4, 13, "name", at="never")])
     assert [result.outcome for result in results] == [WRITTEN, REJECTED, WRITTEN, REJECTED]
-    assert results[3].reason == "column at (date): no moment in the years 1 to 9999"
+    assert results[3].reason == "column at (date): not a date in the years 1 to 9999"
     (part,) = stager.finish()
     assert versions(part) == [(1, 10), (3, 12)]
 

@@ -67,7 +67,7 @@ def test_maintenance_names_the_table_without_its_catalog() -> None:
 
 
 def test_doubles_go_by_their_place_in_a_file() -> None:
-    text = statements.remove_doubles(PLACE.rows, ["id"], of_source=True)
+    text = statements.remove_duplicates(PLACE.rows, ["id"], of_source=True)
     assert "LEFT SEMI JOIN ws_source s ON t.`id` = s.`id`" in text
     assert "PARTITION BY t.`id` ORDER BY t.ws_version DESC" in text
     assert text.endswith("ON t._file = d.ws_file AND t._pos = d.ws_pos WHEN MATCHED THEN DELETE")

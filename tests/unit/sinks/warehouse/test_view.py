@@ -60,7 +60,7 @@ def test_the_rows_of_a_history_are_its_current_ones(view: WarehouseView) -> None
 
 
 def test_a_change_log_is_refused_as_a_table_and_a_table_that_is_not_there_as_a_store(view: WarehouseView) -> None:
-    with pytest.raises(SinkError, match=r"shop\.public\.a is not there") as missing:
+    with pytest.raises(SinkError, match=r"shop\.public\.a does not exist") as missing:
         list(view.rows(TABLE))
     assert not isinstance(missing.value, RefusedError)
     write(view, place("shop", TABLE).rows, pa.schema(ROW), "changelog")
