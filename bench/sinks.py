@@ -13,18 +13,18 @@ import multiprocessing
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, LiteralString
 
-import psutil  # type: ignore[import-untyped]
 from psycopg import sql
 from psycopg.conninfo import make_conninfo
 from rich.console import Console
 from rich.table import Table
 
+from bench.processes import cores, cpu_by_program, cpu_s, memory_mb
 from bench.sinks_limits import rows_per_second, write_iceberg, write_opensearch, write_redis
 from bench.sinks_load import SampledRow, sample, write_changes
 from bench.sinks_scaling import rates
@@ -181,7 +181,7 @@ def _filled(job: SinkJob, captured: Captured, store: str, rows: int) -> dict[str
     def is_applied() -> bool:
         nonlocal peak
         assert job.process.poll() is None, job.said()
-        peak = max(peak, _memory_mb(job.process.pid))
+        peak = max(peak, memory_mb(job.process.pid))
         record = positions.newest(store)
         if record is None:
             return False
@@ -191,7 +191,7 @@ def _filled(job: SinkJob, captured: Captured, store: str, rows: int) -> dict[str
         return record.applied_lsn >= wanted and record.written >= rows
 
     begun = time.time()
-    cpu, before = _cpu_s(job.process.pid), _cpu_by_program()
+    cpu, before = cpu_s(job.process.pid), cpu_by_program()
     with closing(positions):
         eventually(is_applied, BACKLOG_S_MAX, lambda: f"{store} has everything; {last}\n{job.said()[-3000:]}")
     assert not positions.complaints, positions.complaints
@@ -202,8 +202,8 @@ def _filled(job: SinkJob, captured: Captured, store: str, rows: int) -> dict[str
     return {
         "rows_per_s": round(counted / took_s),
         "start_s": round(first[0].applied_ts_us / 1e6 - begun, 1),
-        "cpu_s_per_million": round((_cpu_s(job.process.pid) - cpu) / rows * 1e6, 1),
-        "cores": _cores(before, time.time() - begun),
+        "cpu_s_per_million": round((cpu_s(job.process.pid) - cpu) / rows * 1e6, 1),
+        "cores": cores(before, time.time() - begun),
         "peak_mb": peak,
     }
 
@@ -273,12 +273,12 @@ def _sampled(
         process.start()
     time.sleep(bench.warm_s)  # of the load; nothing is measured yet
     ready.wait(60)
-    before, begun = _cpu_by_program(), time.monotonic()
+    before, begun = cpu_by_program(), time.monotonic()
     applied = _applied_lags(captured, stores, seconds)
-    cores = _cores(before, time.monotonic() - begun)
+    used = cores(before, time.monotonic() - begun)
     stop.set()
     measured = dict(results.get(timeout=90) for _ in (writer, *samplers))
-    found: dict[str, Any] = {"rate": round(measured.pop("writer")), "cores": cores}
+    found: dict[str, Any] = {"rate": round(measured.pop("writer")), "cores": used}
     for store in stores:
         samples = sorted(s for name, (took, _) in measured.items() if name.startswith(store) for s in took)
         lost = sum(count for name, (_, count) in measured.items() if name.startswith(store))
@@ -311,70 +311,6 @@ def _applied_lags(captured: Captured, stores: Sequence[str], seconds: float) -> 
     for store in stores:  # commits that are not applied at the end count with their age
         lags[store] += [time.monotonic() - at for _, at in waiting[store]]
     return lags
-
-
-# ---- the process
-
-
-def _family(pid: int) -> list[psutil.Process]:
-    job = psutil.Process(pid)
-    return [job, *job.children(recursive=True)]
-
-
-def _memory_mb(pid: int) -> int:
-    total = 0
-    for process in _family(pid):
-        try:
-            total += process.memory_info().rss
-        except psutil.NoSuchProcess:
-            continue
-    return round(total / 1e6)
-
-
-def _cpu_s(pid: int) -> float:
-    total = 0.0
-    for process in _family(pid):
-        try:
-            times = process.cpu_times()
-        except psutil.NoSuchProcess:
-            continue
-        total += times.user + times.system
-    return total
-
-
-PROGRAMS: Final = {  # program → a part of its command line
-    "kafka": "kafka.Kafka",
-    "opensearch": "org.opensearch",
-    "redis": "redis-server",
-    "postgres": "postgres",
-    "capture": "cli.main run",
-    "sinks": "cli.main sink",
-    "java of sinks": "pyspark-shell",
-    "tasks": "spark_jobs.daemon",
-}
-
-
-def _cpu_by_program() -> dict[str, float]:
-    """Returns the processor seconds so far of the servers, of capture, of the sinks, and of everything else together,
-    which is the load and other programs of the machine.
-    """
-    found: dict[str, float] = {}
-    for process in psutil.process_iter():
-        try:
-            line = " ".join(process.cmdline())
-            times = process.cpu_times()
-        except psutil.Error:
-            continue
-        name = next((name for name, part in PROGRAMS.items() if part in line), "load and others")
-        found[name] = found.get(name, 0.0) + times.user + times.system
-    return found
-
-
-def _cores(before: Mapping[str, float], took_s: float) -> dict[str, float]:
-    """Returns the number of cores that each program used since `before`, the result of _cpu_by_program `took_s` ago."""
-    return {
-        name: round((cpu_s - before.get(name, 0.0)) / took_s, 2) for name, cpu_s in sorted(_cpu_by_program().items())
-    }
 
 
 # ---- all

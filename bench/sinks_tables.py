@@ -1,5 +1,6 @@
-"""How long ten changes in each of many tables take to reach the warehouse: from the first commit until the sink's
-applied position covers the last one."""
+"""Measures how long ten changes in each of many tables take to reach the warehouse: from the first commit until the
+sink's applied position covers the last one.
+"""
 
 import time
 from collections.abc import Sequence

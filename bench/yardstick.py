@@ -1,4 +1,4 @@
-"""How fast the machine is: rows per second that PostgreSQL's own pg_recvlogical takes from a replication slot.
+"""Measures the speed of the machine: rows per second that PostgreSQL's pg_recvlogical reads from a slot.
 
 Figures of two machines, or of a busy and a quiet one, compare through this: narrow rows, 100 of them a transaction,
 by pgoutput over TCP into /dev/null.

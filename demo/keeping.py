@@ -1,4 +1,4 @@
-"""What follows the comparison where the demo is kept running: one order in all its places, a falsified value that
+"""The part of the demo after the comparison, if it keeps running: one order in all its places, a falsified value that
 `cdc verify` finds and `cdc repair` mends, and commands to copy."""
 
 import json

@@ -21,6 +21,7 @@ from pydantic_core import PydanticUndefined
 from cdc.config.section import DebeziumSection
 from cdc.config.settings import Config
 from cdc.config.store_types import SINK_TYPES, section_class
+from cdc.config.view_settings import ViewConfig
 
 EXAMPLE: Final = Path(__file__).parent.parent / "watershed.example.yml"
 MEANINGS: Final = Path(__file__).with_name("meanings.yml")
@@ -57,6 +58,8 @@ def sections() -> tuple[SectionOptions, ...]:
         if name == "sinks":
             for kind in SINK_TYPES:
                 found += _section(f"sinks.{kind}", section_class(kind), comments)
+        elif name == "views":  # the target's options are those of the sinks
+            found.append(next(_section("views.<name>", ViewConfig, comments)))
         else:
             model = _model_in(field.annotation)
             assert model is not None, "the file has nothing but sections"

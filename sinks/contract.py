@@ -37,7 +37,7 @@ Json = Any  # a decoded JSON value: None, bool, int, float, str, list, dict
 
 
 class Origin(msgspec.Struct, frozen=True, gc=False):
-    """What was done in the source, and when. Only tables that keep every change ask."""
+    """The operation in the source, and its time. Only tables that keep every change read it."""
 
     # c, u, d, r as in the record. A mapping's condition adds x: a row that it leaves out now, and may have held before;
     # n: a row that it leaves out from its beginning.

@@ -1,4 +1,4 @@
-"""What a sink has made in its store: named, and removed by `cdc teardown --stores`. What others made stays."""
+"""Lists and removes the objects that a sink has created in its store (`cdc teardown --stores`). Others stay."""
 
 from collections.abc import Collection
 from contextlib import closing

@@ -55,7 +55,7 @@ def generation_of(slot: str) -> int:
 
 
 def no_rebuild(section: StoreConfig) -> str | None:
-    """Why a store can't be built again while it serves, as the end of a sentence; None for one that can."""
+    """Says why a store can't be built again while it serves, as the end of a sentence; None for one that can."""
     if isinstance(section, SearchConfig | CacheConfig | SqlConfig):
         return None
     if isinstance(section, WarehouseConfig):

@@ -134,7 +134,7 @@ class Builder(SinkWorker):
         self._keep_in_step(sync, self.generation, is_over)
 
     def _has_caught_up(self, sync: SinkSync, link: Link) -> bool:
-        """Whether it shows what it must show (`swap_goal`), as of a short time ago."""
+        """Returns whether the generation shows all that it must show (`swap_goal`), as of a short time ago."""
         now = time.monotonic()
         if self._goal is None or now - self._goal[1] > BEHIND_S_MAX:
             serving = newest(link.control.sinks.values(), self.name)

@@ -82,7 +82,7 @@ class PieceWriter:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the store may still be taking a piece."""
+        """True while the store may still be taking a piece."""
         return self._pending is not None
 
     def finish(self) -> None:

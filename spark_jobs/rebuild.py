@@ -212,7 +212,7 @@ class Rebuild:
         self._settle(request, "done", f"dropped: generation {names}" if dropped else "no other generation is kept")
 
     def _finish(self, request: RebuildRecord, former: int | None) -> None:
-        """Behind the swap. `former`: the generation that served before."""
+        """Completes the rebuild after the swap. `former`: the generation that served before."""
         message = f"generation {request.generation} serves"
         if self._slots.in_place:
             self._slots.drop(slot_of(request.generation))

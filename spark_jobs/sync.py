@@ -98,7 +98,7 @@ class SinkSync:
 
     @property
     def is_behind(self) -> bool:
-        """Whether a backlog is being worked off. Tasks report several times a second, not always with more to read."""
+        """True while a backlog is being worked off. Tasks report several times a second."""
         return self._behind_us is not None and self._world.now_us() - self._behind_us < BEHIND_S * 1_000_000
 
     @property

@@ -146,7 +146,7 @@ class SinkWorker(ABC):
             log.error("sink stopped", sink=self.name, **_error_fields(self.refusal))
 
     def _ends_with(self, error: Exception) -> TypeGuard[WatershedError]:
-        """Whether no retry helps against it."""
+        """Returns whether the error is one that no retry solves."""
         return isinstance(error, RefusedError | ConfigError)
 
     def _report(self, state: str, error: Exception | None = None) -> None:

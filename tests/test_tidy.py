@@ -30,115 +30,9 @@ from tests.tidy import (
     the_middle_is_pure,
     waits_are_for_conditions,
 )
+from tests.tidy_exceptions import COVERED_ELSEWHERE, LONG_FUNCTIONS, WIDE_FUNCTIONS
 
 ROOT = Path(__file__).parent.parent
-
-# `path::name`, or `path` of a file: reason. What reads better whole.
-LONG_FUNCTIONS: dict[str, str] = {}
-
-# `path::name`: reason. Functions with more than PARAMETERS_MAX parameters.
-_COMMAND = "each parameter is an option of the command"
-WIDE_FUNCTIONS: dict[str, str] = {
-    "cdc/cli/snapshot.py::start": _COMMAND,
-    "cdc/cli/rebuild.py::rebuild": _COMMAND,
-}
-
-# Source files without a test file of their own: what tests them, and why there.
-_CAPTURE = "tests/integration/test_capture.py"
-_SINK_RUN = "tests/integration/test_sink_run.py"
-_WAIT = "tests/integration/test_wait.py"
-_TEARDOWN = "tests/integration/test_teardown.py"
-_CHECK_STORES = "tests/integration/test_check_stores.py"
-_VERIFY = "tests/integration/test_verify.py"
-COVERED_ELSEWHERE: dict[str, str] = {
-    "cdc/daemon/first_start.py": f"{_CAPTURE}: wiring of real servers at the first start",
-    "cdc/daemon/adding_tables.py": "tests/integration/test_joining.py: tables added to a real publication",
-    "cdc/daemon/outbox_setup.py": "tests/integration/test_outbox.py: wiring of real servers in every session",
-    "cdc/cli/outbox.py": "tests/integration/test_outbox.py: creates and prunes in a real database",
-    "migrations/env.py": "tests/integration/test_outbox.py: Alembic executes it, in a real database",
-    "migrations/versions/table_0001.py": "tests/integration/test_outbox.py: creates in a real database",
-    "migrations/versions/function_0002.py": "tests/integration/test_outbox.py: publishes in a real database",
-    "cdc/outbox/publish.py": "tests/integration/test_outbox.py: sessions on a real database",
-    "cdc/postgres/outbox_tables.py": "tests/integration/test_outbox.py: keys and rows of a real database",
-    "cdc/config/section.py": "tests/unit/cdc/config/test_settings.py: names and errors of every section",
-    "cdc/daemon/streaming_session.py": f"{_CAPTURE}: wiring of real servers in every session",
-    "cdc/cli/check.py": "tests/integration/test_check.py: broken set-ups of real servers",
-    "cdc/cli/interrupts.py": "tests/integration/test_snapshot_command.py: Ctrl-C at a command that waits",
-    "cdc/cli/rebuild.py": "tests/integration/test_rebuild.py: a job that answers, or is started",
-    "spark_jobs/building.py": "tests/integration/test_rebuild.py: a query beside another",
-    "spark_jobs/serving.py": "tests/integration/test_rebuild.py: generations that take each other's place",
-    "sinks/slots.py": "tests/unit/sinks/search/test_slots.py: slots of a real index",
-    "cdc/cli/init.py": "tests/integration/test_init.py: a real database, whose file is then checked",
-    "cdc/cli/status.py": "tests/integration/test_readiness.py: a pipeline of real servers",
-    "cdc/cli/teardown.py": f"{_TEARDOWN}: what was made on real servers",
-    "sinks/removal.py": f"{_TEARDOWN}: stores of real servers",
-    "sinks/cache/removal.py": f"{_TEARDOWN}: keys of a real server",
-    "sinks/search/removal.py": f"{_TEARDOWN}: indexes of a real server",
-    "sinks/sql/removal.py": f"{_TEARDOWN}: tables of a real server",
-    "sinks/warehouse/teardown.py": f"{_TEARDOWN}: tables of a real catalog",
-    "sinks/check.py": f"{_CHECK_STORES}: broken set-ups of real servers",
-    "sinks/cache/check.py": f"{_CHECK_STORES}: broken set-ups of a real server",
-    "sinks/search/check.py": f"{_CHECK_STORES}: broken set-ups of a real server",
-    "cdc/cli/wait.py": f"{_WAIT}: a store that is written meanwhile",
-    "cdc/client/waiting.py": f"{_WAIT}: a store that is written meanwhile",
-    "cdc/daemon/findings.py": "tests/integration/test_check.py: broken set-ups of real servers",
-    "cdc/http/server.py": "tests/integration/test_readiness.py: in a capture process",
-    "cdc/http/waits.py": "tests/unit/cdc/http/test_routes.py: requests that wait, over a socket",
-    "cdc/kafka/sink_positions.py": f"{_WAIT}: topics of a real broker",
-    "cdc/kafka/topic_facts.py": "tests/integration/test_readiness.py: topics of a real broker",
-    "cdc/model/findings.py": "tests/integration/test_check.py: made of errors of real servers",
-    "cdc/postgres/prospects.py": "tests/integration/test_init.py: a real database",
-    "cdc/postgres/source_facts.py": "tests/integration/test_readiness.py: slots of a real server",
-    "cdc/postgres/source_findings.py": "tests/integration/test_check.py: broken set-ups of a real server",
-    "cdc/status/model.py": "tests/unit/cdc/status/test_problems.py: which problems concern which process",
-    "cdc/cli/verify.py": f"{_VERIFY}: a pipeline of real servers",
-    "cdc/kafka/last_versions.py": f"{_VERIFY}: topics of a real broker",
-    "cdc/postgres/verified_rows.py": f"{_VERIFY}: rows of a real server",
-    "sinks/cache/view.py": "tests/conformance/test_views.py: rows of a real server",
-    "sinks/search/view.py": "tests/conformance/test_views.py: documents of a real server",
-    "sinks/view.py": f"{_VERIFY}: opens views of real stores",
-    "sinks/warehouse/slots.py": "tests/unit/spark_jobs/test_warehouse_slots.py: with a real Spark session",
-    "spark_jobs/removal.py": "tests/faults/drift_campaign.py: in a Spark session of its own",
-    "cdc/config/verify_settings.py": "tests/unit/verification/test_schedule.py: intervals and tables of the section",
-    "cdc/daemon/children.py": "tests/unit/spark_jobs/test_bootstrap.py: a sink's process that ends with its parent",
-    "cdc/records/comparisons.py": "tests/unit/verification/test_history.py: what runs add to a record",
-    "verification/model.py": f"{_VERIFY}: what a pipeline's comparison has found",
-    "verification/repairing.py": f"{_VERIFY}: stores that differ are repaired",
-    "verification/world.py": f"{_VERIFY}: topics of a real broker",
-    "cdc/cli/run.py": f"{_CAPTURE}: started as a user does, as a process",
-    "cdc/cli/sink.py": f"{_SINK_RUN}: started as a user does, as a process",
-    "cdc/cli/demo.py": "tests/integration/test_demo.py: started as a user does, as a process",
-    "cdc/kafka/gap_signals.py": "tests/integration/test_snapshots.py: signals in state GAP through a real broker",
-    "cdc/kafka/state_reader.py": f"{_CAPTURE}: reads what capture wrote to a real broker",
-    "cdc/kafka/compacted.py": "tests/integration/test_topics.py: reads topics of a real broker",
-    "cdc/kafka/signals.py": "tests/integration/test_signals.py: signals and answers through a real broker",
-    "cdc/kafka/compacted_tail.py": "tests/integration/test_signals.py: reads topics of a real broker",
-    "cdc/kafka/topic_keys.py": "tests/integration/test_topic_keys.py: reads topics of a real broker",
-    "cdc/kafka/topic_watch.py": "tests/integration/test_gaps.py: topics altered on a real broker",
-    "cdc/ports/gap_topics.py": "tests/unit/cdc/daemon/test_gap_state.py: epochs of known positions",
-    "cdc/ports/source_table.py": "tests/unit/cdc/tables/test_selection.py: tables that can't be read in chunks",
-    "cdc/postgres/catalog.py": "tests/integration/test_values.py: reads a real server's catalog",
-    "cdc/postgres/chunk_table.py": "tests/integration/test_chunk_keys.py: indexes and types in a real server's catalog",
-    "cdc/postgres/chunks.py": "tests/integration/test_chunks.py: chunks and marks of a real server",
-    "cdc/postgres/connection.py": f"{_CAPTURE}: opens and loses connections to a real server",
-    "cdc/postgres/transaction_barrier.py": "tests/integration/test_chunk_waits.py: transactions of a real server",
-    "cdc/postgres/key_lookup.py": "tests/integration/test_chunk_keys.py: keys and rows of a real server",
-    "cdc/postgres/connection_worker.py": "tests/integration/test_chunk_waits.py: ends while a real server hangs",
-    "cdc/postgres/exported_snapshot.py": "tests/integration/test_values.py: COPY from a real server",
-    "cdc/postgres/replication.py": "tests/integration/test_values.py: the stream of a real server",
-    "cdc/postgres/source.py": f"{_CAPTURE}: asks a real server what is wrong with it",
-    "cdc/postgres/start_lock.py": f"{_CAPTURE}: instances that start at once on a real server",
-    "cdc/postgres/catalog_facts.py": "tests/integration/test_schema_changes.py: a real server's catalog",
-    "cdc/postgres/table_descriptions.py": "tests/integration/test_schema_changes.py: a real server's catalog",
-    "cdc/postgres/catalog_poll.py": "tests/integration/test_schema_changes.py: tables altered on a real server",
-    "cdc/postgres/table_rows.py": "tests/integration/test_table_rows.py: rows as a real server prints them",
-    "sinks/sql/check.py": "tests/integration/test_sql_sink.py: cdc check of a real database",
-    "sinks/sql/tables.py": "tests/unit/sinks/sql/test_preparation.py: shapes that are refused, in real databases",
-    "sinks/warehouse/staged_files.py": "tests/unit/sinks/warehouse/test_staging.py: files of staged rows",
-    "spark_jobs/reading.py": "tests/integration/test_reading.py: topics of a real broker",
-    "spark_jobs/session.py": f"{_SINK_RUN}: starts Spark",
-    "spark_jobs/worker.py": f"{_SINK_RUN}: a query of Spark, its failures and its end",
-}
 
 
 def _sizes(source: Source) -> Iterator[Violation]:
@@ -219,7 +113,7 @@ def test_documents_name_files_and_definitions_that_exist(name: str) -> None:
 def test_support_code_of_tests_is_in_its_folder() -> None:
     """Modules in tests/ are tests, pytest's own (conftest, prove) and the rules of this file."""
     loose = {path.name for path in (ROOT / "tests").glob("*.py") if not path.name.startswith("test_")}
-    assert loose == {"__init__.py", "conftest.py", "prove.py", "tidy.py"}
+    assert loose == {"__init__.py", "conftest.py", "prove.py", "tidy.py", "tidy_exceptions.py"}
 
 
 def test_exceptions_for_long_functions_name_files_that_are_there() -> None:

@@ -106,7 +106,7 @@ class ExpectedRows:
         return tuple(found)
 
     def _is_left_out(self, name: str, text: str | None) -> bool:
-        """Whether the store has null instead of this value of a column of as_null."""
+        """Returns whether the store has null instead of this value of a column of as_null."""
         if text is None:
             return False
         pg_type = self._types[name]

@@ -63,7 +63,7 @@ class Schedule:
         self._ended.set()
 
     def command(self, sinks: Sequence[str]) -> list[str]:
-        """What compares these sinks."""
+        """Returns the command that compares these sinks."""
         wanted = self._config.verify
         words = [*CDC, "verify", "--scheduled", "--json", "--config", str(self._config_file)]
         words += ["--source-share", str(wanted.source_share)]

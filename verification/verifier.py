@@ -191,7 +191,7 @@ class Verifier:
         return Side(sink, view, expected, source, view.is_partial(lineage.newest.table))
 
     def _not_filled(self, sink: str, table: TableId) -> str:
-        """Why the store does not hold the table as the configuration says."""
+        """Says why the store does not hold the table as the configuration describes it; "" if it does."""
         record, section = self._world.record(sink), self._sections[sink]
         if record is None:
             return ""

@@ -82,7 +82,7 @@ class World:
             )
 
     def record(self, sink: str) -> SinkRecord | None:
-        """What the sink has published last about the generation that serves, as of what was read so far."""
+        """Returns the newest record of the sink about the generation that serves, as of what was read so far."""
         return newest(self._positions.sinks, sink)
 
     def read_on(self) -> None:

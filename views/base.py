@@ -44,7 +44,7 @@ class NotUniqueError(ConfigError):
 
 
 class ViewState(NamedTuple):
-    """What is known of a view from earlier runs."""
+    """The stored state of a view, from earlier runs."""
 
     fingerprint: str
     state: str  # filling, serving, failed, rebuild
@@ -55,7 +55,7 @@ class ViewState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What `cdc view status` shows."""
+    """The figures that `cdc view status` shows."""
 
     name: str
     state: str
@@ -98,7 +98,7 @@ class Base:
     # ---- tables
 
     def places(self) -> dict[TableId, tuple[str, str]]:
-        """Where the sink keeps each source table. Empty before it has prepared any."""
+        """Returns schema and name of each source table in the base. Empty before the sink has prepared any."""
         with _explained():
             own = sql.Identifier(self._own_schema, "tables")
             is_there = self._connection.execute("SELECT to_regclass(%s)", (own.as_string(),)).fetchone()
@@ -127,7 +127,7 @@ class Base:
             }
 
     def volatile(self, functions: Sequence[str]) -> list[str]:
-        """Those functions that may return another value each time."""
+        """Returns the functions that are volatile: they may return another value at each call."""
         with _explained():
             found = self._connection.execute(
                 "SELECT DISTINCT proname FROM pg_proc WHERE proname = ANY(%s) AND provolatile = 'v' ORDER BY 1",
@@ -180,7 +180,7 @@ class Base:
             self._connection.execute(sql.SQL(statements.TABLES).format(s=sql.Identifier(self.schema)))
 
     def lock(self, view: str) -> bool:
-        """Whether this connection is the only one that keeps the view, until it ends."""
+        """Takes the view's lock until the connection ends; returns False if another process has it."""
         with _explained():
             row = self._connection.execute(
                 "SELECT pg_try_advisory_lock(hashtext(%s), hashtext(%s))", (self.schema, view)
@@ -241,7 +241,7 @@ class Base:
     # ---- triggers
 
     def has_triggers(self, definition: ViewDefinition) -> bool:
-        """Whether every table of the view has its triggers: none was created again since."""
+        """Returns whether every table of the view has its triggers: none was created again since."""
         wanted = {
             (sql.Identifier(*definition.places[table]).as_string(), self._trigger(definition, table, operation))
             for table in definition.query.tables
@@ -377,7 +377,7 @@ class Base:
             )
 
     def wait(self, seconds: float) -> None:
-        """Until a change is noted, or this time has passed."""
+        """Waits until a change is noted, or this time has passed."""
         with _explained():
             for _ in self._connection.notifies(timeout=seconds, stop_after=1):
                 return

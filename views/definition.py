@@ -83,7 +83,7 @@ class ViewDefinition:
 
     @property
     def has_split_key(self) -> bool:
-        """Whether columns of the key come from several occurrences. Then rows that changed together have to be joined
+        """True if columns of the key come from several occurrences. Then rows that changed together have to be joined
         with each other as they were: two rows that made a view row may both have changed since."""
         owners = {column.table for part in self.query.traces[0].keys for column in part.find_all(exp.Column)}
         return len(owners) > 1

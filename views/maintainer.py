@@ -134,7 +134,7 @@ class ViewMaintainer:
         return True
 
     def wait(self) -> None:
-        """Until a base table changes, or a second has passed."""
+        """Waits until a base table changes, or a second has passed."""
         self._base.wait(IDLE_WAIT_S)
 
     def _prepared(self, known: ViewState | None) -> ViewState:

@@ -35,7 +35,7 @@ class Place(NamedTuple):
 
 
 class Link(NamedTuple):
-    """From a column of one occurrence to the equal column of another."""
+    """An equality, directed from a column of one occurrence to that of another."""
 
     start: Place
     end: Place
@@ -65,7 +65,7 @@ class TracedQuery:
 
 @dataclass(slots=True)
 class _Found:
-    """What the walk through the scopes finds."""
+    """The findings of the walk through the scopes."""
 
     occurrences: dict[tuple[int, str], int] = field(default_factory=dict)  # scope's id, alias → number
     tables: list[TableId] = field(default_factory=list)  # by number

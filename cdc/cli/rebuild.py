@@ -123,8 +123,8 @@ class _Command:
     def follow(
         self, stack: ExitStack, watch: SnapshotWatch, action: Action, request: str, timeout_s: float | None
     ) -> None:
-        """Until the request has ended, or another one for the same action that replaced it. Raises WatershedError where
-        it was not done."""
+        """Waits until the request has ended, or another one for the same action that replaced it. Raises WatershedError
+        if the rebuild was not done."""
         began = time.monotonic()
         heard: tuple[object, float] = (None, began)
         job: SinkProcess | None = None

@@ -176,7 +176,7 @@ def _keep(settings: Config, name: str, section: ViewConfig, is_ending: Callable[
 
 
 def _wait_for(settings: Config, sink: str, is_ending: Callable[[], bool]) -> None:
-    """Until the base shows what the source has committed by now. Raises WaitTimeoutError."""
+    """Waits until the base shows what the source has committed by now. Raises WaitTimeoutError."""
     with closing(PostgresSourceReader(settings.source)) as source:
         lsn = source.read_end().insert_lsn
     deadline = time.monotonic() + BASE_WAIT_S

@@ -169,7 +169,7 @@ class WarehouseOptions(Section):
 
     @property
     def is_flat(self) -> bool:
-        """See CatalogConfig.is_flat."""
+        """True for a catalog without namespaces in namespaces; see CatalogConfig.is_flat."""
         return False
 
     def shape(self, table: TableId) -> WarehouseShape:

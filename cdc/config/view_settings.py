@@ -41,7 +41,7 @@ class ViewConfig(Section):
 
 
 def problem(views: Mapping[str, ViewConfig], sinks: Mapping[str, Store], topic_prefix: str) -> str | None:
-    """What is wrong with the views beside the sinks; None: nothing."""
+    """Returns the first error of the views, given the sinks; None if there is none."""
     for name, view in views.items():
         if not _NAME.fullmatch(name):
             return f"{name!r} can't be a view's name: a lower-case letter, then letters, digits and _, 40 at most"
@@ -58,5 +58,5 @@ def problem(views: Mapping[str, ViewConfig], sinks: Mapping[str, Store], topic_p
 
 
 def target_prefix(topic_prefix: str, view: str) -> str:
-    """What the names of the view's target begin with, unless its section says otherwise."""
+    """Returns the prefix of all names in the view's target, unless its section sets another one."""
     return f"{topic_prefix}_{view}"

@@ -1,4 +1,4 @@
-"""Where the warehouse's catalog is, and how its files are reached when they are in an object store."""
+"""The settings of the warehouse's catalog, and of its files in an object store."""
 
 import re
 from typing import Annotated, Final, Literal, Self

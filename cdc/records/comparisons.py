@@ -28,7 +28,7 @@ class RunRecord(Record):
 
 
 class ComparisonRecord(Record):
-    """What is known of one store."""
+    """The results of comparisons of one store with the source."""
 
     sink: str
     runs: tuple[RunRecord, ...] = ()  # the newest first

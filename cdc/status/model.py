@@ -107,7 +107,7 @@ class RunStatus(Node):
 
 
 class ComparisonStatus(Node):
-    """What comparisons of a store with the source have found."""
+    """The results of comparisons of a store with the source."""
 
     drift_rows: int  # that differed when their tables were compared last, and were not repaired
     drift: dict[str, int]  # table → such rows

@@ -119,17 +119,17 @@ class TableForm:
 
     @property
     def lookup_literals(self) -> list[tuple[str, ...]]:
-        """What stands around the values, in each template of lookup keys."""
+        """The constant texts around the values, for each template of lookup keys."""
         return [template.literals for template in self._lookups]
 
     @property
     def has_short_keys(self) -> bool:
-        """Whether every row's key consists of the table's key and the text of the primary key."""
+        """True if every row's key consists of the table's key and the text of the primary key."""
         columns = [self._columns[name] for name in self.schema.key]
         return self._key is None and len(columns) == 1 and (columns[0].base_type_oid or columns[0].type_oid) in _SHORT
 
     def lookup_arguments(self, row: Mapping[str, Json]) -> list[str]:
-        """What APPLY takes for each lookup key of a row: empty for none, KEEP for one whose columns are not known."""
+        """Returns the argument of APPLY for each lookup key: empty for none, KEEP if the row lacks its columns."""
         return [self._lookup(template, row) for template in self._lookups]
 
     def parts(self, row: Mapping[str, Json]) -> list[str | bytes]:

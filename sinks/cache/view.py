@@ -25,7 +25,7 @@ UNVERSIONED: Final = 0  # the version of a key that another program has written
 
 
 class CacheView(StoreView):
-    """See sinks.view.StoreView. A table whose keys are deleted by every change holds no rows."""
+    """Implements sinks.view.StoreView. A table whose keys are deleted by every change holds no rows."""
 
     def __init__(self, sink: CacheSink) -> None:
         self._sink = sink
@@ -144,7 +144,7 @@ class CacheView(StoreView):
         return found
 
     def _owners(self, form: TableForm, names: Sequence[str], mode: str = "") -> dict[str, tuple[str, bytes]]:
-        """What each lookup key holds, and the entry of the row with that primary key; empty where there is none."""
+        """Returns the value of each lookup key, and the entry of the row with that key; empty if there is none."""
         sent = [name.encode("utf-8", "surrogateescape") for name in names]
         (answers,) = self._server.run_all([("EVALSHA", LOOKUPS.sha, 1, form.versions, mode, *sent)], [LOOKUPS])
         return {
@@ -200,7 +200,7 @@ def _listed(entry: bytes) -> Sequence[str]:
 
 
 def _wrong(form: TableForm, row_id: str, version: int, name: str, held: tuple[str, bytes]) -> str:
-    """What is wrong with a lookup key that the row's values name; "" for nothing."""
+    """Returns the error of a lookup key that the row's values name; "" if it is right."""
     owner, entry = held
     if not owner:
         return "" if form.shape.ttl_s is not None else "absent"

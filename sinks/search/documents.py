@@ -88,7 +88,7 @@ class DocumentForm:
         return any(name in self._writers for name in self._objects)
 
     def document(self, row: Mapping[str, Json], *, objects: bool = True) -> Mapping[str, Any]:
-        """What is indexed of a row. Without `objects` all JSON stands in `ws_json`."""
+        """Returns the document for a row. Without `objects`, all JSON is kept as text in `ws_json`."""
         if not self._writers:
             return row
         made: dict[str, Any] = {}

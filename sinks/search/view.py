@@ -24,7 +24,7 @@ FORGETTING_S: Final = 1.0
 
 
 class SearchView(StoreView):
-    """See sinks.view.StoreView."""
+    """Implements sinks.view.StoreView."""
 
     def __init__(self, sink: SearchSink) -> None:
         self._sink = sink

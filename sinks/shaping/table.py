@@ -246,7 +246,7 @@ class TableShapes:
 
 
 def _left_out(origin: Origin | None) -> Origin | None:
-    """Of a row that a condition leaves out."""
+    """Returns the origin of a row that a condition leaves out."""
     return origin and Origin("n" if origin.operation in ("c", "r") else "x", origin.at_us)
 
 

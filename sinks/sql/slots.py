@@ -26,7 +26,7 @@ DEPENDENTS_NAMED_MAX: Final = 5
 
 
 class SqlSlots:
-    """See sinks.slots.Slots."""
+    """Implements sinks.slots.Slots."""
 
     in_place = False
 
@@ -55,8 +55,9 @@ class SqlSlots:
         return None if held is None else int(held["generation"])
 
     def check_room(self) -> None:
-        """How much room a database has can't be asked. What belongs to the readers' tables and would stay with the
-        former generation can."""
+        """Raises RefusedError if objects depend on the readers' tables and would stay with the former generation. The
+        free space of a database can't be queried.
+        """
         self._server.transaction(self._check_dependents)
 
     def remove_unmet(self, slot: str, version: int) -> int:
@@ -146,7 +147,7 @@ class SqlSlots:
                 )
 
     def _rights(self, connection: Connection, own: OwnTables) -> dict[str, list[str]]:
-        """For each table the statements that give another table of its name the rights that it has."""
+        """Returns, for each table, the statements that give another table of its name the rights that it has."""
         query = self._server.dialect.rights
         if query is None:
             return {}
@@ -159,7 +160,7 @@ class SqlSlots:
         return list(connection.execute(own.tables.select().order_by(own.tables.c.source)).mappings())
 
     def _named(self, source: str) -> Place:
-        """Where readers look for the table."""
+        """Returns schema and name under which readers find the table."""
         table = TableId(*map(unquote, source.split(".", 1)))
         return self._server.dialect.place(shape_of(self._shapes, table, SqlShape()).table, table)
 

@@ -82,7 +82,7 @@ class OwnTables:
         return self._dialect.bounded(f"{self._beginning}versions:{source}")
 
     def place(self, named: Place) -> Place:
-        """Where this generation has the table that readers see by this name."""
+        """Returns this generation's place of the table that readers see by this name."""
         schema, name = named
         return named if self.slot == FIRST else (schema, self._dialect.bounded(f"{name}~{self.slot}"))
 
@@ -165,13 +165,13 @@ class TableForm:
 
 
 def shape_text(dialect: Dialect, own: OwnTables, table: TableId, shape: SqlShape) -> str:
-    """What can't change while the tables are there. Indexes can."""
+    """Returns the part of a shape, as JSON, that can't change while the tables exist. Indexes can change."""
     place = own.place(dialect.place(shape.table, table))
     return json.dumps({"place": place, "types": dict(sorted(shape.types.items()))})
 
 
 def moved(shape: str, place: Place) -> str:
-    """A shape's text after the readers' table was renamed."""
+    """Returns a shape's text after the readers' table was renamed."""
     return json.dumps(json.loads(shape) | {"place": place})
 
 

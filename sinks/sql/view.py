@@ -1,4 +1,4 @@
-"""What the SQL store holds, for comparison with the source: the readers' tables with the versions of their rows."""
+"""The content of the SQL store, for comparison with the source: the readers' tables with the versions of their rows."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, Self
@@ -24,7 +24,7 @@ _DEFAULT_SHAPE: Final = SqlShape()
 
 
 class SqlView(StoreView):
-    """See sinks.view.StoreView."""
+    """Implements sinks.view.StoreView."""
 
     def __init__(self, sink: SqlSink, section: SqlConfig) -> None:
         self._sink = sink
@@ -42,11 +42,11 @@ class SqlView(StoreView):
         return False
 
     def uncompared(self, table: TableId) -> frozenset[str]:
-        """Those of which the configuration chose the type: the database may have rounded or rewritten their values."""
+        """Returns the columns whose types the configuration sets: the database may have changed their values."""
         return frozenset(shape_of(self._section.shapes, table, _DEFAULT_SHAPE).types)
 
     def rows(self, table: TableId) -> Iterator[tuple[Key, Held]]:
-        """In order of the key, in short transactions: a long one would keep the sink from altering the table."""
+        """Yields the rows in order of the key, read in short transactions: a long one would block DDL."""
         form = self._sink.form(table)
         after: list[Any] = []
         while True:

@@ -34,7 +34,7 @@ class CatalogPlace:
 
     @property
     def is_flat(self) -> bool:
-        """See CatalogConfig.is_flat."""
+        """True for a catalog without namespaces in namespaces; see CatalogConfig.is_flat."""
         return self.catalog is not None and self.catalog.is_flat
 
     def place(self, table: TableId) -> Place:
@@ -76,7 +76,7 @@ class CatalogPlace:
 
     @property
     def _shared(self) -> dict[str, str]:
-        """What Java and Python name alike."""
+        """The properties that have the same names in Java and Python."""
         assert self.catalog is not None
         # To a REST server this is a name; the server decides where files are.
         warehouse = self.catalog.warehouse if self.catalog.type == "rest" else self.location

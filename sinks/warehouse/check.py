@@ -1,4 +1,4 @@
-"""Whether a warehouse's catalog and location can be used, before a job does. Nothing is written."""
+"""Checks that a warehouse's catalog and location can be used, before a job uses them. Nothing is written."""
 
 import os
 from contextlib import suppress

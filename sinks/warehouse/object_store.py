@@ -62,7 +62,7 @@ def iceberg_properties(location: str, s3: S3Config | None) -> dict[str, str]:
 
 
 def hadoop_settings(location: str, s3: S3Config | None) -> dict[str, str]:
-    """Of Spark's own readers, which read staged files: settings of this bucket, and of no other."""
+    """Returns the settings of Spark's own readers, which read staged files, for this bucket and no other."""
     if not is_s3(location):
         return {}
     bucket = f"fs.s3a.bucket.{location.partition('://')[2].partition('/')[0]}"

@@ -31,7 +31,9 @@ class WarehouseReader:
         return self._place.namespace
 
     def generation(self) -> int | None:
-        """As `WarehouseSink.generation`: None when there is none, or one of its tables is gone."""
+        """Returns the generation held, like `WarehouseSink.generation`; None if there is none, or if one of its tables
+        does not exist.
+        """
         if not self._place.is_there():
             return None
         try:

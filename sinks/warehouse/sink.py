@@ -109,7 +109,7 @@ class WarehouseSink:
         return Stager(self._staging, self._schemas.values(), self.mode).reduced(changes)
 
     def apply(self, changes: Sequence[Change]) -> list[Result]:
-        """What tasks and driver do, in one process: stage the changes and take them."""
+        """Stages the changes and merges them, in one process; in production tasks stage and the driver merges."""
         stager = Stager(self._staging, self._schemas.values(), self.mode, self._options.s3)
         results = stager.apply(changes)
         staged = stager.finish()

@@ -36,7 +36,7 @@ _OWN: Final = (properties.GENERATION, properties.TABLES)
 
 
 def no_swap(config: WarehouseConfig) -> str | None:
-    """Why a warehouse can't be built again while it serves, as the end of a sentence; None for one that can."""
+    """Says why a warehouse can't be built again while it serves, as the end of a sentence; None for one that can."""
     if any(shape.mode != "current" for shape in config.shapes.values()):
         return "with tables that keep every change (mode history or changelog): the compacted topics lack what is older"
     if config.iceberg_catalog.type != "jdbc":
@@ -45,12 +45,12 @@ def no_swap(config: WarehouseConfig) -> str | None:
 
 
 def in_slot(catalog: CatalogPlace, slot: str) -> CatalogPlace:
-    """Where a generation has its tables."""
+    """Returns the place of a generation's tables."""
     return catalog if slot == FIRST else replace(catalog, namespace=f"{catalog.namespace}__{slot}")
 
 
 class WarehouseSlots:
-    """See sinks.slots.Slots."""
+    """Implements sinks.slots.Slots."""
 
     in_place = False
 
@@ -80,7 +80,9 @@ class WarehouseSlots:
         return int(marker) if marker.isdecimal() else None
 
     def check_room(self) -> None:
-        """Where files are in a folder of this machine: another store says nothing of its size."""
+        """Raises RefusedError if the disk has no room for a second generation. Only folders of this machine are
+        checked; object stores do not report their size.
+        """
         location = urlsplit(self._catalog.location)
         if location.scheme != "file":
             return

@@ -361,8 +361,9 @@ def delete_staged(paths: Iterable[str], s3: S3Config | None = None) -> None:
 
 
 def delete_leftovers(location: str, s3: S3Config | None = None) -> None:
-    """Delete what processes that are no more have left, and this one before it began anew: of this machine those whose
-    number no process has, of others what was written an hour ago."""
+    """Deletes folders of processes that have ended, and of an earlier session of this process: on this machine those
+    whose process id does not run, on other machines those last written LEFTOVER_S ago.
+    """
     system, folder = file_system(location, s3)
     own = own_folder(location).rpartition("/")[2]
     for found in system.get_file_info(pa_fs.FileSelector(folder, allow_not_found=True)):

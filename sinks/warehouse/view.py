@@ -21,7 +21,7 @@ _NAMEABLE: Final = frozenset({"int", "bigint", "string"})  # types whose values 
 
 
 class WarehouseView(StoreView):
-    """See sinks.view.StoreView. Each method reads the newest snapshot of the table."""
+    """Implements sinks.view.StoreView. Each method reads the newest snapshot of the table."""
 
     def __init__(self, catalog: CatalogPlace, removal: Removal | None = None) -> None:
         self._place = catalog

@@ -1,0 +1,56 @@
+"""The statements of a view over its base."""
+
+from pydantic import SecretStr
+
+from cdc.config.sink_settings import CacheConfig
+from cdc.config.view_settings import ViewConfig
+from cdc.model.events import TableId
+from views.definition import ViewDefinition
+from views.tracing import trace
+
+ORDERS, LINES = TableId("public", "orders"), TableId("public", "lines")
+TEXT = "SELECT o.id, sum(l.price) AS total FROM orders AS o JOIN lines AS l ON l.order_id = o.id GROUP BY o.id"
+
+
+def defined(key: tuple[str, ...] = ("id",), text: str = TEXT, schema: str = "copies") -> ViewDefinition:
+    config = ViewConfig(base="base", sql=text, key=key, target=CacheConfig(url=SecretStr("redis://localhost")))
+    query = trace("totals", text, key, {ORDERS: ("id", "note"), LINES: ("order_id", "no", "price")})
+    return ViewDefinition("totals", config, query, {ORDERS: (schema, "orders"), LINES: (schema, "order lines")})
+
+
+def test_the_query_reads_the_bases_tables_under_their_aliases() -> None:
+    said = defined().select.as_string()
+    assert '"copies"."orders" AS o' in said
+    assert '"copies"."order lines" AS l' in said
+
+
+def test_a_row_is_computed_by_its_key_alone() -> None:
+    said = defined().row(["bigint"]).as_string()
+    assert said.endswith('v WHERE v."id" = CAST($1 AS bigint) LIMIT 2')
+
+
+def test_changed_rows_are_joined_to_the_key() -> None:
+    definition = defined()
+    ways = {one.table: one for one in definition.query.traces}
+    assert definition.traced_columns(LINES) == ["order_id"]
+    assert definition.searched_columns() == [(LINES, ("order_id",)), (ORDERS, ("id",))]
+    said = definition.touched(ways[LINES], definition.rows()).as_string()
+    assert 'JOIN "copies"."orders" AS "t0" ON "t0"."id" = "t1"."order_id"' in said
+    assert not definition.has_split_key
+
+
+def test_a_key_of_two_tables_joins_also_what_rows_were_before() -> None:
+    text = "SELECT o.id, l.no, l.price FROM orders o JOIN lines l ON l.order_id = o.id"
+    definition = defined(("id", "no"), text)
+    assert definition.has_split_key
+    said = definition.touched(definition.query.traces[0], definition.rows()).as_string()
+    assert "UNION ALL" in said
+
+
+def test_the_fingerprint_changes_with_query_key_and_tables() -> None:
+    told = {
+        one.fingerprint
+        for one in (defined(), defined(("id", "total"), "SELECT id, id AS total FROM orders"), defined(schema="new"))
+    }
+    assert len(told) == 3
+    assert defined().fingerprint == defined().fingerprint
