@@ -1,6 +1,6 @@
 """Sinks under kill -9, frozen processes and outages of everything that they consist of and rely on.
 
-    python -m tests.faults.sink_campaign --minutes 60 --stores search cache
+    python -m tests.faults.sink_campaign --minutes 60 --stores search cache warehouse
 
 It is made of episodes, each a seed with topics and stores of its own. Small and large transactions are published while
 `cdc sink run` runs and the faults hit Spark's Python workers, their daemon, the JVM, the driver, Redis,
@@ -40,9 +40,9 @@ from tests.support.sink_workload import COMPLAINTS_MAX, SinkWorkload
 from tests.support.stores import sinks_section, stored_rows
 from tests.support.waiting import eventually
 
-STORES: Final = ("search", "cache")
+STORES: Final = ("search", "cache", "warehouse")
 SERVERS: Final = {"search": "opensearch", "cache": "redis"}
-FAULTS: Final = 12  # of an episode
+FAULTS: Final = 12  # of an episode, unless --faults says another number
 CATCH_UP_SHARE: Final = 0.4  # how often the stores catch up between two faults
 APPLIED_S_MAX: Final = 240.0
 ENDED_S_MAX: Final = 60.0
@@ -178,6 +178,8 @@ class SinkEpisode:
         for store in self._stores:
             table = self.chance.choice([*self._workload.histories])
             lsn = self._positions.applied(store)
+            if lsn == 0:  # a reader would create the catalog before its job does
+                continue
             with suppress(SinkError):  # the table may not be prepared yet
                 shown = self._machines[0].rows(store, self._feed.schemas[table])
                 found = self._workload.complaints(table, shown, lsn)
@@ -319,12 +321,12 @@ class SinkEpisode:
             self.complaints.append(f"{name}: the job ended with {machine.exit_code}:\n{said[-1500:]}")
 
 
-def sink_episode(stores: Sequence[str], seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
+def sink_episode(stores: Sequence[str], faults: int, seed: int, stack: Stack, folder: Path) -> dict[str, Any]:
     """Run one, and say how it went. Its folder stays when something is wrong."""
     servers = [SERVERS[store] for store in SERVERS]
     endpoints = stack.start("kafka", *servers)
     folder.mkdir(parents=True, exist_ok=True)
-    told = SinkEpisode(seed, stack, endpoints, folder, stores).run()
+    told = SinkEpisode(seed, stack, endpoints, folder, stores).run(faults)
     if not told["complaints"]:
         shutil.rmtree(folder)
     return {"seed": seed, **told}
@@ -333,8 +335,9 @@ def sink_episode(stores: Sequence[str], seed: int, stack: Stack, folder: Path) -
 def main() -> int:
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--stores", nargs="+", default=STORES)
+    parser.add_argument("--faults", type=int, default=FAULTS)
     asked, others = parser.parse_known_args()
-    episode = partial(sink_episode, asked.stores)
+    episode = partial(sink_episode, asked.stores, asked.faults)
     return run_episodes(__doc__, "sink-campaign", episode, lambda told: not told["complaints"], others)
 
 

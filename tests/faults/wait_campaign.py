@@ -22,12 +22,12 @@ import psycopg
 import redis as redis_client
 from opensearchpy import OpenSearch
 from psycopg.conninfo import conninfo_to_dict
+from pyiceberg.expressions import EqualTo
 
 from cdc.client import Waiter
 from cdc.config.settings import load_config
 from devstack.stack import Stack
 from sinks.warehouse.catalog import catalog_place
-from sinks.warehouse.reader import WarehouseReader
 from tests.conftest import KafkaBroker, PostgresServer, new_database
 from tests.support.drift import Background
 from tests.support.pipeline import Pipeline, pipeline_of
@@ -83,7 +83,7 @@ class Writer:
         self._search = OpenSearch([sinks["search"].url.get_secret_value()])
         self._cache = redis_client.Redis.from_url(pipeline.redis, decode_responses=True)
         self._sql = psycopg.connect(sql_dsn, autocommit=True)
-        self._warehouse = WarehouseReader(catalog_place(sinks["warehouse"], prefix)) if "warehouse" in sinks else None
+        self._warehouse = catalog_place(sinks["warehouse"], prefix) if "warehouse" in sinks else None
 
     def run(self, writes: int) -> None:
         try:
@@ -119,8 +119,11 @@ class Writer:
                 return None if row is None else str(row[0])
             case _:
                 assert self._warehouse is not None
-                rows = {row.key["id"]: row.row["name"] for row in self._warehouse.rows(table_id("items"))}
-                return rows.get(key)
+                with self._warehouse.opened() as catalog:
+                    table = catalog.load_table(self._warehouse.place(table_id("items")).rows)
+                    wanted = EqualTo(term="id", value=key)
+                    rows = table.scan(wanted, selected_fields=("name",)).to_arrow().to_pylist()
+                return str(rows[0]["name"]) if rows else None
 
 
 def measure(stack: Stack, folder: Path, writes: int, writers: int, stores: list[str]) -> bool:
@@ -170,7 +173,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--writes", type=int, default=1000)
     parser.add_argument("--writers", type=int, default=10)
-    parser.add_argument("--stores", nargs="+", choices=STORES, default=["search", "cache", "sql"])
+    parser.add_argument("--stores", nargs="+", choices=STORES, default=STORES)
     parser.add_argument("--folder", type=Path, default=Path(".watershed/wait-campaign"))
     asked = parser.parse_args()
     folder = asked.folder.absolute()

@@ -10,6 +10,7 @@ import psutil  # type: ignore[import-untyped]
 from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
 
 from cdc.config.settings import Config
+from cdc.config.sink_settings import WarehouseConfig
 from cdc.model.events import TableSchema
 from cdc.records.control import SinkRecord
 from cdc.snapshots.status import newest
@@ -17,6 +18,7 @@ from devstack.processes import Process, identify, send, with_descendants
 from sinks.contract import StoredRow
 from sinks.registry import make_sink
 from tests.support.sink_job import SinkJob, write_config
+from tests.support.stores import stored_rows
 from tests.support.waiting import eventually
 
 DAEMON: Final = b"-m\0spark_jobs.daemon"  # the JVM's command line names the module too
@@ -82,7 +84,10 @@ class Machine:
 
     def rows(self, store: str, schema: TableSchema) -> list[StoredRow]:
         """As a reader sees them. Nothing is prepared. Raises SinkError."""
-        sink = make_sink(store, self.config.sinks[store], self.config.topics.prefix)
+        section = self.config.sinks[store]
+        if isinstance(section, WarehouseConfig):
+            return stored_rows(self.config, store, schema)
+        sink = make_sink(store, section, self.config.topics.prefix)
         try:
             sink.attach(schema)
             return list(sink.rows(schema.table))
