@@ -6,6 +6,8 @@ from typing import Final
 REASON_CHARS_MAX: Final = 300
 _TRACEBACK: Final = "Traceback (most recent call last)"
 _RAISED: Final = re.compile(r"^(?:[\w.]+\.)?\w*(?:Error|Exception|Exit)\b[^\n]*", re.MULTILINE)
+# The exceptions of a worker whose Java process, or whose daemon, has ended: they name no cause.
+_CONNECTIONS: Final = ("BrokenPipeError", "ConnectionResetError", "EOFError")
 # Texts with which drivers announce a task's failure, before its cause.
 _WRAPPERS: Final = ("An error occurred while calling", "org.apache.spark.SparkException: Job aborted")
 
@@ -17,7 +19,13 @@ def reason(error: BaseException) -> str:
     _, found, traceback = text.partition(_TRACEBACK)
     raised = _RAISED.search(traceback) if found else None
     if raised is not None:
-        return raised[0].strip()[:REASON_CHARS_MAX]
+        line = raised[0].strip()
+        if line.startswith(_CONNECTIONS):
+            line = (
+                f"a Python worker of Spark lost its connection to Spark: one of its processes has ended, or was killed "
+                f"({line})"
+            )
+        return line[:REASON_CHARS_MAX]
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     telling = [line for line in lines if not line.startswith(_WRAPPERS)]
     return (telling or lines or [type(error).__name__])[0][:REASON_CHARS_MAX]

@@ -341,4 +341,4 @@ def _error_fields(error: Exception) -> dict[str, str]:
     """
     if isinstance(error, WatershedError):
         return {"because": error.message, "next": error.hint}
-    return {"because": reason(error)}
+    return {"because": reason(error), "next": NEXT_RETRY}

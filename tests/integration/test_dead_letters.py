@@ -31,7 +31,6 @@ POISON: Final = (
     {"moment": "12024-01-01 00:00:00+00"},
     {"grid": [[1, 2], [3, 4]]},
 )
-ROWS: Final = 100_000
 POISONED: Final = 17
 OF_TRANSACTION: Final = 10_000
 
@@ -40,23 +39,26 @@ OF_TRANSACTION: Final = 10_000
 class Poisoned:
     feed: Feed
     config_path: Path
+    rows: int
     numbers: frozenset[int]
 
 
-@pytest.fixture
-def poisoned(kafka: KafkaBroker, tmp_path: Path) -> Iterator[Poisoned]:
+@pytest.fixture(params=[20_000, pytest.param(100_000, marks=pytest.mark.long)])
+def poisoned(request: pytest.FixtureRequest, kafka: KafkaBroker, tmp_path: Path) -> Iterator[Poisoned]:
     """A table whose rows are published before a sink runs."""
+    rows: int = request.param
     feed = Feed(kafka.bootstrap_servers, f"t{secrets.token_hex(5)}")
     feed.add_table("people", COLUMNS, ["id"])
-    numbers = frozenset(Random(17).sample(range(ROWS), POISONED))
+    numbers = frozenset(Random(17).sample(range(rows), POISONED))
     kinds = {number: POISON[at % len(POISON)] for at, number in enumerate(sorted(numbers))}
-    for start in range(0, ROWS, OF_TRANSACTION):
+    for start in range(0, rows, OF_TRANSACTION):
         feed.begin()
         for number in range(start, start + OF_TRANSACTION):
             feed.upsert("people", **good(number) | kinds.get(number, {}))
         feed.commit()
     section = {"catalog_uri": f"jdbc:sqlite:{tmp_path}/catalog.db", "location": f"{tmp_path}/tables"}
-    yield Poisoned(feed, write_config(tmp_path, kafka.bootstrap_servers, feed.prefix, {"warehouse": section}), numbers)
+    config = write_config(tmp_path, kafka.bootstrap_servers, feed.prefix, {"warehouse": section})
+    yield Poisoned(feed, config, rows, numbers)
 
 
 def good(number: int) -> dict[str, Any]:
@@ -83,7 +85,7 @@ def test_exactly_the_poisoned_rows_are_letters_until_they_come_as_good_ones(pois
         assert record.dead_letters == POISONED
         columns = {letter.row.reason.partition(" (")[0] for letter in found}
         assert columns == {"column born", "column seen", "column moment", "column grid"}
-        assert held(job.config, feed) == set(range(ROWS)) - poisoned.numbers
+        assert held(job.config, feed) == set(range(poisoned.rows)) - poisoned.numbers
         # The cause is removed, and capture publishes the rows again.
         feed.begin()
         for number in sorted(poisoned.numbers):
@@ -91,5 +93,5 @@ def test_exactly_the_poisoned_rows_are_letters_until_they_come_as_good_ones(pois
         feed.commit()
         record = job.wait_applied(feed.progress(), "warehouse")["warehouse"]
         assert (record.dead_letters, read_letters(job.config, ["warehouse"])) == (0, [])
-        assert held(job.config, feed) == set(range(ROWS))
+        assert held(job.config, feed) == set(range(poisoned.rows))
         assert job.terminate()[0] == 0

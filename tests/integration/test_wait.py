@@ -25,8 +25,8 @@ from tests.support.pipeline import END, Pipeline, pipeline_of
 from tests.support.waiting import eventually
 from tests.test_monitoring import METRIC, expressions
 
-WRITES = 25
-ASKED = 5
+WRITES = 12  # a thousand, into every store, in tests/faults/wait_campaign.py
+ASKED = 3
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,14 @@ ExecutorLostFailure (executor 1 exited unrelated to the running tasks)
 \tat org.apache.spark.scheduler"""
 
 
+KILLED = """Job aborted due to stage failure: Task 0 in stage 9.0 failed 1 times
+Traceback (most recent call last):
+  File "/x/pyspark/worker.py", line 9, in main
+    outfile.flush()
+BrokenPipeError: [Errno 32] Broken pipe
+\tat org.apache.spark.api.python.BasePythonRunner"""
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -28,6 +36,11 @@ ExecutorLostFailure (executor 1 exited unrelated to the running tasks)
             "pyspark.errors.exceptions.base.PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker is 3.12",
         ),
         (LOST, "ExecutorLostFailure (executor 1 exited unrelated to the running tasks)"),
+        (
+            KILLED,
+            "a Python worker of Spark lost its connection to Spark: one of its processes has ended, or was killed "
+            "(BrokenPipeError: [Errno 32] Broken pipe)",
+        ),
         ("one line", "one line"),
         ("", "ValueError"),
         ("An error occurred while calling o1.x", "An error occurred while calling o1.x"),
