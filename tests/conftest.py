@@ -57,7 +57,9 @@ class _Scheduling(LoadScopeScheduling):  # type: ignore[misc]
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return "spark" if "[warehouse" in nodeid or file.startswith("tests/unit/spark_jobs/") else file
+        is_warehouse = "[warehouse" in nodeid or file.startswith("tests/conformance/test_warehouse_")
+        is_conformance = file.startswith("tests/conformance/")  # elsewhere a file's cases share its fixtures
+        return "spark" if is_conformance and is_warehouse or file.startswith("tests/unit/spark_jobs/") else file
 
 
 @pytest.fixture(autouse=True)

@@ -26,8 +26,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from confluent_kafka import KafkaException
+from opensearchpy import OpenSearch
+from opensearchpy.exceptions import OpenSearchException
 
-from cdc.model.errors import SinkError
+from cdc.model.errors import SinkError, StackError
 from cdc.model.events import TableSchema
 from devstack.endpoints import Endpoints
 from devstack.stack import Stack
@@ -64,6 +66,7 @@ class SinkEpisode:
         self._stack = stack
         self._stores = stores
         self._prefix = f"k{seed}_{secrets.token_hex(3)}"
+        self._opensearch = endpoints.opensearch_url
         section = sinks_section(folder, endpoints.opensearch_url, endpoints.redis_url)
         sinks = {store: section[store] for store in stores}
         brokers = endpoints.bootstrap_servers
@@ -116,12 +119,13 @@ class SinkEpisode:
                     self.sample()
                 self.live()
             self.settle()
-        except (AssertionError, KafkaException) as error:
+        except (AssertionError, KafkaException, StackError) as error:
             self.complaints.append(f"after {self.faults[-3:]}: {type(error).__name__}: {error}")
         finally:
             for machine in self._machines:
                 machine.kill()
             self._positions.close()
+            self._delete_indexes()
         self.complaints += self._positions.complaints
         self.complaints += [told for machine in self._machines for told in machine.complaints()]
         kinds = {name: self.faults.count(name) for name in sorted({*self.faults})}
@@ -132,6 +136,11 @@ class SinkEpisode:
             "seconds": round(time.monotonic() - began),
             "complaints": self.complaints,
         }
+
+    def _delete_indexes(self) -> None:
+        """A search server that is killed in a later episode would replay the translogs of these before it is ready."""
+        with suppress(OpenSearchException), OpenSearch(self._opensearch) as client:
+            client.indices.delete(index=f"{self._prefix}.*")
 
     def _begin(self, fault: str) -> None:
         self.faults.append(fault)
