@@ -35,7 +35,9 @@ PORT: Final = 6379
 # Each script call names one key more, which never exists. Redis therefore refuses the call (ASK, then TRYAGAIN) while
 # the hash slot moves from node to node: a script that runs in between finds only some of its keys.
 _ABSENT: Final = "\0"
-_NEXT_ACL: Final = "ACL SETUSER <user> ~* &* +@read +@write +@scripting +@pubsub +@connection +info +cluster|slots"
+_NEXT_ACL: Final = (
+    "ACL SETUSER <user> ~* &* +@read +@write +@scripting +@pubsub +@connection +info +cluster|slots +asking"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +188,7 @@ class ClusterServer(RedisServer):
         return super()._explained(error)
 
     def _guarded(self, work: Callable[[], T]) -> T:
-        """As in RedisServer. Before `work` is repeated, the cluster is asked for its nodes."""
+        """Does what RedisServer does. Before `work` is repeated, the cluster is asked for its nodes."""
 
         def once() -> T:
             try:

@@ -189,15 +189,17 @@ class TableForm:
     def _check_hash_slot(self, templates: Sequence[Template]) -> None:
         """Raises RefusedError for a template or a stream whose keys are not in the hash slot of the table's keys."""
         tag = hash_tag(self.versions) or ""
-        why = f"does not begin with the hash tag {tag}: in a cluster all keys of a table are in one hash slot"
+        why = f"{{{tag}}}: in a cluster all keys of a table have one hash tag, because one script writes them"
         for template in templates:
             if hash_tag(template.literals[0]) != tag:
+                written = f"{{{{{tag}}}}}:{template.text}"
                 raise RefusedError(
-                    f"{self._where}: template {template.text!r} {why}", f"write {f'{{{{{tag}}}}}:{template.text}'!r}"
+                    f"{self._where}: template {template.text!r} lacks, before its first column, {why}",
+                    f"write {written!r}",
                 )
         if self.shape.stream is not None and hash_tag(self.shape.stream) != tag:
             written = f"{{{tag}}}:{self.shape.stream}"
-            raise RefusedError(f"{self._where}: stream {self.shape.stream!r} {why}", f"write {written!r}")
+            raise RefusedError(f"{self._where}: stream {self.shape.stream!r} lacks {why}", f"write {written!r}")
 
     def _lookup(self, template: Template, row: Mapping[str, Json]) -> str:
         if any(name not in row for name in template.columns):

@@ -107,10 +107,10 @@ class Cluster:
             self.kill(port)
 
 
-def cluster_client(url: str) -> Any:
+def cluster_client(url: str, *, decode: bool = False) -> Any:
     """A reader's client, which knows nothing of the sink."""
     host, _, port = url.partition("://")[2].partition(",")[0].partition(":")
-    return redis.RedisCluster(host, int(port))
+    return redis.RedisCluster(host, int(port), decode_responses=decode)
 
 
 def free_ports(count: int) -> list[int]:
