@@ -182,7 +182,7 @@ class ClusterServer(RedisServer):
                 hint = "CLUSTER INFO and CLUSTER NODES say which node is missing; the sink tries again by itself"
                 return SinkError(f"{where} does not serve all hash slots", hint)
             case NoPermissionError():
-                return SinkError(super()._explained(error).message, _NEXT_ACL)
+                return SinkError(super()._explained(error).message, f"ACL SETUSER <user> ~* &* {_RIGHTS}")
             case ResponseError() if "cluster support disabled" in str(error):
                 return SinkError(f"{where} is not a cluster", "write redis://host:port/0 in the sink's url")
         return super()._explained(error)

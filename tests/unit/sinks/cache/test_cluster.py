@@ -190,9 +190,9 @@ def test_keys_of_other_slots_are_refused_with_what_to_write(
 
 def test_a_tag_in_the_prefix_counts_for_all_tables(redis_cluster: Cluster, unique: str) -> None:
     shape = CacheShape(key=f"{{{{{unique}}}}}/{{id}}", value="json")
-    shapes = {"key_prefix": f"{{{unique}}}", "shapes": {"public.users": shape}}
+    section: dict[str, Any] = {"key_prefix": f"{{{unique}}}", "shapes": {"public.users": shape}}
     with (
-        closing(opened(redis_cluster.url, "shop", **shapes)) as sink,
+        closing(opened(redis_cluster.url, "shop", **section)) as sink,
         closing(cluster_client(redis_cluster.url)) as reader,
     ):
         sink.prepare(schema_of("items"))
@@ -246,7 +246,7 @@ def test_writes_wait_while_their_slot_moves_and_nothing_is_half_written(redis_cl
     prefix = f"t{secrets.token_hex(5)}"
     tag = f"{{{prefix}}}"
     shape = CacheShape(key=f"{{{tag}}}/{{id}}", value="json", lookups=(f"{{{tag}}}/by/{{email}}",))
-    section = {"key_prefix": tag, "shapes": {"public.users": shape}}
+    section: dict[str, Any] = {"key_prefix": tag, "shapes": {"public.users": shape}}
     with (
         closing(opened(redis_cluster.url, "shop", **section)) as sink,
         closing(cluster_client(redis_cluster.url)) as reader,
