@@ -35,9 +35,7 @@ PORT: Final = 6379
 # Each script call names one key more, which never exists. Redis therefore refuses the call (ASK, then TRYAGAIN) while
 # the hash slot moves from node to node: a script that runs in between finds only some of its keys.
 _ABSENT: Final = "\0"
-_NEXT_ACL: Final = (
-    "ACL SETUSER <user> ~* &* +@read +@write +@scripting +@pubsub +@connection +info +cluster|slots +asking"
-)
+_RIGHTS: Final = "+@read +@write +@scripting +@pubsub +@connection +info +cluster|slots +asking"
 
 
 @dataclass(frozen=True, slots=True)
