@@ -154,8 +154,9 @@ class CacheStore:
         self._client.close()
 
     def lookups(self, table: TableId) -> dict[str, str]:
-        """What the lookup keys of `cache-lookups` hold, by the value that they name."""
-        beginning = f"{self._shaped}/{table.name}/by/".encode()
+        """What the lookup keys of `cache-lookups` and `cache-cluster` hold, by the value that they name."""
+        tag = f"{{{table}}}" if self._config.in_cluster else ""
+        beginning = f"{self._shaped}/{table.name}/by/{tag}".encode()
         keys = [key for key in self._client.scan_iter(count=1000) if key.startswith(beginning)]
         held: list[Any] = []
         for start in range(0, len(keys), 1000):
