@@ -1,5 +1,6 @@
 """The sections of section `sinks`, one class for each type of store. Those of other packages are in `store_types`."""
 
+import re
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Annotated, ClassVar, Final, Literal, Self
@@ -51,6 +52,7 @@ class SearchConfig(Store, SearchOptions):
 
 
 CLUSTER_SCHEMES: Final = ("redis+cluster", "rediss+cluster")
+_HASH_TAG: Final = re.compile(r"[^{]*\{[^{}]+\}")
 
 
 class CacheConfig(Store, CacheOptions):
@@ -67,8 +69,8 @@ class CacheConfig(Store, CacheOptions):
 
     @model_validator(mode="after")
     def _prefix_keeps_hash_slots(self) -> Self:
-        if self.in_cluster and "{" in (prefix := self.key_prefix or "") and prefix.partition("{")[2].startswith("}"):
-            raise ValueError("key_prefix: {} has no meaning in a cluster; write a hash tag with a name, such as {shop}")
+        if self.in_cluster and "{" in (prefix := self.key_prefix or "") and not _HASH_TAG.match(prefix):
+            raise ValueError("key_prefix: in a cluster a { begins a hash tag, which is written as in {shop}")
         return self
 
     @property

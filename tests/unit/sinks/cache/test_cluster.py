@@ -97,10 +97,12 @@ def test_two_sinks_in_one_cluster_are_found_by_any_node_that_both_name() -> None
     assert shared_names(sinks | {"two": config("redis+cluster://b:2", key_prefix="other")}, "shop") is None
 
 
-def test_a_prefix_without_a_slot_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"\{\} has no meaning in a cluster"):
-        config("redis+cluster://one", key_prefix="shop{}")
-    assert config("redis://one", key_prefix="shop{}").key_prefix == "shop{}"
+@pytest.mark.parametrize("prefix", ["shop{}", "{}{shop}", "a{b", "a{{b}}"])
+def test_a_prefix_without_a_hash_tag_in_its_braces_is_refused(prefix: str) -> None:
+    with pytest.raises(ValueError, match=r"a \{ begins a hash tag"):
+        config("redis+cluster://one", key_prefix=prefix)
+    assert config("redis://one", key_prefix=prefix).key_prefix == prefix
+    assert config("redis+cluster://one", key_prefix="a}{shop}{").key_prefix == "a}{shop}{"
 
 
 def test_a_node_is_no_server_and_a_server_no_cluster(redis_cluster: Cluster, redis: str) -> None:
