@@ -70,6 +70,22 @@ class Cluster:
                 return int(primary[1])
         raise AssertionError(f"slot {slot} has no node")
 
+    def move(self, key: str, keys_at_once: int = 1) -> Iterator[None]:
+        """Moves the slot of a key to another node in steps. After the first `next` the slot is being moved, after each
+        other one more keys have gone; at the end the slot belongs to the other node.
+        """
+        source = self.owner(key)
+        target = next(port for port in self.ports if port != source)
+        slot = self.ask(source, "CLUSTER", "KEYSLOT", key)
+        self.ask(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", self.node_id(source))
+        self.ask(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", self.node_id(target))
+        yield
+        while names := self.ask(source, "CLUSTER", "GETKEYSINSLOT", slot, keys_at_once):
+            self.ask(source, "MIGRATE", HOST, target, "", 0, 5000, "KEYS", *names)
+            yield
+        for port in (target, *self.ports):
+            self.ask(port, "CLUSTER", "SETSLOT", slot, "NODE", self.node_id(target))
+
     def kill(self, port: int) -> None:
         process = self.processes.pop(port)
         process.kill()

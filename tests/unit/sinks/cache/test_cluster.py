@@ -1,19 +1,16 @@
 """The cache in a Redis Cluster of real servers: where its keys are, and what happens while nodes and slots change."""
 
 import json
-import secrets
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import SecretStr
 
-from cdc.config.sink_settings import CacheConfig, shared_names
+from cdc.config.sink_settings import shared_names
 from cdc.config.store_shapes import CacheShape, CacheTls
 from cdc.model.errors import RefusedError, SinkError
-from cdc.model.events import Column, TableId, TableSchema, pack_version
+from cdc.model.events import TableId
 from sinks.cache.check import cache_findings
 from sinks.cache.cluster import ClusterPlace, ClusterServer, cluster_place
 from sinks.cache.keys import hash_tag
@@ -22,49 +19,14 @@ from sinks.cache.server import RedisServer
 from sinks.cache.sink import CacheSink
 from sinks.cache.slots import CacheSlots
 from sinks.cache.view import CacheView
-from sinks.contract import Change, Outcome
-from sinks.retries import Retries
+from sinks.contract import Outcome
 from tests.support.http_server import free_port
 from tests.support.redis_cluster import Cluster, cluster_client, free_ports
-from tests.support.redis_cluster import redis_cluster as started_cluster
-from tests.support.waiting import eventually
+from tests.unit.sinks.cache.cluster_rows import QUICK, USERS, V, config, opened, rows, schema_of, upsert
 from tests.unit.sinks.cache.conftest import TlsProxy
 
-V = pack_version(1, 100)
-QUICK = Retries(attempt_count_max=2, delay_s_first=0.01)
-COLUMNS = (Column("id", 20, -1, "bigint", False), Column("email", 25, -1, "text", True))
 NAMES = ("users", "orders", "items", "rights")
 TAGGED = CacheShape(key="user:{{public.users}}:{id}", value="json", lookups=("{{public.users}}:by_email:{email}",))
-
-
-def schema_of(name: str) -> TableSchema:
-    return TableSchema(TableId("public", name), 1, 16_400, COLUMNS, ("id",), "t")
-
-
-USERS = schema_of("users")
-
-
-def upsert(key: int, version: int, email: str = "", table: str = "users") -> Change:
-    return Change(TableId("public", table), {"id": key}, version, {"id": key, "email": email}, 1)
-
-
-def config(url: str, **section: Any) -> CacheConfig:
-    return CacheConfig(url=SecretStr(url), **section)
-
-
-def opened(url: str, prefix: str, retries: Retries = QUICK, **section: Any) -> CacheSink:
-    """With generation 1 and the table of users."""
-    sink = CacheSink.open(config(url, **section), prefix, retries)
-    sink.begin_generation(1)
-    sink.prepare(USERS)
-    return sink
-
-
-@pytest.fixture
-def own(tmp_path: Path) -> Iterator[Cluster]:
-    """A primary with all slots, whose replica may take over."""
-    with started_cluster(tmp_path, 1, 1) as cluster:
-        yield cluster
 
 
 def test_an_address_in_its_parts() -> None:
@@ -223,106 +185,6 @@ def test_a_user_with_the_rights_that_are_documented_may_do_everything(redis_clus
         opened(url.replace("s3cret", "wrong"), unique)
 
 
-def move(cluster: Cluster, key: str, keys_at_once: int = 1) -> Iterator[None]:
-    """Moves the slot of a key to another node in steps: after the first `next` it is being moved, after each other one
-    more keys have gone; at the end the slot belongs to the other node."""
-    source = cluster.owner(key)
-    target = next(port for port in cluster.ports if port != source)
-    slot = cluster.ask(source, "CLUSTER", "KEYSLOT", key)
-    cluster.ask(target, "CLUSTER", "SETSLOT", slot, "IMPORTING", cluster.node_id(source))
-    cluster.ask(source, "CLUSTER", "SETSLOT", slot, "MIGRATING", cluster.node_id(target))
-    yield
-    while names := cluster.ask(source, "CLUSTER", "GETKEYSINSLOT", slot, keys_at_once):
-        cluster.ask(source, "MIGRATE", "127.0.0.1", target, "", 0, 5000, "KEYS", *names)
-        yield
-    for port in (target, *cluster.ports):
-        cluster.ask(port, "CLUSTER", "SETSLOT", slot, "NODE", cluster.node_id(target))
-
-
-def rows(sink: CacheSink) -> dict[Any, Any]:
-    return {row.key["id"]: row.row["email"] for row in sink.rows(USERS.table)}
-
-
-def test_writes_wait_while_their_slot_moves_and_nothing_is_half_written(redis_cluster: Cluster) -> None:
-    """At each key on the way: a change of a row, of its lookup key, and a row more are refused as a whole."""
-    prefix = f"t{secrets.token_hex(5)}"
-    tag = f"{{{prefix}}}"
-    shape = CacheShape(key=f"{{{tag}}}/{{id}}", value="json", lookups=(f"{{{tag}}}/by/{{email}}",))
-    section: dict[str, Any] = {"key_prefix": tag, "shapes": {"public.users": shape}}
-    with (
-        closing(opened(redis_cluster.url, "shop", **section)) as sink,
-        closing(cluster_client(redis_cluster.url)) as reader,
-    ):
-        sink.apply([upsert(1, V, "a"), upsert(2, V + 1, "b")])
-        steps, moved = 0, move(redis_cluster, tag)
-        for _ in moved:
-            steps += 1
-            with pytest.raises(SinkError, match="is moving keys to another node\n  next: nothing"):
-                sink.apply([upsert(1, V + 9, "z"), upsert(3, V + 9, "c")])
-            with pytest.raises(SinkError, match="is moving keys"):
-                list(sink.rows(USERS.table))
-            with pytest.raises(SinkError, match="is moving keys"):
-                list(CacheView(sink).stray_lookups(USERS.table))
-            assert [json.loads(reader.get(f"{tag}/{number}"))["email"] for number in (1, 2)] == ["a", "b"]
-            assert [reader.get(f"{tag}/by/{name}") for name in "abcz"] == [b"1", b"2", None, None]
-            assert sink.generation() == 1
-        assert steps == 7, "the hashes of the generation and of the versions, two rows, two lookup keys, and the begin"
-        assert sink.apply([upsert(1, V + 9, "z"), upsert(3, V + 9, "c")])[0].outcome is Outcome.WRITTEN
-        assert rows(sink) == {1: "z", 2: "b", 3: "c"}
-        assert sink.generation() == 1, "the same servers, so nothing is lost"
-        sink.discard(USERS.table)
-
-
-def test_a_scan_whose_slot_has_moved_meanwhile_is_refused(redis_cluster: Cluster, unique: str) -> None:
-    key = f"{unique}:{{public.users}}:"
-    with closing(opened(redis_cluster.url, unique)) as sink:
-        sink.apply([upsert(number, V) for number in range(3_000)])
-        pages = sink.versions(USERS.table)
-        assert next(pages)
-        for _ in move(redis_cluster, key, 1_000):
-            pass
-        with pytest.raises(SinkError, match="is moving keys"):
-            list(pages)
-        assert sum(map(len, sink.versions(USERS.table))) == 3_000
-        sink.discard(USERS.table)
-
-
-def test_a_promoted_replica_holds_no_generation_and_is_filled_again(own: Cluster) -> None:
-    primary, replica = own.ports
-    pauses: list[float] = []
-
-    def take_over(seconds: float) -> None:
-        pauses.append(seconds)
-        if len(pauses) == 1:
-            own.ask(replica, "CLUSTER", "FAILOVER", "TAKEOVER")
-
-    with closing(opened(own.url, "shop", Retries(sleep=take_over))) as sink:
-        sink.apply([upsert(1, V, "a")])
-        own.kill(primary)
-        with pytest.raises(SinkError, match="was restarted, or its keys were deleted"):
-            sink.apply([upsert(1, V + 1, "b")])
-        assert pauses, "the node that died was asked again, until the other one had its slots"
-        assert sink.generation() is None
-        sink.begin_generation(2)
-        sink.prepare(USERS)
-        sink.apply([upsert(1, V + 1, "b"), upsert(2, V, "c")])
-        assert (rows(sink), sink.generation()) == ({1: "b", 2: "c"}, 2)
-
-
-def test_a_primary_that_becomes_a_replica_is_noticed_without_a_write_to_it(own: Cluster) -> None:
-    primary, replica = own.ports
-    with closing(opened(own.url, "shop")) as sink:
-        own.ask(replica, "CLUSTER", "FAILOVER", "TAKEOVER")
-        eventually(lambda: own.ask(primary, "ROLE")[0] == "slave", 30, "the primary is a replica")
-        with pytest.raises(SinkError, match="was restarted, or its keys were deleted"):
-            sink.require(USERS.table)
-        assert sink.generation() is None
-        own.ask(replica, "CLUSTER", "DELSLOTS", *range(16_384))
-        own.kill(primary)
-        with pytest.raises(SinkError, match=r"does not serve all hash slots\n  next: CLUSTER INFO"):
-            sink.generation()
-
-
 def test_room_and_eviction_are_looked_at_on_each_node(redis_cluster: Cluster, unique: str) -> None:
     section = config(redis_cluster.url)
     with (
@@ -373,25 +235,3 @@ def test_nodes_with_tls_take_our_certificate(tmp_path: Path, certificates: Path)
     finally:
         cluster.stop()
         proxy.close()
-
-
-@pytest.mark.long
-def test_the_cluster_promotes_a_replica_and_the_sink_goes_on(tmp_path: Path) -> None:
-    """Nobody tells it to: the other primaries vote."""
-    with started_cluster(tmp_path, 3, 3) as cluster, closing(opened(cluster.url, "shop", Retries())) as sink:
-        changes = [upsert(number, V, "a") for number in range(1_000)]
-        sink.apply(changes)
-        cluster.kill(cluster.owner("shop:{public.users}:"))
-        eventually(lambda: _generation(sink) is None, 60, "the new primary holds no generation")
-        sink.begin_generation(2)
-        sink.prepare(USERS)
-        sink.apply(changes)
-        assert (len(rows(sink)), sink.generation()) == (1_000, 2)
-
-
-def _generation(sink: CacheSink) -> int | None:
-    """0 while the slots have no primary."""
-    try:
-        return sink.generation()
-    except SinkError:
-        return 0
