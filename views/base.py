@@ -6,6 +6,7 @@
 | `changes`                            | rows of base tables that have changed, in the columns that find keys |
 | `keys`                               | keys of view rows that are to be computed again                      |
 | `rejected`                           | keys of rows that the target does not take, with the reason          |
+| `topics`, `published`                | what topics hold that are targets: see views/published.py            |
 | sequence `versions`                  | each computation takes a number: a later one is newer                |
 
 Triggers on the base tables fill `changes` in the transaction that changes the table, so no change is missed whatever
@@ -14,7 +15,6 @@ ends at which moment. A table that is created again has no triggers: then the vi
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final, LiteralString, NamedTuple, Self
 from urllib.parse import unquote
@@ -23,17 +23,16 @@ import psycopg
 from psycopg import sql
 
 from cdc.config.sink_settings import SqlConfig
-from cdc.model.errors import ConfigError, SinkError, WatershedError
+from cdc.model.errors import ConfigError, WatershedError
 from cdc.model.events import Column, TableId
 from cdc.postgres.catalog import column_types
-from cdc.postgres.connection import PINNED_SETTINGS
 from views import statements
+from views.connection import base_error, connect, explained, said
 from views.definition import ViewDefinition
 
 CHANNEL: Final = "watershed_views"
 CHANGES_PER_ROUND: Final = 5_000
 FILL_ROWS: Final = 500  # that are read together
-CONNECT_TIMEOUT_S: Final = 10
 
 Texts = tuple[str | None, ...]
 Key = tuple[str, ...]  # a view row's key as texts
@@ -72,19 +71,9 @@ class Base:
     """A connection to the base of a view. Methods raise SinkError for a database that does not answer."""
 
     def __init__(self, config: SqlConfig, prefix: str) -> None:
-        self.schema = f"watershed_views_{prefix}"
+        self.schema = schema_of(prefix)
         self._own_schema = config.beginning(prefix)
-        url = config.url.get_secret_value()
-        pinned = {**PINNED_SETTINGS, "row_security": "on", "plan_cache_mode": "force_custom_plan"}
-        with _explained():
-            self._connection = psycopg.connect(
-                url,
-                autocommit=True,
-                connect_timeout=CONNECT_TIMEOUT_S,
-                application_name="watershed views",
-                client_encoding="UTF8",
-                options=" ".join(f"-c {name}={value}" for name, value in pinned.items()),
-            )
+        self._connection = connect(config)
 
     def __enter__(self) -> Self:
         return self
@@ -99,7 +88,7 @@ class Base:
 
     def places(self) -> dict[TableId, tuple[str, str]]:
         """Returns schema and name of each source table in the base. Empty before the sink has prepared any."""
-        with _explained():
+        with explained():
             own = sql.Identifier(self._own_schema, "tables")
             is_there = self._connection.execute("SELECT to_regclass(%s)", (own.as_string(),)).fetchone()
             if is_there is None or is_there[0] is None:
@@ -113,7 +102,7 @@ class Base:
 
     def columns(self, places: Mapping[TableId, tuple[str, str]]) -> dict[TableId, list[str]]:
         """The columns of the tables that are there."""
-        with _explained():
+        with explained():
             return {
                 table: [
                     name
@@ -128,7 +117,7 @@ class Base:
 
     def volatile(self, functions: Sequence[str]) -> list[str]:
         """Returns the functions that are volatile: they may return another value at each call."""
-        with _explained():
+        with explained():
             found = self._connection.execute(
                 "SELECT DISTINCT proname FROM pg_proc WHERE proname = ANY(%s) AND provolatile = 'v' ORDER BY 1",
                 (list(functions),),
@@ -138,7 +127,7 @@ class Base:
     def missing_indexes(self, definition: ViewDefinition) -> list[tuple[TableId, tuple[str, ...]]]:
         """Columns by which rows are found and that no index begins with."""
         missing = []
-        with _explained():
+        with explained():
             for table, columns in definition.searched_columns():
                 found = self._connection.execute(
                     statements.INDEX,
@@ -154,13 +143,14 @@ class Base:
             cursor = self._connection.execute(sql.SQL("SELECT v.* FROM ({}) v LIMIT 0").format(definition.select))
         except psycopg.errors.Error as error:
             if error.sqlstate is None:
-                raise _error(error) from error
-            said = (error.diag.message_primary or "").partition("\n")[0]
-            raise ConfigError(f"view {definition.name}: PostgreSQL refuses its sql: {said}", "correct it") from None
+                raise base_error(error) from error
+            raise ConfigError(
+                f"view {definition.name}: PostgreSQL refuses its sql: {said(error)}", "correct it"
+            ) from None
         result = cursor.pgresult
         assert result is not None, "a SELECT has a result"
         types = [(result.ftype(number), result.fmod(number)) for number in range(result.nfields)]
-        with _explained():
+        with explained():
             known = column_types(self._connection, types)
         names = [(result.fname(number) or b"").decode() for number in range(result.nfields)]
         if double := next((name for name in names if names.count(name) > 1), None):
@@ -174,21 +164,22 @@ class Base:
 
     def install(self) -> None:
         """Creates the schema and its tables where they are missing."""
-        with _explained(), self._connection.transaction():
+        with explained(), self._connection.transaction():
             self._connection.execute("SELECT pg_advisory_xact_lock(hashtext('watershed_views'))")
             self._connection.execute(sql.SQL("CREATE SCHEMA IF NOT EXISTS {}").format(sql.Identifier(self.schema)))
             self._connection.execute(sql.SQL(statements.TABLES).format(s=sql.Identifier(self.schema)))
+            self._connection.execute(self._sql(statements.ADVANCE_VERSIONS), (self._name("versions"),))
 
     def lock(self, view: str) -> bool:
         """Takes the view's lock until the connection ends; returns False if another process has it."""
-        with _explained():
+        with explained():
             row = self._connection.execute(
                 "SELECT pg_try_advisory_lock(hashtext(%s), hashtext(%s))", (self.schema, view)
             ).fetchone()
         return bool(row and row[0])
 
     def state(self, view: str) -> ViewState | None:
-        with _explained():
+        with explained():
             row = self._connection.execute(
                 self._sql(
                     "SELECT fingerprint, state, generation, schema_version, columns FROM {s}.views WHERE name = %s"
@@ -199,7 +190,7 @@ class Base:
 
     def note(self, view: str, state: ViewState) -> None:
         """Writes the view's state; an error that it had is gone."""
-        with _explained():
+        with explained():
             self._connection.execute(
                 self._sql(statements.NOTE_STATE),
                 (view, *state[:4], json.dumps(state.columns)),
@@ -207,7 +198,7 @@ class Base:
 
     def note_error(self, view: str, error: WatershedError | None, state: str | None = None) -> None:
         """Writes what a view has stopped for, or what it waits for; None: nothing any more."""
-        with _explained():
+        with explained():
             self._connection.execute(
                 self._sql("UPDATE {s}.views SET error = %s, next = %s, state = coalesce(%s, state) WHERE name = %s"),
                 (error.message if error else None, error.hint if error else None, state, view),
@@ -215,7 +206,7 @@ class Base:
 
     def ask_rebuild(self, view: str) -> bool:
         """Has the view filled again by its job. False: the view has never run."""
-        with _explained():
+        with explained():
             done = self._connection.execute(
                 self._sql("UPDATE {s}.views SET state = 'rebuild', error = NULL, next = NULL WHERE name = %s"), (view,)
             )
@@ -223,7 +214,7 @@ class Base:
         return bool(done.rowcount)
 
     def counts(self, view: str) -> Counts | None:
-        with _explained():
+        with explained():
             row = self._connection.execute(
                 self._sql(statements.COUNTS),
                 (view,),
@@ -232,7 +223,7 @@ class Base:
 
     def versions(self, count: int = 1) -> list[int]:
         """The next numbers of computations."""
-        with _explained():
+        with explained():
             rows = self._connection.execute(
                 "SELECT nextval(%s::regclass) FROM generate_series(1, %s)", (self._name("versions"), count)
             ).fetchall()
@@ -247,7 +238,7 @@ class Base:
             for table in definition.query.tables
             for operation in statements.TRIGGERS
         }
-        with _explained():
+        with explained():
             for place, trigger in wanted:
                 row = self._connection.execute(
                     "SELECT 1 FROM pg_trigger WHERE tgrelid = to_regclass(%s) AND tgname = %s", (place, trigger)
@@ -260,7 +251,7 @@ class Base:
         """Notes every change of the view's tables from here on; what was noted before is forgotten, as the view is
         filled from rows that are read later."""
         schema, view = sql.Identifier(self.schema), sql.Literal(definition.name)
-        with _explained(), self._connection.transaction():
+        with explained(), self._connection.transaction():
             for table in definition.query.tables:
                 function = sql.Identifier(self.schema, self._trigger(definition, table, "note"))
                 self._connection.execute(
@@ -291,7 +282,7 @@ class Base:
         """Turns changes that were noted into keys of view rows: CHANGES_PER_ROUND at most, or all where the key is
         split. Returns their number."""
         taken = sql.Identifier("pg_temp", "watershed_taken")
-        with _explained(), self._connection.transaction():
+        with explained(), self._connection.transaction():
             self._connection.execute(
                 sql.SQL(
                     "CREATE TEMP TABLE IF NOT EXISTS watershed_taken (source text, image jsonb) ON COMMIT DELETE ROWS"
@@ -320,7 +311,7 @@ class Base:
 
     def keys(self, definition: ViewDefinition) -> list[Key]:
         """Keys that are to be computed, as many as a batch takes."""
-        with _explained():
+        with explained():
             rows = self._connection.execute(
                 self._sql("SELECT key FROM {s}.keys WHERE view = %s LIMIT %s"),
                 (definition.name, definition.config.keys_per_batch),
@@ -331,7 +322,7 @@ class Base:
         """The row of each key as it is now; None: there is none. Raises NotUniqueError."""
         statement = definition.row(key_types).as_string().encode()
         found: list[Texts | None] = []
-        with _explained():
+        with explained():
             cursors = []
             with self._connection.pipeline():
                 for key in keys:
@@ -346,7 +337,7 @@ class Base:
 
     def all_rows(self, definition: ViewDefinition) -> Iterator[list[Texts]]:
         """All rows as of one moment, some at a time. Raises NotUniqueError before the first."""
-        with _explained(), self._connection.transaction():
+        with explained(), self._connection.transaction():
             self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             double = self._connection.execute(definition.doubles()).fetchone()
             if double is not None:
@@ -358,7 +349,7 @@ class Base:
 
     def written(self, view: str, keys: Sequence[Key], rejected: Mapping[Key, str]) -> None:
         """Forgets keys that were computed and written; those that the target did not take are kept with the reason."""
-        with _explained(), self._connection.transaction():
+        with explained(), self._connection.transaction():
             listed = [json.dumps(list(key)) for key in keys]
             for own in ("keys", "rejected"):
                 self._connection.execute(
@@ -378,7 +369,7 @@ class Base:
 
     def wait(self, seconds: float) -> None:
         """Waits until a change is noted, or this time has passed."""
-        with _explained():
+        with explained():
             for _ in self._connection.notifies(timeout=seconds, stop_after=1):
                 return
 
@@ -391,6 +382,11 @@ class Base:
 
     def _sql(self, text: LiteralString) -> sql.Composed:
         return sql.SQL(text).format(s=sql.Identifier(self.schema))
+
+
+def schema_of(prefix: str) -> str:
+    """Returns the schema of the views' own tables in the base."""
+    return f"watershed_views_{prefix}"
 
 
 def not_unique(definition: ViewDefinition, key: Sequence[object]) -> NotUniqueError:
@@ -407,21 +403,3 @@ def _texts(cursor: Any) -> Iterator[Texts]:
     for row in range(result.ntuples):
         values = [result.get_value(row, column) for column in range(result.nfields)]
         yield tuple(None if value is None else bytes(value).decode() for value in values)
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    try:
-        yield
-    except psycopg.Error as error:
-        raise _error(error) from error
-
-
-def _error(error: psycopg.Error) -> SinkError:
-    if error.sqlstate is None or isinstance(error, psycopg.OperationalError):
-        return SinkError(
-            "the base of the view does not answer",
-            "check that it runs and the url of the base's sink; it is tried again",
-        )
-    said = (error.diag.message_primary or type(error).__name__).partition("\n")[0]
-    return SinkError(f"the base of the view refuses a statement: {said}", "see the server's log for this error")

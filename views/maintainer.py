@@ -16,10 +16,11 @@ from cdc.config.view_settings import ViewConfig
 from cdc.formats.profiles import column_formats
 from cdc.model.errors import ConfigError, RefusedError, SinkError, WatershedError
 from cdc.model.events import Column, TableSchema, pack_version
-from sinks.contract import Change, Json, Outcome, Sink
+from sinks.contract import Change, Json, Outcome
 from sinks.records import decode_json
 from views.base import Base, Key, Texts, ViewState
 from views.definition import ViewDefinition
+from views.targets import Target
 from views.tracing import trace
 
 log = structlog.get_logger(__name__)
@@ -90,7 +91,7 @@ class ViewMaintainer:
         self,
         definition: ViewDefinition,
         base: Base,
-        open_target: Callable[[], Sink],
+        open_target: Callable[[], Target],
         wait_for_base: Callable[[], None],
     ) -> None:
         """`wait_for_base` returns when the base shows everything that the source has committed by now. Raises

@@ -16,7 +16,17 @@ CREATE TABLE IF NOT EXISTS {s}.changes (
 CREATE TABLE IF NOT EXISTS {s}.keys (view text NOT NULL, key jsonb NOT NULL, PRIMARY KEY (view, key));
 CREATE TABLE IF NOT EXISTS {s}.rejected (
   view text NOT NULL, key jsonb NOT NULL, reason text NOT NULL, PRIMARY KEY (view, key));
+CREATE TABLE IF NOT EXISTS {s}.topics (
+  view text PRIMARY KEY, topic_id text NOT NULL, partitions integer NOT NULL, generation bigint NOT NULL);
+CREATE TABLE IF NOT EXISTS {s}.published (
+  view text NOT NULL, key text NOT NULL, version bigint NOT NULL, digest bytea, PRIMARY KEY (view, key));
 CREATE SEQUENCE IF NOT EXISTS {s}.versions;
+"""
+# Versions are greater than those of a base that was lost, or restored from a backup, in targets that outlived it.
+ADVANCE_VERSIONS: LiteralString = """
+SELECT setval(%s::regclass, now_ms) FROM {s}.versions,
+       (SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now_ms) clock
+ WHERE last_value < now_ms
 """
 # Values are compared as the texts that PostgreSQL prints, because not every type has an equality.
 NOTE: LiteralString = """

@@ -20,13 +20,13 @@ from cdc.cli.interrupts import sigterm_as_interrupt
 from cdc.client.waiting import Waiter, WaitTimeoutError
 from cdc.config.settings import Config, load_config
 from cdc.config.sink_settings import SqlConfig, sink_config
-from cdc.config.view_settings import ViewConfig, target_prefix
+from cdc.config.view_settings import ViewConfig
 from cdc.daemon.logs import configure_logs
 from cdc.model.errors import ConfigError, SinkError, WatershedError
 from cdc.postgres.source_facts import PostgresSourceReader
-from sinks.registry import make_sink
 from views.base import Base, Counts
 from views.maintainer import RETRY_S, ViewMaintainer, define, keep
+from views.targets import open_target
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -156,16 +156,13 @@ def _base(settings: Config, section: ViewConfig) -> Base:
 
 def _keep(settings: Config, name: str, section: ViewConfig, is_ending: Callable[[], bool]) -> None:
     """Keeps one view. A base that does not answer, or has no tables yet, is waited for."""
-    prefix = target_prefix(settings.topics.prefix, name)
     paused = threading.Event()
     while not is_ending():
         try:
             with _base(settings, section) as base:
                 definition = define(name, section, base)
-                open_target = partial(make_sink, name, section.target, prefix)
-                maintainer = ViewMaintainer(
-                    definition, base, open_target, partial(_wait_for, settings, section.base, is_ending)
-                )
+                wait_for_base = partial(_wait_for, settings, section.base, is_ending)
+                maintainer = ViewMaintainer(definition, base, partial(open_target, settings, name), wait_for_base)
                 with closing(maintainer):
                     keep(maintainer, base, name, is_ending)
         except ConfigError:

@@ -1,0 +1,49 @@
+"""Opens the target of a view: the store of a sink's kind, or a topic."""
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from cdc.config.settings import Config
+from cdc.config.sink_settings import SqlConfig, sink_config
+from cdc.config.view_settings import TopicTarget, target_prefix
+from cdc.model.events import TableId, TableSchema
+from sinks.contract import Change, Result
+from sinks.registry import make_sink
+from views.base import schema_of
+from views.published import Published
+from views.topic import TopicSink
+
+
+class Target(Protocol):
+    """The parts of sinks.contract.Sink that a view needs, with its promises."""
+
+    def generation(self) -> int | None: ...
+
+    def begin_generation(self, generation: int) -> None: ...
+
+    def discard(self, table: TableId) -> None: ...
+
+    def prepare(self, schema: TableSchema) -> None: ...
+
+    def apply(self, changes: Sequence[Change]) -> list[Result]: ...
+
+    def sweep(self, table: TableId, floor: int) -> int: ...
+
+    def make_readable(self, tables: Collection[TableId]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def open_target(settings: Config, name: str) -> Target:
+    """Connects to the target of this view. Raises SinkError."""
+    section = settings.views[name]
+    if isinstance(section.target, TopicTarget):
+        return open_topic(settings, name, section.target)
+    return make_sink(name, section.target, target_prefix(settings.topics.prefix, name))
+
+
+def open_topic(settings: Config, name: str, target: TopicTarget) -> TopicSink:
+    config = sink_config(settings.sinks, settings.views[name].base)
+    assert isinstance(config, SqlConfig), "the configuration was checked"
+    published = Published(config, schema_of(settings.topics.prefix), name)
+    return TopicSink(name, target, settings, published)
