@@ -27,7 +27,7 @@ from cdc.model.errors import ConfigError, WatershedError
 from cdc.model.events import Column, TableId
 from cdc.postgres.catalog import column_types
 from views import statements
-from views.connection import base_error, connect, explained, said
+from views.connection import base_error, connect, explained, is_of_rows, said
 from views.definition import ViewDefinition
 
 CHANNEL: Final = "watershed_views"
@@ -39,7 +39,7 @@ Key = tuple[str, ...]  # a view row's key as texts
 
 
 class NotUniqueError(ConfigError):
-    """Two rows of the view have one key."""
+    """Several rows of the view have one key."""
 
 
 class ViewState(NamedTuple):
@@ -155,10 +155,12 @@ class Base:
         names = [(result.fname(number) or b"").decode() for number in range(result.nfields)]
         if double := next((name for name in names if names.count(name) > 1), None):
             raise ConfigError(f"view {definition.name}: two of its columns are named {double}", "rename one with AS")
-        return tuple(
+        columns = tuple(
             replace(known[one], name=name, nullable=name not in definition.config.key)
             for name, one in zip(names, types, strict=True)
         )
+        definition.require_exact_key(columns)
+        return columns
 
     # ---- state
 
@@ -196,12 +198,12 @@ class Base:
                 (view, *state[:4], json.dumps(state.columns)),
             )
 
-    def note_error(self, view: str, error: WatershedError | None, state: str | None = None) -> None:
-        """Writes what a view has stopped for, or what it waits for; None: nothing any more."""
+    def note_error(self, view: str, error: WatershedError, state: str | None = None) -> None:
+        """Writes what a view has stopped for, or what it waits for, also where it has never begun."""
         with explained():
             self._connection.execute(
-                self._sql("UPDATE {s}.views SET error = %s, next = %s, state = coalesce(%s, state) WHERE name = %s"),
-                (error.message if error else None, error.hint if error else None, state, view),
+                self._sql(statements.NOTE_ERROR),
+                {"view": view, "error": error.message, "next": error.hint, "state": state},
             )
 
     def ask_rebuild(self, view: str) -> bool:
@@ -318,22 +320,47 @@ class Base:
             ).fetchall()
         return [tuple(key) for (key,) in rows]
 
-    def rows_of(self, definition: ViewDefinition, key_types: Sequence[str], keys: Sequence[Key]) -> list[Texts | None]:
-        """The row of each key as it is now; None: there is none. Raises NotUniqueError."""
+    def rows_of(
+        self, definition: ViewDefinition, key_types: Sequence[str], keys: Sequence[Key]
+    ) -> tuple[dict[Key, Texts | None], dict[Key, str]]:
+        """Returns the row of each key as it is now, None where there is none; and keys whose rows the query can't
+        compute, with the reason. Raises NotUniqueError."""
         statement = definition.row(key_types).as_string().encode()
-        found: list[Texts | None] = []
+        found: dict[Key, list[Texts]] = {}
+        failed: dict[Key, str] = {}
         with explained():
-            cursors = []
-            with self._connection.pipeline():
-                for key in keys:
-                    cursor = psycopg.RawCursor(self._connection)
-                    cursors.append(cursor.execute(statement, list(key)))
-            for key, cursor in zip(keys, cursors, strict=True):
-                rows = list(_texts(cursor))
-                if len(rows) > 1:
-                    raise not_unique(definition, key)
-                found.append(rows[0] if rows else None)
-        return found
+            try:
+                found = self._rows_of(statement, keys)
+            except psycopg.Error as error:
+                if not is_of_rows(error):
+                    raise
+                for key in keys:  # each alone, to know which
+                    try:
+                        found |= self._rows_of(statement, [key])
+                    except psycopg.Error as of_key:
+                        if not is_of_rows(of_key):
+                            raise
+                        failed[key] = f"the query fails: {said(of_key)}"
+        rows: dict[Key, Texts | None] = {}
+        for key, some in found.items():
+            if len(some) > 1:
+                raise not_unique(definition, key, self._count(definition, key_types, key))
+            rows[key] = some[0] if some else None
+        return rows, failed
+
+    def _rows_of(self, statement: bytes, keys: Sequence[Key]) -> dict[Key, list[Texts]]:
+        cursors = []
+        with self._connection.pipeline():
+            for key in keys:
+                cursor = psycopg.RawCursor(self._connection)
+                cursors.append(cursor.execute(statement, list(key)))
+        return {key: list(_texts(cursor)) for key, cursor in zip(keys, cursors, strict=True)}
+
+    def _count(self, definition: ViewDefinition, key_types: Sequence[str], key: Key) -> str:
+        with explained():
+            statement = definition.count(key_types).as_string().encode()
+            row = psycopg.RawCursor(self._connection).execute(statement, list(key)).fetchone()
+        return str(row[0]) if row else "0"
 
     def all_rows(self, definition: ViewDefinition) -> Iterator[list[Texts]]:
         """All rows as of one moment, some at a time. Raises NotUniqueError before the first."""
@@ -341,7 +368,7 @@ class Base:
             self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             double = self._connection.execute(definition.doubles()).fetchone()
             if double is not None:
-                raise not_unique(definition, double[:-1])
+                raise not_unique(definition, double[:-1], double[-1])
             self._connection.execute(sql.SQL("DECLARE watershed_fill CURSOR FOR {}").format(definition.rows()))
             fetch = sql.SQL("FETCH FORWARD {} FROM watershed_fill").format(sql.Literal(FILL_ROWS))
             while rows := list(_texts(self._connection.execute(fetch))):
@@ -389,11 +416,11 @@ def schema_of(prefix: str) -> str:
     return f"watershed_views_{prefix}"
 
 
-def not_unique(definition: ViewDefinition, key: Sequence[object]) -> NotUniqueError:
+def not_unique(definition: ViewDefinition, key: Sequence[object], count: str) -> NotUniqueError:
     shown = ", ".join(f"{name} = {value}" for name, value in zip(definition.config.key, key, strict=True))
     return NotUniqueError(
-        f"view {definition.name}: two rows have the key {shown}",
-        "choose a key whose columns are unique together, or group by it; then cdc view rebuild",
+        f"view {definition.name}: {count} rows have the key {shown}",
+        "choose a key whose columns are unique together, or group by it; the target has the rows of before",
     )
 
 

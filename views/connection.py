@@ -11,6 +11,11 @@ from cdc.model.errors import SinkError
 from cdc.postgres.connection import PINNED_SETTINGS
 
 CONNECT_TIMEOUT_S: Final = 10
+NEXT_QUERY_FAILS: Final = (
+    "correct the rows, or have the query bear them (CASE, nullif); it is tried again, and until then the target keeps "
+    "the rows of before"
+)
+_AWAY: Final = frozenset({"08", "57"})  # classes of errors: connections, and servers that start or end
 _PINNED: Final = {**PINNED_SETTINGS, "row_security": "on", "plan_cache_mode": "force_custom_plan"}
 
 
@@ -37,12 +42,22 @@ def explained() -> Iterator[None]:
 
 
 def base_error(error: psycopg.Error) -> SinkError:
-    if error.sqlstate is None or isinstance(error, psycopg.OperationalError):
+    if error.sqlstate is None or error.sqlstate[:2] in _AWAY:
         return SinkError(
             "the base of the view does not answer",
             "check that it runs and the url of the base's sink; it is tried again",
         )
-    return SinkError(f"the base of the view refuses a statement: {said(error)}", "see the server's log for this error")
+    if is_of_rows(error):
+        return SinkError(f"the view's query fails: {said(error)}", NEXT_QUERY_FAILS)
+    return SinkError(
+        f"the base of the view refuses a statement: {said(error)}",
+        "see the server's log for this error; it is tried again",
+    )
+
+
+def is_of_rows(error: psycopg.Error) -> bool:
+    """Says whether the values of rows made the query fail, such as a division by zero, and no state of the server."""
+    return isinstance(error, psycopg.DataError | psycopg.errors.CardinalityViolation)
 
 
 def said(error: psycopg.Error) -> str:

@@ -63,6 +63,12 @@ ON CONFLICT (name) DO UPDATE SET
   schema_version = excluded.schema_version, columns = excluded.columns, error = NULL, next = NULL,
   filled_at = CASE WHEN excluded.state = 'serving' THEN now() ELSE views.filled_at END
 """
+NOTE_ERROR: LiteralString = """
+INSERT INTO {s}.views (name, fingerprint, state, generation, schema_version, columns, error, next)
+VALUES (%(view)s, '', coalesce(%(state)s, 'filling'), 1, 1, '[]', %(error)s, %(next)s)
+ON CONFLICT (name) DO UPDATE SET
+  error = excluded.error, next = excluded.next, state = coalesce(%(state)s, views.state)
+"""
 COUNTS: LiteralString = """
 SELECT v.name, v.state,
        (SELECT count(*) FROM {s}.changes c WHERE c.view = v.name),

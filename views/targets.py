@@ -1,12 +1,16 @@
 """Opens the target of a view: the store of a sink's kind, or a topic."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import closing
 from typing import Protocol
 
 from cdc.config.settings import Config
 from cdc.config.sink_settings import SqlConfig, sink_config
 from cdc.config.view_settings import TopicTarget, target_prefix
+from cdc.model.errors import WatershedError
 from cdc.model.events import TableId, TableSchema
+from cdc.model.findings import Finding
+from sinks.check import store_findings
 from sinks.contract import Change, Result
 from sinks.registry import make_sink
 from views.base import schema_of
@@ -40,6 +44,19 @@ def open_target(settings: Config, name: str) -> Target:
     if isinstance(section.target, TopicTarget):
         return open_topic(settings, name, section.target)
     return make_sink(name, section.target, target_prefix(settings.topics.prefix, name))
+
+
+def target_findings(settings: Config, name: str, schema: TableSchema) -> Iterator[Finding]:
+    """Yields what `cdc view check` finds about the target of rows with this schema; writes nothing to it."""
+    target = settings.views[name].target
+    if not isinstance(target, TopicTarget):
+        yield from store_findings(name, target, target_prefix(settings.topics.prefix, name), [schema])
+        return
+    try:
+        with closing(open_topic(settings, name, target)) as topic:
+            yield from topic.findings(f"target of view {name}")
+    except WatershedError as error:
+        yield Finding.failed(f"target of view {name}", error)
 
 
 def open_topic(settings: Config, name: str, target: TopicTarget) -> TopicSink:
