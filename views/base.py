@@ -254,6 +254,7 @@ class Base:
         filled from rows that are read later."""
         schema, view = sql.Identifier(self.schema), sql.Literal(definition.name)
         with explained(), self._connection.transaction():
+            self._drop_triggers(definition.name)
             for table in definition.query.tables:
                 function = sql.Identifier(self.schema, self._trigger(definition, table, "note"))
                 self._connection.execute(
@@ -269,7 +270,6 @@ class Base:
                 place = sql.Identifier(*definition.places[table])
                 for operation, statement in statements.TRIGGERS.items():
                     name = sql.Identifier(self._trigger(definition, table, operation))
-                    self._connection.execute(sql.SQL("DROP TRIGGER IF EXISTS {} ON {}").format(name, place))
                     self._connection.execute(sql.SQL(statement).format(name=name, table=place, function=function))
             for own in ("changes", "keys"):
                 self._connection.execute(
@@ -277,6 +277,21 @@ class Base:
                     (definition.name,),
                 )
             self._connection.execute(f"LISTEN {CHANNEL}")
+
+    def _drop_triggers(self, view: str) -> None:
+        """Also those on tables that an earlier definition read."""
+        schema = sql.Identifier(self.schema).as_string()
+        for (name,) in self._connection.execute(statements.FUNCTIONS, (schema, view)).fetchall():
+            function = sql.Identifier(self.schema, name)
+            self._connection.execute(sql.SQL("DROP FUNCTION {} CASCADE").format(function))
+
+    def remove(self, view: str) -> None:
+        """Removes the view's triggers and everything that is noted of it."""
+        with explained(), self._connection.transaction():
+            self._drop_triggers(view)
+            for own, column in statements.OWN_TABLES:
+                place = sql.Identifier(self.schema, own), sql.Identifier(column)
+                self._connection.execute(sql.SQL("DELETE FROM {} WHERE {} = %s").format(*place), (view,))
 
     # ---- rows
 

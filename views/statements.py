@@ -22,6 +22,10 @@ CREATE TABLE IF NOT EXISTS {s}.published (
   view text NOT NULL, key text NOT NULL, version bigint NOT NULL, digest bytea, PRIMARY KEY (view, key));
 CREATE SEQUENCE IF NOT EXISTS {s}.versions;
 """
+OWN_TABLES: Final = (  # with the columns that name the view
+    ("views", "name"),
+    *((own, "view") for own in ("changes", "keys", "rejected", "topics", "published")),
+)
 # Versions are greater than those of a base that was lost, or restored from a backup, in targets that outlived it.
 ADVANCE_VERSIONS: LiteralString = """
 SELECT setval(%s::regclass, now_ms) FROM {s}.versions,
@@ -54,6 +58,11 @@ END $function$
 INDEX: LiteralString = """
 SELECT 1 FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
  WHERE i.indrelid = to_regclass(%s) AND i.indisvalid AND a.attname = ANY(%s)
+"""
+# The functions that triggers of one view call; without them there are no triggers.
+FUNCTIONS: LiteralString = """
+SELECT proname FROM pg_proc
+ WHERE pronamespace = to_regnamespace(%s) AND proname ~ ('^watershed_' || %s || '_[0-9]+_note$')
 """
 NOTE_STATE: LiteralString = """
 INSERT INTO {s}.views (name, fingerprint, state, generation, schema_version, columns)

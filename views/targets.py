@@ -6,14 +6,17 @@ from typing import Protocol
 
 from cdc.config.settings import Config
 from cdc.config.sink_settings import SqlConfig, sink_config
-from cdc.config.view_settings import TopicTarget, target_prefix
+from cdc.config.view_settings import TopicTarget, target_prefix, view_topics
+from cdc.kafka.topic_admin import TopicAdmin
 from cdc.model.errors import WatershedError
 from cdc.model.events import TableId, TableSchema
 from cdc.model.findings import Finding
 from sinks.check import store_findings
 from sinks.contract import Change, Result
 from sinks.registry import make_sink
+from sinks.removal import store_contents
 from views.base import schema_of
+from views.definition import SCHEMA_OF_VIEWS
 from views.published import Published
 from views.topic import TopicSink
 
@@ -57,6 +60,20 @@ def target_findings(settings: Config, name: str, schema: TableSchema) -> Iterato
             yield from topic.findings(f"target of view {name}")
     except WatershedError as error:
         yield Finding.failed(f"target of view {name}", error)
+
+
+def target_contents(settings: Config, name: str, *, removes: bool) -> list[str]:
+    """Returns the names of what the view has made in its target; with `removes`, it is removed. Idempotent."""
+    target = settings.views[name].target
+    if isinstance(target, TopicTarget):
+        topic = view_topics(settings.views, settings.topics.prefix)[name]
+        admin = TopicAdmin(settings.kafka)
+        found = list(admin.describe([topic]))
+        if removes:
+            admin.delete(found)
+        return found
+    table = TableId(SCHEMA_OF_VIEWS, name)
+    return store_contents(name, target, target_prefix(settings.topics.prefix, name), [table], removes=removes)
 
 
 def open_topic(settings: Config, name: str, target: TopicTarget) -> TopicSink:

@@ -27,7 +27,7 @@ from cdc.postgres.source_facts import PostgresSourceReader
 from views.base import Base, Counts
 from views.keeping import ViewKeeper
 from views.maintainer import RowEncoder, define
-from views.targets import open_target, target_findings
+from views.targets import open_target, target_contents, target_findings
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -150,6 +150,34 @@ def rebuild(name: Annotated[str, typer.Argument(metavar="NAME")], config: Config
         if not base.ask_rebuild(name):
             raise SinkError(f"view {name} has never run", f"cdc view run {name} fills it")
     typer.echo(f"{name}: asked for; cdc view run fills it again, and cdc view status shows when it is serving")
+
+
+@app.command()
+def remove(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    target: Annotated[bool, typer.Option("--target", help="Remove also what the view has made in its target.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Don't ask.")] = False,
+    config: ConfigFile = DEFAULT_FILE,
+) -> None:
+    """Remove a view's triggers and notes from its base, and on request its rows from the target. Asks before. Stop its
+    job first, and take the view out of the configuration afterwards."""
+    configure_logs(level="error")
+    settings = load_config(config)
+    section = _chosen(settings, [name])[name]
+    with _base(settings, section) as base:
+        base.install()
+        if not base.lock(name):
+            raise SinkError(
+                f"view {name}: a process keeps it", "stop that process (cdc view run), then remove the view"
+            )
+        found = target_contents(settings, name, removes=False) if target else []
+        if not yes:
+            what = ["its triggers and notes in the base", *found]
+            typer.confirm(f"to be removed of view {name}: {', '.join(what)}. Go on?", abort=True)
+        base.remove(name)
+        if target:
+            target_contents(settings, name, removes=True)
+    typer.echo(f"{name}: removed" + (f" with {', '.join(found)}" if found else ""))
 
 
 def _chosen(settings: Config, names: list[str] | None) -> dict[str, ViewConfig]:

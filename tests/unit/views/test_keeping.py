@@ -35,7 +35,7 @@ class FakeBase:
     def install(self) -> None:
         pass
 
-    def lock(self, view: str) -> bool:
+    def lock(self, _: str) -> bool:
         return self._has_lock
 
     def places(self) -> Any:
@@ -44,7 +44,7 @@ class FakeBase:
     def columns(self, places: Any) -> Any:
         return {table: ["id"] for table in places}
 
-    def note_error(self, view: str, error: WatershedError, state: str | None) -> None:
+    def note_error(self, _: str, error: WatershedError, state: str | None) -> None:
         self._noted.append((error.message, state))
 
 
@@ -97,7 +97,7 @@ def test_another_error_is_said_as_it_comes() -> None:
 def test_a_view_whose_table_is_not_captured_fails_and_its_status_says_so() -> None:
     noted: list[tuple[str, str | None]] = []
     base = FakeBase(iter([{TableId("public", "customers"): ("public", "customers")}]), noted, has_lock=True)
-    with pytest.raises(ConfigError, match="it reads public.orders, which its base does not hold"):
+    with pytest.raises(ConfigError, match=r"it reads public\.orders, which its base does not hold"):
         keeper(lambda: base).keep(threading.Event())
     ((error, state),) = noted
     assert "public.orders" in error
