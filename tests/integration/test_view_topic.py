@@ -35,7 +35,7 @@ SELECT o.id, c.name, l.total::text AS total, l.lines
   FROM orders o LEFT JOIN customers c ON c.id = o.customer_id
   LEFT JOIN (SELECT order_id, sum(price) AS total, count(*) AS lines FROM lines GROUP BY order_id) l
     ON l.order_id = o.id
- WHERE o.note IS DISTINCT FROM '{"a": 1}'
+ WHERE o.note::text IS DISTINCT FROM '{"a": 1}'
 """
 PARTITIONS: Final = 3
 
