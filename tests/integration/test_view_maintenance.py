@@ -368,7 +368,8 @@ def test_a_base_that_was_lost_has_greater_versions_than_the_target(views: Views,
                 workload.step()
                 until_idle(maintainer)
             assert views.assert_equal("totals", text, key) > 0
-        views.query("DROP SCHEMA watershed_views_shop CASCADE; SELECT 1")
+        with psycopg.connect(views.dsn, autocommit=True) as connection:
+            connection.execute("DROP SCHEMA watershed_views_shop CASCADE")
 
 
 def test_a_row_that_the_query_can_not_compute_is_named_and_the_others_go_on(views: Views, base_sink: SqlSink) -> None:
