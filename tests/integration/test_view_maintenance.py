@@ -2,6 +2,7 @@
 query's result."""
 
 import random
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from typing import Any, Final
@@ -406,3 +407,16 @@ def test_a_key_whose_equal_values_have_several_texts_is_refused(column: str, vie
         exact = f"SELECT ({column})::numeric(20,2) AS k, count(*) AS n FROM lines GROUP BY 1"
         columns = base.described(define("prices", views.config(exact, ["k"]), base))
         assert [one.type_name for one in columns] == ["numeric(20,2)", "bigint"]
+
+
+def test_a_job_that_goes_on_wakes_at_a_change(views: Views, base_sink: SqlSink) -> None:
+    config = views.config("SELECT id FROM customers", ["id"])
+    for number in (1, 2):
+        with views.base() as base, closing(views.open("awake", config, base)) as maintainer:
+            maintainer.start()
+            base_sink.apply([CUSTOMERS.upsert(pack_version(1, number), id=number, name="a", region=None)])
+            began = time.monotonic()
+            base.wait(60)
+            assert time.monotonic() - began < 30
+            until_idle(maintainer)
+    assert views.waits == 1
